@@ -56,7 +56,7 @@ def shape_for(request: GPURequest, node: NodeInfo) -> FreeShape | Refusal:
 
 def is_picky(request: GPURequest) -> bool:
     """True if the answer depends on more than what is free on the cards."""
-    by_card = request.uuids or request.exclude_uuids
+    by_card = request.uuids or request.exclude_uuids or request.min_memory_mib
     return bool(request.models or request.exclude_models or by_card or request.topology)
 
 
@@ -180,4 +180,4 @@ def _shape(request: GPURequest, usable: list[tuple[Free, Card]]) -> FreeShape | 
 
 def _slice(ask: Ask, card: Card) -> Slice:
     use = need(ask, card)
-    return Slice(card.uuid, card.index, use.share_milli, use.memory_mib)
+    return Slice(card.uuid, card.index, use.share_milli, use.memory_mib, use.resources)

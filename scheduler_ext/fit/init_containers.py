@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from scheduler_ext.fit.card_sets import Chosen, Steps, best_set, near_first
 from scheduler_ext.fit.problem import Layout, Task, beside, uses_by
 from scheduler_ext.scoring.policy import Policy
-from scheduler_ext.snapshot.free import Free, need_in, takes
+from scheduler_ext.snapshot.free import Free, less, need_in, takes
 from timekeeper.core.request.cards import CardAmount
 from timekeeper.core.values import Ask
 
@@ -27,10 +27,9 @@ def with_inits(task: Task, chosen: dict[int, Chosen], policy: Policy, steps: Ste
                 return None
             complete[at] = cards
             for card in cards:
-                peaks[card] = _peak(
-                    peaks[card], around[card] + need_in(each.ask, task.shape.free_by_card[card])
-                )
-    left = tuple(_less(free, use) for free, use in zip(task.shape.free_by_card, peaks, strict=True))
+                use = around[card] + need_in(each.ask, task.shape.free_by_card[card])
+                peaks[card] = peaks[card].most(use)
+    left = tuple(less(free, use) for free, use in zip(task.shape.free_by_card, peaks, strict=True))
     return Layout(tuple(complete[at] for at in range(len(task.asks))), left)
 
 
@@ -49,7 +48,7 @@ def _among(task: Task, at: int, complete: dict[int, Chosen]) -> Sequence[int]:
         card
         for card in cards
         if all(
-            takes(task.asks[other].ask, _less(task.shape.free_by_card[card], around[other][card])) is not None
+            takes(task.asks[other].ask, less(task.shape.free_by_card[card], around[other][card])) is not None
             for other in sharing
         )
     ]
@@ -69,7 +68,7 @@ def _cheapest(
     found = []
     for card in among:
         free = task.shape.free_by_card[card]
-        after = takes(ask, _less(free, around[card]))
+        after = takes(ask, less(free, around[card]))
         if after is not None:
             extra = _extra(ask, free, around[card], peaks[card])
             found.append(((extra, *policy.order(free, after, card)), card))
@@ -80,13 +79,5 @@ def _cheapest(
 
 def _extra(ask: Ask, free: Free, around: CardAmount, peak: CardAmount) -> int:
     """How much less is left of the card with the ask on it."""
-    higher = _peak(peak, around + need_in(ask, free))
-    return _less(free, peak).left_milli - _less(free, higher).left_milli
-
-
-def _peak(a: CardAmount, b: CardAmount) -> CardAmount:
-    return CardAmount(max(a.share_milli, b.share_milli), max(a.memory_mib, b.memory_mib))
-
-
-def _less(free: Free, use: CardAmount) -> Free:
-    return Free(free.share_milli - use.share_milli, free.memory_mib - use.memory_mib, free.card_mib)
+    higher = peak.most(around + need_in(ask, free))
+    return less(free, peak).left_milli - less(free, higher).left_milli

@@ -85,6 +85,8 @@ def not_allowed(request: GPURequest) -> Refusal:
         return Refusal(f"no {first_of(request.models, MOST_LISTED, ' or ')} here", "constraint")
     if request.uuids:
         return Refusal("none of the cards in bursar.dev/gpu-uuids is here", "constraint")
+    if request.min_memory_mib and not request.exclude_models:
+        return Refusal(f"no card with {request.min_memory_mib} MiB of memory here", "constraint")
     if not request.exclude_models:
         return Refusal("the pod excludes each of the cards here", "constraint")
     return Refusal(
@@ -136,4 +138,5 @@ def _each(ask: Ask) -> str:
     """What the ask needs of one card."""
     parts = [f"{ask.share_milli // 10}%"] if ask.share_milli else []
     parts += [f"{ask.memory_mib} MiB"] if ask.memory_mib else []
+    parts += [f"{amount} {name}" for name, amount in ask.resources]
     return " and ".join(parts)

@@ -76,7 +76,8 @@ def learn(snapshot: Snapshot) -> TypicalPods:
     Bound pods count fully. Waiting pods cost nothing to create, so those of one namespace count together as
     at most 5 % of the bound ones, each shape in proportion, rounded down.
 
-    Pods without a GPU request count where the node has cards, all as one shape, since every free GPU is a
+    Pods that request named resources do not count: what is left of such cards is not comparable. Pods
+    without a GPU request count where the node has cards, all as one shape, since every free GPU is a
     fragment to them; and as at most as many as there are GPU pods, so that they do not outweigh these.
     """
     stride = 1 + len(snapshot.pods) // ENOUGH_PODS
@@ -84,7 +85,7 @@ def learn(snapshot: Snapshot) -> TypicalPods:
     gpu: Counter[TypicalPod] = Counter()
     waiting: dict[str, Counter[TypicalPod]] = {}
     for pod in asking:
-        if pod.request is not None:
+        if pod.request is not None and not pod.request.asks[0].ask.resources:
             counts = gpu if pod.node else waiting.setdefault(pod.namespace, Counter())
             counts[typical_pod_of(pod.request, pod.cpu_milli)] += 1
     most = gpu.total() // WAITING_PART

@@ -7,16 +7,21 @@ from typing import NamedTuple
 from timekeeper.core.request.cards import CardAmount, need
 from timekeeper.core.values import WHOLE_MILLI, Ask, Card
 
+Left = tuple[tuple[str, int, int], ...]  # name of each named resource, what is left of it, and the whole
+
 
 class Free(NamedTuple):
     """Free compute in thousandths, free memory in MiB, and the card's whole memory.
 
-    Cards with equal values are interchangeable for every request that may use both.
+    Of a card with named resources these two follow from the resource of which the smallest part is left, so
+    that every policy can compare it. Cards with equal values are interchangeable for every request that may
+    use both.
     """
 
     share_milli: int
     memory_mib: int
     card_mib: int
+    resources: Left = ()
 
     @property
     def untouched(self) -> bool:
@@ -31,6 +36,10 @@ class Free(NamedTuple):
 
 def free_of(card: Card, use: CardAmount) -> Free:
     """What ``use`` leaves of the card, never below zero, even if the card has shrunk."""
+    if card.resources:
+        used = dict(use.resources)
+        left = tuple((name, max(0, whole - used.get(name, 0)), whole) for name, whole in card.resources)
+        return _of_named(left, card.memory_mib)
     return Free(
         max(0, WHOLE_MILLI - use.share_milli),
         max(0, card.memory_mib - use.memory_mib),
@@ -52,9 +61,43 @@ def need_in(ask: Ask, free: Free) -> CardAmount:
 
 def takes(ask: Ask, free: Free) -> Free | None:
     """What is left after the ask, None if it does not fit. A whole card needs an untouched one."""
+    if ask.resources or free.resources:
+        return _takes_named(ask, free)
     use = _need(ask, free.card_mib)
     share, memory = free.share_milli - use.share_milli, free.memory_mib - use.memory_mib
     return None if share < 0 or memory < 0 else Free(share, memory, free.card_mib)
+
+
+def less(free: Free, use: CardAmount) -> Free:
+    """What is left after this use, which may be below zero."""
+    if free.resources:
+        used = dict(use.resources)
+        left = tuple((name, there - used.get(name, 0), whole) for name, there, whole in free.resources)
+        return _of_named(left, free.card_mib)
+    return Free(free.share_milli - use.share_milli, free.memory_mib - use.memory_mib, free.card_mib)
+
+
+def has_more(new: Free, old: Free) -> bool:
+    """True if a request may fit now that did not fit before, on the same card."""
+    if new.resources:
+        return any(mine[1] > was[1] for mine, was in zip(new.resources, old.resources, strict=True))
+    return new.share_milli > old.share_milli or new.memory_mib > old.memory_mib
+
+
+def _takes_named(ask: Ask, free: Free) -> Free | None:
+    """As `takes`, where ask or card names resources. Both must: nothing else of such a card is allocated."""
+    wanted = dict(ask.resources)
+    left = tuple((name, there - wanted.pop(name, 0), whole) for name, there, whole in free.resources)
+    if not ask.resources or wanted or any(there < 0 for _, there, _ in left):
+        return None
+    return _of_named(left, free.card_mib)
+
+
+def _of_named(left: Left, card_mib: int) -> Free:
+    share_milli = min(
+        (WHOLE_MILLI * there // whole for _, there, whole in left if whole), default=WHOLE_MILLI
+    )
+    return Free(share_milli, card_mib * share_milli // WHOLE_MILLI, card_mib, left)
 
 
 def takes_all(asks: Sequence[Ask], free: Free) -> Free | None:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from scheduler_ext.model.node import Node
 from scheduler_ext.model.pod import Amounts, Pod
-from scheduler_ext.snapshot.free import Free, FreeShape, free_of, shape_of
+from scheduler_ext.snapshot.free import Free, FreeShape, free_of, has_more, shape_of
 from timekeeper.core.ledger.hold import Vanished
 from timekeeper.core.ledger.reservation import Reservation
 from timekeeper.core.request.cards import NO_AMOUNT, CardAmount, amounts_by_card, mismatch
@@ -239,7 +239,7 @@ def _has_more(new: NodeInfo, old: NodeInfo) -> bool:
     if new.node_object is not None and new.node_object.plugin_chooses:
         return _whole_left(new) > _whole_left(old)
     return new.unnamed < old.unnamed or any(
-        mine.share_milli > was.share_milli or mine.memory_mib > was.memory_mib
+        has_more(mine, was)
         for mine, was in zip(new.free_by_card, old.free_by_card, strict=True)
         if mine is not None and was is not None
     )

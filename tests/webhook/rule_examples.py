@@ -82,6 +82,7 @@ PODS: dict[str, Json] = {
     "priority-class": with_class(admitted(half()), "urgent", 7),
     "grace-period": admitted(half(), terminationGracePeriodSeconds=601),
     "malformed-name": with_annotations(admitted(half()), {"bursar.dev/gpu-uuids": "GPU-5a3c, 0"}),
+    "min-gpu-memory": with_annotations(admitted(half()), {"bursar.dev/min-gpu-memory": "40Gi"}),
     "contradicting-constraint": with_annotations(
         admitted(half()),
         {"bursar.dev/gpu-models": "A100,H100", "bursar.dev/exclude-gpu-models": "H100,a100,T4"},

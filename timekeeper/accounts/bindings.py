@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core.ledger.hold import PodHold
+from timekeeper.core.request.cards import decode_amounts
 from timekeeper.core.values import Ask, ContainerAsk, GPURequest
 from timekeeper.core.wire import binding_asks
 
@@ -57,7 +58,12 @@ def decode_request(text: str) -> GPURequest:
             ContainerAsk(
                 each["container"],
                 each["init"],
-                Ask(each["devices"], each["share_milli"], each["memory_mib"]),
+                Ask(
+                    each["devices"],
+                    each["share_milli"],
+                    each["memory_mib"],
+                    decode_amounts(each.get("resources", {})),
+                ),
             )
             for each in raw["asks"]
         ),

@@ -107,12 +107,12 @@ def open_session(
     on_node = tuple(cards)
     placement = _placement(pod, on_node)
     if isinstance(placement, str):
-        rate = estimated_rate(pod.request, on_node, settings.weights, settings.charge_by)
+        rate = estimated_rate(pod.request, on_node, settings.weights, settings.charge_by, settings.unit_costs)
         models = devices = ""
         requested = requested_amount(pod.request, on_node)
     else:
         uses = card_amounts.amounts_by_card(pod.request, placement)
-        rate = card_amounts.rate(uses, on_node, settings.weights, settings.charge_by)
+        rate = card_amounts.rate(uses, on_node, settings.weights, settings.charge_by, settings.unit_costs)
         models, devices = _models(uses, on_node), card_amounts.encode_placement(placement)
         requested = card_amounts.shares(uses, on_node)
     session = Session(

@@ -30,7 +30,8 @@ EXCLUDE_MODELS = "bursar.dev/exclude-gpu-models"
 UUIDS = "bursar.dev/gpu-uuids"
 TOPOLOGY = "bursar.dev/topology"
 SAME_GPU = "bursar.dev/same-gpu"
-USER_ANNOTATIONS = (POLICY, MODELS, EXCLUDE_MODELS, UUIDS, TOPOLOGY, SAME_GPU)
+MIN_GPU_MEMORY = "bursar.dev/min-gpu-memory"
+USER_ANNOTATIONS = (POLICY, MODELS, EXCLUDE_MODELS, UUIDS, TOPOLOGY, SAME_GPU, MIN_GPU_MEMORY)
 
 # what the webhook writes at admission
 GOVERNED = "bursar.dev/governed"

@@ -4,15 +4,20 @@ MiB."""
 from dataclasses import dataclass
 
 WHOLE_MILLI = 1000
+MOST_AMOUNT = 2**63 - 1  # of a named resource, as Kubernetes counts
+
+Amounts = tuple[tuple[str, int], ...]  # name and amount of each resource, sorted by name
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What one container requests on each of ``devices`` distinct cards."""
+    """What one container requests on each of ``devices`` distinct cards: a share and memory, or amounts of
+    named resources."""
 
     devices: int
     share_milli: int  # 0: memory only; 1000: a whole card that nothing else uses
     memory_mib: int  # 0: the same share of the card's memory as of its compute
+    resources: Amounts = ()  # then share and memory are 0
 
     @property
     def whole(self) -> bool:
@@ -39,6 +44,7 @@ class GPURequest:
     topology: str = ""
     same_gpu: tuple[str, ...] = ()  # containers that must share one card
     exclude_uuids: tuple[str, ...] = ()
+    min_memory_mib: int = 0  # of a card's whole memory; 0: any
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +59,7 @@ class Card:
     numa: int | None = None  # number of its NUMA node; None: unknown
     links: tuple[str, ...] | None = None  # UUIDs of directly linked cards; None: unknown
     cordoned: bool = False  # excluded from allocation by the node's annotation; pods on it stay
+    resources: Amounts = ()  # what the card has of each named resource; then nothing else of it is allocated
 
     @property
     def usable(self) -> bool:
@@ -68,6 +75,7 @@ class Slice:
     index: int
     share_milli: int
     memory_mib: int
+    resources: Amounts = ()
 
 
 @dataclass(frozen=True, slots=True)

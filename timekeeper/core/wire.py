@@ -3,7 +3,7 @@
 
 from typing import Literal, NotRequired, TypedDict
 
-from timekeeper.core.values import GPURequest
+from timekeeper.core.values import ContainerAsk, GPURequest
 
 StandingWord = Literal["IN_BUDGET", "OVER_BUDGET", "UNLIMITED", "UNKNOWN"]
 
@@ -184,20 +184,25 @@ class BindingAsk(TypedDict):
     devices: int
     share_milli: int
     memory_mib: int
+    resources: NotRequired[dict[str, int]]  # amounts of named resources
 
 
 def binding_asks(request: GPURequest) -> list[BindingAsk]:
     """What the containers request, in the form of the wire and of the database."""
-    return [
-        {
-            "container": each.container,
-            "init": each.init,
-            "devices": each.ask.devices,
-            "share_milli": each.ask.share_milli,
-            "memory_mib": each.ask.memory_mib,
-        }
-        for each in request.asks
-    ]
+    return [_binding_ask(each) for each in request.asks]
+
+
+def _binding_ask(each: ContainerAsk) -> BindingAsk:
+    wire: BindingAsk = {
+        "container": each.container,
+        "init": each.init,
+        "devices": each.ask.devices,
+        "share_milli": each.ask.share_milli,
+        "memory_mib": each.ask.memory_mib,
+    }
+    if each.ask.resources:
+        wire["resources"] = dict(each.ask.resources)
+    return wire
 
 
 class BindingEntry(TypedDict):

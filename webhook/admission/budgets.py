@@ -56,6 +56,7 @@ EXAMPLES: Mapping[str, str] = {
     "overuseGrace": "overuseGrace: 10m",
     "unknownStanding": "unknownStanding: inBudget",
     "weights": "weights: {H100: 2.5, A100: 1.0}",
+    "unitCosts": "unitCosts: {gpu.intel.com/tiles: 0.5}",
     "priorityClasses": "priorityClasses: {inBudget: gpu-default-priority, overBudget: gpu-lower-priority}",
 }
 

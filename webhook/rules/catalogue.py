@@ -99,6 +99,11 @@ REQUEST = (
         "while the pod waits, each name is compared with each card of every node again and again; for more "
         "names use a label on the nodes",
     ),
+    Rule(
+        "min-gpu-memory",
+        "a `bursar.dev/min-gpu-memory` that is not a whole number of MiB from 1 to 1,048,576",
+        "no card would be found, or the constraint would be ignored silently",
+    ),
     Rule("unknown-topology", "a value other than `pair`, `numa`, `node`", "it would be ignored silently"),
     Rule(
         "same-gpu-container",

@@ -29,6 +29,7 @@ overuseGrace: 0s
 SETTINGS = """\
 timeZone: Europe/Berlin
 weights: {H100: 2.5, T4: 0.35}
+unitCosts: {gpu.intel.com/tiles: 0.5, gpu.intel.com/memory.max: 0.000000000001}
 priorityClasses: {inBudget: high, overBudget: low}
 mode: observe
 rules: {privileged: off}
@@ -71,6 +72,7 @@ def test_every_setting_is_read() -> None:
     assert read_entry("_settings", SETTINGS) == BudgetSettings(
         time_zone="Europe/Berlin",
         weights=(("H100", 2500), ("T4", 350)),
+        unit_costs=(("gpu.intel.com/tiles", 5 * 10**11), ("gpu.intel.com/memory.max", 1)),
         in_budget_class="high",
         over_budget_class="low",
         mode="observe",
@@ -157,6 +159,9 @@ def test_a_mistake_is_reported_with_its_line_and_field(text: str, line: int, fie
         ("timeZone: ../../etc/passwd", "timeZone"),
         ("weights: {H100: 0}", "weights.H100"),
         ("weights: {H100: 2.0001}", "weights.H100"),
+        ("unitCosts: {tiles: 1000.1}", "unitCosts.tiles"),
+        ("unitCosts: {tiles: -1}", "unitCosts.tiles"),
+        ("unitCosts: [tiles]", "unitCosts"),
         ("lookahead: 10", "lookahead"),
         ("lookahead: -5s", "lookahead"),
         ("priorityClasses: {middle: x}", "priorityClasses.middle"),

@@ -195,6 +195,61 @@ def test_the_rate_is_the_dominant_part_times_the_weight_rounded_up(
     assert cards.rate({"GPU-0": use}, (A100,), weights, charge_by) == rate
 
 
+TILES = Card("card0", 0, "Max 1550", 1000, resources=(("memory", 2**63 - 1), ("tiles", 2)))
+
+
+@pytest.mark.parametrize(
+    ("resources", "unit_costs", "rate", "share"),
+    [
+        ((("memory", 2**61), ("tiles", 1)), (), 500, 500),
+        ((("memory", 2**63 - 1), ("tiles", 1)), (), 1000, 1000),
+        ((("memory", 1),), (), 1, 1),
+        ((("memory", 2**61), ("tiles", 1)), (("tiles", 100_000_000_000),), 251, 500),
+        ((("memory", 0), ("tiles", 1)), (("tiles", 100_000_000_000), ("other", 1)), 100, 500),
+        ((("memory", 2**63 - 1),), (("memory", 10**15),), 1_000_000, 1000),
+        ((("memory", 5),), (("memory", 0),), 0, 1),
+    ],
+)
+def test_of_named_resources_the_dearest_is_charged(
+    resources: Any, unit_costs: Any, rate: int, share: int
+) -> None:
+    use = {"card0": CardAmount(0, 0, resources)}
+
+    assert cards.rate(use, (TILES,), (), "compute", unit_costs) == rate
+    assert cards.shares(use, (TILES,)).share_milli == share
+
+
+def test_what_a_placement_has_of_named_resources_is_read_back_exactly() -> None:
+    named = (("gpu.intel.com/memory.max", 2**63 - 1), ("gpu.intel.com/tiles", 1))
+    placement = Placement((("main", (Slice("card0", 0, 0, 0, named), Slice("card1", 1, 0, 0))),))
+
+    text = cards.encode_placement(placement)
+
+    assert json.loads(text)["containers"]["main"][0]["resources"] == dict(named)
+    assert "resources" not in json.loads(text)["containers"]["main"][1]
+    assert cards.decode_placement(text) == placement
+    for wrong in ("-1", "0.5", '"1"', "true", str(2**63), "1e400"):
+        with pytest.raises(UndecodableError):
+            cards.decode_placement(text.replace(str(2**63 - 1), wrong))
+
+
+def test_only_cards_with_enough_memory_in_all_are_allowed() -> None:
+    request = request_of(container(gpu_percent="10"), annotations={"bursar.dev/min-gpu-memory": "40k"})
+
+    assert [cards.allowed(request, each) for each in (A100, SMALL)] == [True, False]
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "40Gi", "0.5", "NaN", "9" * 30, " 5", "1048577"])
+def test_a_minimum_that_no_card_can_have_is_refused(text: str) -> None:
+    broken = parse(
+        pod(container(gpu_percent="10"), annotations={"bursar.dev/min-gpu-memory": text})
+    ).violations
+
+    assert [(each.rule, each.path) for each in broken] == [
+        ("min-gpu-memory", "metadata.annotations[bursar.dev/min-gpu-memory]")
+    ]
+
+
 def test_the_rate_of_several_cards_is_their_sum() -> None:
     uses = {"GPU-0": CardAmount(1000, 81920), "GPU-1": CardAmount(250, 3777)}
 

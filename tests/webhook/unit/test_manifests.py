@@ -328,7 +328,7 @@ def test_the_bounds_of_a_request_are_those_of_the_core() -> None:
     assert variable("bursar-ranges", "percents").rstrip() == cel.percents()
     assert {name: int(variable("bursar-ranges", name)) for name in ("floorMiB", "mostMiB", "mostCards")} == {
         "floorMiB": native.MEMORY_FLOOR_MIB,
-        "mostMiB": native.MOST_MEMORY_MIB,
+        "mostMiB": amounts.MOST_MEMORY_MIB,
         "mostCards": amounts.MOST_CARDS,
     }
 

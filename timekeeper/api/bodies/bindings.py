@@ -7,12 +7,13 @@ from timekeeper.accounts.bindings import ReportedBinding
 from timekeeper.api.bodies.heartbeats import MOST_FIGURE, OLDEST_MS, is_natural, read_object
 from timekeeper.api.problem import bad
 from timekeeper.core.dialects import BY_NAME
-from timekeeper.core.request.cards import UndecodableError, decode_placement
-from timekeeper.core.values import WHOLE_MILLI, Ask, ContainerAsk, GPURequest
+from timekeeper.core.request.cards import UndecodableError, decode_amounts, decode_placement
+from timekeeper.core.values import WHOLE_MILLI, Amounts, Ask, ContainerAsk, GPURequest
 
 MOST_BINDINGS = 100
 MOST_ASKS = 100
 MOST_CARDS = 256
+MOST_RESOURCES = 64
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", re.ASCII)
 _UID = re.compile(r"[A-Za-z0-9._:-]{1,64}", re.ASCII)
@@ -67,7 +68,23 @@ def _ask(raw: dict[str, Any], where: str) -> ContainerAsk:
         if not is_natural(figure, most):
             raise bad(f"{where}.{name}", f"it must be a whole number from 0 to {most}")
         figures.append(figure)
-    return ContainerAsk(_name(raw.get("container"), f"{where}.container"), init, Ask(*figures))
+    devices, share_milli, memory_mib = figures
+    resources = _amounts(raw.get("resources", {}), f"{where}.resources")
+    return ContainerAsk(
+        _name(raw.get("container"), f"{where}.container"),
+        init,
+        Ask(devices, share_milli, memory_mib, resources),
+    )
+
+
+def _amounts(raw: object, where: str) -> Amounts:
+    try:
+        found = decode_amounts(raw)
+    except UndecodableError as error:
+        raise bad(where, "it must be an object of whole numbers from 0 to 2^63 - 1") from error
+    if len(found) > MOST_RESOURCES:
+        raise bad(where, f"it must have {MOST_RESOURCES} members at most")
+    return found
 
 
 def _devices(text: object, where: str) -> str:

@@ -55,6 +55,8 @@ class BudgetSettings:
     scheduler_name: str = "bursar-scheduler"
     sidecar: str = "on"
     charge_by: str = "dominant"
+    # (named resource, 10^-12 of a GPU for one unit); of any other resource: its part of the card
+    unit_costs: tuple[tuple[str, int], ...] = ()
     # removed: only sessions that were opened by the release before this one know it
     charge_from: str | None = None
     lookahead_ms: int = 600_000  # how far ahead running sessions reserve

@@ -230,6 +230,12 @@ _SETTING_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
 }
 
 
+_FIGURE_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
+    "weights": ("weights", scalars.weight),
+    "unitCosts": ("unit_costs", scalars.unit_cost),
+}
+
+
 def _budget(fields: dict[str, yaml.Node], settled: bool, mistakes: Mistakes) -> Budget | None:
     values = _read_fields(fields, _BUDGET_FIELDS, ("rules", "exempt"), mistakes)
     if "gpuHours" not in fields and not any(
@@ -242,15 +248,16 @@ def _budget(fields: dict[str, yaml.Node], settled: bool, mistakes: Mistakes) -> 
 
 def _settings(fields: dict[str, yaml.Node], settled: bool, mistakes: Mistakes) -> BudgetSettings | None:
     values = _read_fields(
-        fields, _SETTING_FIELDS, ("weights", "priorityClasses", "rules", "exempt"), mistakes
+        fields, _SETTING_FIELDS, (*_FIGURE_FIELDS, "priorityClasses", "rules", "exempt"), mistakes
     )
     values |= _admission(fields, settled, mistakes)
-    if "weights" in fields:
-        pairs = mistakes.tried(_pairs, fields["weights"], "weights") or {}
-        values["weights"] = tuple(
-            (model, mistakes.tried(_value, node, f"weights.{model}", scalars.weight))
-            for model, node in pairs.items()
-        )
+    for field, (attribute, reader) in _FIGURE_FIELDS.items():
+        if field in fields:
+            pairs = mistakes.tried(_pairs, fields[field], field) or {}
+            values[attribute] = tuple(
+                (name, mistakes.tried(_value, node, f"{field}.{name}", reader))
+                for name, node in pairs.items()
+            )
     if "priorityClasses" in fields:
         values |= _classes(fields["priorityClasses"], mistakes)
     return None if mistakes.found else BudgetSettings(**values)

@@ -42,6 +42,7 @@ FIXED = (
     "memory-floor",
     "memory-range",
     "memory-with-whole-cards",
+    "min-gpu-memory",
     "node-name",
     "not-governed",
     "request-differs-from-limit",

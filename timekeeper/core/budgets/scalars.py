@@ -62,6 +62,13 @@ def weight(text: str) -> int:
     return int(weight)
 
 
+def unit_cost(text: str) -> int:
+    """What one unit of a named resource costs, in 10^-12 of a GPU."""
+    if not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,12})?", text, re.ASCII) or Decimal(text) > 1000:
+        raise BadValueError("a number of GPUs from 0 to 1000 with at most 12 decimals")
+    return int(Decimal(text) * 10**12)
+
+
 def duration_ms(text: str) -> int:
     """A duration in milliseconds, of ten years at most."""
     if not re.fullmatch(r"([0-9]{1,9}(ms|s|m|h|d))+", text, re.ASCII):

@@ -9,6 +9,7 @@ from timekeeper.core.quantity import integral
 from timekeeper.core.violation import Violation, shown
 
 MOST_CARDS = 64  # of a container, and of a node that describes none; limits the extender's search
+MOST_MEMORY_MIB = 1024 * 1024  # 1 TiB on one card: a higher value is a mistake, usually bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,12 @@
 """Bursar's own resources: ``bursar.dev/gpu-percent``, ``gpu-memory`` (MiB) and ``gpu-count``."""
 
-from timekeeper.core.dialects.amounts import MOST_CARDS, ContainerLimits, amount
+from timekeeper.core.dialects.amounts import MOST_CARDS, MOST_MEMORY_MIB, ContainerLimits, amount
 from timekeeper.core.dialects.dialect import Dialect, nothing_at_admission, nothing_at_binding
 from timekeeper.core.names import GPU_COUNT, GPU_MEMORY, GPU_PERCENT
 from timekeeper.core.values import WHOLE_MILLI, Ask
 from timekeeper.core.violation import Violation, shown
 
 MEMORY_FLOOR_MIB = 64  # less than a CUDA context needs: such a value is a mistake, usually GiB
-MOST_MEMORY_MIB = 1024 * 1024  # 1 TiB on one card: a higher value is a mistake, usually bytes
 
 _PERCENT_ALLOWED = "1 to 100 for a share of one card, or a multiple of 100 for whole cards"
 _MEMORY_ALLOWED = f"a whole number of MiB, at least {MEMORY_FLOOR_MIB} on each card"

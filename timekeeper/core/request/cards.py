@@ -2,14 +2,27 @@
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from timekeeper.core.values import WHOLE_MILLI, Ask, Card, GPURequest, Placement, Slice
+from timekeeper.core.values import (
+    MOST_AMOUNT,
+    WHOLE_MILLI,
+    Amounts,
+    Ask,
+    Card,
+    GPURequest,
+    Placement,
+    Slice,
+)
 
 Weights = tuple[tuple[str, int], ...]  # (model, thousandths)
+UnitCosts = tuple[tuple[str, int], ...]  # (named resource, `COSTS_PER_GPU` parts of a GPU for one unit)
+
+COSTS_PER_GPU = 10**12
+_MOST_MILLI = 1_000_000  # of one card, whatever a unit costs, so that amounts of charge stay within 64 bits
 
 
 class UndecodableError(ValueError):
@@ -20,9 +33,21 @@ class UndecodableError(ValueError):
 class CardAmount:
     share_milli: int
     memory_mib: int
+    resources: Amounts = ()
 
     def __add__(self, other: "CardAmount") -> "CardAmount":
-        return CardAmount(self.share_milli + other.share_milli, self.memory_mib + other.memory_mib)
+        share_milli, memory_mib = self.share_milli + other.share_milli, self.memory_mib + other.memory_mib
+        if not (self.resources or other.resources):
+            return CardAmount(share_milli, memory_mib)
+        return CardAmount(share_milli, memory_mib, _merged(self.resources, other.resources, int.__add__))
+
+    def most(self, other: "CardAmount") -> "CardAmount":
+        """The larger of both in each respect."""
+        share_milli = max(self.share_milli, other.share_milli)
+        memory_mib = max(self.memory_mib, other.memory_mib)
+        if not (self.resources or other.resources):
+            return CardAmount(share_milli, memory_mib)
+        return CardAmount(share_milli, memory_mib, _merged(self.resources, other.resources, max))
 
 
 NO_AMOUNT = CardAmount(0, 0)
@@ -54,13 +79,7 @@ def decode_placement(text: str) -> Placement:
 
 def encode_placement(placement: Placement) -> str:
     """The annotation ``bursar.dev/devices`` in canonical form: keys sorted, no blanks."""
-    containers = {
-        name: [
-            {"index": s.index, "memory_mib": s.memory_mib, "share_milli": s.share_milli, "uuid": s.uuid}
-            for s in slices
-        ]
-        for name, slices in placement.containers
-    }
+    containers = {name: [_raw_slice(each) for each in slices] for name, slices in placement.containers}
     return json.dumps({"containers": containers, "version": 1}, sort_keys=True, separators=(",", ":"))
 
 
@@ -68,14 +87,24 @@ def need(ask: Ask, card: Card) -> CardAmount:
     """What a request takes of this card. A share without memory takes the same share of the memory, rounded
     down, so shares that add up to a card fit on it."""
     memory = ask.memory_mib or card.memory_mib * ask.share_milli // WHOLE_MILLI
-    return CardAmount(ask.share_milli, memory)
+    return CardAmount(ask.share_milli, memory, ask.resources)
+
+
+def has_named(ask: Ask, card: Card) -> bool:
+    """True if the card has each resource that the ask names; False if only one of them has named
+    resources."""
+    if not (ask.resources and card.resources):
+        return not (ask.resources or card.resources)
+    return {name for name, _ in ask.resources} <= {name for name, _ in card.resources}
 
 
 def allowed(request: GPURequest, card: Card) -> bool:
-    """True if the request's constraints on models and UUIDs allow the card."""
+    """True if the request's constraints on models, UUIDs and whole memory allow the card."""
     if request.uuids and card.uuid not in request.uuids:
         return False
     if request.exclude_uuids and card.uuid in request.exclude_uuids:
+        return False
+    if card.memory_mib < request.min_memory_mib:
         return False
     if not request.models and not request.exclude_models:
         return True  # nearly always
@@ -108,10 +137,10 @@ def amounts_by_card(request: GPURequest, placement: Placement) -> dict[str, Card
     most: dict[str, CardAmount] = {}
     for each in request.asks:
         for part in placed.get(each.container, ()):
-            sum_now = together.get(part.uuid, NO_AMOUNT) + CardAmount(part.share_milli, part.memory_mib)
+            sum_now = together.get(part.uuid, NO_AMOUNT) + _amount_of(part)
             if not each.init:
                 together[part.uuid] = sum_now
-            most[part.uuid] = _most(most.get(part.uuid, NO_AMOUNT), sum_now)
+            most[part.uuid] = most.get(part.uuid, NO_AMOUNT).most(sum_now)
     return most
 
 
@@ -132,35 +161,48 @@ def mismatch(request: GPURequest, placement: Placement, cards: Iterable[Card]) -
             card = by_uuid.get(given.uuid)
             if card is None:
                 return f"card {given.uuid} is not in the node's inventory"
-            if CardAmount(given.share_milli, given.memory_mib) != need(each.ask, card):
+            if not has_named(each.ask, card):
+                return f"card {given.uuid} does not have what container {each.container} requested"
+            if _amount_of(given) != need(each.ask, card):
                 return f"container {each.container} has other amounts than it requested"
     return None
 
 
 def rate(
-    uses: Mapping[str, CardAmount], cards: Iterable[Card], weights: Weights, charge_by: str = "dominant"
+    uses: Mapping[str, CardAmount],
+    cards: Iterable[Card],
+    weights: Weights,
+    charge_by: str = "dominant",
+    unit_costs: UnitCosts = (),
 ) -> int:
     """The pod's rate in milli-GPU, fixed at bind: for each card ceil(part x weight), summed (design: *rate*).
 
     ``charge_by`` selects the part of a card: ``compute``, ``memory``, their ``mean`` rounded up, or the
-    ``dominant`` one.
+    ``dominant`` one. Of a card with named resources it is the largest cost of one of them; without an entry
+    in ``unit_costs`` a resource costs its part of the card.
     """
     by_uuid = {card.uuid: card for card in cards}
     return sum(
-        _ceil(_part(use, by_uuid[uuid], charge_by) * weight_of(by_uuid[uuid].model, weights), 1000)
+        _ceil(
+            _part(use, by_uuid[uuid], charge_by, unit_costs) * weight_of(by_uuid[uuid].model, weights), 1000
+        )
         for uuid, use in uses.items()
     )
 
 
 def shares(uses: Mapping[str, CardAmount], cards: Iterable[Card]) -> CardAmount:
     """What the pod takes of its cards together, unweighted. On a card of which it takes memory alone, its
-    share of the memory counts as its share."""
+    share of the memory counts as its share; of named resources, the largest part."""
     by_uuid = {card.uuid: card for card in cards}
-    found = (
-        CardAmount(use.share_milli or memory_milli(use.memory_mib, by_uuid[uuid]), use.memory_mib)
-        for uuid, use in uses.items()
-    )
+    found = (CardAmount(share_of(use, by_uuid[uuid]), use.memory_mib) for uuid, use in uses.items())
     return sum(found, start=NO_AMOUNT)
+
+
+def share_of(use: CardAmount, card: Card) -> int:
+    """The share of the card that the use is, in thousandths, unweighted."""
+    if use.resources:
+        return _named_part(use, card, ())
+    return use.share_milli or memory_milli(use.memory_mib, card)
 
 
 def memory_milli(memory_mib: int, card: Card) -> int:
@@ -174,7 +216,9 @@ def weight_of(model: str, weights: Weights) -> int:
     return max(matching)[1] if matching else 1000
 
 
-def _part(use: CardAmount, card: Card, charge_by: str) -> int:
+def _part(use: CardAmount, card: Card, charge_by: str, unit_costs: UnitCosts) -> int:
+    if use.resources:
+        return _named_part(use, card, unit_costs)
     compute, memory = use.share_milli, memory_milli(use.memory_mib, card)
     parts = {
         "compute": compute,
@@ -185,12 +229,29 @@ def _part(use: CardAmount, card: Card, charge_by: str) -> int:
     return parts[charge_by]
 
 
+def _named_part(use: CardAmount, card: Card, unit_costs: UnitCosts) -> int:
+    """The largest cost of one of the resources, in thousandths of a GPU."""
+    costs, whole = dict(unit_costs), dict(card.resources)
+    parts = (
+        _ceil(1000 * amount * costs[name], COSTS_PER_GPU)
+        if name in costs
+        else _ceil(1000 * amount, max(1, whole.get(name, 0)))
+        for name, amount in use.resources
+    )
+    return min(max(parts), _MOST_MILLI)
+
+
+def _merged(one: Amounts, other: Amounts, by: Callable[[int, int], int]) -> Amounts:
+    mine, theirs = dict(one), dict(other)
+    return tuple(sorted((name, by(mine.get(name, 0), theirs.get(name, 0))) for name in {**mine, **theirs}))
+
+
+def _amount_of(part: Slice) -> CardAmount:
+    return CardAmount(part.share_milli, part.memory_mib, part.resources)
+
+
 def _ceil(numerator: int, denominator: int) -> int:
     return -(-numerator // denominator)
-
-
-def _most(a: CardAmount, b: CardAmount) -> CardAmount:
-    return CardAmount(max(a.share_milli, b.share_milli), max(a.memory_mib, b.memory_mib))
 
 
 @lru_cache(maxsize=1024)
@@ -242,11 +303,29 @@ def _slice(raw: object) -> Slice:
     share = _natural(raw, "share_milli")
     if share > WHOLE_MILLI:
         raise UndecodableError("devices: more than a whole card")
-    return Slice(raw["uuid"], _natural(raw, "index"), share, _natural(raw, "memory_mib"))
+    resources = decode_amounts(raw["resources"]) if "resources" in raw else ()
+    return Slice(raw["uuid"], _natural(raw, "index"), share, _natural(raw, "memory_mib"), resources)
 
 
-def _natural(raw: Mapping[str, Any], key: str) -> int:
+def _raw_slice(part: Slice) -> dict[str, Any]:
+    raw: dict[str, Any] = {
+        "index": part.index,
+        "memory_mib": part.memory_mib,
+        "share_milli": part.share_milli,
+        "uuid": part.uuid,
+    }
+    return {**raw, "resources": dict(part.resources)} if part.resources else raw
+
+
+def decode_amounts(raw: object) -> Amounts:
+    """Amounts of named resources from a JSON object. Raises UndecodableError."""
+    if not isinstance(raw, dict):
+        raise UndecodableError("resources: not an object")
+    return tuple(sorted((str(name), _natural(raw, name, MOST_AMOUNT)) for name in raw))
+
+
+def _natural(raw: Mapping[str, Any], key: str, most: int = 2**31 - 1) -> int:
     value = raw.get(key)
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**31:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
         raise UndecodableError(f"{key} is not a whole number from 0 on")
     return value

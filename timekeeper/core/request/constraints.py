@@ -3,8 +3,10 @@
 from collections.abc import Collection, Iterable, Sequence
 
 from timekeeper.core import names
+from timekeeper.core.dialects.amounts import MOST_MEMORY_MIB
 from timekeeper.core.json_values import Json
 from timekeeper.core.name_lists import excess, names_in, too_long
+from timekeeper.core.quantity import integral
 from timekeeper.core.values import WHOLE_MILLI, Ask, ContainerAsk
 from timekeeper.core.violation import Violation, first_of, shown
 
@@ -30,6 +32,7 @@ def constraint_violations(
         *_same_gpu_violations(annotations, asks, asking),
         *_empty_lists(annotations),
         *_long_lists(annotations),
+        *_min_memory_violations(annotations),
     ]
 
 
@@ -68,6 +71,23 @@ def _topology_violations(annotations: Json) -> list[Violation]:
             "no such topology",
             ", ".join(TOPOLOGIES),
             f"{names.TOPOLOGY}: numa",
+        )
+    ]
+
+
+def _min_memory_violations(annotations: Json) -> list[Violation]:
+    given = annotations.get(names.MIN_GPU_MEMORY)
+    value = integral(given)
+    if given is None or (value is not None and 1 <= value <= MOST_MEMORY_MIB):
+        return []
+    return [
+        Violation(
+            "min-gpu-memory",
+            f"metadata.annotations[{names.MIN_GPU_MEMORY}]",
+            shown(given),
+            "not an amount of memory that a card can have",
+            f"a whole number of MiB from 1 to {MOST_MEMORY_MIB}",
+            f'{names.MIN_GPU_MEMORY}: "40000"',
         )
     ]
 

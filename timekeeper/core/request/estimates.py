@@ -2,17 +2,38 @@
 
 from collections.abc import Iterable
 
-from timekeeper.core.request.cards import NO_AMOUNT, CardAmount, Weights, allowed, memory_milli, need, rate
+from timekeeper.core.request.cards import (
+    NO_AMOUNT,
+    CardAmount,
+    UnitCosts,
+    Weights,
+    allowed,
+    has_named,
+    need,
+    rate,
+    share_of,
+)
 from timekeeper.core.values import Card, ContainerAsk, GPURequest
 
 
-def estimated_rate(request: GPURequest, cards: Iterable[Card], weights: Weights, charge_by: str) -> int:
+def estimated_rate(
+    request: GPURequest,
+    cards: Iterable[Card],
+    weights: Weights,
+    charge_by: str,
+    unit_costs: UnitCosts = (),
+) -> int:
     """The highest rate that the request can have on any of these cards that it allows; without such cards,
     its compute share at weight 1."""
     choices = tuple(card for card in cards if allowed(request, card))
-    init = [_estimate(each, choices, weights, charge_by) for each in request.asks if each.init]
-    together = [_estimate(each, choices, weights, charge_by) for each in request.asks if not each.init]
-    return max((*init, sum(together)))
+
+    def estimate(each: ContainerAsk) -> int:
+        uses = ((card, need(each.ask, card)) for card in choices if has_named(each.ask, card))
+        rates = (rate({card.uuid: use}, [card], weights, charge_by, unit_costs) for card, use in uses)
+        return each.ask.devices * max(rates, default=each.ask.share_milli)
+
+    together = sum(estimate(each) for each in request.asks if not each.init)
+    return max((together, *(estimate(each) for each in request.asks if each.init)))
 
 
 def requested_amount(request: GPURequest, cards: Iterable[Card]) -> CardAmount:
@@ -28,10 +49,6 @@ def requested_amount(request: GPURequest, cards: Iterable[Card]) -> CardAmount:
 
 def _requested(each: ContainerAsk, choices: tuple[Card, ...]) -> CardAmount:
     ask = each.ask
-    share_milli = ask.share_milli or max((memory_milli(ask.memory_mib, card) for card in choices), default=0)
+    parts = (share_of(need(ask, card), card) for card in choices if has_named(ask, card))
+    share_milli = ask.share_milli or max(parts, default=0)
     return CardAmount(share_milli * ask.devices, ask.memory_mib * ask.devices)
-
-
-def _estimate(each: ContainerAsk, choices: tuple[Card, ...], weights: Weights, charge_by: str) -> int:
-    rates = [rate({card.uuid: need(each.ask, card)}, [card], weights, charge_by) for card in choices]
-    return each.ask.devices * max(rates, default=each.ask.share_milli)

@@ -19,7 +19,7 @@ from timekeeper.core.dialects import (
 )
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.name_lists import listed
-from timekeeper.core.quantity import same_amount
+from timekeeper.core.quantity import integral, same_amount
 from timekeeper.core.request.constraints import constraint_violations
 from timekeeper.core.values import Ask, ContainerAsk, GPURequest
 from timekeeper.core.violation import Violation, first_of, shown
@@ -277,4 +277,5 @@ def _request(dialect: str, asks: tuple[ContainerAsk, ...], annotations: Json) ->
         policy=str(annotations.get(names.POLICY, "")),
         topology=str(annotations.get(names.TOPOLOGY, "")),
         same_gpu=_on_one_card(dialect, asks) or listed(annotations, names.SAME_GPU),
+        min_memory_mib=integral(annotations.get(names.MIN_GPU_MEMORY)) or 0,
     )

@@ -58,7 +58,9 @@ class UnboundPods:
         """The inputs of every estimate changed: recompute all."""
         self._settings, self._inventory = settings, cluster.inventory_version
         self._cards = tuple(card for node in cluster.nodes.values() for card in node.cards)
-        self._kinds = tuple({(each.model, each.memory_mib): each for each in self._cards}.values())
+        self._kinds = tuple(
+            {(each.model, each.memory_mib, each.resources): each for each in self._cards}.values()
+        )
         self._most_milli = sum(weight_of(each.model, settings.weights) for each in self._cards)
         self._waiting, self._sums, self._expiries, self._estimates = {}, {}, [], {}
         self.rates = {}
@@ -96,6 +98,10 @@ class UnboundPods:
                 self._estimates.clear()  # each can be made again
             choices = self._cards if request.uuids else self._kinds
             self._estimates[request] = estimated_rate(
-                request, choices, self._settings.weights, self._settings.charge_by
+                request,
+                choices,
+                self._settings.weights,
+                self._settings.charge_by,
+                self._settings.unit_costs,
             )
         return self._estimates[request]
