@@ -17,7 +17,15 @@ from tests.support import profile
 from tests.support.simulated_timekeeper import SimulatedTimekeeper, entry, standings
 from tests.support.tls import Tls
 
-LONGEST = ("tests/kubelet/cluster/", "cluster/test_rotation.py", "ledger/test_machine.py")
+LONGEST = (
+    "tests/kubelet/cluster/",
+    "ledger/test_machine.py",
+    "scheduler_ext/cluster/test_storms.py",
+    "webhook/cluster/test_rotation.py",
+    "story/cluster/test_demo.py",
+    "ledger/test_held_is_charged.py",
+)
+REAL_NODE = ("tests/kubelet/", "tests/local/process/test_local_node.py")
 
 _FOLDER = pytest.StashKey[Path]()
 
@@ -44,8 +52,15 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest files come first, so that no worker is left alone with one at the end."""
-    items.sort(key=lambda item: not any(part in item.nodeid for part in LONGEST))
+    """The longest files come first, so that no worker is left alone with one at the end. After them, files
+    that wait for a control plane are spread evenly among those that compute."""
+    files = list(dict.fromkeys(_file(item.nodeid) for item in items))
+    waiting = [file for file in files if "/cluster/" in file]
+    computing = [file for file in files if "/cluster/" not in file]
+    place = {file: at / len(kind) for kind in (waiting, computing) for at, file in enumerate(kind)}
+    for at, part in enumerate(LONGEST):
+        place |= {file: at - len(LONGEST) for file in files if part in file}
+    items.sort(key=lambda item: place[_file(item.nodeid)])
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -56,11 +71,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
 class OneFile(LoadScopeScheduling):
     """A file's tests run in one worker; so do all tests of the real node, of which a machine has room for
-    one."""
+    one, and those that run a program with a kubelet's name, beside which no node starts."""
 
     def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        return "tests/kubelet" if file.startswith("tests/kubelet/cluster") else file
+        return REAL_NODE[0] if nodeid.startswith(REAL_NODE) else _file(nodeid)
+
+
+def _file(nodeid: str) -> str:
+    return nodeid.partition("::")[0]
 
 
 @pytest.hookimpl(wrapper=True)

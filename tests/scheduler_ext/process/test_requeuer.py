@@ -184,17 +184,17 @@ def test_what_freed_between_the_snapshot_of_a_refusal_and_now_is_looked_at_again
     assert woken(full) == ["uid-p"]
 
 
-def test_cards_that_free_without_any_event_wake_too(full: Running) -> None:
+def test_cards_that_free_without_any_event_wake_too(running: Running) -> None:
     """A vanished pod's grace period ends: kube-scheduler hears nothing of that."""
-    refuse(full, waits("p"), "a")
-    holder = {**full.api.pod("holder")}
-    holder["spec"] = {**holder["spec"], "terminationGracePeriodSeconds": 1}
-    full.put_pod(holder)
+    running.put_node(node("a"))
+    holder = on(percent(100, "holder", terminationGracePeriodSeconds=1), "a", "a-GPU-0")
+    running.put_pod(holder)
+    refuse(running, waits("p"), "a")
 
-    full.api.delete("pods", "holder", "team-a")
+    running.api.delete("pods", "holder", "team-a")
 
-    eventually(lambda: woken(full))
-    assert woken(full) == ["uid-p"]
+    eventually(lambda: woken(running))
+    assert woken(running) == ["uid-p"]
 
 
 def test_after_a_restart_those_who_wait_are_woken_though_nobody_saw_them_refused(start: Start) -> None:

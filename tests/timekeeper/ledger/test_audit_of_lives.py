@@ -1,5 +1,6 @@
 """Whatever happens to a ledger, its audit agrees with it, before and after folding: see machine.py."""
 
+import pytest
 from hypothesis.stateful import invariant
 
 from tests.timekeeper.ledger.test_machine import SEED, Url, fresh, lived  # noqa: F401 -- a fixture
@@ -7,6 +8,8 @@ from tests.timekeeper.machine import Machine
 from tests.timekeeper.past import differences
 from tests.timekeeper.worlds import DAY, SECOND, Town
 from timekeeper.store.retention import roll_up_all
+
+HISTORIES = {"sqlite": 15, "postgresql": 5}
 
 
 class Audited(Machine):
@@ -27,5 +30,9 @@ class Audited(Machine):
         assert not (wrong := differences(self.town)), wrong
 
 
-def test_after_any_history_nothing_differs_before_and_after_folding(fresh: Url) -> None:  # noqa: F811
-    lived(fresh, 15, SEED, kind=Audited)
+@pytest.mark.parametrize("fresh", HISTORIES, indirect=True)
+def test_after_any_history_nothing_differs_before_and_after_folding(
+    fresh: Url,  # noqa: F811
+    request: pytest.FixtureRequest,
+) -> None:
+    lived(fresh, HISTORIES[request.node.callspec.params["fresh"]], SEED, kind=Audited)
