@@ -84,3 +84,30 @@ def test_pods_that_cannot_be_read_while_the_database_is_away_are_counted_beyond_
 
     assert metrics.UNREADABLE_PODS._value.get() - before == MOST_UNREADABLE + 7
     assert (town.settler.cluster.unreadable, town.settler.cluster.unreadable_omitted) == ({}, 0)
+
+
+@pytest.mark.parametrize(
+    ("reference", "owner"),
+    [
+        ({"kind": "Job", "name": "train"}, "Job/train"),
+        ({"kind": "K" * 63, "name": "n" * 253}, "K" * 63 + "/" + "n" * 253),
+        ({"kind": "Job", "name": "a\0b"}, ""),  # PostgreSQL stores no NUL
+        ({"kind": "Jo\x1b[2Jb", "name": "train"}, ""),
+        ({"kind": "Job", "name": "n" * 254}, ""),
+        ({"kind": "K" * 64, "name": "train"}, ""),
+    ],
+    ids=["harmless", "longest", "NUL", "escape", "long name", "long kind"],
+)
+def test_a_pod_is_charged_whatever_its_controller_is_called(
+    town: Town, reference: dict[str, str], owner: str
+) -> None:
+    owned, other = gpu_pod("owned", started_ms=T0), gpu_pod("other", card=1, started_ms=T0)
+    owned["metadata"]["ownerReferences"] = [{**reference, "controller": True}]
+    town.begin(("nodes", node()), ("leases", lease(T0)), ("pods", owned), ("pods", other))
+    town.advance(10 * SECOND)
+
+    sessions = town.get("/v1/sessions").get_json()["sessions"]
+    assert [(each["pod"], each["owner"], each["pending"]) for each in sessions] == [
+        ("other", "", 10_000_000),
+        ("owned", owner, 10_000_000),
+    ]
