@@ -57,7 +57,8 @@ def shape_for(request: GPURequest, node: NodeInfo) -> FreeShape | Refusal:
 def is_picky(request: GPURequest) -> bool:
     """True if the answer depends on more than what is free on the cards."""
     by_card = request.uuids or request.exclude_uuids or request.min_memory_mib
-    return bool(request.models or request.exclude_models or by_card or request.topology)
+    by_model = request.models or request.exclude_models or request.model_pattern
+    return bool(by_model or by_card or request.topology)
 
 
 def context_for(request: GPURequest, node: NodeInfo) -> NodeContext:

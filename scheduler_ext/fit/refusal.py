@@ -14,7 +14,7 @@ from scheduler_ext.fit.topology import farthest
 from scheduler_ext.model.node import CLOSED, Node
 from timekeeper.core.dialects import BY_NAME
 from timekeeper.core.values import Ask, Card, GPURequest
-from timekeeper.core.violation import first_of
+from timekeeper.core.violation import first_of, shown
 
 RefusalKind = Literal[
     "malformed",
@@ -85,6 +85,8 @@ def not_allowed(request: GPURequest) -> Refusal:
         return Refusal(f"no {first_of(request.models, MOST_LISTED, ' or ')} here", "constraint")
     if request.uuids:
         return Refusal("none of the cards in bursar.dev/gpu-uuids is here", "constraint")
+    if request.model_pattern:
+        return Refusal(f"no card like {shown(request.model_pattern)} here", "constraint")
     if request.min_memory_mib and not request.exclude_models:
         return Refusal(f"no card with {request.min_memory_mib} MiB of memory here", "constraint")
     if not request.exclude_models:

@@ -19,7 +19,7 @@ from timekeeper.core.values import GPURequest
 
 MOST_NODES = 1_000
 
-QueueKey = tuple[bool, bool, int, int, str]
+QueueKey = tuple[bool, bool, int, int, int, str]
 ANYWHERE = ""  # in place of a node's name, for an order that ignores reservations
 
 
@@ -66,9 +66,10 @@ def first_that_fits(node: NodeInfo, waiting_pods: Iterable[WaitingPod]) -> Waiti
 def queue_key(pod: Pod, node: str, standings: NamespaceStandings) -> QueueKey:
     """Sort key of a pod for one node. First the pod that the node's cards are held for; then pods of
     namespaces that are not over budget now, whatever priority class was stamped; then higher priority;
-    then age."""
+    then the order that its dialect's own priority gives; then age."""
+    order = pod.request.order if pod.request is not None else 0
     held = pod.reserved is not None and pod.reserved.node == node
-    return not held, standings.of(pod.namespace).over, -pod.priority, pod.asked_ms, pod.uid
+    return not held, standings.of(pod.namespace).over, -pod.priority, -order, pod.asked_ms, pod.uid
 
 
 def _accepts(each: WaitingPod, node: NodeInfo) -> bool:

@@ -45,6 +45,8 @@ class GPURequest:
     same_gpu: tuple[str, ...] = ()  # containers that must share one card
     exclude_uuids: tuple[str, ...] = ()
     min_memory_mib: int = 0  # of a card's whole memory; 0: any
+    model_pattern: str = ""  # a part of the model's name in lower case, in which a dot is any character
+    order: int = 0  # of pods that wait with equal standing and priority, the higher goes first
 
 
 @dataclass(frozen=True, slots=True)

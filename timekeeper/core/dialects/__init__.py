@@ -7,7 +7,7 @@ sends to the extender, and the annotations that users may not write. Installed p
 
 import re
 
-from timekeeper.core.dialects import gpushare, nano, native, nvidia, tencent
+from timekeeper.core.dialects import genius, gpushare, nano, native, nvidia, tencent
 from timekeeper.core.dialects.amounts import Container, ContainerLimits, NodeFacts, PodFacts
 from timekeeper.core.dialects.dialect import Dialect
 from timekeeper.core.dialects.shipped import shipped
@@ -18,6 +18,7 @@ BUILT_IN: tuple[Dialect, ...] = (
     nvidia.DIALECT,
     *nano.DIALECTS,
     gpushare.DIALECT,
+    genius.DIALECT,
 )
 DIALECTS = (*BUILT_IN, *shipped(BUILT_IN))
 

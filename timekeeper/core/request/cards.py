@@ -106,6 +106,8 @@ def allowed(request: GPURequest, card: Card) -> bool:
         return False
     if card.memory_mib < request.min_memory_mib:
         return False
+    if request.model_pattern and not is_like(request.model_pattern, card.model):
+        return False
     if not request.models and not request.exclude_models:
         return True  # nearly always
     return _is_model_allowed(request.models, request.exclude_models, card.model)
@@ -124,6 +126,14 @@ def is_model(word: str, model: str) -> bool:
     80GB HBM3``."""
     wanted, present = _words(word), _words(model)
     return bool(wanted) and any(present[i : i + len(wanted)] == wanted for i in range(len(present)))
+
+
+@lru_cache(maxsize=256)
+def is_like(pattern: str, model: str) -> bool:
+    """True if the pattern, in lower case, occurs in the model's name; a dot is any one character. It takes no
+    other operators, so a match takes no more steps than name and pattern together have pairs of characters.
+    """
+    return bool(re.search(".".join(map(re.escape, pattern.split("."))), model.lower()))
 
 
 def amounts_by_card(request: GPURequest, placement: Placement) -> dict[str, CardAmount]:
