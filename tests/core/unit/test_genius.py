@@ -18,7 +18,7 @@ from timekeeper.core.values import Ask, ContainerAsk, GPURequest
 from webhook.mutation.govern import govern
 
 Json = dict[str, Any]
-NUMBER, EACH, TOTAL, MODEL = (f"genius/gpu-{word}" for word in ("number", "memory-each", "memory-total", "model"))
+NUMBER, EACH, TOTAL = "genius/gpu-number", "genius/gpu-memory-each", "genius/gpu-memory-total"
 
 
 def genius(*containers: Json, **labels: str) -> Json:
