@@ -31,8 +31,8 @@ _EXPRESSION = re.compile(
 _MANAGED = re.compile(r"(?<=^        managedResources:\n)(?: {10}.*\n)+", re.MULTILINE)
 _NAME_TEST = r"(?:{k}\.startsWith\('[^']*'\)|{k} == '[^']*')"
 _LABELS, _ANNOTATIONS = (
-    r"(?:variables\.labels(?:After|Before)\.filter\(k, )",
-    r"(?:variables\.(?:after|before)\.filter\(k, )",
+    r"(?:variables\.labels(?:After|ToSearch)\.filter\(k, )",
+    r"(?:variables\.(?:after|toSearch)\.filter\(k, )",
 )
 
 

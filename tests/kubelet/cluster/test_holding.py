@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -20,6 +21,7 @@ from tests.kubelet.worlds import (
     ran_ms,
     runs_for,
     state,
+    status_of,
 )
 
 pytestmark = pytest.mark.timeout(240)
@@ -98,3 +100,39 @@ def test_a_second_deletion_without_grace_frees_no_card_that_the_kubelet_still_us
         return bool(session["amount"] == due_ms * ALL_CARDS)
 
     world.until("the longer grace period to be charged", is_charged_through_the_long_grace)
+
+
+def test_a_container_that_the_runtime_has_lost_is_charged_until_its_end_is_reported(world: World) -> None:
+    """The kubelet reports ContainerStatusUnknown without a time. The time of the other container proves
+    nothing."""
+    short, lost = container("short", runs_for(1)), container("main", runs_for(600), gpu_count="2")
+    world.create(gpu_pod("lost", lost, short))
+    pod = world.running("lost")
+    world.until("short to end", lambda: "terminated" in state(world.pod("lost"), "short"))
+
+    world.node.stop_kubelet()
+    lose(world, pod, "main")
+    lost_ms = int(time.time() * 1000)
+    world.node.start_kubelet()
+
+    pod = world.ended("lost", "Failed")
+    told_ms = int(time.time() * 1000)
+    end = state(pod, "main")["terminated"]
+    assert (end["reason"], end["finishedAt"]) == ("ContainerStatusUnknown", None)
+    charged = world.charged(pod)
+    bound = bound_ms(pod)
+    assert (lost_ms - bound) * ALL_CARDS <= charged <= (told_ms - bound) * ALL_CARDS
+
+
+def lose(world: World, pod: Json, name: str) -> None:
+    """End a container, and let the container runtime forget it; the kubelet must be stopped."""
+    host = world.node.machine
+    lost = status_of(pod, name)["containerID"].removeprefix("containerd://")
+    for command in (
+        ("tasks", "kill", "--signal=SIGKILL", lost),
+        ("tasks", "delete", "--force", lost),
+        ("containers", "delete", lost),
+    ):
+        host.ctr(*command)
+    assert lost not in host.ctr("containers", "list", "--quiet").stdout
+    host.processes.restart("containerd")

@@ -40,7 +40,9 @@ def world(plane: ControlPlane, extender: Process) -> Iterator[World]:
     world.clear()
 
 
-def test_a_second_deletion_with_no_grace_does_not_free_what_the_first_let_run(world: World) -> None:
+def test_a_second_deletion_with_no_grace_does_not_free_what_the_first_let_run(
+    world: World, request: pytest.FixtureRequest
+) -> None:
     for name in ("long", "short"):
         world.node(f"node-{name}", cards=1)
         own = {"nodeSelector": {"kubernetes.io/hostname": f"node-{name}"}}
@@ -48,6 +50,9 @@ def test_a_second_deletion_with_no_grace_does_not_free_what_the_first_let_run(wo
         placed(world, name)
         world.pod(f"after-{name}", WHOLE, **own)
 
+    # A kubelet that hears of the first deletion must not have removed the pod before the second.
+    world.plane.stop_process("kwok")
+    request.addfinalizer(lambda: world.plane.restart_process("kwok"))
     world.delete("long", grace_s=36_000)
     world.delete("long", grace_s=0)
     world.delete("short", grace_s=0)

@@ -157,6 +157,7 @@ def kill_inside_a_transaction(stack: Stack, within_s: float = 5) -> bool:
     return locked
 
 
+@pytest.mark.timeout(480)
 def test_killed_in_its_transactions_the_timekeeper_loses_and_doubles_nothing(
     stack: Stack, sidecars: Sidecars, reader: str
 ) -> None:

@@ -308,6 +308,9 @@ def test_what_would_be_searched_for_seconds_can_be_removed_at_once_and_not_one_b
 
     one = {"metadata": {"annotations": {"k0": None}}}
     assert "some of at most 5000" in policies.said("PATCH", f"{pods}/older", one)
+    forged = dict.fromkeys(annotations) | {"bursar.dev/devices": "{}"}
+    said = policies.said("PATCH", f"{pods}/older", {"metadata": {"annotations": forged}})
+    assert "metadata.annotations[bursar.dev/devices]" in said
     assert policies.said("PATCH", f"{pods}/older", {"metadata": {"annotations": None}}) == ""
 
 
