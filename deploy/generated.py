@@ -22,6 +22,10 @@ _WHOLE: Mapping[str, Callable[[], str]] = {
     "changed-templates": workloads.changed_templates,
     "dialects": cel.dialects,
     "percents": cel.percents,
+    "served": cel.served,
+    "vgpus": cel.vgpus,
+    "locks": cel.locks,
+    "zeros": cel.zeros,
     "spoken": cel.spoken,
 }
 _EXPRESSION = re.compile(
@@ -55,6 +59,7 @@ _PARTS: tuple[tuple[str, str, Callable[[], str]], ...] = (
         lambda: GPU_RESOURCE,
     ),
     (r"!variables\.few \? \[\] : ", r"\[\[.*\]\]", cel.plugin_annotations),
+    (r"variables\.before \? \[\] : ", r"\[\[.*\]\]", cel.erased_annotations),
 )
 
 

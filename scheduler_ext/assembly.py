@@ -275,7 +275,8 @@ class Extender:
     def start(self) -> None:
         """Start to watch; the cache is complete some time later."""
         most_grace_ms, (namespace, _) = self._settings.most_grace_ms, self._settings.election.pod
-        pods, nodes = kinds(self.cache, most_grace_ms, self.leadership, namespace)
+        lockable = self._settings.lock_nodes
+        pods, nodes = kinds(self.cache, most_grace_ms, self.leadership, namespace, lockable)
         work: dict[str, Work] = {
             "pods": self._followed(replace(pods, seen=self._observed(pods.seen))),
             "nodes": self._followed(nodes),

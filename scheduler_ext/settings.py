@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from timekeeper.core import names
+from timekeeper.core.dialects import DIALECTS
 from timekeeper.core.ledger.reservation import MOST_MS
 from timekeeper.core.request.request import POLICIES
 from timekeeper.runtime.flags import (
@@ -22,9 +23,11 @@ from timekeeper.runtime.flags import (
     optional,
     path_or_none,
     whole_number,
+    wrong,
 )
 
 ELECTIONS = ("none", "scheduler", "lease")
+LOCKING = tuple(each.name for each in DIALECTS if each.node_lock)
 
 _DURATION_MS = duration_ms("0ms", "36500d", "90s")
 _LEASE_MS = duration_ms("2s", "1h", "15s", unit="1s")
@@ -93,6 +96,7 @@ class ExtenderSettings:
     preempting: Preempting = Preempting()
     most_offered: int = 0
     log_format: str = "logfmt"
+    lock_nodes: tuple[str, ...] = ()  # dialects for whose node plugins the extender locks nodes
 
 
 def read(arguments: Sequence[str], environment: Mapping[str, str]) -> ExtenderSettings:
@@ -129,6 +133,7 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> ExtenderSe
         preempting=Preempting(given.most_preemptions, given.hold_cards, given.pdb_grace),
         most_offered=given.most_offered,
         log_format=given.log_format,
+        lock_nodes=given.lock_nodes,
     )
 
 
@@ -203,6 +208,21 @@ def _own_flags(parser: Parser) -> None:
         "0",
         "maximum number of best-fitting nodes returned by filter; 0 = all",
     )
+
+    parser.add(
+        "--lock-nodes",
+        optional(_locking, ()),
+        "",
+        f"dialects for whose node plugins the extender locks nodes, out of {', '.join(LOCKING)}; the right to"
+        " patch nodes is in a manifest of its own; empty: none, and such nodes are closed",
+    )
+
+
+def _locking(text: str) -> tuple[str, ...]:
+    given = tuple(each.strip() for each in text.split(","))
+    if any(each not in LOCKING for each in given):
+        raise wrong(text, f"dialects, separated by commas, out of {', '.join(LOCKING)}")
+    return given
 
 
 def _tls_flags(parser: Parser) -> None:

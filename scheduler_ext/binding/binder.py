@@ -13,12 +13,14 @@ With several replicas a Binding belongs to one term of leadership: it is sent on
 names only a version that the watch has shown (`scheduler_ext.leadership.takeover` explains why).
 """
 
+import datetime
 import time
 from collections.abc import Callable
 from dataclasses import replace
 
 from scheduler_ext.binding.locks import Locks
 from scheduler_ext.binding.manifest import NOTHING, binding, binding_path, written_for
+from scheduler_ext.binding.node_locks import NodeLocks
 from scheduler_ext.binding.outcome import (
     BOUND,
     CARDS_CHANGED,
@@ -81,6 +83,7 @@ class Binder:
         self._turn, self._taken_back, self._standings = turn, taken_back, standings
         self._bound = bound
         self._pods, self._nodes = Locks(), Locks()
+        self._locks = NodeLocks(self._call, cache, lambda: datetime.datetime.now(datetime.UTC))
 
     def bind(self, args: BindingArgs) -> Outcome:
         """Bind the pod to the node, within the time limit."""
@@ -133,15 +136,26 @@ class Binder:
             return self._superseded(args, until)
         if not isinstance(placement, Placement):
             return NotBound(NotBoundReason.NO_FIT, placement.sentence)
-        # 6. One Binding carries node and cards.
+        # 6. The node's plugin may need to know whose devices it hands out next.
         there = self._cache.snapshot.node(args.node).node_object
+        unlocked = self._locks.take(there, args, until)
+        if unlocked:
+            return self._not_locked(args, unlocked, assumed)
+        # 7. One Binding carries node and cards.
         cards, family = (there.cards, there.family) if there is not None else ((), "")
         written = written_for(read.pod, read.pod.request, placement, args.node, time.time_ns(), cards, family)
         lost = set() if assumed is None else {EARLIER}
         outcome = self._send(Sending(args, written, term, until), read.version, lost)
         if isinstance(outcome, Bound):
             self._bound(read.pod, args.node, placement)
+        elif self._allocation(args.uid)[0] is None:
+            self._locks.release(there, args, time.monotonic() + SETTLE_S)
         return outcome
+
+    def _not_locked(self, args: BindingArgs, why: str, assumed: Allocation | None) -> NotBound:
+        if assumed is None:
+            self._cache.forget(args.uid)
+        return NotBound(NotBoundReason.NODE_LOCKED, why)
 
     def _is_denied(self, pod: Pod) -> bool:
         """True if the namespace's budget refuses the pod. A budget in observe mode only logs that."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from scheduler_ext.clients.pod_patches import Body, pod_path
 from scheduler_ext.model.pod import Pod
 from timekeeper.core import names
-from timekeeper.core.dialects import BY_NAME
+from timekeeper.core.dialects import BY_NAME, Dialect
 from timekeeper.core.dialects.dialect import PlacedRequest
 from timekeeper.core.request.cards import encode_placement
 from timekeeper.core.values import WHOLE_MILLI, Card, GPURequest, Placement
@@ -76,7 +76,12 @@ def written_for(
     annotations |= dialect.at_binding(
         PlacedRequest(request, placement, node, now_ns, pod.containers, pod.init_containers, cards)
     )
-    return Written(annotations, dict(dialect.labels_at_binding))
+    return Written(annotations, {**dialect.labels_at_binding, **_node_label(dialect, node)})
+
+
+def _node_label(dialect: Dialect, node: str) -> dict[str, str]:
+    """Nothing where the node's name is too long for the value of a label."""
+    return {dialect.node_label: node} if dialect.node_label and len(node) < 64 else {}
 
 
 def _visible(placement: Placement) -> dict[str, str]:

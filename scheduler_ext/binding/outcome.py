@@ -19,6 +19,7 @@ class NotBoundReason(StrEnum):
     MALFORMED = "malformed"  # the GPU request cannot be read
     TOO_LARGE = "too-large"  # the store takes no change of the pod
     NO_FIT = "no-fit"  # the node has no room for the request now
+    NODE_LOCKED = "node-locked"  # the node's plugin hands out the devices of another pod
     CARDS_CHANGED = "cards-changed"  # the node's cards differ from those assumed for the pod
     API_SERVER = "api-server"  # the API server refused the Binding, or did not answer
 

@@ -1,7 +1,7 @@
 """Follows the API server's pods and nodes into the books, each in a thread of its own."""
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -42,9 +42,9 @@ class Hearing(Protocol):
 
 
 def kinds(
-    cache: ClusterCache, most_grace_ms: int, hearing: Hearing, namespace: str
+    cache: ClusterCache, most_grace_ms: int, hearing: Hearing, namespace: str, lockable: Collection[str] = ()
 ) -> tuple[Kind[Pod | NonGPUPod | LeaderMark], Kind[Node]]:
-    """Pods and nodes. ``namespace``: where the pods of the replicas are."""
+    """Pods and nodes. ``namespace``: where the pods of the replicas are. ``lockable``: as `read_node`."""
 
     def read(raw: Json) -> Pod | NonGPUPod | LeaderMark:
         value = read_any(raw, most_grace_ms)
@@ -64,7 +64,7 @@ def kinds(
     )
     nodes: Kind[Node] = Kind(
         NODES,
-        read_node,
+        lambda raw: read_node(raw, lockable),
         cache.nodes_listed,
         cache.node_updated,
         lambda node_object: cache.node_deleted(node_object.name),

@@ -139,6 +139,9 @@ def _amount(ask: Ask) -> str:
 def _each(ask: Ask) -> str:
     """What the ask needs of one card."""
     parts = [f"{ask.share_milli // 10}%"] if ask.share_milli else []
-    parts += [f"{ask.memory_mib} MiB"] if ask.memory_mib else []
+    if ask.memory_mib:
+        parts.append(f"{ask.memory_mib} MiB")
+    elif ask.memory_milli:
+        parts.append(f"{ask.memory_milli // 10}% of the memory")
     parts += [f"{amount} {name}" for name, amount in ask.resources]
     return " and ".join(parts)

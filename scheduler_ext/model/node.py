@@ -1,5 +1,6 @@
 """What the extender needs of a Node object, read from its JSON."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from scheduler_ext.model.cpu import cpu_milli
@@ -28,6 +29,7 @@ UNSPOKEN_PLUGIN = "another"
 CLOSED = {
     "two-families": "more than one GPU plugin serves it",
     "unspoken-plugin": "its GPU plugin is not supported",
+    "not-lockable": "its GPU plugin needs a lock on the node, and --lock-nodes does not allow that",
     "inventory": "its card inventory cannot be read",
     "holders": "its node agent's report of the pods there cannot be read",
     "strangers": "its node agent has closed it: processes use its cards, or can, without an allocation",
@@ -54,6 +56,7 @@ class Node:
     others: Others = ()  # allocatable memory and other resources; empty for a node without cards
     present: NodeHolders | None = None  # the pods that its node agent reports; None without a usable report
     silent: bool = False  # its kubelet has not renewed its Lease for long (`holders.is_silent`)
+    lock: str = ""  # the lock on it, for the node plugins that need one; "" without
     boot: str = ""  # boot ID, "" where neither the kubelet nor the agent reports one
 
     @property
@@ -72,8 +75,9 @@ class Node:
         return self.family in BY_NAME and BY_NAME[self.family].plugin_chooses
 
 
-def read_node(raw: Json) -> Node:
-    """Never raises on what an API server can hold."""
+def read_node(raw: Json, lockable: Collection[str] = tuple(BY_NAME)) -> Node:
+    """``lockable``: the dialects for whose plugins the extender may lock nodes. Never raises on what an API
+    server can hold."""
     status = mapping(raw.get("status"))
     allocatable = mapping(status.get("allocatable"))
     family, fault = _family(node_facts(raw))
@@ -81,6 +85,7 @@ def read_node(raw: Json) -> Node:
     present = _present(raw)
     try:
         described = read_cards(raw)
+        fault = fault or _lock_fault(family, lockable)
         fault = fault or _agents_fault(family, present, names.HOLDERS in annotations_of(raw))
         if described is None:
             fault = ""  # without cards there is nothing to close
@@ -99,8 +104,19 @@ def read_node(raw: Json) -> Node:
         others=tuple(sorted(others(allocatable).items())) if cards else (),
         present=present,
         silent=is_silent(raw),
+        lock=_lock(family, raw),
         boot=kubelets_boot(raw) or (present.boot if present else ""),
     )
+
+
+def _lock(family: str, raw: Json) -> str:
+    name = BY_NAME[family].node_lock if family in BY_NAME else ""
+    return str(annotations_of(raw).get(name, "")) if name else ""
+
+
+def _lock_fault(family: str, lockable: Collection[str]) -> str:
+    needed = family in BY_NAME and BY_NAME[family].node_lock
+    return "not-lockable" if needed and family not in lockable else ""
 
 
 def _present(raw: Json) -> NodeHolders | None:
@@ -126,7 +142,7 @@ def _with_cordons(cards: tuple[Card, ...], raw: Json) -> tuple[Card, ...]:
     cordoned = listed(annotations_of(raw), names.CORDONED_CARDS)
     if not cordoned:
         return cards
-    return tuple(replace(card, cordoned=card.uuid in cordoned) for card in cards)
+    return tuple(replace(card, cordoned=card.cordoned or card.uuid in cordoned) for card in cards)
 
 
 def _family(facts: NodeFacts) -> tuple[str, str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tests.webhook.worlds import plain
-from tests.worlds import Json, container, limits_of
+from tests.worlds import Json, container, limits_of, of_resources
 from timekeeper.core.violation import Violation
 
 Broken = frozenset[tuple[str, str]]
@@ -45,6 +45,11 @@ def a_pod(*containers: Json, init: Iterable[Json] = (), **spec: object) -> Json:
 def tencent(name: str = "main", **limits: str) -> Json:
     """A container that asks in the tencent dialect: ``core``, ``memory``."""
     return limits_of(name, **{f"tencent_com__vcuda_{key}": value for key, value in limits.items()})
+
+
+def hami(name: str = "main", **limits: str) -> Json:
+    """A container that asks in the hami dialect: ``gpu``, ``gpumem``."""
+    return of_resources({f"nvidia.com/{key}": value for key, value in limits.items()}, name)
 
 
 def nvidia(cards: str, name: str = "main") -> Json:
@@ -190,6 +195,27 @@ RANGES: dict[str, tuple[Json, Broken]] = {
     "nothing, tencent": (a_pod(tencent(core="0", memory="0")), _one("amount", CORE, VMEMORY)),
     "no card, nvidia": (a_pod(nvidia("0")), _one("amount", GPU)),
     "65 cards, nvidia": (a_pod(nvidia("65")), _one("whole-cards-only", GPU)),
+    "amounts of hami": (
+        a_pod(hami(gpu="2", gpumem="3000", gpucores="0", priority="0"), nvidia("1", "whole")),
+        NOTHING,
+    ),
+    "amounts of hami without a number": (a_pod(hami(gpucores="30")), _one("vgpu-number", GPU)),
+    "amounts of hami beyond a card": (
+        a_pod(hami(**{"gpu": "65", "gpumem-percentage": "101", "gpucores": "101", "priority": "2"})),
+        _one(
+            "vgpu-range",
+            GPU,
+            *(f"{LIMITS}[nvidia.com/{name}]" for name in ("gpumem-percentage", "gpucores", "priority")),
+        ),
+    ),
+    "no amounts of hami": (
+        a_pod(hami(gpu="0", gpumem="0", gpucores="-1")),
+        _one("amount", GPU, f"{LIMITS}[nvidia.com/gpumem]", f"{LIMITS}[nvidia.com/gpucores]"),
+    ),
+    "hami beside bursar": (
+        a_pod(hami(gpu="1", gpumem="5"), container("other", gpu_percent="50")),
+        _one("several-dialects", "spec.containers"),
+    ),
     "dialects that are not spoken": (
         a_pod(limits_of("main", volcano_sh__vgpu_number="3", **{"nvidia_com__gpu.shared": "1"})),
         _one("dialect-not-spoken", f"{LIMITS}[volcano.sh/vgpu-number]", f"{LIMITS}[nvidia.com/gpu.shared]"),

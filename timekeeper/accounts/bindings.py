@@ -63,6 +63,7 @@ def decode_request(text: str) -> GPURequest:
                     each["share_milli"],
                     each["memory_mib"],
                     decode_amounts(each.get("resources", {})),
+                    each.get("memory_milli", 0),
                 ),
             )
             for each in raw["asks"]

@@ -16,8 +16,9 @@ class Ask:
 
     devices: int
     share_milli: int  # 0: memory only; 1000: a whole card that nothing else uses
-    memory_mib: int  # 0: the same share of the card's memory as of its compute
+    memory_mib: int  # 0: a share of the card's memory
     resources: Amounts = ()  # then share and memory are 0
+    memory_milli: int = 0  # the share of the card's memory; 0: the same as of its compute
 
     @property
     def whole(self) -> bool:

@@ -184,6 +184,7 @@ class BindingAsk(TypedDict):
     devices: int
     share_milli: int
     memory_mib: int
+    memory_milli: NotRequired[int]  # absent: 0
     resources: NotRequired[dict[str, int]]  # amounts of named resources
 
 
@@ -200,6 +201,8 @@ def _binding_ask(each: ContainerAsk) -> BindingAsk:
         "share_milli": each.ask.share_milli,
         "memory_mib": each.ask.memory_mib,
     }
+    if each.ask.memory_milli:
+        wire["memory_milli"] = each.ask.memory_milli
     if each.ask.resources:
         wire["resources"] = dict(each.ask.resources)
     return wire

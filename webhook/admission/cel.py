@@ -94,6 +94,33 @@ def percents() -> str:
     )
 
 
+def served() -> str:
+    """The dialects whose nodes serve pods of another one, each before that one."""
+    return _lines(_list((f"'{each.name}'", f"'{other}'")) for each in DIALECTS for other in each.serves)
+
+
+def vgpus() -> str:
+    """The dialects of a number of cards and amounts of each, for the policy `bursar-ranges`: the resource of
+    the number, and the greatest amount of each resource."""
+    found = ((each.name, each.vgpu) for each in DIALECTS if each.vgpu is not None)
+    return _lines(
+        f"{{'name': dyn('{name}'), 'number': dyn('{vgpu.number}'), 'most': dyn({{"
+        + ", ".join(f"'{resource}': {most}" for resource, (_, most) in vgpu.bounds.items())
+        + "})}"
+        for name, vgpu in found
+    )
+
+
+def zeros() -> str:
+    """The resources of which zero is an amount, for the policy `bursar-ranges`."""
+    return _list(f"'{name}'" for each in DIALECTS if each.vgpu is not None for name in each.vgpu.zeros)
+
+
+def locks() -> str:
+    """The annotations by which nodes are locked for their node plugins."""
+    return _list(f"'{each.node_lock}'" for each in DIALECTS if each.node_lock)
+
+
 def _list(words: Iterable[str]) -> str:
     return f"[{', '.join(words)}]"
 
@@ -131,6 +158,13 @@ def plugin_annotations() -> str:
     return _list(
         _list(f"'{name}'" for name in dialect.plugin_writes) for dialect in DIALECTS if dialect.plugin_writes
     )
+
+
+def erased_annotations() -> str:
+    """For each dialect whose node plugin erases from a bound pod what it has handed out, a list of names:
+    first its phase, then the annotation of which it erases, then others that it changes meanwhile."""
+    found = [each.plugin_erases for each in DIALECTS if each.plugin_erases]
+    return _list(_list(f"'{name}'" for name in names) for names in found)
 
 
 def immutable_labels(name: str = "k") -> str:

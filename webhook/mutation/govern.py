@@ -14,7 +14,7 @@ from timekeeper.core.json_values import Json
 from timekeeper.core.request.request import canonical
 from timekeeper.core.values import ContainerAsk, GPURequest
 from timekeeper.core.wire import StandingWord
-from webhook.mutation import mps, sidecar, visible_devices
+from webhook.mutation import limits_shown, mps, sidecar, visible_devices
 from webhook.policy import AdmissionPolicy, PriorityClass
 from webhook.wire.json_patch import Operation, add, merged, remove
 from webhook.wire.pod_review import sequence_of
@@ -142,6 +142,8 @@ def _containers(spec: Json, request: GPURequest, pipes: str) -> list[Operation]:
 
 def _variables(container: Json, path: str, request: GPURequest, pipes: str) -> list[Operation]:
     env = mps.settled(container, request, pipes)
+    shown = limits_shown.settled(container if env is None else {**container, "env": env}, request)
+    env = env if shown is None else shown
     if env is None:
         return visible_devices.operations(container, path, request)
     return [add(f"{path}/env", env), *visible_devices.operations({**container, "env": env}, path, request)]

@@ -72,6 +72,21 @@ REQUEST = (
         "gpu-manager starts no container that has one without the other",
     ),
     Rule(
+        "vgpu-number",
+        "amounts of HAMi such as `nvidia.com/gpumem` without a number of cards (`nvidia.com/gpu`)",
+        "the kubelet calls the node plugin only for the resource that the node advertises",
+    ),
+    Rule(
+        "vgpu-range",
+        "more than 100 `gpucores`, 100 `gpumem-percentage`, 64 cards or 1 TiB, and a `priority` above 1",
+        "no card has more; a larger value is a mistake, usually in the unit",
+    ),
+    Rule(
+        "vgpu-constraint",
+        "`vgpu-mode` other than `hami-core`, and `numa-bind` that is neither true nor false",
+        "the pod would run in another way than it says",
+    ),
+    Rule(
         "dialect-not-spoken",
         "GPU resources of a system that Bursar does not support",
         "such a pod would use GPUs outside every budget",

@@ -17,7 +17,11 @@ from webhook.wire.pod_review import CONTAINER_LISTS, sequence_of
 
 OURS = (f"{names.DOMAIN}/", *names.BY_CONTAINER)
 OWNED = tuple(dict.fromkeys(owned for dialect in DIALECTS for owned in dialect.owned))
-OWNED_LABELS = tuple(dict.fromkeys(label for dialect in DIALECTS for label in dialect.labels_at_binding))
+OWNED_LABELS = tuple(
+    dict.fromkeys(
+        label for dialect in DIALECTS for label in (*dialect.labels_at_binding, dialect.node_label) if label
+    )
+)
 STEM_ENDS = "-/_"  # a word that ends so stands for all names that begin with it
 
 

@@ -7,7 +7,7 @@ from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE_PATTERN
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation, shown
-from webhook.mutation import ephemeral, mps, visible_devices
+from webhook.mutation import ephemeral, limits_shown, mps, visible_devices
 from webhook.mutation.visible_devices import VISIBLE_DEVICES
 from webhook.rules.denylist import (
     DEVICE_ANNOTATIONS,
@@ -45,7 +45,7 @@ def isolation_violations(pod: Json, request: GPURequest | None) -> Iterator[Viol
         if VISIBLE_DEVICES in variables:
             yield from _visible_by_hand(path, container, request)
         if container.get("envFrom") or names_steering(variables):
-            yield from _steering(path, container)
+            yield from _steering(path, container, request)
         if container.get("securityContext"):
             yield from _privileged(path, container)
         yield from _device_mounts(path, container)
@@ -148,10 +148,11 @@ def _visible_by_hand(path: str, container: Json, request: GPURequest | None) -> 
             )
 
 
-def _steering(path: str, container: Json) -> Iterator[Violation]:
+def _steering(path: str, container: Json, request: GPURequest | None) -> Iterator[Violation]:
     if not asks(container) and container["name"] != names.SIDECAR:  # the sidecar sees the pod's cards too
         return
     ours = mps.written(container) if container["name"] != names.SIDECAR else ()
+    ours += limits_shown.wanted(container, request) if request else ()
     for place, variable in enumerate(sequence_of(container.get("env"))):
         if steers_isolation(variable["name"]) and variable not in ours:
             yield Violation(

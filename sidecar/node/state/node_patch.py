@@ -27,7 +27,7 @@ OURS = (GPU_PERCENT, GPU_MEMORY)
 PERCENT_OF_A_CARD = 100
 # resources of other vendors' GPU plugins; as in timekeeper.core.dialects
 OF_OTHERS = re.compile(
-    r"^(nvidia\.com/(gpu|mig-|vgpu)|tencent\.com/vcuda-|elasticgpu\.(io|com)/|nano-gpu(\.io)?/|gpu\.intel\.com/"
+    r"^(nvidia\.com/(gpu|mig-|vgpu|priority$)|tencent\.com/vcuda-|elasticgpu\.(io|com)/|nano-gpu(\.io)?/|gpu\.intel\.com/"
     r"|aliyun\.com/gpu-|volcano\.sh/(vgpu-|gpu-)|koordinator\.sh/gpu|amd\.com/gpu)"
 )
 _QUANTITY = re.compile(r"([0-9]{1,18})(|k|M|G|T|Ki|Mi|Gi|Ti)")

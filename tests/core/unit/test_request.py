@@ -87,7 +87,7 @@ def test_the_words_of_others_mean_the_same_as_on_their_own_systems(
         (limits_of("m", tencent_com__vcuda_memory="5"), "share-without-memory", "vcuda-core"),
         (limits_of("m", tencent_com__vcuda_core="150", tencent_com__vcuda_memory="5"), "share-range", "200"),
         (limits_of("m", tencent_com__vcuda_core="50", tencent_com__vcuda_memory="0"), "amount", "zero"),
-        (limits_of("m", nvidia_com__gpumem="3000"), "dialect-not-spoken", "nvidia.com/gpumem;"),
+        (limits_of("m", nvidia_com__vgpunumber="1"), "dialect-not-spoken", "nvidia.com/vgpunumber;"),
     ],
 )
 def test_each_malformed_request_is_refused_with_its_path_and_what_is_allowed(

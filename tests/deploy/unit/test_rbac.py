@@ -7,9 +7,11 @@ no other, `test_lived` sees in the API server's audit log.
 import ast
 
 import pytest
+import yaml
 
-from tests.deploy.reading import AGENTS, NAMESPACE, ROOT, of_kind
-from tests.deploy.rights import ANYWHERE, Right, granted, role
+from tests.deploy.reading import AGENTS, NAMESPACE, ROOT, SAMPLES, of_kind
+from tests.deploy.rights import ANYWHERE, Right, granted, of_role, role
+from timekeeper.core.dialects import DIALECTS
 from timekeeper.core.names import DOMAIN
 from timekeeper.settler.grace_policies import POLICIES as GRACE_POLICIES
 from webhook.settings.certificates import CONFIGURATION
@@ -185,3 +187,18 @@ def demanded(module: ast.Module) -> list[tuple[str, str]]:
     written = [call.args[1:3] for call in allowing if isinstance(call.args[1], ast.Constant)]
     written += [call.args for call in calls if ast.unparse(call.func) == "Right"]
     return [(ast.literal_eval(verb), ast.literal_eval(resource)) for verb, resource in written]
+
+
+def test_the_right_to_patch_nodes_is_in_a_sample_of_its_own_which_restricts_it_to_locks() -> None:
+    role, binding, policy, _ = yaml.safe_load_all((SAMPLES / "node-locks.yaml").read_text())
+
+    assert not any(right.covers(Right("patch", "nodes")) for right in granted("bursar-scheduler"))
+    assert of_role(role) == {Right("get", "nodes"), Right("patch", "nodes")}
+    assert (binding["roleRef"]["name"], binding["subjects"][0]["name"]) == (
+        role["metadata"]["name"],
+        "bursar-scheduler",
+    )
+    variables = {each["name"]: each["expression"] for each in policy["spec"]["variables"]}
+    assert variables["locks"].rstrip() == str([each.node_lock for each in DIALECTS if each.node_lock])
+    (condition,) = policy["spec"]["matchConditions"]
+    assert condition["expression"].endswith("'system:serviceaccount:bursar-system:bursar-scheduler'")

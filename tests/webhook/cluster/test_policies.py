@@ -37,6 +37,8 @@ COVERED = frozenset(
         "several-dialects",
         "share-range",
         "share-without-memory",
+        "vgpu-number",
+        "vgpu-range",
         "whole-cards-only",
     )
 )
@@ -92,6 +94,8 @@ NAMES = st.sampled_from(
             "bursar.dev/other",
             "gpu.intel.com/i915",
         ),
+        *["nvidia.com/gpu", "nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores"] * 2,
+        "nvidia.com/priority",
         *("nano-gpu.io/gpu-core", "nano-gpu.io/gpu-memory", "nano-gpu/gpu-percent", "nano-gpu/qgpu-core"),
         *("nano-gpu/qgpu-memory", "elasticgpu.io/gpu-core", "elasticgpu.io/gpu-memory"),
     ]

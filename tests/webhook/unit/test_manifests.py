@@ -109,6 +109,7 @@ def test_what_no_one_may_change_afterwards_follows_from_the_dialects() -> None:
 
     assert found["annotations"].count(f"filter(k, {cel.immutable_annotations()}") == 2
     assert f"{cel.plugin_annotations()}\n" in found["assigned"]
+    assert f"{cel.erased_annotations()}\n" in found["allocating"]
     assert found["labels"].count(f"filter(k, {cel.immutable_labels()}") == 2
     assert f"filter(g, {cel.immutable_labels('g.name')})" in found["gates"]
 
@@ -136,6 +137,9 @@ def meets(name: str, condition: str) -> bool:
         ("nano-gpu/assume", True),
         ("nano-gpu.io/gpu-main", True),
         ("elasticgpu.io/container-main", True),
+        ("hami.io/vgpu-devices-to-allocate", True),
+        ("hami.io/bind-phase", True),
+        ("hami.io/gpu-scheduler-policy", False),
         ("tencent.com/vcuda-core-limit-soft", False),
         ("local.bursar.dev/run-for", False),
         ("notbursar.dev/x", False),
@@ -261,7 +265,7 @@ def test_a_policy_on_new_pods_that_searches_them_has_such_a_condition() -> None:
 @pytest.mark.parametrize(
     ("name", "searching"),
     [
-        ("bursar-written-once", ("assigned", "annotations", "labels", "gates")),
+        ("bursar-written-once", ("assigned", "allocating", "annotations", "labels", "gates")),
         ("bursar-bindings", ("found",)),
     ],
 )
@@ -326,6 +330,9 @@ def test_the_bounds_of_a_request_are_those_of_the_core() -> None:
     assert variable("bursar-ranges", "spoken").rstrip() == cel.spoken()
     assert variable("bursar-ranges", "dialects").rstrip() == cel.dialects()
     assert variable("bursar-ranges", "percents").rstrip() == cel.percents()
+    assert variable("bursar-ranges", "served").rstrip() == cel.served()
+    assert variable("bursar-ranges", "vgpus").rstrip() == cel.vgpus()
+    assert variable("bursar-ranges", "zeros").rstrip() == cel.zeros()
     assert {name: int(variable("bursar-ranges", name)) for name in ("floorMiB", "mostMiB", "mostCards")} == {
         "floorMiB": native.MEMORY_FLOOR_MIB,
         "mostMiB": amounts.MOST_MEMORY_MIB,

@@ -301,11 +301,14 @@ def test_managed_fields_count_as_the_text_that_etcd_takes() -> None:
     st.lists(st.integers(1, 64), min_size=1, max_size=30),
     st.integers(1, 63),
     st.sampled_from([50, 1000]),
+    st.sampled_from(["bursar", "hami"]),
 )
-def test_what_a_binding_writes_is_no_more_than_was_counted(cards: list[int], name: int, share: int) -> None:
+def test_what_a_binding_writes_is_no_more_than_was_counted(
+    cards: list[int], name: int, share: int, dialect: str
+) -> None:
     called = [f"{index:02}".ljust(name, "n")[:63] for index in range(len(cards))]
     request = GPURequest(
-        "bursar",
+        dialect,
         tuple(
             ContainerAsk(each, False, Ask(count, share, 0)) for each, count in zip(called, cards, strict=True)
         ),

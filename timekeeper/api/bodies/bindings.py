@@ -63,17 +63,23 @@ def _ask(raw: dict[str, Any], where: str) -> ContainerAsk:
     if not isinstance(init, bool):
         raise bad(f"{where}.init", "it must be true or false")
     figures = []
-    for name, most in (("devices", MOST_CARDS), ("share_milli", WHOLE_MILLI), ("memory_mib", MOST_FIGURE)):
-        figure = raw.get(name)
+    most_of = {
+        "devices": MOST_CARDS,
+        "share_milli": WHOLE_MILLI,
+        "memory_mib": MOST_FIGURE,
+        "memory_milli": WHOLE_MILLI,
+    }
+    for name, most in most_of.items():
+        figure = raw.get(name, 0 if name == "memory_milli" else None)
         if not is_natural(figure, most):
             raise bad(f"{where}.{name}", f"it must be a whole number from 0 to {most}")
         figures.append(figure)
-    devices, share_milli, memory_mib = figures
+    devices, share_milli, memory_mib, memory_milli = figures
     resources = _amounts(raw.get("resources", {}), f"{where}.resources")
     return ContainerAsk(
         _name(raw.get("container"), f"{where}.container"),
         init,
-        Ask(devices, share_milli, memory_mib, resources),
+        Ask(devices, share_milli, memory_mib, resources, memory_milli),
     )
 
 

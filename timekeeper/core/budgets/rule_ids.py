@@ -56,5 +56,8 @@ FIXED = (
     "unknown-annotation",
     "unknown-policy",
     "unknown-topology",
+    "vgpu-constraint",
+    "vgpu-number",
+    "vgpu-range",
     "whole-cards-only",
 )

@@ -7,7 +7,7 @@ sends to the extender, and the annotations that users may not write. Installed p
 
 import re
 
-from timekeeper.core.dialects import genius, gpushare, nano, native, nvidia, tencent
+from timekeeper.core.dialects import genius, gpushare, hami, nano, native, nvidia, tencent
 from timekeeper.core.dialects.amounts import Container, ContainerLimits, NodeFacts, PodFacts
 from timekeeper.core.dialects.dialect import Dialect
 from timekeeper.core.dialects.shipped import shipped
@@ -19,6 +19,7 @@ BUILT_IN: tuple[Dialect, ...] = (
     *nano.DIALECTS,
     gpushare.DIALECT,
     genius.DIALECT,
+    hami.DIALECT,
 )
 DIALECTS = (*BUILT_IN, *shipped(BUILT_IN))
 
@@ -31,7 +32,7 @@ BY_NAME = {dialect.name: dialect for dialect in DIALECTS}
 # Every known GPU resource name, of supported and unsupported systems. A name of no dialect is refused: a pod
 # that uses it would bypass every budget. `sidecar.node.state.node_patch` has a copy.
 GPU_RESOURCE = (
-    r"^(bursar\.dev/|nvidia\.com/(gpu|mig-|vgpu)|tencent\.com/vcuda-|elasticgpu\.(io|com)/|nano-gpu(\.io)?/|gpu\.intel\.com/"
+    r"^(bursar\.dev/|nvidia\.com/(gpu|mig-|vgpu|priority$)|tencent\.com/vcuda-|elasticgpu\.(io|com)/|nano-gpu(\.io)?/|gpu\.intel\.com/"
     r"|aliyun\.com/gpu-|volcano\.sh/(vgpu-|gpu-)|koordinator\.sh/gpu|amd\.com/gpu)"
 )
 _others = [

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from timekeeper.core.dialects.amounts import ContainerLimits, NodeFacts, PodFacts
 from timekeeper.core.dialects.percent import PercentResources
+from timekeeper.core.dialects.vgpu import VgpuResources
 from timekeeper.core.values import Ask, Card, ContainerAsk, GPURequest, Placement
 from timekeeper.core.violation import Violation
 
@@ -69,6 +70,14 @@ class Dialect:
     # resources of another dialect: beside one of `resources`, and on a node with `node_annotation`, they
     # belong to this dialect. A node that advertises none of them is not of this dialect.
     shared: tuple[str, ...] = ()
+    # the annotation of the node that names the pod whose devices the node plugin hands out
+    node_lock: str = ""
+    node_label: str = ""  # the label that names the node on a bound pod
+    # annotations of a bound pod that the node plugin changes while the first is ``allocating``: that one,
+    # the one of which it erases what it has handed out, and others
+    plugin_erases: tuple[str, ...] = ()
+    vgpu: VgpuResources | None = None  # where the resources are a number and amounts: what policies need
+    variables: Mapping[str, str] = field(default_factory=dict)  # resource -> variable that has its amount
     # other dialects, whose pods its nodes serve as well. Beside one of its own, their containers are its own.
     serves: tuple[str, ...] = ()
     plugin_limits: bool = False  # the node plugin enforces each container's share itself

@@ -3,12 +3,23 @@ cards."""
 
 from timekeeper.core.dialects.amounts import MOST_CARDS, ContainerLimits, amount
 from timekeeper.core.dialects.dialect import Dialect, nothing_at_admission, nothing_at_binding
+from timekeeper.core.dialects.vgpu import VgpuAnnotations
 from timekeeper.core.names import GPU_PERCENT
 from timekeeper.core.quantity import integral
 from timekeeper.core.values import WHOLE_MILLI, Ask
 from timekeeper.core.violation import Violation, shown
 
 GPU = "nvidia.com/gpu"
+# HAMi reads these beside this resource; NVIDIA's own plugin does not
+ANNOTATIONS = VgpuAnnotations(
+    models="nvidia.com/use-gputype",
+    exclude_models="nvidia.com/nouse-gputype",
+    uuids="nvidia.com/use-gpuuuid",
+    exclude_uuids="nvidia.com/nouse-gpuuuid",
+    mode="nvidia.com/vgpu-mode",
+    numa="nvidia.com/numa-bind",
+    policy="hami.io/gpu-scheduler-policy",
+)
 _ALLOWED = f"1 to {MOST_CARDS} whole cards; for a part of a card use {GPU_PERCENT} instead"
 
 
@@ -37,4 +48,5 @@ DIALECT = Dialect(
     at_admission=nothing_at_admission,
     at_binding=nothing_at_binding,
     plugin_chooses=True,
+    constrain=ANNOTATIONS.constrain,
 )

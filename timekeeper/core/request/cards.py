@@ -86,7 +86,7 @@ def encode_placement(placement: Placement) -> str:
 def need(ask: Ask, card: Card) -> CardAmount:
     """What a request takes of this card. A share without memory takes the same share of the memory, rounded
     down, so shares that add up to a card fit on it."""
-    memory = ask.memory_mib or card.memory_mib * ask.share_milli // WHOLE_MILLI
+    memory = ask.memory_mib or card.memory_mib * (ask.memory_milli or ask.share_milli) // WHOLE_MILLI
     return CardAmount(ask.share_milli, memory, ask.resources)
 
 

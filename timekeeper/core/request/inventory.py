@@ -6,17 +6,21 @@ from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE_PATTERN, Dialect
 from timekeeper.core.dialects.amounts import NodeFacts
 from timekeeper.core.json_values import Json, annotations_of, mapping
 from timekeeper.core.quantity import integral
-from timekeeper.core.request.cards import decode_inventory
+from timekeeper.core.request.cards import UndecodableError, decode_inventory
 from timekeeper.core.values import Card
 
 
 def read_cards(raw: Json) -> tuple[Card, ...] | None:
     """The cards of a Node object; None if nothing describes any. Raises UndecodableError."""
-    inventory = annotations_of(raw).get(names.INVENTORY)
-    if inventory is not None:
-        return decode_inventory(str(inventory))
     facts = node_facts(raw)
-    return next(filter(None, (each.cards(facts) for each in dialects_of(facts))), None)
+    described = [each for each in dialects_of(facts) if each.node_annotation]
+    inventory = annotations_of(raw).get(names.INVENTORY)
+    if inventory is not None and not described:
+        return decode_inventory(str(inventory))
+    try:
+        return next(filter(None, (each.cards(facts) for each in described or dialects_of(facts))), None)
+    except ValueError as error:
+        raise UndecodableError(f"the node plugin's description: {error}") from error
 
 
 def dialects_of(node: NodeFacts) -> tuple[Dialect, ...]:

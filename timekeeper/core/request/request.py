@@ -75,13 +75,15 @@ def parse(pod: Json) -> ParsedRequest:
         violations += constraint_violations(
             facts.annotations, asks, asking.union(each.container for each in asks)
         )
-    if violations:
-        return ParsedRequest(None, tuple(violations))
-    (dialect,) = dialects
-    request = _request(dialect, asks, facts.annotations if constrained else {})
-    constrain = BY_NAME[dialect].constrain
-    answer = request if constrain is None else constrain(request, facts)
-    return ParsedRequest(answer, ()) if isinstance(answer, GPURequest) else ParsedRequest(None, answer)
+    for dialect in sorted(dialects):
+        request = _request(dialect, asks, facts.annotations if constrained else {})
+        constrain = BY_NAME[dialect].constrain
+        answer = request if constrain is None else constrain(request, facts)
+        if isinstance(answer, GPURequest):
+            request = answer
+        else:
+            violations += answer
+    return ParsedRequest(None, tuple(violations)) if violations else ParsedRequest(request, ())
 
 
 def canonical(request: GPURequest) -> str:
@@ -96,6 +98,7 @@ def canonical(request: GPURequest) -> str:
             "devices": each.ask.devices,
             "memory_mib": each.ask.memory_mib,
             "share_milli": each.ask.share_milli,
+            **({"memory_milli": each.ask.memory_milli} if each.ask.memory_milli else {}),
         }
         for each in request.asks
     }

@@ -1,0 +1,141 @@
+"""The lock of a node, by which a node plugin finds the pod whose devices it hands out.
+
+HAMi's plugin looks up the pod that the lock names, and removes the lock when it has handed out the pod's
+devices or failed. Without a lock it takes any pod of the node that still starts. So a node's pods are bound
+one after the other. The form of the lock, and that it expires after five minutes, are HAMi's
+(`docs/dialects.md`).
+"""
+
+import datetime
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from scheduler_ext.binding.values import BindingArgs
+from scheduler_ext.cache.cluster_cache import ClusterCache
+from scheduler_ext.clients.pod_patches import pod_path
+from scheduler_ext.model.node import Node
+from timekeeper.core.dialects import BY_NAME, Dialect
+from timekeeper.core.json_values import Json, annotations_of, mapping
+from timekeeper.core.ledger.hold import TERMINAL
+from timekeeper.runtime.api_server import MERGE, Answered, Reply
+
+EXPIRES_S = 300
+RESERVED_S = 0.5  # of a bind's time, for the Binding itself
+MOST_TRIES = 20
+_TIME = "%Y-%m-%dT%H:%M:%SZ"
+
+
+class Call(Protocol):
+    """A call of the API server that ends at ``until``, in monotonic seconds."""
+
+    def __call__(
+        self, method: str, path: str, body: Json | None, until: float, content_type: str = ..., /
+    ) -> Reply: ...
+
+
+class NodeLocks:
+    """``now``: the time, as an aware datetime."""
+
+    def __init__(self, call: Call, cache: ClusterCache, now: Callable[[], datetime.datetime]) -> None:
+        self._call, self._cache, self._now = call, cache, now
+
+    def take(self, node: Node | None, args: BindingArgs, until: float) -> str:
+        """Lock the node for the pod; "" if it is locked or needs no lock, else why not."""
+        dialect = _locking(node)
+        if dialect is None or node is None:
+            return ""
+        for _ in range(MOST_TRIES):
+            read = self._call("GET", _path(node.name), None, until)
+            if not isinstance(read, Answered) or read.status != 200:
+                return f"the lock of node {node.name} cannot be read: {read.message}"
+            present = annotations_of(read.body).get(dialect.node_lock)
+            if present is not None and str(present).endswith(_owner(args)):
+                return ""
+            if present is None or self._is_over(str(present), dialect, args.node, until):
+                reply = self._write(dialect, read.body, self._text(args), until)
+                if isinstance(reply, Answered) and reply.status == 200:
+                    return ""
+                if not isinstance(reply, Answered) or reply.status != 409:
+                    return f"node {node.name} cannot be locked: {reply.message}"
+            elif not self._changes(node.name, str(present), until - RESERVED_S):
+                break
+        return f"node {node.name} is locked while its plugin hands out the devices of another pod"
+
+    def release(self, node: Node | None, args: BindingArgs, until: float) -> None:
+        """Remove the pod's lock, if there is one. Where that fails the lock is over all the same, because the
+        pod is not bound."""
+        dialect = _locking(node)
+        if dialect is None or node is None:
+            return
+        read = self._call("GET", _path(node.name), None, until)
+        if not isinstance(read, Answered) or read.status != 200:
+            return
+        if str(annotations_of(read.body).get(dialect.node_lock)).endswith(_owner(args)):
+            self._write(dialect, read.body, None, until)
+
+    def _text(self, args: BindingArgs) -> str:
+        return self._now().astimezone(datetime.UTC).strftime(_TIME) + _owner(args)
+
+    def _write(self, dialect: Dialect, node: Json, text: str | None, until: float) -> Reply:
+        """Only if the node is still in the version that was read."""
+        metadata = mapping(node.get("metadata"))
+        body: dict[str, Any] = {
+            "metadata": {
+                "annotations": {dialect.node_lock: text},
+                "resourceVersion": str(metadata.get("resourceVersion", "")),
+            }
+        }
+        return self._call("PATCH", _path(str(metadata.get("name", ""))), body, until, MERGE)
+
+    def _changes(self, name: str, text: str, until: float) -> bool:
+        def changed(there: Node | None) -> bool:
+            return there is None or there.lock != text
+
+        left = until - time.monotonic()
+        return left > 0 and self._cache.wait_for(lambda s: changed(s.node(name).node_object), left)
+
+    def _is_over(self, text: str, dialect: Dialect, node: str, until: float) -> bool:
+        """True if the lock has expired, or if its pod waits for no device on this node any more."""
+        moment, *pod = text.split(",")
+        if self._age_s(moment) > EXPIRES_S or len(pod) not in (0, 2):
+            return True
+        if not pod or self._is_assumed(node, "/".join(pod)):
+            return False
+        reply = self._call("GET", pod_path(*pod), None, until)
+        if not isinstance(reply, Answered) or reply.status not in (200, 404):
+            return False
+        return reply.status == 404 or _has_its_devices(reply.body, dialect, node)
+
+    def _is_assumed(self, node: str, pod: str) -> bool:
+        allocations = self._cache.snapshot.node(node).allocations.values()
+        return any(each.full_name == pod and each.state == "assumed" for each in allocations)
+
+    def _age_s(self, moment: str) -> float:
+        try:
+            then = datetime.datetime.fromisoformat(moment)
+            return (self._now() - then).total_seconds()
+        except (ValueError, TypeError):
+            return EXPIRES_S + 1  # not a lock of HAMi's
+
+
+def _locking(node: Node | None) -> Dialect | None:
+    dialect = BY_NAME.get(node.family) if node is not None else None
+    return dialect if dialect is not None and dialect.node_lock else None
+
+
+def _owner(args: BindingArgs) -> str:
+    return f",{args.namespace},{args.name}"
+
+
+def _path(node: str) -> str:
+    return f"/api/v1/nodes/{node}"
+
+
+def _has_its_devices(pod: Json, dialect: Dialect, node: str) -> bool:
+    """True also for a pod that will get none: it has ended, or is not bound to this node."""
+    if mapping(pod.get("spec")).get("nodeName") != node:
+        return True
+    if mapping(pod.get("status")).get("phase") in TERMINAL:
+        return True
+    return annotations_of(pod).get(dialect.plugin_erases[0]) != "allocating"

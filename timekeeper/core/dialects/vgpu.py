@@ -1,0 +1,216 @@
+"""The resources, constraints and texts that HAMi and Volcano's vGPU share: a number of cards, and of each of
+them memory and compute.
+
+The plugins of both read the cards of a pod from an annotation and erase from it what they have handed to a
+container. Sources: HAMi, volcano-vgpu-device-plugin (`docs/dialects.md`).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from timekeeper.core.dialects.amounts import MOST_CARDS, ContainerLimits, PodFacts, amount
+from timekeeper.core.name_lists import listed, too_long
+from timekeeper.core.quantity import integral
+from timekeeper.core.values import WHOLE_MILLI, Ask, Card, GPURequest, Placement, Slice
+from timekeeper.core.violation import Violation, shown
+
+MOST_MEMORY_MIB = 1024 * 1024  # 1 TiB on one card: a higher value is a mistake, usually bytes
+VENDOR = "NVIDIA"  # the type of a device in the annotations of a pod
+_TRUE = ("1", "t", "T", "true", "TRUE", "True")
+_FALSE = ("0", "f", "F", "false", "FALSE", "False")
+
+
+@dataclass(frozen=True, slots=True)
+class VgpuResources:
+    """The names of one system. ``priority`` is empty where it has no such resource."""
+
+    number: str
+    memory: str
+    percentage: str
+    cores: str
+    priority: str = ""
+
+    @property
+    def amounts(self) -> tuple[str, ...]:
+        """All but the number, which alone never reaches a node plugin."""
+        return tuple(filter(None, (self.memory, self.percentage, self.cores, self.priority)))
+
+    @property
+    def zeros(self) -> tuple[str, ...]:
+        """Those of which zero is an amount."""
+        return tuple(filter(None, (self.cores, self.priority)))
+
+    @property
+    def bounds(self) -> Mapping[str, tuple[int, int]]:
+        """The least and the greatest amount of each."""
+        found = {
+            self.number: (1, MOST_CARDS),
+            self.memory: (1, MOST_MEMORY_MIB),
+            self.percentage: (1, 100),
+            self.cores: (0, 100),
+            self.priority: (0, 1),
+        }
+        return {name: bounds for name, bounds in found.items() if name}
+
+    @property
+    def examples(self) -> Mapping[str, str]:
+        """A valid amount of each."""
+        texts = {self.number: "1", self.memory: "8192", self.percentage: "50", self.cores: "30"}
+        return {**texts, self.priority: "0"} if self.priority else texts
+
+    def read(self, limits: ContainerLimits) -> Ask | tuple[Violation, ...]:
+        """What a container requests of each of its cards, or all its mistakes.
+
+        Without an amount of memory, or with all of it, and without an amount of compute, its cards are whole.
+        """
+        found = {name: self._amount(limits, name) for name in self.bounds}
+        broken = tuple(each for each in found.values() if isinstance(each, Violation))
+        if broken:
+            return broken
+        if found[self.number] is None:
+            return (self._missing(limits),)
+        return self._ask({name: each for name, each in found.items() if isinstance(each, int)})
+
+    def _ask(self, amounts: Mapping[str, int]) -> Ask:
+        devices, memory, cores = amounts[self.number], amounts.get(self.memory, 0), amounts.get(self.cores)
+        percentage = 0 if memory else amounts.get(self.percentage, 100)
+        if cores == 100 or (cores is None and percentage == 100):
+            return Ask(devices, WHOLE_MILLI, 0)
+        return Ask(devices, 10 * (cores or 0), memory, memory_milli=10 * percentage)
+
+    def _amount(self, limits: ContainerLimits, name: str) -> int | Violation | None:
+        least, most = self.bounds[name]
+        allowed = f"a whole number from {least} to {most}"
+        if name in self.zeros and name in limits.amounts and integral(limits.amounts[name]) == 0:
+            return 0
+        found = amount(limits, name, least, allowed, self.examples[name])
+        if not isinstance(found, int) or found <= most:
+            return found
+        example = f'{name}: "{self.examples[name]}"'
+        got = shown(limits.amounts[name])
+        return Violation("vgpu-range", limits.at(name), got, "too much", allowed, example)
+
+    def _missing(self, limits: ContainerLimits) -> Violation:
+        given = next(name for name in self.amounts if name in limits.amounts)
+        return Violation(
+            "vgpu-number",
+            limits.at(self.number),
+            "",
+            f"{given} requires {self.number}",
+            f"the number of cards in {self.number}, and the amounts on each of them",
+            f'{self.number}: "1"',
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class VgpuAnnotations:
+    """The constraints that users write on a pod. An empty list is no constraint."""
+
+    models: str
+    exclude_models: str
+    uuids: str
+    exclude_uuids: str
+    mode: str
+    numa: str = ""
+    policy: str = ""
+
+    def constrain(self, request: GPURequest, pod: PodFacts) -> GPURequest | tuple[Violation, ...]:
+        """The request with them; Bursar's own annotations take precedence."""
+        lists = self.models, self.exclude_models, self.uuids, self.exclude_uuids
+        if pod.annotations.keys().isdisjoint((*lists, self.mode, self.numa, self.policy)):
+            return request
+        broken = [too_long(pod.annotations, name, "A100") for name in lists]
+        broken += [self._wrong_mode(pod), self._wrong_numa(pod)]
+        found = tuple(each for each in broken if each)
+        if found:
+            return found
+        policy = pod.annotations.get(self.policy)
+        return replace(
+            request,
+            models=request.models or listed(pod.annotations, self.models),
+            exclude_models=request.exclude_models or listed(pod.annotations, self.exclude_models),
+            uuids=request.uuids or listed(pod.annotations, self.uuids),
+            exclude_uuids=listed(pod.annotations, self.exclude_uuids),
+            topology=request.topology or ("numa" if pod.annotations.get(self.numa) in _TRUE else ""),
+            policy=request.policy or (policy if policy in ("binpack", "spread") else ""),
+        )
+
+    def _wrong_mode(self, pod: PodFacts) -> Violation | None:
+        mode = pod.annotations.get(self.mode, "")
+        if not mode or "hami-core" in str(mode):
+            return None
+        return _wrong(self.mode, mode, "Bursar gives out shares by HAMi-core alone", "hami-core", "hami-core")
+
+    def _wrong_numa(self, pod: PodFacts) -> Violation | None:
+        numa = pod.annotations.get(self.numa, "false")
+        if numa in (*_TRUE, *_FALSE):
+            return None
+        return _wrong(self.numa, numa, "neither true nor false", "true, or no annotation", '"true"')
+
+
+def _wrong(name: str, got: object, problem: str, allowed: str, example: str) -> Violation:
+    path = f"metadata.annotations[{name}]"
+    return Violation("vgpu-constraint", path, shown(got), problem, allowed, f"{name}: {example}")
+
+
+def devices_text(placement: Placement, containers: Sequence[str]) -> tuple[str, ...]:
+    """For each of these containers its devices, each as UUID, type, MiB and per cent of the card's compute;
+    "" for a container without a card."""
+    placed = dict(placement.containers)
+    return tuple("".join(map(_device, placed.get(name, ()))) for name in containers)
+
+
+def _device(part: Slice) -> str:
+    return f"{part.uuid},{VENDOR},{part.memory_mib},{part.share_milli // 10}:"
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredCard:
+    """A card as a node plugin registers it."""
+
+    uuid: str
+    index: int | None
+    model: str
+    memory_mib: int
+    healthy: bool
+    numa: int | None = None
+
+
+def registered(found: Iterable[RegisteredCard], cordoned: Sequence[str] = ()) -> tuple[Card, ...]:
+    """The cards. Where the indexes are not known or not distinct, a card's place is its index. Raises
+    ValueError."""
+    cards = tuple(found)
+    if len(cards) > MOST_CARDS:
+        raise ValueError(f"more than {MOST_CARDS} cards")
+    if len({each.uuid for each in cards}) < len(cards) or not all(each.uuid for each in cards):
+        raise ValueError("a card without a UUID, or two with the same")
+    if any(each.memory_mib < 1 for each in cards):
+        raise ValueError("a card without memory")
+    indexes = [each.index for each in cards]
+    known = None not in indexes and len(set(indexes)) == len(cards)
+    return tuple(
+        Card(
+            each.uuid,
+            each.index if known and each.index is not None else place,
+            each.model,
+            each.memory_mib,
+            each.healthy,
+            each.numa,
+            cordoned=each.uuid in cordoned,
+        )
+        for place, each in enumerate(cards)
+    )
+
+
+def natural(text: object) -> int:
+    """A number from 0 on, of 32 bits, from JSON or text. Raises ValueError."""
+    if isinstance(text, str) and text.isascii() and text.isdigit() and len(text) < 11:
+        text = int(text)
+    if not isinstance(text, int) or isinstance(text, bool) or not 0 <= text < 2**31:
+        raise ValueError(f"{shown(text)} is not a whole number from 0 on")
+    return text
+
+
+def numa_node(text: object) -> int | None:
+    """The number of a NUMA node; None for -1, which stands for an unknown one. Raises ValueError."""
+    return None if text in (-1, "-1") else natural(text)
