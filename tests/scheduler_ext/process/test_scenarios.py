@@ -327,7 +327,7 @@ def test_a_force_deleted_pod_keeps_its_cards_for_its_grace_period_and_no_longer(
 
 def test_and_so_does_one_that_the_watch_reports(running: Running) -> None:
     running.put_node(node("n"))
-    running.put_pod(on(percent(100, "p", terminationGracePeriodSeconds=1), "n", "GPU-0"))
+    running.put_pod(on(percent(100, "p", terminationGracePeriodSeconds=3), "n", "GPU-0"))
 
     running.api.delete("pods", "p", "team-a")
 

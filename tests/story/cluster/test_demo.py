@@ -58,13 +58,21 @@ def test_the_main_job_holds_step_by_step_and_leaves_nothing_behind(tmp_path: Pat
     assert list(tmp_path.iterdir()) == []
 
 
+def read_to_step_one(process: subprocess.Popen[str]) -> None:
+    """Wait until the cluster is there and the first step begins."""
+    assert process.stdout is not None
+    output = []
+    for line in process.stdout:
+        if line.startswith("1. "):
+            return
+        output.append(line)
+    raise AssertionError(f"the demo ended before its first step: {''.join(output)}")
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_demo_stops_all_that_it_started(tmp_path: Path, number: signal.Signals) -> None:
     process = start(tmp_path)
-    assert process.stdout is not None
-    for line in process.stdout:
-        if line.startswith("1. "):
-            break
+    read_to_step_one(process)
     assert len(processes_of(tmp_path)) > 3
 
     process.send_signal(number)
@@ -77,10 +85,7 @@ def test_an_interrupted_demo_stops_all_that_it_started(tmp_path: Path, number: s
 
 def test_a_killed_demo_leaves_no_process(tmp_path: Path) -> None:
     process = start(tmp_path)
-    assert process.stdout is not None
-    for line in process.stdout:
-        if line.startswith("1. "):
-            break
+    read_to_step_one(process)
 
     process.kill()
     process.communicate(timeout=60)
