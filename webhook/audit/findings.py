@@ -23,7 +23,7 @@ from webhook.wire.pod_review import CONTAINER_LISTS, MalformedError, sequence_of
 
 Word = Literal["would-be-refused", "would-be-warned", "ungoverned"]
 
-_ENDED = ("Succeeded", "Failed")
+ENDED = ("Succeeded", "Failed")  # phases
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def of_pod(
     """The findings on a stored pod that has not ended: whether creating it today would be refused, by webhook
     or policies, or cause a warning, and whether it uses GPUs without being governed. ``judged``: the
     cluster's device classes."""
-    if mapping(pod.get("status")).get("phase") in _ENDED:
+    if mapping(pod.get("status")).get("phase") in ENDED:
         return ()
     written = as_written(pod)
     parsed = parse(written)

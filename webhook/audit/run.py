@@ -7,11 +7,15 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from timekeeper.core import names
-from timekeeper.core.json_values import mapping
+from timekeeper.core.budgets.policy import BudgetSettings
+from timekeeper.core.json_values import Json, mapping
+from timekeeper.core.request.cards import UndecodableError
+from timekeeper.core.request.inventory import read_cards
+from timekeeper.core.values import Card
 from timekeeper.runtime.flags import UnusableError
 from webhook.admission import cel, workloads
 from webhook.admission.workloads import TemplatePath
-from webhook.audit import findings
+from webhook.audit import findings, use
 from webhook.audit.cluster import (
     ClusterReader,
     ClusterUnreachableError,
@@ -40,9 +44,11 @@ _RESOURCES = {
 
 
 def run(settings: AuditSettings, stdin: BinaryIO) -> int:
-    """Prints the findings; returns 0 for none, 1 for some, 2 where something could not be read. Raises
-    CannotReviewError where the budgets are not valid."""
+    """Prints the findings; returns 0 for none, 1 for some, 2 where something could not be read. With
+    ``--use`` prints the use, and returns 0 or 2. Raises CannotReviewError where the budgets are not valid."""
     world = inputs.world(settings.given, stdin)
+    if settings.is_use:
+        return _print_use(settings, world)
     try:
         found, troubles = _all(ClusterReader(connect(settings.kubeconfig)), settings.namespace, world)
     except (ClusterUnreachableError, UnusableError) as error:
@@ -53,6 +59,48 @@ def run(settings: AuditSettings, stdin: BinaryIO) -> int:
     for each in troubles:
         _say(each)
     return 2 if troubles else 1 if found else 0
+
+
+def _print_use(settings: AuditSettings, world: AssumedCluster) -> int:
+    try:
+        cluster = ClusterReader(connect(settings.kubeconfig))
+        cards, left_out = _cards(cluster), _left_out(cluster)
+        pods = (
+            each
+            for each in cluster.objects(_path("/api/v1", settings.namespace, "pods"))
+            if each["metadata"]["namespace"] not in left_out
+        )
+        terms = world.budgets.settings or BudgetSettings()
+        found = use.of_pods(pods, cards, terms, world.budgets.budgets)
+    except (ClusterUnreachableError, ListRefusedError, UnusableError) as error:
+        _say(str(error))
+        return 2
+    lines = (printable(line) + "\n" for line in use.as_text(found))
+    sys.stdout.write(use.as_json(found) if settings.output == "json" else "".join(lines))
+    return 0
+
+
+def _cards(cluster: ClusterReader) -> dict[str, tuple[Card, ...]]:
+    """The cards of each node; prints an error where nodes must not be read. Raises
+    ClusterUnreachableError."""
+    try:
+        return {each["metadata"]["name"]: _cards_of(each) for each in cluster.objects("/api/v1/nodes")}
+    except ListRefusedError as error:
+        _say(f"cards count as alike, and requests of memory alone as nothing: {error}")
+        return {}
+
+
+def _cards_of(node: Json) -> tuple[Card, ...]:
+    try:
+        return read_cards(node) or ()
+    except UndecodableError as error:
+        _say(f"the cards of node {node['metadata']['name']} count as alike: {error}")
+        return ()
+
+
+def _path(root: str, namespace: str, resource: str) -> str:
+    inside = f"/namespaces/{namespace}" if namespace else ""
+    return f"{root}{inside}/{resource}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +180,8 @@ def _of_kind(
         root, resource = _RESOURCES[kind]
     else:
         root, resource = cluster.resource(paths[0].group, kind)
-    inside = f"/namespaces/{scope.namespace}" if scope.namespace else ""
     found: list[AdmissionFinding] = []
-    for each in cluster.objects(f"{root}{inside}/{resource}"):
+    for each in cluster.objects(_path(root, scope.namespace, resource)):
         where = each["metadata"].get("namespace", "")
         if where in scope.left_out:
             continue

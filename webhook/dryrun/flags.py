@@ -52,6 +52,7 @@ class AuditSettings:
     namespace: str
     output: Literal["text", "json"]
     given: CommonFlags
+    is_use: bool  # print what the pods hold and would cost, not findings
 
 
 def read_review(arguments: Sequence[str]) -> ReviewSettings:
@@ -70,7 +71,7 @@ def read_review(arguments: Sequence[str]) -> ReviewSettings:
 def read_audit(arguments: Sequence[str]) -> AuditSettings:
     """The settings of ``python -m webhook audit``. Exits with 2 and a sentence where one is bad."""
     given = _auditing().parse_args(arguments)
-    return AuditSettings(given.kubeconfig, given.namespace, given.output, _given(given))
+    return AuditSettings(given.kubeconfig, given.namespace, given.output, _given(given), given.use)
 
 
 def _reviewing() -> Parser:
@@ -125,6 +126,12 @@ def _auditing() -> Parser:
     parser.add_argument("--namespace", default="", help="read only this namespace (default: all)")
     parser.add_argument(
         "-o", "--output", choices=("text", "json"), default="text", help="json: a list (default text)"
+    )
+    parser.add_argument(
+        "--use",
+        action="store_true",
+        help="print instead what the running pods hold, by namespace and dialect, and what it would cost in "
+        "a month; it needs the verbs get and list on nodes, too. Exit code: 0, or 2 as above",
     )
     _add_common(parser)
     return parser

@@ -54,7 +54,9 @@ def world(given: CommonFlags, stdin: BinaryIO) -> AssumedCluster:
     if reading.errors:
         wrong = "\n  ".join(error.sentence() for error in reading.errors)
         raise CannotReviewError(f"the budgets are not valid:\n  {wrong}")
-    return AssumedCluster(flags, table_of(reading), given.mode, template_paths=given.template_paths)
+    return AssumedCluster(
+        flags, table_of(reading), given.mode, template_paths=given.template_paths, budgets=reading
+    )
 
 
 def _config_maps(file: str, stdin: BinaryIO) -> Iterator[tuple[str, Mapping[str, str]]]:

@@ -108,6 +108,20 @@ def test_a_reader_of_pods_and_workloads_finds_what_is_wrong(world: Clustered, tm
     ]
 
 
+def test_the_use_of_each_namespace_is_counted(world: Clustered) -> None:
+    done = audit("--kubeconfig", str(world.cp.admin_kubeconfig), "--use", "-o", "json")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = json.loads(done.stdout)
+    assert [(each["namespace"], each["dialect"], each["pods"], each["gpus"]) for each in lines] == [
+        ("team-a", "bursar", 1, "0.5"),
+        ("team-a", "unreadable", 3, "0"),
+    ]
+    reading = audit("--kubeconfig", str(reader(world)), "--use")
+    assert reading.returncode == 0
+    assert "requests of memory alone as nothing: cannot list /api/v1/nodes" in reading.stderr
+
+
 def test_people_read_pods_of_one_controller_once(world: Clustered, tmp_path: Path) -> None:
     done = audit("--kubeconfig", str(world.cp.admin_kubeconfig))
 

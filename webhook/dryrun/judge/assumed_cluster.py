@@ -18,6 +18,7 @@ from webhook.standings.table import (
 # the API server creates these
 _SYSTEM_CLASSES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 
+NO_BUDGETS = ParsedBudgets({}, None, ())
 FILLED_IN = "(the CA bundle, filled in at admission)"
 
 
@@ -32,6 +33,7 @@ class AssumedCluster:
     namespace: str = "default"  # of objects without one
     template_paths: tuple[TemplatePath, ...] = ()  # besides the built-in ones
     classes: Mapping[str, int] = field(default_factory=dict)  # values of priority classes
+    budgets: ParsedBudgets = NO_BUDGETS
 
     def policy_for(self, namespace: str) -> AdmissionPolicy:
         """The policy of the namespace's pods."""

@@ -1,0 +1,88 @@
+"""``python -m webhook audit --use``: what running pods hold, by dialect, and what that would cost."""
+
+import json
+
+from tests.webhook.unit.test_audit import running
+from tests.webhook.worlds import half
+from tests.worlds import Json, container, limits_of, pod
+from timekeeper.core.budgets.policy import Budget, BudgetSettings
+from timekeeper.core.values import Card
+from webhook.audit import use
+
+T4 = (Card("GPU-0", 0, "Tesla T4", 16_000), Card("GPU-1", 1, "Tesla T4", 16_000))
+CARDS = {"n1": T4}
+WEIGHED = BudgetSettings(weights=(("T4", 500),), price="2", currency="EUR")
+
+
+def of(namespace: str, *containers: Json, node: str = "n1", phase: str = "Running") -> Json:
+    """A bound pod."""
+    raw = pod(*containers)
+    raw["metadata"]["namespace"] = namespace
+    return running(raw, node, phase)
+
+
+def figures(
+    pods: list[Json], settings: BudgetSettings = WEIGHED, **budgets: Budget
+) -> list[tuple[object, ...]]:
+    """Each namespace's dialects with pods, milli-GPU and cost."""
+    found = use.of_pods(pods, CARDS, settings, budgets)
+    return [(each.namespace, each.dialect, each.pods, each.rate_milli, str(each.cost)) for each in found]
+
+
+def test_each_namespace_has_a_line_for_each_dialect_that_its_bound_pods_use() -> None:
+    waiting = pod(half())
+    ended = of("a", half(), phase="Succeeded")
+    web = of("a", {"name": "web", "image": "x"})
+    whole = limits_of("main", nvidia_com__gpu="2")
+    pods = [of("a", half()), of("a", half()), of("b", whole), of("b", half()), waiting, ended, web]
+
+    # half a T4 of weight 0.5 is 250 milli-GPU; 0.5 GPUs x 730 h x 2 EUR = 730 EUR
+    assert figures(pods) == [
+        ("a", "bursar", 2, 500, "730.00"),
+        ("b", "bursar", 1, 250, "365.00"),
+        ("b", "nvidia", 1, 1000, "1460.00"),
+    ]
+
+
+def test_a_price_is_the_namespaces_else_the_defaults_else_the_clusters() -> None:
+    pods = [of("own", half()), of("usual", half())]
+    budgets = {"own": Budget(None, price="4"), "_defaults": Budget(None, price="1")}
+
+    assert [each[-1] for each in figures(pods, **budgets)] == ["730.00", "182.50"]
+    assert [each[-1] for each in figures(pods, BudgetSettings())] == ["None", "None"]
+
+
+def test_memory_alone_counts_by_the_cards_of_its_node() -> None:
+    memory = container(gpu_memory="4000")
+
+    assert figures([of("a", memory), of("a", memory, node="gone")]) == [("a", "bursar", 2, 125, "182.50")]
+
+
+def test_a_request_that_cannot_be_read_is_shown_and_costs_nothing() -> None:
+    unknown = limits_of("main", amd_com__gpu="1")
+
+    assert figures([of("a", unknown), of("a", container(gpu_percent="150"))]) == [
+        ("a", "unreadable", 2, 0, "0.00")
+    ]
+
+
+def test_people_read_a_table_and_programs_a_list() -> None:
+    found = use.of_pods([of("a", half())], CARDS, WEIGHED, {})
+
+    assert list(use.as_text(found)) == [
+        "NAMESPACE  DIALECT  PODS  GPUS  GPU-HOURS/MONTH  COST/MONTH",
+        "a          bursar      1  0.25            182.5  365.00 EUR",
+        "all                    1  0.25            182.5  365.00 EUR",
+    ]
+    assert list(use.as_text(()))[1:] == ["all                    0     0                0"]
+    assert json.loads(use.as_json(found)) == [
+        {
+            "namespace": "a",
+            "dialect": "bursar",
+            "pods": 1,
+            "gpus": "0.25",
+            "gpuHoursPerMonth": "182.5",
+            "costPerMonth": "365.00",
+            "currency": "EUR",
+        }
+    ]
