@@ -1,6 +1,8 @@
 """``python -m webhook audit --use``: what running pods hold, by dialect, and what that would cost."""
 
 import json
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from tests.webhook.unit.test_audit import running
 from tests.webhook.worlds import half
@@ -22,7 +24,7 @@ def of(namespace: str, *containers: Json, node: str = "n1", phase: str = "Runnin
 
 
 def figures(
-    pods: list[Json], settings: BudgetSettings = WEIGHED, **budgets: Budget
+    pods: list[Json], settings: BudgetSettings = WEIGHED, budgets: Mapping[str, Budget] = MappingProxyType({})
 ) -> list[tuple[object, ...]]:
     """Each namespace's dialects with pods, milli-GPU and cost."""
     found = use.of_pods(pods, CARDS, settings, budgets)
@@ -48,7 +50,7 @@ def test_a_price_is_the_namespaces_else_the_defaults_else_the_clusters() -> None
     pods = [of("own", half()), of("usual", half())]
     budgets = {"own": Budget(None, price="4"), "_defaults": Budget(None, price="1")}
 
-    assert [each[-1] for each in figures(pods, **budgets)] == ["730.00", "182.50"]
+    assert [each[-1] for each in figures(pods, budgets=budgets)] == ["730.00", "182.50"]
     assert [each[-1] for each in figures(pods, BudgetSettings())] == ["None", "None"]
 
 
