@@ -209,8 +209,8 @@ RANGES: dict[str, tuple[Json, Broken]] = {
         ),
     ),
     "no amounts of hami": (
-        a_pod(hami(gpu="0", gpumem="0", gpucores="-1")),
-        _one("amount", GPU, f"{LIMITS}[nvidia.com/gpumem]", f"{LIMITS}[nvidia.com/gpucores]"),
+        a_pod(hami(gpu="0", gpumem="0", gpucores="0")),
+        _one("amount", GPU, f"{LIMITS}[nvidia.com/gpumem]"),
     ),
     "hami beside bursar": (
         a_pod(hami(gpu="1", gpumem="5"), container("other", gpu_percent="50")),

@@ -1,0 +1,206 @@
+"""Pods of HAMi on nodes as its plugin describes them: a real kube-scheduler and API server with the policies,
+and the extender with its own account's rights and the lock of nodes."""
+
+import datetime
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from deploy.local.api import ApiError
+from deploy.local.cluster import ControlPlane
+from deploy.local.kwok_nodes import kwok_node
+from tests.scheduler_ext.clusters import PODS, PROFILE, SCHEDULER, World
+from tests.scheduler_ext.processes import ROOT, Process
+from tests.support.control_plane import kubectl
+from tests.support.waiting import eventually
+from timekeeper.accounts.pods import LedgerPod, read_pod
+from timekeeper.accounts.session import open_session
+from timekeeper.core.budgets.policy import BudgetSettings
+from timekeeper.core.request.inventory import read_cards
+
+Json = dict[str, Any]
+
+ACCOUNT = "bursar-scheduler"
+LOCK, PHASE = "hami.io/mutex.lock", "hami.io/bind-phase"
+TO_ALLOCATE, ALLOCATED = "hami.io/vgpu-devices-to-allocate", "hami.io/vgpu-devices-allocated"
+MERGE = "application/merge-patch+json"
+
+
+@pytest.fixture(scope="module")
+def plane(control_plane: ControlPlane) -> ControlPlane:
+    """The control plane with our roles, the policies and the right to lock nodes."""
+    manifests = ROOT / "deploy" / "manifests"
+    for file in ("00-namespace.yaml", "rbac.yaml", "admission-policies.yaml", "../samples/node-locks.yaml"):
+        kubectl(control_plane, "apply", "-f", str(manifests / file))
+    return control_plane
+
+
+@pytest.fixture(scope="module")
+def extender(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+    """The extender with the account of the manifests, and a kube-scheduler that asks it."""
+    token = kubectl(plane, "create", "token", ACCOUNT, "-n", "bursar-system", "--duration=1h").strip()
+    flags = f"--kubeconfig={plane.kubeconfig(token, ACCOUNT)}", "--lock-nodes=hami"
+    process = Process(tmp_path_factory.mktemp("extender"), *flags)
+    process.start()
+    plane.start_scheduler(SCHEDULER, profiles=(PROFILE,), extender_url=process.url)
+    process.ready()
+    yield process
+    process.kill()
+
+
+@pytest.fixture
+def hami(plane: ControlPlane, extender: Process) -> Iterator["HamiWorld"]:
+    """An empty cluster before and after."""
+    world = HamiWorld(plane, extender)
+    yield world
+    world.clear()
+
+
+class HamiWorld(World):
+    """A cluster with nodes of HAMi."""
+
+    def hami_node(self, name: str, *uuids: str, annotations: Json | None = None) -> None:
+        """A node as HAMi's plugin describes it, with cards of 16000 MiB."""
+        cards = [
+            {"id": uuid, "index": at, "count": 10, "devmem": 16000, "devcore": 100, "type": "NVIDIA-T4"}
+            | {"mode": "hami-core", "health": True}
+            for at, uuid in enumerate(uuids)
+        ]
+        raw = kwok_node(name, capacity={"nvidia.com/gpu": str(10 * len(uuids))})
+        raw["metadata"]["annotations"] |= {
+            "hami.io/node-nvidia-register": json.dumps(cards),
+            **(annotations or {}),
+        }
+        self.plane.api.call("POST", "/api/v1/nodes", raw)
+        eventually(lambda: self.extender.answers(f"/v1/cluster?node={name}"))
+
+    def lock(self, node: str) -> str:
+        """The node's lock, "" without one."""
+        found: Json = self.plane.api.call("GET", f"/api/v1/nodes/{node}")
+        return str(found["metadata"]["annotations"].get(LOCK, ""))
+
+    def annotate(self, path: str, annotations: Json) -> None:
+        """A merge patch of annotations, as node plugins send it."""
+        self.plane.api.call("PATCH", path, {"metadata": {"annotations": annotations}}, MERGE)
+
+    def annotations(self, name: str) -> Json:
+        """Those of a pod."""
+        found: Json = self.get(name)["metadata"]["annotations"]
+        return found
+
+    def plugin_serves(self, node: str) -> str:
+        """What HAMi's plugin does when the kubelet asks for the devices of each container of the pod that the
+        lock names; the pod's name."""
+        _, _, name = self.lock(node).split(",")
+        left = self.annotations(name)[TO_ALLOCATE].split(";")
+        for at in [at for at, devices in enumerate(left) if devices]:
+            left[at] = ""
+            self.annotate(f"{PODS}/{name}", {TO_ALLOCATE: ";".join(left)})
+        self.annotate(f"{PODS}/{name}", {PHASE: "success"})
+        self.annotate(f"/api/v1/nodes/{node}", {LOCK: None})
+        return name
+
+
+NINE = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "9000", "nvidia.com/gpucores": "30"}
+
+
+def test_equal_pods_in_flight_are_handed_out_one_after_the_other_each_with_its_own_card(
+    hami: HamiWorld,
+) -> None:
+    hami.node("ours", cards=2, memory_mib=16000)
+    hami.hami_node("theirs", "GPU-a", "GPU-b", "GPU-c")
+    for name in ("a", "b"):
+        hami.pod(name, NINE)
+
+    eventually(lambda: hami.bound())
+    eventually(lambda: re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ,default,[ab]", hami.lock("theirs")))
+    (one,) = hami.bound()
+    first = one["metadata"]["name"]
+    with pytest.raises(ApiError):  # nobody may add a card
+        hami.annotate(f"{PODS}/{first}", {TO_ALLOCATE: "GPU-c,NVIDIA,9000,30:;"})
+    assert hami.plugin_serves("theirs") == first
+    eventually(lambda: len(hami.bound()) == 2)
+    second = hami.plugin_serves("theirs")
+    assert {first, second} == {"a", "b"}
+    with pytest.raises(ApiError):  # nor start it again
+        hami.annotate(f"{PODS}/{first}", {PHASE: "allocating"})
+    hami.pod("whole", {"nvidia.com/gpu": "1"})
+    eventually(lambda: hami.node_info_of("whole"))
+
+    written = {name: hami.annotations(name) for name in ("a", "b", "whole")}
+    cards = {name: hami.cards_of(name)[0] for name in written}
+    assert sorted(cards.values()) == ["GPU-a", "GPU-b", "GPU-c"]
+    assert written["whole"][TO_ALLOCATE] == f"{cards['whole']},NVIDIA,16000,100:;"
+    for name in ("a", "b"):
+        assert written[name][ALLOCATED] == f"{cards[name]},NVIDIA,9000,30:;"
+        assert (written[name][TO_ALLOCATE], written[name][PHASE]) == (";", "success")
+        assert written[name]["hami.io/vgpu-node"] == "theirs"
+        assert hami.get(name)["metadata"]["labels"]["hami.io/vgpu-node"] == "theirs"
+        assert written[name]["hami.io/vgpu-time"] == written[name]["hami.io/bind-time"]
+        assert re.fullmatch(r"1\d{9}|[2-9]\d{9}", written[name]["hami.io/bind-time"])
+    assert charged(hami, "a") == 563  # of the card's memory, 9000 of 16000 MiB
+    assert charged(hami, "whole") == 1000
+
+
+def charged(world: World, name: str) -> int:
+    """Thousandths of a card by which the ledger charges the pod."""
+    raw = world.get(name)
+    node = world.plane.api.call("GET", f"/api/v1/nodes/{raw['spec']['nodeName']}")
+    pod = read_pod(raw)
+    assert isinstance(pod, LedgerPod)
+    return open_session(pod, read_cards(node) or (), BudgetSettings(), 0).session.rate_milli
+
+
+def test_a_lock_is_respected_while_its_pod_waits_for_devices_and_taken_over_when_it_is_over(
+    hami: HamiWorld,
+) -> None:
+    hami.hami_node("gone", "GPU-a", annotations={LOCK: f"{now()},default,nobody"})
+    hami.hami_node("old", "GPU-b", annotations={LOCK: "2020-01-01T00:00:00Z,default,nobody"})
+    hami.hami_node("held", "GPU-c", annotations={LOCK: now()})  # of an older HAMi: names no pod
+    for name in ("gone", "old", "held"):
+        hami.pod(name, NINE, nodeSelector={"kubernetes.io/hostname": name})
+
+    eventually(lambda: hami.node_info_of("gone") and hami.node_info_of("old"))
+    assert hami.lock("gone").endswith(",default,gone")
+    assert hami.lock("old").endswith(",default,old")
+    eventually(lambda: "node held is locked while its plugin hands out" in hami.extender.said())
+    assert hami.node_info_of("held") == ""
+    hami.annotate("/api/v1/nodes/held", {LOCK: None})
+    eventually(lambda: hami.node_info_of("held"))
+
+    # a pod that is bound and starts keeps the lock until it has its devices
+    hami.pod(
+        "next",
+        {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "10"},
+        nodeSelector={"kubernetes.io/hostname": "old"},
+    )
+    eventually(lambda: "node old is locked while its plugin hands out" in hami.extender.said())
+    hami.delete("old", grace_s=0)
+    eventually(lambda: hami.node_info_of("next"))
+
+
+def now() -> str:
+    """As HAMi writes it."""
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def test_the_extenders_account_may_change_the_lock_of_a_node_alone(hami: HamiWorld) -> None:
+    hami.hami_node("n", "GPU-a")
+    act = f"--as=system:serviceaccount:bursar-system:{ACCOUNT}"
+
+    refused = [
+        hami.plane.kubectl(act, *change, "node", "n", given)
+        for change, given in (
+            (("label",), "pool=mine"),
+            (("annotate", "--overwrite"), "hami.io/node-nvidia-register=[]"),
+            (("annotate",), "hami.io/node-nvidia-register-"),
+            (("taint",), "a=b:NoSchedule"),
+        )
+    ]
+    allowed = hami.plane.kubectl(act, "annotate", "node", "n", f"{LOCK}={now()}")
+
+    assert all(each.returncode and "the lock of a node alone" in each.stderr for each in refused), refused
+    assert allowed.returncode == 0, allowed.stderr
