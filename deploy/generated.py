@@ -26,6 +26,7 @@ _WHOLE: Mapping[str, Callable[[], str]] = {
     "vgpus": cel.vgpus,
     "locks": cel.locks,
     "zeros": cel.zeros,
+    "prefixes": cel.prefixes,
     "spoken": cel.spoken,
 }
 _EXPRESSION = re.compile(

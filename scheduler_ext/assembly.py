@@ -24,6 +24,7 @@ from scheduler_ext.clients.binding_reports import BindingReports
 from scheduler_ext.clients.card_load_poller import Measuring
 from scheduler_ext.clients.standings_poller import Poller
 from scheduler_ext.clients.timekeeper import client
+from scheduler_ext.controllers.deschedule_labels import DescheduleLabels
 from scheduler_ext.controllers.preemptor import Preemptor, PreemptorWiring
 from scheduler_ext.controllers.requeuer import Requeuer
 from scheduler_ext.leadership.election import Election, OwnLease, SchedulersLease, Unelected
@@ -230,6 +231,10 @@ class Extender:
         )
 
     @cached_property
+    def _deschedule_labels(self) -> DescheduleLabels:
+        return DescheduleLabels(self._api, self.cache, self.leadership.leads, self._say)
+
+    @cached_property
     def _upkeep(self) -> Upkeep:
         closures = Closures(self.events, self._say)
         return Upkeep(
@@ -288,6 +293,7 @@ class Extender:
             "ticker": self._upkeep.tick,
             "settler": self._upkeep.settle,
             "learner": self._upkeep.learn,
+            "deschedule": self._deschedule_labels.run,
         }
         if self._standings_poller is not None:
             work["standings"] = self._standings_poller.run

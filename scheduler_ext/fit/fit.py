@@ -7,13 +7,17 @@ from scheduler_ext.fit.card_sets import Steps, TooManyStepsError, best_set
 from scheduler_ext.fit.problem import Layout
 from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.fit.search import lay_out
+from scheduler_ext.fit.tiles import asks_tiles, free_links, with_tiles
 from scheduler_ext.fit.topology import farthest, is_known, nearness
+from scheduler_ext.fit.xe_links import lay_out_linked
 from scheduler_ext.scoring.policy import BINPACK, NodeContext, Policy, Score
 from scheduler_ext.snapshot.free import Free, FreeShape, shape_of
 from scheduler_ext.snapshot.node_info import NodeInfo
 from timekeeper.core.dialects import serves
 from timekeeper.core.request.cards import allowed, need
 from timekeeper.core.values import Ask, Card, GPURequest, Placement, Slice
+
+PREFERRED: Score = 2**60  # of a node on whose preferred card the pod has room: above any policy's score
 
 
 def fit(
@@ -28,7 +32,7 @@ def fit(
     usable = _usable(request, node)
     if isinstance(usable, Refusal):
         return usable
-    shape = _shape(request, usable)
+    shape = _shape(request, usable, node)
     if isinstance(shape, Refusal):
         return shape
     if policy.per_node is not None:
@@ -37,13 +41,14 @@ def fit(
     layout = layout_in(request, shape, policy, steps or Steps())
     if isinstance(layout, Refusal):
         return layout
+    cards = [card for _, card in usable]
     placed = zip(request.asks, layout.chosen, strict=True)
-    return Placement(
+    placement = Placement(
         tuple(
-            (each.container, tuple(_slice(each.ask, usable[at][1]) for at in chosen))
-            for each, chosen in placed
+            (each.container, tuple(_slice(each.ask, cards[at]) for at in chosen)) for each, chosen in placed
         )
     )
+    return with_tiles(placement, layout, node) if asks_tiles(request) else placement
 
 
 def shape_for(request: GPURequest, node: NodeInfo) -> FreeShape | Refusal:
@@ -51,12 +56,12 @@ def shape_for(request: GPURequest, node: NodeInfo) -> FreeShape | Refusal:
     if node.serves == request.dialect and not is_picky(request):
         return node.shape
     usable = _usable(request, node)
-    return usable if isinstance(usable, Refusal) else _shape(request, usable)
+    return usable if isinstance(usable, Refusal) else _shape(request, usable, node)
 
 
 def is_picky(request: GPURequest) -> bool:
     """True if the answer depends on more than what is free on the cards."""
-    by_card = request.uuids or request.exclude_uuids or request.min_memory_mib
+    by_card = request.uuids or request.exclude_uuids or request.min_memory_mib or request.xe_linked
     by_model = request.models or request.exclude_models or request.model_pattern
     return bool(by_model or by_card or request.topology)
 
@@ -80,7 +85,11 @@ def layout_in(request: GPURequest, shape: FreeShape, policy: Policy, steps: Step
     """The layout of the request over cards of this shape, or a refusal for lack of free cards."""
     same = frozenset(at for at, each in enumerate(request.asks) if each.container in request.same_gpu)
     try:
-        layout = lay_out(request.asks, shape, policy, steps, same)
+        layout = (
+            lay_out_linked(request.asks, shape, policy, steps)
+            if request.xe_linked
+            else lay_out(request.asks, shape, policy, steps, same)
+        )
     except TooManyStepsError:
         return refusal.GIVEN_UP
     return layout if layout is not None else refusal.not_enough_free(request)
@@ -89,7 +98,8 @@ def layout_in(request: GPURequest, shape: FreeShape, policy: Policy, steps: Step
 def score_of(layout: Layout, policy: Policy) -> Score:
     """The policy's score of the layout, to compare with other nodes."""
     used = sorted({at for chosen in layout.chosen for at in chosen})
-    return policy.score(layout.free_by_card, used)
+    preferred = any(layout.free_by_card[at].preferred for at in used)
+    return policy.score(layout.free_by_card, used) + PREFERRED * preferred
 
 
 def _barred(request: GPURequest, node: NodeInfo) -> Refusal | None:
@@ -161,14 +171,17 @@ def _all_near(request: GPURequest, usable: list[tuple[Free, Card]]) -> bool:
     return all(near == all_cards for near in nearness(request.topology, [card for _, card in usable]))
 
 
-def _shape(request: GPURequest, usable: list[tuple[Free, Card]]) -> FreeShape | Refusal:
+def _shape(request: GPURequest, usable: list[tuple[Free, Card]], node: NodeInfo) -> FreeShape | Refusal:
     """What is free, and which cards are near each other where that matters. A refusal if even the empty node
     has too few cards near each other."""
     free_by_card = tuple(free for free, _ in usable)
     together = farthest(request)
-    if not together:
-        return shape_of(free_by_card)
     cards = [card for _, card in usable]
+    if request.xe_linked and not any(card.tile_links for card in cards):
+        return refusal.NO_XE_LINKS
+    links = free_links(cards, node) if request.xe_linked else ()
+    if not together:
+        return shape_of(free_by_card, (), links)
     if not is_known(request.topology, cards):
         return refusal.not_known(request)
     near = nearness(request.topology, cards)
@@ -176,7 +189,9 @@ def _shape(request: GPURequest, usable: list[tuple[Free, Card]]) -> FreeShape | 
         possible = best_set(range(len(cards)), together, near, Steps())
     except TooManyStepsError:
         return refusal.GIVEN_UP
-    return shape_of(free_by_card, near) if possible is not None else refusal.never_near(request, together)
+    return (
+        shape_of(free_by_card, near, links) if possible is not None else refusal.never_near(request, together)
+    )
 
 
 def _slice(ask: Ask, card: Card) -> Slice:

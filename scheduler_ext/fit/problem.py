@@ -13,6 +13,8 @@ from timekeeper.core.values import Ask, ContainerAsk
 class Layout:
     chosen: tuple[Chosen, ...]  # for each ask, in the pod's order, the positions of its cards
     free_by_card: tuple[Free, ...]  # what is then left on each card
+    # for each ask and each of its cards the tile, where Xe links join them; else empty
+    tiles: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

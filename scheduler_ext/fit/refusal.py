@@ -53,6 +53,7 @@ UNKNOWN_NODE = Refusal("node is not known to the extender yet", "unknown-node")
 NO_HEALTHY_CARD = Refusal("no healthy GPU card here", "unhealthy")
 CORDONED = Refusal("every healthy GPU card here is cordoned", "cordoned")
 NOT_BY_CHOICE = Refusal("cards here cannot be chosen by model, UUID or topology", "constraint")
+NO_XE_LINKS = Refusal("no Xe links between the cards here", "constraint")
 _NEAR = {"pair": "linked with each other", "numa": "on one NUMA node"}
 
 SPENT = Refusal("the namespace has spent its GPU budget (onExhausted: deny)", "budget")
@@ -116,6 +117,7 @@ def never_near(request: GPURequest, together: int) -> Refusal:
 def not_enough_free(request: GPURequest) -> Refusal:
     """The node's cards are taken. The sentence names the pod's need alone."""
     near = f", {_NEAR[request.topology]}" if farthest(request) else ""
+    near += ", with Xe links in pairs" if request.xe_linked else ""
     if len(request.asks) > 1:
         parts = Counter(_amount(each.ask) for each in request.asks)
         counted = [f"{count} x {part}" if count > 1 else part for part, count in parts.items()]

@@ -89,7 +89,8 @@ def _fitting(unit: Unit, task: Task, free_by_card: Sequence[Free], policy: Polic
     for at, free in enumerate(free_by_card):
         after = takes_all(unit.asks, free)
         if after is not None and (unit.cards is None or at in unit.cards):
-            found.append((policy.order(free, after, at), at))
+            order = policy.order(free, after, at)
+            found.append(((not free.preferred, *order) if free.resources else order, at))
     if unit.devices > 1 and task.shape.near:
         return near_first(found, task.shape.near)
     return [at for _, at in sorted(found)]

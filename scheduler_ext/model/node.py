@@ -7,7 +7,7 @@ from scheduler_ext.model.cpu import cpu_milli
 from scheduler_ext.model.node_constraints import NO_NODE_LABELS, NodeLabels, read_node_labels
 from scheduler_ext.model.other_resources import Others, others
 from timekeeper.core import names
-from timekeeper.core.dialects import BY_NAME, DIALECTS, NodeFacts
+from timekeeper.core.dialects import BY_NAME, DIALECTS, PREFIXES, NodeFacts
 from timekeeper.core.json_values import Json, annotations_of, mapping
 from timekeeper.core.kube.holders import (
     UNREADABLE_HOLDERS,
@@ -148,7 +148,7 @@ def _with_cordons(cards: tuple[Card, ...], raw: Json) -> tuple[Card, ...]:
 def _family(facts: NodeFacts) -> tuple[str, str]:
     """The family of the advertised resources, and the fault in it."""
     families = {dialect.name for dialect in dialects_of(facts)}
-    if any(resource not in _SPOKEN for resource in facts.capacity):
+    if any(resource not in _SPOKEN and not resource.startswith(PREFIXES) for resource in facts.capacity):
         families.add(UNSPOKEN_PLUGIN)
     if len(families) > 1:
         return min(families), "two-families"

@@ -5,9 +5,12 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from timekeeper.core.request.cards import CardAmount, need
-from timekeeper.core.values import WHOLE_MILLI, Ask, Card
+from timekeeper.core.values import TILES, WHOLE_MILLI, Ask, Card
 
 Left = tuple[tuple[str, int, int], ...]  # name of each named resource, what is left of it, and the whole
+
+
+TileLinks = tuple[tuple[int, int, int, int], ...]  # position of a card and its tile, likewise of the other
 
 
 class Free(NamedTuple):
@@ -22,6 +25,7 @@ class Free(NamedTuple):
     memory_mib: int
     card_mib: int
     resources: Left = ()
+    preferred: bool = False  # the card is to be used before others
 
     @property
     def untouched(self) -> bool:
@@ -37,9 +41,12 @@ class Free(NamedTuple):
 def free_of(card: Card, use: CardAmount) -> Free:
     """What ``use`` leaves of the card, never below zero, even if the card has shrunk."""
     if card.resources:
-        used = dict(use.resources)
-        left = tuple((name, max(0, whole - used.get(name, 0)), whole) for name, whole in card.resources)
-        return _of_named(left, card.memory_mib)
+        used, tiles = dict(use.resources), sum(tile not in use.tiles for tile in card.tiles)
+        left = tuple(
+            (name, tiles if name == TILES else max(0, whole - used.get(name, 0)), whole)
+            for name, whole in card.resources
+        )
+        return _of_named(left, card.memory_mib, card.preferred)
     return Free(
         max(0, WHOLE_MILLI - use.share_milli),
         max(0, card.memory_mib - use.memory_mib),
@@ -73,7 +80,7 @@ def less(free: Free, use: CardAmount) -> Free:
     if free.resources:
         used = dict(use.resources)
         left = tuple((name, there - used.get(name, 0), whole) for name, there, whole in free.resources)
-        return _of_named(left, free.card_mib)
+        return _of_named(left, free.card_mib, free.preferred)
     return Free(free.share_milli - use.share_milli, free.memory_mib - use.memory_mib, free.card_mib)
 
 
@@ -90,14 +97,14 @@ def _takes_named(ask: Ask, free: Free) -> Free | None:
     left = tuple((name, there - wanted.pop(name, 0), whole) for name, there, whole in free.resources)
     if not ask.resources or wanted or any(there < 0 for _, there, _ in left):
         return None
-    return _of_named(left, free.card_mib)
+    return _of_named(left, free.card_mib, free.preferred)
 
 
-def _of_named(left: Left, card_mib: int) -> Free:
+def _of_named(left: Left, card_mib: int, preferred: bool) -> Free:
     share_milli = min(
         (WHOLE_MILLI * there // whole for _, there, whole in left if whole), default=WHOLE_MILLI
     )
-    return Free(share_milli, card_mib * share_milli // WHOLE_MILLI, card_mib, left)
+    return Free(share_milli, card_mib * share_milli // WHOLE_MILLI, card_mib, left, preferred)
 
 
 def takes_all(asks: Sequence[Ask], free: Free) -> Free | None:
@@ -112,16 +119,19 @@ class FreeShape:
     """What is free on some cards, sorted. Equal shapes are one object, so that they are found by identity.
 
     ``near``: for each card the bits of the cards near it, itself included; empty where nearness does not
+    matter. ``links``: the free Xe links, each with card and tile of both ends; empty where they do not
     matter.
     """
 
-    __slots__ = ("free_by_card", "near")
+    __slots__ = ("free_by_card", "links", "near")
 
-    def __init__(self, free_by_card: tuple[Free, ...], near: tuple[int, ...] = ()) -> None:
-        self.free_by_card, self.near = free_by_card, near
+    def __init__(
+        self, free_by_card: tuple[Free, ...], near: tuple[int, ...] = (), links: TileLinks = ()
+    ) -> None:
+        self.free_by_card, self.near, self.links = free_by_card, near, links
 
 
 @lru_cache(maxsize=65_536)
-def shape_of(free_by_card: tuple[Free, ...], near: tuple[int, ...] = ()) -> FreeShape:
+def shape_of(free_by_card: tuple[Free, ...], near: tuple[int, ...] = (), links: TileLinks = ()) -> FreeShape:
     """The shape; ``free_by_card`` must be sorted. An evicted cache entry only costs a repeated search."""
-    return FreeShape(free_by_card, near)
+    return FreeShape(free_by_card, near, links)

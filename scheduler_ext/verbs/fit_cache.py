@@ -280,8 +280,8 @@ class _Column:
 
 
 def _is_plain(request: GPURequest) -> bool:
-    """True if it requests cards once, and any cards with room will do."""
-    return len(request.asks) == 1 and not is_picky(request)
+    """True if it requests a share and memory of cards once, and any cards with room will do."""
+    return len(request.asks) == 1 and not request.asks[0].ask.resources and not is_picky(request)
 
 
 def _refusals(

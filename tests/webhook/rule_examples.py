@@ -10,7 +10,7 @@ from tests.webhook.worlds import (
     with_annotations,
     with_class,
 )
-from tests.worlds import Json, container, limits_of
+from tests.worlds import Json, container, limits_of, of_resources
 from timekeeper.core.request.request import parse
 from timekeeper.core.violation import Violation
 from webhook.admission.pods import budget_violations
@@ -87,6 +87,9 @@ PODS: dict[str, Json] = {
     "priority-class": with_class(admitted(half()), "urgent", 7),
     "grace-period": admitted(half(), terminationGracePeriodSeconds=601),
     "malformed-name": with_annotations(admitted(half()), {"bursar.dev/gpu-uuids": "GPU-5a3c, 0"}),
+    "gas-annotation": with_annotations(
+        admitted(of_resources({"gpu.intel.com/i915": "1"})), {"gas-allow": "card0,GPU-1"}
+    ),
     "min-gpu-memory": with_annotations(admitted(half()), {"bursar.dev/min-gpu-memory": "40Gi"}),
     "contradicting-constraint": with_annotations(
         admitted(half()),

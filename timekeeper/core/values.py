@@ -5,8 +5,14 @@ from dataclasses import dataclass
 
 WHOLE_MILLI = 1000
 MOST_AMOUNT = 2**63 - 1  # of a named resource, as Kubernetes counts
+TILES = "gpu.intel.com/tiles"  # the named resource whose units are numbered
 
 Amounts = tuple[tuple[str, int], ...]  # name and amount of each resource, sorted by name
+
+
+class UndecodableError(ValueError):
+    """An annotation of ours, or a plugin's description of a node, that cannot be trusted. Its node is closed;
+    it never frees a card."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +54,7 @@ class GPURequest:
     min_memory_mib: int = 0  # of a card's whole memory; 0: any
     model_pattern: str = ""  # a part of the model's name in lower case, in which a dot is any character
     order: int = 0  # of pods that wait with equal standing and priority, the higher goes first
+    xe_linked: bool = False  # the cards of a container come in pairs whose tiles an Xe link joins
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +70,15 @@ class Card:
     links: tuple[str, ...] | None = None  # UUIDs of directly linked cards; None: unknown
     cordoned: bool = False  # excluded from allocation by the node's annotation; pods on it stay
     resources: Amounts = ()  # what the card has of each named resource; then nothing else of it is allocated
+    tiles: tuple[
+        int, ...
+    ] = ()  # numbers of the tiles that may be given out, best first; where TILES is named
+    tile_links: tuple[
+        tuple[int, str, int], ...
+    ] = ()  # of Xe links: tile here, UUID and tile of the other card
+    preferred: bool = False  # to be used before other cards
+    vacated: bool = False  # pods on it are marked for descheduling
+    vacated_tiles: tuple[int, ...] = ()  # likewise
 
     @property
     def usable(self) -> bool:
@@ -79,6 +95,7 @@ class Slice:
     share_milli: int
     memory_mib: int
     resources: Amounts = ()
+    tiles: tuple[int, ...] = ()  # numbers; as many as `resources` has of TILES
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from textwrap import indent
 
 from timekeeper.core import names
-from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE
+from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE, PREFIXES
 from webhook.mutation.visible_devices import VISIBLE_DEVICES
 from webhook.rules.denylist import DEVICE_ANNOTATIONS
 from webhook.rules.forged import LABEL_MARKS, MARKS, OURS, OWNED, OWNED_LABELS, STEM_ENDS
@@ -82,6 +82,11 @@ def spoken() -> str:
     """All supported resources, for the policy `bursar-ranges`, which uses the places of the first six."""
     resources = [each.resources for each in DIALECTS if each.resources]
     return _lines(", ".join(f"'{name}'" for name in them) for them in (*resources, (names.GPU_PLACEMENT,)))
+
+
+def prefixes() -> str:
+    """The beginnings that stand for all resources that begin so, for the policy `bursar-ranges`."""
+    return _list(f"'{prefix}'" for prefix in PREFIXES)
 
 
 def percents() -> str:

@@ -115,6 +115,12 @@ REQUEST = (
         "names use a label on the nodes",
     ),
     Rule(
+        "gas-annotation",
+        "`gas-allow`, `gas-deny`, `gas-same-gpu` or `gas-allocate-xelink` with a value, or beside requests, "
+        "that GAS does not place",
+        "the pod would wait for ever",
+    ),
+    Rule(
         "min-gpu-memory",
         "a `bursar.dev/min-gpu-memory` that is not a whole number of MiB from 1 to 1,048,576",
         "no card would be found, or the constraint would be ignored silently",
@@ -182,7 +188,8 @@ FORGERY = (
 BYPASS = (
     Rule(
         "sees-cards-without-asking",
-        "`NVIDIA_VISIBLE_DEVICES` other than `void`, `none` or empty in a pod without a GPU request",
+        "`NVIDIA_VISIBLE_DEVICES` other than `void`, `none` or empty in a pod without a GPU request, and "
+        "`gpu.intel.com/i915_monitoring` or `xe_monitoring` in any pod",
         "on many nodes it makes every card of the node visible, outside every budget",
     ),
     Rule(
@@ -262,10 +269,11 @@ BYPASS = (
 PLACING = (
     Rule(
         "init-container",
-        "an init container that requests a GPU in the tencent dialect",
-        "gpu-manager gives cards to ordinary containers only: the pod would wait on its node for ever. In "
-        "the other dialects init containers and native sidecars may request cards: those of a sidecar are "
-        "added to the pod's, those of an init container count where they are more than all of these",
+        "an init container that requests a GPU in the dialects tencent and gas",
+        "gpu-manager and Intel's GPU plugin give cards to ordinary containers only: the pod would wait on "
+        "its node for ever. In the other dialects init containers and native sidecars may request cards: "
+        "those of a sidecar are added to the pod's, those of an init container count where they are more "
+        "than all of these",
     ),
     Rule(
         "foreign-scheduler",

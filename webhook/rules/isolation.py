@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from timekeeper.core import names
-from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE_PATTERN
+from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE_PATTERN, gas
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation, shown
@@ -25,8 +25,9 @@ _SHOWN_BY_PLUGIN = tuple(name for each in DIALECTS if each.shown_by_plugin for n
 
 
 def visible_without_request(pod: Json) -> Iterator[Violation]:
-    """For a pod without a GPU request: variables that would make a card visible."""
+    """For a pod without a GPU request: variables and resources that would make a card visible."""
     for path, container in _containers(pod):
+        yield from _monitoring(path, container)
         for place, variable in _seeing(container):
             yield Violation(
                 "sees-cards-without-asking",
@@ -40,7 +41,10 @@ def visible_without_request(pod: Json) -> Iterator[Violation]:
 
 def isolation_violations(pod: Json, request: GPURequest | None) -> Iterator[Violation]:
     """For a pod with a GPU request; ``request`` is None where the request is not valid."""
+    may_monitor = request is None or request.dialect == gas.DIALECT.name
     for path, container in _containers(pod):
+        if may_monitor:
+            yield from _monitoring(path, container)
         variables = "\n".join([each["name"] for each in sequence_of(container.get("env"))])
         if VISIBLE_DEVICES in variables:
             yield from _visible_by_hand(path, container, request)
@@ -126,6 +130,20 @@ def _containers(pod: Json) -> Iterator[tuple[str, Json]]:
     for field in CONTAINER_LISTS:
         for index, container in enumerate(sequence_of(pod["spec"].get(field))):
             yield f"spec.{field}[{index}]", container
+
+
+def _monitoring(path: str, container: Json) -> Iterator[Violation]:
+    """Resources by which Intel's GPU plugin shows a container every card of its node."""
+    for name in mapping(mapping(container.get("resources")).get("limits")):
+        if name.startswith(gas.DIALECT.prefix) and name.endswith(gas.MONITORING):
+            yield Violation(
+                "sees-cards-without-asking",
+                f"{path}.resources.limits[{name}]",
+                "",
+                "this resource shows a container every card of its node",
+                f"{gas.I915} or {gas.XE}, or the rule off for a namespace of monitors",
+                f'{gas.I915}: "1"',
+            )
 
 
 def _seeing(container: Json) -> Iterator[tuple[int, Json]]:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from timekeeper.core import names
-from timekeeper.core.dialects import replaced_schedulers, tencent
+from timekeeper.core.dialects import gas, replaced_schedulers, tencent
 from timekeeper.core.json_values import Json, annotations_of, mapping
 from timekeeper.core.name_lists import excess, listed
 from timekeeper.core.values import GPURequest
@@ -80,17 +80,25 @@ def _constraints(annotations: Json) -> Iterator[Violation]:
         )
 
 
+# by resource or prefix
+_ORDINARY_ONLY = {
+    **dict.fromkeys(tencent.DIALECT.resources, "gpu-manager"),
+    gas.DIALECT.prefix: "Intel's GPU plugin",
+}
+
+
 def _init_containers(spec: Json) -> Iterator[Violation]:
-    """Native sidecars too: gpu-manager counts only the pod's ordinary containers."""
+    """Native sidecars too: these node plugins count only the pod's ordinary containers."""
     for index, container in enumerate(sequence_of(spec.get("initContainers"))):
         limits = mapping(mapping(container.get("resources")).get("limits"))
-        for resource in tencent.DIALECT.resources:
-            if resource in limits:
+        for resource in limits:
+            system = _ORDINARY_ONLY.get(resource) or _ORDINARY_ONLY.get(f"{resource.partition('/')[0]}/")
+            if system:
                 yield Violation(
                     "init-container",
                     f"spec.initContainers[{index}].resources.limits[{resource}]",
                     shown(limits[resource]),
-                    "gpu-manager gives cards to ordinary containers only",
+                    f"{system} gives cards to ordinary containers only",
                     "the limit in spec.containers, or a dialect that supports init containers",
                     f'{names.GPU_PERCENT}: "50"',
                 )

@@ -26,12 +26,16 @@ from timekeeper.core.budgets.rule_ids import FIXED, SETTABLE
 from webhook.rules.catalogue import CATALOGUE, mode_of
 from webhook.rules.isolation import ephemeral_violations
 
-# a pod that asks for none, and those of which only one can be in a pod
-TOGETHER = {
-    rule: raw
-    for rule, raw in PODS.items()
-    if rule not in ("sees-cards-without-asking", "same-gpu-conflict", "empty-constraint", "long-constraint")
-}
+# a pod that asks for none, those of which only one can be in a pod, and the annotations of a dialect, which
+# are read if all limits can be
+APART = (
+    "sees-cards-without-asking",
+    "same-gpu-conflict",
+    "empty-constraint",
+    "long-constraint",
+    "gas-annotation",
+)
+TOGETHER = {rule: raw for rule, raw in PODS.items() if rule not in APART}
 
 ALL = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
 

@@ -38,6 +38,7 @@ FIXED = (
     "forged-annotation",
     "forged-gate",
     "forged-label",
+    "gas-annotation",
     "long-constraint",
     "memory-floor",
     "memory-range",

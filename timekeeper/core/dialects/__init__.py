@@ -7,7 +7,7 @@ sends to the extender, and the annotations that users may not write. Installed p
 
 import re
 
-from timekeeper.core.dialects import genius, gpushare, hami, nano, native, nvidia, tencent
+from timekeeper.core.dialects import gas, genius, gpushare, hami, nano, native, nvidia, tencent
 from timekeeper.core.dialects.amounts import Container, ContainerLimits, NodeFacts, PodFacts
 from timekeeper.core.dialects.dialect import Dialect
 from timekeeper.core.dialects.shipped import shipped
@@ -20,12 +20,16 @@ BUILT_IN: tuple[Dialect, ...] = (
     gpushare.DIALECT,
     genius.DIALECT,
     hami.DIALECT,
+    gas.DIALECT,
 )
 DIALECTS = (*BUILT_IN, *shipped(BUILT_IN))
 
 # by annotation and by label, for pods whose request is not in limits
 BY_ANNOTATION = {name: dialect for dialect in DIALECTS for name in dialect.annotations}
 BY_LABEL = {name: dialect for dialect in DIALECTS for name in dialect.labels}
+
+# each stands for all resources whose names begin so
+PREFIXES = tuple(dialect.prefix for dialect in DIALECTS if dialect.prefix)
 
 BY_NAME = {dialect.name: dialect for dialect in DIALECTS}
 
@@ -67,6 +71,7 @@ __all__ = [
     "DIALECTS",
     "GPU_RESOURCE",
     "GPU_RESOURCE_PATTERN",
+    "PREFIXES",
     "Container",
     "ContainerLimits",
     "Dialect",

@@ -80,6 +80,8 @@ class Dialect:
     variables: Mapping[str, str] = field(default_factory=dict)  # resource -> variable that has its amount
     # other dialects, whose pods its nodes serve as well. Beside one of its own, their containers are its own.
     serves: tuple[str, ...] = ()
+    # beside one of `resources`, every other resource whose name begins so is of this dialect too
+    prefix: str = ""
     plugin_limits: bool = False  # the node plugin enforces each container's share itself
 
     @property

@@ -3,12 +3,13 @@
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 from timekeeper.core.values import (
     MOST_AMOUNT,
+    TILES,
     WHOLE_MILLI,
     Amounts,
     Ask,
@@ -17,16 +18,14 @@ from timekeeper.core.values import (
     Placement,
     Slice,
 )
+from timekeeper.core.values import UndecodableError as UndecodableError
 
 Weights = tuple[tuple[str, int], ...]  # (model, thousandths)
 UnitCosts = tuple[tuple[str, int], ...]  # (named resource, `COSTS_PER_GPU` parts of a GPU for one unit)
 
 COSTS_PER_GPU = 10**12
+MOST_TILES = 64  # of one card
 _MOST_MILLI = 1_000_000  # of one card, whatever a unit costs, so that amounts of charge stay within 64 bits
-
-
-class UndecodableError(ValueError):
-    """An annotation of ours that cannot be trusted. Its node is closed; it never frees a card."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +33,14 @@ class CardAmount:
     share_milli: int
     memory_mib: int
     resources: Amounts = ()
+    tiles: frozenset[int] = frozenset()
 
     def __add__(self, other: "CardAmount") -> "CardAmount":
         share_milli, memory_mib = self.share_milli + other.share_milli, self.memory_mib + other.memory_mib
         if not (self.resources or other.resources):
             return CardAmount(share_milli, memory_mib)
-        return CardAmount(share_milli, memory_mib, _merged(self.resources, other.resources, int.__add__))
+        merged = _merged(self.resources, other.resources, int.__add__)
+        return CardAmount(share_milli, memory_mib, merged, self.tiles | other.tiles)
 
     def most(self, other: "CardAmount") -> "CardAmount":
         """The larger of both in each respect."""
@@ -47,7 +48,8 @@ class CardAmount:
         memory_mib = max(self.memory_mib, other.memory_mib)
         if not (self.resources or other.resources):
             return CardAmount(share_milli, memory_mib)
-        return CardAmount(share_milli, memory_mib, _merged(self.resources, other.resources, max))
+        merged = _merged(self.resources, other.resources, max)
+        return CardAmount(share_milli, memory_mib, merged, self.tiles | other.tiles)
 
 
 NO_AMOUNT = CardAmount(0, 0)
@@ -173,8 +175,22 @@ def mismatch(request: GPURequest, placement: Placement, cards: Iterable[Card]) -
                 return f"card {given.uuid} is not in the node's inventory"
             if not has_named(each.ask, card):
                 return f"card {given.uuid} does not have what container {each.container} requested"
-            if _amount_of(given) != need(each.ask, card):
+            if replace(_amount_of(given), tiles=frozenset()) != need(each.ask, card):
                 return f"container {each.container} has other amounts than it requested"
+            if len(given.tiles) != dict(given.resources).get(TILES, 0):
+                return f"container {each.container} has another number of tiles than it requested"
+    return _tile_mismatch(placement, by_uuid)
+
+
+def _tile_mismatch(placement: Placement, cards: Mapping[str, Card]) -> str | None:
+    """Why the tiles are not ones that exist, each held once; None if they are."""
+    tiles = [
+        (each.uuid, tile) for _, slices in placement.containers for each in slices for tile in each.tiles
+    ]
+    if len(set(tiles)) < len(tiles):
+        return "a tile is held twice"
+    if any(tile >= dict(cards[uuid].resources).get(TILES, 0) for uuid, tile in tiles):
+        return "a tile is not in the node's inventory"
     return None
 
 
@@ -257,7 +273,7 @@ def _merged(one: Amounts, other: Amounts, by: Callable[[int, int], int]) -> Amou
 
 
 def _amount_of(part: Slice) -> CardAmount:
-    return CardAmount(part.share_milli, part.memory_mib, part.resources)
+    return CardAmount(part.share_milli, part.memory_mib, part.resources, frozenset(part.tiles))
 
 
 def _ceil(numerator: int, denominator: int) -> int:
@@ -314,7 +330,8 @@ def _slice(raw: object) -> Slice:
     if share > WHOLE_MILLI:
         raise UndecodableError("devices: more than a whole card")
     resources = decode_amounts(raw["resources"]) if "resources" in raw else ()
-    return Slice(raw["uuid"], _natural(raw, "index"), share, _natural(raw, "memory_mib"), resources)
+    tiles = _tiles(raw["tiles"]) if "tiles" in raw else ()
+    return Slice(raw["uuid"], _natural(raw, "index"), share, _natural(raw, "memory_mib"), resources, tiles)
 
 
 def _raw_slice(part: Slice) -> dict[str, Any]:
@@ -324,7 +341,17 @@ def _raw_slice(part: Slice) -> dict[str, Any]:
         "share_milli": part.share_milli,
         "uuid": part.uuid,
     }
-    return {**raw, "resources": dict(part.resources)} if part.resources else raw
+    if part.resources:
+        raw["resources"] = dict(part.resources)
+    if part.tiles:
+        raw["tiles"] = list(part.tiles)
+    return raw
+
+
+def _tiles(raw: object) -> tuple[int, ...]:
+    if not isinstance(raw, list) or not all(type(each) is int and 0 <= each < MOST_TILES for each in raw):
+        raise UndecodableError(f"tiles: not a list of numbers below {MOST_TILES}")
+    return tuple(raw)
 
 
 def decode_amounts(raw: object) -> Amounts:

@@ -12,6 +12,7 @@ from timekeeper.core.dialects import (
     BY_NAME,
     DIALECTS,
     GPU_RESOURCE_PATTERN,
+    PREFIXES,
     Container,
     ContainerLimits,
     Dialect,
@@ -114,15 +115,26 @@ _SHORT = 512  # longer resource lists are not cached, to limit the cache's memor
 def _dialects_of(resources: tuple[str, ...]) -> tuple[tuple[Dialect, ...], bool]:
     """The dialects of these resources, and whether there is a GPU resource of none of them. Cached: nearly
     all containers have the same few resources."""
-    dialects = tuple(dialect for dialect in DIALECTS if not set(dialect.resources).isdisjoint(resources))
+    dialects = tuple(dialect for dialect in DIALECTS if _has_any(dialect, resources))
     shared = {name for dialect in dialects for name in dialect.shared}
     dialects = tuple(
         dialect
         for dialect in dialects
-        if any(name in resources and name not in shared for name in dialect.resources)
+        if dialect.prefix or any(name in resources and name not in shared for name in dialect.resources)
     )
     known = {name for dialect in dialects for name in (*dialect.resources, *dialect.shared)}
-    return dialects, any(GPU_RESOURCE_PATTERN.match(name) for name in resources if name not in known)
+    prefixes = tuple(dialect.prefix for dialect in dialects if dialect.prefix)
+    return dialects, any(
+        GPU_RESOURCE_PATTERN.match(name)
+        for name in resources
+        if name not in known and not name.startswith(prefixes)
+    )
+
+
+def _has_any(dialect: Dialect, resources: tuple[str, ...]) -> bool:
+    if dialect.prefix:
+        return any(name.startswith(dialect.prefix) for name in resources)
+    return not set(dialect.resources).isdisjoint(resources)
 
 
 _Read = tuple[tuple[Dialect, ...], ContainerAsk | None, tuple[Violation, ...]]
@@ -197,8 +209,12 @@ def _unsupported(container: Container, amounts: Json) -> list[Violation]:
             example='bursar.dev/gpu-percent: "50"',
         )
         for name in amounts
-        if GPU_RESOURCE_PATTERN.match(name) and not any(name in dialect.resources for dialect in DIALECTS)
+        if GPU_RESOURCE_PATTERN.match(name) and not _is_spoken(name)
     ]
+
+
+def _is_spoken(name: str) -> bool:
+    return name.startswith(PREFIXES) or any(name in dialect.resources for dialect in DIALECTS)
 
 
 def _suggestion(resource: str) -> str:
@@ -224,11 +240,18 @@ def _differing(container: Container, dialect: Dialect, limits: Json, requests: J
             + (f"limit {shown(limits[name])}" if name in limits else "no limit"),
             problem="a GPU request must equal its limit",
             allowed="the limit alone, or a request of the same amount",
-            example=f'limits: {{{name}: "{dialect.examples[name]}"}}',
+            example=f'limits: {{{name}: "{dialect.examples.get(name, "1")}"}}',
         )
-        for name in (*dialect.resources, *dialect.shared)
+        for name in (*dialect.resources, *dialect.shared, *_prefixed(dialect, requests))
         if name in requests and (name not in limits or not same_amount(requests[name], limits[name]))
     ]
+
+
+def _prefixed(dialect: Dialect, requests: Json) -> list[str]:
+    """The requests that belong to the dialect by its prefix alone."""
+    if not dialect.prefix:
+        return []
+    return [name for name in requests if name.startswith(dialect.prefix) and name not in dialect.resources]
 
 
 def _one_dialect(found: Sequence[Container], read: Sequence[_Read], marked: Mapping[str, str]) -> Violation:

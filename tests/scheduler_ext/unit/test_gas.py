@@ -1,0 +1,485 @@
+"""Intel GPU Aware Scheduling: nodes and pods as its users have them in, and the decision out."""
+
+import random
+from typing import Any
+
+import pytest
+
+from scheduler_ext.binding.manifest import written_for
+from scheduler_ext.controllers.deschedule_labels import wrongly_marked
+from scheduler_ext.fit.card_sets import Steps
+from scheduler_ext.fit.fit import fit, layout_in, score_of, shape_for
+from scheduler_ext.fit.refusal import Refusal
+from scheduler_ext.model.node import read_node
+from scheduler_ext.scoring.policy import BUILT
+from scheduler_ext.snapshot.snapshot import Snapshot
+from tests.scheduler_ext.worlds import asking, bound, read, rebuilt, request_of
+from tests.worlds import of_resources
+from timekeeper.core.dialects import gas_nodes
+from timekeeper.core.request.cards import encode_placement
+from timekeeper.core.values import Placement
+
+Json = dict[str, Any]
+
+INTEL = "gpu.intel.com/"
+TAS = "telemetry.aware.scheduling.policy-a/"
+GIB = 1024**3
+
+
+def intel_node(
+    name: str = "n", cards: int = 1, labels: Json | None = None, driver: str = "i915", **each: int
+) -> Json:
+    """A node with so much of each resource on every card; __ stands for a point."""
+    numbers = {INTEL + "gpu-numbers": ".".join(map(str, range(cards)))}
+    amounts = {f"{INTEL}{key.replace('__', '.')}": str(cards * amount) for key, amount in each.items()}
+    amounts = {f"{INTEL}{driver}": str(10 * cards), **amounts}
+    metadata = {"name": name, "labels": {**numbers, **(labels or {})}}
+    return {"metadata": metadata, "status": {"capacity": amounts, "allocatable": amounts}}
+
+
+def wants(name: str = "main", **amounts: object) -> Json:
+    """A container with these limits."""
+    return of_resources(
+        {f"{INTEL}{key.replace('__', '.')}": str(amount) for key, amount in amounts.items()}, name
+    )
+
+
+def used(where: Json, cards: dict[int, Json]) -> list[Json]:
+    """Pods that take these amounts of the cards."""
+    pods: list[Json] = []
+    for number, amounts in cards.items():
+        raw = asking(
+            wants(i915=1, **amounts), name=f"user-{number}", annotations={"gas-allow": f"card{number}"}
+        )
+        pods.append(placed(rebuilt([where], pods), raw) or {})
+    return pods
+
+
+def placed(snapshot: Snapshot, raw: Json, where: str = "n", policy: str = "binpack") -> Json | None:
+    answer = fit(request_of(raw), snapshot.node(where), BUILT[policy])
+    return None if isinstance(answer, Refusal) else bound(raw, where, encode_placement(answer))
+
+
+def on(raw: Json, *pods: Json, node: Json, policy: str = "binpack") -> str:
+    """The annotation of cards and, after a blank, that of tiles; "" where the pod does not fit."""
+    snapshot = rebuilt([node], list(pods))
+    assert snapshot.node("n").closed == ""
+    request = request_of(raw)
+    answer = fit(request, snapshot.node("n"), BUILT[policy])
+    if isinstance(answer, Refusal):
+        return ""
+    written = written_for(read(raw), request, answer, "n", 7, family="gas").annotations
+    assert written["gas-ts"] == "7"
+    return " ".join(
+        written[name] for name in ("gas-container-cards", "gas-container-tiles") if name in written
+    )
+
+
+GTS = {f"{TAS}gas-tile-disable-card0_gt0": "true", f"{TAS}gas-tile-preferred-card0": "gt3"}
+PAIRS = {INTEL + "xe-links": "0.0-1.0_2.1-3.2"}
+GROUPS = {INTEL + "pci-groups": "0.1_2.3"}
+NUMA = {INTEL + "numa-gpu-map": "0-0.1_1-2.3"}
+ALONE = asking(wants(i915=1))
+LINKED = {"gas-allocate-xelink": "true"}
+
+
+@pytest.mark.parametrize(
+    ("raw", "node", "taken", "policy", "expected"),
+    [
+        pytest.param(ALONE, intel_node(cards=3), {}, "binpack", "card0", id="S21 no preference"),
+        pytest.param(
+            ALONE,
+            intel_node(cards=3, labels={f"{TAS}gas-prefer-gpu": "card2"}),
+            {},
+            "binpack",
+            "card2",
+            id="S21 preferred",
+        ),
+        pytest.param(
+            asking(wants(i915=1, foo=1)),
+            intel_node(cards=3, foo=4),
+            {0: {"foo": 1}, 1: {"foo": 2}},
+            "spread",
+            "card2",
+            id="S22 balanced",
+        ),
+        pytest.param(
+            asking(wants("a", i915=1, tiles=1), wants("b", i915=1, tiles=1)),
+            intel_node(cards=3, tiles=4),
+            {0: {"tiles": 2}, 2: {"tiles": 1}},
+            "spread",
+            "card1|card2 card1:gt0|card2:gt1",
+            id="S22 by tiles",
+        ),
+        *(
+            pytest.param(
+                asking(wants(i915=1), annotations={name: card}),
+                intel_node(),
+                {},
+                "binpack",
+                expected,
+                id=f"S23 {name} {card}",
+            )
+            for name, card, expected in [
+                ("gas-allow", "card0", "card0"),
+                ("gas-allow", "card1", ""),
+                ("gas-deny", "card1", "card0"),
+                ("gas-deny", "card0", ""),
+            ]
+        ),
+        *(
+            pytest.param(
+                ALONE,
+                intel_node(labels={f"{TAS}gas-disable-card0": value, INTEL + "pci-groups": "0"}),
+                {},
+                "binpack",
+                "",
+                id=f"S23 disabled {value}",
+            )
+            for value in ("true", "PCI_GROUP")
+        ),
+        pytest.param(
+            ALONE,
+            intel_node(cards=4, labels={f"{TAS}gas-disable-card1": "PCI_GROUP", **GROUPS}),
+            {},
+            "binpack",
+            "card2",
+            id="the whole PCI group is disabled",
+        ),
+        pytest.param(
+            ALONE,
+            intel_node(cards=12, labels={f"{TAS}gas-disable-card10": "1"}),
+            {},
+            "binpack",
+            "card0",
+            id="card10 is not card0",
+        ),
+        pytest.param(
+            asking(wants(i915=1, tiles=1)),
+            intel_node(tiles=4, labels=GTS),
+            {},
+            "binpack",
+            "card0 card0:gt3",
+            id="S29",
+        ),
+        pytest.param(
+            asking(wants(i915=1, tiles=4)),
+            intel_node(tiles=4, labels=GTS),
+            {},
+            "binpack",
+            "",
+            id="S29 a disabled tile is not given out",
+        ),
+        pytest.param(
+            asking(wants("a", i915=2, tiles=4), of_resources({}, "b"), wants("c", i915=1, millicores=10)),
+            intel_node(cards=2, tiles=2, millicores=1000),
+            {},
+            "binpack",
+            "card0,card1||card0 card0:gt0+gt1,card1:gt0+gt1||",
+            id="a container without a card has an empty part",
+        ),
+        pytest.param(
+            asking(wants("a", i915=1), wants("b", i915=1)),
+            intel_node(),
+            {},
+            "binpack",
+            "card0|card0 |",
+            id="two containers without tiles",
+        ),
+        pytest.param(
+            asking(wants(xe=1, millicores=1000)),
+            intel_node(driver="xe", millicores=1000),
+            {},
+            "binpack",
+            "card0",
+            id="xe",
+        ),
+        pytest.param(
+            asking(wants("a", i915=2), wants("b", i915=1), annotations={"gas-allocate-single-numa": "true"}),
+            intel_node(cards=4, labels=NUMA, i915=1),
+            {1: {}},
+            "binpack",
+            "card2,card3|card0 |",
+            id="3.4 single NUMA, and no phantom use after a failed branch",
+        ),
+        pytest.param(
+            asking(wants(i915=2, tiles=2), annotations=LINKED),
+            intel_node(cards=4, tiles=3, labels=PAIRS),
+            {},
+            "binpack",
+            "card0,card1 card0:gt0,card1:gt0",
+            id="Xe link",
+        ),
+        pytest.param(
+            asking(wants("a", i915=2, tiles=2), wants("b", i915=2, tiles=2), annotations=LINKED),
+            intel_node(cards=4, tiles=3, labels=PAIRS),
+            {0: {"tiles": 1}},
+            "binpack",
+            "",
+            id="a link with a taken tile does not count",
+        ),
+        pytest.param(
+            asking(wants("a", i915=2, tiles=2), wants("b", i915=2, tiles=2), annotations=LINKED),
+            intel_node(cards=4, tiles=2, i915=1, labels={INTEL + "xe-links": "0.0-1.0_1.0-2.0_2.1-3.0"}),
+            {},
+            "binpack",
+            "card0,card1|card2,card3 card0:gt0,card1:gt0|card2:gt1,card3:gt0",
+            id="the middle link is left out, for it would serve one container only",
+        ),
+        pytest.param(
+            asking(wants(i915=4, tiles=4), annotations=LINKED),
+            intel_node(cards=4, tiles=3, labels=PAIRS),
+            {},
+            "binpack",
+            "card0,card1,card2,card3 card0:gt0,card1:gt0,card2:gt1,card3:gt2",
+            id="two links",
+        ),
+        pytest.param(
+            asking(wants(i915=4, tiles=4), annotations={**LINKED, "gas-allocate-single-numa": ""}),
+            intel_node(cards=4, tiles=3, labels={**PAIRS, **NUMA}),
+            {},
+            "binpack",
+            "",
+            id="no links across NUMA nodes",
+        ),
+        pytest.param(
+            asking(wants("a", i915=1), wants("b", i915=1), annotations={"gas-same-gpu": "a,b"}),
+            intel_node(cards=2, i915=2),
+            {0: {}},
+            "binpack",
+            "card1|card1 |",
+            id="same card, with one slot for each container",
+        ),
+    ],
+)
+def test_a_pod_gets_the_cards_of_the_scenario(
+    raw: Json, node: Json, taken: dict[int, Json], policy: str, expected: str
+) -> None:
+    assert on(raw, *used(node, taken), node=node, policy=policy) == expected
+
+
+def test_memory_of_the_node_in_sum_does_not_help_a_pod_that_needs_it_on_one_card() -> None:
+    """S19: two cards of 8 GB, three pods of 5 GB."""
+    node = intel_node(cards=2, memory__max=8 * 10**9)
+    pods: list[Json] = []
+    for name in ("a", "b", "c"):
+        raw = placed(rebuilt([node], pods), asking(wants(i915=1, memory__max="5G"), name=name))
+        pods += [raw] if raw else []
+
+    assert [pod["metadata"]["name"] for pod in pods] == ["a", "b"]
+    refused = fit(request_of(asking(wants(i915=1, memory__max="5G"))), rebuilt([node], pods).node("n"))
+    assert isinstance(refused, Refusal)
+    assert refused.sentence == "no card has 1 gpu.intel.com/i915 and 5000000000 gpu.intel.com/memory.max free"
+
+
+def test_a_node_with_room_on_its_preferred_card_is_above_any_other() -> None:
+    plain = intel_node(cards=1)
+    marked = intel_node("m", cards=8, labels={f"{TAS}gas-prefer-gpu": "card7"})
+    snapshot, request = rebuilt([plain, marked], []), request_of(ALONE)
+
+    for policy in BUILT.values():
+        scores = {}
+        for name in ("n", "m"):
+            shape = shape_for(request, snapshot.node(name))
+            assert not isinstance(shape, Refusal)
+            layout = layout_in(request, shape, policy, Steps())
+            assert not isinstance(layout, Refusal)
+            scores[name] = score_of(layout, policy)
+        assert scores["m"] > scores["n"]
+
+
+@pytest.mark.parametrize(
+    ("labels", "numbers"),
+    [
+        ({"gpu-numbers": "0.1.2", "gpu-numbers2": "Z.5.8.9", "gpu-numbers3": "Z.10"}, (0, 1, 2, 5, 8, 9, 10)),
+        ({"cards": "card0.card1"}, (0, 1)),
+        ({"gpu-numbers": "1.10.11.2.3.4.5.6.7.8.9"}, (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11)),
+        ({}, ()),
+    ],
+)
+def test_the_labels_number_the_cards(labels: Json, numbers: tuple[int, ...]) -> None:
+    """S31."""
+    assert gas_nodes.card_numbers({INTEL + name: text for name, text in labels.items()}) == numbers
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [{"gpu-numbers": each} for each in ("0.x", "0..1", "1.1", "-1", "٣", "01", ".".join(map(str, range(65))))]
+    + [{"gpu-numbers": "0.1", "gpu-numbers2": ".2"}],
+)
+def test_a_node_whose_cards_cannot_be_numbered_is_closed(labels: Json) -> None:
+    raw = intel_node(labels={INTEL + name: text for name, text in labels.items()})
+
+    assert read_node(raw).fault == "inventory"
+
+
+def test_links_count_the_cards_by_the_order_of_their_numbers() -> None:
+    """S31: Level Zero counts from 0, cards may begin with 1."""
+    labels = {INTEL + "xe-links": "1.0-2.1"}
+    numbers = tuple(range(1, 12))
+
+    assert gas_nodes.xe_links(labels, numbers) == {2: ((0, "card3", 1),), 3: ((1, "card2", 0),)}
+    assert gas_nodes.xe_links({INTEL + "xe-links": "1.0-2.1_x"}, numbers) == {}
+    assert gas_nodes.pci_group({INTEL + "pci-groups": "0.1_2.3.4"}, 3) == {2, 3, 4}
+    assert gas_nodes.preferred_first([1, 2, 3, 4], [3, 1, 4]) == (3, 1, 4, 2)
+    assert gas_nodes.numa_nodes(
+        {INTEL + "numa-gpu-map": "0-0.1_1", INTEL + "numa-gpu-map2": "Z-2.3"}, ()
+    ) == {
+        0: 0,
+        1: 0,
+        2: 1,
+        3: 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("limits", "path", "problem"),
+    [
+        ({"i915": 2, "tiles": 3}, "tiles", "does not divide evenly over 2 cards"),
+        ({"i915": 1, "xe": 1}, "xe", "gpu.intel.com/i915 and gpu.intel.com/xe in one container"),
+        ({"millicores": 100}, "millicores", "no card is requested"),
+        ({"i915": 65}, "i915", "more cards than any node has"),
+        ({"i915": 1, "foo": 2**63}, "foo", "not a whole number"),
+        ({"i915": 1, "memory__max": "NaN"}, "memory.max", "not a whole number"),
+        ({"i915": 1, "memory__max": "500m"}, "memory.max", "not a whole number"),
+        ({"i915": 1, "memory__max": "-1"}, "memory.max", "an amount cannot be negative"),
+        ({"i915": 0}, "i915", "zero is not a valid amount"),
+    ],
+)
+def test_what_it_cannot_count_is_refused_with_the_field(limits: Json, path: str, problem: str) -> None:
+    """S32 among them: an amount beyond 64 bits."""
+    pod = read(asking(wants(**limits)))
+
+    assert pod.request is None
+    assert pod.malformed.startswith(f"spec.containers[0].resources.limits[{INTEL}{path}]: {problem}")
+
+
+GROUPED = {"i915": 1}
+
+
+@pytest.mark.parametrize(
+    ("annotations", "second", "problem"),
+    [
+        *(
+            ({"gas-same-gpu": text}, GROUPED, "not a list of containers that request a card")
+            for text in ("a", "", "a,a", "a,x")
+        ),
+        ({"gas-same-gpu": "a,b"}, {"i915": 2}, "resources conflict"),
+        ({"gas-same-gpu": "a,b"}, {"i915": 1, "tiles": 1}, "resources conflict"),
+        ({"gas-same-gpu": "a,b"}, {"i915": 1, "i915_monitoring": 1}, "resources conflict"),
+        ({"gas-same-gpu": "a,b", **LINKED}, GROUPED, "it contradicts gas-allocate-xelink"),
+        (LINKED, {"i915": 2, "tiles": 2}, "container a does not request pairs of cards with one tile each"),
+        ({"gas-allow": "card0,GPU-1"}, GROUPED, '"GPU-1" is no card'),
+        ({"gas-deny": ","}, GROUPED, "the list is empty"),
+        (
+            {"gas-allow": "card0", "bursar.dev/gpu-uuids": "card0"},
+            GROUPED,
+            "bursar.dev/gpu-uuids says the same",
+        ),
+    ],
+)
+def test_its_annotations_are_checked(annotations: Json, second: Json, problem: str) -> None:
+    """S30 among them."""
+    pod = read(asking(wants("a", i915=1), wants("b", **second), annotations=annotations))
+
+    assert pod.request is None
+    assert problem in pod.malformed
+
+
+def test_both_drivers_in_one_pod_are_refused() -> None:
+    pod = read(asking(wants("a", i915=1), wants("b", xe=1)))
+
+    assert "all containers of a pod must use the same driver" in pod.malformed
+
+
+def decoded(cards: str, tiles: str) -> list[dict[str, list[int]]]:
+    """What Intel's plugin reads: for each container its cards and their tiles."""
+    found = []
+    for of_cards, of_tiles in zip(
+        cards.split("|"), (tiles or "|" * cards.count("|")).split("|"), strict=True
+    ):
+        listed = dict(part.split(":") for part in of_tiles.split(",") if part)
+        numbers = {
+            card: [int(each.removeprefix("gt")) for each in text.split("+")] for card, text in listed.items()
+        }
+        found.append({card: numbers.get(card, []) for card in of_cards.split(",") if card})
+    return found
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_written_reads_back_as_the_same_cards_and_tiles_and_no_tile_is_given_twice(seed: int) -> None:
+    draw = random.Random(seed)
+    node = intel_node(cards=3, tiles=4, i915=4, millicores=1000)
+    pods: list[Json] = []
+    taken: dict[str, list[int]] = {}
+    for name in range(12):
+        containers = []
+        for container in range(draw.randint(1, 3)):
+            devices = draw.randint(0, 2)
+            tiles = devices * draw.randint(0, 2)
+            amounts = {"i915": devices, **({"tiles": tiles} if tiles else {})} if devices else {}
+            containers.append(wants(f"c{container}", **amounts))
+        raw = asking(*containers, name=f"p{name}")
+        if not any(each["resources"]["limits"] for each in containers):
+            continue
+        request = request_of(raw)
+        answer = fit(request, rebuilt([node], pods).node("n"))
+        if not isinstance(answer, Placement):
+            continue
+        pods.append(bound(raw, "n", encode_placement(answer)))
+        written = written_for(read(raw), request, answer, "n", 7, family="gas").annotations
+        found = decoded(written["gas-container-cards"], written.get("gas-container-tiles", ""))
+        placed_cards = dict(answer.containers)
+        for at, each in enumerate(found):
+            mine = placed_cards.get(f"c{at}", ())
+            assert each == {part.uuid: list(part.tiles) for part in mine}, seed
+            for card, tiles_of in each.items():
+                taken.setdefault(card, []).extend(tiles_of)
+
+    assert len(pods) > 2
+    assert rebuilt([node], pods).node("n").closed == ""
+    for tiles_of in taken.values():
+        assert sorted(tiles_of) == sorted(set(tiles_of)), seed
+        assert max(tiles_of, default=0) < 4
+
+
+MARK = "gpu.aware.scheduling/deschedule-pod=gpu"
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        {f"{TAS}gas-deschedule-pods-card0": "true"},
+        {f"{TAS}gas-deschedule-pods-card1": "PCI_GROUP", INTEL + "pci-groups": "0.1"},
+        {f"{TAS}gas-tile-deschedule-card0_gt0": "true"},
+    ],
+)
+def test_a_pod_is_marked_while_its_card_or_tile_is_to_be_left(labels: Json) -> None:
+    """S33: exactly one mark put on, and exactly one taken off."""
+    raw = asking(wants(i915=1, tiles=1))
+    at_first = placed(rebuilt([intel_node(cards=2, tiles=4)], []), raw)
+    assert at_first is not None
+
+    def marks(labels: Json, marked: bool) -> list[bool]:
+        pod = {
+            **at_first,
+            "metadata": {**at_first["metadata"], "labels": dict([MARK.split("=")] if marked else [])},
+        }
+        snapshot = rebuilt([intel_node(cards=2, tiles=4, labels=labels)], [pod])
+        return [needs for _, needs in wrongly_marked(snapshot.node("n"), snapshot.pods)]
+
+    assert marks({}, marked=False) == []
+    assert marks(labels, marked=False) == [True]
+    assert marks(labels, marked=True) == []
+    assert marks({f"{TAS}gas-deschedule-pods-card1": "true"}, marked=False) == []
+    assert marks({f"{TAS}gas-tile-deschedule-card0_gt1": "true"}, marked=False) == []
+    assert marks({f"{TAS}gas-tile-deschedule-card0_gt9": "true"}, marked=False) == []
+    also = {**labels, "telemetry.aware.scheduling.policy-b/gas-deschedule-pods-card0": "1"}
+    assert marks(dict([*also.items()][-1:]), marked=True) == []
+    assert marks({}, marked=True) == [False]
+
+
+def test_no_pod_is_placed_where_pods_must_leave() -> None:
+    node = intel_node(cards=2, labels={f"{TAS}gas-deschedule-pods-card0": "true"})
+
+    assert on(ALONE, node=node) == "card1"

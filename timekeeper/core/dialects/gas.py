@@ -1,0 +1,208 @@
+"""Intel GPU Aware Scheduling (GAS): ``gpu.intel.com/i915`` or ``xe`` cards, and an equal part of every other
+resource under ``gpu.intel.com/`` from each of them.
+
+Its GPU plugin, in resource-manager mode, reads from annotations which cards and tiles each ordinary container
+has, and begins with the pod of the earliest ``gas-ts``. Source: intel/platform-aware-scheduling,
+gpu-aware-scheduling (`docs/dialects.md`).
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from timekeeper.core import names
+from timekeeper.core.dialects.amounts import MOST_CARDS, ContainerLimits, PodFacts, amount
+from timekeeper.core.dialects.dialect import Dialect, PlacedRequest, nothing_at_admission
+from timekeeper.core.dialects.gas_nodes import I915 as I915
+from timekeeper.core.dialects.gas_nodes import PREFIX, cards
+from timekeeper.core.dialects.gas_nodes import XE as XE
+from timekeeper.core.name_lists import listed, names_in, too_long
+from timekeeper.core.values import TILES, Ask, ContainerAsk, GPURequest, Slice
+from timekeeper.core.violation import Violation, first_of, shown
+
+MONITORING = "_monitoring"  # ends the names of resources that show a container all cards
+
+ALLOW, DENY, SAME_GPU = "gas-allow", "gas-deny", "gas-same-gpu"
+XE_LINKED, SINGLE_NUMA = "gas-allocate-xelink", "gas-allocate-single-numa"
+USER_ANNOTATIONS = frozenset({ALLOW, DENY, SAME_GPU, XE_LINKED, SINGLE_NUMA})
+
+_CARD = re.compile(r"card(0|[1-9][0-9]{0,4})", re.ASCII)
+_MOST_RESOURCES = 64
+_MOST_LISTED = 20
+_CARDS_ALLOWED = f"1 to {MOST_CARDS} cards"
+
+
+def _read(limits: ContainerLimits) -> Ask | tuple[Violation, ...]:
+    given = [name for name in limits.amounts if name.startswith(PREFIX)]
+    if given and all(name.endswith(MONITORING) for name in given):
+        return ()  # it requests no card, and sees all
+    plugins = [name for name in (I915, XE) if name in limits.amounts]
+    if len(plugins) != 1 or len(given) > _MOST_RESOURCES:
+        return (_unclear(limits, given, plugins),)
+    read = {name: amount(limits, name, 1, _allowed(name), "1") for name in given}
+    broken = tuple(each for each in read.values() if isinstance(each, Violation))
+    amounts = {name: each for name, each in read.items() if isinstance(each, int)}
+    if broken:
+        return broken
+    devices = amounts[plugins[0]]
+    if devices > MOST_CARDS:
+        return (
+            _violation(limits, plugins[0], "amount", "more cards than any node has", _CARDS_ALLOWED, "1"),
+        )
+    uneven = [name for name, each in amounts.items() if each % devices]
+    if uneven:
+        return tuple(_uneven(limits, name, amounts[name], devices) for name in uneven)
+    return Ask(devices, 0, 0, tuple(sorted((name, each // devices) for name, each in amounts.items())))
+
+
+def _allowed(name: str) -> str:
+    return _CARDS_ALLOWED if name in (I915, XE) else "a whole number of at least 1"
+
+
+def _unclear(limits: ContainerLimits, given: Sequence[str], plugins: Sequence[str]) -> Violation:
+    if len(given) > _MOST_RESOURCES:
+        problem, allowed = "too many resources", f"{_MOST_RESOURCES} resources under {PREFIX} at most"
+        return _violation(limits, given[0], "amount", problem, allowed, "1")
+    if plugins:
+        problem, allowed = f"{I915} and {XE} in one container", f"one of {I915} and {XE}"
+        return _violation(limits, XE, "amount", problem, allowed, "1")
+    first = min(given, default=I915)
+    example = f'{I915}: "1"'
+    allowed = f"{I915} or {XE} beside every other resource under {PREFIX}"
+    return Violation("amount", limits.at(first), "", "no card is requested", allowed, example)
+
+
+def _uneven(limits: ContainerLimits, name: str, given: int, devices: int) -> Violation:
+    problem, allowed = f"does not divide evenly over {devices} cards", f"a multiple of {devices}"
+    return _violation(limits, name, "count-divides", problem, allowed, str(given - given % devices + devices))
+
+
+def _violation(
+    limits: ContainerLimits, name: str, rule: str, problem: str, allowed: str, example: str
+) -> Violation:
+    got = shown(limits.amounts[name])
+    return Violation(rule, limits.at(name), got, problem, allowed, f'{name}: "{example}"')
+
+
+def _constrain(request: GPURequest, pod: PodFacts) -> GPURequest | tuple[Violation, ...]:
+    plugins = {plugin for each in request.asks for plugin in _plugins(each)}
+    if len(plugins) > 1:
+        problem = "all containers of a pod must use the same driver"
+        return (_annotated("several-dialects", "spec.containers", "", problem, f"one of {I915} and {XE}"),)
+    if USER_ANNOTATIONS.isdisjoint(pod.annotations):
+        return request
+    broken = tuple(_broken(request, pod.annotations))
+    if broken:
+        return broken
+    return replace(
+        request,
+        uuids=listed(pod.annotations, ALLOW) or request.uuids,
+        exclude_uuids=(*request.exclude_uuids, *listed(pod.annotations, DENY)),
+        same_gpu=listed(pod.annotations, SAME_GPU) or request.same_gpu,
+        topology="numa" if SINGLE_NUMA in pod.annotations else request.topology,
+        xe_linked=XE_LINKED in pod.annotations,
+    )
+
+
+def _plugins(each: ContainerAsk) -> set[str]:
+    return {name for name, _ in each.ask.resources if name in (I915, XE)}
+
+
+def _broken(request: GPURequest, annotations: Mapping[str, Any]) -> Iterator[Violation]:
+    for name in (ALLOW, DENY):
+        if name in annotations:
+            yield from _wrong_cards(annotations, name)
+    for name, own, is_set in (
+        (ALLOW, names.UUIDS, request.uuids),
+        (SAME_GPU, names.SAME_GPU, request.same_gpu),
+        (SINGLE_NUMA, names.TOPOLOGY, request.topology),
+    ):
+        if name in annotations and is_set:
+            yield _at(annotations, name, f"{own} says the same in other words", f"one of {name} and {own}")
+    if SAME_GPU in annotations:
+        yield from _wrong_same_gpu(request, annotations)
+    if XE_LINKED in annotations:
+        yield from _wrong_links(request, annotations)
+
+
+def _wrong_cards(annotations: Mapping[str, Any], name: str) -> Iterator[Violation]:
+    long = too_long(annotations, name, "card0,card1")
+    if long:
+        yield long
+        return
+    named = names_in(annotations, name)
+    wrong = next((each for each in named if not _CARD.fullmatch(each)), None)
+    if wrong is not None or not named:
+        problem = "the list is empty" if wrong is None else f"{shown(wrong)} is no card"
+        yield _at(annotations, name, problem, "names of cards such as card0, separated by commas")
+
+
+def _wrong_same_gpu(request: GPURequest, annotations: Mapping[str, Any]) -> Iterator[Violation]:
+    long = too_long(annotations, SAME_GPU, "main,logger")
+    if long:
+        yield long
+        return
+    named = names_in(annotations, SAME_GPU)
+    asks = {each.container: each for each in request.asks}
+    if len(named) < 2 or len(set(named)) < len(named) or any(each not in asks for each in named):
+        allowed = f"at least two different containers, out of {first_of(sorted(asks), _MOST_LISTED)}"
+        yield _at(annotations, SAME_GPU, "not a list of containers that request a card", allowed)
+    elif any(_is_unfit_for_same_gpu(asks[each].ask) for each in named):
+        allowed = f"containers with one card, without tiles and without resources that end in {MONITORING}"
+        yield _at(annotations, SAME_GPU, "resources conflict", allowed)
+    if XE_LINKED in annotations:
+        yield _at(annotations, SAME_GPU, "it contradicts " + XE_LINKED, f"one of {SAME_GPU} and {XE_LINKED}")
+
+
+def _is_unfit_for_same_gpu(ask: Ask) -> bool:
+    return ask.devices > 1 or any(name == TILES or name.endswith(MONITORING) for name, _ in ask.resources)
+
+
+def _wrong_links(request: GPURequest, annotations: Mapping[str, Any]) -> Iterator[Violation]:
+    for each in request.asks:
+        amounts = dict(each.ask.resources)
+        monitors = any(name.endswith(MONITORING) for name in amounts)
+        if each.ask.devices % 2 or amounts.get(TILES) != 1 or monitors:
+            problem = f"container {each.container} does not request pairs of cards with one tile each"
+            allowed = f"in every container an even number of cards, as many tiles, and no {MONITORING}"
+            yield _at(annotations, XE_LINKED, problem, allowed)
+
+
+def _at(annotations: Mapping[str, Any], name: str, problem: str, allowed: str) -> Violation:
+    path = f"metadata.annotations[{name}]"
+    return _annotated("gas-annotation", path, shown(annotations[name]), problem, allowed)
+
+
+def _annotated(rule: str, path: str, got: str, problem: str, allowed: str) -> Violation:
+    return Violation(rule, path, got, problem, allowed, f"{ALLOW}: card0,card1")
+
+
+def _at_binding(placed: PlacedRequest) -> dict[str, str]:
+    given = dict(placed.placement.containers)
+    by_container = [given.get(name, ()) for name in placed.containers]
+    tiles = "|".join(",".join(_tiles(each) for each in slices if each.tiles) for slices in by_container)
+    written = {
+        "gas-ts": str(placed.now_ns),
+        "gas-container-cards": "|".join(",".join(each.uuid for each in slices) for slices in by_container),
+    }
+    return {**written, "gas-container-tiles": tiles} if tiles else written
+
+
+def _tiles(given: Slice) -> str:
+    return f"{given.uuid}:" + "+".join(f"gt{tile}" for tile in given.tiles)
+
+
+DIALECT = Dialect(
+    name="gas",
+    resources=(I915, XE),
+    prefix=PREFIX,
+    examples={I915: "1", XE: "1"},
+    read=_read,
+    constrain=_constrain,
+    at_admission=nothing_at_admission,
+    at_binding=_at_binding,
+    owned=("gas-ts", "gas-container-"),
+    plugin_shows=True,
+    cards=cards,
+)
