@@ -6,9 +6,10 @@ snapshot, and no event follows. So when a card is freed, the extender wakes the 
 that one, by a condition on its status.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from scheduler_ext.fit.card_sets import Steps
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.model.pod import Pod
@@ -21,6 +22,8 @@ MOST_NODES = 1_000
 
 QueueKey = tuple[bool, bool, int, int, int, str]
 ANYWHERE = ""  # in place of a node's name, for an order that ignores reservations
+# The steps that the search for a pod may take: pods share them, for some requests take long to refuse
+StepsOf = Callable[["WaitingPod"], Steps]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,21 +45,26 @@ def waiting_pod(pod: Pod, policy: Policy, offered: Iterable[str]) -> WaitingPod:
 
 
 def next_to_wake(
-    node: NodeInfo, waiting_pods: Iterable[WaitingPod], standings: NamespaceStandings = UNHEARD
+    node: NodeInfo,
+    waiting_pods: Iterable[WaitingPod],
+    steps_of: StepsOf,
+    standings: NamespaceStandings = UNHEARD,
 ) -> WaitingPod | None:
     """The first by `queue_key` of the pods that wait for this node and now fit there."""
-    return first_that_fits(
-        node, sorted(waiting_pods, key=lambda each: queue_key(each.pod, node.name, standings))
-    )
+    in_turn = sorted(waiting_pods, key=lambda each: queue_key(each.pod, node.name, standings))
+    return first_that_fits(node, in_turn, steps_of)
 
 
-def first_that_fits(node: NodeInfo, waiting_pods: Iterable[WaitingPod]) -> WaitingPod | None:
-    """The first of the pods that wait for this node and now fit there."""
+def first_that_fits(
+    node: NodeInfo, waiting_pods: Iterable[WaitingPod], steps_of: StepsOf
+) -> WaitingPod | None:
+    """The first of the pods that wait for this node and now fit there. A pod for which no steps are left fits
+    if its containers fit in their own order."""
     refused: set[GPURequest] = set()
     for each in waiting_pods:
         if not _accepts(each, node) or each.pod.request in refused:
             continue
-        if _fits(each, node):
+        if _fits(each, node, steps_of(each)):
             return each
         if each.pod.uid not in node.allocations and each.pod.request is not None:
             refused.add(each.pod.request)
@@ -81,7 +89,7 @@ def _accepts(each: WaitingPod, node: NodeInfo) -> bool:
     return node.node_object is None or pod.node_constraints.admit(node.name, node.node_object.node_labels)
 
 
-def _fits(each: WaitingPod, node: NodeInfo) -> bool:
+def _fits(each: WaitingPod, node: NodeInfo, steps: Steps) -> bool:
     others = without_pod(node, each.pod.uid)  # a pod's own reservation does not stand in its way
     request = each.pod.request
-    return request is not None and not isinstance(fit(request, others, each.policy), Refusal)
+    return request is not None and not isinstance(fit(request, others, each.policy, steps), Refusal)

@@ -1,16 +1,19 @@
 """Waking: when cards free, the pod that should go next is woken, and no other."""
 
+import random
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
+from scheduler_ext.fit.card_sets import Steps
 from scheduler_ext.model.standing import UNHEARD, NamespaceStanding, NamespaceStandings
 from scheduler_ext.scoring.policy import BINPACK
 from scheduler_ext.waiting.order import MOST_NODES, WaitingPod, next_to_wake, waiting_pod
 from tests.scheduler_ext.apiserver import Fault
 from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.reserving import NOW_MS, held
-from tests.scheduler_ext.worlds import Json, node, on, percent, read, rebuilt
+from tests.scheduler_ext.worlds import Json, asking, card, node, on, percent, read, rebuilt
 from tests.support.simulated_timekeeper import SimulatedTimekeeper, entry, standings
 from tests.support.tls import Tls
 from tests.support.waiting import eventually
@@ -45,6 +48,11 @@ def told(start: Start, tls: Tls) -> Iterator[Running]:
         world.put_node(node("a"))
         world.put_pod(on(percent(100, "holder"), "a", "a-GPU-0"))
         yield world
+
+
+def fresh(_: WaitingPod) -> Steps:
+    """No pod takes steps from another."""
+    return Steps()
 
 
 def of(namespace: str, raw: Json) -> Json:
@@ -228,7 +236,7 @@ def test_turns_go_by_priority_and_then_by_age() -> None:
     waiting_pods = [waiting_pod(read(raw), BINPACK, ["n"]) for raw in raws]
     free = rebuilt([node("n")], []).node("n")
     order = []
-    while (chosen := next_to_wake(free, waiting_pods)) is not None:
+    while (chosen := next_to_wake(free, waiting_pods, fresh)) is not None:
         waiting_pods.remove(chosen)
         order.append(chosen.pod.name)
 
@@ -246,7 +254,7 @@ def order(waiting_pods: list[WaitingPod], known: NamespaceStandings = UNHEARD) -
     """The names in the order in which they are woken for a free node ``n``."""
     left, found = [*waiting_pods], []
     free = rebuilt([node("n")], []).node("n")
-    while (chosen := next_to_wake(free, left, known)) is not None:
+    while (chosen := next_to_wake(free, left, fresh, known)) is not None:
         left.remove(chosen)
         found.append(chosen.pod.name)
     return found
@@ -274,7 +282,7 @@ def test_the_one_that_cards_are_held_for_goes_first_of_all_for_its_node_alone() 
     elsewhere = rebuilt([node("elsewhere")], []).node("elsewhere")
 
     assert order(waiting_pods, over) == ["held", "other"]
-    first = next_to_wake(elsewhere, waiting_pods, over)
+    first = next_to_wake(elsewhere, waiting_pods, fresh, over)
     assert first is not None
     assert first.pod.name == "other"
 
@@ -378,3 +386,53 @@ def test_who_was_kept_off_for_one_that_does_not_come_is_the_next(told: Running) 
 
     assert woken(told) == ["uid-payer-1", "uid-debtor"]
     assert told.filter(told.api.pod("debtor", "debtor"), "a")["NodeNames"] == ["a"]
+
+
+def long_to_refuse(number: int) -> Json:
+    """A pod of the namespace ``greedy`` with 48 containers that nearly fill 16 cards: to find that they do
+    not fit takes all steps of a search."""
+    chance, shares = random.Random(number), [0]
+    while not 1560 <= sum(shares) <= 1590:
+        shares = [chance.choice((26, 28, 32, 34, 36, 38, 44, 46, 48)) for _ in range(48)]
+    return of("greedy", several(f"greedy-{number}", shares))
+
+
+def several(name: str, shares: list[int]) -> Json:
+    """A waiting pod with a container for each of these shares of a card."""
+    limits = [{"limits": {"bursar.dev/gpu-percent": str(each)}} for each in shares]
+    containers = [{"name": f"c{at}", "resources": each} for at, each in enumerate(limits)]
+    return asking(*containers, name=name, schedulerName="bursar-scheduler", priority=0)
+
+
+@pytest.fixture
+def crowded(running: Running) -> Running:
+    """A node of 16 cards, one of them full, for which 16 pods of one namespace wait."""
+    running.put_node(node("a", *map(card, range(16))))
+    running.put_pod(on(percent(100, "holder"), "a", "a-GPU-0"))
+    for number in range(16):
+        refuse(running, long_to_refuse(number), "a")
+    return running
+
+
+def test_pods_that_are_long_to_refuse_delay_no_filter_of_another(crowded: Running) -> None:
+    last = crowded.put_pod(waits("last", 10, priority=-1))
+    frees(crowded)
+    eventually(lambda: crowded.free("a") == 16 * [1000])
+
+    began_s = time.thread_time()
+    answer = crowded.filter(last, "a")
+
+    assert time.thread_time() - began_s < 0.5
+    assert answer["NodeNames"] == ["a"]
+
+
+def test_pods_that_are_long_to_refuse_use_up_no_other_namespaces_search(crowded: Running) -> None:
+    """``searched`` does not fit in its containers' own order: a search finds its cards."""
+    refuse(crowded, of("modest", several("searched", 16 * [40] + 16 * [60])), "a")
+
+    began_s = time.process_time()
+    frees(crowded)
+    eventually(lambda: woken(crowded))
+
+    assert woken(crowded) == ["uid-searched"]
+    assert time.process_time() - began_s < 1.5
