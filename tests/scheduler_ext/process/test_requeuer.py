@@ -13,10 +13,11 @@ from scheduler_ext.waiting.order import MOST_NODES, WaitingPod, next_to_wake, wa
 from tests.scheduler_ext.apiserver import Fault
 from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.reserving import NOW_MS, held
-from tests.scheduler_ext.worlds import Json, asking, card, node, on, percent, read, rebuilt
+from tests.scheduler_ext.worlds import Json, asking, node, on, percent, read, rebuilt
 from tests.support.simulated_timekeeper import SimulatedTimekeeper, entry, standings
 from tests.support.tls import Tls
 from tests.support.waiting import eventually
+from tests.worlds import card
 
 Start = Callable[..., Running]
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scheduler_ext.fit.card_sets import Steps
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.model.node import read_node
@@ -104,7 +105,7 @@ def test_the_pod_that_cards_are_held_for_is_woken_when_they_free() -> None:
     ]
 
     assert is_roomier(after.node("n"), before.node("n"))
-    chosen = next_to_wake(after.node("n"), waiting_pods)
+    chosen = next_to_wake(after.node("n"), waiting_pods, lambda _: Steps())
     assert chosen is not None
     assert chosen.pod.name == "p"
 
