@@ -15,7 +15,7 @@ from scheduler_ext.snapshot.free import Free, FreeShape, shape_of
 from scheduler_ext.snapshot.node_info import NodeInfo
 from timekeeper.core.dialects import serves
 from timekeeper.core.request.cards import allowed, need
-from timekeeper.core.values import Ask, Card, GPURequest, Placement, Slice
+from timekeeper.core.values import CLOSEST, Ask, Card, GPURequest, Placement, Slice
 
 PREFERRED: Score = 2**60  # of a node on whose preferred card the pod has room: above any policy's score
 
@@ -175,6 +175,8 @@ def _shape(request: GPURequest, usable: list[tuple[Free, Card]], node: NodeInfo)
     """What is free, and which cards are near each other where that matters. A refusal if even the empty node
     has too few cards near each other."""
     free_by_card = tuple(free for free, _ in usable)
+    if request.topology == CLOSEST:
+        return _closest(request, free_by_card, [card for _, card in usable])
     together = farthest(request)
     cards = [card for _, card in usable]
     if request.xe_linked and not any(card.tile_links for card in cards):
@@ -192,6 +194,15 @@ def _shape(request: GPURequest, usable: list[tuple[Free, Card]], node: NodeInfo)
     return (
         shape_of(free_by_card, near, links) if possible is not None else refusal.never_near(request, together)
     )
+
+
+def _closest(request: GPURequest, free_by_card: tuple[Free, ...], cards: list[Card]) -> FreeShape:
+    """What is free, and which cards are near each other by the strictest topology that a layout meets."""
+    for topology in ("pair", "numa"):
+        shape = shape_of(free_by_card, nearness(topology, cards))
+        if isinstance(layout_in(request, shape, BINPACK, Steps()), Layout):
+            return shape
+    return shape_of(free_by_card)
 
 
 def _slice(ask: Ask, card: Card) -> Slice:

@@ -48,6 +48,7 @@ PODS: dict[str, Json] = {
     "request-differs-from-limit": admitted(
         container(requests={"bursar.dev/gpu-percent": "20"}, gpu_percent="50")
     ),
+    "unreadable-request": with_annotations(admitted(plain()), {"KubeDevice/DeviceInfo": "2"}),
     "several-dialects": admitted(half("a"), limits_of("b", nvidia_com__gpu="1")),
     "unknown-policy": with_annotations(admitted(half()), {"bursar.dev/policy": "best"}),
     "empty-constraint": with_annotations(admitted(half()), {"bursar.dev/gpu-models": " , "}),

@@ -4,6 +4,7 @@ MiB."""
 from dataclasses import dataclass
 
 WHOLE_MILLI = 1000
+CLOSEST = "closest"  # a topology: the cards of a container are as close to each other as the free ones can be
 MOST_AMOUNT = 2**63 - 1  # of a named resource, as Kubernetes counts
 TILES = "gpu.intel.com/tiles"  # the named resource whose units are numbered
 

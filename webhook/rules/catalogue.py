@@ -92,6 +92,12 @@ REQUEST = (
         "such a pod would use GPUs outside every budget",
     ),
     Rule(
+        "unreadable-request",
+        "a request in annotations or labels that is not of its dialect's form, or has a meaning that Bursar "
+        "does not support",
+        "only a request that is understood as a whole can be placed and charged",
+    ),
+    Rule(
         "request-differs-from-limit",
         "a GPU request that differs from its limit, and a request without a limit",
         "an extended resource cannot be overcommitted, and it would be unclear which of the two is charged",

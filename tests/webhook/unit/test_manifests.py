@@ -140,6 +140,8 @@ def meets(name: str, condition: str) -> bool:
         ("hami.io/vgpu-devices-to-allocate", True),
         ("hami.io/bind-phase", True),
         ("hami.io/gpu-scheduler-policy", False),
+        ("KubeDevice/DeviceInfo", True),
+        ("pod.alpha/DeviceInformation", True),
         ("tencent.com/vcuda-core-limit-soft", False),
         ("local.bursar.dev/run-for", False),
         ("notbursar.dev/x", False),

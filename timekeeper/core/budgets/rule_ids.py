@@ -57,6 +57,7 @@ FIXED = (
     "unknown-annotation",
     "unknown-policy",
     "unknown-topology",
+    "unreadable-request",
     "vgpu-constraint",
     "vgpu-number",
     "vgpu-range",

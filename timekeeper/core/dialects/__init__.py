@@ -7,7 +7,7 @@ sends to the extender, and the annotations that users may not write. Installed p
 
 import re
 
-from timekeeper.core.dialects import gas, genius, gpushare, hami, nano, native, nvidia, tencent
+from timekeeper.core.dialects import gas, genius, gpushare, hami, kubegpu, nano, native, nvidia, tencent
 from timekeeper.core.dialects.amounts import Container, ContainerLimits, NodeFacts, PodFacts
 from timekeeper.core.dialects.dialect import Dialect
 from timekeeper.core.dialects.shipped import shipped
@@ -21,6 +21,7 @@ BUILT_IN: tuple[Dialect, ...] = (
     genius.DIALECT,
     hami.DIALECT,
     gas.DIALECT,
+    *kubegpu.DIALECTS,
 )
 DIALECTS = (*BUILT_IN, *shipped(BUILT_IN))
 

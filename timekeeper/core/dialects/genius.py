@@ -87,7 +87,7 @@ def _is_model(pod: PodFacts, label: str) -> bool:
 
 def _model_violation(pod: PodFacts, label: str) -> Violation:
     return Violation(
-        "malformed-name",
+        "unreadable-request",
         f"metadata.labels[{label}]",
         shown(pod.labels[label]),
         "no model can have this name",

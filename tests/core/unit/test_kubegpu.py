@@ -1,0 +1,343 @@
+"""KubeGPU and KubeDevice: what their annotation requests, which cards nodes have, and what is written."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduler_ext.binding.manifest import written_for
+from scheduler_ext.fit.fit import fit
+from scheduler_ext.fit.refusal import Refusal
+from scheduler_ext.model.node import read_node
+from scheduler_ext.model.pod import read_pod
+from scheduler_ext.snapshot.node_info import NodeInfo, node_info_of
+from tests.webhook.worlds import governed
+from tests.worlds import of_resources, pod
+from timekeeper.core.request.request import parse
+from timekeeper.core.values import Ask, Card, ContainerAsk, GPURequest
+
+Json = dict[str, Any]
+
+DEVICE_INFO = "KubeDevice/DeviceInfo"
+GIB = 2**30
+GROUP = "resource/group"
+GENERATE = "gpu/gpu-generate-topology"
+COUNT = "nvidia.com/gpu"
+
+
+def info(init: Json | None = None, generate: int | None = None, **running: Json) -> Json:
+    """The annotation's value: container -> requests."""
+    whole: Json = {"runningcontainer": {name: {"requests": each} for name, each in running.items()}}
+    if init is not None:
+        whole["initcontainer"] = {"init": {"requests": init}}
+    return whole | ({} if generate is None else {"requests": {GENERATE: generate}})
+
+
+def kube(told: object, *names: str, init: bool = False, annotation: str = DEVICE_INFO) -> Json:
+    """A pod with these containers and this annotation."""
+    text = told if isinstance(told, str) else json.dumps(told)
+    containers = [of_resources({}, name) for name in names or ("main",)]
+    return pod(*containers, init=[of_resources({}, "init")] if init else None, annotations={annotation: text})
+
+
+def cards_in(group: str, *cards: str, memory: int = 0) -> Json:
+    """Requests of these cards in a group, with a least memory in bytes."""
+    found = {f"{GROUP}/{group}gpu/{card}/cards": 1 for card in cards}
+    return found | ({f"{GROUP}/{group}gpu/{card}/memory": memory for card in cards} if memory else {})
+
+
+def request_of(raw: Json) -> GPURequest:
+    parsed = parse(raw)
+    assert parsed.request is not None, parsed.violations
+    return parsed.request
+
+
+PAIRS_IN_FOURS = tuple((at // 4, at // 2) for at in range(8))
+FOUR_AND_PAIRS = ((0, 0), (0, 0), (0, 1), (0, 1), (1, 2), (1, 2), (1, 2), (1, 2))
+
+
+def node(groups: tuple[tuple[int, int], ...], memories: tuple[int, ...] = ()) -> NodeInfo:
+    """A node as its advertiser describes it: for each card the numbers of its groups."""
+    amounts: Json = {COUNT: len(groups)}
+    for at, (upper, lower) in enumerate(groups):
+        card = f"{GROUP}/gpugrp1/{upper}/gpugrp0/{lower}/gpu/GPU-{at}"
+        amounts |= {f"{card}/cards": 1, f"{card}/memory": memories[at] if memories else 16 * GIB}
+    described = json.dumps({"name": "n", "capacity": amounts, "allocatable": amounts})
+    raw = {
+        "metadata": {"name": "n", "annotations": {DEVICE_INFO: described}},
+        "status": {"capacity": {COUNT: str(len(groups))}, "allocatable": {COUNT: str(len(groups))}},
+    }
+    return node_info_of("n", read_node(raw), {})
+
+
+def placed(raw: Json, on: NodeInfo) -> dict[str, list[str]] | str:
+    """Container -> UUIDs of its cards, or the refusal."""
+    found = fit(request_of(raw), on)
+    if isinstance(found, Refusal):
+        return found.sentence
+    return {name: [each.uuid for each in slices] for name, slices in found.containers}
+
+
+def bound(raw: Json, on: NodeInfo) -> Json:
+    """The annotations of the pod's Binding to the node."""
+    read, there = read_pod(raw), on.node_object
+    assert read is not None
+    assert read.request is not None
+    assert there is not None
+    found = fit(read.request, on)
+    assert not isinstance(found, Refusal), found
+    return written_for(read, read.request, found, "n", 7, there.cards, there.family).annotations
+
+
+def shown(text: str) -> dict[str, list[str]]:
+    """Container -> UUIDs that the node side takes from an annotation: what follows `gpu/` in the values of
+    `allocatefrom` that end in `/cards`."""
+    whole = json.loads(text)
+    containers = {**whole.get("initcontainer", {}), **whole.get("runningcontainer", {})}
+    return {
+        name: sorted(
+            value.split("/gpu/")[1].removesuffix("/cards")
+            for value in each["allocatefrom"].values()
+            if value.endswith("/cards")
+        )
+        for name, each in containers.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("told", "devices", "topology", "least_mib"),
+    [
+        (info(main={COUNT: 1}), 1, "", 0),
+        (info(main={COUNT: 3}), 3, "closest", 0),
+        (info(main={COUNT: 3, GENERATE: 1}), 3, "closest", 0),
+        (info(main={COUNT: 3, GENERATE: 0}), 3, "", 0),
+        (info(main={COUNT: 3}, generate=0), 3, "", 0),
+        (info(main=cards_in("", "a", "b", memory=16 * GIB)), 2, "closest", 16384),
+        (info(main=cards_in("", "a", memory=16 * GIB + 1)), 1, "", 16385),
+        (info(main=cards_in("gpugrp0/A/", "a", "b")), 2, "pair", 0),
+        (info(main=cards_in("gpugrp1/A/gpugrp0/0/", "a", "b")), 2, "pair", 0),
+        (info(main=cards_in("gpugrp1/A/", "a", "b", "c")), 3, "numa", 0),
+        (info(main=cards_in("", "a") | {COUNT: 4}), 4, "closest", 0),
+    ],
+)
+def test_its_annotation_requests_whole_cards(told: Json, devices: int, topology: str, least_mib: int) -> None:
+    request = request_of(kube(told))
+
+    assert request.asks == (ContainerAsk("main", False, Ask(devices, 1000, 0)),)
+    assert (request.topology, request.min_memory_mib) == (topology, least_mib)
+
+
+def test_a_limit_beside_the_annotation_counts_where_it_is_more() -> None:
+    raw = kube(info(main={COUNT: 2}), "main", "other")
+    raw["spec"]["containers"][0] = of_resources({COUNT: "3"})
+    raw["spec"]["containers"][1] = of_resources({COUNT: "1"}, "other")
+
+    assert [(each.container, each.ask.devices) for each in request_of(raw).asks] == [
+        ("main", 3),
+        ("other", 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("told", "at"),
+    [
+        ("", ""),
+        ("{", ""),
+        ("[]", ""),
+        ("NaN", ""),
+        ('{"runningcontainer":{"main":{"requests":{"nvidia.com/gpu":NaN}}}}', ""),
+        ("[" * 100_000, ""),
+        ({}, ""),
+        (info(main={COUNT: 0}), ""),
+        (info(main={COUNT: 65}), ".runningcontainer[main].requests"),
+        (info(main={COUNT: -1}), f".runningcontainer[main].requests[{COUNT}]"),
+        (info(main={COUNT: 1.5}), f".runningcontainer[main].requests[{COUNT}]"),
+        (info(main={COUNT: "1"}), f".runningcontainer[main].requests[{COUNT}]"),
+        (info(main={COUNT: 10**30}), f".runningcontainer[main].requests[{COUNT}]"),
+        (info(main={COUNT: 1}, generate=2), f".requests[{GENERATE}]"),
+        (info(other={COUNT: 1}), ".runningcontainer"),
+        (info(main=[1]), ".runningcontainer[main].requests"),  # type: ignore[arg-type]
+        ({"runningcontainer": {"main": 7}}, ".runningcontainer[main]"),
+        ({"runningcontainer": [7]}, ".runningcontainer"),
+        (info(main={f"{GROUP}/gpu/a/cards": 2}), f".runningcontainer[main].requests[{GROUP}/gpu/a/cards]"),
+        (
+            info(main={f"{GROUP}/gpu/a/enumType": 3}),
+            f".runningcontainer[main].requests[{GROUP}/gpu/a/enumType]",
+        ),
+        (info(main=cards_in("", "a", memory=GIB) | cards_in("", "b")), ".runningcontainer[main].requests"),
+        (
+            info(main=cards_in("gpugrp0/A/", "a", "b") | cards_in("gpugrp0/B/", "c", "d")),
+            ".runningcontainer[main].requests",
+        ),
+    ],
+)
+def test_what_cannot_be_read_is_refused_with_its_place_in_the_annotation(told: object, at: str) -> None:
+    (violation,) = parse(kube(told)).violations
+
+    assert (violation.rule, violation.path) == (
+        "unreadable-request",
+        f"metadata.annotations[{DEVICE_INFO}]{at}",
+    )
+
+
+def test_containers_that_need_different_groups_are_refused() -> None:
+    told = info(a=cards_in("gpugrp0/A/", "x", "y"), b=cards_in("gpugrp1/A/", "x", "y"))
+
+    (violation,) = parse(kube(told, "a", "b")).violations
+
+    assert "same grouping" in violation.problem
+
+
+def test_a_node_has_the_cards_that_it_advertises_with_their_groups() -> None:
+    described = node(PAIRS_IN_FOURS).node_object
+
+    assert described is not None
+    assert (described.family, described.fault) == ("kubedevice", "")
+    assert list(described.cards) == [
+        Card(f"GPU-{at}", at, "GPU", 16384, numa=at // 4, links=(f"GPU-{at ^ 1}",)) for at in range(8)
+    ]
+
+
+def test_s13_counts_alone_get_distinct_cards_and_an_init_container_one_of_the_pods_own() -> None:
+    raw = kube(info(init={COUNT: 1}, generate=0, a={COUNT: 2}, b={COUNT: 1}), "a", "b", init=True)
+
+    found = placed(raw, node(tuple((at, at) for at in range(5))))
+
+    assert isinstance(found, dict)
+    assert [len(found[name]) for name in ("a", "b", "init")] == [2, 1, 1]
+    assert len({*found["a"], *found["b"]}) == 3
+    assert {*found["init"]} <= {*found["a"], *found["b"]}
+
+
+def test_s12_with_one_least_memory_the_cards_that_have_it() -> None:
+    """The scenario's memories, in GiB; its other two minima in one pod are refused."""
+    five = node(tuple((at, at) for at in range(5)), tuple(each * GIB for each in (100, 256, 257, 192, 178)))
+    two = kube(info(main=cards_in("", "a", "b", memory=256 * GIB)))
+
+    assert placed(two, five) == {"main": ["GPU-1", "GPU-2"]}
+    assert placed(kube(info(main=cards_in("", "a", memory=257 * GIB))), five) == {"main": ["GPU-2"]}
+    assert placed(kube(info(main=cards_in("", "a", memory=258 * GIB))), five) == (
+        f"no card with {258 * 1024} MiB of memory here"
+    )
+
+
+def test_s15_two_cards_are_of_one_pair_and_four_of_one_socket() -> None:
+    two = placed(kube(info(main=cards_in("gpugrp0/A/", "a", "b"))), node(PAIRS_IN_FOURS))
+    four = placed(kube(info(main=cards_in("gpugrp1/A/", *"abcd"))), node(PAIRS_IN_FOURS))
+
+    assert isinstance(two, dict)
+    assert len({int(uuid[4:]) // 2 for uuid in two["main"]}) == 1
+    assert isinstance(four, dict)
+    assert len({int(uuid[4:]) // 4 for uuid in four["main"]}) == 1
+
+
+def test_s16_three_cards_are_of_one_group_of_four_or_else_of_one_socket() -> None:
+    raw = kube(info(main={COUNT: 3}))
+    of_four, of_pairs = placed(raw, node(FOUR_AND_PAIRS)), placed(raw, node(PAIRS_IN_FOURS))
+    scattered = placed(raw, node(((0, 0), (1, 1), (2, 2))))
+
+    assert isinstance(of_four, dict)
+    assert {int(uuid[4:]) // 4 for uuid in of_four["main"]} == {1}
+    assert isinstance(of_pairs, dict)
+    assert len({int(uuid[4:]) // 4 for uuid in of_pairs["main"]}) == 1
+    assert isinstance(scattered, dict)
+    assert len(scattered["main"]) == 3
+
+
+@pytest.mark.parametrize("groups", [PAIRS_IN_FOURS, FOUR_AND_PAIRS, tuple((at, at) for at in range(8))])
+def test_s16b_groups_have_the_numbers_that_the_node_side_gives_them(
+    groups: tuple[tuple[int, int], ...],
+) -> None:
+    written = json.loads(bound(kube(info(main={COUNT: 8})), node(groups))[DEVICE_INFO])
+
+    assert set(written["runningcontainer"]["main"]["allocatefrom"].values()) == {
+        f"{GROUP}/gpugrp1/{upper}/gpugrp0/{lower}/gpu/GPU-{at}/cards"
+        for at, (upper, lower) in enumerate(groups)
+    }
+
+
+def test_the_binding_writes_what_the_node_side_reads() -> None:
+    raw = kube(info(main=cards_in("gpugrp0/A/", "a", "b", memory=8 * GIB)))
+
+    written = bound(raw, node(PAIRS_IN_FOURS))
+
+    place = f"{GROUP}/gpugrp1/0/gpugrp0/0/gpu"
+    names = [f"{place}/{at}/{what}" for at in (0, 1) for what in ("cards", "memory")]
+    amounts = dict(zip(names, (1, 8 * GIB, 1, 8 * GIB), strict=True))
+    chosen = [f"{place}/GPU-{at}/{what}" for at in (0, 1) for what in ("cards", "memory")]
+    assert written[DEVICE_INFO] == json.dumps(
+        {
+            "nodename": "n",
+            "requests": {GENERATE: 0},
+            "runningcontainer": {
+                "main": {
+                    "requests": {COUNT: 2, **amounts},
+                    "devrequests": amounts,
+                    "allocatefrom": dict(zip(names, chosen, strict=True)),
+                }
+            },
+        },
+        separators=(",", ":"),
+    )
+    assert written["visible-devices.bursar.dev/main"] == "GPU-0,GPU-1"
+
+
+def test_a_plain_pod_of_nvidia_is_written_in_its_form_on_its_nodes() -> None:
+    raw = pod(of_resources({COUNT: "2"}))
+
+    written = bound(raw, node(PAIRS_IN_FOURS))
+
+    assert shown(written[DEVICE_INFO]) == {"main": ["GPU-0", "GPU-1"]}
+
+
+REQUESTS = st.sampled_from(
+    [
+        {COUNT: 1},
+        {COUNT: 2},
+        cards_in("gpugrp0/x/", "a", "b"),
+        cards_in("gpugrp1/x/", "a", "b", "c"),
+        cards_in("", "a", memory=9 * GIB),
+        cards_in("gpugrp1/x/gpugrp0/y/", "a", "b", memory=9 * GIB),
+    ]
+)
+
+
+@given(REQUESTS, st.booleans(), st.sampled_from([None, 0, 1]))
+def test_what_is_written_reads_back_as_the_same_cards_and_the_same_request(
+    requests: Json, twice: bool, generate: int | None
+) -> None:
+    names = ("a", "b") if twice else ("a",)
+    raw = kube(info(generate=generate, **dict.fromkeys(names, requests)), *names)
+    there = node(PAIRS_IN_FOURS)
+
+    written = bound(raw, there)
+    after = {**raw, "metadata": {**raw["metadata"], "annotations": written}}
+
+    devices = json.loads(written["bursar.dev/devices"])["containers"]
+    assert shown(written[DEVICE_INFO]) == {
+        name: sorted(each["uuid"] for each in slices) for name, slices in devices.items()
+    }
+    assert request_of(after) == request_of(raw)
+
+
+def test_the_older_form_has_other_names() -> None:
+    name = "pod.alpha/DeviceInformation"
+    told = {"runningcontainer": {"main": {"requests": {"alpha.kubernetes.io/nvidia-gpu": 2}}}}
+    amounts = {f"alpha/grpresource/gpugrp1/0/gpugrp0/0/gpu/GPU-{at}/cards": 1 for at in range(2)}
+    annotations = {"node.alpha/DeviceInformation": json.dumps({"allocatable": amounts})}
+    there = node_info_of("n", read_node({"metadata": {"name": "n", "annotations": annotations}}), {})
+
+    written = bound(kube(told, annotation=name), there)
+
+    assert shown(written[name]) == {"main": ["GPU-0", "GPU-1"]}
+    assert "KubeDevice/DeviceInfo" not in written
+
+
+def test_a_governed_pod_has_the_resource_for_which_kube_scheduler_calls_the_extender() -> None:
+    after = governed(kube(info(b={COUNT: 1}), "a", "b"))
+
+    a, b, *_ = after["spec"]["containers"]
+    assert b["resources"]["limits"] == {"bursar.dev/gpu-placement": "1"}
+    assert not a.get("resources", {}).get("limits")

@@ -1,0 +1,5 @@
+"""KubeGPU and KubeDevice."""
+
+from timekeeper.core.dialects.kubegpu.dialects import DIALECTS
+
+__all__ = ["DIALECTS"]

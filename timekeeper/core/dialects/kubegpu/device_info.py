@@ -1,0 +1,198 @@
+"""The JSON that KubeGPU and KubeDevice put into annotations: names of cards in two levels of groups.
+
+``resource/group/gpugrp1/<socket>/gpugrp0/<pair>/gpu/<card>/cards`` is one card, and ``.../memory`` its memory
+in bytes. A pod may leave out both groups or the upper one, and chooses the names itself; a node names its
+cards by UUID.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from timekeeper.core.dialects.amounts import MOST_CARDS, Container
+from timekeeper.core.quantity import LARGEST
+from timekeeper.core.values import Card
+from timekeeper.core.violation import Violation, shown
+
+GENERATE = "gpu/gpu-generate-topology"  # 1, or absent: the best groups that there are; 0: none
+MIB = 1024 * 1024
+
+_MOST_CHARACTERS = 64 * 1024
+_NAME = re.compile(r"/(?:gpugrp1/([^/]+)/)?(?:gpugrp0/([^/]+)/)?gpu/([^/]+)/(cards|memory)", re.ASCII)
+
+
+class DeviceInfoError(ValueError):
+    """The annotation cannot be read; `violation` says why."""
+
+    def __init__(self, violation: Violation) -> None:
+        super().__init__(violation.sentence())
+        self.violation = violation
+
+
+@dataclass(frozen=True, slots=True)
+class CardPlace:
+    """A card by the names of its groups, "" where there is none."""
+
+    socket: str
+    pair: str
+    uuid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What one container requests. ``topology``: of its cards among each other, "" for any."""
+
+    cards: int
+    topology: str
+    memory_mib: int  # that each card must have
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInfoNames:
+    """The names of one version: annotations of pod and node, what names of cards begin with, and the resource
+    that counts cards."""
+
+    pod: str
+    node: str
+    prefix: str
+    count: str
+
+    @property
+    def path(self) -> str:
+        return f"metadata.annotations[{self.pod}]"
+
+    def decode(self, text: object) -> Mapping[str, Any]:
+        """Raises DeviceInfoError."""
+        if not isinstance(text, str) or len(text) > _MOST_CHARACTERS:
+            raise self.error("", text, "not a text, or too long", f"at most {_MOST_CHARACTERS} characters")
+        try:
+            found = json.loads(text, parse_constant=_no_number)
+        except (ValueError, RecursionError):
+            raise self.error("", text, "not JSON", "a JSON object") from None
+        return self.objects(found, self.path)
+
+    def objects(self, value: object, path: str) -> Mapping[str, Any]:
+        """A JSON object, empty where it is absent. Raises DeviceInfoError."""
+        if value is None:
+            return {}
+        if not isinstance(value, dict):
+            raise self.error(path.removeprefix(self.path), value, "not a JSON object", "a JSON object")
+        return value
+
+    def generates(self, requests: object, path: str) -> int | None:
+        """0 or 1, None where it is absent. Raises DeviceInfoError."""
+        given = self.objects(requests, path).get(GENERATE)
+        if given is not None and (type(given) is not int or given not in (0, 1)):
+            raise self.error(
+                f"{path.removeprefix(self.path)}[{GENERATE}]", given, "neither 0 nor 1", "0 or 1"
+            )
+        return given
+
+    def is_init(self, container: Container) -> bool:
+        """True for native sidecars too: they stand among the init containers."""
+        return container.path.startswith("spec.initContainers")
+
+    def place(self, name: str, what: str) -> CardPlace | None:
+        """The card of an amount of this kind, None for other names."""
+        found = _NAME.fullmatch(name, len(self.prefix)) if name.startswith(self.prefix) else None
+        if found is None or found[4] != what:
+            return None
+        return CardPlace(found[1] or "", found[2] or "", found[3])
+
+    def container(self, cards: Sequence[tuple[int, int, str]], topology: str, memory: int) -> dict[str, Any]:
+        """What is written of a bound container. ``cards``: socket, pair and UUID of each; ``memory``: bytes
+        that it requested of each, 0 for none."""
+        sockets = list(dict.fromkeys(socket for socket, _, _ in cards))
+        pairs = list(dict.fromkeys(pair for _, pair, _ in cards))
+        requests: dict[str, int] = {self.count: len(cards)}
+        devrequests: dict[str, int] = {}
+        allocatefrom: dict[str, str] = {}
+        for at, (socket, pair, uuid) in enumerate(cards):
+            group = {"pair": "/gpugrp1/0/gpugrp0/0", "numa": f"/gpugrp1/0/gpugrp0/{at}"}.get(topology, "")
+            place = f"{self.prefix}/gpugrp1/{sockets.index(socket)}/gpugrp0/{pairs.index(pair)}/gpu/{at}"
+            card = f"{self.prefix}/gpugrp1/{socket}/gpugrp0/{pair}/gpu/{uuid}"
+            for what, amount in (("cards", 1), ("memory", memory)):
+                if amount:
+                    requests |= {f"{self.prefix}{group}/gpu/{at}/{what}": amount} if group or memory else {}
+                    devrequests[f"{place}/{what}"] = amount
+                    allocatefrom[f"{place}/{what}"] = f"{card}/{what}"
+        parts: dict[str, dict[str, Any]] = {
+            "requests": requests,
+            "devrequests": devrequests,
+            "allocatefrom": allocatefrom,
+        }
+        return {field: dict(sorted(part.items())) for field, part in parts.items()}  # as Go writes maps
+
+    def error(self, at: str, got: object, problem: str, allowed: str) -> DeviceInfoError:
+        """``at``: where in the annotation."""
+        example = f'{self.pod}: {{"runningcontainer":{{"main":{{"requests":{{"{self.count}":2}}}}}}}}'
+        return DeviceInfoError(
+            Violation("unreadable-request", f"{self.path}{at}", shown(got), problem, allowed, example)
+        )
+
+
+def read_wanted(names: DeviceInfoNames, requests: object, path: str, limit: int) -> Wanted:
+    """What a container requests in the annotation and, of cards, by its limit. Raises DeviceInfoError."""
+    at = path.removeprefix(names.path)
+    amounts: dict[str, Any] = dict(names.objects(requests, path))
+    amounts.pop(GENERATE, None)
+    count = amounts.pop(names.count, 0)
+    for name, amount in (*amounts.items(), (names.count, count)):
+        if type(amount) is not int or not 0 <= amount <= LARGEST:
+            raise names.error(f"{at}[{name}]", amount, "not a whole number", "a whole number from 0 on")
+    places: dict[CardPlace, int] = {}
+    for name, amount in amounts.items():
+        card, memory = names.place(name, "cards"), names.place(name, "memory")
+        place = card or memory
+        if place is None or (card is not None and amount != 1):
+            allowed = f"{names.count}, and 1 of {names.prefix}/.../gpu/NAME/cards, and its memory in bytes"
+            raise names.error(f"{at}[{name}]", amount, "this request is not supported", allowed)
+        places[place] = max(places.get(place, 0), amount if memory is not None else 0)
+    cards = max(count, limit, len(places))
+    memories = {-(-amount // MIB) for amount in places.values()} | ({0} if cards > len(places) else set())
+    topology = _topology(places, cards)
+    if topology is None or len(memories) > 1 or cards > MOST_CARDS:
+        problem = "its cards must be in one group, and have the same least memory"
+        allowed = f"at most {MOST_CARDS} cards of one gpugrp0 or gpugrp1, or without groups"
+        raise names.error(at, ", ".join(amounts) or count, problem, allowed)
+    return Wanted(cards, topology, next(iter(memories), 0))
+
+
+def _topology(places: Iterable[CardPlace], cards: int) -> str | None:
+    """How close the named cards must be to each other; None where they are in several groups, or only some of
+    the cards are in one."""
+    groups = {(each.socket, each.pair) for each in places}
+    grouped = {each for each in groups if each != ("", "")}
+    if not grouped:
+        return ""
+    if len(grouped) < len(groups) or len(list(places)) < cards:
+        return None
+    if len(groups) == 1 and next(iter(groups))[1]:
+        return "pair"
+    sockets = {socket for socket, _ in groups}
+    singles = len(groups) in (1, cards)  # of several pairs in one socket, each must have one card
+    return "numa" if len(sockets) == 1 and "" not in sockets and singles else None
+
+
+def groups_of(cards: Sequence[Card]) -> dict[str, tuple[int, int]]:
+    """The numbers of each card's upper and lower group, as the node side gives them: in the order of the
+    cards each that has no group yet opens one, with those that it is connected to."""
+    ordered = sorted(cards, key=lambda card: card.index)
+    pairs: dict[str, int] = {}
+    sockets: dict[str, int] = {}
+    for card in ordered:
+        if card.uuid not in pairs:
+            group = len(set(pairs.values()))
+            near = [each.uuid for each in ordered if each.uuid in (card.links or ())]
+            pairs.update(dict.fromkeys((card.uuid, *(uuid for uuid in near if uuid not in pairs)), group))
+        if card.uuid not in sockets:
+            group = len(set(sockets.values()))
+            same = [each.uuid for each in ordered if card.numa is not None and each.numa == card.numa]
+            sockets.update(dict.fromkeys((card.uuid, *same), group))
+    return {card.uuid: (sockets[card.uuid], pairs[card.uuid]) for card in ordered}
+
+
+def _no_number(text: str) -> float:
+    raise ValueError(f"{text} is no number of JSON")

@@ -1,0 +1,187 @@
+"""KubeGPU and its successor KubeDevice: requests and placements as JSON in one annotation, of pod and node.
+
+A pod requests whole cards, by number or by name in groups of connected cards. The node side reads
+``allocatefrom`` of each container, takes the UUIDs from it and shows the container these cards. Here the
+names that a user chose for cards are replaced at the Binding by numbers that mean the same. Sources:
+KubeDevice's `kubeinterface`, KubeGPU's scheduler plugin and NVIDIA manager (`docs/dialects.md`).
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from timekeeper.core.dialects.amounts import MOST_CARDS, NodeFacts, PodFacts
+from timekeeper.core.dialects.dialect import Dialect, PlacedRequest, nothing_at_admission, nothing_to_read
+from timekeeper.core.dialects.kubegpu.device_info import (
+    GENERATE,
+    MIB,
+    DeviceInfoError,
+    DeviceInfoNames,
+    Wanted,
+    groups_of,
+    read_wanted,
+)
+from timekeeper.core.dialects.percent import MODEL_LABEL, UNKNOWN_MEMORY_MIB
+from timekeeper.core.quantity import integral
+from timekeeper.core.values import CLOSEST, WHOLE_MILLI, Ask, Card, ContainerAsk, GPURequest
+from timekeeper.core.violation import Violation
+
+
+@dataclass(frozen=True, slots=True)
+class _Pod:
+    """What the annotation and the limits of a pod request."""
+
+    wanted: Mapping[str, Wanted]  # by container; those with cards
+    generate: int  # 0: cards may be anywhere; 1: as close to each other as possible
+
+
+def _read(names: DeviceInfoNames, pod: PodFacts) -> tuple[ContainerAsk, ...] | tuple[Violation, ...]:
+    try:
+        found = _pod(names, pod)
+        _common(names, found)
+    except DeviceInfoError as error:
+        return (error.violation,)
+    return tuple(
+        ContainerAsk(each.name, each.init, Ask(found.wanted[each.name].cards, WHOLE_MILLI, 0))
+        for each in pod.containers
+        if each.name in found.wanted
+    )
+
+
+def _constrain(names: DeviceInfoNames, request: GPURequest, pod: PodFacts) -> GPURequest:
+    found = _pod(names, pod)
+    topology, memory_mib = _common(names, found)
+    several = any(each.cards > 1 for each in found.wanted.values())
+    closest = CLOSEST if found.generate and several and not topology else ""
+    return replace(
+        request,
+        topology=request.topology or topology or closest,
+        min_memory_mib=max(request.min_memory_mib, memory_mib),
+    )
+
+
+def _pod(names: DeviceInfoNames, pod: PodFacts) -> _Pod:
+    """Raises DeviceInfoError."""
+    info = names.decode(pod.annotations.get(names.pod))
+    generates = [names.generates(info.get("requests"), f"{names.path}.requests")]
+    wanted: dict[str, Wanted] = {}
+    for field, init in (("initcontainer", True), ("runningcontainer", False)):
+        given = names.objects(info.get(field), f"{names.path}.{field}")
+        containers = {each.name: each for each in pod.containers if names.is_init(each) is init}
+        unknown = next((name for name in given if name not in containers), None)
+        if unknown is not None:
+            problem = "no container of this name"
+            raise names.error(f".{field}", unknown, problem, ", ".join(containers) or "none")
+        for name, container in containers.items():
+            path = f"{names.path}.{field}[{name}].requests"
+            requests = names.objects(given.get(name), f"{names.path}.{field}[{name}]").get("requests")
+            generates.append(names.generates(requests, path))
+            limit = integral(container.limits.get(names.count)) or 0
+            each = read_wanted(names, requests, path, limit)
+            if each.cards:
+                wanted[name] = each
+    total = sum(each.cards for each in wanted.values())
+    if not 1 <= total <= MOST_CARDS:
+        problem = "more cards than any node has" if total else "it requests no GPU"
+        raise names.error("", str(total), problem, f"1 to {MOST_CARDS} cards")
+    return _Pod(wanted, next((each for each in generates if each is not None), 1))
+
+
+def _common(names: DeviceInfoNames, pod: _Pod) -> tuple[str, int]:
+    """Topology and least memory of the cards, which all containers must have in common. Raises
+    DeviceInfoError."""
+    topologies = {each.topology for each in pod.wanted.values() if each.cards > 1}
+    memories = {each.memory_mib for each in pod.wanted.values()}
+    if len(topologies) > 1 or len(memories) > 1:
+        problem = "containers of one pod must request the same grouping and the same memory of cards"
+        raise names.error("", ", ".join(pod.wanted), problem, "one grouping, and one least memory")
+    return next(iter(topologies), ""), next(iter(memories))
+
+
+def _cards(names: DeviceInfoNames, node: NodeFacts) -> tuple[Card, ...]:
+    """The cards that the node side advertises: with links within a group of the lower level, and a NUMA node
+    for each group of the upper level. Raises DeviceInfoError."""
+    described = names.decode(node.annotations.get(names.node))
+    amounts = names.objects(described.get("allocatable"), "")
+    memory = {each.uuid: amounts[name] for name in amounts if (each := names.place(name, "memory"))}
+    there = {each.uuid: each for name in amounts if (each := names.place(name, "cards"))}
+    places = sorted(there.values(), key=lambda each: (_number(each.pair), each.uuid))[:MOST_CARDS]
+    sockets = list(dict.fromkeys(each.socket for each in places))
+    model = node.labels.get(MODEL_LABEL, "GPU")
+    return tuple(
+        Card(
+            each.uuid,
+            index,
+            model,
+            max(0, integral(memory.get(each.uuid)) or 0) // MIB or UNKNOWN_MEMORY_MIB,
+            numa=sockets.index(each.socket),
+            links=tuple(
+                other.uuid
+                for other in places
+                if (other.socket, other.pair) == (each.socket, each.pair) and other is not each
+            ),
+        )
+        for index, each in enumerate(places)
+    )
+
+
+def _number(text: str) -> tuple[int, str]:
+    return (int(text), "") if text.isascii() and text.isdigit() and len(text) < 10 else (10**9, text)
+
+
+def _at_binding(names: DeviceInfoNames, placed: PlacedRequest) -> dict[str, str]:
+    groups = groups_of(placed.cards)
+    init = {each.container for each in placed.request.asks if each.container in placed.init_containers}
+    parts: dict[str, dict[str, Any]] = {"initcontainer": {}, "runningcontainer": {}}
+    for container, slices in placed.placement.containers:
+        cards = [(*groups[each.uuid], each.uuid) for each in slices]
+        written = names.container(cards, placed.request.topology, placed.request.min_memory_mib * MIB)
+        parts["initcontainer" if container in init else "runningcontainer"][container] = written
+    info = {
+        "nodename": placed.node,
+        "requests": {GENERATE: int(placed.request.topology == CLOSEST)},
+        **{field: part for field, part in parts.items() if part},
+    }
+    return {names.pod: json.dumps(info, separators=(",", ":"))}
+
+
+def _dialect(
+    name: str, names: DeviceInfoNames, shared: tuple[str, ...] = (), serves: tuple[str, ...] = ()
+) -> Dialect:
+    return Dialect(
+        name=name,
+        resources=(),
+        examples={},
+        read=nothing_to_read,
+        annotations=(names.pod,),
+        read_pod=partial(_read, names),
+        constrain=partial(_constrain, names),
+        node_annotation=names.node,
+        cards=partial(_cards, names),
+        shared=shared,
+        serves=serves,
+        on_nodes_of=("bursar",),
+        at_admission=nothing_at_admission,
+        at_binding=partial(_at_binding, names),
+    )
+
+
+DIALECTS = (
+    _dialect(
+        "kubedevice",
+        DeviceInfoNames("KubeDevice/DeviceInfo", "KubeDevice/DeviceInfo", "resource/group", "nvidia.com/gpu"),
+        shared=("nvidia.com/gpu",),
+        serves=("nvidia",),
+    ),
+    _dialect(
+        "kubegpu",
+        DeviceInfoNames(
+            "pod.alpha/DeviceInformation",
+            "node.alpha/DeviceInformation",
+            "alpha/grpresource",
+            "alpha.kubernetes.io/nvidia-gpu",
+        ),
+    ),
+)
