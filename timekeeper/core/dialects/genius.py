@@ -52,6 +52,8 @@ def _read(pod: PodFacts) -> tuple[ContainerAsk, ...] | tuple[Violation, ...]:
 
 
 def _constrain(request: GPURequest, pod: PodFacts) -> GPURequest:
+    if not request.asks:
+        return request  # `_read` has said why
     each, total, priority = (_amount(pod, label) for label in (EACH, TOTAL, PRIORITY))
     of_each = each + 1 if isinstance(each, int) else 0
     of_total = -(-total // request.asks[0].ask.devices) if isinstance(total, int) else 0

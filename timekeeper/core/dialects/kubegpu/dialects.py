@@ -50,9 +50,16 @@ def _read(names: DeviceInfoNames, pod: PodFacts) -> tuple[ContainerAsk, ...] | t
     )
 
 
-def _constrain(names: DeviceInfoNames, request: GPURequest, pod: PodFacts) -> GPURequest:
-    found = _pod(names, pod)
-    topology, memory_mib = _common(names, found)
+def _constrain(
+    names: DeviceInfoNames, request: GPURequest, pod: PodFacts
+) -> GPURequest | tuple[Violation, ...]:
+    if not request.asks:
+        return request  # `_read` has said why
+    try:
+        found = _pod(names, pod)
+        topology, memory_mib = _common(names, found)
+    except DeviceInfoError as error:
+        return (error.violation,)
     several = any(each.cards > 1 for each in found.wanted.values())
     closest = CLOSEST if found.generate and several and not topology else ""
     return replace(
