@@ -30,7 +30,7 @@ from timekeeper.core.violation import Violation
 
 
 @dataclass(frozen=True, slots=True)
-class _Pod:
+class _WantedPod:
     """What the annotation and the limits of a pod request."""
 
     wanted: Mapping[str, Wanted]  # by container; those with cards
@@ -69,7 +69,7 @@ def _constrain(
     )
 
 
-def _pod(names: DeviceInfoNames, pod: PodFacts) -> _Pod:
+def _pod(names: DeviceInfoNames, pod: PodFacts) -> _WantedPod:
     """Raises DeviceInfoError."""
     info = names.decode(pod.annotations.get(names.pod))
     generates = [names.generates(info.get("requests"), f"{names.path}.requests")]
@@ -93,10 +93,10 @@ def _pod(names: DeviceInfoNames, pod: PodFacts) -> _Pod:
     if not 1 <= total <= MOST_CARDS:
         problem = "more cards than any node has" if total else "it requests no GPU"
         raise names.error("", str(total), problem, f"1 to {MOST_CARDS} cards")
-    return _Pod(wanted, next((each for each in generates if each is not None), 1))
+    return _WantedPod(wanted, next((each for each in generates if each is not None), 1))
 
 
-def _common(names: DeviceInfoNames, pod: _Pod) -> tuple[str, int]:
+def _common(names: DeviceInfoNames, pod: _WantedPod) -> tuple[str, int]:
     """Topology and least memory of the cards, which all containers must have in common. Raises
     DeviceInfoError."""
     topologies = {each.topology for each in pod.wanted.values() if each.cards > 1}
