@@ -15,6 +15,7 @@ if sys.version_info < (3, 11):  # noqa: UP036  (this check is for users of older
 from sidecar import log
 from sidecar.event_loop import EventLoop
 from sidecar.node import run, settings
+from sidecar.node.devices import UnusableDevicesError
 from sidecar.value import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     log.configure("node-agent", read.log_format)
     try:
         run.until_the_end(read, EventLoop())
+    except UnusableDevicesError as error:
+        log.write(f"bursar-node: {error}")
+        return 2
     except OSError as error:
         log.write(f"bursar-node: --listen {read.host}:{read.port}: {error.strerror or error}")
         return 1

@@ -8,7 +8,7 @@ from sidecar.node.kube.api import ApiUnreachable
 from sidecar.node.state import card_events, health, mps, node_patch
 from sidecar.node.state.api_objects import read_node
 from sidecar.node.state.node_patch import DesiredNode
-from sidecar.node.values import CardFailed, NvmlReading
+from sidecar.node.values import CardFailed, DeviceReading
 from sidecar.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Agent:
         """``boot``: the kernel's ID of this boot."""
         self._ports, self._boot, self._silence_ms = ports, boot, look_every_ms + HUNG_MS
         self._read_at = now_ms  # when NVML was read last
-        self._reading: NvmlReading | None = None  # the last one
+        self._reading: DeviceReading | None = None  # the last one
         self._history: CardHistory | None = None  # None until the node was seen
         self._mps: MpsCards = mps.initial(())
         self._known: dict[str, str] = {}  # faults by card that the previous agent has reported to the pods
@@ -88,7 +88,7 @@ class Agent:
             if self._reading:
                 self._update(self._reading, now_ms)
 
-    def on_reading(self, reading: NvmlReading, now_ms: int) -> None:
+    def on_reading(self, reading: DeviceReading, now_ms: int) -> None:
         """NVML was read."""
         self._read_at, self._reading = now_ms, reading
         self.looks += 1
@@ -104,7 +104,7 @@ class Agent:
     def tick(self, now_ms: int) -> None:
         """Check whether NVML hangs, and post the Events that are due."""
         if now_ms - self._read_at >= self._silence_ms:
-            self._reading = NvmlReading((), (), (), (), (), (), (), "it does not answer")
+            self._reading = DeviceReading((), (), (), (), (), (), (), "it does not answer")
             self._log_error(self._reading.error)
             self._update(self._reading, now_ms)
         self._notify_pods(now_ms)
@@ -121,7 +121,7 @@ class Agent:
         except ApiUnreachable as error:
             self._rest("failed", str(error), now_ms)
 
-    def _update(self, reading: NvmlReading, now_ms: int) -> None:
+    def _update(self, reading: DeviceReading, now_ms: int) -> None:
         if self._history is None:
             return
         held = self._held()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from sidecar.node.state.holders import HoldersRecord
     from sidecar.node.state.plugin_devices import PluginDevices
-    from sidecar.node.values import NodeState, NvmlReading, PodState, ProcessOwner
+    from sidecar.node.values import DeviceReading, NodeState, PodState, ProcessOwner
     from sidecar.reporter import LogEvent
 
 KUBELET_S = 2.0
@@ -65,7 +65,7 @@ class HolderSurvey:
 
     def survey(
         self,
-        reading: NvmlReading,
+        reading: DeviceReading,
         owners: Mapping[int, ProcessOwner | None] | None,
         pods: tuple[PodState, ...] | None,
         cards: frozenset[str],
@@ -156,7 +156,7 @@ class HolderSurvey:
 
     def _detect(
         self,
-        reading: NvmlReading,
+        reading: DeviceReading,
         owners: Mapping[int, ProcessOwner | None],
         pods: tuple[PodState, ...],
         now_ms: int,

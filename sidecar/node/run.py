@@ -18,19 +18,20 @@ from sidecar.heartbeat_client import HeartbeatClient
 from sidecar.log import log
 from sidecar.node import metrics
 from sidecar.node.agent import Agent, AgentPorts
+from sidecar.node.devices import reader_of
 from sidecar.node.kube import api
 from sidecar.node.kube.events import EventPoster
 from sidecar.node.kube.informer import follow
-from sidecar.node.nvml.cards import NvmlReader
 from sidecar.node.state import api_objects, report_spool, reports
 from sidecar.node.usage_tasks import UsageTasks
-from sidecar.node.values import CardFailed, NodeState, NvmlReading
+from sidecar.node.values import CardFailed, DeviceReading, NodeState
 from sidecar.run import UNTRIED, PostDone, boot_ms, fraction
 from sidecar.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
     from typing import Any
 
+    from sidecar.node.devices import DeviceReader
     from sidecar.node.settings import AgentSettings
     from sidecar.node.state.api_objects import NodePods
 
@@ -43,7 +44,7 @@ TICK_MS = 1_000
 class ReadingTaken:
     """NVML was read."""
 
-    reading: NvmlReading
+    reading: DeviceReading
 
 
 @value
@@ -66,7 +67,8 @@ class PodsUnknown:
 
 
 def until_the_end(settings: AgentSettings, loop: EventLoop) -> None:
-    """Run until SIGTERM. Raises OSError if the metrics' port is taken."""
+    """Run until SIGTERM. Raises OSError if the metrics' port is taken, and UnusableDevicesError."""
+    reader = reader_of(settings.devices, boot_ms, settings.ignored_xids)
     server = api.NodeApi(settings.api_url, settings.api_ca, settings.api_token_file)
     events = EventPoster(server, settings.node_name)
     board = metrics.MetricsPage(boot_ms)
@@ -76,16 +78,14 @@ def until_the_end(settings: AgentSettings, loop: EventLoop) -> None:
     reports = _usage_reports(settings, loop)
     tasks = UsageTasks(settings, agent, reports, events, boot)
     log("started", node=settings.node_name, api=settings.api_url, reports=bool(reports))
-    _start(
-        "cards", lambda: watch_cards(NvmlReader(boot_ms, settings.ignored_xids), loop, settings.look_every_ms)
-    )
+    _start("cards", lambda: watch_cards(reader, loop, settings.look_every_ms))
     _start("node", lambda: _follow_node(server, settings.node_name, loop))
     _start("pods", lambda: _follow_pods(server, settings.node_name, loop))
     _start("events", events.run)
     _run_loop(loop, agent, tasks, board)
 
 
-def watch_cards(reader: NvmlReader, loop: EventLoop, every_ms: int) -> None:
+def watch_cards(reader: DeviceReader, loop: EventLoop, every_ms: int) -> None:
     """Forever: read the cards, then wait for a driver event or the next reading."""
     while True:
         loop.put(ReadingTaken(reader.look()))

@@ -38,6 +38,7 @@ FLAGS = (
     ("spool", "/var/run/bursar/spool", "folder for reports that the timekeeper has not acknowledged"),
     ("listen", "0.0.0.0:8446", "address and port for /metrics, /livez and /readyz"),
     ("look-every", "5s", "interval between two readings of the cards, 1s to 10s"),
+    ("devices", "nvml", "reader of the cards: nvml, or the name of an entry point bursar.devices"),
     (
         "ignore-xids",
         "",
@@ -73,6 +74,7 @@ class AgentSettings:
     host: str
     port: int
     look_every_ms: int
+    devices: str  # the reader of the cards
     ignored_xids: frozenset[int]
     proc: str
     cgroups: str
@@ -120,6 +122,7 @@ def _settings(given: Mapping[str, str], environment: Mapping[str, str]) -> Agent
         host,
         port,
         _look_every(given["look-every"]),
+        given["devices"],
         OF_PROGRAMS | _numbers(given["ignore-xids"]),
         given["proc"],
         given["cgroups"],

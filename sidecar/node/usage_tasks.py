@@ -9,7 +9,7 @@ from sidecar.log import log
 from sidecar.node.holder_survey import HolderSurvey, SurveyPaths
 from sidecar.node.host import cgroups
 from sidecar.node.state import exporter, overuse, use
-from sidecar.node.values import NvmlReading
+from sidecar.node.values import DeviceReading
 from sidecar.value import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sidecar.node.values import GPUProcess, NodeState, ProcessOwner
 
 LATE_MS = 2_000  # holders are surveyed without NVML if a reading is this much later than the interval
-SILENCE = NvmlReading((), (), (), (), (), (), (), "it does not answer")
+SILENCE = DeviceReading((), (), (), (), (), (), (), "it does not answer")
 
 
 class UsageTasks:
@@ -49,7 +49,7 @@ class UsageTasks:
         self._logged: set[str] = set()
         self._ended = False
 
-    def on_reading(self, reading: NvmlReading, now_ms: int) -> None:
+    def on_reading(self, reading: DeviceReading, now_ms: int) -> None:
         """NVML was read: survey the holders, measure use and detect overuse."""
         if reading.error:
             self._usage = use.NOTHING
@@ -125,7 +125,7 @@ class UsageTasks:
         )
 
     def _look_for_holders(
-        self, reading: NvmlReading, owners: dict[int, ProcessOwner | None] | None, now_ms: int
+        self, reading: DeviceReading, owners: dict[int, ProcessOwner | None] | None, now_ms: int
     ) -> None:
         self._survey_at = now_ms + self._settings.look_every_ms + LATE_MS
         cards = self._agent.cards

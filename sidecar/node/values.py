@@ -93,7 +93,7 @@ class CardSilent:
 
 
 @value
-class NvmlReading:
+class DeviceReading:
     """One reading of NVML."""
 
     cards: tuple[

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sidecar.node.values import CardLoad, CardSilent, GPUProcess, NodeCard, NodeState, NvmlReading, PodState
+from sidecar.node.values import CardLoad, CardSilent, DeviceReading, GPUProcess, NodeCard, NodeState, PodState
 
 MEMORY_MIB = 81_920
 
@@ -13,13 +13,13 @@ def card(uuid: str = "GPU-a", **fields: Any) -> NodeCard:
     return plain.but(**fields)
 
 
-def look(*cards: NodeCard, **fields: Any) -> NvmlReading:
+def look(*cards: NodeCard, **fields: Any) -> DeviceReading:
     """A look at these cards; with ``silent``, ``divided``, ``at_rest``, ``processes``, ``loads``, ``mps`` or
     ``error`` as keywords."""
     silent: tuple[CardSilent, ...] = fields.get("silent", ())
     processes: tuple[GPUProcess, ...] = fields.get("processes", ())
     loads: tuple[CardLoad, ...] = fields.get("loads", ())
-    return NvmlReading(
+    return DeviceReading(
         cards,
         silent,
         fields.get("divided", ()),

@@ -2,7 +2,7 @@
 load.
 
 One thread uses it: it reads, then waits for a driver event or the next reading. No error of NVML is raised: a
-card that fails is in `NvmlReading.silent`, a failure of NVML as a whole is `NvmlReading.error`. NVML is
+card that fails is in `DeviceReading.silent`, a failure of NVML as a whole is `DeviceReading.error`. NVML is
 opened again for a driver that was restarted or a card that came back: at each reading if it fails as a whole;
 at growing intervals if only some cards are silent, for it must be closed first, and driver events are lost
 until it is open again.
@@ -15,7 +15,7 @@ from functools import partial
 
 from sidecar.node.nvml import card_load
 from sidecar.node.nvml.driver_events import CardHandle, DriverEvents
-from sidecar.node.values import CardSilent, NodeCard, NvmlReading
+from sidecar.node.values import CardSilent, DeviceReading, NodeCard
 from sidecar.nvml import LIBRARY, MIB
 from sidecar.value import TYPE_CHECKING
 
@@ -64,7 +64,7 @@ class NvmlReader:
         self._meter = card_load.LoadMeter()
         self._silent_ones: frozenset[int] = frozenset()  # indices
 
-    def look(self) -> NvmlReading:
+    def look(self) -> DeviceReading:
         """Read NVML."""
         try:
             self._open()
@@ -72,7 +72,7 @@ class NvmlReader:
         except Exception as error:
             # The binding raises more than NVML's errors: a library without a symbol, an undecodable name.
             self._shut()
-            return NvmlReading((), (), (), (), (), (), (), said(error))
+            return DeviceReading((), (), (), (), (), (), (), said(error))
 
     def wait(self, most_ms: int) -> CardFailed | None:
         """Wait up to ``most_ms`` for a driver event that makes cards unhealthy. None if there is none, at
@@ -111,7 +111,7 @@ class NvmlReader:
         except nvml.NVMLError:
             return  # the driver was unloaded, which has closed it already
 
-    def _read(self) -> NvmlReading:
+    def _read(self) -> DeviceReading:
         nvml, silent, divided = self._nvml, list[CardSilent](), list[str]()
         handles: list[CardHandle] = []
         for index in range(nvml.nvmlDeviceGetCount()):
@@ -132,7 +132,7 @@ class NvmlReader:
                 cards = [card for card in cards if card.uuid != each.uuid]
                 silent.append(self._silent(each.index, each.uuid, error))
         self._remember_silent({each.index for each in silent})
-        return NvmlReading(
+        return DeviceReading(
             self._linked(cards),
             tuple(silent),
             tuple(divided),

@@ -7,7 +7,7 @@ index, for two cards with one index make an inventory invalid.
 
 from __future__ import annotations
 
-from sidecar.node.values import CardFailed, CardSilent, NodeCard, NvmlReading
+from sidecar.node.values import CardFailed, CardSilent, DeviceReading, NodeCard
 from sidecar.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def initial(cards: tuple[NodeCard, ...]) -> CardHistory:
 
 
 def after_reading(
-    history: CardHistory, reading: NvmlReading, held: Collection[str] | None, rebooted: bool, now_ms: int
+    history: CardHistory, reading: DeviceReading, held: Collection[str] | None, rebooted: bool, now_ms: int
 ) -> CardHistory:
     """The history after a reading. ``held``: the UUIDs of cards that pods of this node hold, None if unknown.
     ``rebooted``: the node has booted since the inventory was written."""
@@ -106,7 +106,7 @@ def _after_silence(history: CardHistory, reason: str, now_ms: int) -> CardHistor
     )
 
 
-def _calm(broken: DriverFault, reading: NvmlReading, now_ms: int) -> bool:
+def _calm(broken: DriverFault, reading: DeviceReading, now_ms: int) -> bool:
     return broken.uuid in reading.at_rest and now_ms - broken.at_ms >= CALM_MS
 
 
@@ -117,7 +117,7 @@ def _is_back(uuid: str, shown: Collection[str], missed: Mapping[str, int], now_m
     return uuid in shown and (uuid in missed or was_away)
 
 
-def _is_over(card: NodeCard, reading: NvmlReading, held: Collection[str] | None, rebooted: bool) -> bool:
+def _is_over(card: NodeCard, reading: DeviceReading, held: Collection[str] | None, rebooted: bool) -> bool:
     """Whether a card that NVML does not list is removed from the inventory."""
     if held is None or card.uuid in held:
         return False
@@ -132,7 +132,7 @@ def _shown(before: NodeCard, now: NodeCard, all_shown: bool) -> NodeCard:
     return now.but(index=before.index, links=links)
 
 
-def _absent(card: NodeCard, reading: NvmlReading, silent_ms: int) -> NodeCard:
+def _absent(card: NodeCard, reading: DeviceReading, silent_ms: int) -> NodeCard:
     if card.uuid in reading.divided:
         return _ill(card, DIVIDED)
     error = _error_of(card, reading.silent)
@@ -158,7 +158,7 @@ def _with_broken(cards: tuple[NodeCard, ...], broken: tuple[DriverFault, ...]) -
     )
 
 
-def _numbered(cards: list[NodeCard], anew: NvmlReading | None) -> tuple[NodeCard, ...]:
+def _numbered(cards: list[NodeCard], anew: DeviceReading | None) -> tuple[NodeCard, ...]:
     """The cards in the order of unique indices. With ``anew``, the cards of that reading take NVML's indices
     first."""
     fresh: Mapping[str, int] = {card.uuid: card.index for card in anew.cards} if anew else {}

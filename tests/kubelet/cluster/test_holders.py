@@ -14,7 +14,7 @@ from sidecar.node.holder_survey import HolderSurvey, SurveyPaths
 from sidecar.node.host import cgroups
 from sidecar.node.kubelet import podresources
 from sidecar.node.state.plugin_devices import PluginDevices
-from sidecar.node.values import NodeState, NvmlReading, PodState
+from sidecar.node.values import DeviceReading, NodeState, PodState
 from tests.kubelet.worlds import CARDS, NAMESPACE, PODS, World, allocatable, container, gpu_pod
 from tests.node.podresources_server import program
 
@@ -67,7 +67,7 @@ class Agent:
         """The annotation after a look, where the API server tells of these pods."""
         self._now_ms += 60_000
         seen = tuple(_seen(pod["metadata"]) for pod in pods)
-        look = NvmlReading((), (), (), (), (), (), (), "")
+        look = DeviceReading((), (), (), (), (), (), (), "")
         told: dict[str, Any] = json.loads(
             self._parts.survey(look, {}, seen, frozenset(CARDS), self._now_ms) or "null"
         )

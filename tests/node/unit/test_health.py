@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from sidecar.node.state import health
 from sidecar.node.state.health import CALM_MS, PATIENCE_MS
-from sidecar.node.values import CardFailed, CardSilent, NodeCard, NvmlReading
+from sidecar.node.values import CardFailed, CardSilent, DeviceReading, NodeCard
 from tests.node.worlds import card, look, lost
 
 A, B = card("GPU-a", links=("GPU-b",)), card("GPU-b", index=1, links=("GPU-a",))
@@ -15,7 +15,7 @@ NOBODY: frozenset[str] = frozenset()
 
 
 def book(
-    *looks: NvmlReading, held: frozenset[str] | None = NOBODY, step_ms: int = 5_000
+    *looks: DeviceReading, held: frozenset[str] | None = NOBODY, step_ms: int = 5_000
 ) -> health.CardHistory:
     """The book after these looks, one each five seconds."""
     kept = health.initial(())
@@ -221,7 +221,7 @@ steps = st.lists(st.tuples(some_looks, st.booleans(), st.sampled_from([None, NOB
 
 @given(steps, st.frozensets(names))
 def test_whatever_is_seen_no_held_card_is_left_out_and_no_index_is_given_twice(
-    told: list[tuple[NvmlReading, bool, frozenset[str] | None]], holding: frozenset[str]
+    told: list[tuple[DeviceReading, bool, frozenset[str] | None]], holding: frozenset[str]
 ) -> None:
     kept = health.initial(())
     for at, (each, rebooted, unknown) in enumerate(told):

@@ -10,7 +10,7 @@ import pytest
 from sidecar.node.holder_survey import RUNTIME_AGAIN_MS, HolderSurvey, SurveyPaths
 from sidecar.node.host import cgroups
 from sidecar.node.state.overuse import AgentEvent
-from sidecar.node.values import GPUProcess, NodeState, NvmlReading, PodState
+from sidecar.node.values import DeviceReading, GPUProcess, NodeState, PodState
 
 BOOT = "5f1c7f0e-7f86-4b1e-9d57-1d6a3f0a8a11"
 TRAIN, WEB = "5759a1ae-36ca-48a8-b20a-b0b5c8a90fb8", "b4e8e0dc-caf3-4a43-bf50-f84ef5ef7a8f"
@@ -78,7 +78,7 @@ class World:
         """What is told after the next look."""
         self.now_ms += after_ms
         seats = cgroups.owners(self.folder / "proc", [each.pid for each in self.processes])
-        look = NvmlReading((), (), (), (), self.processes, (), (), self.error)
+        look = DeviceReading((), (), (), (), self.processes, (), (), self.error)
         told: dict[str, Any] = json.loads(
             self.agent.survey(look, seats, self.pods, CARDS, self.now_ms) or "null"
         )
@@ -117,7 +117,7 @@ def test_nothing_is_told_before_the_node_was_seen(world: World) -> None:
     places = SurveyPaths("", "", "", (), True, frozenset())
     agent = HolderSurvey(places, BOOT, lambda event, **pairs: None, world.tell)
 
-    assert agent.survey(NvmlReading((), (), (), (), (), (), (), ""), {}, (), CARDS, 0) is None
+    assert agent.survey(DeviceReading((), (), (), (), (), (), (), ""), {}, (), CARDS, 0) is None
     assert "bursar_node_holders_known 0" in agent.page()
 
 

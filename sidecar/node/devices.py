@@ -1,0 +1,91 @@
+"""Where the agent reads cards: NVML, or a reader that an installed package ships.
+
+Such a package has an entry point of the group ``bursar.devices``: a callable that gets a clock (a callable in
+monotonic milliseconds) and returns a `DeviceReader`. KubeGPU's node advertiser loads plugins in this way.
+"""
+
+from __future__ import annotations
+
+from sidecar.node.nvml.cards import NvmlReader
+from sidecar.node.values import DeviceReading
+from sidecar.value import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Protocol
+
+    from sidecar.node.values import CardFailed
+
+    class DeviceReader(Protocol):
+        """Reads the cards of one vendor. One thread uses it."""
+
+        @property
+        def waits(self) -> bool:
+            """Whether `wait` waits for events; otherwise the cards are read at each interval alone."""
+
+        def look(self) -> DeviceReading:
+            """All cards of the node, with their health and use, now."""
+
+        def wait(self, most_ms: int) -> CardFailed | None:
+            """Wait up to ``most_ms`` for an event that makes cards unhealthy. None if there is none."""
+
+
+GROUP = "bursar.devices"
+NVML = "nvml"
+
+
+class UnusableDevicesError(Exception):
+    """The reader cannot be used; the text is a sentence that names it."""
+
+
+class GuardedReader:
+    """A reader whose exceptions become readings with an error, so that they never end the agent."""
+
+    def __init__(self, reader: DeviceReader) -> None:
+        self._reader = reader
+
+    @property
+    def waits(self) -> bool:
+        """As of the reader."""
+        return self._reader.waits
+
+    def look(self) -> DeviceReading:
+        """As of the reader; its exception is the error of the reading."""
+        try:
+            return self._checked(self._reader.look())
+        except Exception as error:
+            return DeviceReading((), (), (), (), (), (), (), f"{type(error).__name__}: {error}")
+
+    def wait(self, most_ms: int) -> CardFailed | None:
+        """As of the reader."""
+        return self._reader.wait(most_ms)
+
+    @staticmethod
+    def _checked(reading: DeviceReading) -> DeviceReading:
+        """Raises ValueError if the inventory would be one that no reader of it trusts."""
+        cards = reading.cards
+        if len({each.uuid for each in cards}) < len(cards) or len({each.index for each in cards}) < len(
+            cards
+        ):
+            raise ValueError("two cards have the same UUID or index")
+        for each in cards:
+            if not each.uuid or each.memory_mib < 1 or each.index < 0:
+                raise ValueError(f"card {each.uuid!r} has no UUID, no memory, or a negative index")
+        return reading
+
+
+def reader_of(name: str, clock: Callable[[], int], ignored_xids: frozenset[int]) -> DeviceReader:
+    """The reader of this name. Raises UnusableDevicesError."""
+    if name == NVML:
+        return NvmlReader(clock, ignored_xids)
+    from importlib.metadata import entry_points  # takes memory that NVML's agents need not spend
+
+    shipped = {each.name: each for each in entry_points(group=GROUP)}
+    if name not in shipped:
+        known = ", ".join(sorted({NVML, *shipped}))
+        raise UnusableDevicesError(f"--devices is {name!r}, but must be one of {known}.")
+    try:
+        return GuardedReader(shipped[name].load()(clock))
+    except Exception as error:
+        fault = f"{type(error).__name__}: {error}"
+        raise UnusableDevicesError(f"--devices {name}: entry point {GROUP} failed: {fault}") from None
