@@ -57,7 +57,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     files = list(dict.fromkeys(_file(item.nodeid) for item in items))
     waiting = [file for file in files if "/cluster/" in file]
     computing = [file for file in files if "/cluster/" not in file]
-    place = {file: at / len(kind) for kind in (waiting, computing) for at, file in enumerate(kind)}
+    place = {file: at / len(computing) for at, file in enumerate(computing)}
+    place |= {file: 0.9 * at / len(waiting) for at, file in enumerate(waiting)}  # short files come last
     for at, part in enumerate(LONGEST):
         place |= {file: at - len(LONGEST) for file in files if part in file}
     items.sort(key=lambda item: place[_file(item.nodeid)])

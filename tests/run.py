@@ -1,8 +1,9 @@
 """``make quick``, ``make test``, ``make check`` and ``make soak``: what must pass.
 
-Several workers (pytest-xdist) run the tests, one more than there are cores, for many tests wait. The control
-plane's build, and a real node's where this machine can have one, takes minutes if nothing is cached: it runs
-beside lint, types and the tests that need none of it.
+Several workers (pytest-xdist) run the tests, one more than there are cores, for many tests wait. `make test`
+runs all tiers in one session, so that tests that compute use the processors while others wait for a control
+plane. The build of the control plane, and of a real node where this machine can have one, takes minutes if
+nothing is cached: it runs beside lint and types.
 """
 
 import argparse
@@ -119,10 +120,9 @@ def test() -> None:
     control_plane = build()
     try:
         check()
-        step("tests that need no control plane", covered(pytest("not cluster and not soak")))
         control_plane.wait()
         os.environ.setdefault("GOGC", "300")  # each of many API servers starts with a fifth less work
-        step("tests on a real control plane", covered(pytest("cluster and not soak")))
+        step("tests", covered(pytest("not soak")))
     finally:
         control_plane.stop()
     step("collect coverage", [f"{BIN}/coverage", "combine", "--quiet", "--rcfile", "setup.cfg"])
