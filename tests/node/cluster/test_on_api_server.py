@@ -364,7 +364,8 @@ def test_an_agent_that_was_killed_sends_what_the_timekeeper_had_not_acknowledged
         "spool": str(tmp_path / "spool"),
     }
     with running(world, tmp_path, "n9", **more) as agent:
-        timekeeper.wait(lambda: timekeeper.arrivals, within_s=40)
+        # With the second report the agent has read the answer to the first, and so the interval.
+        timekeeper.wait(lambda: len(timekeeper.arrivals) > 1, within_s=60)
         timekeeper.stop()
         eventually(lambda: agent.figure("bursar_node_intervals_waiting") >= 4, within_s=40)
         assert agent.process

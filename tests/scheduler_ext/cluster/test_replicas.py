@@ -104,13 +104,17 @@ def replicas(request: pytest.FixtureRequest) -> list[Replica]:
     return found
 
 
+def leader_of(replicas: list[Replica]) -> Replica:
+    """The one that leads, once one does."""
+    return eventually(lambda: next((each for each in replicas if each.leads()), None))
+
+
 def test_leaders_killed_in_a_burst_are_followed_and_no_card_is_overcommitted_or_lost(
     world: World, replicas: list[Replica]
 ) -> None:
     unfinished = 0
     for asked in (40, 80, 120):
-        eventually(lambda: any(each.leads() for each in replicas))
-        leader = next(each for each in replicas if each.leads())
+        leader = leader_of(replicas)
         before = len(world.bound())
         burst = threading.Thread(target=world.pods, args=(40,), kwargs={"percent": 30})
         burst.start()  # beside the kill: a fast machine would have bound all before
@@ -131,7 +135,7 @@ def test_a_leader_stopped_and_continued_does_no_harm_and_binding_goes_on_meanwhi
 ) -> None:
     world.pods(60, percent=30)
     eventually(lambda: len(world.bound()) >= 4)
-    leader = next(each for each in replicas if each.leads())
+    leader = leader_of(replicas)
     (other,) = (each for each in replicas if each is not leader)
 
     leader.signal(signal.SIGSTOP)
