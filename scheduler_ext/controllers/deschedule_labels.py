@@ -59,14 +59,16 @@ class DescheduleLabels:
         left_s = ALL_S
         while not stop.wait(EACH_S):
             left_s -= EACH_S
-            if left_s <= 0 or not self._leads():
+            if left_s <= 0:
                 self._seen, left_s = Map(), ALL_S
-            if self._leads() and self._cache.complete:
-                self.look()
+            self.look()
 
     def look(self) -> None:
-        """Mark the pods of the nodes that have changed since the last look; nodes on which a call failed are
-        looked at again."""
+        """Mark the pods of the nodes that have changed since the last look, if this replica leads; nodes on
+        which a call failed are looked at again."""
+        if not self._leads() or not self._cache.complete:
+            self._seen = Map()
+            return
         snapshot = self._cache.snapshot
         seen, self._seen = self._seen, snapshot.nodes
         if snapshot.nodes is seen:

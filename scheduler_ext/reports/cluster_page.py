@@ -4,7 +4,7 @@ It returns a page of nodes at a time, so no answer grows with the cluster.
 """
 
 from collections.abc import Callable, Iterable
-from typing import Literal, TypedDict
+from typing import Literal, NotRequired, TypedDict
 
 from scheduler_ext.reports.closed_nodes import culprits, why_closed
 from scheduler_ext.reports.headroom import Counting
@@ -13,8 +13,8 @@ from scheduler_ext.reports.totals import Figures, Total, Totals, figures_of
 from scheduler_ext.scoring.fragmentation_model import FragmentationModel
 from scheduler_ext.snapshot.node_info import Allocation, NodeInfo, unreserved, uses_of
 from scheduler_ext.snapshot.snapshot import Snapshot
-from timekeeper.core.request.cards import NO_AMOUNT, CardAmount
-from timekeeper.core.values import Card
+from timekeeper.core.request.cards import NO_AMOUNT, CardAmount, share_of
+from timekeeper.core.values import MOST_AMOUNT, Amounts, Card
 
 
 class PodView(TypedDict):
@@ -27,6 +27,7 @@ class PodView(TypedDict):
     share_milli: int
     memory_mib: int
     held: str
+    resources: NotRequired[dict[str, int]]  # named ones; then the share is the largest part
 
 
 class CardView(TypedDict):
@@ -40,6 +41,8 @@ class CardView(TypedDict):
     cordoned: bool
     used_share_milli: int
     used_memory_mib: int
+    resources: NotRequired[dict[str, int]]  # named resources: what the card has
+    used_resources: NotRequired[dict[str, int]]
     pods: list[PodView]
 
 
@@ -157,9 +160,10 @@ def _figures(figures: Figures, fragmentation_model: FragmentationModel) -> Figur
 def _node(node: NodeInfo, total: Total) -> NodeView:
     uses = uses_of(unreserved(node).allocations)
     on_card: dict[str, list[PodView]] = {}
+    by_uuid = {card.uuid: card for card in node.cards}
     for allocation in node.allocations.values():
         for uuid, use in allocation.uses:
-            on_card.setdefault(uuid, []).append(_pod(allocation, use))
+            on_card.setdefault(uuid, []).append(_pod(allocation, use, by_uuid[uuid]))
     return NodeView(
         name=node.name,
         family=node.node_object.family if node.node_object else "",
@@ -175,27 +179,38 @@ def _node(node: NodeInfo, total: Total) -> NodeView:
     )
 
 
-def _pod(allocation: Allocation, use: CardAmount) -> PodView:
+def _pod(allocation: Allocation, use: CardAmount, card: Card) -> PodView:
     namespace, _, name = allocation.full_name.partition("/")
-    return PodView(
+    view = PodView(
         namespace=namespace,
         name=name,
         uid=allocation.uid,
-        share_milli=use.share_milli,
+        share_milli=share_of(use, card) if use.resources else use.share_milli,
         memory_mib=use.memory_mib,
         held=allocation.state,
     )
+    if use.resources:
+        view["resources"] = _named(use.resources)
+    return view
+
+
+def _named(amounts: Amounts) -> dict[str, int]:
+    """Sums of pods may exceed 64 bits where a card has shrunk."""
+    return {name: min(amount, MOST_AMOUNT) for name, amount in amounts}
 
 
 def _card(card: Card, used: CardAmount, pods: list[PodView]) -> CardView:
-    return CardView(
+    view = CardView(
         uuid=card.uuid,
         index=card.index,
         model=card.model,
         memory_mib=card.memory_mib,
         healthy=card.healthy,
         cordoned=card.cordoned,
-        used_share_milli=used.share_milli,
+        used_share_milli=share_of(used, card) if used.resources else used.share_milli,
         used_memory_mib=used.memory_mib,
         pods=sorted(pods, key=lambda pod: (pod["namespace"], pod["name"])),
     )
+    if card.resources:
+        view["resources"], view["used_resources"] = _named(card.resources), _named(used.resources)
+    return view

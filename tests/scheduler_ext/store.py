@@ -86,7 +86,7 @@ class Store(StoredObjects):
             return 201, {"kind": "Status", "status": "Success"}
 
     def patch(self, namespace: str, name: str, body: Json) -> tuple[int, Json]:
-        """A strategic merge PATCH of a pod's status with conditions."""
+        """A strategic merge PATCH of a pod's status with conditions, and of its labels."""
         with self.changed:
             raw = self.objects["pods"].get(f"{namespace}/{name}")
             if raw is None:
@@ -98,12 +98,16 @@ class Store(StoredObjects):
             if body.get("metadata", {}).get("resourceVersion", there) != there:
                 return status(409, "the object has been modified; apply your changes to the latest")
             raw = copy.deepcopy(raw)
-            if "nominatedNodeName" in body["status"]:
-                raw["status"]["nominatedNodeName"] = body["status"]["nominatedNodeName"]
-            if "message" in body["status"]:
-                raw["status"]["message"] = body["status"]["message"]
+            sent = body.get("status", {})
+            labels = {**raw["metadata"].get("labels", {}), **body.get("metadata", {}).get("labels", {})}
+            if labels:
+                raw["metadata"]["labels"] = {key: text for key, text in labels.items() if text is not None}
+            if "nominatedNodeName" in sent:
+                raw["status"]["nominatedNodeName"] = sent["nominatedNodeName"]
+            if "message" in sent:
+                raw["status"]["message"] = sent["message"]
             conditions = {each["type"]: each for each in raw["status"].get("conditions", [])}
-            for each in body["status"].get("conditions", []):
+            for each in sent.get("conditions", []):
                 merged = {**conditions.get(each["type"], {}), **each}
                 conditions[each["type"]] = {key: value for key, value in merged.items() if value is not None}
             if conditions:

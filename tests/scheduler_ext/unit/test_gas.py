@@ -4,6 +4,8 @@ import random
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from scheduler_ext.binding.manifest import written_for
 from scheduler_ext.controllers.deschedule_labels import wrongly_marked
@@ -11,11 +13,12 @@ from scheduler_ext.fit.card_sets import Steps
 from scheduler_ext.fit.fit import fit, layout_in, score_of, shape_for
 from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.model.node import read_node
+from scheduler_ext.model.pod import read_pod
 from scheduler_ext.scoring.policy import BUILT
 from scheduler_ext.snapshot.snapshot import Snapshot
 from tests.scheduler_ext.worlds import asking, bound, read, rebuilt, request_of
 from tests.worlds import of_resources
-from timekeeper.core.dialects import gas_nodes
+from timekeeper.core.dialects import gas, gas_nodes
 from timekeeper.core.request.cards import encode_placement
 from timekeeper.core.values import Placement
 
@@ -483,3 +486,36 @@ def test_no_pod_is_placed_where_pods_must_leave() -> None:
     node = intel_node(cards=2, labels={f"{TAS}gas-deschedule-pods-card0": "true"})
 
     assert on(ALONE, node=node) == "card1"
+
+
+TEXTS = st.sampled_from(
+    ["", "card0", "card0,card1", "a,b", "0", "-1", "NaN", "1e400", "9" * 30, "Z.1", "0.1", "_"]
+)
+NAMES = ["i915", "xe", "millicores", "tiles", "memory.max", "i915_monitoring", "foo"]
+STEMS = ["gas-disable-", "gas-deschedule-pods-", "gas-tile-disable-", "gas-tile-preferred-", "gas-prefer-gpu"]
+WORDS = ["gpu-numbers", "gpu-numbers2", "cards", "pci-groups", "xe-links", "numa-gpu-map", "product"]
+
+
+@given(
+    st.dictionaries(st.sampled_from(NAMES), TEXTS | st.integers(-2, 4) | st.text(max_size=3)),
+    st.dictionaries(st.sampled_from(sorted(gas.USER_ANNOTATIONS)), TEXTS | st.text(max_size=5)),
+    st.dictionaries(
+        st.sampled_from([INTEL + word for word in WORDS] + [f"{TAS}{stem}card0_gt0" for stem in STEMS]),
+        TEXTS | st.text(max_size=5),
+    ),
+)
+def test_no_pod_and_no_node_of_its_words_is_an_exception(
+    limits: Json, annotations: Json, labels: Json
+) -> None:
+    containers = [
+        of_resources({INTEL + name: amount for name, amount in limits.items()}, "a"),
+        wants("b", i915=2),
+    ]
+    pod = read_pod(asking(*containers, annotations=annotations))
+    node = intel_node(cards=2, labels=labels, tiles=2)
+    snapshot = rebuilt([node], [])
+
+    assert pod is not None
+    assert (pod.request is None) == bool(pod.malformed)
+    if pod.request is not None:
+        assert fit(pod.request, snapshot.node("n")) is not None

@@ -4,16 +4,17 @@ it."""
 import itertools
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler_ext.fit.card_sets import Steps
 from scheduler_ext.fit.search import lay_out
 from scheduler_ext.scoring.policy import BINPACK, SPREAD
-from scheduler_ext.snapshot.free import FreeShape, free_of, has_more
+from scheduler_ext.snapshot.free import FreeShape, Left, free_of, has_more
 from tests.support.profile import examples
 from timekeeper.core.request.cards import CardAmount
-from timekeeper.core.values import Ask, Card, ContainerAsk
+from timekeeper.core.values import Amounts, Ask, Card, ContainerAsk
 
 NAMES = ("cores", "tiles")
 HUGE = 2**63 - 1
@@ -96,3 +97,20 @@ def test_a_resource_that_is_freed_makes_the_card_roomier_though_another_is_scarc
     assert has_more(after, before)
     assert not has_more(before, after)
     assert (before.share_milli, after.share_milli) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("has", "used", "left"),
+    [
+        pytest.param((("a", HUGE),), (("a", HUGE),), (("a", 0, HUGE),), id="all of 64 bits"),
+        pytest.param((("a", 4),), (("a", 2 * HUGE),), (("a", 0, 4),), id="beyond 64 bits, and below zero"),
+        pytest.param((("a", 4),), (("b", 3),), (("a", 4, 4),), id="a resource that the card no longer has"),
+        pytest.param((("a", 4),), (), (("a", 4, 4),), id="nothing"),
+    ],
+)
+def test_books_end_at_zero_and_at_64_bits(has: Amounts, used: Amounts, left: Left) -> None:
+    """S32."""
+    one = CardAmount(0, 0, used)
+
+    assert free_of(Card("c", 0, "", 1000, resources=has), one).resources == left
+    assert (one + CardAmount(0, 0, (("a", 1),))).most(one) == one + CardAmount(0, 0, (("a", 1),))

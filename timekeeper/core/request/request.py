@@ -94,16 +94,21 @@ def canonical(request: GPURequest) -> str:
     It has no version, because it is only for people and reports. Every role reads the request from the pod's
     spec.
     """
-    amounts = {
-        each.container: {
-            "devices": each.ask.devices,
-            "memory_mib": each.ask.memory_mib,
-            "share_milli": each.ask.share_milli,
-            **({"memory_milli": each.ask.memory_milli} if each.ask.memory_milli else {}),
-        }
-        for each in request.asks
-    }
+    amounts = {each.container: _canonical(each.ask) for each in request.asks}
     return json.dumps(amounts, sort_keys=True, separators=(",", ":"))
+
+
+def _canonical(ask: Ask) -> Json:
+    amounts: dict[str, object] = {
+        "devices": ask.devices,
+        "memory_mib": ask.memory_mib,
+        "share_milli": ask.share_milli,
+    }
+    if ask.memory_milli:
+        amounts["memory_milli"] = ask.memory_milli
+    if ask.resources:
+        amounts["resources"] = dict(ask.resources)
+    return amounts
 
 
 _CONSTRAINTS = frozenset(names.USER_ANNOTATIONS)

@@ -1,0 +1,93 @@
+"""Cards with named resources, as people are shown them and as the timekeeper charges them."""
+
+import json
+
+import pytest
+
+from scheduler_ext.binding.manifest import written_for
+from scheduler_ext.fit.fit import fit
+from scheduler_ext.snapshot.node_info import uses_of
+from tests.scheduler_ext.conftest import Running
+from tests.scheduler_ext.unit.test_gas import INTEL, intel_node, wants
+from tests.scheduler_ext.worlds import asking, bound, read, rebuilt, request_of
+from timekeeper.accounts.bindings import decode_request, encode_request
+from timekeeper.accounts.pods import LedgerPod, read_pod
+from timekeeper.accounts.session import open_session
+from timekeeper.api.bodies.bindings import read_bindings
+from timekeeper.api.problem import Problem
+from timekeeper.core.budgets.policy import BudgetSettings
+from timekeeper.core.request.estimates import estimated_rate, requested_amount
+from timekeeper.core.request.inventory import read_cards
+from timekeeper.core.request.request import canonical
+from timekeeper.core.values import Card, Placement
+from timekeeper.core.wire import binding_asks
+
+NODE = intel_node(cards=2, millicores=1000, tiles=2)
+RAW = asking(wants(i915=2, millicores=800, tiles=2))
+NAMED = {f"{INTEL}i915": 1, f"{INTEL}millicores": 400, f"{INTEL}tiles": 1}
+
+
+def test_the_page_of_the_cluster_shows_what_is_used_of_each_resource(running: Running) -> None:
+    answer = fit(request_of(RAW), rebuilt([NODE], []).node("n"))
+    assert isinstance(answer, Placement)
+    devices = written_for(read(RAW), request_of(RAW), answer, "n", 7, family="gas").annotations
+    running.put_node(NODE)
+    running.put_pod(bound(RAW, "n", devices["bursar.dev/devices"]))
+
+    (node,) = running.client.get("/v1/cluster").get_json()["nodes"]
+
+    for card in node["cards"]:
+        assert (card["used_share_milli"], card["used_resources"]) == (500, NAMED)
+        assert card["resources"] == {f"{INTEL}i915": 10, f"{INTEL}millicores": 1000, f"{INTEL}tiles": 2}
+        assert [(each["share_milli"], each["resources"]) for each in card["pods"]] == [(500, NAMED)]
+
+
+@pytest.mark.parametrize(
+    ("unit_costs", "rate"),
+    [((), 1000), (((f"{INTEL}tiles", 2 * 10**11),), 800), (((f"{INTEL}tiles", 0),), 800)],
+)
+def test_extender_and_ledger_agree_on_what_a_pod_takes_and_the_ledger_charges_the_dearest(
+    unit_costs: tuple[tuple[str, int], ...], rate: int
+) -> None:
+    answer = fit(request_of(RAW), rebuilt([NODE], []).node("n"))
+    assert isinstance(answer, Placement)
+    written = written_for(read(RAW), request_of(RAW), answer, "n", 7, family="gas").annotations
+    raw = bound(RAW, "n", written["bursar.dev/devices"])
+    pod, cards = read_pod(raw), read_cards(NODE) or ()
+    assert isinstance(pod, LedgerPod)
+
+    opened = open_session(pod, cards, BudgetSettings(unit_costs=unit_costs, charge_by="memory"), 0)
+
+    assert (opened.doubt, opened.session.rate_milli, opened.session.requested_milli) == ("", rate, 1000)
+    uses = uses_of(rebuilt([NODE], [raw]).node("n").allocations)
+    assert {uuid: dict(use.resources) for uuid, use in uses.items()} == {"card0": NAMED, "card1": NAMED}
+    assert decode_request(encode_request(pod.request)).asks == pod.request.asks
+
+
+def test_a_request_is_estimated_by_cards_that_have_its_resources_alone() -> None:
+    request, cards = request_of(RAW), (*(read_cards(NODE) or ()), Card("GPU-0", 0, "A100", 80_000))
+
+    assert estimated_rate(request, cards, (), "dominant") == 1000
+    assert requested_amount(request, cards).share_milli == 1000
+    assert json.loads(canonical(request))["main"]["resources"] == NAMED
+
+
+def test_a_reported_binding_has_its_resources_and_a_wrong_one_is_refused() -> None:
+    request = request_of(RAW)
+    part = {"uuid": "card0", "index": 0, "share_milli": 0, "memory_mib": 0}
+    devices = json.dumps({"version": 1, "containers": {"main": [part]}})
+    wrongs: list[object] = [[], {"a": -1}, {"a": 2**63}, {"a": 0.5}, {str(at): 1 for at in range(65)}]
+
+    def body(**ask: object) -> bytes:
+        asks = [{**binding_asks(request)[0], **ask}]
+        named = {"uid": "u", "namespace": "a", "pod": "p", "node": "n", "dialect": "gas", "devices": devices}
+        binding = {**named, "age_ms": 0, "grace_ms": 0, "asks": asks}
+        return json.dumps({"version": 1, "bindings": [binding]}).encode()
+
+    (read,) = read_bindings(body(), 0)
+
+    assert read.request.asks == request.asks
+    for wrong in wrongs:
+        with pytest.raises(Problem) as refused:
+            read_bindings(body(resources=wrong), 0)
+        assert refused.value.where == "bindings[0].asks[0].resources"
