@@ -52,6 +52,11 @@ def hami(name: str = "main", **limits: str) -> Json:
     return of_resources({f"nvidia.com/{key}": value for key, value in limits.items()}, name)
 
 
+def volcano(name: str = "main", **limits: str) -> Json:
+    """A container that asks in the volcano dialect: ``number``, ``memory``."""
+    return of_resources({f"volcano.sh/vgpu-{key}": value for key, value in limits.items()}, name)
+
+
 def nvidia(cards: str, name: str = "main") -> Json:
     """A container that asks for whole cards."""
     return limits_of(name, nvidia_com__gpu=cards)
@@ -216,9 +221,22 @@ RANGES: dict[str, tuple[Json, Broken]] = {
         a_pod(hami(gpu="1", gpumem="5"), container("other", gpu_percent="50")),
         _one("several-dialects", "spec.containers"),
     ),
+    "vgpus of volcano": (
+        a_pod(volcano(number="2", memory="3000", cores="0"), plain()),
+        NOTHING,
+    ),
+    "vgpus of volcano in two containers and beyond a card": (
+        a_pod(volcano(number="1", cores="101"), volcano("other", number="1")),
+        _one("vgpu-range", f"{LIMITS}[volcano.sh/vgpu-cores]")
+        | _one("vgpu-one-container", "spec.containers"),
+    ),
+    "a vgpu of volcano in an init container": (
+        a_pod(plain(), init=[volcano("first", number="1")]),
+        _one("vgpu-one-container", "spec.containers"),
+    ),
     "dialects that are not spoken": (
-        a_pod(limits_of("main", volcano_sh__vgpu_number="3", **{"nvidia_com__gpu.shared": "1"})),
-        _one("dialect-not-spoken", f"{LIMITS}[volcano.sh/vgpu-number]", f"{LIMITS}[nvidia.com/gpu.shared]"),
+        a_pod(limits_of("main", volcano_sh__gpu_memory="3", **{"nvidia_com__gpu.shared": "1"})),
+        _one("dialect-not-spoken", f"{LIMITS}[volcano.sh/gpu-memory]", f"{LIMITS}[nvidia.com/gpu.shared]"),
     ),
     "one that is spoken badly beside one that is not": (
         a_pod(limits_of("main", bursar_dev__gpu_percent="150", amd_com__gpu="1")),

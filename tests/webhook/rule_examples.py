@@ -44,7 +44,10 @@ PODS: dict[str, Json] = {
     "vgpu-constraint": with_annotations(
         admitted(limits_of("main", nvidia_com__gpu="1")), {"nvidia.com/vgpu-mode": "mig"}
     ),
-    "dialect-not-spoken": admitted(limits_of("main", volcano_sh__vgpu_number="3")),
+    "vgpu-one-container": admitted(
+        limits_of("a", volcano_sh__vgpu_number="1"), limits_of("b", volcano_sh__vgpu_number="1")
+    ),
+    "dialect-not-spoken": admitted(limits_of("main", volcano_sh__gpu_memory="3")),
     "request-differs-from-limit": admitted(
         container(requests={"bursar.dev/gpu-percent": "20"}, gpu_percent="50")
     ),

@@ -109,7 +109,8 @@ def vgpus() -> str:
     the number, and the greatest amount of each resource."""
     found = ((each.name, each.vgpu) for each in DIALECTS if each.vgpu is not None)
     return _lines(
-        f"{{'name': dyn('{name}'), 'number': dyn('{vgpu.number}'), 'most': dyn({{"
+        f"{{'name': dyn('{name}'), 'number': dyn('{vgpu.number}'), "
+        f"'one': dyn({str(vgpu.one_container).lower()}), 'most': dyn({{"
         + ", ".join(f"'{resource}': {most}" for resource, (_, most) in vgpu.bounds.items())
         + "})}"
         for name, vgpu in found

@@ -73,7 +73,7 @@ REQUEST = (
     ),
     Rule(
         "vgpu-number",
-        "amounts of HAMi such as `nvidia.com/gpumem` without a number of cards (`nvidia.com/gpu`)",
+        "amounts of HAMi or Volcano such as `nvidia.com/gpumem` without a number of cards (`nvidia.com/gpu`)",
         "the kubelet calls the node plugin only for the resource that the node advertises",
     ),
     Rule(
@@ -85,6 +85,11 @@ REQUEST = (
         "vgpu-constraint",
         "`vgpu-mode` other than `hami-core`, and `numa-bind` that is neither true nor false",
         "the pod would run in another way than it says",
+    ),
+    Rule(
+        "vgpu-one-container",
+        "vGPUs of Volcano in two containers of a pod, or in an init container",
+        "Volcano's node plugin finds the pod by its number of devices, so the containers would never start",
     ),
     Rule(
         "dialect-not-spoken",

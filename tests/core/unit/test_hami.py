@@ -14,12 +14,15 @@ from scheduler_ext.model.node import read_node
 from scheduler_ext.model.pod import read_pod
 from scheduler_ext.snapshot.node_info import allocation_of, node_info_of, with_allocation
 from tests.worlds import inventory, of_resources, pod
+from timekeeper.accounts.bindings import decode_request, encode_request
+from timekeeper.api.bodies.bindings import read_bindings
 from timekeeper.core.dialects import BY_NAME
 from timekeeper.core.dialects.dialect import PlacedRequest
 from timekeeper.core.request.cards import UndecodableError
 from timekeeper.core.request.inventory import read_cards
 from timekeeper.core.request.request import parse
 from timekeeper.core.values import Ask, Card, GPURequest, Placement, Slice
+from timekeeper.core.wire import binding_asks
 
 Json = dict[str, Any]
 
@@ -332,3 +335,16 @@ def as_hami_counts(limits: Json, card_mib: int) -> tuple[int, int]:
     exclusive = CORES not in limits and MEMORY not in limits and percentage == 100
     cores = 100 if exclusive else int(limits.get(CORES, 0))
     return (card_mib if cores == 100 else memory), cores
+
+
+def test_shares_of_memory_reach_the_ledger_as_they_are() -> None:
+    request = requested(
+        pod(of_resources({GPU: "2", PERCENTAGE: "50", CORES: "30"}, "a"), of_resources({}, "b"))
+    )
+    entry = {"uid": "u", "namespace": "n", "pod": "p", "node": "n", "age_ms": 0, "grace_ms": 0}
+    entry |= {"dialect": "hami", "asks": binding_asks(request), "devices": '{"version":1,"containers":{}}'}
+
+    (reported,) = read_bindings(json.dumps({"version": 1, "bindings": [entry]}).encode(), 0)
+
+    assert reported.request.asks == request.asks
+    assert decode_request(encode_request(request)).asks == request.asks

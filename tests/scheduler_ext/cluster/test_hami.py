@@ -42,7 +42,7 @@ def plane(control_plane: ControlPlane) -> ControlPlane:
 def extender(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     """The extender with the account of the manifests, and a kube-scheduler that asks it."""
     token = kubectl(plane, "create", "token", ACCOUNT, "-n", "bursar-system", "--duration=1h").strip()
-    flags = f"--kubeconfig={plane.kubeconfig(token, ACCOUNT)}", "--lock-nodes=hami"
+    flags = f"--kubeconfig={plane.kubeconfig(token, ACCOUNT)}", "--lock-nodes=hami,volcano"
     process = Process(tmp_path_factory.mktemp("extender"), *flags)
     process.start()
     plane.start_scheduler(SCHEDULER, profiles=(PROFILE,), extender_url=process.url)
@@ -77,10 +77,10 @@ class HamiWorld(World):
         self.plane.api.call("POST", "/api/v1/nodes", raw)
         eventually(lambda: self.extender.answers(f"/v1/cluster?node={name}"))
 
-    def lock(self, node: str) -> str:
+    def lock(self, node: str, name: str = LOCK) -> str:
         """The node's lock, "" without one."""
         found: Json = self.plane.api.call("GET", f"/api/v1/nodes/{node}")
-        return str(found["metadata"]["annotations"].get(LOCK, ""))
+        return str(found["metadata"]["annotations"].get(name, ""))
 
     def annotate(self, path: str, annotations: Json) -> None:
         """A merge patch of annotations, as node plugins send it."""
@@ -180,6 +180,46 @@ def test_a_lock_is_respected_while_its_pod_waits_for_devices_and_taken_over_when
     eventually(lambda: "node old is locked while its plugin hands out" in hami.extender.said())
     hami.delete("old", grace_s=0)
     eventually(lambda: hami.node_info_of("next"))
+
+
+def test_equal_pods_of_volcano_are_handed_out_one_after_the_other(hami: HamiWorld) -> None:
+    register = "".join(f"GPU-{each},10,16000,NVIDIA-T4,true,hami-core:" for each in "ab")
+    raw = kwok_node("theirs", capacity={f"volcano.sh/vgpu-{each}": "20" for each in ("number", "cores")})
+    raw["metadata"]["annotations"]["volcano.sh/node-vgpu-register"] = register
+    hami.plane.api.call("POST", "/api/v1/nodes", raw)
+    limits = {"volcano.sh/vgpu-number": "1", "volcano.sh/vgpu-memory-percentage": "75"}
+    for name in ("a", "b"):
+        hami.pod(name, limits)
+
+    first, second = volcanos_plugin_serves(hami, "theirs"), volcanos_plugin_serves(hami, "theirs")
+
+    assert {first, second} == {"a", "b"}
+    cards = {name: hami.cards_of(name)[0] for name in ("a", "b")}
+    assert sorted(cards.values()) == ["GPU-a", "GPU-b"]
+    for name, card in cards.items():
+        assert hami.annotations(name)["volcano.sh/vgpu-ids-new"] == f"{card},NVIDIA,12000,0:"
+        assert hami.annotations(name)["volcano.sh/vgpu-node"] == "theirs"
+        assert charged(hami, name) == 750
+
+
+def volcanos_plugin_serves(world: HamiWorld, node: str) -> str:
+    """What Volcano's plugin does when the kubelet asks for the devices of a container; the pod's name. No
+    other pod waits for devices then, and the lock is on."""
+
+    def waiting() -> list[str]:
+        found = [each["metadata"] for each in world.bound()]
+        return [
+            each["name"] for each in found if each["annotations"]["volcano.sh/bind-phase"] == "allocating"
+        ]
+
+    eventually(waiting)
+    (name,) = waiting()
+    assert world.lock(node, "hamivgpu").endswith(f",default,{name}")
+    world.annotate(f"{PODS}/{name}", {"volcano.sh/devices-to-allocate": ""})
+    done = {"volcano.sh/bind-phase": "success", "volcano.sh/vgpu-time": str(2**64 - 1)}
+    world.annotate(f"{PODS}/{name}", done)
+    world.annotate(f"/api/v1/nodes/{node}", {"hamivgpu": None})
+    return name
 
 
 def now() -> str:

@@ -91,7 +91,7 @@ def whole(count: int = 1, name: str = "p") -> Json:
             "node is closed for sharing: more than one GPU plugin serves it",
         ),
         (
-            {"volcano.sh/vgpu-number": "32"},
+            {"amd.com/gpu": "32"},
             percent(50),
             "node is closed for sharing: its GPU plugin is not supported",
         ),

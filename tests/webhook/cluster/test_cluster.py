@@ -287,7 +287,7 @@ def test_pods_that_are_none_of_our_business_do_not_come_to_us(world: World, webh
 
 GPU_PODS = {
     "a limit in a dialect that is not spoken": manifest(
-        "m1", {"name": "c", "image": "x", "resources": {"limits": {"volcano.sh/vgpu-number": "1"}}}
+        "m1", {"name": "c", "image": "x", "resources": {"limits": {"amd.com/gpu": "1"}}}
     ),
     "an init container's": manifest("m2", plain(), initContainers=[half("i")]),
     "cards by hand": manifest("m3", plain(env=ALL)),

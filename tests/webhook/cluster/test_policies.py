@@ -38,6 +38,7 @@ COVERED = frozenset(
         "share-range",
         "share-without-memory",
         "vgpu-number",
+        "vgpu-one-container",
         "vgpu-range",
         "whole-cards-only",
     )
@@ -96,6 +97,12 @@ NAMES = st.sampled_from(
         ),
         *["nvidia.com/gpu", "nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores"] * 2,
         "nvidia.com/priority",
+        *(
+            "volcano.sh/vgpu-number",
+            "volcano.sh/vgpu-memory",
+            "volcano.sh/vgpu-cores",
+            "volcano.sh/gpu-memory",
+        ),
         *("nano-gpu.io/gpu-core", "nano-gpu.io/gpu-memory", "nano-gpu/gpu-percent", "nano-gpu/qgpu-core"),
         *("nano-gpu/qgpu-memory", "elasticgpu.io/gpu-core", "elasticgpu.io/gpu-memory"),
     ]

@@ -93,7 +93,7 @@ def test_a_pod_that_has_ended_is_no_finding(phase: str) -> None:
 
 def test_a_pod_that_holds_gpus_of_any_dialect_ungoverned_is_found() -> None:
     assert words(running(admitted(half()))) == [("ungoverned", [])]
-    assert words(running(admitted(limits_of("main", volcano_sh__vgpu_number="3")))) == [
+    assert words(running(admitted(limits_of("main", amd_com__gpu="3")))) == [
         ("would-be-refused", ["dialect-not-spoken"]),
         ("ungoverned", []),
     ]

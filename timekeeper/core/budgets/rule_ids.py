@@ -60,6 +60,7 @@ FIXED = (
     "unreadable-request",
     "vgpu-constraint",
     "vgpu-number",
+    "vgpu-one-container",
     "vgpu-range",
     "whole-cards-only",
 )

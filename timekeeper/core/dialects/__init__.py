@@ -7,7 +7,18 @@ sends to the extender, and the annotations that users may not write. Installed p
 
 import re
 
-from timekeeper.core.dialects import gas, genius, gpushare, hami, kubegpu, nano, native, nvidia, tencent
+from timekeeper.core.dialects import (
+    gas,
+    genius,
+    gpushare,
+    hami,
+    kubegpu,
+    nano,
+    native,
+    nvidia,
+    tencent,
+    volcano,
+)
 from timekeeper.core.dialects.amounts import Container, ContainerLimits, NodeFacts, PodFacts
 from timekeeper.core.dialects.dialect import Dialect
 from timekeeper.core.dialects.shipped import shipped
@@ -22,6 +33,7 @@ BUILT_IN: tuple[Dialect, ...] = (
     hami.DIALECT,
     gas.DIALECT,
     *kubegpu.DIALECTS,
+    volcano.DIALECT,
 )
 DIALECTS = (*BUILT_IN, *shipped(BUILT_IN))
 

@@ -68,7 +68,7 @@ class Dialect:
     # the annotation by which the node plugin describes a node; a node that has it is of this dialect
     node_annotation: str = ""
     # resources of another dialect: beside one of `resources`, and on a node with `node_annotation`, they
-    # belong to this dialect. A node that advertises none of them is not of this dialect.
+    # belong to this dialect
     shared: tuple[str, ...] = ()
     # the annotation of the node that names the pod whose devices the node plugin hands out
     node_lock: str = ""
@@ -88,6 +88,12 @@ class Dialect:
     def first_name(self) -> str:
         """The resource, annotation or label by which users know it."""
         return (*self.resources, *self.annotations, *self.labels)[0]
+
+    @property
+    def advertised(self) -> tuple[str, ...]:
+        """What a node with `node_annotation` must advertise one of, if anything, to be of this dialect."""
+        own = (name for name in self.resources if name not in self.ignored_by_scheduler)
+        return self.shared or tuple(own)
 
     @property
     def shown_by_plugin(self) -> bool:

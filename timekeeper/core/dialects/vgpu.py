@@ -29,10 +29,16 @@ class VgpuResources:
     percentage: str
     cores: str
     priority: str = ""
+    one_container: bool = False  # the node plugin serves one container of a pod, and no init container
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All of them."""
+        return (self.number, *self.amounts)
 
     @property
     def amounts(self) -> tuple[str, ...]:
-        """All but the number, which alone never reaches a node plugin."""
+        """All but the number."""
         return tuple(filter(None, (self.memory, self.percentage, self.cores, self.priority)))
 
     @property

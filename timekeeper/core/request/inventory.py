@@ -32,7 +32,7 @@ def dialects_of(node: NodeFacts) -> tuple[Dialect, ...]:
     marked = {
         name
         for name, each in described.items()
-        if not each.shared or not node.capacity.keys().isdisjoint(each.shared)
+        if not each.advertised or not node.capacity.keys().isdisjoint(each.advertised)
     }
     taken = {resource for name in marked for resource in described[name].shared}
     left = node.capacity.keys() - taken

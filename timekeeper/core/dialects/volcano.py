@@ -1,0 +1,112 @@
+"""Volcano's vGPU on NVIDIA's cards: ``volcano.sh/vgpu-number`` with ``vgpu-memory``,
+``vgpu-memory-percentage`` and ``vgpu-cores``.
+
+Its node plugin takes the pod of its node that was placed earliest among those with as many devices as the
+kubelet asks for. So a pod has one container with devices, and no second pod is bound before the first has its
+own. Sources: volcano, volcano-vgpu-device-plugin (`docs/dialects.md`).
+"""
+
+from timekeeper.core.dialects.amounts import NodeFacts, PodFacts
+from timekeeper.core.dialects.dialect import Dialect, PlacedRequest, nothing_at_admission
+from timekeeper.core.dialects.vgpu import (
+    RegisteredCard,
+    VgpuAnnotations,
+    VgpuResources,
+    devices_text,
+    natural,
+    registered,
+)
+from timekeeper.core.json_values import mapping
+from timekeeper.core.values import Card, GPURequest
+from timekeeper.core.violation import Violation, first_of
+
+REGISTER = "volcano.sh/node-vgpu-register"
+PHASE, TO_ALLOCATE, TIME = "volcano.sh/bind-phase", "volcano.sh/devices-to-allocate", "volcano.sh/vgpu-time"
+
+RESOURCES = VgpuResources(
+    "volcano.sh/vgpu-number",
+    "volcano.sh/vgpu-memory",
+    "volcano.sh/vgpu-memory-percentage",
+    "volcano.sh/vgpu-cores",
+    one_container=True,
+)
+ANNOTATIONS = VgpuAnnotations(
+    models="nvidia.com/use-gputype",
+    exclude_models="nvidia.com/nouse-gputype",
+    uuids="volcano.sh/vgpu-use-gpuuuid",
+    exclude_uuids="volcano.sh/vgpu-nouse-gpuuuid",
+    mode="volcano.sh/vgpu-mode",
+)
+
+
+def _constrain(request: GPURequest, pod: PodFacts) -> GPURequest | tuple[Violation, ...]:
+    answer = ANNOTATIONS.constrain(request, pod)
+    asking = [
+        each.path
+        for each in pod.containers
+        if any(name in mapping(mapping(each.raw.get("resources")).get("limits")) for name in RESOURCES.names)
+    ]
+    if len(asking) == 1 and asking[0].startswith("spec.containers"):
+        return answer
+    problem = Violation(
+        "vgpu-one-container",
+        "spec.containers",
+        first_of(asking, 20),
+        "the node plugin of Volcano serves one container of a pod, and no init container",
+        f"{RESOURCES.number} in one container of spec.containers",
+        f'{RESOURCES.number}: "1" in the container that computes',
+    )
+    return (problem,) if isinstance(answer, GPURequest) else (*answer, problem)
+
+
+def _cards(node: NodeFacts) -> tuple[Card, ...]:
+    parts = [each.split(",") for each in node.annotations.get(REGISTER, "").split(":") if each]
+    return registered(_from_fields(place, each) for place, each in enumerate(parts))
+
+
+def _from_fields(place: int, fields: list[str]) -> RegisteredCard:
+    if len(fields) != 6:
+        raise ValueError(f"a card of {len(fields)} fields")
+    uuid, _, memory, model, health, mode = fields
+    healthy = health in ("1", "t", "T", "true", "TRUE", "True") and mode in ("", "hami-core")
+    return RegisteredCard(uuid, place, model, natural(memory), healthy)
+
+
+def _at_binding(placed: PlacedRequest) -> dict[str, str]:
+    devices = ";".join(devices_text(placed.placement, placed.containers))
+    seconds = str(placed.now_ns // 1_000_000_000)
+    return {
+        "volcano.sh/vgpu-node": placed.node,
+        TIME: seconds,
+        "volcano.sh/vgpu-ids-new": devices,
+        TO_ALLOCATE: devices,
+        PHASE: "allocating",
+        "volcano.sh/bind-time": seconds,
+    }
+
+
+DIALECT = Dialect(
+    name="volcano",
+    resources=RESOURCES.names,
+    examples=RESOURCES.examples,
+    read=RESOURCES.read,
+    at_admission=nothing_at_admission,
+    at_binding=_at_binding,
+    owned=(
+        "volcano.sh/bind-",
+        "volcano.sh/devices-",
+        "volcano.sh/vgpu-ids-",
+        "volcano.sh/vgpu-node",
+        TIME,
+    ),
+    plugin_erases=(PHASE, TO_ALLOCATE, TIME),
+    plugin_shows=True,
+    plugin_limits=True,
+    cards=_cards,
+    node_annotation=REGISTER,
+    node_lock="hamivgpu",
+    replaces=("volcano",),
+    ignored_by_scheduler=RESOURCES.amounts,
+    constrain=_constrain,
+    vgpu=RESOURCES,
+)
