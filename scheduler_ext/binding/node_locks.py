@@ -26,7 +26,7 @@ MOST_TRIES = 20
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 
-class Call(Protocol):
+class TimedCall(Protocol):
     """A call of the API server that ends at ``until``, in monotonic seconds."""
 
     def __call__(
@@ -37,7 +37,7 @@ class Call(Protocol):
 class NodeLocks:
     """``now``: the time, as an aware datetime."""
 
-    def __init__(self, call: Call, cache: ClusterCache, now: Callable[[], datetime.datetime]) -> None:
+    def __init__(self, call: TimedCall, cache: ClusterCache, now: Callable[[], datetime.datetime]) -> None:
         self._call, self._cache, self._now = call, cache, now
 
     def take(self, node: Node | None, args: BindingArgs, until: float) -> str:
