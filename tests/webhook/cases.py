@@ -204,7 +204,12 @@ RANGES: dict[str, tuple[Json, Broken]] = {
         a_pod(hami(gpu="2", gpumem="3000", gpucores="0", priority="0"), nvidia("1", "whole")),
         NOTHING,
     ),
-    "amounts of hami without a number": (a_pod(hami(gpucores="30")), _one("vgpu-number", GPU)),
+    "compute of hami without a number": (a_pod(hami(gpucores="30")), NOTHING),
+    "a priority of hami alone": (a_pod(hami(priority="0")), _one("vgpu-number", GPU)),
+    "memory of volcano without a number": (
+        a_pod(volcano(memory="30")),
+        _one("vgpu-number", f"{LIMITS}[volcano.sh/vgpu-number]"),
+    ),
     "amounts of hami beyond a card": (
         a_pod(hami(**{"gpu": "65", "gpumem-percentage": "101", "gpucores": "101", "priority": "2"})),
         _one(

@@ -39,7 +39,7 @@ PODS: dict[str, Json] = {
     "memory-with-whole-cards": admitted(container(gpu_percent="100", gpu_memory="8k")),
     "whole-cards-only": admitted(limits_of("main", nvidia_com__gpu="500m")),
     "share-without-memory": admitted(limits_of("main", tencent_com__vcuda_core="50")),
-    "vgpu-number": admitted(limits_of("main", nvidia_com__gpumem="3000")),
+    "vgpu-number": admitted(limits_of("main", volcano_sh__vgpu_memory="3000")),
     "vgpu-range": admitted(limits_of("main", nvidia_com__gpu="1", nvidia_com__gpucores="150")),
     "vgpu-constraint": with_annotations(
         admitted(limits_of("main", nvidia_com__gpu="1")), {"nvidia.com/vgpu-mode": "mig"}

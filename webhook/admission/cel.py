@@ -7,6 +7,7 @@ from textwrap import indent
 
 from timekeeper.core import names
 from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE, PREFIXES
+from timekeeper.core.dialects.vgpu import VgpuResources
 from webhook.mutation.visible_devices import VISIBLE_DEVICES
 from webhook.rules.denylist import DEVICE_ANNOTATIONS
 from webhook.rules.forged import LABEL_MARKS, MARKS, OURS, OWNED, OWNED_LABELS, STEM_ENDS
@@ -107,13 +108,16 @@ def served() -> str:
 def vgpus() -> str:
     """The dialects of a number of cards and amounts of each, for the policy `bursar-ranges`: the resource of
     the number, and the greatest amount of each resource."""
-    found = ((each.name, each.vgpu) for each in DIALECTS if each.vgpu is not None)
-    return _lines(
-        f"{{'name': dyn('{name}'), 'number': dyn('{vgpu.number}'), "
-        f"'one': dyn({str(vgpu.one_container).lower()}), 'most': dyn({{"
-        + ", ".join(f"'{resource}': {most}" for resource, (_, most) in vgpu.bounds.items())
-        + "})}"
-        for name, vgpu in found
+    return _lines(_vgpu(each.name, each.vgpu) for each in DIALECTS if each.vgpu is not None)
+
+
+def _vgpu(name: str, vgpu: VgpuResources) -> str:
+    most = ", ".join(f"'{resource}': {most}" for resource, (_, most) in vgpu.bounds.items())
+    instead = _list(f"'{resource}'" for resource in vgpu.instead)
+    one = str(vgpu.one_container).lower()
+    return (
+        f"{{'name': dyn('{name}'), 'number': dyn('{vgpu.number}'), 'instead': dyn({instead}), "
+        f"'one': dyn({one}), 'most': dyn({{{most}}})}}"
     )
 
 

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from timekeeper.core import names
 from timekeeper.core.dialects import BY_NAME
-from timekeeper.core.json_values import Json
+from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.request.request import canonical
 from timekeeper.core.values import ContainerAsk, GPURequest
 from timekeeper.core.wire import StandingWord
@@ -116,18 +116,30 @@ def _placement(spec: Json, request: GPURequest) -> list[Operation]:
     for field in ("initContainers", "containers"):
         for index, container in enumerate(sequence_of(spec.get(field))):
             if container["name"] == request.asks[0].container:
-                return _resource(container, f"/spec/{field}/{index}")
+                return _resource(container, f"/spec/{field}/{index}", PLACEMENT)
     return []
 
 
-def _resource(container: Json, path: str) -> list[Operation]:
+def _number(container: Json, path: str, request: GPURequest) -> list[Operation]:
+    """One card for a container that requests memory or compute without a number of cards, where its dialect
+    means that. Without the number the kubelet would not call the node plugin."""
+    vgpu = BY_NAME[request.dialect].vgpu
+    if vgpu is None or not vgpu.one_by_default:
+        return []
+    limits = mapping(mapping(container.get("resources")).get("limits"))
+    if vgpu.number in limits or not any(name in limits for name in vgpu.instead):
+        return []
+    return _resource(container, path, {vgpu.number: "1"})
+
+
+def _resource(container: Json, path: str, amounts: Mapping[str, str]) -> list[Operation]:
     resources = container.get("resources")
     if not resources:
-        return [add(f"{path}/resources", {"limits": dict(PLACEMENT), "requests": dict(PLACEMENT)})]
+        return [add(f"{path}/resources", {"limits": dict(amounts), "requests": dict(amounts)})]
     return [
         operation
         for member in ("limits", "requests")
-        for operation in merged(resources, f"{path}/resources", member, PLACEMENT)
+        for operation in merged(resources, f"{path}/resources", member, amounts)
     ]
 
 
@@ -136,8 +148,12 @@ def _containers(spec: Json, request: GPURequest, pipes: str) -> list[Operation]:
         operation
         for field in ("initContainers", "containers")
         for index, container in enumerate(sequence_of(spec.get(field)))
-        for operation in _variables(container, f"/spec/{field}/{index}", request, pipes)
+        for operation in _container(container, f"/spec/{field}/{index}", request, pipes)
     ]
+
+
+def _container(container: Json, path: str, request: GPURequest, pipes: str) -> list[Operation]:
+    return [*_number(container, path, request), *_variables(container, path, request, pipes)]
 
 
 def _variables(container: Json, path: str, request: GPURequest, pipes: str) -> list[Operation]:

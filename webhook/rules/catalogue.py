@@ -73,7 +73,7 @@ REQUEST = (
     ),
     Rule(
         "vgpu-number",
-        "amounts of HAMi or Volcano such as `nvidia.com/gpumem` without a number of cards (`nvidia.com/gpu`)",
+        "`volcano.sh/vgpu-memory` and others without `vgpu-number`, and `nvidia.com/priority` alone",
         "the kubelet calls the node plugin only for the resource that the node advertises",
     ),
     Rule(

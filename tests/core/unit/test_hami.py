@@ -44,6 +44,8 @@ def requested(raw: Json) -> GPURequest:
     [
         ({GPU: "2"}, "nvidia", Ask(2, 1000, 0)),
         ({GPU: "1", MEMORY: "3000"}, "hami", Ask(1, 0, 3000)),
+        # without a number it is of one card
+        ({MEMORY: "3000"}, "hami", Ask(1, 0, 3000)),
         ({GPU: "2", MEMORY: "3000", CORES: "30"}, "hami", Ask(2, 300, 3000)),
         ({GPU: "1", PERCENTAGE: "50"}, "hami", Ask(1, 0, 0, memory_milli=500)),
         ({GPU: "1", PERCENTAGE: "50", CORES: "30"}, "hami", Ask(1, 300, 0, memory_milli=500)),
@@ -73,7 +75,6 @@ def test_whole_cards_beside_its_own_words_belong_to_it() -> None:
 @pytest.mark.parametrize(
     ("limits", "rule", "field"),
     [
-        ({MEMORY: "3000"}, "vgpu-number", GPU),
         ({PRIORITY: "0"}, "vgpu-number", GPU),
         ({GPU: "65", MEMORY: "3000"}, "vgpu-range", GPU),
         ({GPU: "1", PERCENTAGE: "101"}, "vgpu-range", PERCENTAGE),

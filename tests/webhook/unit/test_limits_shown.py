@@ -1,4 +1,4 @@
-"""HAMi's priority, which reaches a container by a variable alone."""
+"""What HAMi's webhook wrote into a pod: the priority as a variable, and one card where there is no number."""
 
 import pytest
 
@@ -45,3 +45,16 @@ def test_no_user_writes_another_one(amounts: dict[str, str]) -> None:
     raw = admitted(asking("main", [{"name": VARIABLE, "value": "0"}], **amounts))
 
     assert [each.rule for each in violations_of(raw, POLICY)] == ["isolation-variable"]
+
+
+@pytest.mark.parametrize("amounts", [{"gpumem": "5"}, {"gpucores": "30", "priority": "1"}])
+def test_a_container_without_a_number_of_cards_gets_one(amounts: dict[str, str]) -> None:
+    raw = admitted(asking("main", **amounts), asking("two", gpu="2", gpumem="5"), asking("none"))
+
+    after = governed(raw)
+
+    limits = [each["resources"]["limits"].get("nvidia.com/gpu") for each in after["spec"]["containers"][:3]]
+    assert limits == ["1", "2", None]
+    assert after["spec"]["containers"][0]["resources"]["requests"] == {"nvidia.com/gpu": "1"}
+    assert operations(after) == []
+    assert list(violations_of(after, POLICY)) == []

@@ -34,6 +34,7 @@ RESOURCES = VgpuResources(
     "nvidia.com/gpumem-percentage",
     "nvidia.com/gpucores",
     "nvidia.com/priority",
+    one_by_default=True,
 )
 
 _MODES = ("", "hami-core")  # of a card that is divided by HAMi-core

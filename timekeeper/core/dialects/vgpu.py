@@ -29,6 +29,7 @@ class VgpuResources:
     percentage: str
     cores: str
     priority: str = ""
+    one_by_default: bool = False  # memory or compute without a number is of one card
     one_container: bool = False  # the node plugin serves one container of a pod, and no init container
 
     @property
@@ -40,6 +41,11 @@ class VgpuResources:
     def amounts(self) -> tuple[str, ...]:
         """All but the number."""
         return tuple(filter(None, (self.memory, self.percentage, self.cores, self.priority)))
+
+    @property
+    def instead(self) -> tuple[str, ...]:
+        """Those that stand for one card where there is no number."""
+        return (self.memory, self.percentage, self.cores) if self.one_by_default else ()
 
     @property
     def zeros(self) -> tuple[str, ...]:
@@ -73,12 +79,13 @@ class VgpuResources:
         broken = tuple(each for each in found.values() if isinstance(each, Violation))
         if broken:
             return broken
-        if found[self.number] is None:
+        if found[self.number] is None and not any(name in limits.amounts for name in self.instead):
             return (self._missing(limits),)
         return self._ask({name: each for name, each in found.items() if isinstance(each, int)})
 
     def _ask(self, amounts: Mapping[str, int]) -> Ask:
-        devices, memory, cores = amounts[self.number], amounts.get(self.memory, 0), amounts.get(self.cores)
+        devices = amounts.get(self.number, 1)
+        memory, cores = amounts.get(self.memory, 0), amounts.get(self.cores)
         percentage = 0 if memory else amounts.get(self.percentage, 100)
         if cores == 100 or (cores is None and percentage == 100):
             return Ask(devices, WHOLE_MILLI, 0)
