@@ -49,7 +49,7 @@ def test_no_user_writes_another_one(amounts: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("amounts", [{"gpumem": "5"}, {"gpucores": "30", "priority": "1"}])
 def test_a_container_without_a_number_of_cards_gets_one(amounts: dict[str, str]) -> None:
-    raw = admitted(asking("main", **amounts), asking("two", gpu="2", gpumem="5"), asking("none"))
+    raw = admitted(asking("main", None, **amounts), asking("two", gpu="2", gpumem="5"), asking("none"))
 
     after = governed(raw)
 
