@@ -86,11 +86,12 @@ def _straight(task: Task, policy: Policy, steps: Steps) -> dict[int, Chosen] | N
 def _fitting(unit: Unit, task: Task, free_by_card: Sequence[Free], policy: Policy) -> list[int]:
     """Positions of the cards that fit the unit, best first; ties by position."""
     found = []
+    named = bool(unit.asks[0].resources)
     for at, free in enumerate(free_by_card):
         after = takes_all(unit.asks, free)
         if after is not None and (unit.cards is None or at in unit.cards):
             order = policy.order(free, after, at)
-            found.append(((not free.preferred, *order) if free.resources else order, at))
+            found.append(((not free.preferred, *order) if named else order, at))
     if unit.devices > 1 and task.shape.near:
         return near_first(found, task.shape.near)
     return [at for _, at in sorted(found)]

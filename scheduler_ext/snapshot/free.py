@@ -2,30 +2,39 @@
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from operator import itemgetter
+from typing import NamedTuple, Self
 
 from timekeeper.core.request.cards import CardAmount, need
 from timekeeper.core.values import TILES, WHOLE_MILLI, Ask, Card
 
 Left = tuple[tuple[str, int, int], ...]  # name of each named resource, what is left of it, and the whole
-
-
 TileLinks = tuple[tuple[int, int, int, int], ...]  # position of a card and its tile, likewise of the other
 
 
-class Free(NamedTuple):
-    """Free compute in thousandths, free memory in MiB, and the card's whole memory.
-
-    Of a card with named resources these two follow from the resource of which the smallest part is left, so
-    that every policy can compare it. Cards with equal values are interchangeable for every request that may
-    use both.
-    """
-
+class _Free(NamedTuple):
     share_milli: int
     memory_mib: int
     card_mib: int
-    resources: Left = ()
-    preferred: bool = False  # the card is to be used before others
+
+
+class Free(_Free):
+    """Free compute in thousandths, free memory in MiB, and the card's whole memory.
+
+    Cards with equal values are interchangeable for every request that may use both.
+    """
+
+    __slots__ = ()
+
+    @property
+    def resources(self) -> Left:
+        """What is left of named resources."""
+        return ()
+
+    @property
+    def preferred(self) -> bool:
+        """True if the card is to be used before others."""
+        return False
 
     @property
     def untouched(self) -> bool:
@@ -38,6 +47,32 @@ class Free(NamedTuple):
         return self.share_milli + self.memory_mib * 1000 // self.card_mib
 
 
+_LEFT, _PREFERRED = itemgetter(3), itemgetter(4)
+
+
+class NamedFree(Free):
+    """What is free on a card with named resources. Its first three members follow from the resource of which
+    the smallest part is left, so that every policy can compare it. Cards without such resources do without
+    the two further members, and are faster for it."""
+
+    __slots__ = ()
+
+    def __new__(cls, left: Left, card_mib: int, preferred: bool) -> Self:
+        parts = (WHOLE_MILLI * there // whole for _, there, whole in left if whole)
+        share_milli = min(parts, default=WHOLE_MILLI)
+        memory_mib = card_mib * share_milli // WHOLE_MILLI
+        return tuple.__new__(cls, (share_milli, memory_mib, card_mib, left, preferred))
+
+    @property
+    def resources(self) -> Left:
+        left: Left = _LEFT(self)
+        return left
+
+    @property
+    def preferred(self) -> bool:
+        return bool(_PREFERRED(self))
+
+
 def free_of(card: Card, use: CardAmount) -> Free:
     """What ``use`` leaves of the card, never below zero, even if the card has shrunk."""
     if card.resources:
@@ -46,7 +81,7 @@ def free_of(card: Card, use: CardAmount) -> Free:
             (name, tiles if name == TILES else max(0, whole - used.get(name, 0)), whole)
             for name, whole in card.resources
         )
-        return _of_named(left, card.memory_mib, card.preferred)
+        return NamedFree(left, card.memory_mib, card.preferred)
     return Free(
         max(0, WHOLE_MILLI - use.share_milli),
         max(0, card.memory_mib - use.memory_mib),
@@ -68,7 +103,7 @@ def need_in(ask: Ask, free: Free) -> CardAmount:
 
 def takes(ask: Ask, free: Free) -> Free | None:
     """What is left after the ask, None if it does not fit. A whole card needs an untouched one."""
-    if ask.resources or free.resources:
+    if ask.resources or type(free) is not Free:
         return _takes_named(ask, free)
     use = _need(ask, free.card_mib)
     share, memory = free.share_milli - use.share_milli, free.memory_mib - use.memory_mib
@@ -80,7 +115,7 @@ def less(free: Free, use: CardAmount) -> Free:
     if free.resources:
         used = dict(use.resources)
         left = tuple((name, there - used.get(name, 0), whole) for name, there, whole in free.resources)
-        return _of_named(left, free.card_mib, free.preferred)
+        return NamedFree(left, free.card_mib, free.preferred)
     return Free(free.share_milli - use.share_milli, free.memory_mib - use.memory_mib, free.card_mib)
 
 
@@ -97,14 +132,7 @@ def _takes_named(ask: Ask, free: Free) -> Free | None:
     left = tuple((name, there - wanted.pop(name, 0), whole) for name, there, whole in free.resources)
     if not ask.resources or wanted or any(there < 0 for _, there, _ in left):
         return None
-    return _of_named(left, free.card_mib, free.preferred)
-
-
-def _of_named(left: Left, card_mib: int, preferred: bool) -> Free:
-    share_milli = min(
-        (WHOLE_MILLI * there // whole for _, there, whole in left if whole), default=WHOLE_MILLI
-    )
-    return Free(share_milli, card_mib * share_milli // WHOLE_MILLI, card_mib, left, preferred)
+    return NamedFree(left, free.card_mib, free.preferred)
 
 
 def takes_all(asks: Sequence[Ask], free: Free) -> Free | None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.worlds import card, container, inventory, pod
 from timekeeper.core.request import cards
-from timekeeper.core.request.cards import CardAmount, UndecodableError
+from timekeeper.core.request.cards import CardAmount, NamedAmount, UndecodableError
 from timekeeper.core.request.request import parse
 from timekeeper.core.values import Ask, Card, GPURequest, Placement, Slice
 
@@ -213,7 +213,7 @@ TILES = Card("card0", 0, "Max 1550", 1000, resources=(("memory", 2**63 - 1), ("t
 def test_of_named_resources_the_dearest_is_charged(
     resources: Any, unit_costs: Any, rate: int, share: int
 ) -> None:
-    use = {"card0": CardAmount(0, 0, resources)}
+    use = {"card0": NamedAmount(0, 0, resources)}
 
     assert cards.rate(use, (TILES,), (), "compute", unit_costs) == rate
     assert cards.shares(use, (TILES,)).share_milli == share

@@ -13,7 +13,7 @@ from scheduler_ext.fit.search import lay_out
 from scheduler_ext.scoring.policy import BINPACK, SPREAD
 from scheduler_ext.snapshot.free import FreeShape, Left, free_of, has_more
 from tests.support.profile import examples
-from timekeeper.core.request.cards import CardAmount
+from timekeeper.core.request.cards import CardAmount, NamedAmount
 from timekeeper.core.values import Amounts, Ask, Card, ContainerAsk
 
 NAMES = ("cores", "tiles")
@@ -63,7 +63,7 @@ def brute_force(world: World) -> bool:
 def test_a_placement_is_found_if_and_only_if_one_exists(world: World, policy) -> None:  # type: ignore[no-untyped-def]
     cards = [Card(str(at), at, "", 1000, resources=(("cores", 4), ("tiles", HUGE))) for at in range(4)]
     free = [
-        free_of(card, CardAmount(0, 0, (("cores", 4 - cores), ("tiles", HUGE - tiles))))
+        free_of(card, NamedAmount(0, 0, (("cores", 4 - cores), ("tiles", HUGE - tiles))))
         for card, (cores, tiles) in zip(cards, world.free, strict=False)
     ]
     asks = [
@@ -91,8 +91,8 @@ def test_nothing_of_such_a_card_is_given_to_a_request_that_names_none_of_its_res
 
 def test_a_resource_that_is_freed_makes_the_card_roomier_though_another_is_scarcer() -> None:
     card = Card("c", 0, "", 1000, resources=(("cores", 4), ("tiles", 4)))
-    before = free_of(card, CardAmount(0, 0, (("cores", 4), ("tiles", 2))))
-    after = free_of(card, CardAmount(0, 0, (("cores", 4), ("tiles", 1))))
+    before = free_of(card, NamedAmount(0, 0, (("cores", 4), ("tiles", 2))))
+    after = free_of(card, NamedAmount(0, 0, (("cores", 4), ("tiles", 1))))
 
     assert has_more(after, before)
     assert not has_more(before, after)
@@ -110,7 +110,7 @@ def test_a_resource_that_is_freed_makes_the_card_roomier_though_another_is_scarc
 )
 def test_books_end_at_zero_and_at_64_bits(has: Amounts, used: Amounts, left: Left) -> None:
     """S32."""
-    one = CardAmount(0, 0, used)
+    one = NamedAmount(0, 0, used)
 
     assert free_of(Card("c", 0, "", 1000, resources=has), one).resources == left
-    assert (one + CardAmount(0, 0, (("a", 1),))).most(one) == one + CardAmount(0, 0, (("a", 1),))
+    assert (one + NamedAmount(0, 0, (("a", 1),))).most(one) == one + NamedAmount(0, 0, (("a", 1),))

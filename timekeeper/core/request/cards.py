@@ -32,24 +32,44 @@ _MOST_MILLI = 1_000_000  # of one card, whatever a unit costs, so that amounts o
 class CardAmount:
     share_milli: int
     memory_mib: int
-    resources: Amounts = ()
-    tiles: frozenset[int] = frozenset()
+
+    @property
+    def resources(self) -> Amounts:
+        """What it has of named resources."""
+        return ()
+
+    @property
+    def tiles(self) -> frozenset[int]:
+        """The numbers of its tiles."""
+        return frozenset()
 
     def __add__(self, other: "CardAmount") -> "CardAmount":
-        share_milli, memory_mib = self.share_milli + other.share_milli, self.memory_mib + other.memory_mib
-        if not (self.resources or other.resources):
-            return CardAmount(share_milli, memory_mib)
-        merged = _merged(self.resources, other.resources, int.__add__)
-        return CardAmount(share_milli, memory_mib, merged, self.tiles | other.tiles)
+        if type(self) is CardAmount and type(other) is CardAmount:
+            return CardAmount(self.share_milli + other.share_milli, self.memory_mib + other.memory_mib)
+        return _merged(self, other, int.__add__)
 
     def most(self, other: "CardAmount") -> "CardAmount":
         """The larger of both in each respect."""
-        share_milli = max(self.share_milli, other.share_milli)
-        memory_mib = max(self.memory_mib, other.memory_mib)
-        if not (self.resources or other.resources):
-            return CardAmount(share_milli, memory_mib)
-        merged = _merged(self.resources, other.resources, max)
-        return CardAmount(share_milli, memory_mib, merged, self.tiles | other.tiles)
+        if type(self) is CardAmount and type(other) is CardAmount:
+            share_milli = max(self.share_milli, other.share_milli)
+            return CardAmount(share_milli, max(self.memory_mib, other.memory_mib))
+        return _merged(self, other, max)
+
+
+@dataclass(frozen=True, slots=True)
+class NamedAmount(CardAmount):
+    """An amount of a card with named resources. Others do without these fields, and are faster for it."""
+
+    named: Amounts
+    numbers: frozenset[int] = frozenset()
+
+    @property
+    def resources(self) -> Amounts:
+        return self.named
+
+    @property
+    def tiles(self) -> frozenset[int]:
+        return self.numbers
 
 
 NO_AMOUNT = CardAmount(0, 0)
@@ -89,7 +109,9 @@ def need(ask: Ask, card: Card) -> CardAmount:
     """What a request takes of this card. A share without memory takes the same share of the memory, rounded
     down, so shares that add up to a card fit on it."""
     memory = ask.memory_mib or card.memory_mib * (ask.memory_milli or ask.share_milli) // WHOLE_MILLI
-    return CardAmount(ask.share_milli, memory, ask.resources)
+    if ask.resources:
+        return NamedAmount(ask.share_milli, memory, ask.resources)
+    return CardAmount(ask.share_milli, memory)
 
 
 def has_named(ask: Ask, card: Card) -> bool:
@@ -175,11 +197,11 @@ def mismatch(request: GPURequest, placement: Placement, cards: Iterable[Card]) -
                 return f"card {given.uuid} is not in the node's inventory"
             if not has_named(each.ask, card):
                 return f"card {given.uuid} does not have what container {each.container} requested"
-            if replace(_amount_of(given), tiles=frozenset()) != need(each.ask, card):
+            if _amount_of(replace(given, tiles=()) if given.tiles else given) != need(each.ask, card):
                 return f"container {each.container} has other amounts than it requested"
-            if len(given.tiles) != dict(given.resources).get(TILES, 0):
+            if given.resources and len(given.tiles) != dict(given.resources).get(TILES, 0):
                 return f"container {each.container} has another number of tiles than it requested"
-    return _tile_mismatch(placement, by_uuid)
+    return _tile_mismatch(placement, by_uuid) if request.asks[0].ask.resources else None
 
 
 def _tile_mismatch(placement: Placement, cards: Mapping[str, Card]) -> str | None:
@@ -267,13 +289,18 @@ def _named_part(use: CardAmount, card: Card, unit_costs: UnitCosts) -> int:
     return min(max(parts), _MOST_MILLI)
 
 
-def _merged(one: Amounts, other: Amounts, by: Callable[[int, int], int]) -> Amounts:
-    mine, theirs = dict(one), dict(other)
-    return tuple(sorted((name, by(mine.get(name, 0), theirs.get(name, 0))) for name in {**mine, **theirs}))
+def _merged(one: CardAmount, other: CardAmount, by: Callable[[int, int], int]) -> CardAmount:
+    mine, theirs = dict(one.resources), dict(other.resources)
+    named = ((name, by(mine.get(name, 0), theirs.get(name, 0))) for name in {**mine, **theirs})
+    share_milli = by(one.share_milli, other.share_milli)
+    memory_mib = by(one.memory_mib, other.memory_mib)
+    return NamedAmount(share_milli, memory_mib, tuple(sorted(named)), one.tiles | other.tiles)
 
 
 def _amount_of(part: Slice) -> CardAmount:
-    return CardAmount(part.share_milli, part.memory_mib, part.resources, frozenset(part.tiles))
+    if part.resources:
+        return NamedAmount(part.share_milli, part.memory_mib, part.resources, frozenset(part.tiles))
+    return CardAmount(part.share_milli, part.memory_mib)
 
 
 def _ceil(numerator: int, denominator: int) -> int:
