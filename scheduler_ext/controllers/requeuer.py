@@ -8,7 +8,7 @@ kube-scheduler notices many freed cards by itself and then tries every waiting p
 knowing standings. So for at most a second a pod is held back from the node while another pod, earlier in
 turn, fits there and has not been tried. Afterwards the held-back pods get their turn. With very many freed
 nodes, or very many pods ahead, only some are examined while kube-scheduler waits; beyond that nothing is held
-back.
+back (`hold_backs` has one more limit).
 """
 
 import threading
@@ -26,6 +26,7 @@ from scheduler_ext.model.standing import UNHEARD, NamespaceStandings
 from scheduler_ext.scoring.policy import Policy
 from scheduler_ext.snapshot.node_info import NodeInfo
 from scheduler_ext.snapshot.snapshot import Snapshot
+from scheduler_ext.waiting.hold_backs import HOLD_BACK_S, HoldBacks
 from scheduler_ext.waiting.order import ANYWHERE, WaitingPod, first_that_fits, next_to_wake, queue_key
 from scheduler_ext.waiting.waiting_queue import WaitingQueue
 from timekeeper.runtime.api_server import STRATEGIC_MERGE, Answered, Api
@@ -37,7 +38,6 @@ FIRST_LOOK_S = 0.03
 TRIED_WITHIN_S = 2.0
 PATCH_S = 2.0
 IDLE_S = 0.5
-HOLD_BACK_S = 1.0
 # limits of one call of `held_back`
 MOST_NODES = 128
 MOST_AHEAD = 128  # pods that are earlier in turn
@@ -94,6 +94,7 @@ class Requeuer:
         self._version = 0  # changes when a pod starts waiting or is held back
         self._waiting_queue = WaitingQueue()
         self._rounds: dict[str, _Round] = {}
+        self._hold_backs = HoldBacks()
         self._denied: dict[str, None] = {}  # UIDs of waiting pods whose namespace has spent its budget
 
     def freed(self, nodes: Iterable[str]) -> None:
@@ -143,11 +144,12 @@ class Requeuer:
             rounds = self._holding_back(fits)
             own = queue_key(mine.pod, ANYWHERE, standings)
             ahead = self._waiting_queue.some(standings, MOST_AHEAD, before=own) if rounds else []
-        names = self._another_fits(mine, rounds, self._refreshed(ahead), standings) if rounds else []
-        if not names:
+        found = self._another_fits(mine, rounds, self._refreshed(ahead), standings) if rounds else {}
+        if not found:
             return set()
         with self._lock:
-            kept = {name for name in names if self._rounds.get(name) is rounds[name].current}
+            kept = {name for name in found if self._rounds.get(name) is rounds[name].current}
+            self._hold_backs.note(((name, found[name].pod.namespace) for name in kept), time.monotonic())
             for current in [rounds[name].current for name in kept]:
                 current.kept.add(mine.pod.uid)
                 current.look_at = min(current.look_at, current.holds_until)
@@ -258,8 +260,9 @@ class Requeuer:
         rounds: dict[str, _Candidates],
         ahead: list[WaitingPod],
         standings: NamespaceStandings,
-    ) -> list[str]:
-        """The nodes where a pod earlier in turn fits. Computed without the lock, because it takes a while."""
+    ) -> dict[str, WaitingPod]:
+        """The nodes where a pod earlier in turn fits, with the first such pod. Computed without the lock,
+        because it takes a while."""
         snapshot, looks = self._cache.snapshot, iter(range(MOST_LOOKS))
         left = Steps(HELD_BACK_STEPS)
 
@@ -270,15 +273,17 @@ class Requeuer:
                     continue
                 if not self._is_candidate(each, candidates, standings):
                     continue
+                if not self._hold_backs.may(name, each.pod.namespace, time.monotonic()):
+                    continue
                 if next(looks, None) is None:
                     return
                 yield each
 
-        return [
-            name
+        found = {
+            name: first_that_fits(snapshot.node(name), before(name, candidates), lambda _: left)
             for name, candidates in rounds.items()
-            if first_that_fits(snapshot.node(name), before(name, candidates), lambda _: left) is not None
-        ]
+        }
+        return {name: each for name, each in found.items() if each is not None}
 
     def _candidates(self, current: _Round, awaited: Counter[str]) -> _Candidates:
         return _Candidates(current, current.woken, current.awaited, awaited)

@@ -9,6 +9,7 @@ import pytest
 from scheduler_ext.fit.card_sets import Steps
 from scheduler_ext.model.standing import UNHEARD, NamespaceStanding, NamespaceStandings
 from scheduler_ext.scoring.policy import BINPACK
+from scheduler_ext.waiting.hold_backs import HOLD_BACK_S
 from scheduler_ext.waiting.order import MOST_NODES, WaitingPod, next_to_wake, waiting_pod
 from tests.scheduler_ext.apiserver import Fault
 from tests.scheduler_ext.conftest import Running
@@ -387,6 +388,31 @@ def test_who_was_kept_off_for_one_that_does_not_come_is_the_next(told: Running) 
 
     assert woken(told) == ["uid-payer-1", "uid-debtor"]
     assert told.filter(told.api.pod("debtor", "debtor"), "a")["NodeNames"] == ["a"]
+
+
+def test_nobody_is_held_back_for_long_by_one_that_never_comes(running: Running) -> None:
+    """``never`` fits on the node by its cards; kube-scheduler refuses it by itself. Its namespace frees cards
+    of the node again and again."""
+    running.put_node(node("a"))
+    for number in range(100):
+        running.put_pod(of("greedy", on(percent(1, f"small-{number}"), "a", "a-GPU-0")))
+    never = of("greedy", waits("never", 1))
+    tried = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    running.put_pod({**never, "status": {"phase": "Pending", "conditions": [tried]}})
+    other = running.put_pod(of("modest", waits("other", 1, priority=-1)))
+    answers: list[list[str]] = []
+
+    def goes_though_cards_were_just_freed() -> bool:
+        number, began_s = len(answers) // 2, time.monotonic()
+        gone = running.api.pod(f"small-{number}", "greedy")
+        running.api.put("pods", {**gone, "status": {"phase": "Succeeded"}})
+        eventually(lambda: running.free("a")[0] >= 10 * (number + 1))
+        answers.extend(running.filter(other, "a")["NodeNames"] for _ in range(2))
+        return answers[-1] == ["a"] and time.monotonic() - began_s < HOLD_BACK_S
+
+    eventually(goes_though_cards_were_just_freed)
+
+    assert answers[1] == []  # at first the node is kept for the pod that is earlier in turn
 
 
 def long_to_refuse(number: int) -> Json:

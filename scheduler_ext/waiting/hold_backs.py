@@ -1,0 +1,37 @@
+"""For whose pods others were held back from a node, and since when.
+
+Nobody knows whether kube-scheduler will bind the pod that is first in turn: its affinity to other pods, ports
+or volumes may keep it off, and its namespace may free cards of the node again and again. So for a namespace's
+pods others are held back from a node for a second in ten, however often cards are freed there.
+"""
+
+import threading
+from collections.abc import Iterable
+
+HOLD_BACK_S = 1.0
+HOLD_BACK_AGAIN_S = 10.0
+MOST_KNOWN = 10_000  # nodes and namespaces; beyond that the earliest are forgotten
+
+
+class HoldBacks:
+    """Times are seconds of one monotonic clock."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._since: dict[tuple[str, str], float] = {}
+
+    def may(self, node: str, namespace: str, now_s: float) -> bool:
+        """Whether others may be held back from the node for a pod of this namespace."""
+        since = self._since.get((node, namespace))
+        return since is None or not HOLD_BACK_S < now_s - since < HOLD_BACK_AGAIN_S
+
+    def note(self, held: Iterable[tuple[str, str]], now_s: float) -> None:
+        """Others are held back now, by node and namespace."""
+        with self._lock:
+            for each in held:
+                since = self._since.get(each)
+                if since is None or now_s - since >= HOLD_BACK_AGAIN_S:
+                    self._since.pop(each, None)
+                    self._since[each] = now_s
+            while len(self._since) > MOST_KNOWN:
+                del self._since[next(iter(self._since))]
