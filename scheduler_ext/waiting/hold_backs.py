@@ -1,11 +1,10 @@
 """For whose pods others were held back from a node, and since when.
 
-Nobody knows whether kube-scheduler will bind the pod that is first in turn: its affinity to other pods, ports
+The extender does not know whether kube-scheduler will bind the pod that is first in turn: its affinity to other pods, ports
 or volumes may keep it off, and its namespace may free cards of the node again and again. So for a namespace's
 pods others are held back from a node for a second in ten, however often cards are freed there.
 """
 
-import threading
 from collections.abc import Iterable
 
 HOLD_BACK_S = 1.0
@@ -14,10 +13,10 @@ MOST_KNOWN = 10_000  # nodes and namespaces; beyond that the earliest are forgot
 
 
 class HoldBacks:
-    """Times are seconds of one monotonic clock."""
+    """Times are seconds of one monotonic clock. One thread at a time calls `note`; `may` may be called beside
+    it."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._since: dict[tuple[str, str], float] = {}
 
     def may(self, node: str, namespace: str, now_s: float) -> bool:
@@ -27,11 +26,10 @@ class HoldBacks:
 
     def note(self, held: Iterable[tuple[str, str]], now_s: float) -> None:
         """Others are held back now, by node and namespace."""
-        with self._lock:
-            for each in held:
-                since = self._since.get(each)
-                if since is None or now_s - since >= HOLD_BACK_AGAIN_S:
-                    self._since.pop(each, None)
-                    self._since[each] = now_s
-            while len(self._since) > MOST_KNOWN:
-                del self._since[next(iter(self._since))]
+        for each in held:
+            since = self._since.get(each)
+            if since is None or now_s - since >= HOLD_BACK_AGAIN_S:
+                self._since.pop(each, None)
+                self._since[each] = now_s
+        while len(self._since) > MOST_KNOWN:
+            del self._since[next(iter(self._since))]
