@@ -1,8 +1,8 @@
 """For whose pods others were held back from a node, and since when.
 
-The extender does not know whether kube-scheduler will bind the pod that is first in turn: its affinity to other pods, ports
-or volumes may keep it off, and its namespace may free cards of the node again and again. So for a namespace's
-pods others are held back from a node for a second in ten, however often cards are freed there.
+The extender does not know whether kube-scheduler will bind the pod that is first in turn: affinity to other
+pods, ports or volumes may keep it off. And its namespace may free cards of the node again and again. So for a
+namespace's pods others are held back from a node for one second in ten.
 """
 
 from collections.abc import Iterable
