@@ -37,8 +37,9 @@ def small() -> str:
 
 def gpu_pods() -> str:
     """True for the pods that the webhooks review: those that request a GPU in any dialect, have an
-    annotation, label or gate of ours or of a node plugin, or set NVIDIA_VISIBLE_DEVICES; and those that are
-    not `small`.
+    annotation, label or gate of ours or of a node plugin, or set NVIDIA_VISIBLE_DEVICES to another
+    value than `void`, which deploy/samples/void-for-everyone.yaml writes into all; and those that are not
+    `small`.
 
     Our own label comes first, because evaluation ends there on all calls but the first."""
     return f"""\
@@ -55,7 +56,7 @@ object != null && has(object.spec) && (
       (has(c.resources.limits) && c.resources.limits.exists(k, k.matches(r'{GPU_RESOURCE}')))
       || (has(c.resources.requests) && c.resources.requests.exists(k, k.matches(r'{GPU_RESOURCE}')))
     ))
-    || (has(c.env) && c.env.exists(e, e.name == '{VISIBLE_DEVICES}'))
+    || (has(c.env) && c.env.exists(e, e.name == '{VISIBLE_DEVICES}' && !(has(e.value) && e.value == 'void')))
   )
   || (has(object.metadata.annotations)
     && object.metadata.annotations.exists(k, k.matches(r'{written_annotations()}')))
