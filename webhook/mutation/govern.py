@@ -108,10 +108,9 @@ def _scheduler(spec: Json, policy: AdmissionPolicy) -> list[Operation]:
 
 
 def _placement(spec: Json, request: GPURequest) -> list[Operation]:
-    """For a pod whose request is in annotations or labels: the resource for which kube-scheduler calls the
-    extender, in its first container with cards. Without it kube-scheduler would bind the pod itself."""
-    dialect = BY_NAME[request.dialect]
-    if not (dialect.annotations or dialect.labels):
+    """For a pod without a resource that kube-scheduler knows: the one for which it calls the extender, in its
+    first container with cards. Without it kube-scheduler would bind the pod itself."""
+    if not BY_NAME[request.dialect].needs_placement:
         return []
     for field in ("initContainers", "containers"):
         for index, container in enumerate(sequence_of(spec.get(field))):

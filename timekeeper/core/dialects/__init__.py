@@ -16,6 +16,7 @@ from timekeeper.core.dialects import (
     nano,
     native,
     nvidia,
+    nvidia_parts,
     tencent,
     volcano,
 )
@@ -27,6 +28,7 @@ BUILT_IN: tuple[Dialect, ...] = (
     native.DIALECT,
     tencent.DIALECT,
     nvidia.DIALECT,
+    *nvidia_parts.DIALECTS,
     *nano.DIALECTS,
     gpushare.DIALECT,
     genius.DIALECT,

@@ -82,12 +82,19 @@ class Dialect:
     serves: tuple[str, ...] = ()
     # beside one of `resources`, every other resource whose name begins so is of this dialect too
     prefix: str = ""
+    # its nodes have the cards that its plugin describes, also beside an inventory of Bursar's agent
+    own_cards: bool = False
     plugin_limits: bool = False  # the node plugin enforces each container's share itself
+
+    @property
+    def needs_placement(self) -> bool:
+        """True if kube-scheduler knows no resource for which it would call the extender."""
+        return not self.resources
 
     @property
     def first_name(self) -> str:
         """The resource, annotation or label by which users know it."""
-        return (*self.resources, *self.annotations, *self.labels)[0]
+        return (*self.resources, *self.annotations, *self.labels, self.prefix)[0]
 
     @property
     def advertised(self) -> tuple[str, ...]:

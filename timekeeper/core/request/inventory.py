@@ -1,6 +1,8 @@
 """The cards of a node: from the inventory of Bursar's agent, or as the node plugin of a dialect describes
 them."""
 
+from collections.abc import Collection
+
 from timekeeper.core import names
 from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE_PATTERN, Dialect
 from timekeeper.core.dialects.amounts import NodeFacts
@@ -13,7 +15,7 @@ from timekeeper.core.values import Card
 def read_cards(raw: Json) -> tuple[Card, ...] | None:
     """The cards of a Node object; None if nothing describes any. Raises UndecodableError."""
     facts = node_facts(raw)
-    described = [each for each in dialects_of(facts) if each.node_annotation]
+    described = [each for each in dialects_of(facts) if each.node_annotation or each.own_cards]
     inventory = annotations_of(raw).get(names.INVENTORY)
     if inventory is not None and not described:
         return decode_inventory(str(inventory))
@@ -36,7 +38,14 @@ def dialects_of(node: NodeFacts) -> tuple[Dialect, ...]:
     }
     taken = {resource for name in marked for resource in described[name].shared}
     left = node.capacity.keys() - taken
-    return tuple(each for each in DIALECTS if each.name in marked or not left.isdisjoint(each.resources))
+    return tuple(each for each in DIALECTS if each.name in marked or _advertises(left, each))
+
+
+def _advertises(resources: Collection[str], dialect: Dialect) -> bool:
+    """A prefix alone counts where the dialect has no other resource."""
+    if dialect.prefix and not dialect.resources:
+        return any(name.startswith(dialect.prefix) for name in resources)
+    return not set(dialect.resources).isdisjoint(resources)
 
 
 def gpu_amounts(amounts: Json) -> dict[str, int]:

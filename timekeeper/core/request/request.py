@@ -128,6 +128,8 @@ def _dialects_of(resources: tuple[str, ...]) -> tuple[tuple[Dialect, ...], bool]
         if dialect.prefix or any(name in resources and name not in shared for name in dialect.resources)
     )
     known = {name for dialect in dialects for name in (*dialect.resources, *dialect.shared)}
+    if any(dialect.needs_placement for dialect in dialects):
+        known.add(names.GPU_PLACEMENT)
     prefixes = tuple(dialect.prefix for dialect in dialects if dialect.prefix)
     return dialects, any(
         GPU_RESOURCE_PATTERN.match(name)
