@@ -47,7 +47,7 @@ ANNOTATIONS = sorted(
 LABELS = sorted({*(name for dialect in DIALECTS for name in dialect.labels), "genius/priority"})
 GROUPS = ("", "gpugrp0/A/", "gpugrp1/A/")
 CARDS = [f"resource/group/{group}gpu/{name}/cards" for group in GROUPS for name in "ab"]
-DEVICE_REQUESTS = st.dictionaries(
+DEVICE_REQUESTS: st.SearchStrategy[Json] = st.dictionaries(
     st.sampled_from(
         [*CARDS, "resource/group/gpu/a/memory", *["nvidia.com/gpu"] * 4, "gpu/gpu-generate-topology", "x"]
     ),
@@ -89,7 +89,7 @@ def pods(draw: st.DrawFn) -> Json:
     count = draw(st.sampled_from([1, 1, 1, 2, 3]))
     others = draw(st.sampled_from(DIALECTS)) if draw(st.integers(0, 9)) == 9 else dialect
     several = [
-        draw(containers(name, others if at else dialect)) for at, name in enumerate(("a", "b", "a")[:count])
+        draw(containers(name, others if at else dialect)) for at, name in enumerate(("a", "b", "c")[:count])
     ]
     init = [draw(containers("first", dialect))] if draw(st.integers(0, 7)) == 7 else None
     annotations: Json = {}
@@ -172,6 +172,8 @@ def test_values_of_other_types_raise_nothing_either(raw: Json, odd: Any, field: 
     for name in list(where) or ["nvidia.com/gpu"]:
         if name not in ("containers", "name", "namespace", "uid"):
             where[name] = odd
+
+    raw["spec"] = {**raw["spec"], "initContainers": raw["spec"].get("containers")}  # repeated names too
 
     parse(raw)
     read_pod(raw)
