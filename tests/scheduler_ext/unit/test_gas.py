@@ -13,7 +13,7 @@ from scheduler_ext.binding.manifest import written_for
 from scheduler_ext.controllers.deschedule_labels import wrongly_marked
 from scheduler_ext.fit.card_sets import Steps
 from scheduler_ext.fit.fit import fit, layout_in, score_of, shape_for
-from scheduler_ext.fit.refusal import Refusal
+from scheduler_ext.fit.refusal import GIVEN_UP, Refusal
 from scheduler_ext.model.node import read_node
 from scheduler_ext.model.pod import read_pod
 from scheduler_ext.scoring.fragmentation import fragmentation
@@ -591,6 +591,17 @@ def test_the_pod_of_lowest_priority_leaves_whose_resources_suffice_and_its_tile_
     ((_, (part,)),) = choice.placement.containers
     assert names_of(choice) == ["small"]
     assert (part.uuid, part.tiles, dict(part.resources)[f"{INTEL}millicores"]) == ("card0", (0,), 700)
+
+
+def test_the_search_for_links_ends_within_its_bounds() -> None:
+    links = "_".join(f"{a}.{tile}-{b}.{tile}" for a in range(16) for b in range(a) for tile in range(4))
+    node = intel_node(cards=16, tiles=4, labels={INTEL + "xe-links": links})
+    stubborn = [wants(f"c{at}", i915=4, tiles=4) for at in range(17)]  # 68 tiles of 64
+    many = [wants(f"c{at}", i915=2, tiles=2) for at in range(201)]
+
+    for containers in (stubborn, many):
+        request = request_of(asking(*containers, annotations=LINKED))
+        assert fit(request, rebuilt([node], []).node("n")) == GIVEN_UP
 
 
 CARD = st.integers(0, 3)
