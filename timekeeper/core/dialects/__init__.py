@@ -22,6 +22,7 @@ from timekeeper.core.dialects import (
 )
 from timekeeper.core.dialects.amounts import Container, ContainerLimits, NodeFacts, PodFacts
 from timekeeper.core.dialects.dialect import Dialect
+from timekeeper.core.dialects.others import kai, koordinator, vgpu_manager
 from timekeeper.core.dialects.shipped import shipped
 
 BUILT_IN: tuple[Dialect, ...] = (
@@ -36,6 +37,9 @@ BUILT_IN: tuple[Dialect, ...] = (
     gas.DIALECT,
     *kubegpu.DIALECTS,
     volcano.DIALECT,
+    kai.DIALECT,
+    koordinator.DIALECT,
+    vgpu_manager.DIALECT,
 )
 DIALECTS = (*BUILT_IN, *shipped(BUILT_IN))
 

@@ -85,6 +85,22 @@ class Dialect:
     # its nodes have the cards that its plugin describes, also beside an inventory of Bursar's agent
     own_cards: bool = False
     plugin_limits: bool = False  # the node plugin enforces each container's share itself
+    # the schedulerNames with which its pods are left to another system's scheduler, where the webhook's flag
+    # --other-schedulers names them
+    schedulers: tuple[str, ...] = ()
+    # only those schedulers place its pods, and a pod's annotations count only beside one of them
+    placed_by_others: bool = False
+    # what the other system writes on its pods while it places them: annotations and labels, names or prefixes
+    # that end in -, / or _; and the accounts that may write them
+    placement_annotations: tuple[str, ...] = ()
+    placement_labels: tuple[str, ...] = ()
+    accounts: tuple[str, ...] = ()
+    # annotations that the other system's webhook writes at creation, and that must not change afterwards
+    settled_annotations: tuple[str, ...] = ()
+    # the ConfigMaps of which a container may read the variable of its cards: a regular expression of names
+    config_maps: str = ""
+    # the cards of a node, for charges alone: nothing is placed on them
+    charged_cards: Callable[[NodeFacts], tuple[Card, ...]] = no_cards
 
     @property
     def needs_placement(self) -> bool:
