@@ -130,7 +130,7 @@ def zeros() -> str:
 def others_fields() -> str:
     """What only certain accounts write on pods that another system's scheduler places, for the policy
     `bursar-placed-by-others`: for each system the accounts, names of annotations and labels, and prefixes of
-    labels; and what nobody writes, the requests."""
+    labels; and the requests, which must not change."""
     found = [each for each in DIALECTS if each.placed_by_others]
     systems = [
         _system(each.name, each.accounts, each.placement_annotations, each.placement_labels) for each in found

@@ -176,7 +176,7 @@ POLICIES = {
 WARNING = {"bursar-privileged", "bursar-node-access"}
 EVERYWHERE = {
     *("bursar-written-once", "bursar-bindings", "bursar-exemptions", "bursar-holds", "bursar-growth"),
-    *("bursar-sidecar", "bursar-grace", "bursar-eviction-grace"),
+    *("bursar-sidecar", "bursar-grace", "bursar-eviction-grace", "bursar-placed-by-others"),
 }
 
 

@@ -29,6 +29,7 @@ from webhook.rules.isolation import ephemeral_violations
 # a pod that asks for none, those of which only one can be in a pod, and the annotations of a dialect, which
 # are read if all limits can be
 APART = (
+    "own-scheduler",
     "sees-cards-without-asking",
     "same-gpu-conflict",
     "empty-constraint",

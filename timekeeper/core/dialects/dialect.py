@@ -105,7 +105,7 @@ class Dialect:
     @property
     def needs_placement(self) -> bool:
         """True if kube-scheduler knows no resource for which it would call the extender."""
-        return not self.resources
+        return not (self.resources or self.placed_by_others)
 
     @property
     def first_name(self) -> str:

@@ -72,14 +72,15 @@ def _contradiction(pod: PodFacts) -> Violation | None:
 
 
 def _container(pod: PodFacts) -> Container | Violation:
-    """The first one of the pod's ordinary containers, or the named one."""
+    """The first one of the pod's ordinary containers, or the named one of them. KAI names the ConfigMap of an
+    init container by its place, which Bursar's sidecar changes."""
     name = pod.annotations.get(CONTAINER)
-    ordinary = (each for each in pod.containers if each.path.startswith("spec.containers["))
-    found = (each for each in pod.containers if each.name == name) if name is not None else ordinary
-    answer = next(found, None)
+    ordinary = [each for each in pod.containers if each.path.startswith("spec.containers[")]
+    answer = next((each for each in ordinary if name is None or each.name == name), None)
     if answer is not None:
         return answer
-    problem, allowed = "no container of the pod has this name", "the name of a container, or no annotation"
+    problem = "none of spec.containers has this name, and init containers get no part of a card"
+    allowed = "the name of a container in spec.containers, or no annotation"
     return _wrong("combination", CONTAINER, name or "", problem, allowed, f"{CONTAINER}: main")
 
 
