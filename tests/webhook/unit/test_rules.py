@@ -30,6 +30,7 @@ from webhook.rules.isolation import ephemeral_violations
 # are read if all limits can be
 APART = (
     "own-scheduler",
+    "unreadable-request",
     "sees-cards-without-asking",
     "same-gpu-conflict",
     "empty-constraint",
