@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from timekeeper.core import names
-from timekeeper.core.dialects import GPU_RESOURCE_PATTERN
+from timekeeper.core.dialects import BY_ANNOTATION, BY_LABEL, GPU_RESOURCE_PATTERN
 from timekeeper.core.json_values import Json, annotations_of, mapping
 from timekeeper.core.request.request import canonical, containers, parse
 from timekeeper.core.violation import Violation
@@ -104,7 +104,10 @@ def sorted_out(
 
 
 def asks_for_gpus(pod: Json) -> bool:
-    """Whether a container requests a GPU in any dialect, supported or not."""
+    """Whether a container requests a GPU in any dialect, supported or not, or an annotation or label does."""
+    labels = mapping(mapping(pod.get("metadata")).get("labels"))
+    if not (BY_ANNOTATION.keys().isdisjoint(annotations_of(pod)) and BY_LABEL.keys().isdisjoint(labels)):
+        return True
     return any(
         GPU_RESOURCE_PATTERN.match(str(name))
         for container in containers(pod)

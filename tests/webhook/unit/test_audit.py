@@ -97,6 +97,9 @@ def test_a_pod_that_holds_gpus_of_any_dialect_ungoverned_is_found() -> None:
         ("would-be-refused", ["dialect-not-spoken"]),
         ("ungoverned", []),
     ]
+    by_label = admitted(plain())
+    by_label["metadata"]["labels"] = {"genius/gpu-number": "1"}
+    assert words(running(by_label)) == [("ungoverned", [])]
     assert words(admitted(half())) == [], "it waits, and holds none"
     assert words(running(admitted(plain()))) == []
 
