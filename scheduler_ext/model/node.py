@@ -36,6 +36,7 @@ CLOSED = {
     "holders-unknown": "its node agent has not yet reported which pods have its cards",
     "lingering": "a deleted pod still runs there, on cards that are not known",
     "placement": "a pod's placement contradicts its request or the inventory",
+    "overcommitted": "two schedulers gave out one of its cards",
     "unplaced": "a GPU pod was bound to it without a placement",
 }
 

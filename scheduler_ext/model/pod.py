@@ -21,6 +21,7 @@ from timekeeper.core.ledger.hold import PodHold
 from timekeeper.core.ledger.reservation import Reservation, read_reservation
 from timekeeper.core.quantity import integral
 from timekeeper.core.request.cards import UndecodableError, decode_placement
+from timekeeper.core.request.foreign import NamedCards, named_cards
 from timekeeper.core.request.request import containers, parse
 from timekeeper.core.values import GPURequest, Placement
 
@@ -68,6 +69,7 @@ class Pod:
     constrained: bool = False  # it has constraints that `node_constraints` does not describe, while it waits
     others: Others = ()  # what it requests of memory and other resources, while it waits
     leaves_ms: int = 0  # its deletionTimestamp, 0 without one
+    named: NamedCards = ()  # the cards that another scheduler's annotations name, once it is bound
     spec_grace_ms: int = 30_000  # the grace period that an eviction gives it
 
     @property
@@ -152,6 +154,7 @@ def read_pod(raw: Json, most_grace_ms: int = MOST_GRACE_MS) -> Pod | None:
         node_constraints=NO_CONSTRAINTS if node else read_node_constraints(raw),
         constrained=not node and has_unread_constraints(raw),
         others=() if node else requested_others(raw),
+        named=named_cards(raw, request) if node and placement is None and request else (),
         leaves_ms=hold.millis(metadata.get("deletionTimestamp")) or 0,
         spec_grace_ms=hold.grace_ms({"spec": spec}, most_grace_ms),
     )

@@ -59,7 +59,7 @@ def culprits(node: NodeInfo) -> tuple[str, ...]:
         sorted(
             allocation.full_name
             for allocation in node.allocations.values()
-            if allocation.fault == node.closed != ""
+            if (allocation.fault or (allocation.named and "overcommitted")) == node.closed != ""
         )
     )
 

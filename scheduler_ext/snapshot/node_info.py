@@ -10,6 +10,7 @@ from scheduler_ext.snapshot.free import Free, FreeShape, free_of, has_more, shap
 from timekeeper.core.ledger.hold import Vanished
 from timekeeper.core.ledger.reservation import Reservation
 from timekeeper.core.request.cards import NO_AMOUNT, CardAmount, amounts_by_card, mismatch
+from timekeeper.core.request.foreign import NamedCards, foreign_placement
 from timekeeper.core.values import WHOLE_MILLI, Card, GPURequest, Placement
 
 AllocationState = Literal["bound", "assumed", "orphaned", "reserved"]
@@ -36,6 +37,7 @@ class Allocation:
     uses: tuple[tuple[str, CardAmount], ...] = ()  # what it takes of each card, by UUID
     fault: str = ""  # why this pod closes the node: a key of `node.CLOSED`, or ""
     unnamed: int = 0  # whole cards that it holds and that only the node's device plugin could name
+    named: NamedCards = ()  # without a placement: the cards that another scheduler's annotations name
     gone: Vanished | None = None  # orphaned: its hold since its object was removed
 
 
@@ -71,7 +73,8 @@ def node_info_of(
     uses = uses_of(allocations)
     # of several faults always the same one, so that a restart does not change the reason
     closed = node_object.fault or min(
-        (allocation.fault for allocation in allocations.values() if allocation.fault), default=""
+        (allocation.fault for allocation in allocations.values() if allocation.fault),
+        default=_overcommitted(node_object, allocations, uses),
     )
     free_by_card = tuple(
         free_of(c, uses.get(c.uuid, NO_AMOUNT)) if c.usable else None for c in node_object.cards
@@ -148,6 +151,7 @@ def allocation_of(pod: Pod, placement: Placement | None, state: AllocationState)
         cpu_milli=0 if pod.terminal else pod.cpu_milli,
         grace_ms=pod.grace_ms,
         state=state,
+        named=pod.named,
     )
 
 
@@ -245,6 +249,18 @@ def _has_more(new: NodeInfo, old: NodeInfo) -> bool:
     )
 
 
+def _overcommitted(
+    node_object: Node, allocations: Mapping[str, Allocation], uses: Mapping[str, CardAmount]
+) -> str:
+    """The fault of a card that two schedulers gave out, without knowing of each other; "" without one."""
+    named = {uuid for each in allocations.values() if each.named for uuid, _ in each.uses}
+    for card in node_object.cards if named else ():
+        use = uses.get(card.uuid, NO_AMOUNT)
+        if card.uuid in named and (use.share_milli > WHOLE_MILLI or use.memory_mib > card.memory_mib):
+            return "overcommitted"
+    return ""
+
+
 def _whole_left(node: NodeInfo) -> int:
     """Untouched cards, less those of pods of which only the number of cards is known."""
     return sum(free.untouched for free in node.free_by_card if free is not None) - node.unnamed
@@ -274,6 +290,11 @@ def _without_placement(allocation: Allocation, node_object: Node) -> Allocation:
     requests."""
     if allocation.undecodable:
         return replace(allocation, fault="placement")
+    if allocation.request is not None and allocation.named:
+        placement = foreign_placement(allocation.request, allocation.named, node_object.cards)
+        if placement is not None:
+            uses = amounts_by_card(allocation.request, placement)
+            return replace(allocation, uses=tuple(uses.items()))
     if (
         allocation.request is None
         or allocation.request.dialect != node_object.family

@@ -699,6 +699,7 @@ def test_an_exempt_namespace_meets_neither_webhook_nor_policy(world: Registered)
         refusal(world, a_pod(half() | {"resources": {"limits": {"bursar.dev/gpu-percent": "150"}}}), "ops")
         == ""
     )
+    world.kubectl("annotate", "pod", "-n", "ops", "own-affair", "ALIYUN_COM_GPU_MEM_IDX=1")
 
 
 # the page

@@ -175,9 +175,11 @@ POLICIES = {
 }
 WARNING = {"bursar-privileged", "bursar-node-access"}
 EVERYWHERE = {
-    *("bursar-written-once", "bursar-bindings", "bursar-exemptions", "bursar-holds", "bursar-growth"),
-    *("bursar-sidecar", "bursar-grace", "bursar-eviction-grace", "bursar-placed-by-others"),
+    *("bursar-exemptions", "bursar-holds", "bursar-growth"),
+    *("bursar-sidecar", "bursar-grace", "bursar-eviction-grace"),
 }
+# also in the namespaces of the system; in exempt ones schedulers of other systems write the same annotations
+BUT_EXEMPT = {"bursar-written-once", "bursar-bindings"}
 
 
 def variable(policy: str, name: str) -> str:
@@ -222,7 +224,9 @@ def test_every_policy_is_bound_and_refuses_but_the_one_that_only_tells() -> None
 def test_policies_leave_out_the_same_namespaces_as_the_webhooks_but_those_that_guard_our_own_marks() -> None:
     selectors = {name: each["matchConstraints"].get("namespaceSelector") for name, each in POLICIES.items()}
 
-    assert selectors == {name: None if name in EVERYWHERE else cel.governed_namespaces() for name in POLICIES}
+    not_exempt = {"matchExpressions": [{"key": cel.EXEMPT, "operator": "NotIn", "values": ["true"]}]}
+    everywhere = dict.fromkeys(EVERYWHERE) | dict.fromkeys(BUT_EXEMPT, not_exempt)
+    assert selectors == dict.fromkeys(POLICIES, cel.governed_namespaces()) | everywhere
 
 
 def test_the_longest_grace_period_is_the_default_of_the_budgets() -> None:

@@ -32,7 +32,6 @@ SETTABLE = (
 FIXED = (
     "amount",
     "budget-exhausted",
-    "combination",
     "count-divides",
     "dialect-not-spoken",
     "empty-constraint",
@@ -47,7 +46,6 @@ FIXED = (
     "min-gpu-memory",
     "node-name",
     "not-governed",
-    "own-scheduler",
     "request-differs-from-limit",
     "same-gpu-conflict",
     "same-gpu-container",

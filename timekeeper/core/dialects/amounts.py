@@ -52,7 +52,19 @@ class PodFacts:
     annotations: Json
     labels: Json
     containers: tuple[Container, ...] = ()  # init containers first
-    scheduler: str = ""  # its schedulerName
+
+    @property
+    def ordinary(self) -> tuple[str, ...]:
+        """The names of the pod's containers without its init containers."""
+        return tuple(each.name for each in self.containers if each.path.startswith("spec.containers"))
+
+
+def indexes(text: object) -> tuple[int, ...]:
+    """Card indexes such as ``0,3``; empty if the text is anything else."""
+    words = text.split(",") if isinstance(text, str) else []
+    if not 0 < len(words) <= MOST_CARDS or not all(w.isascii() and w.isdigit() and len(w) < 4 for w in words):
+        return ()
+    return tuple(map(int, words))
 
 
 def amount(

@@ -23,6 +23,14 @@ class PlacedRequest:
     cards: tuple[Card, ...] = ()  # all of the node
 
 
+Found = Mapping[str, tuple[int | str, ...]]  # container -> indexes or UUIDs of its cards
+
+
+def nothing_found(_pod: PodFacts, _request: GPURequest) -> Found:
+    """For dialects whose scheduler writes no cards, or none that Bursar reads."""
+    return {}
+
+
 def no_cards(_node: NodeFacts) -> tuple[Card, ...]:
     """For dialects whose nodes do not describe their cards: Bursar's node agent does."""
     return ()
@@ -52,6 +60,8 @@ class Dialect:
     cards: Callable[[NodeFacts], tuple[Card, ...]] = no_cards
     # labels that it expects on a bound pod, and users may not write
     labels_at_binding: Mapping[str, str] = field(default_factory=dict)
+    # the cards that the annotations of a bound pod name, which may be of this system's own scheduler
+    found: Callable[[PodFacts, GPURequest], Found] = nothing_found
     one_card: bool = False  # all containers of a pod share one card
     node_resources: tuple[str, ...] = ()  # what nodes advertise beside `resources`, and no pod requests
     percent: PercentResources | None = None  # where the resources count per cent: what policies need of them
@@ -82,35 +92,12 @@ class Dialect:
     serves: tuple[str, ...] = ()
     # beside one of `resources`, every other resource whose name begins so is of this dialect too
     prefix: str = ""
-    # its nodes have the cards that its plugin describes, also beside an inventory of Bursar's agent
-    own_cards: bool = False
     plugin_limits: bool = False  # the node plugin enforces each container's share itself
-    # the schedulerNames with which its pods are left to another system's scheduler, where the webhook's flag
-    # --other-schedulers names them
-    schedulers: tuple[str, ...] = ()
-    # only those schedulers place its pods, and a pod's annotations count only beside one of them
-    placed_by_others: bool = False
-    # what the other system writes on its pods while it places them: annotations and labels, names or prefixes
-    # that end in -, / or _; and the accounts that may write them
-    placement_annotations: tuple[str, ...] = ()
-    placement_labels: tuple[str, ...] = ()
-    accounts: tuple[str, ...] = ()
-    # annotations that the other system's webhook writes at creation, and that must not change afterwards
-    settled_annotations: tuple[str, ...] = ()
-    # the ConfigMaps of which a container may read the variable of its cards: a regular expression of names
-    config_maps: str = ""
-    # the cards of a node, for charges alone: nothing is placed on them
-    charged_cards: Callable[[NodeFacts], tuple[Card, ...]] = no_cards
-
-    @property
-    def needs_placement(self) -> bool:
-        """True if kube-scheduler knows no resource for which it would call the extender."""
-        return not (self.resources or self.placed_by_others)
 
     @property
     def first_name(self) -> str:
         """The resource, annotation or label by which users know it."""
-        return (*self.resources, *self.annotations, *self.labels, self.prefix)[0]
+        return (*self.resources, *self.annotations, *self.labels)[0]
 
     @property
     def advertised(self) -> tuple[str, ...]:

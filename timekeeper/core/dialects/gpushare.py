@@ -6,10 +6,17 @@ container's pod by the total of its units and the earliest assume time among tho
 gpushare-scheduler-extender, gpushare-device-plugin (`docs/dialects.md`).
 """
 
-from timekeeper.core.dialects.amounts import MOST_CARDS, ContainerLimits, NodeFacts, amount
-from timekeeper.core.dialects.dialect import Dialect, PlacedRequest, nothing_at_admission
+from timekeeper.core.dialects.amounts import (
+    MOST_CARDS,
+    ContainerLimits,
+    NodeFacts,
+    PodFacts,
+    amount,
+    indexes,
+)
+from timekeeper.core.dialects.dialect import Dialect, Found, PlacedRequest, nothing_at_admission
 from timekeeper.core.dialects.percent import MODEL_LABEL
-from timekeeper.core.values import Ask, Card
+from timekeeper.core.values import Ask, Card, GPURequest
 from timekeeper.core.violation import Violation
 
 MEMORY = "aliyun.com/gpu-mem"
@@ -43,6 +50,12 @@ def _at_binding(placed: PlacedRequest) -> dict[str, str]:
     }
 
 
+def _found(pod: PodFacts, request: GPURequest) -> Found:
+    return dict.fromkeys(
+        (each.container for each in request.asks), indexes(pod.annotations.get(f"{STEM}IDX"))
+    )
+
+
 DIALECT = Dialect(
     name="gpushare",
     resources=(MEMORY,),
@@ -51,6 +64,7 @@ DIALECT = Dialect(
     read=_read,
     at_admission=nothing_at_admission,
     at_binding=_at_binding,
+    found=_found,
     owned=(STEM,),
     plugin_writes=tuple(f"{STEM}{each}" for each in ("ASSIGNED", "ASSUME_TIME", "ASSIGN_TIME")),
     plugin_shows=True,

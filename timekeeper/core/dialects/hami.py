@@ -9,24 +9,26 @@ container by container, init containers first. ``nvidia.com/gpu`` alone is a who
 import json
 
 from timekeeper.core.dialects import nvidia
-from timekeeper.core.dialects.amounts import NodeFacts
-from timekeeper.core.dialects.dialect import Dialect, PlacedRequest, nothing_at_admission
+from timekeeper.core.dialects.amounts import NodeFacts, PodFacts
+from timekeeper.core.dialects.dialect import Dialect, Found, PlacedRequest, nothing_at_admission
 from timekeeper.core.dialects.vgpu import (
     RegisteredCard,
     VgpuResources,
+    devices_found,
     devices_text,
     natural,
     numa_node,
     registered,
 )
 from timekeeper.core.name_lists import listed
-from timekeeper.core.values import Card
+from timekeeper.core.values import Card, GPURequest
 
 REGISTER = "hami.io/node-nvidia-register"
 CORDON = "hami.io/device-cordon"
 LOCK = "hami.io/mutex.lock"
 NODE = "hami.io/vgpu-node"
 PHASE, TO_ALLOCATE = "hami.io/bind-phase", "hami.io/vgpu-devices-to-allocate"
+ALLOCATED = "hami.io/vgpu-devices-allocated"
 
 RESOURCES = VgpuResources(
     nvidia.GPU,
@@ -90,10 +92,14 @@ def _at_binding(placed: PlacedRequest) -> dict[str, str]:
         NODE: placed.node,
         "hami.io/vgpu-time": seconds,
         TO_ALLOCATE: devices,
-        "hami.io/vgpu-devices-allocated": devices,
+        ALLOCATED: devices,
         PHASE: "allocating",
         "hami.io/bind-time": seconds,
     }
+
+
+def _found(pod: PodFacts, _request: GPURequest) -> Found:
+    return devices_found(pod.annotations.get(ALLOCATED), [each.name for each in pod.containers])
 
 
 DIALECT = Dialect(
@@ -105,6 +111,7 @@ DIALECT = Dialect(
     read=RESOURCES.read,
     at_admission=nothing_at_admission,
     at_binding=_at_binding,
+    found=_found,
     owned=("hami.io/vgpu-", "hami.io/bind-"),
     plugin_erases=(PHASE, TO_ALLOCATE),
     plugin_shows=True,

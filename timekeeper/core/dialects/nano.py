@@ -5,8 +5,10 @@ container these cards itself. The annotation and label ``assume`` tell that a sc
 Sources: nano-gpu-scheduler v0.1.0 and v0.3, elastic-gpu-scheduler, elastic-gpu-agent (`docs/dialects.md`).
 """
 
-from timekeeper.core.dialects.dialect import Dialect, PlacedRequest, nothing_at_admission
+from timekeeper.core.dialects.amounts import PodFacts, indexes
+from timekeeper.core.dialects.dialect import Dialect, Found, PlacedRequest, nothing_at_admission
 from timekeeper.core.dialects.percent import PercentResources
+from timekeeper.core.values import GPURequest
 
 NO_CARD = "-1"  # of a container without a GPU
 
@@ -26,6 +28,10 @@ def _dialect(
         written = {container_stem + each: text for each, text in {**others, **indexes}.items()}
         return {**written, assumed: "true"}
 
+    def found(pod: PodFacts, request: GPURequest) -> Found:
+        asking = (each.container for each in request.asks)
+        return {name: indexes(pod.annotations.get(container_stem + name)) for name in asking}
+
     return Dialect(
         name=name,
         resources=resources.resources,
@@ -33,6 +39,7 @@ def _dialect(
         read=resources.read,
         at_admission=nothing_at_admission,
         at_binding=at_binding,
+        found=found,
         owned=(f"{assumed.partition('/')[0]}/",),
         plugin_shows=True,
         labels_at_binding={assumed: "true"},

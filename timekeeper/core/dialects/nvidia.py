@@ -49,5 +49,4 @@ DIALECT = Dialect(
     at_binding=nothing_at_binding,
     plugin_chooses=True,
     constrain=ANNOTATIONS.constrain,
-    schedulers=("kai-scheduler", "koord-scheduler", "volcano"),
 )

@@ -4,7 +4,8 @@ gpu-manager reads two kinds of annotation on a pod: the cap ``vcuda-core-limit``
 predicate annotations by container index. Source: tkestack gpu-admission, gpu-manager (`docs/dialects.md`).
 """
 
-from timekeeper.core.dialects.dialect import Dialect, PlacedRequest
+from timekeeper.core.dialects.amounts import PodFacts, indexes
+from timekeeper.core.dialects.dialect import Dialect, Found, PlacedRequest
 from timekeeper.core.dialects.percent import PercentResources
 from timekeeper.core.values import GPURequest
 
@@ -12,6 +13,7 @@ CORE = "tencent.com/vcuda-core"
 MEMORY = "tencent.com/vcuda-memory"
 CORE_LIMIT = "tencent.com/vcuda-core-limit"
 ASSIGNED = "tencent.com/gpu-assigned"
+STEM = "tencent.com/predicate-gpu-idx-"
 UNIT_MIB = 256
 
 RESOURCES = PercentResources(CORE, MEMORY, UNIT_MIB, together=True)
@@ -34,8 +36,12 @@ def _at_binding(placed: PlacedRequest) -> dict[str, str]:
     for name, slices in placed.placement.containers:
         if name in placed.containers:
             indexes = ",".join(str(each.index) for each in slices)
-            written[f"tencent.com/predicate-gpu-idx-{placed.containers.index(name)}"] = indexes
+            written[f"{STEM}{placed.containers.index(name)}"] = indexes
     return written
+
+
+def _found(pod: PodFacts, _request: GPURequest) -> Found:
+    return {name: indexes(pod.annotations.get(f"{STEM}{at}")) for at, name in enumerate(pod.ordinary)}
 
 
 DIALECT = Dialect(
@@ -46,6 +52,7 @@ DIALECT = Dialect(
     percent=RESOURCES,
     at_admission=_at_admission,
     at_binding=_at_binding,
+    found=_found,
     owned=("tencent.com/predicate-", ASSIGNED, CORE_LIMIT),
     plugin_writes=(ASSIGNED,),
     plugin_limits=True,

@@ -45,8 +45,7 @@ class VgpuResources:
     @property
     def instead(self) -> tuple[str, ...]:
         """Those that stand for one card where there is no number."""
-        found = filter(None, (self.memory, self.percentage, self.cores))
-        return tuple(found) if self.one_by_default else ()
+        return (self.memory, self.percentage, self.cores) if self.one_by_default else ()
 
     @property
     def zeros(self) -> tuple[str, ...]:
@@ -69,7 +68,7 @@ class VgpuResources:
     def examples(self) -> Mapping[str, str]:
         """A valid amount of each."""
         texts = {self.number: "1", self.memory: "8192", self.percentage: "50", self.cores: "30"}
-        return {name: text for name, text in {**texts, self.priority: "0"}.items() if name}
+        return {**texts, self.priority: "0"} if self.priority else texts
 
     def read(self, limits: ContainerLimits) -> Ask | tuple[Violation, ...]:
         """What a container requests of each of its cards, or all its mistakes.
@@ -172,6 +171,18 @@ def devices_text(placement: Placement, containers: Sequence[str]) -> tuple[str, 
     "" for a container without a card."""
     placed = dict(placement.containers)
     return tuple("".join(map(_device, placed.get(name, ()))) for name in containers)
+
+
+def devices_found(text: object, containers: Sequence[str]) -> dict[str, tuple[int | str, ...]]:
+    """The UUIDs of each container's cards in such texts, with ``;`` after or between the containers; empty if
+    there are not as many. HAMi also writes an empty UUID for a container without a card."""
+    entries = text.split(";") if isinstance(text, str) else []
+    if len(entries) == len(containers) + 1 and not entries[-1]:
+        entries.pop()
+    if len(entries) != len(containers):
+        return {}
+    uuids = [[device.partition(",")[0] for device in entry.split(":")] for entry in entries]
+    return {name: tuple(filter(None, each)) for name, each in zip(containers, uuids, strict=True)}
 
 
 def _device(part: Slice) -> str:

@@ -7,11 +7,12 @@ own. Sources: volcano, volcano-vgpu-device-plugin (`docs/dialects.md`).
 """
 
 from timekeeper.core.dialects.amounts import NodeFacts, PodFacts
-from timekeeper.core.dialects.dialect import Dialect, PlacedRequest, nothing_at_admission
+from timekeeper.core.dialects.dialect import Dialect, Found, PlacedRequest, nothing_at_admission
 from timekeeper.core.dialects.vgpu import (
     RegisteredCard,
     VgpuAnnotations,
     VgpuResources,
+    devices_found,
     devices_text,
     natural,
     registered,
@@ -22,6 +23,7 @@ from timekeeper.core.violation import Violation, first_of
 
 REGISTER = "volcano.sh/node-vgpu-register"
 PHASE, TO_ALLOCATE, TIME = "volcano.sh/bind-phase", "volcano.sh/devices-to-allocate", "volcano.sh/vgpu-time"
+ALLOCATED = "volcano.sh/vgpu-ids-new"
 
 RESOURCES = VgpuResources(
     "volcano.sh/vgpu-number",
@@ -78,11 +80,15 @@ def _at_binding(placed: PlacedRequest) -> dict[str, str]:
     return {
         "volcano.sh/vgpu-node": placed.node,
         TIME: seconds,
-        "volcano.sh/vgpu-ids-new": devices,
+        ALLOCATED: devices,
         TO_ALLOCATE: devices,
         PHASE: "allocating",
         "volcano.sh/bind-time": seconds,
     }
+
+
+def _found(pod: PodFacts, _request: GPURequest) -> Found:
+    return devices_found(pod.annotations.get(ALLOCATED), pod.ordinary)
 
 
 DIALECT = Dialect(
@@ -92,6 +98,7 @@ DIALECT = Dialect(
     read=RESOURCES.read,
     at_admission=nothing_at_admission,
     at_binding=_at_binding,
+    found=_found,
     owned=(
         "volcano.sh/bind-",
         "volcano.sh/devices-",

@@ -1,0 +1,72 @@
+"""Pods that another scheduler bound, beside ours: they count on the cards that their annotations name."""
+
+import json
+
+import pytest
+
+from scheduler_ext.fit.fit import fit
+from scheduler_ext.reports.closed_nodes import closures, culprits
+from scheduler_ext.scoring.policy import BUILT
+from scheduler_ext.snapshot.node_info import NodeInfo
+from tests.scheduler_ext.worlds import Json, bound, cards_of, rebuilt, request_of
+from tests.worlds import of_resources, pod
+
+CORE = "nano-gpu.io/gpu-core"
+NODE: Json = {
+    "metadata": {"name": "n"},
+    "status": {"capacity": {CORE: "200"}, "allocatable": {CORE: "200"}},
+}
+
+
+def asks(core: int, name: str) -> Json:
+    """A pod with so much of a card."""
+    raw = pod(of_resources({CORE: str(core)}, "main"))
+    raw["metadata"] |= {"name": name, "uid": f"uid-{name}"}
+    return raw
+
+
+def foreign(core: int, index: str, name: str = "theirs") -> Json:
+    """A pod that another scheduler bound to the card of this index."""
+    raw = asks(core, name)
+    raw["metadata"]["annotations"] = {"nano-gpu.io/gpu-main": index, "nano-gpu.io/gpu": "true"}
+    return bound(raw, "n", None)
+
+
+def ours(core: int, card: str) -> Json:
+    """A pod that we bound to this card, of 1000 units of memory."""
+    slices = {"main": [{"uuid": card, "index": 0, "share_milli": 10 * core, "memory_mib": 10 * core}]}
+    return bound(asks(core, "ours"), "n", json.dumps({"version": 1, "containers": slices}))
+
+
+def chosen(raw: Json, node: NodeInfo) -> dict[str, list[int]]:
+    """The indexes of the cards that the pod would get."""
+    return cards_of(fit(request_of(raw), node, BUILT["binpack"]))
+
+
+def test_a_foreign_pod_takes_its_card_and_leaves_the_node_open() -> None:
+    snapshot = rebuilt([NODE], [foreign(60, "1")])
+
+    node = snapshot.node("n")
+    assert node.closed == ""
+    assert [free.share_milli for free in node.free_by_card if free is not None] == [1000, 400]
+    assert chosen(asks(50, "p"), node) == {"main": [0]}
+    assert chosen(asks(40, "p"), node) == {"main": [1]}
+
+
+@pytest.mark.parametrize("index", ["2", "-1", "0,1", ""])
+def test_a_foreign_pod_whose_card_is_not_known_closes_the_node(index: str) -> None:
+    assert rebuilt([NODE], [foreign(60, index)]).node("n").closed == "unplaced"
+
+
+def test_a_card_that_two_schedulers_gave_out_closes_the_node_until_one_pod_has_ended() -> None:
+    mine, theirs = ours(60, "card1"), foreign(60, "1")
+    both = rebuilt([NODE], [mine, theirs])
+
+    assert both.node("n").closed == "overcommitted"
+    assert culprits(both.node("n")) == ("team-a/theirs",)
+    (closure,) = closures(both.nodes, rebuilt([NODE], [mine]).nodes)
+    assert "two schedulers gave out one of its cards (team-a/theirs)" in closure.sentence()
+    assert rebuilt([NODE], [mine]).node("n").closed == ""
+    assert rebuilt([NODE], [theirs]).node("n").closed == ""
+    beside = rebuilt([NODE], [ours(60, "card0"), theirs])
+    assert beside.node("n").closed == ""
