@@ -15,7 +15,7 @@ from scheduler_ext.verbs.last_decisions import (
 from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.process.test_view import waiting, world
 from tests.scheduler_ext.worlds import asking, node, percent, request_of
-from tests.worlds import card, container
+from tests.worlds import card, container, of_resources
 
 __all__ = ["world"]
 
@@ -144,6 +144,12 @@ def test_waiting_pods_come_page_by_page_by_namespace_and_name(world: Running) ->
 HALF = request_of(percent(50))
 PAIR = request_of(asking(container(gpu_count="2"), annotations={"bursar.dev/topology": "pair"}))
 NUMA = request_of(asking(container(gpu_count="2"), annotations={"bursar.dev/topology": "numa"}))
+LINKED = request_of(
+    asking(
+        of_resources({"gpu.intel.com/i915": "2", "gpu.intel.com/tiles": "2"}),
+        annotations={"gas-allocate-xelink": "true"},
+    )
+)
 SAID = {
     "not_enough_free": [
         refusal.not_enough_free(request_of(raw))
@@ -156,13 +162,14 @@ SAID = {
             asking(container("a", gpu_percent="50"), container("b", gpu_percent="50")),
         )
     ]
-    + [refusal.not_enough_free(PAIR), refusal.not_enough_free(NUMA)],
+    + [refusal.not_enough_free(each) for each in (PAIR, NUMA, LINKED)],
     "not_allowed": [
         refusal.not_allowed(request_of(percent(50, annotations=annotations)))
         for annotations in (
             {"bursar.dev/gpu-models": "H100,A100"},
             {"bursar.dev/exclude-gpu-models": "T4"},
             {"bursar.dev/gpu-uuids": "GPU-x"},
+            {"bursar.dev/min-gpu-memory": "40000"},
         )
     ],
     "not_known": [refusal.not_known(PAIR), refusal.not_known(NUMA)],
@@ -176,6 +183,7 @@ SAID = {
     "NO_HEALTHY_CARD": [refusal.NO_HEALTHY_CARD],
     "CORDONED": [refusal.CORDONED],
     "NOT_BY_CHOICE": [refusal.NOT_BY_CHOICE],
+    "NO_XE_LINKS": [refusal.NO_XE_LINKS],
     "GIVEN_UP": [refusal.GIVEN_UP],
     "NOT_TRIED": [refusal.NOT_TRIED],
     "SPENT": [refusal.SPENT],
@@ -194,6 +202,7 @@ KIND_OF = {
     "NO_HEALTHY_CARD": "unhealthy",
     "CORDONED": "cordoned",
     "NOT_BY_CHOICE": "constraint",
+    "NO_XE_LINKS": "constraint",
     "GIVEN_UP": "search",
     "NOT_TRIED": "search",
     "SPENT": "budget",
