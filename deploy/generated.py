@@ -25,6 +25,8 @@ _WHOLE: Mapping[str, Callable[[], str]] = {
     "served": cel.served,
     "vgpus": cel.vgpus,
     "locks": cel.locks,
+    "others": cel.others_fields,
+    "otherRequest": cel.has_request_of_others,
     "zeros": cel.zeros,
     "prefixes": cel.prefixes,
     "spoken": cel.spoken,

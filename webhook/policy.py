@@ -80,6 +80,7 @@ class AdmissionPolicy:
     sidecar_images: SidecarImages
     rules: Mapping[str, str] = field(default_factory=dict)  # modes that differ from the catalogue's
     exempt: frozenset[str] = frozenset()  # users and groups; a rule that can be relaxed warns them
+    other_schedulers: frozenset[str] = frozenset()  # of other systems; pods that these place stay theirs
     mps_pipes: str = ""  # folder of the MPS daemon's pipes in containers; empty: MPS is off
 
     def class_of(self, word: StandingWord) -> PriorityClass:

@@ -12,7 +12,10 @@ GPU_PROFILE = "bursar-scheduler"
 
 # kube-scheduler calls the extender for pods that request one of these. It also counts them against the node's
 # capacity, except those that nodes do not have.
-MANAGED_RESOURCES = (*(name for dialect in DIALECTS for name in dialect.resources), names.GPU_PLACEMENT)
+MANAGED_RESOURCES = (
+    *(name for dialect in DIALECTS if not dialect.placed_by_others for name in dialect.resources),
+    names.GPU_PLACEMENT,
+)
 UNCOUNTED_RESOURCES = frozenset(
     (*(name for dialect in DIALECTS for name in dialect.ignored_by_scheduler), names.GPU_PLACEMENT)
 )

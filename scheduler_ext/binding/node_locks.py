@@ -7,6 +7,7 @@ one after the other. The form of the lock, and that it expires after five minute
 """
 
 import datetime
+import threading
 import time
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -23,6 +24,7 @@ from timekeeper.runtime.api_server import MERGE, Answered, Reply
 EXPIRES_S = 300
 RESERVED_S = 0.5  # of a bind's time, for the Binding itself
 MOST_TRIES = 20
+MOST_WAITING = 4  # binds that wait for a lock at a time: they keep threads from the binds of other nodes
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 
@@ -39,6 +41,7 @@ class NodeLocks:
 
     def __init__(self, call: TimedCall, cache: ClusterCache, now: Callable[[], datetime.datetime]) -> None:
         self._call, self._cache, self._now = call, cache, now
+        self._counting, self._waiting = threading.Lock(), 0
 
     def take(self, node: Node | None, args: BindingArgs, until: float) -> str:
         """Lock the node for the pod; "" if it is locked or needs no lock, else why not."""
@@ -74,6 +77,11 @@ class NodeLocks:
         if str(annotations_of(read.body).get(dialect.node_lock)).endswith(_owner(args)):
             self._write(dialect, read.body, None, until)
 
+    @property
+    def waiting(self) -> int:
+        """How many binds wait for a lock."""
+        return self._waiting
+
     def _text(self, args: BindingArgs) -> str:
         return self._now().astimezone(datetime.UTC).strftime(_TIME) + _owner(args)
 
@@ -93,7 +101,15 @@ class NodeLocks:
             return there is None or there.lock != text
 
         left = until - time.monotonic()
-        return left > 0 and self._cache.wait_for(lambda s: changed(s.node(name).node_object), left)
+        with self._counting:
+            if left <= 0 or self._waiting == MOST_WAITING:
+                return False
+            self._waiting += 1
+        try:
+            return self._cache.wait_for(lambda s: changed(s.node(name).node_object), left)
+        finally:
+            with self._counting:
+                self._waiting -= 1
 
     def _is_over(self, text: str, dialect: Dialect, node: str, until: float) -> bool:
         """True if the lock has expired, or if its pod waits for no device on this node any more."""

@@ -85,7 +85,7 @@ def not_allowed(request: GPURequest) -> Refusal:
     if request.models:
         return Refusal(f"no {first_of(request.models, MOST_LISTED, ' or ')} here", "constraint")
     if request.uuids:
-        return Refusal("none of the cards in bursar.dev/gpu-uuids is here", "constraint")
+        return Refusal("none of the cards that the pod names is here", "constraint")
     if request.model_pattern:
         return Refusal(f"no card like {shown(request.model_pattern)} here", "constraint")
     if request.min_memory_mib and not request.exclude_models:

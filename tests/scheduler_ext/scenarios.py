@@ -267,7 +267,7 @@ def gpu_aware() -> Iterator[Scenario]:
     yield Scenario("S21", "card 2", percent(10, annotations=chosen), {"main": [2]}, three)
     yield Scenario("S22", "balanced", mib(1000), {"main": [2]}, three, used(1000, 2000), policies=("spread",))
     this, other = {"bursar.dev/gpu-uuids": "GPU-0"}, {"bursar.dev/gpu-uuids": "GPU-1"}
-    none = "none of the cards in bursar.dev/gpu-uuids is here"
+    none = "none of the cards that the pod names is here"
     yield Scenario("S23", "allowed", percent(10, annotations=this), {"main": [0]})
     yield Scenario("S23", "another allowed", percent(10, annotations=other), {}, reason=none)
     apart, itself = {"bursar.dev/exclude-gpu-models": "T4"}, {"bursar.dev/exclude-gpu-models": "A100"}

@@ -47,6 +47,8 @@ PODS: dict[str, Json] = {
     "vgpu-one-container": admitted(
         limits_of("a", volcano_sh__vgpu_number="1"), limits_of("b", volcano_sh__vgpu_number="1")
     ),
+    "combination": admitted(limits_of("main", koordinator_sh__gpu_core="50")),
+    "own-scheduler": admitted(limits_of("main", koordinator_sh__gpu="50")),
     "dialect-not-spoken": admitted(limits_of("main", volcano_sh__gpu_memory="3")),
     "request-differs-from-limit": admitted(
         container(requests={"bursar.dev/gpu-percent": "20"}, gpu_percent="50")

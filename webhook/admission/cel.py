@@ -37,8 +37,9 @@ def small() -> str:
 
 def gpu_pods() -> str:
     """True for the pods that the webhooks review: those that request a GPU in any dialect, have an
-    annotation, label or gate of ours or of a node plugin, or set NVIDIA_VISIBLE_DEVICES; and those that are
-    not `small`.
+    annotation, label or gate of ours or of a node plugin, or set NVIDIA_VISIBLE_DEVICES to another
+    value than `void`, which deploy/samples/void-for-everyone.yaml writes into all; and those that are not
+    `small`.
 
     Our own label comes first, because evaluation ends there on all calls but the first."""
     return f"""\
@@ -55,10 +56,10 @@ object != null && has(object.spec) && (
       (has(c.resources.limits) && c.resources.limits.exists(k, k.matches(r'{GPU_RESOURCE}')))
       || (has(c.resources.requests) && c.resources.requests.exists(k, k.matches(r'{GPU_RESOURCE}')))
     ))
-    || (has(c.env) && c.env.exists(e, e.name == '{VISIBLE_DEVICES}'))
+    || (has(c.env) && c.env.exists(e, e.name == '{VISIBLE_DEVICES}' && !(has(e.value) && e.value == 'void')))
   )
   || (has(object.metadata.annotations)
-    && object.metadata.annotations.exists(k, k.matches(r'{written_annotations()}')))
+    && object.metadata.annotations.exists(k, k.matches(r'{reviewed_annotations()}')))
   || (has(object.metadata.labels) && object.metadata.labels.exists(k, k.matches(r'{written_labels()}')))
   || (has(object.spec.schedulingGates)
     && object.spec.schedulingGates.exists(g, g.name.matches(r'{written_labels()}')))
@@ -126,6 +127,46 @@ def zeros() -> str:
     return _list(f"'{name}'" for each in DIALECTS if each.vgpu is not None for name in each.vgpu.zeros)
 
 
+def others_fields() -> str:
+    """What only certain accounts write on pods that another system's scheduler places, for the policy
+    `bursar-placed-by-others`: for each system the accounts, names of annotations and labels, and prefixes of
+    labels; and the requests, which must not change."""
+    found = [each for each in DIALECTS if each.placed_by_others]
+    systems = [
+        _system(each.name, each.accounts, each.placement_annotations, each.placement_labels) for each in found
+    ]
+    settled = [name for each in found for name in (*each.annotations, *each.settled_annotations)]
+    labels = [name for each in found for name in each.labels]
+    return _lines([*systems, _system("", (), settled, labels)])
+
+
+def _system(name: str, accounts: Iterable[str], annotations: Iterable[str], labels: Iterable[str]) -> str:
+    them = tuple(labels)
+    lists = {
+        "accounts": accounts,
+        "annotations": annotations,
+        "labels": [each for each in them if each[-1] not in STEM_ENDS],
+        "prefixes": [each for each in them if each[-1] in STEM_ENDS],
+    }
+    texts = {key: _quoted(words) for key, words in lists.items()}
+    members = ", ".join(f"'{key}': dyn({text})" for key, text in texts.items())
+    return f"{{'name': dyn('{name}'), {members}}}"
+
+
+def has_request_of_others() -> str:
+    """True for a pod whose request is in annotations that another system's scheduler reads."""
+    found = [each for each in DIALECTS if each.placed_by_others and each.annotations]
+    return "\n|| ".join(
+        f"(object.spec.?schedulerName.orValue('') in {_quoted(each.schedulers)}\n"
+        f"  && ({_has_one(each.annotations)}))"
+        for each in found
+    )
+
+
+def _has_one(annotations: Iterable[str]) -> str:
+    return " || ".join(f"'{name}' in object.metadata.?annotations.orValue({{}})" for name in annotations)
+
+
 def locks() -> str:
     """The annotations by which nodes are locked for their node plugins."""
     return _list(f"'{each.node_lock}'" for each in DIALECTS if each.node_lock)
@@ -133,6 +174,10 @@ def locks() -> str:
 
 def _list(words: Iterable[str]) -> str:
     return f"[{', '.join(words)}]"
+
+
+def _quoted(words: Iterable[str]) -> str:
+    return _list(f"'{word}'" for word in words)
 
 
 def _lines(members: Iterable[str]) -> str:
@@ -144,6 +189,13 @@ def written_annotations() -> str:
     """The regular expression of the annotations that Bursar or a node plugin writes on a pod, and of those in
     which users write requests."""
     return _either([*OURS, *OWNED, *MARKS])
+
+
+def reviewed_annotations() -> str:
+    """The regular expression of `written_annotations`, and of those in which users write requests for pods
+    that another system's scheduler places."""
+    theirs = (name for each in DIALECTS if each.placed_by_others for name in each.annotations)
+    return _either([*OURS, *OWNED, *MARKS, *theirs])
 
 
 def written_labels() -> str:

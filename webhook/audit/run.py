@@ -10,7 +10,7 @@ from timekeeper.core import names
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.request.cards import UndecodableError
-from timekeeper.core.request.inventory import read_cards
+from timekeeper.core.request.inventory import charged_cards
 from timekeeper.core.values import Card
 from timekeeper.runtime.flags import UnusableError
 from webhook.admission import cel, workloads
@@ -86,13 +86,13 @@ def _cards(cluster: ClusterReader) -> dict[str, tuple[Card, ...]]:
     try:
         return {each["metadata"]["name"]: _cards_of(each) for each in cluster.objects("/api/v1/nodes")}
     except ListRefusedError as error:
-        _say(f"cards count as alike, and requests of memory alone as nothing: {error}")
+        _say(f"cards count as alike, and requests of memory alone as whole ones: {error}")
         return {}
 
 
 def _cards_of(node: Json) -> tuple[Card, ...]:
     try:
-        return read_cards(node) or ()
+        return charged_cards(node)
     except UndecodableError as error:
         _say(f"the cards of node {node['metadata']['name']} count as alike: {error}")
         return ()

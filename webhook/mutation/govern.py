@@ -21,6 +21,7 @@ from webhook.wire.pod_review import sequence_of
 
 LABELS = {names.GOVERNED: "true"}
 PLACEMENT = {names.GPU_PLACEMENT: "1"}
+DEFAULT_SCHEDULERS = ("", "default-scheduler")
 _FEW, _SHORT = 4, 256  # containers, and characters of their names: bounds the cache
 
 
@@ -34,7 +35,7 @@ def govern(pod: Json, request: GPURequest, word: StandingWord, policy: Admission
         *merged(pod["metadata"], "/metadata", "labels", LABELS),
         *merged(pod["metadata"], "/metadata", "annotations", annotations(request, word)),
         *_priority(pod["spec"], word, policy),
-        *_scheduler(pod["spec"], policy),
+        *_scheduler(pod["spec"], request, policy),
         *_placement(pod["spec"], request),
         *_containers(pod["spec"], request, policy.mps_pipes),
         *_sidecar(pod, request, policy),
@@ -98,20 +99,31 @@ def _numbers(spec: Json, ours: PriorityClass) -> list[Operation]:
     return [add(f"/spec/{name}", value) for name, value in right.items() if spec.get(name) != value]
 
 
-def _scheduler(spec: Json, policy: AdmissionPolicy) -> list[Operation]:
+def _scheduler(spec: Json, request: GPURequest, policy: AdmissionPolicy) -> list[Operation]:
     changed = []
-    if spec.get("schedulerName") != policy.scheduler_name:
-        changed.append(add("/spec/schedulerName", policy.scheduler_name))
+    wanted = scheduler_of(request.dialect, spec.get("schedulerName") or "", policy)
+    if spec.get("schedulerName") != wanted:
+        changed.append(add("/spec/schedulerName", wanted))
     if policy.runtime_class and not spec.get("runtimeClassName"):
         changed.append(add("/spec/runtimeClassName", policy.runtime_class))
     return changed
 
 
+def scheduler_of(dialect: str, given: str, policy: AdmissionPolicy) -> str:
+    """The schedulerName that a governed pod has. A scheduler of another system that may keep such pods keeps
+    them; pods that only such a scheduler places are never given to Bursar's."""
+    speaks = BY_NAME[dialect]
+    if given in speaks.schedulers and given in policy.other_schedulers:
+        return given
+    if not speaks.placed_by_others:
+        return policy.scheduler_name
+    return speaks.schedulers[0] if given in DEFAULT_SCHEDULERS else given
+
+
 def _placement(spec: Json, request: GPURequest) -> list[Operation]:
-    """For a pod whose request is in annotations or labels: the resource for which kube-scheduler calls the
-    extender, in its first container with cards. Without it kube-scheduler would bind the pod itself."""
-    dialect = BY_NAME[request.dialect]
-    if not (dialect.annotations or dialect.labels):
+    """For a pod without a resource that kube-scheduler knows: the one for which it calls the extender, in its
+    first container with cards. Without it kube-scheduler would bind the pod itself."""
+    if not BY_NAME[request.dialect].needs_placement:
         return []
     for field in ("initContainers", "containers"):
         for index, container in enumerate(sequence_of(spec.get(field))):

@@ -5,12 +5,13 @@ container gets ``void``, because images made for CUDA set ``all``. Where a node 
 variable itself, a variable in the pod would take precedence, so there must be none.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from timekeeper.core import names
 from timekeeper.core.dialects import BY_NAME
-from timekeeper.core.json_values import Json
+from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.values import GPURequest
 from webhook.wire.json_patch import Operation, add, remove, replace
 from webhook.wire.pod_review import sequence_of
@@ -37,6 +38,8 @@ def operations(container: Json, path: str, request: GPURequest) -> list[Operatio
     """Corrects the variables of one of the user's containers; afterwards each exists once."""
     present = sequence_of(container.get("env"))
     visible = wanted(container["name"], request)
+    if visible is None and any(is_of_config_map(each, request) for each in present):
+        return []  # of another system, whose webhook would write it again
     changed = set_variable(present, f"{path}/env", visible)
     reads_its_cards = visible is not None and "valueFrom" in visible
     if not reads_its_cards or CAPABILITIES in [each["name"] for each in present]:
@@ -60,6 +63,20 @@ def set_variable(present: Sequence[Json], path: str, visible: Variable | None) -
     if present[places[0]] != visible:
         changed.append(replace(f"{path}/{places[0]}", visible))
     return changed
+
+
+def is_of_config_map(variable: Variable, request: GPURequest) -> bool:
+    """Whether this entry reads the cards from a ConfigMap that the request's system fills at the Binding."""
+    names_allowed = BY_NAME[request.dialect].config_maps
+    if not names_allowed or variable["name"] != VISIBLE_DEVICES or variable.get("value"):
+        return False
+    source = mapping(mapping(variable.get("valueFrom")).get("configMapKeyRef"))
+    name = source.get("name")
+    return (
+        source.get("key") == VISIBLE_DEVICES
+        and isinstance(name, str)
+        and bool(re.fullmatch(names_allowed, name))
+    )
 
 
 def sees(variable: Variable) -> bool:

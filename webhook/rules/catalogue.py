@@ -92,6 +92,11 @@ REQUEST = (
         "Volcano's node plugin finds the pod by its number of devices, so the containers would never start",
     ),
     Rule(
+        "combination",
+        "amounts of koordinator or annotations of KAI that contradict each other, or lack another one",
+        "it would be unclear what the pod gets; their own schedulers refuse it too",
+    ),
+    Rule(
         "dialect-not-spoken",
         "GPU resources of a system that Bursar does not support",
         "such a pod would use GPUs outside every budget",
@@ -293,6 +298,11 @@ PLACING = (
         "only Bursar's scheduler assigns cards. It is replaced in every mode",
         "warn",
         "replaced",
+    ),
+    Rule(
+        "own-scheduler",
+        "a pod of another system, if `--other-schedulers` does not name its scheduler, or it has another one",
+        "no scheduler would place the pod and assign its cards",
     ),
     Rule(
         "priority-class",

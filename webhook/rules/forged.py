@@ -36,18 +36,24 @@ def _stems(words: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(short))
 
 
-# the annotations and labels in which users write requests
-MARKS = _stems(name for dialect in DIALECTS for name in dialect.annotations)
+# the annotations and labels in which users write requests, for pods that Bursar places
+MARKS = _stems(name for dialect in DIALECTS if not dialect.placed_by_others for name in dialect.annotations)
 LABEL_MARKS = _stems(name for dialect in DIALECTS for name in dialect.labels)
 
-_OWNED = frozenset(each for each in OWNED if each[-1] not in STEM_ENDS)
-_OWNED_STEMS = tuple(each for each in OWNED if each[-1] in STEM_ENDS)
+# what the schedulers of other systems write on the pods that they place
+PLACED = tuple(name for dialect in DIALECTS for name in dialect.placement_annotations)
+PLACED_LABELS = tuple(name for dialect in DIALECTS for name in dialect.placement_labels)
+
+_OWNED = frozenset(each for each in (*OWNED, *PLACED) if each[-1] not in STEM_ENDS)
+_OWNED_STEMS = tuple(each for each in (*OWNED, *PLACED) if each[-1] in STEM_ENDS)
+_LABELS = frozenset(each for each in (*OWNED_LABELS, *PLACED_LABELS) if each[-1] not in STEM_ENDS)
+_LABEL_STEMS = tuple(each for each in PLACED_LABELS if each[-1] in STEM_ENDS)
 
 _WRITTEN = (names.REQUEST, names.STANDING, names.DEVICES, names.INVENTORY, names.HOLDERS, names.GOVERNED)
 
 
 def is_owned(annotation: str) -> bool:
-    """Whether a dialect's node plugin reads this annotation as written by a scheduler."""
+    """Whether a dialect's node plugin, or another system, reads this annotation as written by a scheduler."""
     return annotation in _OWNED or annotation.startswith(_OWNED_STEMS)
 
 
@@ -68,7 +74,7 @@ def forgery_violations(pod: Json, request: GPURequest | None) -> Iterator[Violat
             yield _annotation(name, value)
     for name, value in mapping(mapping(pod.get("metadata")).get("labels")).items():
         is_ours = name.startswith(OURS) and (request is None or govern.LABELS.get(name) != value)
-        if is_ours or name in OWNED_LABELS:
+        if is_ours or name in _LABELS or (_LABEL_STEMS and name.startswith(_LABEL_STEMS)):
             yield _only_bursar_writes("forged-label", f"metadata.labels[{name}]", value)
     for index, gate in enumerate(sequence_of(pod["spec"].get("schedulingGates"))):
         if gate["name"].startswith(OURS):
@@ -118,7 +124,13 @@ def _annotation(name: str, value: str) -> Violation:
 
 
 def _only_bursar_writes(rule: str, path: str, value: str) -> Violation:
-    problem = "only Bursar and node plugins write this"
+    theirs = path.partition("[")[2].removesuffix("]")
+    by_others = theirs in (*PLACED, *PLACED_LABELS) or theirs.startswith(_LABEL_STEMS)
+    problem = (
+        "only the system that places the pod writes this"
+        if by_others
+        else "only Bursar and node plugins write this"
+    )
     return Violation(rule, path, shown(value), problem, "the pod without it", "removing it")
 
 

@@ -155,7 +155,7 @@ def _seeing(container: Json) -> Iterator[tuple[int, Json]]:
 def _visible_by_hand(path: str, container: Json, request: GPURequest | None) -> Iterator[Violation]:
     right = visible_devices.wanted(container["name"], request) if request else None
     for place, variable in _seeing(container):
-        if variable != right:
+        if variable != right and not (right is None and request and _may_stay(container, variable, request)):
             yield Violation(
                 "visible-devices",
                 f"{path}.env[{place}]",
@@ -164,6 +164,11 @@ def _visible_by_hand(path: str, container: Json, request: GPURequest | None) -> 
                 "leaving it out",
                 f'{names.GPU_PERCENT}: "50" in resources.limits',
             )
+
+
+def _may_stay(container: Json, variable: Json, request: GPURequest) -> bool:
+    asking = container["name"] in [each.container for each in request.asks]
+    return asking and visible_devices.is_of_config_map(variable, request)
 
 
 def _steering(path: str, container: Json, request: GPURequest | None) -> Iterator[Violation]:

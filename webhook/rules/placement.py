@@ -4,17 +4,16 @@ import re
 from collections.abc import Iterator
 
 from timekeeper.core import names
-from timekeeper.core.dialects import gas, replaced_schedulers, tencent
+from timekeeper.core.dialects import BY_NAME, gas, replaced_schedulers, tencent
 from timekeeper.core.json_values import Json, annotations_of, mapping
 from timekeeper.core.name_lists import excess, listed
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation, shown
-from webhook.mutation.govern import is_above_budget_class
+from webhook.mutation.govern import DEFAULT_SCHEDULERS, is_above_budget_class, scheduler_of
 from webhook.policy import AdmissionPolicy
 from webhook.rules.size import size_violations
 from webhook.wire.pod_review import sequence_of
 
-DEFAULT_SCHEDULERS = ("", "default-scheduler")
 LEGACY_SIDECAR = "gpu-sidecar"
 
 _MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+/()-]{0,62}", re.ASCII)
@@ -106,6 +105,11 @@ def _init_containers(spec: Json) -> Iterator[Violation]:
 
 def _scheduler(spec: Json, request: GPURequest | None, policy: AdmissionPolicy) -> Iterator[Violation]:
     scheduler = spec.get("schedulerName") or ""
+    if request is not None and BY_NAME[request.dialect].placed_by_others:
+        yield from _own_scheduler(scheduler, request.dialect, policy)
+        return
+    if request is not None and scheduler_of(request.dialect, scheduler, policy) == scheduler:
+        return
     replaced = replaced_schedulers(request.dialect) if request is not None else ()
     if scheduler not in (*DEFAULT_SCHEDULERS, policy.scheduler_name, *replaced):
         yield Violation(
@@ -116,6 +120,26 @@ def _scheduler(spec: Json, request: GPURequest | None, policy: AdmissionPolicy) 
             f"{policy.scheduler_name}, or no schedulerName",
             f"schedulerName: {policy.scheduler_name}",
         )
+
+
+def _own_scheduler(scheduler: str, dialect: str, policy: AdmissionPolicy) -> Iterator[Violation]:
+    """For a pod that only the scheduler of its own system places."""
+    speaks = BY_NAME[dialect]
+    wanted = scheduler_of(dialect, scheduler, policy)
+    if wanted in speaks.schedulers and wanted in policy.other_schedulers:
+        return
+    places = " or ".join(speaks.schedulers)
+    problem = f"only {places} places pods with {speaks.first_name}"
+    if wanted in speaks.schedulers:
+        problem = f"the webhook's flag --other-schedulers does not name {wanted}, which places these pods"
+    yield Violation(
+        "own-scheduler",
+        "spec.schedulerName",
+        shown(scheduler),
+        problem,
+        f"{places}, where --other-schedulers names it; or {names.GPU_PERCENT}",
+        f'{names.GPU_PERCENT}: "50" in resources.limits',
+    )
 
 
 def _priority_class(spec: Json, policy: AdmissionPolicy) -> Iterator[Violation]:

@@ -5,6 +5,7 @@ import argparse
 import re
 from datetime import timedelta
 
+from timekeeper.core.dialects import DIALECTS
 from timekeeper.core.quantity import integral
 from timekeeper.runtime.flags import duration_ms, whole_number, wrong
 from webhook.admission.workloads import BadPathError, TemplatePath, read_path
@@ -14,6 +15,7 @@ from webhook.policy import PriorityClass
 LEAST_CPU_MILLI = 10
 LEAST_MEMORY = 32 << 20
 NATURAL = whole_number(1, 1_000_000)
+OTHER_SCHEDULERS = tuple(sorted({name for dialect in DIALECTS for name in dialect.schedulers}))
 _DURATION_MS = duration_ms("1s", "36500d", "12h")
 
 
@@ -36,6 +38,15 @@ def mirrors(text: str) -> tuple[str, ...]:
     for each in given:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._/:-]*[/:@]", each, re.ASCII):
             raise wrong(each, "a beginning that ends in / : or @, such as registry.example/bursar/sidecar:")
+    return given
+
+
+def other_schedulers(text: str) -> frozenset[str]:
+    """The value of ``--other-schedulers``: known schedulers of other systems."""
+    given = frozenset(each.strip() for each in text.split(",") if each.strip())
+    for each in sorted(given):
+        if each not in OTHER_SCHEDULERS:
+            raise wrong(each, " or ".join(OTHER_SCHEDULERS))
     return given
 
 

@@ -12,8 +12,10 @@ from webhook.admission.workloads import TemplatePath
 from webhook.policy import AdmissionPolicy, Sidecar, SidecarImages
 from webhook.settings.flag_values import (
     NATURAL,
+    OTHER_SCHEDULERS,
     folder,
     mirrors,
+    other_schedulers,
     priority_class,
     sidecar_resources,
     template_paths,
@@ -79,6 +81,7 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> WebhookSet
             runtime_class=given.runtime_class,
             sidecar=None if given.sidecar == "off" else sidecar,
             sidecar_images=SidecarImages(given.sidecar_image, given.sidecar_mirrors),
+            other_schedulers=given.other_schedulers,
             mps_pipes=given.mps_pipe_directory if given.mps == "on" else "",
         ),
         template_paths=tuple(given.template_path),
@@ -176,6 +179,13 @@ def _injection(flags: Parser) -> None:
         "cpu=30m,memory=64Mi",
         "requests and limits of each sidecar, in pods that request cpu or memory; raise them where a "
         "LimitRange requires more of every container",
+    )
+    flags.add(
+        "--other-schedulers",
+        other_schedulers,
+        "",
+        "schedulers of other systems that keep their GPU pods, separated by commas, of "
+        f"{', '.join(OTHER_SCHEDULERS)}; their pods are governed and charged, and Bursar does not place them",
     )
     flags.add("--runtime-class", str, "", "runtimeClassName for GPU pods without one; empty: none is set")
     flags.add(

@@ -8,14 +8,17 @@ from scheduler_ext.binding.manifest import written_for
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.snapshot.node_info import uses_of
 from tests.scheduler_ext.conftest import Running
+from tests.scheduler_ext.reserving import NOW_MS
 from tests.scheduler_ext.unit.test_gas import INTEL, intel_node, wants
 from tests.scheduler_ext.worlds import asking, bound, read, rebuilt, request_of
 from timekeeper.accounts.bindings import decode_request, encode_request
 from timekeeper.accounts.pods import LedgerPod, read_pod
+from timekeeper.accounts.reserved import open_reserved
 from timekeeper.accounts.session import open_session
 from timekeeper.api.bodies.bindings import read_bindings
 from timekeeper.api.problem import Problem
 from timekeeper.core.budgets.policy import BudgetSettings
+from timekeeper.core.ledger.reservation import Reservation, condition_of
 from timekeeper.core.request.estimates import estimated_rate, requested_amount
 from timekeeper.core.request.inventory import read_cards
 from timekeeper.core.request.request import canonical
@@ -91,3 +94,27 @@ def test_a_reported_binding_has_its_resources_and_a_wrong_one_is_refused() -> No
         with pytest.raises(Problem) as refused:
             read_bindings(body(resources=wrong), 0)
         assert refused.value.where == "bindings[0].asks[0].resources"
+
+
+def test_a_reservation_keeps_amounts_and_tiles_from_other_pods_and_is_charged_as_the_pod_would_be() -> None:
+    answer = fit(request_of(RAW), rebuilt([NODE], []).node("n"))
+    assert isinstance(answer, Placement)
+    condition = condition_of(Reservation("n", answer, NOW_MS, NOW_MS + 60_000, free_ms=NOW_MS))
+    waiting = {**RAW, "status": {"phase": "Pending", "conditions": [condition]}}
+
+    node = rebuilt([NODE], [waiting], NOW_MS).node("n")
+    pod = read_pod(waiting)
+
+    assert [dict(use.resources) for use in uses_of(node.allocations).values()] == [NAMED, NAMED]
+    other = fit(request_of(asking(wants(i915=2, tiles=2), name="other")), node)
+    assert isinstance(other, Placement)
+    assert [part.tiles for _, parts in (*answer.containers, *other.containers) for part in parts] == [
+        (0,),
+        (0,),
+        (1,),
+        (1,),
+    ]
+    assert isinstance(pod, LedgerPod)
+    held = open_reserved(pod, read_cards(NODE) or (), BudgetSettings(), NOW_MS)
+    assert held is not None
+    assert held.session.rate_milli == 1000

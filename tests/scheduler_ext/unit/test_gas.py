@@ -1,22 +1,30 @@
 """Intel GPU Aware Scheduling: nodes and pods as its users have them in, and the decision out."""
 
+import itertools
+import json
 import random
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler_ext.binding.manifest import written_for
 from scheduler_ext.controllers.deschedule_labels import wrongly_marked
 from scheduler_ext.fit.card_sets import Steps
 from scheduler_ext.fit.fit import fit, layout_in, score_of, shape_for
-from scheduler_ext.fit.refusal import Refusal
+from scheduler_ext.fit.refusal import GIVEN_UP, Refusal
 from scheduler_ext.model.node import read_node
 from scheduler_ext.model.pod import read_pod
-from scheduler_ext.scoring.policy import BUILT
+from scheduler_ext.scoring.fragmentation import fragmentation
+from scheduler_ext.scoring.fragmentation_model import FragmentationModel
+from scheduler_ext.scoring.policy import BUILT, Policy
+from scheduler_ext.scoring.typical_pods import BUILT_IN
 from scheduler_ext.snapshot.snapshot import Snapshot
+from scheduler_ext.verbs.fit_cache import FitCache, fit_key
+from tests.scheduler_ext.preemption_worlds import chosen, names_of
 from tests.scheduler_ext.worlds import asking, bound, read, rebuilt, request_of
+from tests.support.profile import examples
 from tests.worlds import of_resources
 from timekeeper.core.dialects import gas, gas_nodes
 from timekeeper.core.request.cards import encode_placement
@@ -446,6 +454,10 @@ def test_what_is_written_reads_back_as_the_same_cards_and_tiles_and_no_tile_is_g
         assert max(tiles_of, default=0) < 4
 
 
+def name_of(node: Json) -> str:
+    return str(node["metadata"]["name"])
+
+
 MARK = "gpu.aware.scheduling/deschedule-pod=gpu"
 
 
@@ -519,3 +531,118 @@ def test_no_pod_and_no_node_of_its_words_is_an_exception(
     assert (pod.request is None) == bool(pod.malformed)
     if pod.request is not None:
         assert fit(pod.request, snapshot.node("n")) is not None
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "fault"),
+    [([0], [1], ""), ([0], [0], "placement"), ([0], [4], "placement"), ([0], [], "placement")],
+)
+def test_a_placement_counts_only_with_tiles_that_exist_each_once(
+    first: list[int], second: list[int], fault: str
+) -> None:
+    part = {"uuid": "card0", "index": 0, "share_milli": 0, "memory_mib": 0}
+    amounts = {"resources": {f"{INTEL}i915": 1, f"{INTEL}tiles": 1}}
+    containers = {"a": [{**part, **amounts, "tiles": first}], "b": [{**part, **amounts, "tiles": second}]}
+    raw = asking(wants("a", i915=1, tiles=1), wants("b", i915=1, tiles=1))
+
+    pod = bound(raw, "n", json.dumps({"version": 1, "containers": containers}))
+
+    assert rebuilt([intel_node(tiles=4)], [pod]).node("n").closed == fault
+
+
+@pytest.mark.parametrize("policy", [BUILT["binpack"], fragmentation(FragmentationModel(BUILT_IN), 1000)])
+def test_many_nodes_are_filtered_by_what_is_left_of_each_resource(policy: Policy) -> None:
+    nodes = [intel_node(f"n{at}", millicores=1000) for at in range(6)]
+    pods = [
+        placed(rebuilt(nodes, []), asking(wants(i915=1, millicores=800), name=f"u{at}"), f"n{at}") or {}
+        for at in range(5)
+    ]
+    request = request_of(asking(wants(i915=1, millicores=300)))
+
+    found = FitCache().sort(
+        fit_key(request, policy, ()), rebuilt(nodes, pods).nodes, [f"n{at}" for at in range(6)]
+    )
+
+    marked = [*nodes[:5], intel_node("n5", millicores=1000, labels={f"{TAS}gas-prefer-gpu": "card0"})]
+    scores = FitCache().scores(
+        fit_key(request, policy, ()), rebuilt(marked, []).nodes, [*map(name_of, marked)]
+    )
+    assert found.fits == ["n5"]
+    assert scores.argmax() == 5
+    assert {each.kind for each in {**found.short, **found.refused}.values()} == {"room"}
+
+
+def test_the_pod_of_lowest_priority_leaves_whose_resources_suffice_and_its_tile_is_given_on() -> None:
+    node = intel_node(cards=2, tiles=2, millicores=1000)
+    pods: list[Json] = []
+    for name, card, millicores in (("small", 0, 100), ("large", 1, 900), ("middle", 0, 300)):
+        raw = asking(
+            wants(i915=1, millicores=millicores, tiles=1),
+            name=name,
+            annotations={"gas-allow": f"card{card}"},
+            priority=millicores,
+        )
+        pods.append(placed(rebuilt([node], pods), raw) or {})
+    waiting = read(asking(wants(i915=1, millicores=700, tiles=1), name="waiting", priority=1000))
+
+    choice = chosen(waiting, rebuilt([node], pods))
+
+    assert choice is not None
+    ((_, (part,)),) = choice.placement.containers
+    assert names_of(choice) == ["small"]
+    assert (part.uuid, part.tiles, dict(part.resources)[f"{INTEL}millicores"]) == ("card0", (0,), 700)
+
+
+def test_the_search_for_links_ends_within_its_bounds() -> None:
+    links = "_".join(f"{a}.{tile}-{b}.{tile}" for a in range(16) for b in range(a) for tile in range(4))
+    node = intel_node(cards=16, tiles=4, labels={INTEL + "xe-links": links})
+    stubborn = [wants(f"c{at}", i915=4, tiles=4) for at in range(17)]  # 68 tiles of 64
+    many = [wants(f"c{at}", i915=2, tiles=2) for at in range(201)]
+
+    for containers in (stubborn, many):
+        request = request_of(asking(*containers, annotations=LINKED))
+        assert fit(request, rebuilt([node], []).node("n")) == GIVEN_UP
+
+
+CARD = st.integers(0, 3)
+Links = tuple[tuple[int, int, int, int], ...]
+
+
+def brute_force(links: Links, pairs: list[int], slots: dict[int, int]) -> bool:
+    """Try every set of links for every container: cards distinct within it, tiles and slots used once."""
+
+    def run(at: int, tiles: frozenset[tuple[int, int]], left: dict[int, int]) -> bool:
+        if at == len(pairs):
+            return True
+        for links_of in itertools.combinations(links, pairs[at]):
+            ends = [end for a, s, b, t in links_of for end in ((a, s), (b, t))]
+            cards = [card for card, _ in ends]
+            if len(set(cards)) < len(cards) or len(set(ends)) < len(ends) or not tiles.isdisjoint(ends):
+                continue
+            after = {card: count - (card in cards) for card, count in left.items()}
+            if min(after.values()) >= 0 and run(at + 1, tiles | set(ends), after):
+                return True
+        return False
+
+    return run(0, frozenset(), slots)
+
+
+@settings(max_examples=examples(150), deadline=None)
+@given(
+    st.sets(
+        st.tuples(st.integers(0, 3), st.integers(0, 1), st.integers(0, 3), st.integers(0, 1)), max_size=6
+    ),
+    st.lists(st.sampled_from([1, 1, 2]), min_size=1, max_size=3),
+    st.integers(1, 2),
+)
+def test_linked_cards_are_found_if_and_only_if_there_are_any(
+    drawn: set[tuple[int, int, int, int]], pairs: list[int], slots: int
+) -> None:
+    links = tuple(sorted(each for each in drawn if each[0] < each[2]))
+    label = "_".join(f"{a}.{s}-{b}.{t}" for a, s, b, t in links)
+    node = intel_node(cards=4, tiles=2, i915=slots, labels={INTEL + "xe-links": label} if label else {})
+    containers = [wants(f"c{at}", i915=2 * each, tiles=2 * each) for at, each in enumerate(pairs)]
+
+    found = on(asking(*containers, annotations=LINKED), node=node)
+
+    assert bool(found) == brute_force(links, pairs, dict.fromkeys(range(4), slots))

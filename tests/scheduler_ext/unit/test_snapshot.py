@@ -190,7 +190,7 @@ def test_cards_near_each_other_are_had_where_the_plugin_picks_them_if_all_are(
             "all cards here are of excluded models (A100 or T4)",
         ),
         ({"bursar.dev/gpu-uuids": "GPU-1"}, [1], ""),
-        ({"bursar.dev/gpu-uuids": "GPU-7"}, None, "none of the cards in bursar.dev/gpu-uuids is here"),
+        ({"bursar.dev/gpu-uuids": "GPU-7"}, None, "none of the cards that the pod names is here"),
     ],
 )
 def test_constraints_choose_among_the_cards(

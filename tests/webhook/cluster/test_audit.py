@@ -119,7 +119,7 @@ def test_the_use_of_each_namespace_is_counted(world: Clustered) -> None:
     ]
     reading = audit("--kubeconfig", str(reader(world)), "--use")
     assert reading.returncode == 0
-    assert "requests of memory alone as nothing: cannot list /api/v1/nodes" in reading.stderr
+    assert "requests of memory alone as whole ones: cannot list /api/v1/nodes" in reading.stderr
 
 
 def test_people_read_pods_of_one_controller_once(world: Clustered, tmp_path: Path) -> None:

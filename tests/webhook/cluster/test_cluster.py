@@ -309,6 +309,21 @@ def test_every_way_to_a_card_comes_to_us(world: World, webhook: Webhook, case: s
     assert reviews(webhook) > before
 
 
+def test_a_pod_in_which_every_container_sees_no_card_does_not_come_to_us(
+    world: World, webhook: Webhook
+) -> None:
+    """The sample void-for-everyone.yaml makes every pod of the cluster such a one: they must start while the
+    webhook is down. A second value of the variable, which takes precedence, is reviewed."""
+    void = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
+    before = reviews(webhook)
+
+    world.cp.kubectl("create", "-n", "team-a", "-f", "-", input=manifest("v1", plain(env=[void])))
+    assert (stored(world, "v1")["metadata"]["name"], reviews(webhook)) == ("v1", before)
+
+    world.cp.kubectl("create", "-n", "team-a", "-f", "-", input=manifest("v2", plain(env=[void, *ALL])))
+    assert reviews(webhook) > before
+
+
 def test_a_dry_run_stores_nothing_and_is_answered_the_same(world: World, webhook: Webhook) -> None:
     shown = world.kubectl(
         *("create", "-n", "team-a", "--dry-run=server", "-o", "json", "-f", "-"),

@@ -87,7 +87,7 @@ NAMES = st.sampled_from(
     [
         *["bursar.dev/gpu-percent", "bursar.dev/gpu-memory", "bursar.dev/gpu-count"] * 4,
         *["tencent.com/vcuda-core", "tencent.com/vcuda-memory"] * 2,
-        *("nvidia.com/gpu", "nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.5gb"),
+        *("nvidia.com/gpu", "nvidia.com/gpu", "nvidia.com/gpu.shared"),
         *(
             "volcano.sh/vgpu-number",
             "aliyun.com/gpu-mem",

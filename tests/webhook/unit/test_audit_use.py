@@ -57,7 +57,8 @@ def test_a_price_is_the_namespaces_else_the_defaults_else_the_clusters() -> None
 def test_memory_alone_counts_by_the_cards_of_its_node() -> None:
     memory = container(gpu_memory="4000")
 
-    assert figures([of("a", memory), of("a", memory, node="gone")]) == [("a", "bursar", 2, 125, "182.50")]
+    assert figures([of("a", memory)]) == [("a", "bursar", 1, 125, "182.50")]
+    assert figures([of("a", memory, node="gone")]) == [("a", "bursar", 1, 1000, "1460.00")]
 
 
 def test_a_request_that_cannot_be_read_is_shown_and_costs_nothing() -> None:

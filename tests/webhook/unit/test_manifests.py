@@ -176,7 +176,7 @@ POLICIES = {
 WARNING = {"bursar-privileged", "bursar-node-access"}
 EVERYWHERE = {
     *("bursar-exemptions", "bursar-holds", "bursar-growth"),
-    *("bursar-sidecar", "bursar-grace", "bursar-eviction-grace"),
+    *("bursar-sidecar", "bursar-grace", "bursar-eviction-grace", "bursar-placed-by-others"),
 }
 # also in the namespaces of the system; in exempt ones schedulers of other systems write the same annotations
 BUT_EXEMPT = {"bursar-written-once", "bursar-bindings"}

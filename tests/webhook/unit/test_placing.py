@@ -23,7 +23,7 @@ from tests.webhook.worlds import (
     with_annotations,
     with_class,
 )
-from tests.worlds import Json, container, limits_of
+from tests.worlds import Json, container, limits_of, of_resources
 from timekeeper.core.request.request import parse
 from timekeeper.core.values import Ask, ContainerAsk, GPURequest, Placement, Slice
 from webhook.policy import PriorityClass
@@ -114,6 +114,16 @@ def test_gpu_manager_serves_no_init_container(restart: str | None) -> None:
     assert [(each.rule, each.path) for each in found] == [
         ("init-container", "spec.initContainers[0].resources.limits[tencent.com/vcuda-core]"),
         ("init-container", "spec.initContainers[0].resources.limits[tencent.com/vcuda-memory]"),
+    ]
+
+
+def test_intels_plugin_serves_no_init_container() -> None:
+    amounts = {"gpu.intel.com/i915": "1", "gpu.intel.com/foo": "1"}
+
+    found = violations_of(admitted(of_resources(amounts), init=[of_resources(amounts, "early")]), POLICY)
+
+    assert [(each.rule, each.path) for each in found] == [
+        ("init-container", f"spec.initContainers[0].resources.limits[{name}]") for name in amounts
     ]
 
 

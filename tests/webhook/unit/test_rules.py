@@ -21,7 +21,7 @@ from tests.webhook.worlds import (
     violations_of,
     with_class,
 )
-from tests.worlds import Json, container, limits_of
+from tests.worlds import Json, container, limits_of, of_resources
 from timekeeper.core.budgets.rule_ids import FIXED, SETTABLE
 from webhook.rules.catalogue import CATALOGUE, mode_of
 from webhook.rules.isolation import ephemeral_violations
@@ -29,6 +29,8 @@ from webhook.rules.isolation import ephemeral_violations
 # a pod that asks for none, those of which only one can be in a pod, and the annotations of a dialect, which
 # are read if all limits can be
 APART = (
+    "own-scheduler",
+    "unreadable-request",
     "sees-cards-without-asking",
     "same-gpu-conflict",
     "empty-constraint",
@@ -275,6 +277,16 @@ def test_every_rule_that_the_code_names_is_in_the_catalogue_and_in_the_core() ->
     assert named <= set(CATALOGUE)
     assert set(CATALOGUE) == {*SETTABLE, *FIXED}
     assert not set(SETTABLE) & set(FIXED)
+
+
+@pytest.mark.parametrize("beside", [{}, {"gpu.intel.com/i915": "1"}], ids=["alone", "beside a card"])
+def test_a_resource_that_shows_all_cards_is_refused_with_or_without_a_request(beside: Json) -> None:
+    monitor = of_resources({"gpu.intel.com/i915_monitoring": "1"}, "monitor")
+
+    found = violations_of(admitted(*([of_resources(beside)] if beside else []), monitor), POLICY)
+
+    where = f"spec.containers[{len(beside)}].resources.limits[gpu.intel.com/i915_monitoring]"
+    assert [(each.rule, each.path) for each in found] == [("sees-cards-without-asking", where)]
 
 
 @given(st.lists(st.sampled_from(sorted(TOGETHER)), unique=True, min_size=2))

@@ -32,6 +32,7 @@ SETTABLE = (
 FIXED = (
     "amount",
     "budget-exhausted",
+    "combination",
     "count-divides",
     "dialect-not-spoken",
     "empty-constraint",
@@ -46,6 +47,7 @@ FIXED = (
     "min-gpu-memory",
     "node-name",
     "not-governed",
+    "own-scheduler",
     "request-differs-from-limit",
     "same-gpu-conflict",
     "same-gpu-container",

@@ -52,6 +52,7 @@ class PodFacts:
     annotations: Json
     labels: Json
     containers: tuple[Container, ...] = ()  # init containers first
+    scheduler: str = ""  # its schedulerName
 
     @property
     def ordinary(self) -> tuple[str, ...]:

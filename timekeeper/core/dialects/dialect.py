@@ -92,12 +92,35 @@ class Dialect:
     serves: tuple[str, ...] = ()
     # beside one of `resources`, every other resource whose name begins so is of this dialect too
     prefix: str = ""
+    # its nodes have the cards that its plugin describes, also beside an inventory of Bursar's agent
+    own_cards: bool = False
     plugin_limits: bool = False  # the node plugin enforces each container's share itself
+    # the schedulerNames with which its pods are left to another system's scheduler, where the webhook's flag
+    # --other-schedulers names them
+    schedulers: tuple[str, ...] = ()
+    # only those schedulers place its pods, and a pod's annotations count only beside one of them
+    placed_by_others: bool = False
+    # what the other system writes on its pods while it places them: annotations and labels, names or prefixes
+    # that end in -, / or _; and the accounts that may write them
+    placement_annotations: tuple[str, ...] = ()
+    placement_labels: tuple[str, ...] = ()
+    accounts: tuple[str, ...] = ()
+    # annotations that the other system's webhook writes at creation, and that must not change afterwards
+    settled_annotations: tuple[str, ...] = ()
+    # the ConfigMaps of which a container may read the variable of its cards: a regular expression of names
+    config_maps: str = ""
+    # the cards of a node, for charges alone: nothing is placed on them
+    charged_cards: Callable[[NodeFacts], tuple[Card, ...]] = no_cards
+
+    @property
+    def needs_placement(self) -> bool:
+        """True if kube-scheduler knows no resource for which it would call the extender."""
+        return not (self.resources or self.placed_by_others)
 
     @property
     def first_name(self) -> str:
         """The resource, annotation or label by which users know it."""
-        return (*self.resources, *self.annotations, *self.labels)[0]
+        return (*self.resources, *self.annotations, *self.labels, self.prefix)[0]
 
     @property
     def advertised(self) -> tuple[str, ...]:

@@ -49,4 +49,5 @@ DIALECT = Dialect(
     at_binding=nothing_at_binding,
     plugin_chooses=True,
     constrain=ANNOTATIONS.constrain,
+    schedulers=("kai-scheduler", "koord-scheduler", "volcano"),
 )

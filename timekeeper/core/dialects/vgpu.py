@@ -45,7 +45,8 @@ class VgpuResources:
     @property
     def instead(self) -> tuple[str, ...]:
         """Those that stand for one card where there is no number."""
-        return (self.memory, self.percentage, self.cores) if self.one_by_default else ()
+        found = filter(None, (self.memory, self.percentage, self.cores))
+        return tuple(found) if self.one_by_default else ()
 
     @property
     def zeros(self) -> tuple[str, ...]:
@@ -68,7 +69,7 @@ class VgpuResources:
     def examples(self) -> Mapping[str, str]:
         """A valid amount of each."""
         texts = {self.number: "1", self.memory: "8192", self.percentage: "50", self.cores: "30"}
-        return {**texts, self.priority: "0"} if self.priority else texts
+        return {name: text for name, text in {**texts, self.priority: "0"}.items() if name}
 
     def read(self, limits: ContainerLimits) -> Ask | tuple[Violation, ...]:
         """What a container requests of each of its cards, or all its mistakes.

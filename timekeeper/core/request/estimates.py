@@ -13,7 +13,7 @@ from timekeeper.core.request.cards import (
     rate,
     share_of,
 )
-from timekeeper.core.values import Card, ContainerAsk, GPURequest
+from timekeeper.core.values import WHOLE_MILLI, Card, ContainerAsk, GPURequest
 
 
 def estimated_rate(
@@ -24,13 +24,15 @@ def estimated_rate(
     unit_costs: UnitCosts = (),
 ) -> int:
     """The highest rate that the request can have on any of these cards that it allows; without such cards,
-    its compute share at weight 1."""
+    its share at weight 1, and whole cards where it names amounts of memory alone."""
     choices = tuple(card for card in cards if allowed(request, card))
 
     def estimate(each: ContainerAsk) -> int:
         uses = ((card, need(each.ask, card)) for card in choices if has_named(each.ask, card))
         rates = (rate({card.uuid: use}, [card], weights, charge_by, unit_costs) for card, use in uses)
-        return each.ask.devices * max(rates, default=each.ask.share_milli)
+        return each.ask.devices * max(
+            rates, default=max(each.ask.share_milli, each.ask.memory_milli) or WHOLE_MILLI
+        )
 
     together = sum(estimate(each) for each in request.asks if not each.init)
     return max((together, *(estimate(each) for each in request.asks if each.init)))

@@ -1,19 +1,24 @@
 """The cards of a node: from the inventory of Bursar's agent, or as the node plugin of a dialect describes
 them."""
 
+from collections.abc import Collection
+
 from timekeeper.core import names
 from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE_PATTERN, Dialect
-from timekeeper.core.dialects.amounts import NodeFacts
+from timekeeper.core.dialects.amounts import MOST_CARDS, NodeFacts
+from timekeeper.core.dialects.percent import MEMORY_LABEL, MODEL_LABEL
 from timekeeper.core.json_values import Json, annotations_of, mapping
 from timekeeper.core.quantity import integral
 from timekeeper.core.request.cards import UndecodableError, decode_inventory
 from timekeeper.core.values import Card
 
+COUNT_LABEL = "nvidia.com/gpu.count"
+
 
 def read_cards(raw: Json) -> tuple[Card, ...] | None:
     """The cards of a Node object; None if nothing describes any. Raises UndecodableError."""
     facts = node_facts(raw)
-    described = [each for each in dialects_of(facts) if each.node_annotation]
+    described = [each for each in dialects_of(facts) if each.node_annotation or each.own_cards]
     inventory = annotations_of(raw).get(names.INVENTORY)
     if inventory is not None and not described:
         return decode_inventory(str(inventory))
@@ -21,6 +26,27 @@ def read_cards(raw: Json) -> tuple[Card, ...] | None:
         return next(filter(None, (each.cards(facts) for each in described or dialects_of(facts))), None)
     except ValueError as error:
         raise UndecodableError(f"the node plugin's description: {error}") from error
+
+
+def charged_cards(raw: Json) -> tuple[Card, ...]:
+    """The cards of a Node object by which pods are charged: those of `read_cards`, else as another
+    scheduler's plugin or the labels of GPU feature discovery describe them. Raises UndecodableError."""
+    cards = read_cards(raw)
+    if cards is not None:
+        return cards
+    facts = node_facts(raw)
+    try:
+        described = next(filter(None, (each.charged_cards(facts) for each in dialects_of(facts))), ())
+    except ValueError as error:
+        raise UndecodableError(f"the node plugin's description: {error}") from error
+    return described or _labelled_cards(facts)
+
+
+def _labelled_cards(node: NodeFacts) -> tuple[Card, ...]:
+    count, memory = (integral(node.labels.get(label)) or 0 for label in (COUNT_LABEL, MEMORY_LABEL))
+    model = node.labels.get(MODEL_LABEL, "GPU")
+    known = 0 < count <= MOST_CARDS and memory > 0
+    return tuple(Card(f"card{index}", index, model, memory) for index in range(count if known else 0))
 
 
 def dialects_of(node: NodeFacts) -> tuple[Dialect, ...]:
@@ -36,7 +62,14 @@ def dialects_of(node: NodeFacts) -> tuple[Dialect, ...]:
     }
     taken = {resource for name in marked for resource in described[name].shared}
     left = node.capacity.keys() - taken
-    return tuple(each for each in DIALECTS if each.name in marked or not left.isdisjoint(each.resources))
+    return tuple(each for each in DIALECTS if each.name in marked or _advertises(left, each))
+
+
+def _advertises(resources: Collection[str], dialect: Dialect) -> bool:
+    """A prefix alone counts where the dialect has no other resource."""
+    if dialect.prefix and not dialect.resources:
+        return any(name.startswith(dialect.prefix) for name in resources)
+    return not set(dialect.resources).isdisjoint(resources)
 
 
 def gpu_amounts(amounts: Json) -> dict[str, int]:

@@ -57,7 +57,7 @@ def parse(pod: Json) -> ParsedRequest:
     """
     found = containers(pod)
     labels = mapping(mapping(pod.get("metadata")).get("labels"))
-    facts = PodFacts(annotations_of(pod), labels, found)
+    facts = PodFacts(annotations_of(pod), labels, found, str(mapping(pod.get("spec")).get("schedulerName")))
     marked = _marked(facts)
     read = [_read_container(container, bool(marked)) for container in found]
     asks = tuple(ask for _, ask, _ in read if ask is not None)
@@ -128,6 +128,8 @@ def _dialects_of(resources: tuple[str, ...]) -> tuple[tuple[Dialect, ...], bool]
         if dialect.prefix or any(name in resources and name not in shared for name in dialect.resources)
     )
     known = {name for dialect in dialects for name in (*dialect.resources, *dialect.shared)}
+    if any(dialect.needs_placement for dialect in dialects):
+        known.add(names.GPU_PLACEMENT)
     prefixes = tuple(dialect.prefix for dialect in dialects if dialect.prefix)
     return dialects, any(
         GPU_RESOURCE_PATTERN.match(name)
@@ -147,7 +149,7 @@ _Read = tuple[tuple[Dialect, ...], ContainerAsk | None, tuple[Violation, ...]]
 
 def _marked(facts: PodFacts) -> Mapping[str, str]:
     """The dialects that the pod names by an annotation or a label, each with that field: nearly always
-    none."""
+    none. Those of another scheduler count only where the pod is left to that scheduler."""
     if BY_ANNOTATION.keys().isdisjoint(facts.annotations) and BY_LABEL.keys().isdisjoint(facts.labels):
         return {}
     annotations = {
@@ -156,7 +158,11 @@ def _marked(facts: PodFacts) -> Mapping[str, str]:
         if name in BY_ANNOTATION
     }
     labels = {BY_LABEL[name].name: f"metadata.labels[{name}]" for name in facts.labels if name in BY_LABEL}
-    return {**annotations, **labels}
+    return {
+        name: field
+        for name, field in {**annotations, **labels}.items()
+        if not BY_NAME[name].placed_by_others or facts.scheduler in BY_NAME[name].schedulers
+    }
 
 
 def _marked_asks(

@@ -14,7 +14,7 @@ from timekeeper.core.kube.reflector import WatchFailed
 from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import NodeSight
 from timekeeper.core.request.cards import UndecodableError
-from timekeeper.core.request.inventory import read_cards
+from timekeeper.core.request.inventory import charged_cards
 from timekeeper.core.values import Card
 from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.informer import InformerEvent, ValueChanged, ValuesListed, inform
@@ -117,7 +117,7 @@ def read_node(raw: Json) -> KnownNode:
     sight = NodeSight(kubelets_boot(raw) or (report.boot if report else ""), report)
     cards: tuple[Card, ...] = ()
     try:
-        cards = read_cards(raw) or ()
+        cards = charged_cards(raw)
     except UndecodableError as error:
         fault = str(error)
     return KnownNode(name, cards, fault, sight)

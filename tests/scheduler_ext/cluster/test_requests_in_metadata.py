@@ -1,0 +1,106 @@
+"""Pods of Genius, KubeDevice and NVIDIA's replicas and MIG instances beside a real kube-scheduler. No webhook
+runs here, so each pod has what the webhook adds."""
+
+import json
+from typing import Any
+
+from deploy.local.kwok_nodes import kwok_node
+from tests.scheduler_ext.clusters import PODS, World, decided, extender, plane, world
+from tests.support.waiting import eventually
+from tests.webhook.worlds import governed
+from tests.worlds import of_resources, pod
+
+__all__ = ["extender", "plane", "world"]
+
+Json = dict[str, Any]
+
+DEVICE_INFO = "KubeDevice/DeviceInfo"
+GIB = 2**30
+
+
+def create(world: World, name: str, limits: Json, **metadata: Json) -> None:
+    """A pod as its user writes it, governed, without the sidecar, which needs volumes of a namespace."""
+    raw = pod(of_resources(limits))
+    raw["metadata"] = {"name": name, **metadata}
+    after = governed(raw)
+    resources = after["spec"]["containers"][0]["resources"]
+    spec = {
+        "schedulerName": "bursar-scheduler",
+        "restartPolicy": "Never",
+        "containers": [{"name": "main", "image": "x", "resources": resources}],
+    }
+    world.plane.api.call("POST", PODS, {"metadata": raw["metadata"], "spec": spec})
+
+
+def device_info_node(name: str) -> Json:
+    """A node with four cards in two pairs, as KubeDevice's advertiser describes it."""
+    amounts: Json = {"nvidia.com/gpu": 4}
+    for at in range(4):
+        card = f"resource/group/gpugrp1/0/gpugrp0/{at // 2}/gpu/GPU-{at}"
+        amounts |= {f"{card}/cards": 1, f"{card}/memory": 16 * GIB}
+    node = kwok_node(name, capacity={"nvidia.com/gpu": "4"})
+    described = {"name": name, "capacity": amounts, "allocatable": amounts}
+    node["metadata"]["annotations"][DEVICE_INFO] = json.dumps(described)
+    return node
+
+
+def test_pods_of_genius_are_placed_on_our_nodes_by_their_labels(world: World) -> None:
+    world.node("small", cards=2, memory_mib=8000)
+    world.node("large", cards=2, memory_mib=24_000, model="GeForce RTX 3090")
+    create(world, "one", {}, labels={"genius/gpu-number": "1", "genius/gpu-memory-each": "16000"})
+    create(world, "two", {}, labels={"genius/gpu-number": "2", "genius/gpu-model": "rtx"})
+    create(world, "three", {}, labels={"genius/gpu-number": "3"})
+
+    decided(world, "one", "two", "three")
+
+    found = [world.node_info_of(name) for name in ("one", "two", "three")]
+    assert found in (["large", "", ""], ["", "large", ""])
+    assert "not enough free GPUs (3 needed)" in world.refusals("three")
+
+
+def test_pods_of_kubedevice_are_placed_on_its_nodes_in_their_groups(world: World) -> None:
+    world.plane.api.call("POST", "/api/v1/nodes", device_info_node("theirs"))
+    eventually(lambda: world.extender.answers("/v1/cluster?node=theirs"))
+    requests = {f"resource/group/gpugrp0/A/gpu/{name}/cards": 1 for name in "xy"}
+    told = json.dumps({"runningcontainer": {"main": {"requests": requests}}})
+    create(world, "pair", {}, annotations={DEVICE_INFO: told})
+    decided(world, "pair")
+    create(world, "plain", {"nvidia.com/gpu": "2"})
+    decided(world, "plain")
+    create(world, "late", {}, annotations={DEVICE_INFO: told})
+    decided(world, "late")
+
+    assert [world.node_info_of(name) for name in ("pair", "plain", "late")] == ["theirs", "theirs", ""]
+    written = {name: world.get(name)["metadata"]["annotations"][DEVICE_INFO] for name in ("pair", "plain")}
+    group = "resource/group/gpugrp1/0/gpugrp0"
+    for name, pair in zip(written, (0, 1), strict=True):
+        named = [f"{group}/0/gpu/{at}/cards" for at in range(2)]
+        chosen = [f"{group}/{pair}/gpu/GPU-{2 * pair + at}/cards" for at in range(2)]
+        own = dict.fromkeys(named, 1) if name == "pair" else {}
+        main = {
+            "requests": {"nvidia.com/gpu": 2, **own},
+            "devrequests": dict.fromkeys(named, 1),
+            "allocatefrom": dict(zip(named, chosen, strict=True)),
+        }
+        whole = {
+            "nodename": "theirs",
+            "requests": {"gpu/gpu-generate-topology": 0},
+            "runningcontainer": {"main": main},
+        }
+        assert written[name] == json.dumps(whole, separators=(",", ":"))
+
+
+def test_replicas_and_instances_of_nvidias_plugin_are_placed_as_it_counts_them(world: World) -> None:
+    world.node("shared", cards=0, capacity={"nvidia.com/gpu.shared": "2"})
+    world.node("mig", cards=0, capacity={"nvidia.com/mig-3g.20gb": "2"})
+    for name in ("a", "b", "c"):
+        create(world, f"shared-{name}", {"nvidia.com/gpu.shared": "1"})
+        create(world, f"mig-{name}", {"nvidia.com/mig-3g.20gb": "1"})
+        decided(world, f"shared-{name}", f"mig-{name}")
+
+    for kind in ("shared", "mig"):
+        assert [world.node_info_of(f"{kind}-{name}") for name in ("a", "b", "c")] == [kind, kind, ""]
+    annotations = world.get("mig-a")["metadata"]["annotations"]
+    (part,) = json.loads(annotations["bursar.dev/devices"])["containers"]["main"]
+    assert part["resources"] == {"nvidia.com/mig-3g.20gb": 3}
+    assert not any(name.startswith("visible-devices.bursar.dev/") for name in annotations)

@@ -1,0 +1,175 @@
+"""The lock of a node: when a bind takes it, waits for it, gives up, and gives it back."""
+
+import datetime
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from scheduler_ext.binding.node_locks import MOST_WAITING, NodeLocks
+from scheduler_ext.binding.values import BindingArgs
+from scheduler_ext.cache.cluster_cache import ClusterCache
+from scheduler_ext.model.node import read_node
+from tests.support.waiting import eventually
+from timekeeper.runtime.api_server import Answered, Lost, Reply
+
+Json = dict[str, Any]
+
+LOCK = "hami.io/mutex.lock"
+NOW = datetime.datetime(2030, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
+MINE = "2030-01-02T03:04:05Z,default,mine"
+ARGS = BindingArgs("default", "mine", "uid-mine", "n")
+
+
+class Cluster:
+    """One node and some pods, as an API server keeps them, and the extender's cache of the node."""
+
+    def __init__(self, lock: str | None = None, **pods: Json) -> None:
+        self.lock, self.pods, self.version, self.conflicts = lock, pods, 7, 0
+        self.down = False
+        self.calls: list[str] = []
+        self.cache = ClusterCache(lambda: 0, lambda *_: None, 0)
+        self.locks = NodeLocks(self.call, self.cache, lambda: NOW)
+        self.show()
+
+    def node(self) -> Json:
+        """The Node object."""
+        annotations = {"hami.io/node-nvidia-register": "GPU-a,10,16000,100,T4,0,true:"}
+        annotations |= {} if self.lock is None else {LOCK: self.lock}
+        amounts = {"nvidia.com/gpu": "10"}
+        return {
+            "metadata": {"name": "n", "resourceVersion": str(self.version), "annotations": annotations},
+            "status": {"capacity": amounts, "allocatable": amounts},
+        }
+
+    def show(self) -> None:
+        """Let the extender see the node as it is."""
+        self.cache.node_updated(read_node(self.node()))
+
+    def unlock(self) -> None:
+        """What the node plugin does."""
+        self.lock = None
+        self.show()
+
+    def call(
+        self, method: str, path: str, body: Any, _until: float, _type: str = "application/json"
+    ) -> Reply:
+        self.calls.append(method)
+        if self.down:
+            return Lost("no answer")
+        if "/pods/" in path:
+            pod = self.pods.get(path.rpartition("/")[2])
+            return Answered(404, {}) if pod is None else Answered(200, pod)
+        if method == "GET":
+            return Answered(200, self.node())
+        assert set(body["metadata"]) == {"annotations", "resourceVersion"}
+        if self.conflicts or body["metadata"]["resourceVersion"] != str(self.version):
+            self.conflicts -= 1
+            self.version += 1
+            return Answered(409, {"message": "changed"})
+        self.lock = body["metadata"]["annotations"][LOCK]
+        self.version += 1
+        return Answered(200, self.node())
+
+    def take(self, within_s: float = 0.6) -> str:
+        """What the bind of our pod is told."""
+        return self.locks.take(read_node(self.node()), ARGS, time.monotonic() + within_s)
+
+
+def pod(node: str = "n", phase: str = "Pending", bind_phase: str = "allocating") -> Json:
+    """A pod that HAMi's plugin may look at."""
+    return {
+        "metadata": {"annotations": {"hami.io/bind-phase": bind_phase}},
+        "spec": {"nodeName": node},
+        "status": {"phase": phase},
+    }
+
+
+@pytest.mark.parametrize(
+    ("lock", "other"),
+    [
+        (None, pod()),
+        ("2030-01-02T02:59:04Z,default,other", pod()),  # five minutes old
+        ("2030-01-02T02:59:04Z", pod()),
+        ("nonsense", pod()),
+        ("2030-01-02T03:04:04Z,default,gone", pod()),
+        ("2030-01-02T03:04:04Z,default,other", pod(node="")),
+        ("2030-01-02T03:04:04Z,default,other", pod(node="elsewhere")),
+        ("2030-01-02T03:04:04Z,default,other", pod(phase="Failed")),
+        ("2030-01-02T03:04:04Z,default,other", pod(bind_phase="success")),
+        ("2030-01-02T03:04:04+00:00,default,other", pod(bind_phase="failed")),
+    ],
+)
+def test_a_lock_that_nobody_needs_is_taken_even_if_the_node_changes_meanwhile(
+    lock: str | None, other: Json
+) -> None:
+    cluster = Cluster(lock, other=other)
+    cluster.conflicts = 2
+
+    assert cluster.take() == ""
+    assert cluster.lock == MINE
+
+
+@pytest.mark.parametrize(
+    "lock", ["2030-01-02T03:04:04Z,default,other", "2030-01-02T02:59:06Z", "2030-01-02T03:04:04+00:00"]
+)
+def test_a_lock_that_is_needed_is_waited_for_and_not_taken(lock: str) -> None:
+    cluster = Cluster(lock, other=pod())
+
+    assert "locked while its plugin hands out the devices of another pod" in cluster.take()
+    assert cluster.lock == lock
+
+    waiting = threading.Thread(target=lambda: told.append(cluster.take(30)))
+    told: list[str] = []
+    waiting.start()
+    eventually(lambda: cluster.locks.waiting)
+    assert told == []
+    cluster.unlock()
+    waiting.join(20)
+    assert told == [""]
+
+
+def test_a_pods_own_lock_stays_and_only_its_own_is_given_back() -> None:
+    cluster = Cluster("2030-01-02T03:00:00Z,default,mine")
+    assert cluster.take() == ""
+    assert cluster.lock == "2030-01-02T03:00:00Z,default,mine"
+
+    for lock, left in (
+        (MINE, None),
+        ("2030-01-02T03:00:00Z,default,notmine", "2030-01-02T03:00:00Z,default,notmine"),
+    ):
+        cluster.lock = lock
+        cluster.locks.release(read_node(cluster.node()), ARGS, time.monotonic() + 1)
+        assert cluster.lock == left
+
+
+def test_without_an_answer_nothing_is_locked_and_other_nodes_are_never_asked_about() -> None:
+    cluster = Cluster()
+    cluster.down = True
+    assert "no answer" in cluster.take()
+
+    cluster.calls.clear()
+    whole = read_node({"metadata": {"name": "n"}, "status": {"capacity": {"nvidia.com/gpu": "1"}}})
+    for node in (None, whole):
+        assert cluster.locks.take(node, ARGS, time.monotonic() + 1) == ""
+        cluster.locks.release(node, ARGS, time.monotonic() + 1)
+    assert cluster.calls == []
+
+
+def test_few_binds_wait_at_a_time_so_that_those_of_other_nodes_have_threads() -> None:
+    cluster = Cluster("2030-01-02T03:04:04Z,default,other", other=pod())
+    told: list[str] = []
+    waiting = [threading.Thread(target=lambda: told.append(cluster.take(30))) for _ in range(MOST_WAITING)]
+    for each in waiting:
+        each.start()
+    eventually(lambda: cluster.locks.waiting == MOST_WAITING)
+
+    begun = time.monotonic()
+    assert "locked" in cluster.take(30)
+    assert time.monotonic() - begun < 5
+
+    cluster.unlock()
+    for each in waiting:
+        each.join(20)
+    assert told == [""] * MOST_WAITING

@@ -1,0 +1,158 @@
+"""Pods that the schedulers of other systems place: what admission writes, keeps and refuses."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.webhook.worlds import (
+    POLICY,
+    admitted,
+    env,
+    governed,
+    operations,
+    plain,
+    sidecar_of,
+    violations_of,
+    with_annotations,
+)
+from tests.worlds import Json, limits_of, of_resources
+from webhook.settings.serve import read
+
+ALL = frozenset(("kai-scheduler", "koord-scheduler", "vgpu-scheduler", "volcano"))
+OTHERS = replace(POLICY, other_schedulers=ALL)
+
+
+def fraction(**fields: Any) -> Json:
+    """A pod of KAI on which KAI's own webhook has run."""
+    variable = {
+        "name": "NVIDIA_VISIBLE_DEVICES",
+        "valueFrom": {"configMapKeyRef": {"name": "p-abc1234-shared-gpu-0", "key": "NVIDIA_VISIBLE_DEVICES"}},
+    }
+    containers = (plain("main", env=[variable | fields]), plain("logger"))
+    raw = admitted(*containers, schedulerName="kai-scheduler")
+    return with_annotations(
+        raw, {"gpu-fraction": "0.5", "runai/shared-gpu-configmap": "p-abc1234-shared-gpu"}
+    )
+
+
+def of(limits: Json, scheduler: str) -> Json:
+    """A pod with these limits."""
+    return admitted(of_resources(limits), schedulerName=scheduler)
+
+
+WHOLE = {"nvidia.com/gpu": "2"}
+KOORDINATOR = {"koordinator.sh/gpu": "50"}
+VGPU = {"nvidia.com/vgpu-number": "1", "nvidia.com/vgpu-memory": "1000"}
+
+KEPT = {
+    "KAI, a fraction": (fraction(), "kai-scheduler"),
+    "KAI, whole cards": (of(WHOLE, "kai-scheduler"), "kai-scheduler"),
+    "koordinator": (of(KOORDINATOR, "koord-scheduler"), "koord-scheduler"),
+    "koordinator, whole cards": (of(WHOLE, "koord-scheduler"), "koord-scheduler"),
+    "vgpu-manager": (of(VGPU, "vgpu-scheduler"), "vgpu-scheduler"),
+    "vgpu-manager, without a scheduler": (of(VGPU, "default-scheduler"), "vgpu-scheduler"),
+    "Volcano, whole cards": (of(WHOLE, "volcano"), "volcano"),
+}
+
+
+@pytest.mark.parametrize("which", KEPT)
+def test_its_scheduler_keeps_the_pod_and_bursar_governs_it(which: str) -> None:
+    raw, scheduler = KEPT[which]
+    assert violations_of(raw, OTHERS) == ()
+
+    after = governed(raw, "OVER_BUDGET", OTHERS)
+
+    assert after["spec"]["schedulerName"] == scheduler
+    assert after["spec"]["priorityClassName"] == "gpu-lower-priority"
+    assert after["metadata"]["labels"]["bursar.dev/governed"] == "true"
+    assert after["metadata"]["annotations"]["bursar.dev/standing"] == "OVER_BUDGET"
+    assert sidecar_of(after)
+    assert "bursar.dev/gpu-placement" not in str(after), "kube-scheduler would call the extender"
+    assert operations(after, "OVER_BUDGET", OTHERS) == []
+    assert violations_of(after, OTHERS) == ()
+
+
+def test_the_variable_of_kais_config_map_stays_and_no_other_container_sees_a_card() -> None:
+    raw = fraction()
+
+    after = governed(raw, policy=OTHERS)
+
+    assert after["spec"]["containers"][0]["env"] == raw["spec"]["containers"][0]["env"]
+    assert env(after["spec"]["containers"][1])["NVIDIA_VISIBLE_DEVICES"] == "void"
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"valueFrom": {"configMapKeyRef": {"name": "mine", "key": "NVIDIA_VISIBLE_DEVICES"}}},
+        {"valueFrom": {"configMapKeyRef": {"name": "p-shared-gpu-0", "key": "ALL"}}},
+        {"valueFrom": None, "value": "all"},
+    ],
+)
+def test_another_source_of_the_variable_is_refused(forged: Json) -> None:
+    assert [each.rule for each in violations_of(fraction(**forged), OTHERS)] == ["visible-devices"]
+
+
+NOT_KEPT = {
+    "KAI, not named by the flag": (fraction(), POLICY),
+    "koordinator, not named by the flag": (of(KOORDINATOR, "koord-scheduler"), POLICY),
+    "koordinator, left to Bursar": (of(KOORDINATOR, "bursar-scheduler"), OTHERS),
+    "vgpu-manager, left to Volcano": (of(VGPU, "volcano"), OTHERS),
+}
+
+
+@pytest.mark.parametrize("which", NOT_KEPT)
+def test_a_pod_that_no_scheduler_would_place_is_refused(which: str) -> None:
+    raw, policy = NOT_KEPT[which]
+
+    (violation,) = violations_of(raw, policy)
+
+    assert (violation.rule, violation.path) == ("own-scheduler", "spec.schedulerName")
+
+
+def test_whole_cards_are_bursars_where_the_flag_does_not_name_the_scheduler() -> None:
+    raw = of(WHOLE, "volcano")
+
+    assert [each.rule for each in violations_of(raw, POLICY)] == ["foreign-scheduler"]
+    assert governed(raw)["spec"]["schedulerName"] == "bursar-scheduler"
+    native = admitted(limits_of("main", bursar_dev__gpu_percent="50"), schedulerName="volcano")
+    assert governed(native, policy=OTHERS)["spec"]["schedulerName"] == "bursar-scheduler"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "received-resource-type",
+        "scheduling.koordinator.sh/device-allocated",
+        "nvidia.com/pre-allocated",
+        "nvidia.com/predicate-node",
+    ],
+)
+def test_no_user_writes_the_placement_of_another_system_at_creation(name: str) -> None:
+    (violation,) = violations_of(with_annotations(of(WHOLE, "volcano"), {name: "x"}), OTHERS)
+
+    assert (violation.rule, violation.path) == ("forged-annotation", f"metadata.annotations[{name}]")
+
+
+@pytest.mark.parametrize(
+    "name", ["runai-gpu-group", "runai-gpu-group/0-1", "nvidia.com/assigned-phase", "nvidia.com/metrics-node"]
+)
+def test_no_user_writes_such_a_label_at_creation(name: str) -> None:
+    raw = of(WHOLE, "volcano")
+    raw["metadata"]["labels"] = {name: "x"}
+
+    (violation,) = violations_of(raw, OTHERS)
+
+    assert (violation.rule, violation.path) == ("forged-label", f"metadata.labels[{name}]")
+
+
+def test_the_flag_takes_known_schedulers_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert read([], {}).policy.other_schedulers == frozenset()
+    assert read(["--other-schedulers=volcano, kai-scheduler"], {}).policy.other_schedulers == {
+        "volcano",
+        "kai-scheduler",
+    }
+    with pytest.raises(SystemExit):
+        read(["--other-schedulers=my-scheduler"], {})
+    assert "kai-scheduler or koord-scheduler or vgpu-scheduler or volcano" in capsys.readouterr().err

@@ -1,0 +1,1 @@
+"""Dialects whose pods the schedulers of their own systems place: Bursar governs, meters and charges them."""
