@@ -11,7 +11,7 @@ from scheduler_ext.model.node import Node, read_node
 from scheduler_ext.model.pod import read_pod
 from scheduler_ext.snapshot.node_info import allocation_of, node_info_of, with_allocation
 from tests.webhook.worlds import governed
-from tests.worlds import of_resources, pod
+from tests.worlds import card, inventory, of_resources, pod
 from timekeeper.core.request.cards import amounts_by_card, rate
 from timekeeper.core.request.request import parse
 from timekeeper.core.values import Ask, Placement
@@ -99,6 +99,15 @@ def test_what_no_card_can_give_is_refused(limits: Json, problem: str) -> None:
 )
 def test_each_costs_its_part_of_a_card(capacity: Json, labels: Json, limits: Json, milli: int) -> None:
     assert costs(limits, node(capacity, **labels)) == milli
+
+
+def test_its_cards_are_those_of_the_plugin_beside_an_inventory_of_ours_too() -> None:
+    raw = {
+        "metadata": {"name": "n", "annotations": {"bursar.dev/inventory": inventory(card(0))}},
+        "status": {"capacity": {SHARED: "4"}},
+    }
+
+    assert [each.resources for each in read_node(raw).cards] == [((SHARED, 4),)]
 
 
 def test_a_node_takes_as_many_pods_as_its_plugin_has_instances_for() -> None:
