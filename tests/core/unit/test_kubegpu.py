@@ -15,8 +15,9 @@ from scheduler_ext.model.pod import read_pod
 from scheduler_ext.snapshot.node_info import NodeInfo, node_info_of
 from tests.webhook.worlds import governed
 from tests.worlds import of_resources, pod
+from timekeeper.core.request.foreign import NamedCards, foreign_placement, named_cards
 from timekeeper.core.request.request import parse
-from timekeeper.core.values import Ask, Card, ContainerAsk, GPURequest
+from timekeeper.core.values import Ask, Card, ContainerAsk, GPURequest, Placement, Slice
 
 Json = dict[str, Any]
 
@@ -320,6 +321,29 @@ def test_what_is_written_reads_back_as_the_same_cards_and_the_same_request(
         name: sorted(each["uuid"] for each in slices) for name, slices in devices.items()
     }
     assert request_of(after) == request_of(raw)
+
+
+def test_a_pod_that_its_own_scheduler_bound_has_the_cards_that_its_annotation_names() -> None:
+    there = node(PAIRS_IN_FOURS).node_object
+    assert there is not None
+    card = f"{GROUP}/gpugrp1/1/gpugrp0/3/gpu/GPU-7/cards"
+    main = {"requests": {COUNT: 1}, "devrequests": {card: 1}, "allocatefrom": {"x": card}}
+    told = {
+        "podname": "p",
+        "nodename": "n",
+        "runningcontainer": {"main": main, "other": {"requests": {COUNT: 0}}},
+    }
+
+    def cards_of(told: object) -> object:
+        raw = kube(told, "main", "other")
+        return foreign_placement(request_of(kube(info(main={COUNT: 1}))), named(raw), there.cards)
+
+    def named(raw: Json) -> NamedCards:
+        return named_cards(raw, request_of(kube(info(main={COUNT: 1}))))
+
+    assert cards_of(told) == Placement((("main", (Slice("GPU-7", 7, 1000, 16384),)),))
+    for wrong in ("{", {"runningcontainer": 7}, {"runningcontainer": {"main": {"allocatefrom": [1]}}}, {}):
+        assert cards_of(wrong) is None
 
 
 def test_the_older_form_has_other_names() -> None:

@@ -101,6 +101,13 @@ class DeviceInfoNames:
             return None
         return CardPlace(found[1] or "", found[2] or "", found[3])
 
+    def allocated(self, container: object) -> tuple[str, ...]:
+        """The UUIDs of a bound container's cards. Raises DeviceInfoError."""
+        parts = self.objects(container, self.path).get("allocatefrom")
+        values = self.objects(parts, self.path).values()
+        places = (self.place(each, "cards") for each in values if isinstance(each, str))
+        return tuple(dict.fromkeys(place.uuid for place in places if place is not None))
+
     def container(self, cards: Sequence[tuple[int, int, str]], topology: str, memory: int) -> dict[str, Any]:
         """What is written of a bound container. ``cards``: socket, pair and UUID of each; ``memory``: bytes
         that it requested of each, 0 for none."""

@@ -13,7 +13,13 @@ from functools import partial
 from typing import Any
 
 from timekeeper.core.dialects.amounts import MOST_CARDS, NodeFacts, PodFacts
-from timekeeper.core.dialects.dialect import Dialect, PlacedRequest, nothing_at_admission, nothing_to_read
+from timekeeper.core.dialects.dialect import (
+    Dialect,
+    Found,
+    PlacedRequest,
+    nothing_at_admission,
+    nothing_to_read,
+)
 from timekeeper.core.dialects.kubegpu.device_info import (
     GENERATE,
     MIB,
@@ -138,6 +144,21 @@ def _number(text: str) -> tuple[int, str]:
     return (int(text), "") if text.isascii() and text.isdigit() and len(text) < 10 else (10**9, text)
 
 
+def _found(names: DeviceInfoNames, pod: PodFacts, _request: GPURequest) -> Found:
+    """By UUID, as ``allocatefrom`` names them."""
+    if names.pod not in pod.annotations:
+        return {}
+    try:
+        info = names.decode(pod.annotations[names.pod])
+        return {
+            name: names.allocated(each)
+            for field in ("initcontainer", "runningcontainer")
+            for name, each in names.objects(info.get(field), names.path).items()
+        }
+    except DeviceInfoError:
+        return {}
+
+
 def _at_binding(names: DeviceInfoNames, placed: PlacedRequest) -> dict[str, str]:
     groups = groups_of(placed.cards)
     init = {each.container for each in placed.request.asks if each.container in placed.init_containers}
@@ -172,6 +193,7 @@ def _dialect(
         on_nodes_of=("bursar",),
         at_admission=nothing_at_admission,
         at_binding=partial(_at_binding, names),
+        found=partial(_found, names),
     )
 
 
