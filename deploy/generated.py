@@ -29,6 +29,7 @@ _WHOLE: Mapping[str, Callable[[], str]] = {
     "otherRequest": cel.has_request_of_others,
     "zeros": cel.zeros,
     "prefixes": cel.prefixes,
+    "counts": cel.counts,
     "spoken": cel.spoken,
 }
 _EXPRESSION = re.compile(

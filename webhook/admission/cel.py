@@ -91,6 +91,11 @@ def prefixes() -> str:
     return _list(f"'{prefix}'" for prefix in PREFIXES)
 
 
+def counts() -> str:
+    """The resources that count cards of dialects with a prefix, for the policy `bursar-ranges`."""
+    return _list(f"'{name}'" for each in DIALECTS if each.prefix for name in each.resources)
+
+
 def percents() -> str:
     """The resources that count per cent of a card, for the policy `bursar-ranges`."""
     found = (each.percent for each in DIALECTS if each.percent is not None)

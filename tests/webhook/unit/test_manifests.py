@@ -340,6 +340,7 @@ def test_the_bounds_of_a_request_are_those_of_the_core() -> None:
     assert variable("bursar-ranges", "vgpus").rstrip() == cel.vgpus()
     assert variable("bursar-ranges", "zeros").rstrip() == cel.zeros()
     assert variable("bursar-ranges", "prefixes").rstrip() == cel.prefixes()
+    assert variable("bursar-ranges", "counts").rstrip() == cel.counts()
     assert {name: int(variable("bursar-ranges", name)) for name in ("floorMiB", "mostMiB", "mostCards")} == {
         "floorMiB": native.MEMORY_FLOOR_MIB,
         "mostMiB": amounts.MOST_MEMORY_MIB,
