@@ -2,11 +2,14 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
+from timekeeper.core.request.card_amounts import NO_AMOUNT as NO_AMOUNT
+from timekeeper.core.request.card_amounts import CardAmount as CardAmount
+from timekeeper.core.request.card_amounts import NamedAmount as NamedAmount
 from timekeeper.core.values import (
     MOST_AMOUNT,
     TILES,
@@ -26,53 +29,6 @@ UnitCosts = tuple[tuple[str, int], ...]  # (named resource, `COSTS_PER_GPU` part
 COSTS_PER_GPU = 10**12
 MOST_TILES = 64  # of one card
 _MOST_MILLI = 1_000_000  # of one card, whatever a unit costs, so that amounts of charge stay within 64 bits
-
-
-@dataclass(frozen=True, slots=True)
-class CardAmount:
-    share_milli: int
-    memory_mib: int
-
-    @property
-    def resources(self) -> Amounts:
-        """What it has of named resources."""
-        return ()
-
-    @property
-    def tiles(self) -> frozenset[int]:
-        """The numbers of its tiles."""
-        return frozenset()
-
-    def __add__(self, other: "CardAmount") -> "CardAmount":
-        if type(self) is CardAmount and type(other) is CardAmount:
-            return CardAmount(self.share_milli + other.share_milli, self.memory_mib + other.memory_mib)
-        return _merged(self, other, int.__add__)
-
-    def most(self, other: "CardAmount") -> "CardAmount":
-        """The larger of both in each respect."""
-        if type(self) is CardAmount and type(other) is CardAmount:
-            share_milli = max(self.share_milli, other.share_milli)
-            return CardAmount(share_milli, max(self.memory_mib, other.memory_mib))
-        return _merged(self, other, max)
-
-
-@dataclass(frozen=True, slots=True)
-class NamedAmount(CardAmount):
-    """An amount of a card with named resources. Others do without these fields, and are faster for it."""
-
-    named: Amounts
-    numbers: frozenset[int] = frozenset()
-
-    @property
-    def resources(self) -> Amounts:
-        return self.named
-
-    @property
-    def tiles(self) -> frozenset[int]:
-        return self.numbers
-
-
-NO_AMOUNT = CardAmount(0, 0)
 
 
 def decode_inventory(text: str) -> tuple[Card, ...]:
@@ -287,14 +243,6 @@ def _named_part(use: CardAmount, card: Card, unit_costs: UnitCosts) -> int:
         for name, amount in use.resources
     )
     return min(max(parts), _MOST_MILLI)
-
-
-def _merged(one: CardAmount, other: CardAmount, by: Callable[[int, int], int]) -> CardAmount:
-    mine, theirs = dict(one.resources), dict(other.resources)
-    named = ((name, by(mine.get(name, 0), theirs.get(name, 0))) for name in {**mine, **theirs})
-    share_milli = by(one.share_milli, other.share_milli)
-    memory_mib = by(one.memory_mib, other.memory_mib)
-    return NamedAmount(share_milli, memory_mib, tuple(sorted(named)), one.tiles | other.tiles)
 
 
 def _amount_of(part: Slice) -> CardAmount:
