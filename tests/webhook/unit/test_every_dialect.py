@@ -2,6 +2,7 @@
 each request."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given, settings
@@ -45,6 +46,10 @@ ANNOTATIONS = sorted(
     }
 )
 LABELS = sorted({*(name for dialect in DIALECTS for name in dialect.labels), "genius/priority"})
+OF_KAI = ("gpu-memory", "gpu-fraction-num-devices", "gpu-fraction-container-name", "received-resource-type")
+LEFT_TO_OTHERS = replace(
+    POLICY, other_schedulers=frozenset(name for dialect in DIALECTS for name in dialect.schedulers)
+)
 GROUPS = ("", "gpugrp0/A/", "gpugrp1/A/")
 CARDS = [f"resource/group/{group}gpu/{name}/cards" for group in GROUPS for name in "ab"]
 DEVICE_REQUESTS: st.SearchStrategy[Json] = st.dictionaries(
@@ -101,7 +106,12 @@ def pods(draw: st.DrawFn) -> Json:
             annotations[name] = draw(DEVICE_INFO)
     if dialect.labels or draw(st.integers(0, 19)) == 19:
         labels = draw(st.dictionaries(st.sampled_from(LABELS), TEXTS, min_size=1, max_size=2))
+    if "gpu-fraction" in dialect.annotations:
+        annotations |= draw(st.dictionaries(st.sampled_from(OF_KAI), TEXTS, max_size=3))
+        annotations["gpu-fraction"] = draw(st.sampled_from(["0.5", "0.25", "1e-9", *AMOUNTS]))
     raw = pod(*several, init=init)
+    default = () if dialect.placed_by_others else ("default-scheduler",)
+    raw["spec"]["schedulerName"] = draw(st.sampled_from((*default, *default, *dialect.schedulers)))
     raw["metadata"] |= {"annotations": annotations, "labels": labels}
     return raw
 
@@ -142,15 +152,15 @@ def test_nothing_raises_and_webhook_and_extender_agree(raw: Json) -> None:
     if parsed.request is None:
         assert (seen is None) is not bool(parsed.violations)
         assert seen is None or (seen.request is None and seen.malformed == parsed.violations[0].sentence())
-    answer = mutate(review(raw), lambda _: STANDING, POLICY)
+    answer = mutate(review(raw), lambda _: STANDING, LEFT_TO_OTHERS)
     assert (answer.request is None) or answer.request == parsed.request
     if parsed.request is None or answer.request is None:
         return
-    after = governed(raw)
+    after = governed(raw, policy=LEFT_TO_OTHERS)
     admitted = read_pod(after)
     assert admitted is not None
     assert admitted.request == parsed.request
-    assert validate(review(after), POLICY).rules == ()
+    assert validate(review(after), LEFT_TO_OTHERS).rules == ()
     for node in NODES:
         placement = fit(admitted.request, node)
         if not isinstance(placement, Refusal):

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from deploy.local.scheduler import MANAGED_RESOURCES
 from tests.webhook.worlds import (
     POLICY,
     admitted,
@@ -156,3 +157,7 @@ def test_the_flag_takes_known_schedulers_alone(capsys: pytest.CaptureFixture[str
     with pytest.raises(SystemExit):
         read(["--other-schedulers=my-scheduler"], {})
     assert "kai-scheduler or koord-scheduler or vgpu-scheduler or volcano" in capsys.readouterr().err
+
+
+def test_kube_scheduler_calls_the_extender_for_none_of_their_resources() -> None:
+    assert not {*KOORDINATOR, *VGPU} & set(MANAGED_RESOURCES)
