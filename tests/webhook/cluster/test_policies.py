@@ -104,6 +104,7 @@ NAMES = st.sampled_from(
             "volcano.sh/gpu-memory",
         ),
         *("nano-gpu.io/gpu-core", "nano-gpu.io/gpu-memory", "nano-gpu/gpu-percent", "nano-gpu/qgpu-core"),
+        *("nvidia.com/vgpu-number", "nvidia.com/vgpu-memory", "nvidia.com/vgpu-cores"),
         *("nano-gpu/qgpu-memory", "elasticgpu.io/gpu-core", "elasticgpu.io/gpu-memory"),
     ]
 )
