@@ -11,7 +11,7 @@ from timekeeper.core.wire import StandingWord
 from timekeeper.runtime.flags import Parser, path_or_none
 from webhook.admission.workloads import TemplatePath
 from webhook.policy import Mode
-from webhook.settings.flag_values import priority_class, template_paths
+from webhook.settings.flag_values import OTHER_SCHEDULERS, other_schedulers, priority_class, template_paths
 
 Format = Literal["text", "json", "yaml", "diff"]
 
@@ -30,6 +30,7 @@ class CommonFlags:
     budgets: tuple[str, ...]  # files with budget ConfigMaps
     mode: Mode | None  # overrides the mode of the budgets
     template_paths: tuple[TemplatePath, ...]
+    other_schedulers: frozenset[str] = frozenset()  # as the webhook's flag has them
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +151,13 @@ def _add_common(parser: Parser) -> None:
         "--mode", choices=("enforce", "observe"), help="overrides the mode of --budgets (default: enforce)"
     )
     parser.add_argument(
+        "--other-schedulers",
+        type=other_schedulers,
+        default=frozenset(),
+        metavar="NAMES",
+        help=f"as the webhook's flag: some of {', '.join(OTHER_SCHEDULERS)}, separated by commas",
+    )
+    parser.add_argument(
         "--template-path",
         action="extend",
         type=template_paths,
@@ -161,4 +169,4 @@ def _add_common(parser: Parser) -> None:
 
 
 def _given(given: argparse.Namespace) -> CommonFlags:
-    return CommonFlags(tuple(given.budgets), given.mode, tuple(given.template_path))
+    return CommonFlags(tuple(given.budgets), given.mode, tuple(given.template_path), given.other_schedulers)

@@ -1,7 +1,7 @@
 """Reads files and standard input as manifests, and the cluster that files of budgets describe."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import BinaryIO
 
 from timekeeper.core.budgets import reader
@@ -47,7 +47,7 @@ def read(file: str, stdin: BinaryIO) -> ManifestFile:
 def world(given: CommonFlags, stdin: BinaryIO) -> AssumedCluster:
     """A cluster whose webhook has default settings, with the budgets of the files. Raises CannotReviewError
     where a file cannot be read or is wrong."""
-    flags = flags_of(serve.read((), {}).policy)
+    flags = replace(flags_of(serve.read((), {}).policy), other_schedulers=given.other_schedulers)
     if not given.budgets:
         return AssumedCluster(flags, mode=given.mode, template_paths=given.template_paths)
     reading = reader.read({name: data for file in given.budgets for name, data in _config_maps(file, stdin)})

@@ -1,6 +1,8 @@
 """Pods that the schedulers of other systems place: what admission writes, keeps and refuses."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from tests.webhook.worlds import (
     with_annotations,
 )
 from tests.worlds import Json, limits_of, of_resources
+from webhook.__main__ import main
 from webhook.settings.serve import read
 
 ALL = frozenset(("kai-scheduler", "koord-scheduler", "vgpu-scheduler", "volcano"))
@@ -161,3 +164,11 @@ def test_the_flag_takes_known_schedulers_alone(capsys: pytest.CaptureFixture[str
 
 def test_kube_scheduler_calls_the_extender_for_none_of_their_resources() -> None:
     assert not {*KOORDINATOR, *VGPU} & set(MANAGED_RESOURCES)
+
+
+def test_review_and_audit_have_the_flag_too(tmp_path: Path) -> None:
+    manifest = tmp_path / "pod.json"
+    manifest.write_text(json.dumps({"apiVersion": "v1", "kind": "Pod", **of(KOORDINATOR, "koord-scheduler")}))
+
+    assert main(["review", str(manifest)]) == 1
+    assert main(["review", "--other-schedulers=koord-scheduler", str(manifest)]) == 0
