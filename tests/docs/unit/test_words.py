@@ -15,7 +15,11 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 ROOMS = ("deploy", "migrations", "scheduler_ext", "sidecar", "timekeeper", "webhook")
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs/coming-from").glob("*.md")),
+]
 
 PRIVATE = re.compile(
     r"\b(nobody|whoever|whom|anybody|(?:is|are) told|so many|manieth|for want of|let back)\b", re.IGNORECASE
