@@ -22,8 +22,10 @@ from timekeeper.core.ledger.hold import TERMINAL
 from timekeeper.runtime.api_server import MERGE, Answered, Reply
 
 EXPIRES_S = 300
+NOT_BOUND_YET_S = 10  # HAMi's scheduler locks a node this long at most before it binds
 RESERVED_S = 0.5  # of a bind's time, for the Binding itself
 MOST_TRIES = 20
+PAUSE_S = 0.05
 MOST_WAITING = 4  # binds that wait for a lock at a time: they keep threads from the binds of other nodes
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 
@@ -106,7 +108,8 @@ class NodeLocks:
                 return False
             self._waiting += 1
         try:
-            return self._cache.wait_for(lambda s: changed(s.node(name).node_object), left)
+            time.sleep(min(left, PAUSE_S))  # the watch may be behind what was just read
+            return self._cache.wait_for(lambda s: changed(s.node(name).node_object), max(0, left - PAUSE_S))
         finally:
             with self._counting:
                 self._waiting -= 1
@@ -114,13 +117,16 @@ class NodeLocks:
     def _is_over(self, text: str, dialect: Dialect, node: str, until: float) -> bool:
         """True if the lock has expired, or if its pod waits for no device on this node any more."""
         moment, *pod = text.split(",")
-        if self._age_s(moment) > EXPIRES_S or len(pod) not in (0, 2):
+        age_s = abs(self._age_s(moment))
+        if age_s > EXPIRES_S or len(pod) not in (0, 2):
             return True
         if not pod or self._is_assumed(node, "/".join(pod)):
             return False
         reply = self._call("GET", pod_path(*pod), None, until)
         if not isinstance(reply, Answered) or reply.status not in (200, 404):
             return False
+        if reply.status == 200 and not mapping(reply.body.get("spec")).get("nodeName"):
+            return age_s > NOT_BOUND_YET_S
         return reply.status == 404 or _has_its_devices(reply.body, dialect, node)
 
     def _is_assumed(self, node: str, pod: str) -> bool:

@@ -16,13 +16,13 @@ from timekeeper.core.request.cards import encode_placement
 from timekeeper.core.values import Placement
 from timekeeper.core.wire import BindingEntry, Bindings, binding_asks
 from timekeeper.runtime.log import Log
-from timekeeper.runtime.timekeeper_client import FAILURES, TimekeeperClient
+from timekeeper.runtime.timekeeper_client import FAILURES, PostRefusedError, TimekeeperClient
 
 PATH = "/v1/bindings"
 MOST_WAITING = 10_000
 TOGETHER = 100  # bindings in one post
 EACH_S = 1.0
-RESULTS = ("sent", "dropped", "failed")
+RESULTS = ("sent", "dropped", "refused", "failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +35,14 @@ class _Bound:
 
 class BindingReports:
     """``bound`` may be called from any thread, and never waits; `run` sends, in one thread. ``now_ms``: a
-    monotonic clock. ``results``: bindings that were sent or dropped, and posts that failed."""
+    monotonic clock. ``results``: bindings that were sent, dropped or refused, and posts that failed."""
 
     def __init__(self, client: TimekeeperClient, now_ms: Callable[[], int], log: Log) -> None:
         self._client, self._now_ms, self._log = client, now_ms, log
         self._lock = threading.Lock()
         self._waiting: deque[_Bound] = deque()
         self._is_failing = False
+        self._together = TOGETHER  # in the next post
         self.results: Counter[str] = Counter(dict.fromkeys(RESULTS, 0))
 
     def bound(self, pod: Pod, node: str, placement: Placement) -> None:
@@ -60,13 +61,20 @@ class BindingReports:
         self._client.close()
 
     def send(self) -> bool:
-        """Send the oldest that wait; they stay if that fails. True if more wait and it succeeded."""
+        """Send the oldest that wait; they stay if that fails. Of a post that the timekeeper refuses half is
+        sent alone, and a single binding is given up. True if more wait and it did not fail."""
         with self._lock:
-            first = [self._waiting[at] for at in range(min(TOGETHER, len(self._waiting)))]
+            first = [self._waiting[at] for at in range(min(self._together, len(self._waiting)))]
         if not first:
             return False
         try:
             self._client.post(self._body(first))
+        except PostRefusedError as error:
+            if len(first) > 1:
+                self._together = len(first) // 2
+                return True
+            self._log("binding-refused", level="error", pod=first[0].pod.full_name, error=str(error))
+            return self._done(first, "refused")
         except FAILURES as error:
             self.results["failed"] += 1
             if not self._is_failing:
@@ -76,11 +84,15 @@ class BindingReports:
         if self._is_failing:
             self._log("bindings-sent")
         self._is_failing = False
+        return self._done(first, "sent")
+
+    def _done(self, first: list[_Bound], result: str) -> bool:
+        self._together = min(TOGETHER, 2 * self._together)
         with self._lock:
-            sent = set(map(id, first))
-            while self._waiting and id(self._waiting[0]) in sent:
+            gone = set(map(id, first))
+            while self._waiting and id(self._waiting[0]) in gone:
                 self._waiting.popleft()
-            self.results["sent"] += len(first)
+            self.results[result] += len(first)
             return bool(self._waiting)
 
     def _body(self, first: list[_Bound]) -> bytes:

@@ -83,6 +83,12 @@ def spots_of(node: NodeInfo) -> list[tuple[Free, str]]:
 
 def layout_in(request: GPURequest, shape: FreeShape, policy: Policy, steps: Steps) -> Layout | Refusal:
     """The layout of the request over cards of this shape, or a refusal for lack of free cards."""
+    if request.topology == CLOSEST:
+        return _closest(request, shape, policy, steps)
+    return _layout_in(request, shape, policy, steps)
+
+
+def _layout_in(request: GPURequest, shape: FreeShape, policy: Policy, steps: Steps) -> Layout | Refusal:
     same = frozenset(at for at, each in enumerate(request.asks) if each.container in request.same_gpu)
     try:
         layout = (
@@ -175,10 +181,10 @@ def _shape(request: GPURequest, usable: list[tuple[Free, Card]], node: NodeInfo)
     """What is free, and which cards are near each other where that matters. A refusal if even the empty node
     has too few cards near each other."""
     free_by_card = tuple(free for free, _ in usable)
-    if request.topology == CLOSEST:
-        return _closest(request, free_by_card, [card for _, card in usable])
-    together = farthest(request)
     cards = [card for _, card in usable]
+    if request.topology == CLOSEST:
+        return shape_of(free_by_card, nearness("pair", cards), wider=nearness("numa", cards))
+    together = farthest(request)
     if request.xe_linked and not any(card.tile_links for card in cards):
         return refusal.NO_XE_LINKS
     links = free_links(cards, node) if request.xe_linked else ()
@@ -196,13 +202,18 @@ def _shape(request: GPURequest, usable: list[tuple[Free, Card]], node: NodeInfo)
     )
 
 
-def _closest(request: GPURequest, free_by_card: tuple[Free, ...], cards: list[Card]) -> FreeShape:
-    """What is free, and which cards are near each other by the strictest topology that a layout meets."""
-    for topology in ("pair", "numa"):
-        shape = shape_of(free_by_card, nearness(topology, cards))
-        if isinstance(layout_in(request, shape, BINPACK, Steps()), Layout):
-            return shape
-    return shape_of(free_by_card)
+def _closest(request: GPURequest, shape: FreeShape, policy: Policy, steps: Steps) -> Layout | Refusal:
+    """The layout by the strictest topology that one meets. Each topology has an equal part of the steps."""
+    parts, answer = 3, refusal.GIVEN_UP
+    for near in (shape.near, shape.wider, ()):
+        mine = Steps(steps.left // parts)
+        steps.left -= mine.left
+        found = _layout_in(request, shape_of(shape.free_by_card, near), policy, mine)
+        steps.left += mine.left
+        if isinstance(found, Layout):
+            return found
+        parts, answer = parts - 1, found
+    return answer
 
 
 def _slice(ask: Ask, card: Card) -> Slice:

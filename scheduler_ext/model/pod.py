@@ -22,7 +22,7 @@ from timekeeper.core.ledger.reservation import Reservation, read_reservation
 from timekeeper.core.quantity import integral
 from timekeeper.core.request.cards import UndecodableError, decode_placement
 from timekeeper.core.request.foreign import NamedCards, named_cards
-from timekeeper.core.request.request import containers, parse
+from timekeeper.core.request.request import containers, parse, parse_stored
 from timekeeper.core.values import GPURequest, Placement
 
 MOST_GRACE_MS = 600_000
@@ -112,12 +112,12 @@ def read_non_gpu_pod(raw: Json) -> NonGPUPod:
 
 def read_pod(raw: Json, most_grace_ms: int = MOST_GRACE_MS) -> Pod | None:
     """The pod's value; None for a pod that asks for no GPU. Never raises on what an API server can hold."""
-    parsed = parse(raw)
+    metadata, spec, status = (mapping(raw.get(key)) for key in ("metadata", "spec", "status"))
+    node = _text(spec, "nodeName")
+    parsed = parse_stored(raw) if node else parse(raw)
     if parsed.request is None and not parsed.violations:
         return None
-    metadata, spec, status = (mapping(raw.get(key)) for key in ("metadata", "spec", "status"))
     placement, undecodable = _placement(raw)
-    node = _text(spec, "nodeName")
     request = parsed.request
     refusal = None if node else _schedulers_refusal(status)
     return Pod(

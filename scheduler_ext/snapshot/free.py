@@ -147,19 +147,29 @@ class FreeShape:
     """What is free on some cards, sorted. Equal shapes are one object, so that they are found by identity.
 
     ``near``: for each card the bits of the cards near it, itself included; empty where nearness does not
-    matter. ``links``: the free Xe links, each with card and tile of both ends; empty where they do not
+    matter. ``wider``: likewise by a weaker topology, which counts where no layout meets the first. ``links``:
+    the free Xe links, each with card and tile of both ends; empty where they do not
     matter.
     """
 
-    __slots__ = ("free_by_card", "links", "near")
+    __slots__ = ("free_by_card", "links", "near", "wider")
 
     def __init__(
-        self, free_by_card: tuple[Free, ...], near: tuple[int, ...] = (), links: TileLinks = ()
+        self,
+        free_by_card: tuple[Free, ...],
+        near: tuple[int, ...] = (),
+        links: TileLinks = (),
+        wider: tuple[int, ...] = (),
     ) -> None:
-        self.free_by_card, self.near, self.links = free_by_card, near, links
+        self.free_by_card, self.near, self.links, self.wider = free_by_card, near, links, wider
 
 
 @lru_cache(maxsize=65_536)
-def shape_of(free_by_card: tuple[Free, ...], near: tuple[int, ...] = (), links: TileLinks = ()) -> FreeShape:
+def shape_of(
+    free_by_card: tuple[Free, ...],
+    near: tuple[int, ...] = (),
+    links: TileLinks = (),
+    wider: tuple[int, ...] = (),
+) -> FreeShape:
     """The shape; ``free_by_card`` must be sorted. An evicted cache entry only costs a repeated search."""
-    return FreeShape(free_by_card, near, links)
+    return FreeShape(free_by_card, near, links, wider)

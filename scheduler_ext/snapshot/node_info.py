@@ -74,7 +74,7 @@ def node_info_of(
     # of several faults always the same one, so that a restart does not change the reason
     closed = node_object.fault or min(
         (allocation.fault for allocation in allocations.values() if allocation.fault),
-        default=_overcommitted(node_object, allocations, uses),
+        default=_overcommitted(node_object, allocations),
     )
     free_by_card = tuple(
         free_of(c, uses.get(c.uuid, NO_AMOUNT)) if c.usable else None for c in node_object.cards
@@ -249,13 +249,14 @@ def _has_more(new: NodeInfo, old: NodeInfo) -> bool:
     )
 
 
-def _overcommitted(
-    node_object: Node, allocations: Mapping[str, Allocation], uses: Mapping[str, CardAmount]
-) -> str:
+def _overcommitted(node_object: Node, allocations: Mapping[str, Allocation]) -> str:
     """The fault of a card that two schedulers gave out, without knowing of each other; "" without one."""
     named = {uuid for each in allocations.values() if each.named for uuid, _ in each.uses}
-    for card in node_object.cards if named else ():
-        use = uses.get(card.uuid, NO_AMOUNT)
+    if not named:
+        return ""
+    held = uses_of({uid: each for uid, each in allocations.items() if each.state != "reserved"})
+    for card in node_object.cards:
+        use = held.get(card.uuid, NO_AMOUNT)
         if card.uuid in named and (use.share_milli > WHOLE_MILLI or use.memory_mib > card.memory_mib):
             return "overcommitted"
     return ""

@@ -60,14 +60,14 @@ def first_that_fits(
 ) -> WaitingPod | None:
     """The first of the pods that wait for this node and now fit there. A pod for which no steps are left fits
     if its containers fit in their own order."""
-    refused: set[GPURequest] = set()
+    refused: set[tuple[str, GPURequest]] = set()  # by namespace, for each has steps of its own
     for each in waiting_pods:
-        if not _accepts(each, node) or each.pod.request in refused:
+        if not _accepts(each, node) or (each.pod.namespace, each.pod.request) in refused:
             continue
         if _fits(each, node, steps_of(each)):
             return each
         if each.pod.uid not in node.allocations and each.pod.request is not None:
-            refused.add(each.pod.request)
+            refused.add((each.pod.namespace, each.pod.request))
     return None
 
 

@@ -6,6 +6,7 @@ monotonic milliseconds) and returns a `DeviceReader`. KubeGPU's node advertiser 
 
 from __future__ import annotations
 
+from sidecar.log import log
 from sidecar.node.nvml.cards import NvmlReader
 from sidecar.node.values import DeviceReading
 from sidecar.value import TYPE_CHECKING
@@ -42,12 +43,12 @@ class GuardedReader:
     """A reader whose exceptions become readings with an error, so that they never end the agent."""
 
     def __init__(self, reader: DeviceReader) -> None:
-        self._reader = reader
+        self._reader, self._failed = reader, False
 
     @property
     def waits(self) -> bool:
-        """As of the reader."""
-        return self._reader.waits
+        """As of the reader, until it has failed to wait."""
+        return not self._failed and self._reader.waits
 
     def look(self) -> DeviceReading:
         """As of the reader; its exception is the error of the reading."""
@@ -57,8 +58,13 @@ class GuardedReader:
             return DeviceReading((), (), (), (), (), (), (), f"{type(error).__name__}: {error}")
 
     def wait(self, most_ms: int) -> CardFailed | None:
-        """As of the reader."""
-        return self._reader.wait(most_ms)
+        """As of the reader; after an exception the cards are read at each interval alone."""
+        try:
+            return self._reader.wait(most_ms)
+        except Exception as error:
+            self._failed = True
+            log("events-lost", reason=f"{type(error).__name__}: {error}")
+            return None
 
     @staticmethod
     def _checked(reading: DeviceReading) -> DeviceReading:

@@ -11,7 +11,7 @@ from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import PodHold
 from timekeeper.core.ledger.reservation import Reservation, read_reservation, withdrawn_ms
-from timekeeper.core.request.request import ParsedRequest, parse
+from timekeeper.core.request.request import parse_stored
 from timekeeper.core.values import GPURequest
 
 
@@ -55,7 +55,7 @@ class UnreadablePod:
 def read_pod(raw: Json) -> LedgerPod | UnreadablePod | None:
     """The pod, or None if it requests no GPU. Never raises on JSON from an API server."""
     metadata = mapping(raw.get("metadata"))
-    parsed = _parse(raw)
+    parsed = parse_stored(raw)
     namespace = intern(str(metadata.get("namespace", "")))
     where = (str(metadata.get("uid", "")), namespace, str(metadata.get("name", "")))
     if parsed.violations:
@@ -114,15 +114,6 @@ def _ended_for_good(container: Json, pods_policy: object, end: object, is_leavin
         return False
     policy = container.get("restartPolicy") or pods_policy
     return policy == "Never" or (policy == "OnFailure" and end.get("exitCode") == 0)
-
-
-def _parse(raw: Json) -> ParsedRequest:
-    """The request of the spec. Annotations that a user changes later cannot make a running pod unreadable."""
-    parsed = parse(raw)
-    if not parsed.violations:
-        return parsed
-    bare = {**mapping(raw.get("metadata")), "annotations": {}}
-    return parse({**raw, "metadata": bare})
 
 
 def _labels(metadata: Json) -> str:

@@ -9,7 +9,7 @@ from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.ledger.hold import Vanished
 from timekeeper.core.ledger.metering import Evidence
 from timekeeper.core.request import cards as card_amounts
-from timekeeper.core.request.estimates import estimated_rate, requested_amount
+from timekeeper.core.request.estimates import estimated_rate, requested_amount, without_constraints
 from timekeeper.core.values import Card, Placement
 
 HOLD = ":hold:"  # in the UID of a session for reserved cards, after the pod's
@@ -107,9 +107,10 @@ def open_session(
     on_node = tuple(cards)
     placement = _placement(pod, on_node)
     if isinstance(placement, str):
-        rate = estimated_rate(pod.request, on_node, settings.weights, settings.charge_by, settings.unit_costs)
+        any_cards = without_constraints(pod.request)
+        rate = estimated_rate(any_cards, on_node, settings.weights, settings.charge_by, settings.unit_costs)
         models = devices = ""
-        requested = requested_amount(pod.request, on_node)
+        requested = requested_amount(any_cards, on_node)
     else:
         uses = card_amounts.amounts_by_card(pod.request, placement)
         rate = card_amounts.rate(uses, on_node, settings.weights, settings.charge_by, settings.unit_costs)

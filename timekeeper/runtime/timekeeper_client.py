@@ -21,11 +21,16 @@ POLL_EVERY_S = 1.0
 TIMEOUT_S = 2.0  # also for an answer as a whole
 MOST_BYTES = 64 * 1024 * 1024
 _GZIP = 16 + zlib.MAX_WBITS
+_REFUSED = (http.client.BAD_REQUEST, http.client.REQUEST_ENTITY_TOO_LARGE, http.client.UNPROCESSABLE_ENTITY)
 _BROKEN = (http.client.HTTPException, zlib.error)
 
 
 class TimekeeperError(Exception):
     """The timekeeper gave no usable answer; the text says why."""
+
+
+class PostRefusedError(TimekeeperError):
+    """The timekeeper will never take this body."""
 
 
 FAILURES = (TimekeeperError, OSError, ValueError, *_BROKEN)
@@ -62,9 +67,12 @@ class TimekeeperClient:
             raise
 
     def post(self, body: bytes) -> None:
-        """Posts the body; a 200 is success. Raises one of `FAILURES`; the connection is then closed."""
+        """Posts the body; a 200 is success. Raises one of `FAILURES`, PostRefusedError where the same body
+        would be refused again; the connection is then closed."""
         try:
             status, _, _ = self._again("POST", {"Content-Type": "application/json"}, body)
+            if status in _REFUSED:
+                raise PostRefusedError(f"the timekeeper answered {status}")
             if status != http.client.OK:
                 raise TimekeeperError(f"the timekeeper answered {status}")
         except FAILURES:

@@ -7,7 +7,7 @@ from decimal import ROUND_HALF_UP, Decimal
 
 from timekeeper.core.budgets.policy import UNLIMITED, Budget, BudgetSettings
 from timekeeper.core.json_values import Json, mapping
-from timekeeper.core.request.estimates import estimated_rate
+from timekeeper.core.request.estimates import estimated_rate, without_constraints
 from timekeeper.core.request.request import parse
 from timekeeper.core.values import Card
 from webhook.audit.findings import ENDED, as_written, asks_for_gpus
@@ -68,7 +68,10 @@ def _rates(
         request = parse(as_written(pod)).request
         if request is not None:
             on_node = cards.get(node, ())
-            rate = estimated_rate(request, on_node, settings.weights, settings.charge_by, settings.unit_costs)
+            any_cards = without_constraints(request)
+            rate = estimated_rate(
+                any_cards, on_node, settings.weights, settings.charge_by, settings.unit_costs
+            )
             yield namespace, request.dialect, rate
         elif asks_for_gpus(pod):
             yield namespace, UNREADABLE, 0

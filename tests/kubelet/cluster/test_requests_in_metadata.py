@@ -10,6 +10,7 @@ from tests.kubelet.worlds import (
     SHOWS_CARDS,
     Json,
     World,
+    bound_ms,
     container,
     gpu_pod,
     held_ms,
@@ -35,7 +36,9 @@ def test_they_are_placed_run_with_their_cards_and_are_charged(world: World) -> N
     ended = [world.ended(name) for name in ("by-labels", "by-annotation")]
 
     cards = [seen(world, pod) for pod in ended]
-    assert sorted(cards) == sorted(CARDS)
+    begin, end = zip(*((bound_ms(pod), bound_ms(pod) + held_ms(pod)) for pod in ended), strict=True)
+    assert set(cards) <= set(CARDS)
+    assert len(set(cards)) == 2 or max(begin) >= min(end), "two pods had one card at the same time"
     for pod, card in zip(ended, cards, strict=True):
         assert pod["spec"]["containers"][0]["resources"]["limits"] == {"bursar.dev/gpu-placement": "1"}
         devices = json.loads(pod["metadata"]["annotations"]["bursar.dev/devices"])["containers"]

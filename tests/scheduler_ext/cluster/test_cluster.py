@@ -109,9 +109,11 @@ def test_pods_of_nano_gpu_are_placed_on_its_nodes_which_have_no_agent_of_ours(
     world.node("ours", cards=2, memory_mib=8000)
     world.node("theirs", cards=0, capacity=capacity)
     half = {core: "60"} | ({memory: "5000"} if memory else {})
-    for name in ("a", "b", "c"):
+    for name in ("a", "b"):
         world.pod(name, half)
-        decided(world, name)
+        placed(world, name)
+    world.pod("c", half)
+    decided(world, "c")
 
     assert [world.node_info_of(name) for name in ("a", "b", "c")] == ["theirs", "theirs", ""]
     bound = [world.get(name)["metadata"] for name in ("a", "b")]
@@ -123,9 +125,11 @@ def test_pods_of_nano_gpu_are_placed_on_its_nodes_which_have_no_agent_of_ours(
 def test_pods_of_gpushare_are_placed_on_its_nodes_whatever_its_unit(world: World) -> None:
     world.node("ours", cards=2, memory_mib=8000)
     world.node("theirs", cards=0, capacity={"aliyun.com/gpu-mem": "30", "aliyun.com/gpu-count": "2"})
-    for name in ("a", "b", "c"):
+    for name in ("a", "b"):
         world.pod(name, {"aliyun.com/gpu-mem": "9"})
-        decided(world, name)
+        placed(world, name)
+    world.pod("c", {"aliyun.com/gpu-mem": "9"})
+    decided(world, "c")
 
     assert [world.node_info_of(name) for name in ("a", "b", "c")] == ["theirs", "theirs", ""]
     bound = [world.get(name)["metadata"]["annotations"] for name in ("a", "b")]

@@ -11,7 +11,7 @@ from tests.scheduler_ext.worlds import node, on, percent, read, request_of
 from tests.support.waiting import eventually
 from timekeeper.api.bodies.bindings import read_bindings
 from timekeeper.core.request.cards import decode_placement
-from timekeeper.runtime.timekeeper_client import TimekeeperClient, TimekeeperError
+from timekeeper.runtime.timekeeper_client import PostRefusedError, TimekeeperClient, TimekeeperError
 
 POD = read(on(percent(50, "p"), "n", "GPU-0"))
 
@@ -21,11 +21,13 @@ class Client(TimekeeperClient):
 
     def __init__(self) -> None:
         super().__init__("https://127.0.0.1:1", "/", Path("/nowhere"), lambda: None)
-        self.away, self.posts = False, list[bytes]()
+        self.away, self.posts, self.refuses = False, list[bytes](), b"nothing"
 
     def post(self, body: bytes) -> None:
         if self.away:
             raise TimekeeperError("away")
+        if self.refuses in body:
+            raise PostRefusedError("the timekeeper answered 400")
         self.posts.append(body)
 
 
@@ -62,7 +64,24 @@ def test_what_was_bound_while_the_timekeeper_was_away_is_reported_with_its_age()
         "grace_ms": 30_000,
     }
     assert lines == ["bindings-failed", "bindings-sent"]
-    assert spool.results == {"sent": 101, "failed": 2, "dropped": 0}
+    assert spool.results == {"sent": 101, "failed": 2, "dropped": 0, "refused": 0}
+
+
+def test_a_report_that_the_timekeeper_refuses_holds_no_other_back() -> None:
+    client = Client()
+    spool, lines = reports(client, lambda: 0)
+    assert POD.placement is not None
+    for at in range(150):
+        spool.bound(replace(POD, name="bad" if at == 70 else f"p{at}"), "n", POD.placement)
+    client.refuses = b'"bad"'
+
+    while spool.send():
+        pass
+
+    sent = [each["pod"] for post in client.posts for each in json.loads(post)["bindings"]]
+    assert sent == [f"p{at}" for at in range(150) if at != 70]
+    assert spool.results == {"sent": 149, "refused": 1, "failed": 0, "dropped": 0}
+    assert lines == ["binding-refused"]
 
 
 def test_the_memory_is_bounded_and_the_oldest_is_dropped() -> None:

@@ -8,6 +8,7 @@ from scheduler_ext.fit.fit import fit
 from scheduler_ext.reports.closed_nodes import closures, culprits
 from scheduler_ext.scoring.policy import BUILT
 from scheduler_ext.snapshot.node_info import NodeInfo
+from tests.scheduler_ext.reserving import NOW_MS, held
 from tests.scheduler_ext.worlds import Json, bound, cards_of, rebuilt, request_of
 from tests.worlds import of_resources, pod
 
@@ -56,6 +57,26 @@ def test_a_foreign_pod_takes_its_card_and_leaves_the_node_open() -> None:
 @pytest.mark.parametrize("index", ["2", "-1", "0,1", ""])
 def test_a_foreign_pod_whose_card_is_not_known_closes_the_node(index: str) -> None:
     assert rebuilt([NODE], [foreign(60, index)]).node("n").closed == "unplaced"
+
+
+def test_an_annotation_that_breaks_later_leaves_a_bound_pod_its_cards() -> None:
+    raw = ours(60, "card1")
+    raw["metadata"]["annotations"]["bursar.dev/gpu-topology"] = "nonsense"
+
+    node = rebuilt([NODE], [raw]).node("n")
+    assert node.closed == ""
+    assert [free.share_milli for free in node.free_by_card if free is not None] == [1000, 400]
+
+
+def test_reserved_cards_do_not_count_as_given_out_twice() -> None:
+    waiting = held(asks(60, "waits"), "n", "card-1")
+    condition = waiting["status"]["conditions"][1]
+    # `held` writes cards of 16000 MiB; these have 1000 units
+    condition["message"] = condition["message"].replace("card-1", "card1").replace("9600", "600")
+
+    node = rebuilt([NODE], [foreign(60, "1"), waiting], NOW_MS).node("n")
+    assert [each.state for each in node.allocations.values()].count("reserved") == 1
+    assert node.closed == ""
 
 
 def test_a_card_that_two_schedulers_gave_out_closes_the_node_until_one_pod_has_ended() -> None:

@@ -94,7 +94,8 @@ def pod(node: str = "n", phase: str = "Pending", bind_phase: str = "allocating")
         ("2030-01-02T02:59:04Z", pod()),
         ("nonsense", pod()),
         ("2030-01-02T03:04:04Z,default,gone", pod()),
-        ("2030-01-02T03:04:04Z,default,other", pod(node="")),
+        ("2030-01-02T03:03:54Z,default,other", pod(node="")),  # eleven seconds old
+        ("2099-01-02T03:04:04Z,default,other", pod()),
         ("2030-01-02T03:04:04Z,default,other", pod(node="elsewhere")),
         ("2030-01-02T03:04:04Z,default,other", pod(phase="Failed")),
         ("2030-01-02T03:04:04Z,default,other", pod(bind_phase="success")),
@@ -119,6 +120,8 @@ def test_a_lock_that_is_needed_is_waited_for_and_not_taken(lock: str) -> None:
 
     assert "locked while its plugin hands out the devices of another pod" in cluster.take()
     assert cluster.lock == lock
+    unbound = Cluster("2030-01-02T03:04:04Z,default,other", other=pod(node=""))  # HAMi
+    assert "locked" in unbound.take()
 
     waiting = threading.Thread(target=lambda: told.append(cluster.take(30)))
     told: list[str] = []

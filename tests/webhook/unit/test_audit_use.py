@@ -61,6 +61,14 @@ def test_memory_alone_counts_by_the_cards_of_its_node() -> None:
     assert figures([of("a", memory, node="gone")]) == [("a", "bursar", 1, 1000, "1460.00")]
 
 
+def test_constraints_that_another_scheduler_does_not_read_make_nothing_cheaper() -> None:
+    raw = of("a", half())
+    raw["metadata"]["annotations"] = {"bursar.dev/gpu-models": "K80", "bursar.dev/min-gpu-memory": "99999"}
+    cheap = BudgetSettings(weights=(("T4", 4000),))
+
+    assert figures([raw], cheap) == [("a", "bursar", 1, 2000, "None")]
+
+
 def test_a_request_that_cannot_be_read_is_shown_and_costs_nothing() -> None:
     unknown = limits_of("main", amd_com__gpu="1")
 

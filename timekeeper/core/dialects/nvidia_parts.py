@@ -70,7 +70,7 @@ def _mig_cards(node: NodeFacts) -> tuple[Card, ...]:
     counts = [
         name
         for name, each in profiles.items()
-        for _ in range(-(-node.capacity[name] // max(1, whole // int(each[1]))))
+        for _ in range(min(MOST_CARDS, -(-node.capacity[name] // max(1, whole // int(each[1])))))
     ]
     return tuple(_card(node, index, name, whole) for index, name in enumerate(counts[:MOST_CARDS]))
 

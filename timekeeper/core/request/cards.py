@@ -230,7 +230,7 @@ def _part(use: CardAmount, card: Card, charge_by: str, unit_costs: UnitCosts) ->
         "mean": _ceil(compute + memory, 2),
         "dominant": max(compute, memory),
     }
-    return parts[charge_by]
+    return min(parts[charge_by], _MOST_MILLI)
 
 
 def _named_part(use: CardAmount, card: Card, unit_costs: UnitCosts) -> int:

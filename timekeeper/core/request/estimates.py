@@ -1,6 +1,7 @@
 """What a request costs before, or without, a placement: an estimate from the cards that it allows."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from timekeeper.core.request.cards import (
     NO_AMOUNT,
@@ -24,18 +25,30 @@ def estimated_rate(
     unit_costs: UnitCosts = (),
 ) -> int:
     """The highest rate that the request can have on any of these cards that it allows; without such cards,
-    its share at weight 1, and whole cards where it names amounts of memory alone."""
+    its share at weight 1, and whole cards where it names an amount of memory."""
     choices = tuple(card for card in cards if allowed(request, card))
 
     def estimate(each: ContainerAsk) -> int:
         uses = ((card, need(each.ask, card)) for card in choices if has_named(each.ask, card))
         rates = (rate({card.uuid: use}, [card], weights, charge_by, unit_costs) for card, use in uses)
-        return each.ask.devices * max(
-            rates, default=max(each.ask.share_milli, each.ask.memory_milli) or WHOLE_MILLI
-        )
+        share = 0 if each.ask.memory_mib else max(each.ask.share_milli, each.ask.memory_milli)
+        return each.ask.devices * max(rates, default=share or WHOLE_MILLI)
 
     together = sum(estimate(each) for each in request.asks if not each.init)
     return max((together, *(estimate(each) for each in request.asks if each.init)))
+
+
+def without_constraints(request: GPURequest) -> GPURequest:
+    """The request on any cards: of a pod whose scheduler may not have looked at its constraints."""
+    return replace(
+        request,
+        models=(),
+        exclude_models=(),
+        model_pattern="",
+        uuids=(),
+        exclude_uuids=(),
+        min_memory_mib=0,
+    )
 
 
 def requested_amount(request: GPURequest, cards: Iterable[Card]) -> CardAmount:

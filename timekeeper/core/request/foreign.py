@@ -6,7 +6,7 @@ from timekeeper.core.dialects import DIALECTS, PodFacts
 from timekeeper.core.json_values import Json, annotations_of, mapping
 from timekeeper.core.request.cards import mismatch, need
 from timekeeper.core.request.request import containers
-from timekeeper.core.values import Ask, Card, GPURequest, Placement, Slice
+from timekeeper.core.values import Card, GPURequest, Placement, Slice
 
 NamedCards = tuple[tuple[str, tuple[int | str, ...]], ...]  # container -> indexes or UUIDs of its cards
 
@@ -37,8 +37,3 @@ def foreign_placement(request: GPURequest, named: NamedCards, cards: Iterable[Ca
         placed.append((each.container, tuple(slices)))
     placement = Placement(tuple(placed))
     return None if mismatch(request, placement, cards) else placement
-
-
-def _slice(ask: Ask, card: Card) -> Slice:
-    use = need(ask, card)
-    return Slice(card.uuid, card.index, use.share_milli, use.memory_mib, use.resources)

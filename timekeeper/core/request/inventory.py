@@ -54,7 +54,11 @@ def dialects_of(node: NodeFacts) -> tuple[Dialect, ...]:
 
     A plugin that describes its node by an annotation takes the resources that it shares with another dialect.
     """
-    described = {each.name: each for each in DIALECTS if each.node_annotation in node.annotations}
+    described = {
+        each.name: each
+        for each in DIALECTS
+        if each.node_annotation and each.node_annotation in node.annotations
+    }
     marked = {
         name
         for name, each in described.items()

@@ -87,6 +87,16 @@ def parse(pod: Json) -> ParsedRequest:
     return ParsedRequest(None, tuple(violations)) if violations else ParsedRequest(request, ())
 
 
+def parse_stored(pod: Json) -> ParsedRequest:
+    """As `parse`, of a pod that was admitted: annotations that a user changes later cannot make a running pod
+    unreadable."""
+    parsed = parse(pod)
+    if not parsed.violations:
+        return parsed
+    bare = {**mapping(pod.get("metadata")), "annotations": {}}
+    return parse({**pod, "metadata": bare})
+
+
 def canonical(request: GPURequest) -> str:
     """The annotation ``bursar.dev/request``: container -> amounts on each of its distinct cards, sorted,
     without blanks.

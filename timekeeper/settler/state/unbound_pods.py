@@ -96,7 +96,7 @@ class UnboundPods:
         if request not in self._estimates:
             if len(self._estimates) >= MOST_ESTIMATES:
                 self._estimates.clear()  # each can be made again
-            choices = self._cards if request.uuids else self._kinds
+            choices = self._cards if request.uuids or request.exclude_uuids else self._kinds
             self._estimates[request] = estimated_rate(
                 request,
                 choices,
