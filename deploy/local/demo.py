@@ -268,20 +268,23 @@ def _budget(run: DemoRun) -> Json:
 
 def the_charge_is_exact(run: DemoRun) -> None:
     """Step 5."""
-    run.title("The pod ends; its charge is wall time x rate, by the kubelet's timestamps")
+    run.title("The pod ends; its charge is the time that it held its card x rate")
     run.until(
         "pod team-b/spender to end",
         lambda: run.pod("spender", "team-b")["status"]["phase"] == "Succeeded",
         within_s=20,
     )
     run.until("the charge to be posted", lambda: _budget(run)["pending"] == 0 and _budget(run)["posted"] > 0)
-    state = run.pod("spender", "team-b")["status"]["containerStatuses"][0]["state"]["terminated"]
-    print(f"   | startedAt {state['startedAt']}  finishedAt {state['finishedAt']}")
-    wall_s = _seconds(state["finishedAt"]) - _seconds(state["startedAt"])
+    status = run.pod("spender", "team-b")["status"]
+    (bound,) = (each for each in status["conditions"] if each["type"] == "PodScheduled")
+    listed = [*status.get("initContainerStatuses", []), *status["containerStatuses"]]
+    finished = max(each["state"]["terminated"]["finishedAt"] for each in listed)
+    print(f"   | bound {bound['lastTransitionTime']}  last container finished {finished}")
+    held_s = _seconds(finished) - _seconds(bound["lastTransitionTime"])
     charged_s = Decimal(_budget(run)["posted"]) / GPU_SECONDS
     check(
-        abs(charged_s - wall_s) <= 1,
-        f"charged {charged_s} GPU-seconds for {wall_s} s on one whole card",
+        charged_s == held_s,
+        f"charged {charged_s} GPU-seconds for {held_s} s on one whole card",
         charged_s,
     )
     check(

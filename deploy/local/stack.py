@@ -1,6 +1,7 @@
 """All of Bursar on a local control plane: applies the manifests and runs each role as a process with the
 token of its own service account."""
 
+import http.client
 import os
 import secrets
 import signal
@@ -9,7 +10,6 @@ import ssl
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+from urllib.parse import urlsplit
 
 import orjson
 import yaml
@@ -287,12 +288,20 @@ class Stack:
 
     def is_ready(self, url: str) -> bool:
         """Whether the role at this URL reports that it is ready."""
-        context = self.tls_context() if url.startswith("https") else None
+        target = urlsplit(url)
+        host, port = target.hostname or "", target.port
+        connection = (
+            http.client.HTTPSConnection(host, port, timeout=5, context=self.tls_context())
+            if target.scheme == "https"
+            else http.client.HTTPConnection(host, port, timeout=5)
+        )
         try:
-            with urllib.request.urlopen(f"{url}/readyz", timeout=5, context=context) as answer:
-                return bool(answer.status == 200)
-        except (urllib.error.URLError, OSError):
+            connection.request("GET", "/readyz")
+            return connection.getresponse().status == 200
+        except (http.client.HTTPException, OSError):
             return False
+        finally:
+            connection.close()
 
     def log_file(self, role: str) -> Path:
         """The file of a role's log."""

@@ -58,10 +58,13 @@ def status_of(call: Callable[[], object]) -> int:
     return 200
 
 
-def wall_ms(pod: Json) -> int:
-    """How long the pod's container ran, by the kubelet's own timestamps."""
-    ended = pod["status"]["containerStatuses"][0]["state"]["terminated"]
-    start, end = (datetime.datetime.fromisoformat(ended[key]) for key in ("startedAt", "finishedAt"))
+def held_ms(pod: Json) -> int:
+    """From the pod's binding to the last finish of its containers, by the timestamps in its status."""
+    status = pod["status"]
+    (bound,) = (each["lastTransitionTime"] for each in status["conditions"] if each["type"] == "PodScheduled")
+    listed = [*status.get("initContainerStatuses", []), *status["containerStatuses"]]
+    finished = max(each["state"]["terminated"]["finishedAt"] for each in listed)
+    start, end = (datetime.datetime.fromisoformat(text) for text in (bound, finished))
     return int((end - start).total_seconds() * 1000)
 
 
@@ -184,7 +187,7 @@ def test_killed_in_its_transactions_the_timekeeper_loses_and_doubles_nothing(
         row["pod"]: row["posted"] for row in stack.get("/v1/usage?namespace=killed&group=pod", reader)["rows"]
     }
     truth = {
-        pod["metadata"]["name"]: wall_ms(pod) * 100 * (int(pod["metadata"]["name"][-1]) + 1)
+        pod["metadata"]["name"]: held_ms(pod) * 100 * (int(pod["metadata"]["name"][-1]) + 1)
         for pod in stack.cp.api.call("GET", pods)["items"]
     }
     assert charged == truth
