@@ -54,8 +54,10 @@ def test_what_is_wrong_with_a_pod_is_cut_to_400_characters() -> None:
     assert refusal.malformed("x" * 400).sentence == "malformed GPU request: " + "x" * 400
 
 
-def test_a_pod_that_runs_with_such_a_list_keeps_its_node_closed_so_that_nobody_gets_its_cards() -> None:
+def test_a_pod_that_runs_with_such_a_list_keeps_its_cards_and_closes_no_node() -> None:
     raw = on(percent(50), "n", "GPU-0")
     raw["metadata"]["annotations"] |= LONG
 
-    assert rebuilt([node("n")], [raw]).node("n").closed == "placement"
+    found = rebuilt([node("n")], [raw]).node("n")
+    assert found.closed == ""
+    assert [free.share_milli for free in found.free_by_card if free is not None] == [500]
