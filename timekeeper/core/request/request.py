@@ -94,7 +94,8 @@ def parse_stored(pod: Json) -> ParsedRequest:
     if not parsed.violations:
         return parsed
     bare = {**mapping(pod.get("metadata")), "annotations": {}}
-    return parse({**pod, "metadata": bare})
+    of_limits = parse({**pod, "metadata": bare})
+    return of_limits if of_limits.request is not None else parsed
 
 
 def canonical(request: GPURequest) -> str:
