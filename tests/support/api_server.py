@@ -4,13 +4,17 @@ The tests of a role add what their role asks for beyond that. It knows nothing o
 """
 
 import copy
+import math
 import threading
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
 from tests.support.http_server import JsonHandler
 
 Json = dict[str, Any]
+
+_LONGEST_WAIT_S = 60.0
 
 
 @dataclass
@@ -100,19 +104,19 @@ class ObjectsHandler(JsonHandler):
 
     held: StoredObjects
 
-    def watch(self, kind: str, version: int, idle_s: float | None = None) -> None:
-        """The events after a version, until the server ends or ``idle_s`` have passed without one."""
+    def watch(self, kind: str, version: int, lasts_s: float = math.inf) -> None:
+        """The events after a version, until the server ends or ``lasts_s`` have passed."""
         held = self.held
+        until = time.monotonic() + lasts_s
         self.begin_stream()
-        while not held.ended.is_set():
+        while not held.ended.is_set() and (left := until - time.monotonic()) > 0:
             with held.changed:
                 if version < held.oldest:
                     self.event({"type": "ERROR", "object": {"kind": "Status", "code": 410}})
                     break
                 news = [each for each in held.log if each[0] > version] if held.watching else []
                 if not news:
-                    if not held.changed.wait(idle_s) and idle_s is not None:
-                        break
+                    held.changed.wait(min(left, _LONGEST_WAIT_S))
                     continue
             for _, of_kind, event in news:
                 if of_kind == kind:

@@ -102,11 +102,8 @@ class World:
         self.cluster, self.timekeeper, self.extender = cluster, timekeeper, extender
 
     def make(self, name: str, case: Case, **fields: Any) -> Json:
-        """Creates the pod as its user does."""
-        metadata = {
-            "name": name,
-            "annotations": {"local.bursar.dev/run-for": "1s"} | case.annotations,
-        }
+        """Creates the pod as its user does; it runs until `end`."""
+        metadata = {"name": name, "annotations": case.annotations}
         spec = {
             "schedulerName": case.scheduler,
             "restartPolicy": "Never",
@@ -115,6 +112,10 @@ class World:
         }
         made: Json = self.cluster.post(PODS, {"metadata": metadata, "spec": spec})
         return made
+
+    def end(self, name: str) -> None:
+        """Its containers end by themselves, a second after their start or at once."""
+        assert self.patched(name, "tess", annotations={"local.bursar.dev/run-for": "1s"}) == ""
 
     def get(self, name: str) -> Json:
         """The pod as it is."""
@@ -264,6 +265,8 @@ def test_their_pods_are_governed_placed_by_their_accounts_alone_and_charged(worl
         lambda: world.closed() == {"kai": "a GPU pod was bound to it without a placement"},
         "the node of KAI to be closed",
     )
+    for name in CASES:
+        world.end(name)
     eventually(lambda: all(settled for _, _, settled in world.sessions().values()), "the settlement", 60)
     assert {name: amount for name, (_, amount, _) in world.sessions().items()} == {
         name: case.rate * proved_ms(world.get(name)) for name, case in CASES.items()
@@ -288,6 +291,7 @@ def test_a_pod_that_kueue_holds_is_admitted_and_is_charged_from_its_binding(worl
     opened = {"spec": {"schedulingGates": None, "nodeSelector": {"kubernetes.io/hostname": "ours"}}}
     assert world.changed("held", KUEUE, opened) == ""
     assert world.bound("held", "ours", OURS, annotations=devices) == ""
+    world.end("held")
 
     eventually(lambda: world.sessions().get("held", (0, 0, None))[2] is not None, "the settlement", 60)
     rate, amount, _ = world.sessions()["held"]
