@@ -77,6 +77,7 @@ def written(text: str) -> str:
 
 
 def main() -> None:
+    """Write the manifests and samples, and print the path of each that changed."""
     for file in sorted(file for folder in FOLDERS for file in folder.glob("*.yaml")):
         before = file.read_text()
         after = written(before)

@@ -7,7 +7,8 @@ import ssl
 import threading
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -49,12 +50,17 @@ def plane(control_plane: ControlPlane) -> ControlPlane:
 @pytest.fixture(scope="module")
 def extender(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     """The extender, and a kube-scheduler that asks it."""
-    token = plane.kubectl(
-        "create", "token", "extender", "-n", "bursar-system", "--duration=1h"
-    ).stdout.strip()
-    process = Process(
-        tmp_path_factory.mktemp("extender"), f"--kubeconfig={plane.kubeconfig(token, 'extender')}"
-    )
+    with scheduling(plane, tmp_path_factory.mktemp("extender")) as process:
+        yield process
+
+
+@contextmanager
+def scheduling(
+    plane: ControlPlane, folder: Path, *flags: str, account: str = "extender"
+) -> Iterator[Process]:
+    """The extender with these flags and the rights of this account, and a kube-scheduler that asks it."""
+    token = kubectl(plane, "create", "token", account, "-n", "bursar-system", "--duration=1h").strip()
+    process = Process(folder, f"--kubeconfig={plane.kubeconfig(token, account)}", *flags)
     process.start()
     plane.start_scheduler(SCHEDULER, profiles=(PROFILE,), extender_url=process.url)
     process.ready()

@@ -12,7 +12,7 @@ import pytest
 from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
-from tests.scheduler_ext.clusters import PODS, PROFILE, SCHEDULER, World
+from tests.scheduler_ext.clusters import PODS, World, scheduling
 from tests.scheduler_ext.processes import ROOT, Process
 from tests.support.control_plane import kubectl
 from tests.support.waiting import eventually
@@ -23,7 +23,6 @@ from timekeeper.core.request.inventory import read_cards
 
 Json = dict[str, Any]
 
-ACCOUNT = "bursar-scheduler"
 LOCK, PHASE = "hami.io/mutex.lock", "hami.io/bind-phase"
 TO_ALLOCATE, ALLOCATED = "hami.io/vgpu-devices-to-allocate", "hami.io/vgpu-devices-allocated"
 MERGE = "application/merge-patch+json"
@@ -41,14 +40,9 @@ def plane(control_plane: ControlPlane) -> ControlPlane:
 @pytest.fixture(scope="module")
 def extender(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     """The extender with the account of the manifests, and a kube-scheduler that asks it."""
-    token = kubectl(plane, "create", "token", ACCOUNT, "-n", "bursar-system", "--duration=1h").strip()
-    flags = f"--kubeconfig={plane.kubeconfig(token, ACCOUNT)}", "--lock-nodes=hami,volcano"
-    process = Process(tmp_path_factory.mktemp("extender"), *flags)
-    process.start()
-    plane.start_scheduler(SCHEDULER, profiles=(PROFILE,), extender_url=process.url)
-    process.ready()
-    yield process
-    process.kill()
+    folder = tmp_path_factory.mktemp("extender")
+    with scheduling(plane, folder, "--lock-nodes=hami,volcano", account="bursar-scheduler") as process:
+        yield process
 
 
 @pytest.fixture
@@ -229,7 +223,7 @@ def now() -> str:
 
 def test_the_extenders_account_may_change_the_lock_of_a_node_alone(hami: HamiWorld) -> None:
     hami.hami_node("n", "GPU-a")
-    act = f"--as=system:serviceaccount:bursar-system:{ACCOUNT}"
+    act = "--as=system:serviceaccount:bursar-system:bursar-scheduler"
 
     refused = [
         hami.plane.kubectl(act, *change, "node", "n", given)

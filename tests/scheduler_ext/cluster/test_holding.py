@@ -8,7 +8,7 @@ from datetime import datetime
 import pytest
 
 from deploy.local.cluster import ControlPlane
-from tests.scheduler_ext.clusters import PROFILE, SCHEDULER, World, placed, plane
+from tests.scheduler_ext.clusters import World, placed, plane, scheduling
 from tests.scheduler_ext.processes import Process
 
 __all__ = ["plane"]
@@ -20,17 +20,8 @@ WHOLE = {"bursar.dev/gpu-percent": "100"}
 @pytest.fixture(scope="module")
 def extender(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     """The extender with a short longest grace period, and a kube-scheduler that asks it."""
-    token = plane.kubectl("create", "token", "extender", "-n", "bursar-system", "--duration=1h").stdout
-    process = Process(
-        tmp_path_factory.mktemp("extender"),
-        f"--kubeconfig={plane.kubeconfig(token.strip(), 'extender')}",
-        f"--max-grace-period={MOST_S}s",
-    )
-    process.start()
-    plane.start_scheduler(SCHEDULER, profiles=(PROFILE,), extender_url=process.url)
-    process.ready()
-    yield process
-    process.kill()
+    with scheduling(plane, tmp_path_factory.mktemp("extender"), f"--max-grace-period={MOST_S}s") as process:
+        yield process
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ class BadValueError(ValueError):
 
 
 def one_of(words: Iterable[str]) -> Reader:
+    """Reads one of these words."""
     allowed = tuple(words)
 
     def read_word(text: str) -> str:
@@ -81,6 +82,7 @@ def duration_ms(text: str) -> int:
 
 
 def natural(text: str) -> int:
+    """A whole number from 0 to 999999."""
     if not re.fullmatch(r"[0-9]{1,6}", text, re.ASCII):
         raise BadValueError("a whole number from 0 to 999999")
     return int(text)
@@ -108,6 +110,7 @@ def name(text: str) -> str:
 
 
 def user_or_group(text: str) -> str:
+    """The name of a user or a group, as the API server knows it."""
     if not text or len(text) > LONGEST_NAME or not text.isprintable() or text != text.strip():
         raise BadValueError("a user or group such as system:serviceaccount:NAMESPACE:NAME")
     return text
