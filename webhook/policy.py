@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Literal
 
-from timekeeper.core.wire import StandingWord
+from timekeeper.core.budgets.policy import HOLDS
+from timekeeper.core.wire import HeldFor, StandingWord
 
 Mode = Literal["enforce", "observe"]
 UnknownStanding = Literal["inBudget", "overBudget"]
@@ -34,6 +35,7 @@ class Standing:
     by_estimate: bool = False  # over budget only by what this worker admitted since the last table
     on_exhausted: str = "deprioritize"  # the budget's setting
     until_ms: int | None = None  # end of the budget's period, Unix milliseconds; None: it has no end
+    hold: HeldFor = ""  # how new pods are held whatever the word is, but for UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,15 @@ class AdmissionPolicy:
         """The class of pods with this standing; in observe mode it is always the one in budget."""
         demoted = word == "OVER_BUDGET" or (word == "UNKNOWN" and self.unknown_standing == "overBudget")
         return self.over_budget if demoted and self.mode == "enforce" else self.in_budget
+
+    def hold_of(self, standing: Standing) -> HeldFor:
+        """How a pod that is created with this standing is held. Nothing is held in observe mode, nor while
+        the standing is unknown."""
+        if self.mode == "observe" or standing.word == "UNKNOWN":
+            return ""
+        if standing.word == "OVER_BUDGET" and standing.on_exhausted in HOLDS:
+            return "budget"
+        return standing.hold
 
 
 @dataclass(frozen=True, slots=True)

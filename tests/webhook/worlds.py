@@ -12,7 +12,7 @@ import jsonpatch
 from tests.worlds import Json, container, pod
 from timekeeper.core.request.request import parse
 from timekeeper.core.violation import Violation
-from timekeeper.core.wire import StandingWord
+from timekeeper.core.wire import HeldFor, StandingWord
 from webhook.mutation import govern
 from webhook.policy import AdmissionPolicy, PriorityClass, Sidecar, SidecarImages
 from webhook.rules.pod_rules import pod_violations
@@ -86,11 +86,13 @@ def with_annotations(raw: Json, annotations: Json) -> Json:
     return changed
 
 
-def operations(raw: Json, word: StandingWord = "IN_BUDGET", policy: AdmissionPolicy = POLICY) -> list[Any]:
+def operations(
+    raw: Json, word: StandingWord = "IN_BUDGET", policy: AdmissionPolicy = POLICY, hold: HeldFor = ""
+) -> list[Any]:
     """What govern writes for a pod that asks for a GPU."""
     request = parse(raw).request
     assert request is not None, parse(raw).violations
-    return govern.govern(raw, request, word, policy)
+    return govern.govern(raw, request, word, policy, hold)
 
 
 def patched(raw: Json, changes: list[Any]) -> Json:
@@ -99,9 +101,11 @@ def patched(raw: Json, changes: list[Any]) -> Json:
     return result
 
 
-def governed(raw: Json, word: StandingWord = "IN_BUDGET", policy: AdmissionPolicy = POLICY) -> Json:
+def governed(
+    raw: Json, word: StandingWord = "IN_BUDGET", policy: AdmissionPolicy = POLICY, hold: HeldFor = ""
+) -> Json:
     """The governed pod, with the numbers of its class resolved again as the API server does."""
-    after = patched(raw, operations(raw, word, policy))
+    after = patched(raw, operations(raw, word, policy, hold))
     values = {each.name: each.value for each in (policy.in_budget, policy.over_budget)}
     spec = after["spec"]
     if spec["priorityClassName"] in values:

@@ -37,6 +37,11 @@ USER_ANNOTATIONS = (POLICY, MODELS, EXCLUDE_MODELS, UUIDS, TOPOLOGY, SAME_GPU, M
 GOVERNED = "bursar.dev/governed"
 REQUEST = "bursar.dev/request"
 STANDING = "bursar.dev/standing"
+# the pod was created with our scheduling gate: `wire.HeldFor`; the annotation stays when the gate is removed
+HELD = "bursar.dev/held"
+
+# scheduling gate of pods that wait for their budget or their turn; only the timekeeper removes it
+BUDGET_GATE = "bursar.dev/budget"
 
 # what the Binding writes
 DEVICES = "bursar.dev/devices"

@@ -7,6 +7,11 @@ from timekeeper.core.values import ContainerAsk, GPURequest
 
 StandingWord = Literal["IN_BUDGET", "OVER_BUDGET", "UNLIMITED", "UNKNOWN"]
 
+# Why a pod is created with the scheduling gate `names.BUDGET_GATE`. ``budget``: it waits until the budget can
+# pay it, and counts as in budget from its release on. ``turn``: it waits for its turn, with the class of its
+# standing. "": it has no gate.
+HeldFor = Literal["", "budget", "turn"]
+
 
 class CardWire(TypedDict):
     """One card of a node's inventory."""
@@ -163,6 +168,7 @@ class StandingEntry(TypedDict):
     exempt: list[str]  # in addition to the cluster's
     policy: str
     group: NotRequired[str]  # "": none
+    hold: NotRequired[HeldFor]  # how new pods are held, also in budget; absent: they are not
 
 
 class Standings(TypedDict):

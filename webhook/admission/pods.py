@@ -82,11 +82,12 @@ def budget_violations(namespace: str, standing: Standing) -> tuple[Violation, ..
 def _governed(
     review: PodReview, request: GPURequest, standing: Standing, policy: AdmissionPolicy
 ) -> AdmissionAnswer:
-    operations = govern(review.pod, request, standing.word, policy)
+    hold = policy.hold_of(standing)
+    operations = govern(review.pod, request, standing.word, policy, hold)
     return AdmissionAnswer(
         "governed" if operations else "unchanged",
         operations=tuple(operations),
         warnings=governing_warnings(review.pod, request, review.namespace, standing, policy),
-        audit={"standing": standing.word},
+        audit={"standing": standing.word} | ({"held": hold} if hold else {}),
         request=request,
     )

@@ -22,7 +22,7 @@ from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation
 from timekeeper.core.wire import StandingWord
 from webhook.mutation import mps, sidecar
-from webhook.mutation.govern import govern
+from webhook.mutation.govern import govern, recorded_hold
 from webhook.policy import AdmissionPolicy, PriorityClass, Standing
 from webhook.rules.forged import reserved_name_violations, without_sidecar_if_name_taken
 from webhook.wire.json_patch import Operation
@@ -30,7 +30,13 @@ from webhook.wire.pod_review import CONTAINER_LISTS, AdmissionAnswer, PodReview,
 
 # Only the first call writes these. A second call after other webhooks changes variables of containers at
 # most.
-_FIRST_CALL_WRITES = ("/metadata/", "/spec/priorityClassName", "/spec/schedulerName", "/spec/volumes")
+_FIRST_CALL_WRITES = (
+    "/metadata/",
+    "/spec/priorityClassName",
+    "/spec/schedulerName",
+    "/spec/schedulingGates",
+    "/spec/volumes",
+)
 
 
 def earlier_standing(review: PodReview, policy: AdmissionPolicy) -> StandingWord | None:
@@ -41,7 +47,10 @@ def earlier_standing(review: PodReview, policy: AdmissionPolicy) -> StandingWord
     word = _recorded_word(review.pod)
     request = parse(review.pod).request
     governing = without_sidecar_if_name_taken(reserved_name_violations(review.pod, policy), policy)
-    if request is None or any(map(_is_of_first_call, govern(review.pod, request, word, governing))):
+    if request is None:
+        return None
+    changes = govern(review.pod, request, word, governing, recorded_hold(review.pod))
+    if any(map(_is_of_first_call, changes)):
         return None
     return word
 
@@ -53,9 +62,10 @@ def as_before(now: Standing) -> Standing:
 
 
 def first_governed_request(review: PodReview, answer: AdmissionAnswer) -> GPURequest | None:
-    """The pod's request where this call is the first to govern the pod, and it is no dry run; else None."""
+    """The pod's request where this call is the first to govern the pod, and it is no dry run; else None. A
+    held pod uses nothing before it is released."""
     is_first = any(map(_is_of_first_call, answer.operations))
-    return answer.request if is_first and not review.dry_run else None
+    return answer.request if is_first and not review.dry_run and "held" not in answer.audit else None
 
 
 def policy_of_first_call(pod: Json, policy: AdmissionPolicy) -> AdmissionPolicy:
@@ -78,7 +88,7 @@ def not_governed(pod: Json, parsed: ParsedRequest, policy: AdmissionPolicy) -> I
     """A violation for each operation that governing by the recorded standing would still need."""
     if parsed.request is None:
         return
-    for operation in govern(pod, parsed.request, _recorded_word(pod), policy):
+    for operation in govern(pod, parsed.request, _recorded_word(pod), policy, recorded_hold(pod)):
         if not _refreshes_sidecar(pod, operation):
             yield Violation(
                 "not-governed",

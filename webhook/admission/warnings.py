@@ -6,7 +6,7 @@ The API server drops a warning with a line break, and cuts all warnings once the
 from collections.abc import Iterable, Iterator
 
 from timekeeper.core import names
-from timekeeper.core.budgets.policy import IMPLEMENTED_ON_EXHAUSTED
+from timekeeper.core.budgets.policy import HOLDS, IMPLEMENTED_ON_EXHAUSTED
 from timekeeper.core.dialects import tencent
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.request.request import containers
@@ -84,22 +84,25 @@ def _cut(line: str) -> str:
 
 def _of_standing(namespace: str, standing: Standing, policy: AdmissionPolicy) -> Iterator[str]:
     used, ours = f"Namespace {namespace} has used", policy.class_of(standing.word)
+    is_held = policy.hold_of(standing) == "budget"
+    effect = _HELD if is_held else _gets(ours)
     if standing.word == "UNKNOWN":
         yield f"Budget service unreachable; budget status of namespace {namespace} unknown.{_gets(ours)}"
     elif standing.word == "OVER_BUDGET" and policy.mode == "observe":
-        later = policy.over_budget.name
-        yield (
-            f"{used} its GPU budget. Observe mode: with enforcement on, this pod would get priority class "
-            f"{later}."
-        )
+        held = standing.on_exhausted in HOLDS
+        would = "be held" if held else f"get priority class {policy.over_budget.name}"
+        yield f"{used} its GPU budget. Observe mode: with enforcement on, this pod would {would}."
     elif standing.word == "OVER_BUDGET" and standing.by_estimate:
         yield (
             f"Namespace {namespace}: pods admitted in the last few seconds will use the remaining GPU "
-            f"budget.{_gets(ours)}"
+            f"budget.{effect}"
         )
     elif standing.word == "OVER_BUDGET":
-        yield f"{used} its GPU budget.{_gets(ours)}"
-    if standing.word == "OVER_BUDGET" and standing.on_exhausted not in IMPLEMENTED_ON_EXHAUSTED:
+        yield f"{used} its GPU budget.{effect}"
+    elif is_held:
+        yield f"Namespace {namespace}: pods wait for its GPU budget.{_HELD}"
+    is_built = standing.on_exhausted in IMPLEMENTED_ON_EXHAUSTED
+    if standing.word == "OVER_BUDGET" and not is_held and not is_built:
         yield (
             f"Namespace {namespace}: onExhausted: {standing.on_exhausted} is not implemented; treated as "
             "deprioritize."
@@ -107,6 +110,9 @@ def _of_standing(namespace: str, standing: Standing, policy: AdmissionPolicy) ->
     if standing.word == "IN_BUDGET" and _is_nearly_used(standing):
         whole, tenth = divmod(standing.ratio_milli or 0, 10)
         yield f"{used} {whole}.{tenth} % of its GPU budget."
+
+
+_HELD = " This pod is held until the budget can pay it."
 
 
 def _gets(ours: PriorityClass) -> str:
@@ -119,7 +125,8 @@ def _is_nearly_used(standing: Standing) -> bool:
 
 
 def _of_changes(pod: Json, request: GPURequest, standing: Standing, policy: AdmissionPolicy) -> Iterator[str]:
-    spec, ours = pod["spec"], policy.class_of(standing.word)
+    word = govern.class_word(standing.word, policy.hold_of(standing))
+    spec, ours = pod["spec"], policy.class_of(word)
     if ours.absent:
         yield f"Priority class {shown(ours.name)} does not exist in the cluster; it is not set."
     if request.topology and all(each.ask.devices == 1 for each in request.asks):
@@ -127,7 +134,7 @@ def _of_changes(pod: Json, request: GPURequest, standing: Standing, policy: Admi
     yield from _without_effect(pod, request)
     own = spec.get("priorityClassName")
     has_rule = govern.is_above_budget_class(spec, policy)  # then the rule priority-class warns
-    if own and own != ours.name and not has_rule and not govern.keeps_own_class(spec, standing.word, policy):
+    if own and own != ours.name and not has_rule and not govern.keeps_own_class(spec, word, policy):
         most = f"{ours.name}, the highest that the namespace's budget allows"
         yield f"Priority class {shown(own)} is replaced by {most}."
 

@@ -10,13 +10,13 @@ from functools import lru_cache
 
 from timekeeper.core import names
 from timekeeper.core.dialects import BY_NAME
-from timekeeper.core.json_values import Json, mapping
+from timekeeper.core.json_values import Json, annotations_of, mapping
 from timekeeper.core.request.request import canonical
 from timekeeper.core.values import ContainerAsk, GPURequest
-from timekeeper.core.wire import StandingWord
+from timekeeper.core.wire import HeldFor, StandingWord
 from webhook.mutation import limits_shown, mps, sidecar, visible_devices
 from webhook.policy import AdmissionPolicy, PriorityClass
-from webhook.wire.json_patch import Operation, add, merged, remove
+from webhook.wire.json_patch import Operation, add, escaped, merged, remove
 from webhook.wire.pod_review import sequence_of
 
 LABELS = {names.GOVERNED: "true"}
@@ -25,16 +25,20 @@ DEFAULT_SCHEDULERS = ("", "default-scheduler")
 _FEW, _SHORT = 4, 256  # containers, and characters of their names: bounds the cache
 
 
-def govern(pod: Json, request: GPURequest, word: StandingWord, policy: AdmissionPolicy) -> list[Operation]:
+def govern(
+    pod: Json, request: GPURequest, word: StandingWord, policy: AdmissionPolicy, hold: HeldFor = ""
+) -> list[Operation]:
     """The operations that govern the pod; empty where it is governed already.
 
-    ``request`` is what the core parsed from this pod, and the pod breaks no rule. Annotations are
-    overwritten, never trusted: standing and priority class are always set together.
+    ``request`` is what the core parsed from this pod, and the pod breaks no rule. ``hold``: how it is held.
+    Annotations are overwritten, never trusted: standing and priority class are always set together, and so
+    are the annotation of a held pod and its gate.
     """
     return [
         *merged(pod["metadata"], "/metadata", "labels", LABELS),
-        *merged(pod["metadata"], "/metadata", "annotations", annotations(request, word)),
-        *_priority(pod["spec"], word, policy),
+        *merged(pod["metadata"], "/metadata", "annotations", annotations(request, word, hold)),
+        *_gate(pod, hold),
+        *_priority(pod["spec"], class_word(word, hold), policy),
         *_scheduler(pod["spec"], request, policy),
         *_placement(pod["spec"], request),
         *_containers(pod["spec"], request, policy.mps_pipes),
@@ -42,11 +46,40 @@ def govern(pod: Json, request: GPURequest, word: StandingWord, policy: Admission
     ]
 
 
-def annotations(request: GPURequest, word: StandingWord) -> dict[str, str]:
+def annotations(request: GPURequest, word: StandingWord, hold: HeldFor = "") -> dict[str, str]:
     """The annotations of a governed pod before it is bound."""
     few = len(request.asks) <= _FEW and sum([len(each.container) for each in request.asks]) <= _SHORT
     of_asks = _of_asks if few else _of_asks.__wrapped__
-    return {**of_asks(request.dialect, request.asks), names.STANDING: word}
+    held = {names.HELD: hold} if hold else {}
+    return {**of_asks(request.dialect, request.asks), names.STANDING: word, **held}
+
+
+def recorded_hold(pod: Json) -> HeldFor:
+    """How the pod is held by its annotation; "" where that has no such value."""
+    recorded = annotations_of(pod).get(names.HELD)
+    return "budget" if recorded == "budget" else "turn" if recorded == "turn" else ""
+
+
+def class_word(word: StandingWord, hold: HeldFor) -> StandingWord:
+    """The standing that determines the class: a pod that waits for its budget has the class of pods in
+    budget, because its class cannot change when it is released."""
+    return "IN_BUDGET" if hold == "budget" else word
+
+
+def _gate(pod: Json, hold: HeldFor) -> list[Operation]:
+    """Sets our scheduling gate for a held pod; removes it, and the annotation, from any other."""
+    gates = sequence_of(pod["spec"].get("schedulingGates"))
+    places = [index for index, gate in enumerate(gates) if gate["name"] == names.BUDGET_GATE]
+    if not hold:
+        forged = [names.HELD] if names.HELD in annotations_of(pod) else []
+        return [
+            *(remove(f"/metadata/annotations/{escaped(name)}") for name in forged),
+            *(remove(f"/spec/schedulingGates/{index}") for index in reversed(places)),
+        ]
+    if places:
+        return []
+    ours = {"name": names.BUDGET_GATE}
+    return [add("/spec/schedulingGates/-", ours) if gates else add("/spec/schedulingGates", [ours])]
 
 
 @lru_cache(maxsize=1024)

@@ -49,7 +49,15 @@ _OWNED_STEMS = tuple(each for each in (*OWNED, *PLACED) if each[-1] in STEM_ENDS
 _LABELS = frozenset(each for each in (*OWNED_LABELS, *PLACED_LABELS) if each[-1] not in STEM_ENDS)
 _LABEL_STEMS = tuple(each for each in PLACED_LABELS if each[-1] in STEM_ENDS)
 
-_WRITTEN = (names.REQUEST, names.STANDING, names.DEVICES, names.INVENTORY, names.HOLDERS, names.GOVERNED)
+_WRITTEN = (
+    names.REQUEST,
+    names.STANDING,
+    names.HELD,
+    names.DEVICES,
+    names.INVENTORY,
+    names.HOLDERS,
+    names.GOVERNED,
+)
 
 
 def is_owned(annotation: str) -> bool:
@@ -68,6 +76,8 @@ def forgery_violations(pod: Json, request: GPURequest | None) -> Iterator[Violat
     for name, value in ours:
         if request is not None and name == names.STANDING:
             genuine = value in WORDS  # governing overwrites it
+        elif request is not None and name == names.HELD:
+            genuine = value in ("budget", "turn")  # governing overwrites it, and the gate
         else:
             genuine = expected.get(name) == value
         if not genuine:
@@ -76,8 +86,9 @@ def forgery_violations(pod: Json, request: GPURequest | None) -> Iterator[Violat
         is_ours = name.startswith(OURS) and (request is None or govern.LABELS.get(name) != value)
         if is_ours or name in _LABELS or (_LABEL_STEMS and name.startswith(_LABEL_STEMS)):
             yield _only_bursar_writes("forged-label", f"metadata.labels[{name}]", value)
+    is_held = request is not None and bool(govern.recorded_hold(pod))
     for index, gate in enumerate(sequence_of(pod["spec"].get("schedulingGates"))):
-        if gate["name"].startswith(OURS):
+        if gate["name"].startswith(OURS) and not (is_held and gate["name"] == names.BUDGET_GATE):
             yield _only_bursar_writes("forged-gate", f"spec.schedulingGates[{index}]", gate["name"])
 
 

@@ -105,6 +105,8 @@ def _fields(
         fields["subresource"] = review.subresource
     if "standing" in answer.audit:
         fields["standing"] = answer.audit["standing"]
+    if "held" in answer.audit:
+        fields["held"] = answer.audit["held"]
     if answer.rules:
         fields["rules"] = ",".join(f"{rule}:{mode}" for rule, mode in answer.rules)
     if review.dry_run:

@@ -7,6 +7,7 @@ import orjson
 
 from timekeeper.core import standings
 from timekeeper.core.json_values import Json, mapping, sequence
+from timekeeper.core.wire import HeldFor
 from webhook.policy import AdmissionPolicy, Mode, PriorityClass, Sidecar, Standing, UnknownStanding
 
 
@@ -151,6 +152,7 @@ def _entry(raw: Json) -> StandingsEntry:
             standings.whole_number_or_none(raw["warnAt"]),
             on_exhausted=_text(raw["onExhausted"]),
             until_ms=until_ms,
+            hold=_hold(raw.get("hold")),
         ),
         standings.whole_number_or_none(raw["remaining"]),
         until_ms,
@@ -162,6 +164,11 @@ def _entry(raw: Json) -> StandingsEntry:
 
 def _mode(raw: object) -> Mode:
     return "observe" if raw == "observe" else "enforce"
+
+
+def _hold(raw: object) -> HeldFor:
+    """How new pods are held; "" from a timekeeper of a release that does not say so."""
+    return "budget" if raw == "budget" else "turn" if raw == "turn" else ""
 
 
 def _rules(raw: object) -> Mapping[str, str]:

@@ -12,6 +12,8 @@ IMPLEMENTED_ON_EXHAUSTED = (
     "deprioritize",
     "deny",
 )  # the others are treated as deprioritize, with a warning
+# of these: pods that are created over budget wait behind a scheduling gate
+HOLDS = tuple(each for each in ("hold", "evict") if each in IMPLEMENTED_ON_EXHAUSTED)
 CHARGE_BY = ("dominant", "compute", "memory", "mean")
 CHARGE_FROM = ("running", "bound")
 MODES = ("enforce", "observe")

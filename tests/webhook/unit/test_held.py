@@ -1,0 +1,179 @@
+"""Pods that are created with Bursar's scheduling gate: who gets it, and that nobody else sets or lifts it."""
+
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.simulated_timekeeper import entry, standings
+from tests.webhook.worlds import OBSERVING, POLICY, admitted, governed, half, operations, patched, review_of
+from tests.worlds import Json
+from timekeeper.core.budgets.policy import HOLDS
+from webhook.admission.pods import mutate, validate
+from webhook.admission.reinvocation import first_governed_request
+from webhook.policy import Standing
+from webhook.standings.table import decode
+from webhook.wire.pod_review import AdmissionAnswer, PodReview, read
+
+OURS = {"name": "bursar.dev/budget"}
+THEIRS = {"name": "kueue.x-k8s.io/admission"}
+OVER = Standing("OVER_BUDGET", on_exhausted="hold", hold="budget")
+
+
+def review(raw: Json) -> PodReview:
+    """A creation, read as it comes in."""
+    return read(orjson.dumps(review_of(raw)))
+
+
+def mutated(raw: Json, standing: Standing, policy: Any = POLICY) -> AdmissionAnswer:
+    """The answer of /mutate."""
+    return mutate(review(raw), lambda _: standing, policy)
+
+
+def gates(raw: Json) -> list[Json]:
+    """The pod's scheduling gates."""
+    return list(raw["spec"].get("schedulingGates") or [])
+
+
+def held(raw: Json) -> str | None:
+    """How the pod is held by its annotation."""
+    value = (raw["metadata"].get("annotations") or {}).get("bursar.dev/held")
+    return None if value is None else str(value)
+
+
+def test_a_pod_that_cannot_be_paid_waits_behind_the_gate_with_the_class_in_budget() -> None:
+    raw = admitted(half())
+
+    answer = mutated(raw, OVER)
+    after = patched(raw, list(answer.operations))
+
+    assert gates(after) == [OURS]
+    assert held(after) == "budget"
+    assert after["metadata"]["annotations"]["bursar.dev/standing"] == "OVER_BUDGET"
+    assert after["spec"]["priorityClassName"] == "gpu-default-priority"
+    assert answer.audit == {"standing": "OVER_BUDGET", "held": "budget"}
+    assert answer.warnings == (
+        "Namespace team-a has used its GPU budget. This pod is held until the budget can pay it.",
+    )
+    assert first_governed_request(review(raw), answer) is None  # it uses nothing of the budget yet
+
+
+def test_a_pod_that_waits_for_its_turn_keeps_the_class_of_its_standing() -> None:
+    after = governed(admitted(half()), "OVER_BUDGET", hold="turn")
+
+    assert gates(after) == [OURS]
+    assert after["spec"]["priorityClassName"] == "gpu-lower-priority"
+    assert validate(review(after), POLICY).verdict == "valid"
+
+
+HOLDING: dict[str, tuple[Standing, Any, str]] = {
+    "in budget": (Standing("IN_BUDGET", on_exhausted="hold"), POLICY, ""),
+    "in budget, where older pods wait": (
+        Standing("IN_BUDGET", on_exhausted="hold", hold="budget"),
+        POLICY,
+        "budget",
+    ),
+    "for its turn": (Standing("IN_BUDGET", hold="turn"), POLICY, "turn"),
+    "over budget, demoted": (Standing("OVER_BUDGET", on_exhausted="deprioritize"), POLICY, ""),
+    "without a limit": (Standing("UNLIMITED", on_exhausted="hold"), POLICY, ""),
+    "unknown": (Standing("UNKNOWN", on_exhausted="hold", hold="budget"), POLICY, ""),
+    "observed": (OVER, OBSERVING, ""),
+    **{
+        f"over budget with {mode}": (Standing("OVER_BUDGET", on_exhausted=mode), POLICY, "budget")
+        for mode in HOLDS
+    },
+    **{
+        f"by estimate with {mode}": (
+            Standing("OVER_BUDGET", on_exhausted=mode, by_estimate=True),
+            POLICY,
+            "budget",
+        )
+        for mode in HOLDS
+    },
+}
+
+
+@pytest.mark.parametrize("case", HOLDING)
+def test_who_is_held(case: str) -> None:
+    standing, policy, expected = HOLDING[case]
+    raw = admitted(half())
+
+    after = patched(raw, list(mutated(raw, standing, policy).operations))
+
+    assert (gates(after), held(after)) == (([OURS], expected) if expected else ([], None))
+
+
+def test_the_table_says_how_new_pods_are_held() -> None:
+    said = {each: entry("IN_BUDGET", hold=each) for each in ("budget", "turn", "later", "")}
+    table = decode(orjson.dumps(standings(None, "1", **said)), '"1"', 0)
+
+    read = {name: table.entry_of(name).standing.hold for name in said}
+
+    assert read == {"budget": "budget", "turn": "turn", "later": "", "": ""}
+    assert table.entry_of("elsewhere").standing.hold == ""
+
+
+WORDS: Any = st.sampled_from(["IN_BUDGET", "OVER_BUDGET", "UNLIMITED", "UNKNOWN"])
+HOLDINGS: Any = st.sampled_from(["", "budget", "turn"])
+OTHERS: Any = st.lists(st.sampled_from([THEIRS, {"name": "example.com/a"}]), max_size=2, unique_by=str)
+
+
+@given(WORDS, HOLDINGS, WORDS, HOLDINGS, OTHERS, st.booleans())
+def test_the_last_call_decides_and_others_gates_stay(
+    first: Any, then: Any, word: Any, hold: Any, others: list[Json], forged: bool
+) -> None:
+    """Whatever an earlier call or a user wrote, and whoever waits for other gates."""
+    raw = admitted(half(), schedulingGates=[dict(each) for each in others])
+    if forged:
+        raw["spec"]["schedulingGates"].insert(0, dict(OURS))
+        raw["metadata"]["annotations"] = {"bursar.dev/held": "budget"}
+    before = governed(raw, first, POLICY, then)
+
+    after = governed(before, word, POLICY, hold)
+
+    assert operations(after, word, POLICY, hold) == []
+    assert [each for each in gates(after) if each != OURS] == others
+    assert (OURS in gates(after), held(after)) == (bool(hold), hold or None)
+    demoted = "OVER_BUDGET" in [each for each, how in ((first, then), (word, hold)) if how != "budget"]
+    assert after["spec"]["priorityClassName"] == (
+        "gpu-lower-priority" if demoted else "gpu-default-priority"  # a second call lifts no class
+    )
+    assert validate(review(after), POLICY).verdict == "valid"
+
+
+def test_a_user_cannot_add_the_gate() -> None:
+    alone = mutated(admitted(half(), schedulingGates=[dict(OURS)]), Standing("IN_BUDGET"))
+    copied = governed(admitted(half()), "OVER_BUDGET", POLICY, "budget")  # of a pod that is held
+
+    after = patched(copied, list(mutated(copied, Standing("IN_BUDGET")).operations))
+
+    assert alone.rules == (("forged-gate", "enforce"),)
+    assert (gates(after), held(after)) == ([], None)
+
+
+LIFTED: dict[str, list[Any]] = {
+    "the gate": [{"op": "remove", "path": "/spec/schedulingGates"}],
+    "the annotation": [{"op": "remove", "path": "/metadata/annotations/bursar.dev~1held"}],
+    "the class": [
+        {"op": "replace", "path": "/spec/priorityClassName", "value": "gpu-lower-priority"},
+        {"op": "replace", "path": "/spec/priority", "value": 1},
+    ],
+}
+
+
+@pytest.mark.parametrize("case", LIFTED)
+def test_another_webhook_cannot_lift_the_gate(case: str) -> None:
+    raw = patched(governed(admitted(half()), "OVER_BUDGET", POLICY, "budget"), LIFTED[case])
+
+    refused = {rule for rule, mode in validate(review(raw), POLICY).rules if mode == "enforce"}
+
+    assert refused & {"not-governed", "forged-gate"}
+
+
+def test_observing_a_pod_says_that_it_would_be_held() -> None:
+    said = [mutated(admitted(half()), replace(OVER, on_exhausted=mode), OBSERVING).warnings for mode in HOLDS]
+
+    assert all("this pod would be held." in each for (each,) in said)
