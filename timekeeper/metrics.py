@@ -27,6 +27,10 @@ OVERUSE_HELD_BACK = Gauge(
     "Pods that are due for eviction for overuse and wait because of the bounds on evictions",
     multiprocess_mode="mostrecent",
 )
+DECISIONS = Counter("bursar_decisions", "Decisions recorded, by the role that decided", ["source"])
+DECISIONS_DROPPED = Counter(
+    "bursar_decisions_dropped", "The settler's own decisions that were lost because too many waited"
+)
 REQUESTS = Counter("bursar_requests", "Answers by route and status", ["route", "status"])
 SECONDS = Histogram("bursar_request_seconds", "Time to answer, by route", ["route"])
 REVIEWS = Counter("bursar_reviews", "Reviews by the API server, by kind and outcome", ["kind", "outcome"])

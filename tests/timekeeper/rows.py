@@ -73,6 +73,11 @@ GOOD: dict[str, Row] = {
         **{"uid": "w", "namespace": "a", "name": "p", "node": "n", "bound_ms": 1, "request": "{}"},
         **{"devices": "", "grace_ms": 0, "received_ms": 1},
     },
+    "decisions": {
+        **{"source": "webhook", "kind": "refused", "reason": "TooLarge", "namespace": "a", "owner": ""},
+        **{"subject": "p-", "is_generated": True, "uid": "", "budget": "", "figures": "{}"},
+        **{"count": 1, "first_ms": 1, "last_ms": 2},
+    },
     "terms": {"id": 1, "term": 0, "holder": "h", "since_ms": 0},
     "waiting": {"namespace": "a", "rate_milli": 1},
     "standings": {"id": 1, "revision": "r", "body": "{}"},

@@ -8,6 +8,7 @@ from sys import intern
 
 from timekeeper.core import names
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
+from timekeeper.core.kube.owner import owner_of
 from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import PodHold
 from timekeeper.core.ledger.reservation import Reservation, read_reservation, withdrawn_ms
@@ -66,7 +67,7 @@ def read_pod(raw: Json) -> LedgerPod | UnreadablePod | None:
     spec = mapping(raw.get("spec"))
     return LedgerPod(
         *where,
-        owner=intern(_owner(metadata)),
+        owner=intern(owner_of(metadata)),
         node=intern(str(spec.get("nodeName") or "")),
         created_ms=hold.millis(metadata.get("creationTimestamp")) or 0,
         request=_shared(parsed.request),
@@ -135,22 +136,3 @@ _CONTROLLER_LABELS = (
     "apps.kubernetes.io/pod-index",
 )
 _MOST_LABELS = 32
-_LONGEST_KIND, _LONGEST_NAME = 63, 253  # of any object in Kubernetes
-
-
-def _owner(metadata: Json) -> str:
-    """The controller as ``Kind/name``; "" if there is none. A Deployment names its ReplicaSets after itself
-    plus the hash in the pods' label: then the Deployment is the owner.
-
-    The API server accepts any text in a reference, of any length, also a NUL, which PostgreSQL does not
-    store. A reference that no object can have counts as none.
-    """
-    for reference in sequence(metadata.get("ownerReferences")):
-        if isinstance(reference, Mapping) and reference.get("controller") is True:
-            kind, name = str(reference.get("kind", "")), str(reference.get("name", ""))
-            if len(kind) > _LONGEST_KIND or len(name) > _LONGEST_NAME or not (kind + name).isprintable():
-                return ""
-            deployment = name.removesuffix(f"-{mapping(metadata.get('labels')).get('pod-template-hash')}")
-            is_deployments = kind == "ReplicaSet" and deployment != name
-            return f"Deployment/{deployment}" if is_deployments else f"{kind}/{name}"
-    return ""

@@ -15,6 +15,7 @@ from timekeeper.api.resources import (
     balances,
     bindings,
     budgets,
+    decisions,
     grants,
     node_usage,
     sessions,
@@ -113,6 +114,7 @@ ROUTES = (
     HEARTBEATS,
     *node_usage.ROUTES,
     *bindings.ROUTES,
+    *decisions.ROUTES,
     *ANCESTORS,
     *OPEN,
 )

@@ -235,6 +235,31 @@ class Bindings(TypedDict):
     bindings: list[BindingEntry]
 
 
+class DecisionEntry(TypedDict):
+    """Equal decisions in succession; see `timekeeper.core.decisions.Decision`."""
+
+    kind: str
+    reason: str
+    namespace: str  # or ``_group.NAME``
+    owner: str  # of the pod, as ``Kind/name``; "": none or unknown
+    name: str  # of the pod; "": it has none yet, or the decision is about the namespace
+    generate_name: str
+    uid: str
+    budget: str
+    figures: dict[str, int | str]
+    count: int
+    first_age_ms: int  # since the first of them, when this is sent
+    last_age_ms: int
+
+
+class Decisions(TypedDict):
+    """``POST /v1/decisions``, by webhook and extender."""
+
+    version: Literal[1]
+    source: str  # the role that decided
+    decisions: list[DecisionEntry]
+
+
 class BeatDevice(TypedDict):
     """NVML's figures for one card as seen in the pod."""
 

@@ -18,6 +18,7 @@ from timekeeper.settings import TimekeeperSettings
 from timekeeper.settler.budget_entries import BudgetNotice
 from timekeeper.settler.cluster.cluster_state import WatchUpdate
 from timekeeper.settler.cluster.watches import sources, start_watching
+from timekeeper.settler.decision_recorder import DecisionRecorder
 from timekeeper.settler.election import SettlerElection
 from timekeeper.settler.evictions.evictor import Evictor, keep_evicting, view_of
 from timekeeper.settler.grace_policies import GracePolicies
@@ -70,6 +71,9 @@ def _settle(settings: TimekeeperSettings, store: Store, api: Api, me: str, stop:
     now_ms = _clock_of(api)
     events = EventRecorder(api, REPORTER, me, now_ms, log, _MOST_EVENTS_PER_OBJECT)
     Thread(target=events.run, args=(stop,), name="events", daemon=True).start()
+    recorder = DecisionRecorder(store)
+    recording = Thread(target=recorder.run, args=(stop,), name="decisions", daemon=True)
+    recording.start()
     try:
         settler = Settler(
             store,
@@ -77,6 +81,7 @@ def _settle(settings: TimekeeperSettings, store: Store, api: Api, me: str, stop:
             partial(report, events, settings.namespace),
             me,
             notify_pod=partial(report_on_pod, events),
+            record=recorder.record,
         )
     except UnavailableError as error:
         log("ledger-unreadable", level="error", error=error)
@@ -89,7 +94,7 @@ def _settle(settings: TimekeeperSettings, store: Store, api: Api, me: str, stop:
     if settings.retain_ms:
         arguments = (FencedStore(store, settler.term), now_ms, settings.retain_ms, stop)
         Thread(target=roll_up_daily, args=arguments, name="retain", daemon=True).start()
-    evictor = Evictor(store, settler.term, api, events, view_of(settler), now_ms)
+    evictor = Evictor(store, settler.term, api, events, view_of(settler), now_ms, record=recorder.record)
     evicting = Thread(target=keep_evicting, args=(evictor.step, stop), name="evict", daemon=True)
     evicting.start()
     policies = GracePolicies(api, lambda: _longest_grace_ms(settler, now_ms()))
@@ -114,6 +119,7 @@ def _settle(settings: TimekeeperSettings, store: Store, api: Api, me: str, stop:
         # The evictor must not read the database after it is closed. A call in flight may outlast this wait.
         stop.set()
         evicting.join(_ENDING_S)
+        recording.join(_ENDING_S)
     return 0
 
 

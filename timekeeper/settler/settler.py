@@ -11,6 +11,7 @@ from timekeeper.accounts.budget_history import History, history_of
 from timekeeper.accounts.changes import Changes, Pulse
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.accounts.reserved import reserved_uid
+from timekeeper.core.decisions import Record, record_nothing
 from timekeeper.runtime.log import log
 from timekeeper.settler.budget_entries import BudgetNotice, EntryChanges, read_entries
 from timekeeper.settler.cluster.cluster_state import ClusterState, ItemChanged, WatchUpdate
@@ -57,10 +58,11 @@ class Settler:
         holder: str = "settler",
         seconds: Callable[[], float] = time.monotonic,
         notify_pod: Callable[[PodNotice], None] = lambda _: None,
+        record: Record = record_nothing,
     ) -> None:
         self._store = store
         self._clock = clock
-        self._notices = Notices(notify, notify_pod)
+        self._notices = Notices(notify, notify_pod, record)
         self._seconds = seconds
         self._beats_ms = self._all_beats_ms = 0
         self._bindings_ms = 0

@@ -9,6 +9,7 @@ from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import History
 from timekeeper.accounts.changes import Changes
 from timekeeper.core.budgets.policy import MODES, BudgetSettings
+from timekeeper.core.decisions import Record
 from timekeeper.runtime.log import log
 from timekeeper.settler.budget_entries import BudgetNotice, EntryChanges
 from timekeeper.settler.cluster.cluster_state import ClusterState
@@ -23,6 +24,7 @@ class Notices:
 
     budget: Callable[[BudgetNotice], None]
     pod: Callable[[PodNotice], None]
+    record: Record
 
 
 _WORDS = ("IN_BUDGET", "OVER_BUDGET", "UNLIMITED")

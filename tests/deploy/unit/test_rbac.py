@@ -30,6 +30,7 @@ def followed(resource: str, group: str = "", namespace: str = ANYWHERE) -> set[R
 NEEDED: dict[str, Reasons] = {
     "bursar-webhook": {
         "the table of standings, asked of the timekeeper": {Right("get", "standings", "bursar.dev")},
+        "to report what it refused and demoted": {Right("create", "decisions", "bursar.dev")},
         "to tell controllers why their pods are refused": {Right("create", "events", "events.k8s.io")},
     },
     "bursar-certificates": {
@@ -90,6 +91,7 @@ NEEDED: dict[str, Reasons] = {
         "which pods may leave without harm": followed("poddisruptionbudgets", "policy"),
         "who goes first and who may be asked to leave": {Right("get", "standings", "bursar.dev")},
         "to report the pods that it bound": {Right("create", "bindings", "bursar.dev")},
+        "to report what it decided about pods": {Right("create", "decisions", "bursar.dev")},
         "how busy cards are, for the policy load": {Right("get", "nodeusage", "bursar.dev")},
         "to tell what was decided about a pod or a node": {Right("create", "events", "events.k8s.io")},
         "kube-scheduler's own: to lead, and to go on leading": {
@@ -113,7 +115,7 @@ NEEDED: dict[str, Reasons] = {
 PEOPLE = {
     "bursar-viewer": {
         Right("get", resource, "bursar.dev")
-        for resource in ("balances", "budgets", "grants", "sessions", "usage")
+        for resource in ("balances", "budgets", "decisions", "grants", "sessions", "usage")
     },
     "bursar-grants": {
         Right("create", "grants", "bursar.dev"),

@@ -46,6 +46,8 @@ BAD = [
     ("ck_node_uses_is_named", "node_uses", {"name": ""}),
     ("ck_bindings_is_named", "bindings", {"node": ""}),
     ("ck_bindings_is_past", "bindings", {"bound_ms": 2}),
+    ("ck_decisions_is_named", "decisions", {"namespace": ""}),
+    ("ck_decisions_counts", "decisions", {"count": 0}),
     ("ck_node_uses_no_use_from_the_future", "node_uses", {"use_ms": 2}),
     ("ck_waiting_rate_is_positive", "waiting", {"rate_milli": 0}),
     ("ck_standings_there_is_one", "standings", {"id": 2}),

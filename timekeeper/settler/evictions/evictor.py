@@ -14,6 +14,8 @@ from timekeeper.accounts.budget_history import History
 from timekeeper.accounts.card_use.evictions import RESULTS, EvictionCandidate, EvictionHistory, Result, decide
 from timekeeper.accounts.card_use.overuse import OverusingPod
 from timekeeper.accounts.pods import LedgerPod
+from timekeeper.core.decisions import EVICTED as EVICTED_KIND
+from timekeeper.core.decisions import MESSAGE, Decision, Figure, Record, record_nothing
 from timekeeper.core.kube.eviction import eviction, is_gone, is_protected
 from timekeeper.runtime.api_server import ANSWER_S, Answered, Api
 from timekeeper.runtime.clock import monotonic_ms
@@ -63,6 +65,7 @@ class Evictor:
         view: SettlerView,
         clock: Callable[[], int],
         steady: Callable[[], int] = monotonic_ms,
+        record: Record = record_nothing,
     ) -> None:
         self._store = store
         self._term = term
@@ -71,6 +74,7 @@ class Evictor:
         self._view = view
         self._clock = clock
         self._steady = steady
+        self._record_decision = record
         self._history = EvictionHistory(steady())
         for result in RESULTS:
             metrics.OVERUSE_EVICTIONS.labels(result)
@@ -123,6 +127,7 @@ class Evictor:
         )
         if result == "evicted":
             self._record(over, EVICTED, evicted(candidate))
+            self._record_decision(_decision(candidate, self._clock()))
         elif result == "protected" and (before is None or before.result != "protected"):
             self._record(over, PROTECTED, protected(candidate))
         return result
@@ -138,6 +143,18 @@ class Evictor:
         if not isinstance(reply, Answered):
             return "unclear", reply.message
         return ("evicted", "") if reply.status < 300 else (_refusal(reply), f"{reply.status} {reply.message}")
+
+
+def _decision(candidate: EvictionCandidate, at_ms: int) -> Decision:
+    over = candidate.over
+    figures: dict[str, Figure] = {
+        MESSAGE: evicted(candidate),
+        "node": over.node,
+        "sinceMs": over.episode.since_ms,
+        "graceMs": candidate.grace_ms or 0,
+        "cards": _cards(over),
+    }
+    return Decision(at_ms, EVICTED_KIND, EVICTED, over.namespace, figures, name=over.name, uid=over.uid)
 
 
 def may_be_evicted(pod: LedgerPod, node: str) -> bool:

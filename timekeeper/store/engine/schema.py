@@ -286,6 +286,32 @@ BINDINGS = Table(
     comment="pods that the extender bound: for those that vanish before a settler has seen them",
 )
 
+DECISIONS = Table(
+    "decisions",
+    METADATA,
+    Column("id", _KEY, primary_key=True),
+    Column("source", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("namespace", Text, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("subject", Text, nullable=False),
+    Column("is_generated", Boolean, nullable=False),
+    Column("uid", Text, nullable=False),
+    Column("budget", Text, nullable=False),
+    Column("figures", Text, nullable=False),
+    Column("count", BigInteger, nullable=False),
+    Column("first_ms", BigInteger, nullable=False),
+    Column("last_ms", BigInteger, nullable=False),
+    CheckConstraint("kind <> '' AND reason <> '' AND namespace <> ''", name="is_named"),
+    CheckConstraint("count >= 1 AND first_ms <= last_ms", name="counts"),
+    Index(None, "namespace", "subject", "id"),
+    Index(None, "namespace", "owner", "id"),
+    Index(None, "namespace", "id"),
+    Index(None, "last_ms"),
+    comment="what was decided about pods and budgets, and why",
+)
+
 TERMS = Table(
     "terms",
     METADATA,

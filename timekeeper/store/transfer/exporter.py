@@ -14,6 +14,7 @@ from timekeeper.store.engine.engine import Connection
 from timekeeper.store.engine.schema import (
     BINDINGS,
     DAYS,
+    DECISIONS,
     ENTRIES,
     ENTRY_ERRORS,
     FIGURES,
@@ -46,6 +47,7 @@ TABLES = (
     FIGURES,
     NODE_USES,
     BINDINGS,
+    DECISIONS,
     DAYS,
     WAITING,
     STANDINGS,

@@ -26,6 +26,7 @@ from timekeeper.store.engine.engine import Connection
 from timekeeper.store.engine.schema import (
     BINDINGS,
     DAYS,
+    DECISIONS,
     ENTRY_ERRORS,
     FOLDED,
     NODE_USES,
@@ -41,8 +42,8 @@ from timekeeper.store.writes.rollup import add_all_rollups
 
 _BATCH = 500
 
-# Rows that a timekeeper writes before the first charge, and recreates at every start.
-_PASSING = (ENTRY_ERRORS, WAITING, STANDINGS, PULSE, NODE_USES, BINDINGS)
+# Rows that a timekeeper writes before the first charge. All but decisions are recreated at every start.
+_PASSING = (ENTRY_ERRORS, WAITING, STANDINGS, PULSE, NODE_USES, BINDINGS, DECISIONS)
 
 _INT64 = 2**63
 

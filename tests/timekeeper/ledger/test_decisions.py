@@ -1,0 +1,98 @@
+"""Decisions in the ledger: posted, equal ones in succession as one record, forgotten after their time."""
+
+import pytest
+
+from tests.timekeeper.worlds import MINUTE, Json, Town
+from timekeeper.core.decisions import Decision, DecisionRun
+from timekeeper.store.engine.engine import Store
+from timekeeper.store.engine.schema import DECISIONS
+from timekeeper.store.writes import decisions
+
+
+def posted(**fields: object) -> Json:
+    return {
+        "kind": "refused",
+        "reason": "SpentGrant",
+        "namespace": "team-a",
+        "owner": "Job/train",
+        "name": "",
+        "generate_name": "train-",
+        "uid": "",
+        "budget": "team-a",
+        "figures": {"message": "the grant is spent", "requestedMilli": 1000},
+        "count": 1,
+        "first_age_ms": 0,
+        "last_age_ms": 0,
+    } | fields
+
+
+def post(town: Town, *entries: Json) -> int:
+    body = {"version": 1, "source": "webhook", "decisions": list(entries)}
+    return int(town.post("/v1/decisions", body).status_code)
+
+
+def rows(store: Store) -> list[tuple[object, ...]]:
+    its = DECISIONS.c
+    shown = (its.subject, its.is_generated, its.kind, its.reason, its["count"], its.first_ms, its.last_ms)
+    with store.reading() as connection:
+        return [tuple(row) for row in connection.execute(DECISIONS.select().with_only_columns(*shown))]
+
+
+def test_equal_decisions_in_succession_are_one_record_with_its_count_and_times(town: Town) -> None:
+    start = town.clock()
+    assert post(town, posted(count=2, first_age_ms=MINUTE, last_age_ms=1_000), posted(name="p")) == 200
+    town.clock.turn(MINUTE)
+
+    assert post(town, posted(), posted(), posted(figures={"message": "other"}), posted()) == 200
+
+    end = start + MINUTE
+    assert rows(town.store) == [
+        ("train-", True, "refused", "SpentGrant", 4, start - MINUTE, end),
+        ("p", False, "refused", "SpentGrant", 1, start, start),
+        ("train-", True, "refused", "SpentGrant", 1, end, end),
+        ("train-", True, "refused", "SpentGrant", 1, end, end),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("kind", "Refused"),
+        ("reason", "not a word"),
+        ("namespace", "A b"),
+        ("name", "a\0b"),
+        ("uid", None),
+        ("count", 0),
+        ("first_age_ms", -1),
+        ("last_age_ms", 1),
+        ("figures", []),
+        ("figures.milli", 1.5),
+        ("figures.milli", True),
+        ("figures.text", "\0"),
+    ],
+)
+def test_a_malformed_decision_is_refused_with_its_field(town: Town, field: str, value: object) -> None:
+    name, _, figure = field.partition(".")
+    wrong = posted(**{name: {figure: value} if figure else value})
+
+    answer = town.post("/v1/decisions", {"version": 1, "source": "webhook", "decisions": [wrong]})
+
+    assert answer.status_code == 400
+    assert answer.get_json()["field"] == f"decisions[0].{field}"
+    assert rows(town.store) == []
+
+
+def test_decisions_are_forgotten_by_the_time_of_the_last_of_them(store: Store) -> None:
+    def run(name: str, last_ms: int) -> DecisionRun:
+        return DecisionRun(Decision(1, "placed", "Placed", "a", name=name), 2, last_ms)
+
+    with store.writing() as connection:
+        decisions.record(connection, "extender", [run("old", 9), run("older", 8), run("kept", 10)])
+
+    with store.writing() as connection:
+        assert decisions.forget(connection, 10, 1) == 1
+    assert [row[0] for row in rows(store)] == ["old", "kept"]
+    with store.writing() as connection:
+        assert decisions.forget(connection, 10, 9) == 1
+        assert decisions.forget(connection, 10, 9) == 0
+    assert [row[0] for row in rows(store)] == ["kept"]

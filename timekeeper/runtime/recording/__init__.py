@@ -1,0 +1,1 @@
+"""Decisions on their way to the ledger: a bounded buffer, and what posts it. Nobody waits for them."""

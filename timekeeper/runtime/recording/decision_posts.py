@@ -1,0 +1,91 @@
+"""Posts decisions to the timekeeper, in batches.
+
+They wait in memory: nobody who decides waits for a post, and those still unsent when the process ends are
+lost. A post whose answer is lost is sent again; its decisions then count twice.
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+
+import orjson
+
+from timekeeper.core.decisions import Decision, DecisionRun, decision_entry
+from timekeeper.core.wire import Decisions
+from timekeeper.runtime.log import Log
+from timekeeper.runtime.recording.decision_buffer import DecisionBuffer
+from timekeeper.runtime.timekeeper_client import FAILURES, PostRefusedError, TimekeeperClient
+
+PATH = "/v1/decisions"
+TOGETHER = 200  # records in one post
+EACH_S = 1.0
+RESULTS = ("sent", "dropped", "refused", "failed")
+
+
+class DecisionPosts:
+    """`record` may be called from any thread; `run` sends, in one thread. ``source``: the role;
+    ``now_ms``: the clock of the decisions' times."""
+
+    def __init__(self, client: TimekeeperClient, source: str, now_ms: Callable[[], int], log: Log) -> None:
+        self._client, self._source, self._now_ms, self._log = client, source, now_ms, log
+        self._buffer = DecisionBuffer()
+        self._taken: list[DecisionRun] = []  # of the thread that sends: not yet accepted
+        self._is_failing = False
+        self._together = TOGETHER  # in the next post
+        self._counts: Counter[str] = Counter(dict.fromkeys(RESULTS, 0))
+
+    def record(self, decision: Decision) -> None:
+        """See `timekeeper.core.decisions.Record`."""
+        self._buffer.add(decision)
+
+    def results(self) -> dict[str, int]:
+        """Decisions by result; ``failed`` counts posts, which are repeated."""
+        self._counts["dropped"] += self._buffer.take_dropped()
+        return dict(self._counts)
+
+    def run(self, stop: threading.Event) -> None:
+        """Send what waits, each second, until ``stop``; then once more."""
+        while not stop.wait(EACH_S):
+            while self.send() and not stop.is_set():
+                pass
+        self.send()
+        self._client.close()
+
+    def send(self) -> bool:
+        """Send the oldest that wait; they stay if that fails. Of a post that the timekeeper refuses half is
+        sent alone, and a single record is given up. True if more wait and it did not fail."""
+        if not self._taken:
+            self._taken = self._buffer.take(TOGETHER)
+        first = self._taken[: self._together]
+        if not first:
+            return False
+        try:
+            self._client.post(self._body(first))
+        except PostRefusedError as error:
+            if len(first) > 1:
+                self._together = len(first) // 2
+                return True
+            self._log("decision-refused", level="error", kind=first[0].decision.kind, error=str(error))
+            return self._done(first, "refused")
+        except FAILURES as error:
+            self._counts["failed"] += 1
+            if not self._is_failing:
+                self._log("decisions-failed", level="warning", error=f"{type(error).__name__}: {error}")
+            self._is_failing = True
+            return False
+        if self._is_failing:
+            self._log("decisions-sent")
+        self._is_failing = False
+        return self._done(first, "sent")
+
+    def _done(self, first: list[DecisionRun], result: str) -> bool:
+        self._together = min(TOGETHER, 2 * self._together)
+        self._taken = self._taken[len(first) :]
+        self._counts[result] += sum(each.count for each in first)
+        return bool(self._taken) or len(self._buffer) > 0
+
+    def _body(self, first: list[DecisionRun]) -> bytes:
+        now_ms = self._now_ms()
+        entries = [decision_entry(each, now_ms) for each in first]
+        body: Decisions = {"version": 1, "source": self._source, "decisions": entries}
+        return orjson.dumps(body)

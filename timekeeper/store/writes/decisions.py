@@ -1,0 +1,110 @@
+"""Decisions: rows are added; an equal one that follows raises the count of the row before it."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import bindparam, delete, func, select, update
+
+from timekeeper.core.decisions import Decision, DecisionRun, bounded
+from timekeeper.store.engine.engine import Connection
+from timekeeper.store.engine.schema import DECISIONS
+from timekeeper.store.writes.inserting import insert_all
+
+_SAME = ("kind", "reason", "owner", "is_generated", "uid", "budget", "figures")
+_EACH_QUERY = 100  # subjects
+
+Row = dict[str, Any]
+
+
+def record(connection: Connection, source: str, runs: Sequence[DecisionRun]) -> None:
+    """Add these, oldest first. ``source``: the role that decided.
+
+    On PostgreSQL two transactions that record the same decision at once make two rows of it.
+    """
+    rows = [_row(source, each) for each in runs]
+    last = _last(connection, rows)
+    grown: dict[int, Row] = {}
+    new: list[Row] = []
+    for row in rows:
+        before = last.get((row["namespace"], row["subject"]))
+        if before is None or any(before[name] != row[name] for name in _SAME):
+            new.append(row)
+            last[row["namespace"], row["subject"]] = row
+            continue
+        before["count"] += row["count"]
+        before["first_ms"] = min(before["first_ms"], row["first_ms"])
+        before["last_ms"] = max(before["last_ms"], row["last_ms"])
+        if "id" in before:
+            grown[before["id"]] = before
+    if grown:
+        connection.execute(
+            update(DECISIONS).where(DECISIONS.c.id == bindparam("at")),
+            [
+                {"at": at, **{name: grown[at][name] for name in ("count", "first_ms", "last_ms")}}
+                for at in sorted(grown)
+            ],
+        )
+    insert_all(connection, DECISIONS, new)
+
+
+def forget(connection: Connection, before_ms: int, most: int) -> int:
+    """Delete the decisions that were last taken before that time, at most so many; returns how many."""
+    old = select(DECISIONS.c.id).where(DECISIONS.c.last_ms < before_ms).order_by(DECISIONS.c.last_ms)
+    return connection.execute(delete(DECISIONS).where(DECISIONS.c.id.in_(old.limit(most)))).rowcount
+
+
+def _last(connection: Connection, rows: Iterable[Row]) -> dict[tuple[str, str], Row]:
+    """The newest row of each subject."""
+    subjects = sorted({(row["namespace"], row["subject"]) for row in rows})
+    found: dict[tuple[str, str], Row] = {}
+    for at in range(0, len(subjects), _EACH_QUERY):
+        part = subjects[at : at + _EACH_QUERY]
+        its = DECISIONS.c
+        newest = (
+            select(func.max(its.id))
+            .where(its.namespace.in_({each for each, _ in part}), its.subject.in_({each for _, each in part}))
+            .group_by(its.namespace, its.subject)
+        )
+        for row in connection.execute(select(DECISIONS).where(its.id.in_(newest))):
+            found[row.namespace, row.subject] = dict(row._mapping)
+    return found
+
+
+def _row(source: str, run: DecisionRun) -> Row:
+    decision = bounded(run.decision)
+    return {
+        "source": source,
+        "kind": decision.kind,
+        "reason": decision.reason,
+        "namespace": decision.namespace,
+        "owner": decision.owner,
+        "subject": decision.subject[1],
+        "is_generated": not decision.name and decision.generate_name != "",
+        "uid": decision.uid,
+        "budget": decision.budget,
+        "figures": _encoded(decision.figures),
+        "count": run.count,
+        "first_ms": min(decision.at_ms, run.last_ms),
+        "last_ms": run.last_ms,
+    }
+
+
+def _encoded(figures: Mapping[str, int | str]) -> str:
+    return json.dumps(figures, separators=(",", ":"), sort_keys=True)
+
+
+def decision_of(row: Any) -> Decision:
+    """The first decision of a row."""
+    return Decision(
+        row.first_ms,
+        row.kind,
+        row.reason,
+        row.namespace,
+        json.loads(row.figures),
+        row.owner,
+        "" if row.is_generated else row.subject,
+        row.subject if row.is_generated else "",
+        row.uid,
+        row.budget,
+    )
