@@ -35,7 +35,10 @@ def rows(store: Store) -> list[tuple[object, ...]]:
     its = DECISIONS.c
     shown = (its.subject, its.is_generated, its.kind, its.reason, its["count"], its.first_ms, its.last_ms)
     with store.reading() as connection:
-        return [tuple(row) for row in connection.execute(DECISIONS.select().with_only_columns(*shown))]
+        return [
+            tuple(row)
+            for row in connection.execute(DECISIONS.select().with_only_columns(*shown).order_by(its.id))
+        ]
 
 
 def test_equal_decisions_in_succession_are_one_record_with_its_count_and_times(town: Town) -> None:
