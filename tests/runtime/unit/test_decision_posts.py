@@ -81,7 +81,7 @@ def test_what_was_decided_while_the_timekeeper_was_away_is_posted_with_its_age()
 
 def test_a_decision_that_the_timekeeper_refuses_holds_no_other_back() -> None:
     client = Client()
-    posts = DecisionPosts(client, "webhook", lambda: 0, lambda _event, **_: None)
+    posts = DecisionPosts(client, "webhook", lambda: 0, lambda event, **_: None)
     for at in range(9):
         posts.record(refused("bad" if at == 4 else f"p{at}"))
     client.refuses = b'"bad"'
@@ -94,7 +94,7 @@ def test_a_decision_that_the_timekeeper_refuses_holds_no_other_back() -> None:
 
 def test_no_text_of_a_pod_makes_a_decision_that_the_timekeeper_refuses() -> None:
     client = Client()
-    posts = DecisionPosts(client, "webhook", lambda: 0, lambda _event, **_: None)
+    posts = DecisionPosts(client, "webhook", lambda: 0, lambda event, **_: None)
     posts.record(
         Decision(0, "refused", "X", "a", {"message": "a\0\n" + 2_000 * "b"}, generate_name="\n" * 999)
     )
