@@ -76,6 +76,7 @@ def test_the_wheel_makes_a_console_script_for_each_role(wheel: Path) -> None:
         "bursar-timekeeper": "timekeeper.__main__:main",
         "bursar-extender": "scheduler_ext.__main__:main",
         "bursar-sidecar": "sidecar.__main__:main",
+        "kubectl-bursar": "timekeeper.cli.main:main",
     }
 
 

@@ -1,0 +1,109 @@
+"""docs/cli.md, typed on a real API server by an administrator and by a plain user."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deploy.local.cluster import ControlPlane
+from deploy.local.stack import Stack
+from tests.deploy.reading import ROOT
+from tests.docs.cluster.test_access import ADMINISTRATOR, kubeconfig_of
+from tests.docs.shell import console, run
+
+SETUP, COMMANDS = console((ROOT / "docs" / "cli.md").read_text())
+BUDGETS = {
+    "metadata": {"name": "bursar-budgets"},
+    "data": {
+        "team-a": "gpuHours: 10\nperiod: month",
+        "_group.research": "gpuHours: 5\nperiod: month",
+        "team-b": "gpuHours: 3\ngroup: research",
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[Stack]:
+    """Bursar with budgets and the documented accounts of an administrator and of readers of team-a."""
+    with ControlPlane() as cp, Stack(cp) as running:
+        for name in ("team-a", "team-b"):
+            cp.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+        cp.api.call("POST", "/api/v1/namespaces/bursar-system/configmaps", BUDGETS)
+        running.wait("the CA", lambda: running.exists("/api/v1/namespaces/bursar-node/configmaps/bursar-ca"))
+        yield running
+
+
+@pytest.fixture
+def folder(stack: Stack, tmp_path: Path) -> Path:
+    """A folder with the repository's samples and the plugin; the administrator has typed what comes first."""
+    (tmp_path / "deploy").symlink_to(ROOT / "deploy")
+    (tmp_path / "bin").mkdir()
+    plugin = tmp_path / "bin" / "kubectl-bursar"
+    plugin.write_text(f'#!/bin/sh\ncd {ROOT} && exec {sys.executable} -m timekeeper.cli.main "$@"\n')
+    plugin.chmod(0o755)
+    run(stack.cp, SETUP + ADMINISTRATOR, tmp_path)
+    return tmp_path
+
+
+def typed(stack: Stack, folder: Path, commands: str, group: str = "") -> str:
+    """Types commands as a member of a group, or as the administrator. No kubelet forwards a connection here,
+    so the plugin is told the timekeeper's address."""
+    user = kubeconfig_of(stack.cp, group, folder) if group else None
+    return run(stack.cp, f"export BURSAR_SERVER={stack.timekeeper_url}\n{commands}", folder, user)
+
+
+def test_every_documented_command_works_for_an_administrator(stack: Stack, folder: Path) -> None:
+    said = typed(stack, folder, COMMANDS)
+
+    rows = [line.split() for line in said.splitlines()]
+    assert ["team-a", "IN_BUDGET", "10.00", "0.00", "0.00", "10.00", "0%"] in [row[:7] for row in rows]
+    assert ["_group.research", "IN_BUDGET", "5.00"] in [row[:3] for row in rows]
+    assert {row[0] for row in rows if row} >= {"ok", "NAMESPACE", "RESULT"}
+    granted = [row for row in rows if "manual" in row]
+    assert len(granted) == 2, "by the command itself and in the list"
+    assert {row[3] for row in granted} == {"10"}
+    assert (folder / "report.csv").read_text().startswith("from,to,namespace,owner,")
+
+
+def test_a_reader_sees_the_own_namespace_and_a_sentence_about_any_other(stack: Stack, folder: Path) -> None:
+    (answer,) = json.loads(
+        "[" + typed(stack, folder, "kubectl bursar budget -n team-a -o json", "team-a") + "]"
+    )
+    assert (answer["namespace"], answer["standing"]) == ("team-a", "IN_BUDGET")
+
+    refused = "kubectl bursar budget -n team-b 2>&1 || echo code $?"
+    said = typed(stack, folder, refused, "team-a").splitlines()
+    assert 'cannot create resource "serviceaccounts/token"' in said[0]
+    assert "deploy/samples/reader.yaml" in said[1]
+    assert said[-1] == "code 1"
+
+    other = refused.replace("team-b", "team-b --account=team-a/bursar-reader")
+    said = typed(stack, folder, other, "team-a").splitlines()
+    assert said[0].startswith("Error: the timekeeper answered 403: ")
+    assert said[-1] == "code 1"
+
+
+def test_a_grant_that_is_repeated_with_its_key_counts_once(stack: Stack, folder: Path) -> None:
+    again = "kubectl bursar grant team-b 2 --reason x --key once -o json\n"
+    first, second = (
+        json.loads(each) for each in typed(stack, folder, again + "echo ---\n" + again).split("---")
+    )
+    assert first == second
+    said = typed(stack, folder, "kubectl bursar grant team-b 3 --reason x --key once 2>&1 || echo code $?")
+    assert "answered 422" in said
+    assert "--key once" in said
+
+
+def test_doctor_finds_what_was_taken_away(stack: Stack, folder: Path) -> None:
+    taken = "kubectl delete validatingadmissionpolicybinding bursar-grace > out\n"
+    taken += "kubectl bursar doctor -o json || echo code $?"
+
+    found, _, code = typed(stack, folder, taken).partition("code ")
+
+    errors = {each["subject"]: each["sentence"] for each in json.loads(found) if each["level"] == "error"}
+    assert code.strip() == "1"
+    assert errors["policy bindings"] == "bursar-grace is missing"
+    assert "timekeeper" not in errors
+    run(stack.cp, "kubectl apply --server-side -f deploy/manifests/admission-grace.yaml > out", folder)

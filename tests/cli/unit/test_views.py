@@ -1,0 +1,137 @@
+"""Answers of the REST API as sheets, and sheets as text."""
+
+import csv
+import io
+import json
+from typing import Any
+
+import pytest
+
+from timekeeper.cli import output
+from timekeeper.cli.sheet import Column, Sheet
+from timekeeper.cli.views import budgets, texts, usage
+
+HOUR = 3_600_000_000
+MIDNIGHT = 1_795_219_200_000  # 2026-11-21T00:00:00Z, a second count by `date -d`
+
+
+def budget(**changed: Any) -> dict[str, Any]:
+    """A budget as ``GET /v1/budgets/team-a`` gives it."""
+    return {
+        "namespace": "team-a",
+        "standing": "IN_BUDGET",
+        "onExhausted": "reclaim",
+        "period": {"to": MIDNIGHT},
+        "granted": 10 * HOUR,
+        "posted": 2 * HOUR,
+        "pending": HOUR // 2,
+        "reserved": HOUR // 100,
+        "remaining": 749 * HOUR // 100,
+        "exhaustedAt": None,
+        "group": None,
+        **changed,
+    }
+
+
+def test_a_budget_is_a_row_in_gpu_hours() -> None:
+    (row,) = budgets.budgets([budget()], None).rows
+
+    assert (row["granted"], row["used"], row["reserved"], row["remaining"], row["percent"]) == (
+        *("10.00", "2.50", "0.01", "7.49", "25%"),
+    )
+    assert (row["periodEnd"], row["exhaustedAt"], row["group"]) == ("2026-11-21 00:00Z", "", "")
+
+
+def test_a_namespace_over_budget_and_one_without_a_limit_say_so() -> None:
+    over = budget(standing="OVER_BUDGET", exhaustedAt=MIDNIGHT, group={"name": "_group.x"})
+    unlimited = budget(standing="UNLIMITED", granted=None, remaining=None, period={"to": None})
+
+    rows = budgets.budgets([over, unlimited], None).rows
+
+    assert [row["exhaustedAt"] for row in rows] == ["exhausted", ""]
+    assert [row["granted"] for row in rows] == ["10.00", "unlimited"]
+    assert [(row["group"], row["onExhausted"], row["percent"]) for row in rows] == [
+        ("_group.x", "reclaim", "25%"),
+        ("", "", ""),
+    ]
+
+
+def test_usage_shows_the_columns_of_the_answer_and_how_busy_the_cards_were() -> None:
+    row = {"namespace": "a", "pod": "p", "uid": "u", "posted": HOUR, "pending": 0, "amount": HOUR}
+    measured = {"requested": 2 * HOUR, "measured": HOUR, "used": HOUR // 4, "usedBy": "node"}
+    sheet = usage.usage({"rows": [{**row, **measured, "gpuHours": "1", "labels": {}}]})
+
+    assert [column.title for column in sheet.columns] == [
+        *("NAMESPACE", "POD", "UID", "GPU-HOURS", "HELD", "BUSY"),
+    ]
+    assert [sheet.rows[0][column.key] for column in sheet.columns] == ["a", "p", "u", "1.00", "2.00", "25%"]
+
+
+def test_a_session_says_what_it_holds_since_when_and_what_it_cost() -> None:
+    raw = {"uid": "u", "namespace": "a", "pod": "p", "node": "n", "models": "T4", "state": "open"}
+    held = {"cards": ["x", "y"], "rateMilli": 1250, "ended": None, "vanished": None, "bound": MIDNIGHT}
+    three_hours = MIDNIGHT + 3 * 3_600_000 + 60_000
+    answer = {"rows": [{"uid": "u", "used": 3, "measured": 4}]}
+
+    (row,) = usage.sessions(
+        [{**raw, **held, "amount": HOUR}], None, three_hours, usage.busy_by_pod(answer)
+    ).rows
+
+    assert (row["cards"], row["gpus"], row["age"], row["used"], row["gpuHours"]) == (
+        *("2", "1.25", "3h1m", "75%", "1.00"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "text"),
+    [(0, "0s"), (61_000, "1m1s"), (3_600_000, "1h0m"), (90_000_000, "1d1h"), (-5, "0s")],
+)
+def test_ages(milliseconds: int, text: str) -> None:
+    assert texts.age(milliseconds) == text
+
+
+@pytest.mark.parametrize(("amount", "text"), [(0, "0.00"), (HOUR // 1000, "0.001"), (-HOUR, "-1.00")])
+def test_small_and_negative_hours_are_shown_as_what_they_are(amount: int, text: str) -> None:
+    assert texts.hours(amount) == text
+
+
+SHEET = Sheet(
+    (Column("pod", "POD"), Column("hours", "GPU-HOURS", True)),
+    ({"pod": "=cmd()", "hours": "-1"}, {"pod": "x\x1b[31m", "hours": "22.5"}),
+)
+
+
+def test_csv_has_no_formula_of_a_tenant_and_keeps_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    output.show(SHEET, "csv")
+
+    rows = list(csv.reader(io.StringIO(capsys.readouterr().out)))
+    assert rows == [["pod", "hours"], ["'=cmd()", "-1"], ["x\x1b[31m", "22.5"]]
+
+
+def test_a_table_has_no_control_characters_is_aligned_and_is_not_wrapped(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    long = "p" * 300
+    output.show(Sheet(SHEET.columns, (*SHEET.rows, {"pod": long, "hours": "1"})), "table")
+
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert len(lines) == 4
+    assert lines[0].split() == ["POD", "GPU-HOURS"]
+    assert lines[2].startswith("x?[31m ")
+    assert len({len(line) for line in lines}) == 1, "numbers end in one column"
+    assert lines[3].startswith(long)
+
+
+def test_json_and_yaml_are_the_apis_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    sheet = Sheet(SHEET.columns, SHEET.rows, {"granted": 3, "pod": "ü"})
+
+    output.show(sheet, "json")
+    assert json.loads(capsys.readouterr().out) == {"granted": 3, "pod": "ü"}
+    output.show(sheet, "yaml")
+    assert capsys.readouterr().out == "granted: 3\npod: ü\n"
+
+
+def test_an_empty_sheet_is_a_sentence_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    output.show(Sheet(SHEET.columns, (), empty="no pod holds a card"), "table")
+
+    assert capsys.readouterr() == ("", "No pod holds a card.\n")

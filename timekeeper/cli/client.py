@@ -1,0 +1,98 @@
+"""A client of the timekeeper's REST API. Every failure is a sentence."""
+
+import json
+import ssl
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+import urllib3
+
+from timekeeper.cli.errors import CommandError
+
+_CONNECT_S, _READ_S = 10.0, 120.0
+_HINTS = {
+    401: "the token has expired, or is not for the audience bursar",
+    403: "the account may not do this: see docs/access.md",
+    404: "the timekeeper has no such route or object; is it older than this command?",
+    503: "the timekeeper or its database is busy or away; try again",
+}
+
+
+class Client:
+    """The timekeeper at ``url``. ``ca``: its CA (PEM). ``host``: its certificate's name; "": the URL's."""
+
+    def __init__(self, url: str, token: str, ca: str, host: str = "") -> None:
+        self.url = url.rstrip("/")
+        self._headers = {"Authorization": f"Bearer {token}"}
+        try:
+            ssl.create_default_context(cadata=ca)
+        except (ssl.SSLError, ValueError) as error:
+            raise CommandError("the CA contains no readable certificate; --ca-file names another") from error
+        self._pool = urllib3.PoolManager(
+            ca_cert_data=ca, retries=False, assert_hostname=host or None, server_hostname=host or None
+        )
+
+    def get(self, path: str, **query: str | None) -> Any:
+        """The JSON of an answer. Raises CommandError."""
+        return json.loads(self.text(path, **query))
+
+    def text(self, path: str, **query: str | None) -> str:
+        """An answer as text. ``from_`` stands for the parameter ``from``. Raises CommandError."""
+        given = {name.rstrip("_"): value for name, value in query.items() if value is not None}
+        return self._call("GET", f"{path}?{urlencode(given)}" if given else path)
+
+    def pages(self, path: str, list_of: str, **query: str | None) -> Iterator[Any]:
+        """The members of all pages."""
+        after: str | None = None
+        while True:
+            page = self.get(path, after=after, **query)
+            yield from page[list_of]
+            after = page.get("next")
+            if after is None:
+                return
+
+    def post(self, path: str, body: object, headers: Mapping[str, str]) -> Any:
+        """The JSON of an answer to this body. Raises CommandError."""
+        return json.loads(self._call("POST", path, json.dumps(body), headers))
+
+    def status(self, path: str) -> tuple[int, str, str]:
+        """Status, text and ``Date``, whatever they are. Raises CommandError without an answer."""
+        answer = self._request("GET", path, None, {})
+        return answer.status, answer.data.decode(errors="replace"), answer.headers.get("Date", "")
+
+    def _call(
+        self, method: str, path: str, body: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> str:
+        answer = self._request(method, path, body, headers or {})
+        text = answer.data.decode(errors="replace")
+        if answer.status >= 300:
+            raise CommandError(_sentence(answer.status, text))
+        return text
+
+    def _request(
+        self, method: str, path: str, body: str | None, headers: Mapping[str, str]
+    ) -> urllib3.BaseHTTPResponse:
+        try:
+            return self._pool.request(
+                method,
+                self.url + path,
+                body=body,
+                headers={**self._headers, **headers},
+                timeout=urllib3.Timeout(connect=_CONNECT_S, read=_READ_S),
+                redirect=False,
+            )
+        except urllib3.exceptions.HTTPError as error:
+            raise CommandError(f"no answer from the timekeeper at {self.url}: {error}") from error
+
+
+def _sentence(status: int, text: str) -> str:
+    """What a problem document says, and what to do."""
+    try:
+        problem = json.loads(text)
+        said = str(problem["detail"])
+        field = f"{problem['field']}: " if problem.get("field") else ""
+    except (ValueError, KeyError, TypeError):
+        said, field = text.strip()[:500] or "no explanation", ""
+    hint = f"\n{_HINTS[status][:1].upper()}{_HINTS[status][1:]}." if status in _HINTS else ""
+    return f"the timekeeper answered {status}: {field}{said}{hint}"

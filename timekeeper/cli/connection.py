@@ -1,0 +1,97 @@
+"""How the timekeeper is reached: by default through kubectl's port-forward, with a token of an account that
+may read, and the CA that Bursar publishes."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from timekeeper.cli.client import Client
+from timekeeper.cli.errors import CommandError
+from timekeeper.cli.kubectl import Kubectl
+from timekeeper.core.names import AUDIENCE
+
+READER = "bursar-reader"  # of one namespace: deploy/samples/reader.yaml
+ADMINISTRATOR = "bursar-admin"  # of all namespaces: deploy/samples/administrator.yaml
+PORT = 8444
+_POD, _SERVICE = "pod/bursar-timekeeper-0", "service/bursar-timekeeper"
+_SERVICE_PORT = 443
+_CA_NAMESPACE, _CA = "bursar-node", "bursar-ca"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the flags say; "" where one is not given."""
+
+    kubectl: Kubectl
+    namespace: str = ""
+    account: str = ""  # NAME, or NAMESPACE/NAME
+    server: str = ""
+    token_file: str = ""
+    ca_file: str = ""
+    system_namespace: str = "bursar-system"
+
+    def one_namespace(self) -> str:
+        """The namespace of the flag, or of the kubeconfig's context."""
+        return self.namespace or self.kubectl.namespace()
+
+    def account_for(self, namespace: str) -> tuple[str, str]:
+        """Namespace and name of the account whose token is used to read this namespace; "": all."""
+        home, name = (namespace, READER) if namespace else (self.system_namespace, ADMINISTRATOR)
+        if not self.account:
+            return home, name
+        given_home, _, given = self.account.rpartition("/")
+        return given_home or home, given
+
+
+@contextmanager
+def connected(options: Options, namespace: str) -> Iterator[Client]:
+    """A client of the timekeeper that may read this namespace; "": all. Raises CommandError."""
+    token = _token(options, namespace)
+    ca = _ca(options)
+    host = f"bursar-timekeeper.{options.system_namespace}.svc"
+    if options.server:
+        yield Client(options.server, token, ca)
+        return
+    target, port = _target(options)
+    with options.kubectl.forwarded(options.system_namespace, target, port) as local:
+        yield Client(f"https://127.0.0.1:{local}", token, ca, host)
+
+
+def _target(options: Options) -> tuple[str, int]:
+    """The pod of the StatefulSet, else the Service: the names of a Deployment's pods change."""
+    try:
+        options.kubectl.run("get", _POD, "-n", options.system_namespace, "-o", "name")
+    except CommandError as error:
+        if "NotFound" not in error.message:
+            raise
+        return _SERVICE, _SERVICE_PORT
+    return _POD, PORT
+
+
+def _token(options: Options, namespace: str) -> str:
+    if options.token_file:
+        return _text_of(options.token_file, "--token-file")
+    home, name = options.account_for(namespace)
+    try:
+        return options.kubectl.run("create", "token", name, "-n", home, "--audience", AUDIENCE).strip()
+    except CommandError as error:
+        sample = "reader" if namespace else "administrator"
+        raise CommandError(
+            f"{error.message}\nA token of the account {home}/{name} is needed. An administrator makes this"
+            f" account with deploy/samples/{sample}.yaml (docs/cli.md); --account names another one."
+        ) from error
+
+
+def _ca(options: Options) -> str:
+    if options.ca_file:
+        return _text_of(options.ca_file, "--ca-file")
+    path = ("get", "configmap", _CA, "-n", _CA_NAMESPACE, "-o", r"jsonpath={.data.ca\.crt}")
+    return options.kubectl.run(*path)
+
+
+def _text_of(path: str, flag: str) -> str:
+    try:
+        return Path(path).read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise CommandError(f"{flag}: {path} cannot be read: {error}") from error

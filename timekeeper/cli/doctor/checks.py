@@ -1,0 +1,289 @@
+"""The checks, in the order in which their results are mended: each needs what stands before it."""
+
+import base64
+import json
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from cryptography import x509
+
+from timekeeper.cli.doctor.check_result import CheckResult
+from timekeeper.cli.doctor.facts import NODE_NAMESPACE, Facts, NotReadable, Readiness
+from timekeeper.core.json_values import annotations_of, mapping, sequence
+
+LEAST_MINOR = 30  # docs/versions.md
+POLICIES = (  # deploy/manifests, compared by a test
+    *("bursar-bindings", "bursar-device-claims", "bursar-device-class-limits", "bursar-eviction-grace"),
+    *("bursar-exemptions", "bursar-grace", "bursar-growth", "bursar-holds", "bursar-node-access"),
+    *("bursar-node-agent", "bursar-placed-by-others", "bursar-privileged", "bursar-ranges", "bursar-sidecar"),
+    *("bursar-sizes", "bursar-ways-around", "bursar-written-once"),
+)
+WORKLOADS = ("bursar-webhook", "bursar-timekeeper", "bursar-scheduler", "bursar-node")
+CONFIGURATION = "zz-bursar"
+INVENTORY = "bursar.dev/inventory"
+_GPU_WORDS = ("gpu", "vcuda", "mig-")
+_SOON_S = 7 * 86_400
+_CLOCK_S = 5
+_APPLY = "kubectl apply --server-side -f deploy/manifests/"
+
+Check = Callable[[Facts], Iterator[CheckResult]]
+
+
+def results(facts: Facts) -> list[CheckResult]:
+    """Of all checks, in order."""
+    return [result for check in CHECKS for result in check(facts)]
+
+
+def version(facts: Facts) -> Iterator[CheckResult]:
+    """The API server answers, and is new enough."""
+    if isinstance(facts.version, NotReadable):
+        yield CheckResult("error", "API server", facts.version.reason, "kubectl version")
+        return
+    minor = "".join(filter(str.isdigit, str(json.loads(facts.version).get("minor", "0")))) or "0"
+    if int(minor) < LEAST_MINOR:
+        sentence = f"Kubernetes 1.{minor} is older than 1.{LEAST_MINOR}, which the manifests need"
+        yield CheckResult("error", "API server", sentence, "see docs/versions.md")
+    else:
+        yield CheckResult("ok", "API server", f"Kubernetes 1.{minor}")
+
+
+def namespace(facts: Facts) -> Iterator[CheckResult]:
+    """Bursar is installed at all."""
+    if isinstance(facts.namespace, NotReadable):
+        yield _unknown("namespace", facts.namespace)
+    elif facts.namespace is None:
+        yield CheckResult(
+            "error", "namespace", "Bursar's namespace does not exist", f"{_APPLY} (docs/install.md)"
+        )
+
+
+def workloads(facts: Facts) -> Iterator[CheckResult]:
+    """Each role runs, with all replicas ready."""
+    found: dict[str, Any] = {}
+    for listed in facts.workloads:
+        if isinstance(listed, NotReadable):
+            yield _unknown("roles", listed)
+            return
+        found |= {each["metadata"]["name"]: each for each in _items(listed)}
+    for name in WORKLOADS:
+        home = NODE_NAMESPACE if name == "bursar-node" else "bursar-system"
+        if name not in found:
+            yield CheckResult("error", name, "it is not installed", f"{_APPLY} (docs/install.md)")
+            continue
+        wanted, ready = _replicas(found[name])
+        if ready < wanted:
+            sentence = f"{ready} of {wanted} pods are ready"
+            yield CheckResult(
+                "error", name, sentence, f"kubectl get pods -n {home}; kubectl describe pods -n {home}"
+            )
+        else:
+            yield CheckResult("ok", name, f"{ready} pods are ready")
+
+
+def webhooks(facts: Facts) -> Iterator[CheckResult]:
+    """The API server asks the webhook, and trusts a CA that is valid."""
+    if isinstance(facts.mutating, NotReadable) or isinstance(facts.validating, NotReadable):
+        yield _unknown(
+            "webhooks", next(x for x in (facts.mutating, facts.validating) if isinstance(x, NotReadable))
+        )
+        return
+    ours = {"mutating": _named(facts.mutating, CONFIGURATION), "validating": facts.validating}
+    for kind, configuration in ours.items():
+        if configuration is None:
+            sentence = "it does not exist, so GPU pods are not governed"
+            command = f"{_APPLY}webhook-configurations.yaml"
+            yield CheckResult("error", f"{kind} webhooks", sentence, command)
+            continue
+        yield from _trusted(f"{kind} webhooks", configuration, facts.now_s)
+    yield from _later_webhooks(facts.mutating)
+
+
+def _trusted(subject: str, configuration: Any, now_s: float) -> Iterator[CheckResult]:
+    bundles = {
+        str(mapping(each.get("clientConfig")).get("caBundle", ""))
+        for each in sequence(configuration.get("webhooks"))
+    }
+    command = "kubectl logs -n bursar-system deployment/bursar-webhook -c certificates"
+    if "" in bundles:
+        sentence = "the caBundle is empty, so the API server cannot call the webhook and refuses GPU pods"
+        yield CheckResult("error", subject, sentence, command)
+        return
+    try:
+        ends_s = min(_end_s(each) for each in bundles)
+    except ValueError:
+        yield CheckResult("error", subject, "the caBundle contains no readable certificate", command)
+        return
+    if ends_s < now_s + _SOON_S:
+        end = datetime.fromtimestamp(ends_s, UTC)
+        level = "error" if ends_s < now_s else "warning"
+        sentence = (
+            f"the newest CA of the caBundle {'ended' if ends_s < now_s else 'ends'} at {end:%Y-%m-%d %H:%M}Z"
+        )
+        yield CheckResult(level, subject, sentence, command)  # type: ignore[arg-type]
+    else:
+        yield CheckResult("ok", subject, "the caBundle is valid")
+
+
+def _end_s(bundle: str) -> float:
+    """When the last CA of a bundle ends. Raises ValueError."""
+    certificates = x509.load_pem_x509_certificates(base64.b64decode(bundle, validate=True))
+    return max(each.not_valid_after_utc.timestamp() for each in certificates)
+
+
+def _later_webhooks(listed: Any) -> Iterator[CheckResult]:
+    """Webhooks that the API server calls after ours may change what ours wrote; ours is called again then."""
+    for each in _items(listed):
+        name = str(each["metadata"]["name"])
+        for webhook in sequence(each.get("webhooks")):
+            if name > CONFIGURATION and _is_about_pods(webhook):
+                sentence = f"{name} is called after {CONFIGURATION} and may change governed pods"
+                yield CheckResult(
+                    "warning",
+                    "other webhooks",
+                    sentence,
+                    f"kubectl get mutatingwebhookconfiguration {name} -o yaml",
+                )
+                break
+
+
+def policies(facts: Facts) -> Iterator[CheckResult]:
+    """Each policy is there and bound."""
+    for subject, listed in (("policies", facts.policies), ("policy bindings", facts.policy_bindings)):
+        if isinstance(listed, NotReadable):
+            yield _unknown(subject, listed)
+            continue
+        missing = sorted(set(POLICIES) - {each["metadata"]["name"] for each in _items(listed)})
+        if missing:
+            sentence = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"
+            yield CheckResult("error", subject, sentence, f"{_APPLY} (docs/bypass.md says what each is for)")
+        else:
+            yield CheckResult("ok", subject, f"all {len(POLICIES)} are there")
+
+
+def priority_classes(facts: Facts) -> Iterator[CheckResult]:
+    """The default classes exist; `_settings` may name others, which the timekeeper checks."""
+    if isinstance(facts.priority_classes, NotReadable):
+        yield _unknown("priority classes", facts.priority_classes)
+        return
+    values = {each["metadata"]["name"]: each["value"] for each in _items(facts.priority_classes)}
+    within, over = values.get("gpu-default-priority"), values.get("gpu-lower-priority")
+    if within is None or over is None:
+        sentence = "gpu-default-priority or gpu-lower-priority does not exist"
+        yield CheckResult(
+            "warning",
+            "priority classes",
+            sentence,
+            f"{_APPLY}priority-classes.yaml, or name yours in _settings",
+        )
+    elif over >= within:
+        sentence = f"gpu-lower-priority ({over}) is not below gpu-default-priority ({within})"
+        yield CheckResult("error", "priority classes", sentence, f"{_APPLY}priority-classes.yaml")
+    else:
+        yield CheckResult("ok", "priority classes", "both exist")
+
+
+def timekeeper(facts: Facts) -> Iterator[CheckResult]:
+    """It answers, is ready, and its clock is ours."""
+    if isinstance(facts.readiness, NotReadable):
+        yield _unknown("timekeeper", facts.readiness)
+        return
+    ready: Readiness = facts.readiness
+    if ready.status != 200:
+        command = "kubectl logs -n bursar-system bursar-timekeeper-0"
+        yield CheckResult("error", "timekeeper", f"it is not ready: {ready.text}", command)
+    else:
+        yield CheckResult("ok", "timekeeper", "database and settler are ready")
+    if ready.ahead_s is not None and abs(ready.ahead_s) > _CLOCK_S:
+        sentence = f"the timekeeper's clock differs from this machine's by {ready.ahead_s:.0f} s"
+        yield CheckResult("warning", "clocks", sentence, "check NTP on the nodes and here")
+
+
+def budgets(facts: Facts) -> Iterator[CheckResult]:
+    """There is a budget."""
+    if isinstance(facts.budgets, NotReadable):
+        yield _unknown("budgets", facts.budgets)
+        return
+    keys = [
+        key
+        for each in _items(facts.budgets)
+        if each["metadata"]["name"] == "bursar-budgets"
+        or mapping(each["metadata"].get("labels")).get("bursar.dev/budgets") == "true"
+        for key in mapping(each.get("data"))
+        if key == "_defaults" or not key.startswith("_")
+    ]
+    if keys:
+        yield CheckResult("ok", "budgets", f"{len(keys)} namespaces or defaults have an entry")
+    else:
+        sentence = "no ConfigMap has a budget, so every namespace is unlimited"
+        yield CheckResult("warning", "budgets", sentence, "see docs/budgets.md")
+
+
+def nodes(facts: Facts) -> Iterator[CheckResult]:
+    """GPU nodes have an inventory, of our agent or of a plugin that describes its cards."""
+    if isinstance(facts.nodes, NotReadable):
+        yield _unknown("nodes", facts.nodes)
+        return
+    with_gpus = {each["metadata"]["name"]: each for each in _items(facts.nodes) if _has_gpus(each)}
+    bare = [name for name, each in with_gpus.items() if INVENTORY not in annotations_of(each)]
+    if not with_gpus:
+        command = "see docs/node-agent.md: the agent's DaemonSet must run on the GPU nodes"
+        yield CheckResult("warning", "nodes", "no node advertises GPUs", command)
+        return
+    inventoried = len(with_gpus) - len(bare)
+    yield CheckResult("ok", "nodes", f"{inventoried} of {len(with_gpus)} nodes with GPUs have an inventory")
+    if bare:
+        some = ", ".join(sorted(bare)[:5]) + (" and others" if len(bare) > 5 else "")
+        sentence = f"no inventory on {some}: its plugin or its labels must describe the cards"
+        yield CheckResult(
+            "warning", "nodes", sentence, "kubectl get pods -n bursar-node -o wide (docs/dialects.md)"
+        )
+
+
+CHECKS: tuple[Check, ...] = (
+    version,
+    namespace,
+    workloads,
+    webhooks,
+    policies,
+    priority_classes,
+    timekeeper,
+    budgets,
+    nodes,
+)
+
+
+def _unknown(subject: str, why: NotReadable) -> CheckResult:
+    return CheckResult("unknown", subject, why.reason.splitlines()[0], "use an account that may read it")
+
+
+def _items(listed: Any) -> list[Any]:
+    return list(sequence(mapping(listed).get("items")))
+
+
+def _named(listed: Any, name: str) -> Any:
+    return next((each for each in _items(listed) if each["metadata"]["name"] == name), None)
+
+
+def _replicas(workload: Mapping[str, Any]) -> tuple[int, int]:
+    """How many pods are wanted, and how many are ready."""
+    status = mapping(workload.get("status"))
+    if workload.get("kind") == "DaemonSet":
+        return int(status.get("desiredNumberScheduled", 0)), int(status.get("numberReady", 0))
+    return int(mapping(workload.get("spec")).get("replicas", 1)), int(status.get("readyReplicas", 0))
+
+
+def _is_about_pods(webhook: Mapping[str, Any]) -> bool:
+    return any(
+        {"pods", "*", "*/*"} & set(map(str, sequence(rule.get("resources"))))
+        for rule in sequence(webhook.get("rules"))
+    )
+
+
+def _has_gpus(node: Mapping[str, Any]) -> bool:
+    capacity = mapping(mapping(node.get("status")).get("capacity"))
+    return INVENTORY in annotations_of(node) or any(
+        word in name and "/" in name and str(amount) not in ("", "0")
+        for name, amount in capacity.items()
+        for word in _GPU_WORDS
+    )

@@ -1,0 +1,90 @@
+"""Reads what the checks judge. What cannot be read is a `NotReadable`, and the checks say so."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from timekeeper.cli.client import Client
+from timekeeper.cli.connection import Options, connected
+from timekeeper.cli.errors import CommandError
+
+NODE_NAMESPACE = "bursar-node"
+
+
+@dataclass(frozen=True, slots=True)
+class NotReadable:
+    """Why something could not be read."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """The timekeeper's answer to ``/readyz``, and by how much its clock is ahead of this machine's."""
+
+    status: int
+    text: str
+    ahead_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Objects as kubectl gives them, None where they do not exist; or `NotReadable`."""
+
+    version: Any
+    namespace: Any
+    workloads: Any  # Deployments, StatefulSets and DaemonSets of Bursar
+    mutating: Any  # all MutatingWebhookConfigurations
+    validating: Any
+    policies: Any  # of Bursar
+    policy_bindings: Any
+    priority_classes: Any
+    budgets: Any  # ConfigMaps of the system namespace
+    nodes: Any
+    readiness: Readiness | NotReadable
+    now_s: float
+
+
+def read_facts(options: Options) -> Facts:
+    """Everything that the checks look at. Raises nothing."""
+    get, system = options.kubectl.get, options.system_namespace
+    ours = ("-l", "app.kubernetes.io/part-of=bursar")
+    workloads = "deployments.apps,statefulsets.apps,daemonsets.apps"
+
+    def read(*arguments: str) -> Any:
+        return _or_reason(lambda: get(*arguments))
+
+    return Facts(
+        version=_or_reason(lambda: options.kubectl.run("get", "--raw", "/version")),
+        namespace=read("namespace", system),
+        workloads=[read(workloads, "-n", namespace, *ours) for namespace in (system, NODE_NAMESPACE)],
+        mutating=read("mutatingwebhookconfigurations"),
+        validating=read("validatingwebhookconfigurations", "zz-bursar"),
+        policies=read("validatingadmissionpolicies", *ours),
+        policy_bindings=read("validatingadmissionpolicybindings", *ours),
+        priority_classes=read("priorityclasses"),
+        budgets=read("configmaps", "-n", system),
+        nodes=read("nodes"),
+        readiness=_or_reason(lambda: _readiness(options)),
+        now_s=time.time(),
+    )
+
+
+def _readiness(options: Options) -> Readiness:
+    with connected(options, "") as client:
+        return _ask(client)
+
+
+def _ask(client: Client) -> Readiness:
+    status, text, date = client.status("/readyz")
+    ahead_s = parsedate_to_datetime(date).timestamp() - time.time() if date else None
+    return Readiness(status, text.strip(), ahead_s)
+
+
+def _or_reason(read: Callable[[], Any]) -> Any:
+    try:
+        return read()
+    except CommandError as error:
+        return NotReadable(error.message)

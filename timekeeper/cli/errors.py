@@ -1,0 +1,7 @@
+"""What ends a command with a sentence."""
+
+import click
+
+
+class CommandError(click.ClickException):
+    """The command cannot go on; the text says what is wrong and what to do. Exit code 1."""

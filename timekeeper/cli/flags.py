@@ -1,0 +1,60 @@
+"""The flags that every command about a cluster has."""
+
+from typing import Any
+
+import click
+
+from timekeeper.cli.connection import Options
+from timekeeper.cli.kubectl import Kubectl
+
+_FLAGS = (
+    (("--kubeconfig",), "FILE", "as kubectl's", ""),
+    (("--context",), "NAME", "as kubectl's", ""),
+    (("-n", "--namespace"), "NAME", "the context's without it", ""),
+    (
+        ("--account",),
+        "[NAMESPACE/]NAME",
+        "the service account whose token is used; without it bursar-reader of the namespace, and"
+        " bursar-system/bursar-admin for all namespaces and for grants",
+        "",
+    ),
+    (("--server",), "URL", "the timekeeper's; without it, kubectl port-forward leads to it", ""),
+    (("--token-file",), "FILE", "a token for the audience bursar; without it kubectl creates one", ""),
+    (("--ca-file",), "FILE", "the CA of the timekeeper's certificate; without it the one in the cluster", ""),
+    (("--system-namespace",), "NAME", "where Bursar runs", "bursar-system"),
+)
+
+
+class ClusterCommand(click.Command):
+    """A command with these flags: they become `Options`, the context's object."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.params += [
+            click.Option(
+                names,
+                metavar=metavar,
+                help=text,
+                default=default,
+                show_default=bool(default),
+                envvar=_variable(names),
+            )
+            for names, metavar, text, default in _FLAGS
+        ]
+
+    def invoke(self, ctx: click.Context) -> Any:
+        flags = {name: ctx.params.pop(name) for name in (_name(names) for names, *_ in _FLAGS)}
+        kubectl = Kubectl(flags.pop("kubeconfig"), flags.pop("context"))
+        ctx.obj = Options(kubectl, **flags)
+        return super().invoke(ctx)
+
+
+def _name(names: tuple[str, ...]) -> str:
+    return names[-1].removeprefix("--").replace("-", "_")
+
+
+def _variable(names: tuple[str, ...]) -> str | None:
+    """The environment variable with a flag's default; kubectl's own flags have none but KUBECONFIG, which
+    kubectl reads itself."""
+    name = _name(names)
+    return None if name in ("kubeconfig", "context", "namespace") else f"BURSAR_{name.upper()}"

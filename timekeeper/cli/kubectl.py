@@ -1,0 +1,89 @@
+"""Calls of kubectl, which has the user's cluster, identity and plugins for logging in."""
+
+import json
+import os
+import selectors
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import IO, Any, cast
+
+from timekeeper.cli.errors import CommandError
+
+_CALL_S = 30.0
+_FORWARD_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Kubectl:
+    """``kubeconfig``, ``context``: as kubectl's flags of these names; "": its defaults."""
+
+    kubeconfig: str = ""
+    context: str = ""
+
+    def run(self, *arguments: str, within_s: float = _CALL_S) -> str:
+        """Standard output. Raises CommandError with what kubectl said."""
+        command = self._command(*arguments)
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=within_s, check=False)
+        except subprocess.TimeoutExpired as error:
+            raise CommandError(f"kubectl {arguments[0]} gave no answer within {within_s:g} s") from error
+        if done.returncode:
+            raise CommandError(f"kubectl {arguments[0]}: {_said(done.stderr)}")
+        return done.stdout
+
+    def get(self, *arguments: str) -> Any:
+        """The JSON of ``kubectl get``; None for an object that does not exist. Raises CommandError."""
+        text = self.run("get", *arguments, "--ignore-not-found", "-o", "json")
+        return json.loads(text) if text.strip() else None
+
+    def namespace(self) -> str:
+        """The namespace of the context, or ``default``."""
+        found = self.run("config", "view", "--minify", "-o", "jsonpath={..namespace}").strip()
+        return found.split()[0] if found else "default"
+
+    @contextmanager
+    def forwarded(self, namespace: str, target: str, port: int) -> Iterator[int]:
+        """A port of this machine that leads to ``port`` of the pod or Service while the context lasts. Raises
+        CommandError."""
+        command = self._command("port-forward", "--address", "127.0.0.1", "-n", namespace, target, f":{port}")
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            try:
+                yield _forwarded_port(process, target)
+            finally:
+                process.terminate()
+
+    def _command(self, *arguments: str) -> list[str]:
+        program = shutil.which("kubectl")
+        if program is None:
+            raise CommandError(
+                "kubectl was not found on the PATH; install it, or use --server and --token-file"
+            )
+        flags = [f"--kubeconfig={self.kubeconfig}"] if self.kubeconfig else []
+        flags += [f"--context={self.context}"] if self.context else []
+        return [program, *flags, *arguments]
+
+
+def _forwarded_port(process: "subprocess.Popen[str]", target: str) -> int:
+    """The port in kubectl's first line, `Forwarding from 127.0.0.1:PORT -> ...`."""
+    output, errors = cast(IO[str], process.stdout), cast(IO[str], process.stderr)  # both are pipes
+    with selectors.DefaultSelector() as waiting:
+        waiting.register(output, selectors.EVENT_READ)
+        if not waiting.select(_FORWARD_S):
+            raise CommandError(f"kubectl port-forward to {target} gave no answer within {_FORWARD_S:g} s")
+    line = output.readline()
+    if not line:
+        raise CommandError(f"kubectl port-forward: {_said(errors.read())}")
+    return int(line.partition(" -> ")[0].rpartition(":")[2])
+
+
+def _said(text: str) -> str:
+    """The last line of an error, which says what is wrong."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return (
+        lines[-1].removeprefix("error: ")
+        if lines
+        else f"it failed and said nothing (PATH: {os.environ.get('PATH', '')})"
+    )

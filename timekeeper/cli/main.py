@@ -1,0 +1,246 @@
+"""The command line of ``kubectl bursar``."""
+
+import os
+import sys
+import time
+import uuid
+from collections.abc import Sequence
+
+import click
+from rich.console import Group
+from rich.live import Live
+
+from timekeeper.cli import output
+from timekeeper.cli.client import Client
+from timekeeper.cli.connection import Options, connected
+from timekeeper.cli.doctor.run import examine
+from timekeeper.cli.errors import CommandError
+from timekeeper.cli.flags import ClusterCommand
+from timekeeper.cli.sheet import Sheet
+from timekeeper.cli.views import budgets, usage
+from timekeeper.core import __version__
+
+_LATELY_MS = 600_000  # `top` shows the use of the last ten minutes
+
+_EVERYWHERE = click.option("-A", "--all-namespaces", is_flag=True, help="every namespace")
+_FORM = click.option(
+    "-o", "--output", "form", type=click.Choice(output.FORMS), default="table", show_default=True
+)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="kubectl bursar")
+def cli() -> None:
+    """Budgets of GPU time, their use, and the state of Bursar in this cluster."""
+
+
+@cli.command(cls=ClusterCommand)
+@click.pass_obj
+@click.argument("names", nargs=-1, metavar="[NAMESPACE | _group.NAME]...")
+@_EVERYWHERE
+@_FORM
+def budget(options: Options, names: tuple[str, ...], all_namespaces: bool, form: str) -> None:
+    """What each namespace has been granted, has used, and has left."""
+    if all_namespaces:
+        if names:
+            raise click.UsageError("--all-namespaces and a name exclude each other")
+        with connected(options, "") as client:
+            answer = client.get("/v1/budgets")
+            sheet = budgets.budgets([*answer["groups"], *answer["budgets"]], answer)
+    else:
+        wanted = names or (options.one_namespace(),)
+        with connected(
+            options, wanted[0] if len(set(wanted)) == 1 and not _is_group(wanted[0]) else ""
+        ) as client:
+            found = [client.get(f"/v1/budgets/{name}") for name in wanted]
+            sheet = budgets.budgets(found, found[0] if len(found) == 1 else found)
+    output.show(sheet, form)
+
+
+@cli.command(cls=ClusterCommand)
+@click.pass_obj
+@_EVERYWHERE
+@click.option("--every", default=2.0, show_default=True, type=click.FloatRange(1, 3600), help="seconds")
+@click.option("--once", is_flag=True, help="print once; also where the output is no terminal")
+@_FORM
+def top(options: Options, all_namespaces: bool, every: float, once: bool, form: str) -> None:
+    """The pods that hold cards now, how busy the cards were lately, and what the pods have cost."""
+    namespace = None if all_namespaces else options.one_namespace()
+    with connected(options, namespace or "") as client:
+        if once or form != "table" or not sys.stdout.isatty():
+            output.show(_open_sessions(client, namespace), form)
+            return
+        with Live(console=output.console(), screen=True, auto_refresh=False) as screen:
+            while True:
+                sheet = _open_sessions(client, namespace)
+                title = f"{len(sheet.rows)} pods hold cards in {namespace or 'all namespaces'}; Ctrl-C ends"
+                screen.update(Group(title, "", output.table(sheet)), refresh=True)
+                time.sleep(every)
+
+
+def _open_sessions(client: Client, namespace: str | None) -> Sheet:
+    now_ms = time.time_ns() // 1_000_000
+    listed = list(client.pages("/v1/sessions", "sessions", namespace=namespace, state="open"))
+    lately = client.get(
+        "/v1/usage", namespace=namespace, group="pod", use="true", from_=str(now_ms - _LATELY_MS)
+    )
+    listed.sort(key=lambda each: (-each["rateMilli"], each["namespace"], each["pod"]))
+    return usage.sessions(listed, listed, now_ms, usage.busy_by_pod(lately))
+
+
+@cli.command(cls=ClusterCommand, name="usage")
+@click.pass_obj
+@_EVERYWHERE
+@click.option("--from", "begin", metavar="TIME", help="a time or a day; this month without it")
+@click.option("--to", "end", metavar="TIME", help="a time or a day")
+@click.option("--month", metavar="YYYY-MM", help="a month, in place of --from and --to")
+@click.option(
+    "--group",
+    default="namespace",
+    show_default=True,
+    help="namespace, group, pod, owner, node, model, label:NAME; several with commas",
+)
+@click.option("--by", type=click.Choice(("hour", "day", "month")), help="a row for each")
+@click.option("--use", is_flag=True, help="also what was held, and how busy it was")
+@_FORM
+def used(
+    options: Options,
+    all_namespaces: bool,
+    begin: str | None,
+    end: str | None,
+    month: str | None,
+    group: str,
+    by: str | None,
+    use: bool,
+    form: str,
+) -> None:
+    """What was charged in a time, by namespace, owner, pod, node, model or label."""
+    namespace = None if all_namespaces else options.one_namespace()
+    with connected(options, namespace or "") as client:
+        answer = client.get(
+            "/v1/usage",
+            namespace=namespace,
+            from_=begin,
+            to=end,
+            month=month,
+            group=group,
+            by=by,
+            use="true" if use else None,
+        )
+    output.show(usage.usage(answer), form)
+
+
+@cli.command(cls=ClusterCommand)
+@click.pass_obj
+@_EVERYWHERE
+@click.option("--month", metavar="YYYY-MM", help="this month so far without it")
+@_FORM
+def report(options: Options, all_namespaces: bool, month: str | None, form: str) -> None:
+    """The month's bill by owner: hours, price, cost; the largest first. csv is for spreadsheets."""
+    namespace = None if all_namespaces else options.one_namespace()
+    query = {"namespace": namespace, "group": "namespace,owner", "month": month, "sort": "-gpuHours"}
+    with connected(options, namespace or "") as client:
+        text = client.text("/v1/usage", format="csv", use="true", **query)
+    if form == "csv":
+        print(text, end="")
+    else:
+        output.show(usage.report(text), form)
+
+
+@cli.command(cls=ClusterCommand)
+@click.pass_obj
+@_EVERYWHERE
+@_FORM
+def grants(options: Options, all_namespaces: bool, form: str) -> None:
+    """The grants of a namespace, the newest last."""
+    namespace = None if all_namespaces else options.one_namespace()
+    with connected(options, namespace or "") as client:
+        listed = list(client.pages("/v1/grants", "grants", subject=namespace))
+    output.show(budgets.grants(listed, listed), form)
+
+
+@cli.command(cls=ClusterCommand)
+@click.pass_obj
+@click.argument("subject", metavar="NAMESPACE | _group.NAME")
+@click.argument("gpu_hours", metavar="GPU_HOURS")
+@click.option("--reason", required=True, help="stored with the grant")
+@click.option(
+    "--from", "giver", metavar="NAMESPACE", help="move the hours from this namespace of the same group"
+)
+@click.option("--correction", is_flag=True, help="a correction, which may be negative (write it after --)")
+@click.option(
+    "--key", default="", metavar="TEXT", help="the key of an earlier try, so that nothing is granted twice"
+)
+@_FORM
+def grant(
+    options: Options,
+    subject: str,
+    gpu_hours: str,
+    reason: str,
+    giver: str | None,
+    correction: bool,
+    key: str,
+    form: str,
+) -> None:
+    """Grant GPU-hours for the running period."""
+    body = {"subject": subject, "gpuHours": gpu_hours, "reason": reason}
+    if correction:
+        body["kind"] = "correction"
+    if giver:
+        body["from"] = giver
+    key = key or str(uuid.uuid4())
+    with connected(options, "") as client:
+        try:
+            answer = client.post(
+                "/v1/grants", body, {"Idempotency-Key": key, "Content-Type": "application/json"}
+            )
+        except CommandError as error:
+            raise CommandError(
+                f"{error.message}\nTo try again without granting twice: --key {key}"
+            ) from error
+    output.show(budgets.grants(answer["grants"], answer), form)
+
+
+@cli.command(context_settings={"ignore_unknown_options": True}, add_help_option=False)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def check(arguments: tuple[str, ...]) -> None:
+    """Check manifests by the rules of admission, without a cluster (bursar-webhook review)."""
+    _run_webhook("review", arguments)
+
+
+@cli.command(context_settings={"ignore_unknown_options": True}, add_help_option=False)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def audit(arguments: tuple[str, ...]) -> None:
+    """Check the cluster's objects by the rules of admission (bursar-webhook audit)."""
+    _run_webhook("audit", arguments)
+
+
+@cli.command(cls=ClusterCommand)
+@click.pass_obj
+@_FORM
+def doctor(options: Options, form: str) -> None:
+    """What is missing or wrong in this cluster, in order, and the command that mends it; exit code 1 if
+    anything is."""
+    sheet, failed = examine(options)
+    output.show(sheet, form)
+    if failed:
+        raise SystemExit(1)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command; exit codes: 0 success, 1 failure, 2 a wrong command line."""
+    cli(arguments, prog_name="kubectl bursar")
+
+
+def _run_webhook(command: str, arguments: tuple[str, ...]) -> None:
+    """Replaces this process, so that output and exit code are that command's."""
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, "-m", "webhook", command, *arguments])  # noqa: S606
+
+
+def _is_group(name: str) -> bool:
+    return name.startswith("_group.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""Budgets and grants as sheets."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from timekeeper.cli.sheet import Column, Sheet
+from timekeeper.cli.views.texts import hours, moment, percent
+
+_BUDGETS = (
+    Column("namespace", "NAMESPACE"),
+    Column("standing", "STANDING"),
+    Column("granted", "GRANTED", True),
+    Column("used", "USED", True),
+    Column("reserved", "RESERVED", True),
+    Column("remaining", "REMAINING", True),
+    Column("percent", "USED %", True),
+    Column("onExhausted", "ON EXHAUSTED"),
+    Column("periodEnd", "PERIOD ENDS"),
+    Column("exhaustedAt", "EXHAUSTED AT"),
+    Column("group", "GROUP"),
+)
+_GRANTS = (
+    Column("created", "CREATED"),
+    Column("subject", "SUBJECT"),
+    Column("gpuHours", "GPU-HOURS", True),
+    Column("kind", "KIND"),
+    Column("actor", "BY"),
+    Column("reason", "REASON"),
+)
+_STYLES = {"OVER_BUDGET": "bold red", "IN_BUDGET": "green", "UNKNOWN": "yellow"}
+
+
+def budgets(answers: Iterable[Any], answer: Any) -> Sheet:
+    """A row for each budget, in GPU-hours; those of groups among them."""
+    return Sheet(_BUDGETS, tuple(map(_budget, answers)), answer, _STYLES, "no namespace has a budget")
+
+
+def _budget(raw: Any) -> dict[str, str]:
+    used = raw["posted"] + raw["pending"]
+    group = raw.get("group") or {}
+    is_over = raw["standing"] == "OVER_BUDGET"
+    return {
+        "namespace": raw["namespace"],
+        "standing": raw["standing"],
+        "granted": hours(raw["granted"]),
+        "used": hours(used),
+        "reserved": hours(raw["reserved"]),
+        "remaining": hours(raw["remaining"]),
+        "percent": percent(used, raw["granted"]),
+        "onExhausted": raw["onExhausted"] if raw["granted"] is not None or group else "",
+        "periodEnd": moment(raw["period"]["to"]),
+        "exhaustedAt": "exhausted" if is_over else moment(raw["exhaustedAt"]),
+        "group": group.get("name", ""),
+    }
+
+
+def grants(listed: Iterable[Any], answer: Any) -> Sheet:
+    """A row for each grant."""
+    rows = tuple(
+        {
+            **{key: raw[key] for key in ("subject", "gpuHours", "kind", "actor", "reason")},
+            "created": moment(raw["created"]),
+        }
+        for raw in listed
+    )
+    return Sheet(_GRANTS, rows, answer, empty="there are no grants")

@@ -1,0 +1,42 @@
+"""Figures and times for people."""
+
+from datetime import UTC, datetime
+from decimal import Decimal
+
+GPU_HOUR = Decimal(3_600_000_000)
+
+
+def hours(amount: int | None) -> str:
+    """An amount as GPU-hours with two decimals, or two digits of a small one; ``unlimited`` for None."""
+    if amount is None:
+        return "unlimited"
+    exact = Decimal(amount) / GPU_HOUR
+    return f"{exact:.2f}" if abs(exact) >= Decimal("0.1") or not amount else f"{Decimal(f'{exact:.2g}'):f}"
+
+
+def percent(part: int, whole: int | None) -> str:
+    """A part of a whole as whole per cent; "" without a whole."""
+    return f"{100 * part // whole}%" if whole else ""
+
+
+def gpus(milli: int) -> str:
+    """Milli-GPU as GPUs, without zeros at the end."""
+    return f"{Decimal(milli) / 1000:f}"
+
+
+def moment(time_ms: int | None) -> str:
+    """A time in UTC; "" for None."""
+    return "" if time_ms is None else f"{datetime.fromtimestamp(time_ms // 1000, UTC):%Y-%m-%d %H:%M}Z"
+
+
+def age(milliseconds: int) -> str:
+    """A duration in its two largest units, such as 3h12m."""
+    seconds = max(0, milliseconds // 1000)
+    days, rest = divmod(seconds, 86_400)
+    of_day, rest = divmod(rest, 3_600)
+    minutes, rest = divmod(rest, 60)
+    if days:
+        return f"{days}d{of_day}h"
+    if of_day:
+        return f"{of_day}h{minutes}m"
+    return f"{minutes}m{rest}s" if minutes else f"{rest}s"

@@ -1,0 +1,81 @@
+"""Use and sessions as sheets."""
+
+import csv
+import io
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from timekeeper.cli.sheet import Column, Sheet
+from timekeeper.cli.views.texts import age, gpus, hours, moment, percent
+
+_SESSIONS = (
+    Column("namespace", "NAMESPACE"),
+    Column("pod", "POD"),
+    Column("node", "NODE"),
+    Column("models", "MODEL"),
+    Column("cards", "CARDS", True),
+    Column("gpus", "GPUS", True),
+    Column("used", "BUSY", True),
+    Column("age", "AGE", True),
+    Column("gpuHours", "GPU-HOURS", True),
+    Column("state", "STATE"),
+)
+_FIGURES = ("posted", "pending", "amount", "gpuHours", "requested", "measured", "used", "usedBy", "labels")
+_NUMBERS = {"gpuHours", "requestedGpuHours", "measuredGpuHours", "usedGpuHours", "price", "cost", "amount"}
+
+
+def usage(answer: Any) -> Sheet:
+    """A row for each charge, by the columns that it was grouped by."""
+    rows = answer["rows"]
+    keys = tuple(dict.fromkeys(key for row in rows for key in row if key not in _FIGURES))
+    with_use = any("requested" in row for row in rows)
+    columns = [Column(key, key.upper()) for key in keys]
+    columns.append(Column("gpuHours", "GPU-HOURS", True))
+    if with_use:
+        columns += [Column("requestedHours", "HELD", True), Column("busy", "BUSY", True)]
+    shown = tuple(_charge(row, keys) for row in rows)
+    return Sheet(tuple(columns), shown, answer, empty="nothing was charged in this time")
+
+
+def _charge(raw: Any, keys: tuple[str, ...]) -> dict[str, str]:
+    times: dict[str, str] = {key: moment(raw.get(key)) for key in ("from", "to") if key in keys}
+    return {
+        **{key: _text(raw.get(key)) for key in keys if key not in times},
+        **times,
+        "gpuHours": hours(raw["amount"]),
+        "requestedHours": hours(raw.get("requested", 0)),
+        "busy": percent(raw.get("used", 0), raw.get("measured")),
+    }
+
+
+def report(text: str) -> Sheet:
+    """The sheet of the API's CSV; a column without any value is left out."""
+    rows = list(csv.DictReader(io.StringIO(text)))
+    names = [name for name in (rows[0] if rows else {}) if any(row[name] for row in rows)]
+    columns = tuple(Column(name, name, name in _NUMBERS) for name in names)
+    return Sheet(columns, tuple(rows), empty="nothing was charged in this time")
+
+
+def sessions(listed: Iterable[Any], answer: Any, now_ms: int, busy: Mapping[str, str]) -> Sheet:
+    """A row for each session. ``busy``: pod UID -> how much of its cards was used lately."""
+    rows = tuple(
+        {
+            **{key: raw[key] for key in ("namespace", "pod", "node", "models", "state")},
+            "cards": str(len(raw["cards"]) or ""),
+            "gpus": gpus(raw["rateMilli"]),
+            "used": busy.get(raw["uid"], ""),
+            "age": age((raw["ended"] or raw["vanished"] or now_ms) - raw["bound"]),
+            "gpuHours": hours(raw["amount"]),
+        }
+        for raw in listed
+    )
+    return Sheet(_SESSIONS, rows, answer, empty="no pod holds a card")
+
+
+def busy_by_pod(answer: Any) -> dict[str, str]:
+    """Pod UID -> the part of its cards' time that was used, of a report by pod with use."""
+    return {row["uid"]: percent(row.get("used", 0), row.get("measured")) for row in answer["rows"]}
+
+
+def _text(raw: object) -> str:
+    return "" if raw is None else str(raw)
