@@ -119,8 +119,8 @@ def send(
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     data = None if body is None else json.dumps(body)
     connection.request(method, path, data, headers)
-    answer = connection.getresponse()
-    text = answer.read()
+    with connection.getresponse() as answer:  # its socket is its own once the server has said that it closes
+        text = answer.read()
     is_json = "json" in (answer.headers.get("Content-Type") or "")
     return answer.status, json.loads(text) if is_json else text.decode()
 
