@@ -52,6 +52,14 @@ def etcd() -> list[str]:
     ]
 
 
+# For logs, exec and port-forward. A node is not called by its name, which no name server knows.
+_TO_KUBELETS = (
+    "--kubelet-client-certificate=kubelet-client.crt",
+    "--kubelet-client-key=kubelet-client.key",
+    "--kubelet-preferred-address-types=InternalIP",
+)
+
+
 def kube_apiserver(options: Options, port: int) -> list[str]:
     """The API server shares its port with the socket that reserves it."""
     return [
@@ -73,6 +81,7 @@ def kube_apiserver(options: Options, port: int) -> list[str]:
         "--allow-privileged=true",
         "--endpoint-reconciler-type=none",
         *([] if options.node_lifecycle else ["--disable-admission-plugins=TaintNodesByCondition"]),
+        *(_TO_KUBELETS if options.nodes else ()),
         *options.api_flags,
     ]
 

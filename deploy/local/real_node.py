@@ -129,7 +129,7 @@ class RealNode:
 
     def __enter__(self) -> "RealNode":
         configuration = _CONFIGURED / "kubelet.yaml"
-        configuration.write_text(yaml.safe_dump(_KUBELET))
+        configuration.write_text(yaml.safe_dump(_kubelet(self.cp.ca_file)))
         self.machine.processes.start(
             "kubelet",
             self.machine.tools["kubelet"],
@@ -253,13 +253,21 @@ disabled_plugins = ["io.containerd.nri.v1.nri"]
 """
 
 
+def _kubelet(ca_file: Path) -> dict[str, Any]:
+    """It serves those alone who have a client certificate of this CA: the API server."""
+    authentication = {
+        "anonymous": {"enabled": False},
+        "webhook": {"enabled": False},
+        "x509": {"clientCAFile": str(ca_file)},
+    }
+    return {**_KUBELET, "authentication": authentication}
+
+
 _KUBELET = {
     "apiVersion": "kubelet.config.k8s.io/v1beta1",
     "kind": "KubeletConfiguration",
-    # No client needs it: logs are read from their files.
-    "enableServer": False,
+    "address": GATEWAY,
     "healthzPort": 0,
-    "authentication": {"anonymous": {"enabled": False}, "webhook": {"enabled": False}},
     "authorization": {"mode": "AlwaysAllow"},
     "containerRuntimeEndpoint": f"unix://{_SOCKET}",
     "cgroupDriver": "cgroupfs",
