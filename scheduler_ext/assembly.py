@@ -5,7 +5,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import TypeVar
@@ -19,9 +19,11 @@ from scheduler_ext.cache import pdb_cache
 from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.cache.informers import Kind, follow, kinds
 from scheduler_ext.cache.pdb_cache import PDBCache
+from scheduler_ext.cache.unhealthy_lists import UnhealthyLists
 from scheduler_ext.clients import binding_reports
 from scheduler_ext.clients.binding_reports import BindingReports
 from scheduler_ext.clients.card_load_poller import Measuring
+from scheduler_ext.clients.card_load_source import source_of
 from scheduler_ext.clients.standings_poller import Poller
 from scheduler_ext.clients.timekeeper import client
 from scheduler_ext.controllers.deschedule_labels import DescheduleLabels
@@ -50,7 +52,7 @@ from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.verbs.last_decisions import LastDecisions
 from scheduler_ext.verbs.verbs import INCOMPLETE, Verbs
 from timekeeper.core import names
-from timekeeper.core.values import Placement
+from timekeeper.core.values import Card, Placement
 from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.clock import monotonic_ms, now_ms
 from timekeeper.runtime.event_recorder import EventRecorder, EventType
@@ -259,12 +261,20 @@ class Extender:
     @cached_property
     def card_loads(self) -> Measuring | None:
         """The poller of the cards' measured use."""
-        wanted, always = self._settings.timekeeper, self._settings.policy == "load"
+        source = source_of(self._settings, self._api)
+        if source is None:
+            return None
+        scale, always = self._settings.scale, self._settings.policy == "load"
 
         def polled(outcome: str, age_s: float) -> None:
             self._metrics.measured(outcome, age_s)
 
-        return None if wanted is None else Measuring(wanted, monotonic_ms, self._say, polled, always)
+        return Measuring(*source, self._cards, scale, monotonic_ms, self._say, polled, always)
+
+    def _cards(self) -> Iterator[tuple[str, Card]]:
+        for name, node in self.cache.snapshot.nodes.items():
+            for card in node.cards:
+                yield name, card
 
     def standings(self) -> NamespaceStandings:
         """The timekeeper's last standings; all UNKNOWN without a timekeeper."""
@@ -280,11 +290,12 @@ class Extender:
     def start(self) -> None:
         """Start to watch; the cache is complete some time later."""
         most_grace_ms, (namespace, _) = self._settings.most_grace_ms, self._settings.election.pod
-        lockable = self._settings.lock_nodes
-        pods, nodes = kinds(self.cache, most_grace_ms, self.leadership, namespace, lockable)
+        lockable, model_names = self._settings.lock_nodes, self._settings.model_names
+        pods, nodes = kinds(self.cache, most_grace_ms, self.leadership, namespace, lockable, model_names)
+        lists = UnhealthyLists(self.cache, self._say) if self._settings.unhealthy_lists else None
         work: dict[str, Work] = {
             "pods": self._followed(replace(pods, seen=self._observed(pods.seen))),
-            "nodes": self._followed(nodes),
+            "nodes": self._followed(nodes if lists is None else lists.of_nodes(nodes)),
             "disruption": self._followed(pdb_cache.kind(self.pdbs)),
             "leadership": self.leadership.run,
             "requeuer": self.requeuer.run,
@@ -295,6 +306,8 @@ class Extender:
             "learner": self._upkeep.learn,
             "deschedule": self._deschedule_labels.run,
         }
+        if lists is not None:
+            work["unhealthy"] = self._followed(lists.kind(self._settings.unhealthy_lists))
         if self._standings_poller is not None:
             work["standings"] = self._standings_poller.run
         if self.card_loads is not None:

@@ -10,6 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from scheduler_ext import card_settings
+from scheduler_ext.card_settings import PrometheusSettings
+from scheduler_ext.model.node import ModelNames
+from scheduler_ext.scoring.card_points import BY_UTILISATION, Scale
 from timekeeper.core import names
 from timekeeper.core.dialects import DIALECTS
 from timekeeper.core.ledger.reservation import MOST_MS
@@ -19,6 +23,7 @@ from timekeeper.runtime.flags import (
     address,
     duration_ms,
     https,
+    namespace,
     namespaced,
     optional,
     path_or_none,
@@ -97,6 +102,10 @@ class ExtenderSettings:
     most_offered: int = 0
     log_format: str = "logfmt"
     lock_nodes: tuple[str, ...] = ()  # dialects for whose node plugins the extender locks nodes
+    unhealthy_lists: str = ""  # namespace with gpushare's lists of unhealthy cards; "": not read
+    model_names: ModelNames = ()  # by which pods may request models
+    prometheus: PrometheusSettings | None = None  # None: the timekeeper has the use of cards
+    scale: Scale = BY_UTILISATION
 
 
 def read(arguments: Sequence[str], environment: Mapping[str, str]) -> ExtenderSettings:
@@ -118,6 +127,10 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> ExtenderSe
             "--hold-cards, --pdb-grace and --max-grace-period are more than 1h together, the longest that"
             " cards may be held for a pod"
         )
+    try:
+        prometheus, scale = card_settings.read(given)
+    except ValueError as error:
+        parser.error(str(error))
     return ExtenderSettings(
         host=host,
         port=port,
@@ -134,6 +147,10 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> ExtenderSe
         most_offered=given.most_offered,
         log_format=given.log_format,
         lock_nodes=given.lock_nodes,
+        unhealthy_lists=given.unhealthy_lists,
+        model_names=given.model_names,
+        prometheus=prometheus,
+        scale=scale,
     )
 
 
@@ -168,6 +185,7 @@ def _parser(environment: Mapping[str, str]) -> Parser:
     _election_flags(parser)
     _standings_flags(parser)
     _preemption_flags(parser)
+    card_settings.add_flags(parser)
     _tls_flags(parser)
     return parser
 
@@ -215,6 +233,13 @@ def _own_flags(parser: Parser) -> None:
         "",
         f"dialects for whose node plugins the extender locks nodes, out of {', '.join(LOCKING)}; the right to"
         " patch nodes is in a manifest of its own; empty: none, and such nodes are closed",
+    )
+    parser.add(
+        "--unhealthy-lists",
+        optional(namespace, ""),
+        "",
+        "namespace with gpushare's ConfigMaps unhealthy-gpu-NODE; the right to read ConfigMaps there is in a"
+        " manifest of its own; empty: they are not read",
     )
 
 

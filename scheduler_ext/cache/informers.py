@@ -7,7 +7,7 @@ from typing import Generic, Protocol, TypeVar
 
 from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.model.leader_mark import LeaderMark, read_leader_mark
-from scheduler_ext.model.node import Node, read_node
+from scheduler_ext.model.node import ModelNames, Node, read_node
 from scheduler_ext.model.pod import NonGPUPod, Pod, read_any
 from timekeeper.core.json_values import Json
 from timekeeper.core.kube.reflector import WatchFailed
@@ -42,9 +42,15 @@ class Hearing(Protocol):
 
 
 def kinds(
-    cache: ClusterCache, most_grace_ms: int, hearing: Hearing, namespace: str, lockable: Collection[str] = ()
+    cache: ClusterCache,
+    most_grace_ms: int,
+    hearing: Hearing,
+    namespace: str,
+    lockable: Collection[str] = (),
+    model_names: ModelNames = (),
 ) -> tuple[Kind[Pod | NonGPUPod | LeaderMark], Kind[Node]]:
-    """Pods and nodes. ``namespace``: where the pods of the replicas are. ``lockable``: as `read_node`."""
+    """Pods and nodes. ``namespace``: where the pods of the replicas are. ``lockable`` and ``model_names``: as
+    `read_node`."""
 
     def read(raw: Json) -> Pod | NonGPUPod | LeaderMark:
         value = read_any(raw, most_grace_ms)
@@ -64,7 +70,7 @@ def kinds(
     )
     nodes: Kind[Node] = Kind(
         NODES,
-        lambda raw: read_node(raw, lockable),
+        lambda raw: read_node(raw, lockable, model_names),
         cache.nodes_listed,
         cache.node_updated,
         lambda node_object: cache.node_deleted(node_object.name),

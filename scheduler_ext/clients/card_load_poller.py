@@ -1,16 +1,17 @@
-"""Asks the timekeeper how busy the cards are, for the policy `load`, while there are pods that go by it."""
+"""Asks the timekeeper or Prometheus how busy the cards are, for the policy `load`, while there are pods that
+go by it."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import orjson
 
-from scheduler_ext.clients.timekeeper import client
+from scheduler_ext.scoring.card_points import BUSY, USED_MEMORY, Samples, Scale, loads
 from scheduler_ext.scoring.load import LoadByCard
-from scheduler_ext.settings import Timekeeper
+from timekeeper.core.values import Card
 from timekeeper.runtime.log import Log
-from timekeeper.runtime.timekeeper_client import TimekeeperAnswer, TimekeeperPoller
+from timekeeper.runtime.timekeeper_client import Polled, TimekeeperAnswer, TimekeeperPoller
 
 PATH = "/v1/nodeusage"
 # Each new measurement makes the extender score every node again for pods with this policy, so the interval
@@ -20,37 +21,44 @@ STALE_MS = 120_000  # older measurements are ignored
 WANTED_MS = 120_000  # `load` counts as in use for this long after a decision used it
 LOOK_EVERY_S = 0.5
 
+CardsByNode = Callable[[], Iterable[tuple[str, Card]]]
+"""Returns each card of the cluster, with its node."""
+
 
 class UndecodableUsageError(ValueError):
     """The timekeeper's answer is no `wire.MeasuredCards`; the last figures stay until they are too old."""
 
 
-class Measuring(TimekeeperPoller[LoadByCard]):
-    """Polls ``GET /v1/nodeusage`` while `figures` is in use, or always with ``always``. See
-    `TimekeeperPoller`."""
+class Measuring(TimekeeperPoller[Samples]):
+    """Polls ``source`` while `figures` is in use, or always with ``always``. ``read`` decodes an answer, and
+    raises ValueError. ``cards``: those that the figures may be of. See `TimekeeperPoller`."""
 
     def __init__(
         self,
-        timekeeper: Timekeeper,
+        source: Polled,
+        read: Callable[[bytes], Samples],
+        cards: CardsByNode,
+        scale: Scale,
         now_ms: Callable[[], int],
         log: Log,
         polled: Callable[[str, float], None],
         always: bool = False,
     ) -> None:
         events = "usage-updated", "usage-failed"
-        super().__init__(client(timekeeper, PATH), _figures_of, now_ms, log, events, polled)
-        self._always = always
+        super().__init__(source, self._samples_of, now_ms, log, events, polled)
+        self._read, self._cards, self._scale, self._always = read, cards, scale, always
         self._polled_ms: int | None = None
         self._wanted_ms: int | None = None
+        self._loads: LoadByCard = {}
 
     def figures(self) -> LoadByCard | None:
-        """The last figures, the same object while they are the same; None where there are none, or the
-        timekeeper has not answered for `STALE_MS`."""
+        """The last figures, the same object while they are the same; None where there are none, or the source
+        has not answered for `STALE_MS`."""
         now_ms = self._wanted_ms = self._now_ms()
         confirmed_ms = self.confirmed_ms
         if confirmed_ms is None or now_ms - confirmed_ms > STALE_MS:
             return None
-        return self.value or None
+        return self._loads or None
 
     def run(self, stop: threading.Event, every_s: float = LOOK_EVERY_S) -> None:
         """Polls when it is due, until ``stop``."""
@@ -67,33 +75,32 @@ class Measuring(TimekeeperPoller[LoadByCard]):
         return is_wanted and (polled_ms is None or now_ms - polled_ms >= POLL_EVERY_MS)
 
     def poll(self) -> None:
-        """As `TimekeeperPoller.poll`."""
+        """As `TimekeeperPoller.poll`; then the figures of every card follow from the last answer."""
         self._polled_ms = self._now_ms()
         super().poll()
+        found = loads(self.value or {}, self._cards(), self._scale)
+        if found != self._loads:
+            self._loads = found
+
+    def _samples_of(self, answer: TimekeeperAnswer, known: Samples | None) -> Samples:
+        return known if known is not None and not answer.is_new else self._read(answer.body)
 
 
-def _figures_of(answer: TimekeeperAnswer, known: LoadByCard | None) -> LoadByCard:
-    """The same object while the figures are the same. Raises UndecodableUsageError."""
-    if known is not None and not answer.is_new:
-        return known
-    figures = decode(answer.body)
-    return known if known is not None and figures == known else figures
-
-
-def decode(body: bytes) -> LoadByCard:
-    """How busy each card is, in thousandths and to the nearest hundred: with equal figures, nodes share
-    cached results, and each result stays valid for longer. Cards without a figure are left out, and so are
-    cards that two nodes report, because one of them is wrong. Raises UndecodableUsageError."""
+def decode(body: bytes) -> Samples:
+    """The figures that node agents measured. Cards without any are left out, and so are cards that two nodes
+    report, because one of them is wrong. Raises UndecodableUsageError."""
     try:
         whole = orjson.loads(body)
         if whole["version"] != 1:
             raise UndecodableUsageError("usage: not version 1")
-        found: dict[str, int] = {}
+        found: dict[str, dict[str, int]] = {}
         claimed: set[str] = set()
         for cards in whole["nodes"].values():
             for uuid, use in cards.items():
                 if use["utilisation"] is not None and uuid not in claimed:
-                    found[uuid] = (_percent(use["utilisation"]) + 5) // 10 * 100
+                    found[uuid] = {BUSY: _amount(use["utilisation"], 100)}
+                    if use["memory_mib"] is not None:
+                        found[uuid][USED_MEMORY] = _amount(use["memory_mib"], 2**53)
                 if uuid in claimed:
                     found.pop(uuid, None)
                 claimed.add(uuid)
@@ -102,7 +109,7 @@ def decode(body: bytes) -> LoadByCard:
         raise UndecodableUsageError(f"usage: {type(error).__name__} {error}") from error
 
 
-def _percent(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= 100:
-        raise UndecodableUsageError("usage: a utilisation is not a percentage")
+def _amount(value: Any, most: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
+        raise UndecodableUsageError("usage: a figure is no percentage, or no amount of memory")
     return value

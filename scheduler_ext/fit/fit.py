@@ -155,11 +155,12 @@ def _context(
         return tuple(card.uuid for _, card in usable())
 
     if node.model and not (request.uuids or request.exclude_uuids):
-        return NodeContext((node.model,), (), node.cpu_left, uuids)
+        return NodeContext((node.model,), (), node.cpu_left, uuids, node.name)
     used = set(uuids())
     others = tuple((free, card.model) for free, card in _given_out(node) if card.uuid not in used)
     other_cards = () if node.node_object is not None and node.node_object.plugin_chooses else others
-    return NodeContext(tuple(card.model for _, card in usable()), other_cards, node.cpu_left, uuids)
+    models = tuple(card.model for _, card in usable())
+    return NodeContext(models, other_cards, node.cpu_left, uuids, node.name)
 
 
 def _without_unnamed(usable: list[tuple[Free, Card]], count: int) -> list[tuple[Free, Card]]:

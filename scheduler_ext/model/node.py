@@ -18,7 +18,7 @@ from timekeeper.core.kube.holders import (
 )
 from timekeeper.core.ledger.hold import NodeSight
 from timekeeper.core.name_lists import listed
-from timekeeper.core.request.cards import UndecodableError
+from timekeeper.core.request.cards import UndecodableError, is_like
 from timekeeper.core.request.inventory import dialects_of, gpu_amounts, node_facts, read_cards
 from timekeeper.core.values import Card
 
@@ -76,7 +76,11 @@ class Node:
         return self.family in BY_NAME and BY_NAME[self.family].plugin_chooses
 
 
-def read_node(raw: Json, lockable: Collection[str] = tuple(BY_NAME)) -> Node:
+ModelNames = tuple[tuple[str, str], ...]
+"""Names by which pods may request models, each with a part of the model's own name (`is_like`)."""
+
+
+def read_node(raw: Json, lockable: Collection[str] = tuple(BY_NAME), model_names: ModelNames = ()) -> Node:
     """``lockable``: the dialects for whose plugins the extender may lock nodes. Never raises on what an API
     server can hold."""
     status = mapping(raw.get("status"))
@@ -91,7 +95,7 @@ def read_node(raw: Json, lockable: Collection[str] = tuple(BY_NAME)) -> Node:
         if described is None:
             fault = ""  # without cards there is nothing to close
         else:
-            cards = _with_cordons(described, raw)
+            cards = _with_names(_with_cordons(described, raw), model_names)
     except UndecodableError:
         fault = "inventory"
     return Node(
@@ -144,6 +148,13 @@ def _with_cordons(cards: tuple[Card, ...], raw: Json) -> tuple[Card, ...]:
     if not cordoned:
         return cards
     return tuple(replace(card, cordoned=card.cordoned or card.uuid in cordoned) for card in cards)
+
+
+def _with_names(cards: tuple[Card, ...], model_names: ModelNames) -> tuple[Card, ...]:
+    if not model_names:
+        return cards
+    named = [tuple(name for name, part in model_names if is_like(part, card.model)) for card in cards]
+    return tuple(replace(card, names=names) for card, names in zip(cards, named, strict=True))
 
 
 def _family(facts: NodeFacts) -> tuple[str, str]:

@@ -7,7 +7,8 @@ from scheduler_ext.scoring.policy import SPREAD, CardOrder, NodeContext, Policy,
 from scheduler_ext.snapshot.free import Free
 
 LoadByCard = Mapping[str, int]
-"""How busy each card is, in thousandths, by UUID. A new object whenever anything changes."""
+"""How busy each card is, in thousandths, by UUID, or by node and UUID, such as ``a/card0``, where the node's
+plugin tells none. A new object whenever anything changes."""
 
 LoadSource = Callable[[], LoadByCard | None]
 """Returns the present measurements; None while there are none."""
@@ -28,7 +29,7 @@ class LoadPerNode:
 
     def context_key(self, context: NodeContext, free_by_card: Sequence[Free]) -> tuple[int, ...]:
         """How busy each card in question is."""
-        return tuple(self.figures.of(uuid) for uuid in context.uuids())
+        return tuple(self.figures.of(context.node, uuid) for uuid in context.uuids())
 
     def for_node(self, context_key: Hashable, free_by_card: Sequence[Free]) -> Policy:
         if not isinstance(context_key, tuple):
@@ -42,9 +43,10 @@ class CardLoads:
     def __init__(self, figures: LoadByCard) -> None:
         self.figures = figures
 
-    def of(self, uuid: str) -> int:
+    def of(self, node: str, uuid: str) -> int:
         """How busy the card is, in thousandths."""
-        return self.figures.get(uuid, UNMEASURED)
+        busy = self.figures.get(uuid)
+        return self.figures.get(f"{node}/{uuid}", UNMEASURED) if busy is None else busy
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ class NodeContext:
     other_cards: tuple[tuple[Free, str], ...]  # the other cards: what is free, and the model
     cpu_left: int  # in thousandths of a core
     uuids: Callable[[], tuple[str, ...]]  # returns those of the cards that the request may use
+    node: str  # its name
 
 
 class PerNode(Protocol):

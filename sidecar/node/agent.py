@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sidecar.node.values import NodeCard, NodeState, PodState
     from sidecar.reporter import LogEvent
 
-HUNG_MS = 10_000  # NVML hangs if a reading takes this much longer than the interval
+HUNG_MS = 10_000  # the reader hangs if a reading takes this much longer than the interval
 GAP_MS = 1_000  # between two writes, also if another client reverts each
 LONGEST_PAUSE_MS = 30_000  # after failed writes
 
@@ -43,14 +43,14 @@ class Agent:
     def __init__(self, ports: AgentPorts, boot: str, look_every_ms: int, now_ms: int) -> None:
         """``boot``: the kernel's ID of this boot."""
         self._ports, self._boot, self._silence_ms = ports, boot, look_every_ms + HUNG_MS
-        self._read_at = now_ms  # when NVML was read last
+        self._read_at = now_ms  # when the cards were read last
         self._reading: DeviceReading | None = None  # the last one
         self._history: CardHistory | None = None  # None until the node was seen
         self._mps: MpsCards = mps.initial(())
         self._known: dict[str, str] = {}  # faults by card that the previous agent has reported to the pods
         self._notified: dict[str, NotifiedFaults] = {}  # by pod UID
         self._rebooted = False  # the inventory was written before the last boot
-        self._logged_error = ""  # of NVML as a whole
+        self._logged_error = ""  # of the reader as a whole
         self._paused_until = self._pause_ms = 0  # no write before
         self._refusal = ""  # the reason of the last failed write, which is logged
         self.node: NodeState | None = None  # None: there is no such Node object
@@ -58,7 +58,7 @@ class Agent:
         self.holders: str | None = None  # the annotation that `holder_survey` wants
         self.written_ms: int | None = None  # the last successful write
         self.writes = {"written": 0, "refused": 0, "failed": 0}
-        self.looks = 0  # readings of NVML
+        self.looks = 0  # readings of the cards
 
     @property
     def cards(self) -> tuple[NodeCard, ...]:
@@ -89,7 +89,7 @@ class Agent:
                 self._update(self._reading, now_ms)
 
     def on_reading(self, reading: DeviceReading, now_ms: int) -> None:
-        """NVML was read."""
+        """The cards were read."""
         self._read_at, self._reading = now_ms, reading
         self.looks += 1
         self._log_error(reading.error)
@@ -102,7 +102,7 @@ class Agent:
             self._replace(health.after_event(self._history, event, now_ms), now_ms)
 
     def tick(self, now_ms: int) -> None:
-        """Check whether NVML hangs, and post the Events that are due."""
+        """Check whether the reader hangs, and post the Events that are due."""
         if now_ms - self._read_at >= self._silence_ms:
             self._reading = DeviceReading((), (), (), (), (), (), (), "it does not answer")
             self._log_error(self._reading.error)
@@ -182,9 +182,9 @@ class Agent:
             return
         self._logged_error = error
         if error:
-            self._ports.log("nvml-silent", reason=error)
+            self._ports.log("reader-silent", reason=error)
         else:
-            self._ports.log("nvml-back")
+            self._ports.log("reader-back")
 
 
 def _is_older(one: NodeState, other: NodeState) -> bool:

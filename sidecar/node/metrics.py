@@ -72,10 +72,10 @@ def of_agent(agent: Agent, boot_to_wall_ms: int, events: dict[str, int]) -> str:
         metric(
             "bursar_node_nvml_up",
             "gauge",
-            "Whether the last reading of NVML succeeded.",
+            "Whether the last reading of the cards succeeded.",
             [({}, int(agent.nvml_answers))],
         )
-        + metric("bursar_node_looks_total", "counter", "Readings of NVML.", [({}, agent.looks)])
+        + metric("bursar_node_looks_total", "counter", "Readings of the cards.", [({}, agent.looks)])
         + metric("bursar_node_card_healthy", "gauge", "Whether the card may be allocated.", cards)
         + metric("bursar_node_cards_healthy", "gauge", "Healthy cards.", [({}, sum(n for _, n in cards))])
         + metric(

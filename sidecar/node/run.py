@@ -1,6 +1,7 @@
-"""The agent's main loop: connects its parts to the clock, threads, NVML, the API server and the timekeeper.
+"""The agent's main loop: connects its parts to the clock, threads, the reader of cards, the API server and
+the timekeeper.
 
-One thread reads the cards, for NVML may hang; two watch the node and its pods; one sends Events; a background
+One thread reads the cards, for that may hang; two watch the node and its pods; one sends Events; a background
 thread at a time posts usage. They put their results into the event loop. The main thread alone changes the
 agent's state and writes the node.
 """
@@ -42,7 +43,7 @@ TICK_MS = 1_000
 
 @value
 class ReadingTaken:
-    """NVML was read."""
+    """The cards were read."""
 
     reading: DeviceReading
 

@@ -1,5 +1,5 @@
-"""The values that the node agent's parts exchange: cards and processes as NVML reports them, nodes and pods
-as the API server and the kernel report them."""
+"""The values that the node agent's parts exchange: cards and processes as their reader reports them, nodes
+and pods as the API server and the kernel report them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class NodeCard:
 
 @value
 class GPUProcess:
-    """A process on a card, by NVML."""
+    """A process on a card."""
 
     pid: int  # in the node's PID namespace
     uuid: str  # of the card
@@ -84,28 +84,28 @@ class NodeState:
 
 @value
 class CardSilent:
-    """A card that NVML returned an error for."""
+    """A card that cannot be read."""
 
     index: int
     uuid: str  # empty if unknown
-    reason: str  # NVML's error
+    reason: str  # the reader's error
     sure: bool  # the error alone proves that the card is unusable now
 
 
 @value
 class DeviceReading:
-    """One reading of NVML."""
+    """One reading of all cards."""
 
     cards: tuple[
         NodeCard, ...
-    ]  # those that answered, with NVML's indices; healthy by the driver's state alone
+    ]  # those that answered, with their reader's indices; healthy by the driver's state alone
     silent: tuple[CardSilent, ...]
     divided: tuple[str, ...]  # the UUIDs of cards that are divided into MIG instances
     at_rest: tuple[str, ...]  # cards that need no reset by the driver's state
     processes: tuple[GPUProcess, ...]
     loads: tuple[CardLoad, ...]
     mps: tuple[str, ...]  # cards that processes use through MPS
-    error: str  # why NVML as a whole has no result; empty if it has one
+    error: str  # why the reader as a whole has no result; empty if it has one
 
 
 @value

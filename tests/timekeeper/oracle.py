@@ -364,7 +364,7 @@ def rate(raw: Json, cards: Json, terms: Terms) -> int:
 def _part(share: int, memory: int, whole: int, charge_by: str) -> int:
     of_memory = ceil(Fraction(1000 * memory, whole))
     if charge_by == "compute":
-        return share
+        return share or of_memory
     if charge_by == "memory":
         return of_memory
     return ceil(Fraction(share + of_memory, 2)) if charge_by == "mean" else max(share, of_memory)

@@ -7,6 +7,7 @@ WHOLE_MILLI = 1000
 CLOSEST = "closest"  # a topology: the cards of a container are as close to each other as the free ones can be
 MOST_AMOUNT = 2**63 - 1  # of a named resource, as Kubernetes counts
 TILES = "gpu.intel.com/tiles"  # the named resource whose units are numbered
+MOST_TILES = 64  # of one card
 
 Amounts = tuple[tuple[str, int], ...]  # name and amount of each resource, sorted by name
 
@@ -80,6 +81,7 @@ class Card:
     preferred: bool = False  # to be used before other cards
     vacated: bool = False  # pods on it are marked for descheduling
     vacated_tiles: tuple[int, ...] = ()  # likewise
+    names: tuple[str, ...] = ()  # by which pods may request its model, beside the model's own
 
     @property
     def usable(self) -> bool:

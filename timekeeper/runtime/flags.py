@@ -105,6 +105,13 @@ def https(text: str) -> str:
     return text
 
 
+def namespace(text: str) -> str:
+    """The name of a namespace."""
+    if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", text, re.ASCII):
+        raise wrong(text, "the name of a namespace")
+    return text
+
+
 def namespaced(text: str) -> tuple[str, str]:
     """``NAMESPACE/NAME``."""
     match = re.fullmatch(r"([a-z0-9-]{1,63})/([a-z0-9.-]{1,253})", text, re.ASCII)

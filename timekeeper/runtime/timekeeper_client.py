@@ -9,7 +9,7 @@ import time
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from timekeeper.runtime.log import Log
@@ -43,6 +43,16 @@ class TimekeeperAnswer(NamedTuple):
     is_new: bool
     etag: str
     body: bytes
+
+
+class Polled(Protocol):
+    """What a `TimekeeperPoller` polls."""
+
+    def get(self, etag: str) -> TimekeeperAnswer:
+        """The answer; it is not new if it still has this ETag. Raises one of `FAILURES`."""
+
+    def close(self) -> None:
+        """Closes the connection; the next request opens another."""
 
 
 class TimekeeperClient:
@@ -152,7 +162,7 @@ class TimekeeperPoller(Generic[T]):
 
     def __init__(
         self,
-        client: TimekeeperClient,
+        client: Polled,
         take: Callable[[TimekeeperAnswer, T | None], T],
         now_ms: Callable[[], int],
         log: Log,

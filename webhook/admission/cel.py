@@ -10,7 +10,16 @@ from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE, PREFIXES
 from timekeeper.core.dialects.vgpu import VgpuResources
 from webhook.mutation.visible_devices import VISIBLE_DEVICES
 from webhook.rules.denylist import DEVICE_ANNOTATIONS
-from webhook.rules.forged import LABEL_MARKS, MARKS, OURS, OWNED, OWNED_LABELS, STEM_ENDS
+from webhook.rules.forged import (
+    LABEL_MARKS,
+    MARKS,
+    OURS,
+    OWNED,
+    OWNED_LABELS,
+    PLACED,
+    PLACED_LABELS,
+    STEM_ENDS,
+)
 
 SYSTEM_NAMESPACES = ("kube-system", "gpu-operator", names.NAMESPACE, names.AGENTS_NAMESPACE)
 EXEMPT = f"{names.DOMAIN}/exempt"  # on a namespace; a policy restricts who may set it
@@ -60,7 +69,7 @@ object != null && has(object.spec) && (
   )
   || (has(object.metadata.annotations)
     && object.metadata.annotations.exists(k, k.matches(r'{reviewed_annotations()}')))
-  || (has(object.metadata.labels) && object.metadata.labels.exists(k, k.matches(r'{written_labels()}')))
+  || (has(object.metadata.labels) && object.metadata.labels.exists(k, k.matches(r'{reviewed_labels()}')))
   || (has(object.spec.schedulingGates)
     && object.spec.schedulingGates.exists(g, g.name.matches(r'{written_labels()}')))
 )
@@ -198,9 +207,15 @@ def written_annotations() -> str:
 
 def reviewed_annotations() -> str:
     """The regular expression of `written_annotations`, and of those in which users write requests for pods
-    that another system's scheduler places."""
+    that another system's scheduler places, and in which that system writes the placement."""
     theirs = (name for each in DIALECTS if each.placed_by_others for name in each.annotations)
-    return _either([*OURS, *OWNED, *MARKS, *theirs])
+    return _either([*OURS, *OWNED, *MARKS, *theirs, *PLACED])
+
+
+def reviewed_labels() -> str:
+    """The regular expression of `written_labels`, and of the labels in which another system's scheduler
+    writes the placement."""
+    return _either([*OURS, *OWNED_LABELS, *LABEL_MARKS, *PLACED_LABELS])
 
 
 def written_labels() -> str:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 PATIENCE_MS = 10_000  # how long a card, or NVML, may fail to answer before it counts as unhealthy
 CALM_MS = 600_000  # after an XID, a card is healthy again after this time if the driver requires no action
-NOT_LISTED = "NVML no longer lists it"
+NOT_LISTED = "it is no longer listed"
 DIVIDED = "it is divided into MIG instances"
 _NVML = ""  # the key of NVML as a whole in `CardHistory.missed`
 
@@ -100,7 +100,7 @@ def _after_silence(history: CardHistory, reason: str, now_ms: int) -> CardHistor
     since = dict(history.missed).get(_NVML, now_ms)
     cards = history.cards
     if now_ms - since >= PATIENCE_MS:
-        cards = tuple(_ill(card, f"NVML: {reason}") for card in cards)
+        cards = tuple(_ill(card, f"no cards can be read: {reason}") for card in cards)
     return CardHistory(
         cards, (*((k, at) for k, at in history.missed if k != _NVML), (_NVML, since)), history.broken
     )

@@ -179,6 +179,7 @@ def test_two_cards_must_be_two() -> None:
         (CardAmount(500, 40960), "dominant", (), 500),
         (CardAmount(100, 65536), "dominant", (), 800),
         (CardAmount(100, 65536), "compute", (), 100),
+        (CardAmount(0, 65536), "compute", (), 800),
         (CardAmount(100, 65536), "memory", (), 800),
         (CardAmount(100, 65536), "mean", (), 450),
         (CardAmount(1, 81), "mean", (), 1),

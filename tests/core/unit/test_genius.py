@@ -6,7 +6,7 @@ import pytest
 
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
-from scheduler_ext.model.node import read_node
+from scheduler_ext.model.node import ModelNames, read_node
 from scheduler_ext.model.pod import read_pod
 from scheduler_ext.model.standing import UNHEARD
 from scheduler_ext.snapshot.node_info import node_info_of
@@ -72,10 +72,14 @@ def test_a_request_in_labels_and_one_in_limits_are_two_dialects() -> None:
     assert violation.got == "bursar in container main, genius in metadata.labels[genius/gpu-number]"
 
 
-def on(labels: Json, *cards: Json, **fields: Any) -> set[int] | str:
-    """The indexes of the cards that the pod gets on a node with these cards, or the refusal."""
+def on(labels: Json, *cards: Json, model_names: ModelNames = (), **fields: Any) -> set[int] | str:
+    """The indexes of the cards that the pod gets on a node with these cards, or the refusal. ``fields``: of
+    its metadata."""
     metadata = {"name": "n", "annotations": {"bursar.dev/inventory": inventory(*cards)}}
-    placed = fit(request_of(genius(**labels)), node_info_of("n", read_node({"metadata": metadata}), {}))
+    pod = genius(**labels)
+    pod["metadata"] |= fields
+    node = read_node({"metadata": metadata}, (), model_names)
+    placed = fit(request_of(pod), node_info_of("n", node, {}))
     if isinstance(placed, Refusal):
         return placed.sentence
     return {each.index for _, slices in placed.containers for each in slices}
@@ -102,6 +106,26 @@ TWO = (card(0, 16000, "GeForce GTX 1080 Ti"), card(1, 24000, "GeForce RTX 3090")
 )
 def test_its_pods_get_what_the_labels_say_on_a_node_with_two_cards(labels: Json, found: object) -> None:
     assert on(labels, *TWO) == found
+
+
+NAMES = (("gaming", "1080"), ("big-24", "rtx.3090"), ("geforce", "1080"))
+
+
+@pytest.mark.parametrize(
+    ("labels", "annotations", "found"),
+    [
+        ({"gpu_model": "Big-24"}, {}, {1}),
+        ({"gpu_model": "gaming"}, {}, {0}),
+        ({"gpu_model": "3090"}, {}, {1}),
+        ({"gpu_model": "big-80"}, {}, 'no card like "big-80" here'),
+        ({"gpu_number": "1"}, {"bursar.dev/gpu-models": "big-24"}, {1}),
+        ({"gpu_number": "1"}, {"bursar.dev/exclude-gpu-models": "gaming"}, {1}),
+    ],
+)
+def test_a_model_has_the_names_that_the_extender_is_given(
+    labels: Json, annotations: Json, found: object
+) -> None:
+    assert on(labels, *TWO, model_names=NAMES, annotations=annotations) == found
 
 
 def test_a_governed_pod_has_the_resource_for_which_kube_scheduler_calls_the_extender_once() -> None:

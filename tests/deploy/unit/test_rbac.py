@@ -204,3 +204,26 @@ def test_the_right_to_patch_nodes_is_in_a_sample_of_its_own_which_restricts_it_t
     assert variables["locks"].rstrip() == str([each.node_lock for each in DIALECTS if each.node_lock])
     (condition,) = policy["spec"]["matchConditions"]
     assert condition["expression"].endswith("'system:serviceaccount:bursar-system:bursar-scheduler'")
+
+
+@pytest.mark.parametrize(
+    ("sample", "namespace", "resource", "verbs"),
+    [
+        ("prometheus.yaml", "monitoring", "services", ["list"]),
+        ("gpushare-health.yaml", "kube-system", "configmaps", ["list", "watch"]),
+    ],
+)
+def test_what_only_some_clusters_need_is_in_a_sample_of_its_own_for_one_namespace(
+    sample: str, namespace: str, resource: str, verbs: list[str]
+) -> None:
+    role, binding = yaml.safe_load_all((SAMPLES / sample).read_text())
+
+    assert role["rules"] == [{"apiGroups": [""], "resources": [resource], "verbs": verbs}]
+    assert {each["metadata"]["namespace"] for each in (role, binding)} == {namespace}
+    assert binding["roleRef"] == {
+        "apiGroup": "rbac.authorization.k8s.io",
+        "kind": "Role",
+        "name": role["metadata"]["name"],
+    }
+    (account,) = binding["subjects"]
+    assert (account["namespace"], account["name"]) == (NAMESPACE, "bursar-scheduler")

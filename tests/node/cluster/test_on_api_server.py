@@ -423,7 +423,7 @@ def test_without_nvml_the_agent_goes_on_and_leaves_what_stands(world: World, tmp
         agent.cards(TWO)
         eventually(agent.is_whole)
 
-    assert agent.log.read_text().count("event=nvml-silent") == 1
+    assert agent.log.read_text().count("event=reader-silent") == 1
 
 
 def test_a_node_of_another_plugin_gets_its_inventory_and_no_capacity_of_ours(

@@ -243,7 +243,7 @@ def test_while_nvml_hangs_its_cards_become_unhealthy_within_half_a_minute_and_ar
 
     world.agent.on_reading(look(A), 40_000)
     assert world.agent.cards == (A,)
-    assert world.words() == ["nvml-silent", "card-unhealthy", "nvml-back", "card-healthy-again"]
+    assert world.words() == ["reader-silent", "card-unhealthy", "reader-back", "card-healthy-again"]
     assert LOOK_MS + HUNG_MS + PATIENCE_MS <= 30_000
 
 
@@ -259,7 +259,7 @@ def test_an_agent_that_starts_without_nvml_leaves_what_was_written_and_says_one_
         world.agent.write_if_due(at * 1_000)
 
     assert world.patches == []
-    assert world.words() == ["nvml-silent"]
+    assert world.words() == ["reader-silent"]
 
 
 def test_a_node_without_a_driver_and_without_an_inventory_gets_none(world: World) -> None:

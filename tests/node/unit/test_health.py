@@ -74,8 +74,8 @@ def test_nvml_that_fails_leaves_the_inventory_and_the_health_for_some_seconds() 
 
     assert first.cards == (A, B)
     assert [(each.uuid, each.healthy, each.fault) for each in late.cards] == [
-        ("GPU-a", False, "NVML: Driver Not Loaded"),
-        ("GPU-b", False, "NVML: Driver Not Loaded"),
+        ("GPU-a", False, "no cards can be read: Driver Not Loaded"),
+        ("GPU-b", False, "no cards can be read: Driver Not Loaded"),
     ]
 
 

@@ -9,6 +9,7 @@ import orjson
 import pytest
 
 from scheduler_ext.clients.card_load_poller import (
+    PATH,
     POLL_EVERY_MS,
     STALE_MS,
     WANTED_MS,
@@ -16,12 +17,15 @@ from scheduler_ext.clients.card_load_poller import (
     UndecodableUsageError,
     decode,
 )
+from scheduler_ext.clients.timekeeper import client
+from scheduler_ext.scoring.card_points import BUSY, BY_UTILISATION, USED_MEMORY
 from scheduler_ext.settings import Timekeeper as Asked
 from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.worlds import Json, node, percent
 from tests.support.simulated_timekeeper import SimulatedTimekeeper
 from tests.support.tls import Tls
 from tests.support.waiting import eventually
+from timekeeper.core.values import Card
 
 
 def usage(revision: str = "1", **nodes: dict[str, int | None]) -> Json:
@@ -40,10 +44,14 @@ class World:
         self.lines: list[str] = []
         self.polls: list[tuple[str, float]] = []
         self.now_ms = 1_000
+        self.cards = [("a", Card(f"GPU-{index}", index, "A100", 40_000)) for index in range(3)]
         (folder / "token").write_text("t")
         (folder / "ca.crt").write_text(ca)
         self.measuring = Measuring(
-            Asked(url, folder / "ca.crt", folder / "token", 30_000),
+            client(Asked(url, folder / "ca.crt", folder / "token", 30_000), PATH),
+            decode,
+            lambda: self.cards,
+            BY_UTILISATION,
             lambda: self.now_ms,
             lambda event, **fields: self.lines.append(f"{event} {fields.get('error', 'none')}"),
             lambda outcome, age_s: self.polls.append((outcome, age_s)),
@@ -150,7 +158,18 @@ def test_a_timekeeper_that_knows_of_no_card_is_as_one_that_says_nothing(
 def test_a_card_that_two_nodes_claim_is_measured_by_neither() -> None:
     body = orjson.dumps(usage(a={"GPU-0": 10, "GPU-1": 20}, b={"GPU-0": 90}, c={"GPU-0": 50}))
 
-    assert decode(body) == {"GPU-1": 200}
+    assert decode(body) == {"GPU-1": {BUSY: 20, USED_MEMORY: 0}}
+
+
+def test_a_card_that_joins_has_its_figures_after_the_next_poll_though_the_answer_is_the_same(
+    world: World, timekeeper: SimulatedTimekeeper
+) -> None:
+    joined, world.cards = world.cards, world.cards[:1]
+
+    assert world.polled(0) == {"GPU-0": 700}
+    world.cards = joined
+    assert world.polled(10_000) == {"GPU-0": 700, "GPU-2": 0}
+    assert timekeeper.answered == [200, 304]
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from tests.support.profile import examples
 from tests.worlds import of_resources
 from timekeeper.core.dialects import gas, gas_nodes
 from timekeeper.core.request.cards import encode_placement
+from timekeeper.core.request.foreign import foreign_placement, named_cards
 from timekeeper.core.values import Placement
 
 Json = dict[str, Any]
@@ -440,6 +441,9 @@ def test_what_is_written_reads_back_as_the_same_cards_and_tiles_and_no_tile_is_g
         pods.append(bound(raw, "n", encode_placement(answer)))
         written = written_for(read(raw), request, answer, "n", 7, family="gas").annotations
         found = decoded(written["gas-container-cards"], written.get("gas-container-tiles", ""))
+        theirs = {name: text for name, text in written.items() if name.startswith("gas-")}
+        named = named_cards(asking(*containers, annotations=theirs), request)
+        assert foreign_placement(request, named, rebuilt([node], []).node("n").cards) == answer, seed
         placed_cards = dict(answer.containers)
         for at, each in enumerate(found):
             mine = placed_cards.get(f"c{at}", ())
@@ -452,6 +456,54 @@ def test_what_is_written_reads_back_as_the_same_cards_and_tiles_and_no_tile_is_g
     for tiles_of in taken.values():
         assert sorted(tiles_of) == sorted(set(tiles_of)), seed
         assert max(tiles_of, default=0) < 4
+
+
+def gas_pod(cards: object, tiles: object, *containers: Json, name: str = "theirs") -> Json:
+    """A pod that GAS itself bound."""
+    written = {"gas-ts": "7", "gas-container-cards": cards, "gas-container-tiles": tiles}
+    annotations = {name: text for name, text in written.items() if text is not None}
+    return bound(asking(*containers, name=name, annotations=annotations), "n", None)
+
+
+def test_a_pod_that_gas_bound_has_its_cards_and_tiles_and_the_node_stays_open() -> None:
+    node = intel_node(cards=2, tiles=2, i915=4, millicores=1000)
+    theirs = gas_pod(
+        "card0,card1|", "card0:gt0,card1:gt1|", wants("a", i915=2, tiles=2, millicores=1000), wants("b")
+    )
+    free = rebuilt([node], [theirs]).node("n")
+
+    assert free.closed == ""
+    assert [{name: left for name, left, _ in each.resources} for each in free.free_by_card if each] == [
+        {f"{INTEL}i915": 3, f"{INTEL}tiles": 1, f"{INTEL}millicores": 500}
+    ] * 2
+    assert on(asking(wants(i915=2, tiles=2)), theirs, node=node) == "card0,card1 card0:gt1,card1:gt0"
+    without_tiles = gas_pod("|card1", None, wants("a"), wants("b", i915=1, millicores=600))
+    assert on(asking(wants(i915=1, millicores=500)), without_tiles, node=node) == "card0"
+
+
+@pytest.mark.parametrize(
+    ("cards", "tiles"),
+    [
+        ("card7", "card7:gt0"),
+        ("card0", None),
+        ("card0", "card0:gt2"),
+        ("card0", "card0:gt0+gt1"),
+        ("card0", "card0:gtx"),
+        ("card0", "card1:gt0"),
+        ("card0|card1", "card0:gt0|"),
+        ("card0", "card0:gt0|"),
+        ("card0", 7),
+        ("", ""),
+        (7, None),
+        ("card0,card0", "card0:gt0"),
+    ],
+)
+def test_a_text_that_gas_could_not_have_written_closes_the_node(cards: object, tiles: object) -> None:
+    node = intel_node(cards=2, tiles=2, i915=4)
+
+    assert (
+        rebuilt([node], [gas_pod(cards, tiles, wants("a", i915=1, tiles=1))]).node("n").closed == "unplaced"
+    )
 
 
 def name_of(node: Json) -> str:

@@ -1,6 +1,7 @@
 """Pods that the schedulers of other systems place: what admission writes, keeps and refuses."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,12 @@ from tests.webhook.worlds import (
     with_annotations,
 )
 from tests.worlds import Json, limits_of, of_resources
+from timekeeper.core.dialects import DIALECTS
 from webhook.__main__ import main
+from webhook.admission import cel
 from webhook.settings.serve import read
 
+ROOT = Path(__file__).parents[3]
 ALL = frozenset(("kai-scheduler", "koord-scheduler", "vgpu-scheduler", "volcano"))
 OTHERS = replace(POLICY, other_schedulers=ALL)
 
@@ -149,6 +153,19 @@ def test_no_user_writes_such_a_label_at_creation(name: str) -> None:
     (violation,) = violations_of(raw, OTHERS)
 
     assert (violation.rule, violation.path) == ("forged-label", f"metadata.labels[{name}]")
+
+
+def test_a_pod_with_such_an_annotation_or_label_is_reviewed_though_it_requests_no_gpu() -> None:
+    others = [each for each in DIALECTS if each.placed_by_others]
+    annotations = [name for each in others for name in each.placement_annotations]
+    labels = [name for each in others for name in each.placement_labels]
+
+    assert {"received-resource-type", "nvidia.com/real-allocated"} <= {*annotations}
+    assert {"runai-gpu-group", "nvidia.com/assigned-phase"} <= {*labels}
+    assert all(re.search(cel.reviewed_annotations(), name) for name in annotations)
+    assert all(re.search(cel.reviewed_labels(), name) for name in [*labels, "runai-gpu-group/0-1"])
+    text = (ROOT / "deploy/manifests/webhook-configurations.yaml").read_text()
+    assert text.count(cel.reviewed_labels()) == text.count(cel.reviewed_annotations()) > 0
 
 
 def test_the_flag_takes_known_schedulers_alone(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from timekeeper.core.dialects.amounts import ContainerLimits, NodeFacts, PodFacts
 from timekeeper.core.dialects.percent import PercentResources
@@ -23,7 +24,15 @@ class PlacedRequest:
     cards: tuple[Card, ...] = ()  # all of the node
 
 
-Found = Mapping[str, tuple[int | str, ...]]  # container -> indexes or UUIDs of its cards
+class TilesOf(NamedTuple):
+    """Tiles of a card."""
+
+    card: str  # its UUID
+    tiles: tuple[int, ...]
+
+
+CardName = int | str | TilesOf  # of one card: its index, its UUID, or that with tiles
+Found = Mapping[str, tuple[CardName, ...]]  # container -> its cards
 
 
 def nothing_found(_pod: PodFacts, _request: GPURequest) -> Found:

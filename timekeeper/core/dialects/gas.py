@@ -13,7 +13,7 @@ from typing import Any
 
 from timekeeper.core import names
 from timekeeper.core.dialects.amounts import MOST_CARDS, ContainerLimits, PodFacts, amount
-from timekeeper.core.dialects.dialect import Dialect, PlacedRequest, nothing_at_admission
+from timekeeper.core.dialects.dialect import Dialect, Found, PlacedRequest, TilesOf, nothing_at_admission
 from timekeeper.core.dialects.gas_nodes import I915 as I915
 from timekeeper.core.dialects.gas_nodes import PREFIX, cards
 from timekeeper.core.dialects.gas_nodes import XE as XE
@@ -25,9 +25,11 @@ MONITORING = "_monitoring"  # ends the names of resources that show a container 
 
 ALLOW, DENY, SAME_GPU = "gas-allow", "gas-deny", "gas-same-gpu"
 XE_LINKED, SINGLE_NUMA = "gas-allocate-xelink", "gas-allocate-single-numa"
+CARDS, TILES_OF = "gas-container-cards", "gas-container-tiles"
 USER_ANNOTATIONS = frozenset({ALLOW, DENY, SAME_GPU, XE_LINKED, SINGLE_NUMA})
 
 _CARD = re.compile(r"card(0|[1-9][0-9]{0,4})", re.ASCII)
+_GT = re.compile("gt([0-9]{1,5})", re.ASCII)
 _MOST_RESOURCES = 64
 _MOST_LISTED = 20
 _CARDS_ALLOWED = f"1 to {MOST_CARDS} cards"
@@ -184,9 +186,34 @@ def _at_binding(placed: PlacedRequest) -> dict[str, str]:
     tiles = "|".join(",".join(_tiles(each) for each in slices if each.tiles) for slices in by_container)
     written = {
         "gas-ts": str(placed.now_ns),
-        "gas-container-cards": "|".join(",".join(each.uuid for each in slices) for slices in by_container),
+        CARDS: "|".join(",".join(each.uuid for each in slices) for slices in by_container),
     }
-    return {**written, "gas-container-tiles": tiles} if tiles else written
+    return {**written, TILES_OF: tiles} if tiles else written
+
+
+def _found(pod: PodFacts, _request: GPURequest) -> Found:
+    """As GAS's own extender writes them. A text that is not in its form names no cards."""
+    by_container = _parts(pod, CARDS)
+    tiles = _parts(pod, TILES_OF) if TILES_OF in pod.annotations else [""] * len(by_container)
+    if len(by_container) != len(pod.ordinary) or len(tiles) != len(by_container):
+        return {}
+    return {
+        name: tuple(TilesOf(card, _numbers(card, of_tiles)) for card in cards.split(","))
+        for name, cards, of_tiles in zip(pod.ordinary, by_container, tiles, strict=True)
+        if cards
+    }
+
+
+def _parts(pod: PodFacts, annotation: str) -> list[str]:
+    text = pod.annotations.get(annotation)
+    return text.split("|") if isinstance(text, str) else []
+
+
+def _numbers(card: str, text: str) -> tuple[int, ...]:
+    """The tiles of the card in a text such as ``card0:gt0+gt1,card1:gt0``."""
+    given = dict(each.partition(":")[::2] for each in text.split(","))
+    tiles = [_GT.fullmatch(each) for each in given[card].split("+")] if card in given else []
+    return tuple(int(each[1]) for each in tiles if each)
 
 
 def _tiles(given: Slice) -> str:
@@ -202,6 +229,7 @@ DIALECT = Dialect(
     constrain=_constrain,
     at_admission=nothing_at_admission,
     at_binding=_at_binding,
+    found=_found,
     owned=("gas-ts", "gas-container-"),
     plugin_shows=True,
     cards=cards,

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from timekeeper.core.dialects.amounts import MOST_CARDS, NodeFacts
 from timekeeper.core.dialects.percent import UNKNOWN_MEMORY_MIB
-from timekeeper.core.values import TILES, Card, UndecodableError
+from timekeeper.core.values import MOST_TILES, TILES, Card, UndecodableError
 
 PREFIX = "gpu.intel.com/"
 I915, XE = f"{PREFIX}i915", f"{PREFIX}xe"
@@ -30,7 +30,6 @@ _NUMBER = r"(0|[1-9][0-9]{0,4})"
 _CARD = re.compile(f"card{_NUMBER}", re.ASCII)
 _TILE = re.compile(f"card{_NUMBER}_gt{_NUMBER}", re.ASCII)
 _LINK = re.compile(rf"{_NUMBER}\.{_NUMBER}-{_NUMBER}\.{_NUMBER}", re.ASCII)
-_MOST_TILES = 64
 
 Tiles = dict[int, list[int]]  # by number of the card
 
@@ -49,7 +48,7 @@ def cards(node: NodeFacts) -> tuple[Card, ...]:
             if name.startswith(PREFIX) and total >= len(numbers)
         )
     )
-    labels = _Labels(node.labels, numbers, min(dict(resources).get(TILES, 0), _MOST_TILES))
+    labels = _Labels(node.labels, numbers, min(dict(resources).get(TILES, 0), MOST_TILES))
     return tuple(labels.card(number, resources) for number in numbers)
 
 

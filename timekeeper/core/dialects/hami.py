@@ -12,6 +12,7 @@ from timekeeper.core.dialects import nvidia
 from timekeeper.core.dialects.amounts import NodeFacts, PodFacts
 from timekeeper.core.dialects.dialect import Dialect, Found, PlacedRequest, nothing_at_admission
 from timekeeper.core.dialects.vgpu import (
+    TRUE,
     RegisteredCard,
     VgpuResources,
     devices_found,
@@ -80,7 +81,7 @@ def _from_fields(fields: list[str]) -> RegisteredCard:
         raise ValueError(f"a card of {len(fields)} fields")
     uuid, _, memory, _, model, numa, health, *more = fields
     index = natural(more[0]) if more else None
-    healthy = health in ("1", "t", "T", "true", "TRUE", "True") and (not more or more[1] in _MODES)
+    healthy = health in TRUE and (not more or more[1] in _MODES)
     return RegisteredCard(uuid, index, model, natural(memory), healthy, numa_node(numa))
 
 

@@ -11,13 +11,12 @@ import re
 
 from timekeeper.core.dialects.amounts import MOST_CARDS, ContainerLimits, NodeFacts, amount
 from timekeeper.core.dialects.dialect import Dialect, nothing_at_admission, nothing_at_binding
-from timekeeper.core.dialects.percent import MODEL_LABEL, UNKNOWN_MEMORY_MIB
+from timekeeper.core.dialects.percent import COUNT_LABEL, MODEL_LABEL, UNKNOWN_MEMORY_MIB
 from timekeeper.core.values import Ask, Card
 from timekeeper.core.violation import Violation, shown
 
 SHARED = "nvidia.com/gpu.shared"
 MIG = "nvidia.com/mig-"
-_COUNT = "nvidia.com/gpu.count"  # label: cards of the node
 
 _PROFILE = re.compile(r"nvidia\.com/mig-([1-7])g\.([1-9][0-9]{0,2})gb((?:\.[a-z-]{1,16}){0,3})", re.ASCII)
 _SLICES = 7  # of a card
@@ -31,7 +30,7 @@ def _read_shared(limits: ContainerLimits) -> Ask | tuple[Violation, ...]:
 
 
 def _shared_cards(node: NodeFacts) -> tuple[Card, ...]:
-    label = node.labels.get(_COUNT, "")
+    label = node.labels.get(COUNT_LABEL, "")
     count = int(label) if label.isascii() and label.isdigit() and 0 < len(label) < 4 else 1
     count = max(1, min(count, MOST_CARDS))
     replicas = node.capacity.get(SHARED, 0) // count

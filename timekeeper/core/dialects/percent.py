@@ -14,6 +14,7 @@ from timekeeper.core.violation import Violation, shown
 UNKNOWN_MEMORY_MIB = 1000  # of a card whose node does not say: a MiB is then a thousandth of the card
 # of GPU feature discovery; autoscalers copy them to templates
 MODEL_LABEL, MEMORY_LABEL = "nvidia.com/gpu.product", "nvidia.com/gpu.memory"
+COUNT_LABEL = "nvidia.com/gpu.count"
 
 
 @dataclass(frozen=True, slots=True)

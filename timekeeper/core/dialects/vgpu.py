@@ -8,15 +8,14 @@ container. Sources: HAMi, volcano-vgpu-device-plugin (`docs/dialects.md`).
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from timekeeper.core.dialects.amounts import MOST_CARDS, ContainerLimits, PodFacts, amount
+from timekeeper.core.dialects.amounts import MOST_CARDS, MOST_MEMORY_MIB, ContainerLimits, PodFacts, amount
 from timekeeper.core.name_lists import listed, too_long
 from timekeeper.core.quantity import integral
 from timekeeper.core.values import WHOLE_MILLI, Ask, Card, GPURequest, Placement, Slice
 from timekeeper.core.violation import Violation, shown
 
-MOST_MEMORY_MIB = 1024 * 1024  # 1 TiB on one card: a higher value is a mistake, usually bytes
 VENDOR = "NVIDIA"  # the type of a device in the annotations of a pod
-_TRUE = ("1", "t", "T", "true", "TRUE", "True")
+TRUE = ("1", "t", "T", "true", "TRUE", "True")  # as Go reads them
 _FALSE = ("0", "f", "F", "false", "FALSE", "False")
 
 
@@ -145,7 +144,7 @@ class VgpuAnnotations:
             exclude_models=request.exclude_models or listed(pod.annotations, self.exclude_models),
             uuids=request.uuids or listed(pod.annotations, self.uuids),
             exclude_uuids=listed(pod.annotations, self.exclude_uuids),
-            topology=request.topology or ("numa" if pod.annotations.get(self.numa) in _TRUE else ""),
+            topology=request.topology or ("numa" if pod.annotations.get(self.numa) in TRUE else ""),
             policy=request.policy or (policy if policy in ("binpack", "spread") else ""),
         )
 
@@ -157,7 +156,7 @@ class VgpuAnnotations:
 
     def _wrong_numa(self, pod: PodFacts) -> Violation | None:
         numa = pod.annotations.get(self.numa, "false")
-        if numa in (*_TRUE, *_FALSE):
+        if numa in (*TRUE, *_FALSE):
             return None
         return _wrong(self.numa, numa, "neither true nor false", "true, or no annotation", '"true"')
 

@@ -6,9 +6,10 @@ kubelet asks for. So a pod has one container with devices, and no second pod is 
 own. Sources: volcano, volcano-vgpu-device-plugin (`docs/dialects.md`).
 """
 
-from timekeeper.core.dialects.amounts import NodeFacts, PodFacts
+from timekeeper.core.dialects.amounts import NodeFacts, PodFacts, indexes
 from timekeeper.core.dialects.dialect import Dialect, Found, PlacedRequest, nothing_at_admission
 from timekeeper.core.dialects.vgpu import (
+    TRUE,
     RegisteredCard,
     VgpuAnnotations,
     VgpuResources,
@@ -22,6 +23,7 @@ from timekeeper.core.values import Card, GPURequest
 from timekeeper.core.violation import Violation, first_of
 
 REGISTER = "volcano.sh/node-vgpu-register"
+UNHEALTHY = "volcano.sh/gpu-unhealthy-ids"  # of a node
 PHASE, TO_ALLOCATE, TIME = "volcano.sh/bind-phase", "volcano.sh/devices-to-allocate", "volcano.sh/vgpu-time"
 ALLOCATED = "volcano.sh/vgpu-ids-new"
 
@@ -63,14 +65,23 @@ def _constrain(request: GPURequest, pod: PodFacts) -> GPURequest | tuple[Violati
 
 def _cards(node: NodeFacts) -> tuple[Card, ...]:
     parts = [each.split(",") for each in node.annotations.get(REGISTER, "").split(":") if each]
-    return registered(_from_fields(place, each) for place, each in enumerate(parts))
+    unhealthy = _unhealthy(node.annotations.get(UNHEALTHY, ""))
+    return registered(_from_fields(place, each, place in unhealthy) for place, each in enumerate(parts))
 
 
-def _from_fields(place: int, fields: list[str]) -> RegisteredCard:
+def _unhealthy(text: str) -> tuple[int, ...]:
+    """The indexes in the list of Volcano's older GPU sharing. Raises ValueError."""
+    found = indexes(text.replace(" ", ""))
+    if text.strip() and not found:
+        raise ValueError(f"{UNHEALTHY} is not a list of indexes")
+    return found
+
+
+def _from_fields(place: int, fields: list[str], listed: bool) -> RegisteredCard:
     if len(fields) != 6:
         raise ValueError(f"a card of {len(fields)} fields")
     uuid, _, memory, model, health, mode = fields
-    healthy = health in ("1", "t", "T", "true", "TRUE", "True") and mode in ("", "hami-core")
+    healthy = health in TRUE and mode in ("", "hami-core") and not listed
     return RegisteredCard(uuid, place, model, natural(memory), healthy)
 
 

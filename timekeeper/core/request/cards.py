@@ -12,6 +12,7 @@ from timekeeper.core.request.card_amounts import CardAmount as CardAmount
 from timekeeper.core.request.card_amounts import NamedAmount as NamedAmount
 from timekeeper.core.values import (
     MOST_AMOUNT,
+    MOST_TILES,
     TILES,
     WHOLE_MILLI,
     Amounts,
@@ -27,7 +28,6 @@ Weights = tuple[tuple[str, int], ...]  # (model, thousandths)
 UnitCosts = tuple[tuple[str, int], ...]  # (named resource, `COSTS_PER_GPU` parts of a GPU for one unit)
 
 COSTS_PER_GPU = 10**12
-MOST_TILES = 64  # of one card
 _MOST_MILLI = 1_000_000  # of one card, whatever a unit costs, so that amounts of charge stay within 64 bits
 
 
@@ -86,19 +86,23 @@ def allowed(request: GPURequest, card: Card) -> bool:
         return False
     if card.memory_mib < request.min_memory_mib:
         return False
-    if request.model_pattern and not is_like(request.model_pattern, card.model):
+    if request.model_pattern and not any(is_like(request.model_pattern, each) for each in _names(card)):
         return False
     if not request.models and not request.exclude_models:
         return True  # nearly always
-    return _is_model_allowed(request.models, request.exclude_models, card.model)
+    return _is_model_allowed(request.models, request.exclude_models, _names(card))
 
 
 @lru_cache(maxsize=256)  # a key has at most 128 names of 128 characters
-def _is_model_allowed(models: tuple[str, ...], excluded: tuple[str, ...], model: str) -> bool:
+def _is_model_allowed(models: tuple[str, ...], excluded: tuple[str, ...], names: tuple[str, ...]) -> bool:
     """Cached: a cluster has few models, and a pod is compared with each of its cards."""
-    if models and not any(is_model(word, model) for word in models):
+    if models and not any(is_model(word, name) for word in models for name in names):
         return False
-    return not any(is_model(word, model) for word in excluded)
+    return not any(is_model(word, name) for word in excluded for name in names)
+
+
+def _names(card: Card) -> tuple[str, ...]:
+    return (card.model, *card.names)
 
 
 def is_model(word: str, model: str) -> bool:
@@ -182,8 +186,9 @@ def rate(
     """The pod's rate in milli-GPU, fixed at bind: for each card ceil(part x weight), summed (design: *rate*).
 
     ``charge_by`` selects the part of a card: ``compute``, ``memory``, their ``mean`` rounded up, or the
-    ``dominant`` one. Of a card with named resources it is the largest cost of one of them; without an entry
-    in ``unit_costs`` a resource costs its part of the card.
+    ``dominant`` one. Of a card of which the pod takes memory alone, ``compute`` is that part too. Of a card
+    with named resources it is the largest cost of one of them; without an entry in ``unit_costs`` a resource
+    costs its part of the card.
     """
     by_uuid = {card.uuid: card for card in cards}
     return sum(
@@ -225,7 +230,7 @@ def _part(use: CardAmount, card: Card, charge_by: str, unit_costs: UnitCosts) ->
         return _named_part(use, card, unit_costs)
     compute, memory = use.share_milli, memory_milli(use.memory_mib, card)
     parts = {
-        "compute": compute,
+        "compute": compute or memory,
         "memory": memory,
         "mean": _ceil(compute + memory, 2),
         "dominant": max(compute, memory),

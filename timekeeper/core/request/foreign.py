@@ -3,12 +3,13 @@
 from collections.abc import Iterable, Mapping
 
 from timekeeper.core.dialects import DIALECTS, PodFacts
+from timekeeper.core.dialects.dialect import CardName, TilesOf
 from timekeeper.core.json_values import Json, annotations_of, mapping
 from timekeeper.core.request.cards import mismatch, need
 from timekeeper.core.request.request import containers
 from timekeeper.core.values import Card, GPURequest, Placement, Slice
 
-NamedCards = tuple[tuple[str, tuple[int | str, ...]], ...]  # container -> indexes or UUIDs of its cards
+NamedCards = tuple[tuple[str, tuple[CardName, ...]], ...]  # container -> its cards
 
 
 def named_cards(pod: Json, request: GPURequest) -> NamedCards:
@@ -29,11 +30,18 @@ def foreign_placement(request: GPURequest, named: NamedCards, cards: Iterable[Ca
     wanted = dict(named)
     placed = []
     for each in request.asks:
-        found = [by_name[name] for name in wanted.get(each.container, ()) if name in by_name]
-        uses = [(card, need(each.ask, card)) for card in found]
+        found = map(_with_tiles, wanted.get(each.container, ()))
+        uses = [
+            (by_name[name], need(each.ask, by_name[name]), tiles) for name, tiles in found if name in by_name
+        ]
         slices = (
-            Slice(card.uuid, card.index, use.share_milli, use.memory_mib, use.resources) for card, use in uses
+            Slice(card.uuid, card.index, use.share_milli, use.memory_mib, use.resources, tiles)
+            for card, use, tiles in uses
         )
         placed.append((each.container, tuple(slices)))
     placement = Placement(tuple(placed))
     return None if mismatch(request, placement, cards) else placement
+
+
+def _with_tiles(name: CardName) -> tuple[int | str, tuple[int, ...]]:
+    return (name.card, name.tiles) if isinstance(name, TilesOf) else (name, ())

@@ -6,13 +6,11 @@ from collections.abc import Collection
 from timekeeper.core import names
 from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE_PATTERN, Dialect
 from timekeeper.core.dialects.amounts import MOST_CARDS, NodeFacts
-from timekeeper.core.dialects.percent import MEMORY_LABEL, MODEL_LABEL
+from timekeeper.core.dialects.percent import COUNT_LABEL, MEMORY_LABEL, MODEL_LABEL
 from timekeeper.core.json_values import Json, annotations_of, mapping
 from timekeeper.core.quantity import integral
 from timekeeper.core.request.cards import UndecodableError, decode_inventory
 from timekeeper.core.values import Card
-
-COUNT_LABEL = "nvidia.com/gpu.count"
 
 
 def read_cards(raw: Json) -> tuple[Card, ...] | None:
