@@ -21,7 +21,15 @@ Say = Callable[[str], None]
 NEEDED_BYTES = 8 * 2**30
 
 # Minutes for a first build on 2 cores, a hint for the user.
-_ABOUT_MINUTES = {"kubernetes": 5, "etcd": 1, "kwok": 1, "containerd": 1, "runc": 1, "cni": 1}
+_ABOUT_MINUTES = {
+    "kubernetes": 5,
+    "etcd": 1,
+    "kwok": 1,
+    "containerd": 1,
+    "runc": 1,
+    "cni": 1,
+    "prometheus": 4,
+}
 
 
 def binaries(

@@ -13,6 +13,7 @@ KWOK_VERSION = "0.8.0"
 CONTAINERD_VERSION = "2.4.2"
 RUNC_VERSION = "1.5.2"
 CNI_VERSION = "1.9.1"
+PROMETHEUS_VERSION = "0.311.3"  # of the Go module: Prometheus 3.11.3
 
 _K8S_STAMP = tuple(
     f"{package}.{variable}={value}"
@@ -103,12 +104,24 @@ NODE_TOOLS = (
     Tool("loopback", CNI, f"{_CNI_MODULE}/plugins/main/loopback", ()),
 )
 
+# For tests of the policy `load` against Prometheus itself; built on request only. Without the tag it has the
+# clients of every cloud.
+_PROMETHEUS_MODULE = "github.com/prometheus/prometheus"
+PROMETHEUS = GoModule(
+    "prometheus",
+    _PROMETHEUS_MODULE,
+    PROMETHEUS_VERSION,
+    (f"github.com/prometheus/common/version.Version={PROMETHEUS_VERSION}",),
+    tags=("remove_all_sd",),
+)
+PROMETHEUS_TOOLS = (Tool("prometheus", PROMETHEUS, f"{_PROMETHEUS_MODULE}/cmd/prometheus"),)
+
 # "Kubernetes v1.36.3", "Client Version: v1.36.3", "etcd Version: 3.6.8", "kwok version v0.8.0 go1.26.8",
 # "containerd github.com/containerd/containerd/v2 v2.4.2 <revision>", "ctr <the same>", "  Version:  v2.4.2"
-# of the shim, "runc version 1.5.2", "CNI bridge plugin v1.9.1".
+# of the shim, "runc version 1.5.2", "CNI bridge plugin v1.9.1", "prometheus, version 0.311.3 (branch: ...".
 _VERSION = re.compile(
     r"^(?:Kubernetes|Client Version:|etcd Version:|kwok version|containerd \S+|ctr \S+|  Version: "
-    r"|runc version|CNI [a-z-]+ plugin)"
+    r"|runc version|CNI [a-z-]+ plugin|prometheus, version)"
     r" v?([0-9]{1,4})\.([0-9]{1,4})\.[0-9]{1,4}(?![0-9A-Za-z.+-])",
     re.MULTILINE,
 )

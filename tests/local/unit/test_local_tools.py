@@ -8,6 +8,7 @@ from deploy.local.tools import (
     ETCD,
     KUBERNETES,
     NODE_TOOLS,
+    PROMETHEUS_TOOLS,
     TOOLS,
     Tool,
     cache_folder,
@@ -48,13 +49,14 @@ def test_a_version_is_read_from_what_a_binary_says_of_itself(
 
 
 def test_the_versions_we_build_are_of_the_series_we_take() -> None:
-    assert {tool.source.name: tool.source.series for tool in (*TOOLS, *NODE_TOOLS)} == {
+    assert {tool.source.name: tool.source.series for tool in (*TOOLS, *NODE_TOOLS, *PROMETHEUS_TOOLS)} == {
         "kubernetes": (1, 36),
         "etcd": (3, 6),
         "kwok": (0, 8),
         "containerd": (2, 4),
         "runc": (1, 5),
         "cni": (1, 9),
+        "prometheus": (0, 311),
     }
 
 

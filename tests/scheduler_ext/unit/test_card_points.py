@@ -59,7 +59,7 @@ def test_a_card_without_a_uuid_of_its_own_is_found_by_its_node_and_index() -> No
 
 def answer(*rows: tuple[str, Mapping[str, str], str]) -> object:
     """What Prometheus answers: name, labels and value of each series."""
-    result = [{"metric": {"__name__": name, **labels}, "value": [1.5, text]} for name, labels, text in rows]
+    result = [{"metric": dict(labels, __name__=name), "value": [1.5, text]} for name, labels, text in rows]
     return {"status": "success", "data": {"resultType": "vector", "result": result}}
 
 

@@ -21,6 +21,10 @@ def configmap(name: str, gpus: object) -> Json:
     return {"metadata": {"name": name}, "data": {"gpus": gpus}}
 
 
+def _unexpected(_value: object) -> None:
+    raise AssertionError("the cache is not behind the lists")
+
+
 class World:
     """The cache behind the lists."""
 
@@ -28,7 +32,7 @@ class World:
         self.lines: list[str] = []
         self.cache = ClusterCache(lambda: 0, lambda names: None)
         lists = UnhealthyLists(self.cache, lambda event, **fields: self.lines.append(event))
-        none: Kind[Node] = Kind("", read_node, pytest.fail, pytest.fail, pytest.fail)
+        none: Kind[Node] = Kind("", read_node, _unexpected, _unexpected, _unexpected)
         self.nodes, self.maps = lists.of_nodes(none), lists.kind("kube-system")
 
     def usable(self, name: str) -> list[int]:
