@@ -31,6 +31,10 @@ DECISIONS = Counter("bursar_decisions", "Decisions recorded, by the role that de
 DECISIONS_DROPPED = Counter(
     "bursar_decisions_dropped", "The settler's own decisions that were lost because too many waited"
 )
+HELD = Gauge(
+    "bursar_held_pods", "Pods that wait behind the gate bursar.dev/budget", multiprocess_mode="mostrecent"
+)
+RELEASES = Counter("bursar_releases", "Attempts to release a held pod, by result", ["result"])
 REQUESTS = Counter("bursar_requests", "Answers by route and status", ["route", "status"])
 SECONDS = Histogram("bursar_request_seconds", "Time to answer, by route", ["route"])
 REVIEWS = Counter("bursar_reviews", "Reviews by the API server, by kind and outcome", ["kind", "outcome"])

@@ -14,6 +14,7 @@ from timekeeper.core.ledger.hold import PodHold
 from timekeeper.core.ledger.reservation import Reservation, read_reservation, withdrawn_ms
 from timekeeper.core.request.request import parse_stored
 from timekeeper.core.values import GPURequest
+from timekeeper.core.wire import HeldFor
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,9 @@ class LedgerPod:
     node: str  # "": not bound yet
     created_ms: int
     request: GPURequest
-    standing: str  # text of the annotation; "": absent
+    # text of the annotation, "": absent; IN_BUDGET for a pod that waits, or waited, for its budget: it is
+    # released only when it can be paid
+    standing: str
     devices: str  # text of the placement annotation; "": absent
     # start of the first GPU container; only sessions of the release before this one are charged from it
     started_ms: int | None
@@ -36,6 +39,9 @@ class LedgerPod:
     labels: str = "{}"  # its own labels as canonical JSON, without those that repeat ``owner``
     reserved: Reservation | None = None  # the cards reserved for it while it waits
     let_go_ms: int | None = None  # when its reservation was withdrawn
+    held: HeldFor = ""  # how it was held at its creation
+    is_gated: bool = False  # our gate is in ``spec.schedulingGates``
+    priority: int = 0
 
     @property
     def ended_ms(self) -> int | None:
@@ -65,13 +71,15 @@ def read_pod(raw: Json) -> LedgerPod | UnreadablePod | None:
         return None
     annotations = annotations_of(raw)
     spec = mapping(raw.get("spec"))
+    held = _held(annotations.get(names.HELD))
+    recorded = "IN_BUDGET" if held == "budget" else str(annotations.get(names.STANDING, ""))
     return LedgerPod(
         *where,
         owner=intern(owner_of(metadata)),
         node=intern(str(spec.get("nodeName") or "")),
         created_ms=hold.millis(metadata.get("creationTimestamp")) or 0,
         request=_shared(parsed.request),
-        standing=intern(str(annotations.get(names.STANDING, ""))),
+        standing=intern(recorded),
         devices=str(annotations.get(names.DEVICES, "")),
         started_ms=hold.started_ms(raw, parsed.request),
         hold=hold.pod_hold(raw),
@@ -79,7 +87,24 @@ def read_pod(raw: Json) -> LedgerPod | UnreadablePod | None:
         labels=_labels(metadata),
         reserved=read_reservation(raw),
         let_go_ms=withdrawn_ms(raw),
+        held=held,
+        is_gated=_is_gated(spec),
+        priority=_priority(spec),
     )
+
+
+def _held(recorded: object) -> HeldFor:
+    return "budget" if recorded == "budget" else "turn" if recorded == "turn" else ""
+
+
+def _is_gated(spec: Json) -> bool:
+    gates = sequence(spec.get("schedulingGates"))
+    return any(mapping(each).get("name") == names.BUDGET_GATE for each in gates)
+
+
+def _priority(spec: Json) -> int:
+    value = spec.get("priority")
+    return value if isinstance(value, int) else 0
 
 
 @lru_cache(maxsize=10_000)

@@ -2,14 +2,14 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from typing import Literal
 
 from timekeeper.accounts.balance import Statement
-from timekeeper.core.budgets.policy import BudgetSettings
+from timekeeper.core.budgets.policy import HOLDS, BudgetSettings
 from timekeeper.core.ledger.metering import Balance
-from timekeeper.core.wire import PriorityClassWire, StandingEntry, StandingSettings
+from timekeeper.core.wire import HeldFor, PriorityClassWire, StandingEntry, StandingSettings
 
 # Readers use ``generated`` as our clock, so an unchanged document is renewed this often.
 _RENEWED_EACH_MS = 300_000
@@ -31,6 +31,7 @@ class _EncodedEntry:
     """One entry of the document, and its part of the two hashes."""
 
     statement: Statement
+    hold: HeldFor
     body: bytes
     text_digest: bytes
     numbers: bytes
@@ -43,14 +44,18 @@ class EntryCache:
         self._settings: BudgetSettings | None = None
         self._entries: dict[str, _EncodedEntry] = {}
 
-    def encoded(self, settings: BudgetSettings, statements: Mapping[str, Statement]) -> list[_EncodedEntry]:
+    def encoded(
+        self, settings: BudgetSettings, statements: Mapping[str, Statement], queued: Set[str]
+    ) -> list[_EncodedEntry]:
+        """``queued``: namespaces whose pods wait for their budget."""
         if self._settings != settings or len(self._entries) > 2 * len(statements) + 100:
             self._settings, self._entries = settings, {}
         entries = self._entries
         for name, each in statements.items():
             known = entries.get(name)
-            if known is None or known.statement is not each:
-                entries[name] = _encoded(name, each, settings)
+            hold = _hold(each, name in queued)
+            if known is None or known.statement is not each or known.hold != hold:
+                entries[name] = _encoded(name, each, settings, hold)
         return [entries[name] for name in statements]
 
 
@@ -62,14 +67,16 @@ def publish(
     now_ms: int,
     last: StandingsDocument | None,
     entries: EntryCache | None = None,
+    queued: Set[str] = frozenset(),
 ) -> StandingsDocument:
     """The document now. Returns the last one, byte for byte, if no reader would act differently on a new one.
 
     If only numbers changed in a large document, it waits for its turn: at most a quarter of a megabyte is
-    written per second. ``entries``: the cache of the last call, if kept.
+    written per second. ``entries``: the cache of the last call, if kept. ``queued``: namespaces whose pods
+    wait for their budget.
     """
     cache = entries or EntryCache()
-    first, *others = cache.encoded(settings, {"": default, **dict(sorted(namespaces.items()))})
+    first, *others = cache.encoded(settings, {"": default, **dict(sorted(namespaces.items()))}, queued)
     shown = _bytes(_settings(settings, classes))
     era = str(now_ms // _RENEWED_EACH_MS).encode()
     text_digest = _digest([shown, era, *(each.text_digest for each in (first, *others))])
@@ -92,13 +99,22 @@ def publish(
     )
 
 
-def _encoded(name: str, statement: Statement, settings: BudgetSettings) -> _EncodedEntry:
+def _hold(statement: Statement, is_queued: bool) -> HeldFor:
+    """How new pods of the namespace are held. While older ones wait for the budget, new ones do not overtake
+    them."""
+    holds = statement.deciding.in_force.budget.on_exhausted in HOLDS
+    return "budget" if holds and (is_queued or statement.standing == "OVER_BUDGET") else ""
+
+
+def _encoded(name: str, statement: Statement, settings: BudgetSettings, hold: HeldFor) -> _EncodedEntry:
     """The entry with its key, as it appears in the document."""
     entry = _entry(statement, settings)
+    if hold:
+        entry["hold"] = hold
     body = b"%b:%b" % (_bytes(name), _bytes(entry))
     text_digest = {field: value for field, value in entry.items() if field not in ("ratio", "remaining")}
     numbers = [entry["ratio"], _grains(statement.deciding.balance)]
-    return _EncodedEntry(statement, body, _bytes([name, text_digest]), _bytes(numbers))
+    return _EncodedEntry(statement, hold, body, _bytes([name, text_digest]), _bytes(numbers))
 
 
 def _digest(parts: Iterable[bytes]) -> str:

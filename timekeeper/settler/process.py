@@ -23,6 +23,7 @@ from timekeeper.settler.election import SettlerElection
 from timekeeper.settler.evictions.evictor import Evictor, keep_evicting, view_of
 from timekeeper.settler.grace_policies import GracePolicies
 from timekeeper.settler.pod_notices import PodNotice
+from timekeeper.settler.releases.releaser import Releaser, keep_releasing, patch_with
 from timekeeper.settler.settler import Settler, run
 from timekeeper.store.engine.engine import ConflictError, Store, UnavailableError, open_store
 from timekeeper.store.retention import roll_up_daily
@@ -97,6 +98,9 @@ def _settle(settings: TimekeeperSettings, store: Store, api: Api, me: str, stop:
     evictor = Evictor(store, settler.term, api, events, view_of(settler), now_ms, record=recorder.record)
     evicting = Thread(target=keep_evicting, args=(evictor.step, stop), name="evict", daemon=True)
     evicting.start()
+    releaser = Releaser(store, settler.term, patch_with(api), events.post, lambda: settler.held)
+    releasing = Thread(target=keep_releasing, args=(releaser.step, stop), name="release", daemon=True)
+    releasing.start()
     policies = GracePolicies(api, lambda: _longest_grace_ms(settler, now_ms()))
     Thread(target=policies.keep, args=(stop,), name="grace-policies", daemon=True).start()
     log("settler-started", sessions=len(settler.ledger.sessions), term=settler.term.number, holder=me)
@@ -116,10 +120,11 @@ def _settle(settings: TimekeeperSettings, store: Store, api: Api, me: str, stop:
         )
         return 1
     finally:
-        # The evictor must not read the database after it is closed. A call in flight may outlast this wait.
+        # These must not read the database after it is closed. A call in flight may outlast this wait.
         stop.set()
         evicting.join(_ENDING_S)
         recording.join(_ENDING_S)
+        releasing.join(_ENDING_S)
     return 0
 
 

@@ -9,6 +9,7 @@ from timekeeper import metrics
 from timekeeper.accounts.bindings import pod_of
 from timekeeper.accounts.budget_history import History, history_of
 from timekeeper.accounts.changes import Changes, Pulse
+from timekeeper.accounts.held.limits import HeldView
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.accounts.reserved import reserved_uid
 from timekeeper.core.decisions import Record, record_nothing
@@ -73,6 +74,7 @@ class Settler:
         self._unchanged: tuple[int, History, EntryChanges] | None = None
         self._listed_names: tuple[History, int, int, tuple[str, ...]] | None = None
         self.cluster = ClusterState()
+        self.held = HeldView()  # of the last written tick; replaced as a whole, for other threads
         self.has_decided = False  # until then, the ledger reflects what the previous settler had observed
         with store.writing() as connection:
             self.term = fencing.begin(connection, holder, clock())
@@ -142,10 +144,10 @@ class Settler:
             with fencing.writing(self._store, self.term) as connection:
                 settling.apply(connection, decision.changes)
         self._report(decision, read, history, now_ms)
-        self._commit(decision, history)
+        self._commit(decision, history, now_ms)
         return decision.changes != Changes()
 
-    def _commit(self, decision: TickDecision, history: History) -> None:
+    def _commit(self, decision: TickDecision, history: History, now_ms: int) -> None:
         """The changes are written: update ledger and cluster state accordingly."""
         may_forget = bool(decision.changes.changed or self.cluster.deleted_pods or self.cluster.pods_relisted)
         self.ledger.apply_changes(decision.changes, history, decision.statement_cache)
@@ -154,6 +156,8 @@ class Settler:
             self.ledger.forget(self.cluster.pods)
         self.cluster.mark_written(decision.session_changes.deferred)
         self.has_decided = True
+        waits, statements = self.ledger.unbound_pods, decision.statement_cache.statements
+        self.held = HeldView(waits.held, waits.rates, dict(waits.seen), statements, history, now_ms)
 
     def _write_waiting(self, missing: tuple[str, ...]) -> bool:
         """Until every source has been listed once, write only the pulse: an absent object proves nothing

@@ -11,6 +11,7 @@ IMPLEMENTED_ON_EXHAUSTED = (
     "reclaim",
     "deprioritize",
     "deny",
+    "hold",
 )  # the others are treated as deprioritize, with a warning
 # of these: pods that are created over budget wait behind a scheduling gate
 HOLDS = tuple(each for each in ("hold", "evict") if each in IMPLEMENTED_ON_EXHAUSTED)

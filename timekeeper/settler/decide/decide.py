@@ -105,8 +105,10 @@ def _published(
     """The standings document. It is recomputed if a statement, an entry or a priority class changed, and
     every second."""
     now_ms, settings = tick.now_ms, tick.history.settings(tick.now_ms)
+    queued = ledger.unbound_pods.queued
     is_same = (
         cache is ledger.statement_cache
+        and queued == ledger.queued
         and tick.history is ledger.history
         and cluster.classes_version == ledger.classes_version
     )
@@ -115,7 +117,7 @@ def _published(
     made = cache.statements
     default, namespaces = made.default, made.namespaces
     return publish(
-        settings, cluster.classes, default, namespaces, now_ms, ledger.published, ledger.entry_cache
+        settings, cluster.classes, default, namespaces, now_ms, ledger.published, ledger.entry_cache, queued
     )
 
 

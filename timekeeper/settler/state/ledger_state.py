@@ -53,6 +53,7 @@ class LedgerState:
     new_beats: set[str] = field(default_factory=set)  # UIDs with a heartbeat later than ``open_totals`` knows
     # subjects whose grants differ from those in ``statement_cache``
     changed_grants: set[str] = field(default_factory=set)
+    queued: frozenset[str] = frozenset()  # namespaces whose pods wait for their budget, in the document
     classes_version: int = 0  # version of the priority classes in the standings document
     entry_cache: EntryCache = field(default_factory=EntryCache)  # encoded entries of the standings document
     watermarks_ms: int = 0  # when watermarks were last written
@@ -88,6 +89,7 @@ class LedgerState:
         self.history, self.statement_cache = history, cache
         self.errors = dict(changes.errors) if changes.errors is not None else self.errors
         self.waiting = self.unbound_pods.rates
+        self.queued = self.unbound_pods.queued
         self.published = changes.published or self.published
         self.pulse = changes.pulse or self.pulse
         self.watermarks.update(changes.watermarks)

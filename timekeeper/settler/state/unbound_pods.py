@@ -1,8 +1,11 @@
-"""The rates that admitted pods without a node will have, summed by namespace as pods come and go."""
+"""The pods without a node: those behind our scheduling gate, and the rates that the others will have, summed
+by namespace as pods come and go."""
 
 import heapq
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from timekeeper.accounts.held.order import HeldPod
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.accounts.session import admitted_in_budget
 from timekeeper.core.budgets.policy import BudgetSettings
@@ -18,9 +21,16 @@ MOST_PASSED = 1_000  # planned expiries of pods that no longer wait
 @dataclass(slots=True)
 class UnboundPods:
     """A pod counts for one lookahead after its creation. A namespace's pods together count for at most all
-    cards of the cluster: pods that fit on no node must not demote other pods of their namespace forever."""
+    cards of the cluster: pods that fit on no node must not demote other pods of their namespace forever.
+
+    A pod behind our gate counts nowhere. One that was released because it can be paid counts until it is
+    bound, whatever the number of cards: the gate is gone from its object, which is the only record of that.
+    """
 
     rates: dict[str, int] = field(default_factory=dict)  # namespace -> the rate its waiting pods will have
+    held: Mapping[str, HeldPod] = field(default_factory=dict)  # by UID; a new object with each change
+    queued: frozenset[str] = frozenset()  # namespaces of held pods that wait for their budget
+    seen: dict[str, int] = field(default_factory=dict)  # namespace -> number of pods without node and gate
     # the settings that the estimates are based on
     _settings: BudgetSettings = field(default_factory=BudgetSettings)
     _inventory: int = -1  # the version of the inventory that the estimates are based on
@@ -28,9 +38,11 @@ class UnboundPods:
     _cards: tuple[Card, ...] = ()  # all cards of the cluster
     _kinds: tuple[Card, ...] = ()  # one card of each model and memory size
     _most_milli: int = 0  # the rate of all cards together
-    # UID -> namespace and rate of a pod that counts
-    _waiting: dict[str, tuple[str, int]] = field(default_factory=dict)
+    # UID -> namespace and rate of a pod that counts, and whether it was released
+    _waiting: dict[str, tuple[str, int, bool]] = field(default_factory=dict)
     _sums: dict[str, int] = field(default_factory=dict)  # namespace -> summed rate, without the limit
+    _released: dict[str, int] = field(default_factory=dict)  # the same of released pods, which have no limit
+    _seen: dict[str, str] = field(default_factory=dict)  # UID -> namespace of a pod that ``seen`` counts
     # heap of (moment, UID): the pod counts no longer then
     _expiries: list[tuple[int, str]] = field(default_factory=list)
     _estimates: dict[GPURequest, int] = field(default_factory=dict)  # request -> rate
@@ -47,10 +59,21 @@ class UnboundPods:
         cluster.unbound_changes.clear()
         if not uids and before is self.rates:
             return set()
+        held = dict(self.held)
         for uid in uids:
-            self._recount(uid, cluster.pods.get(uid) if uid in cluster.unbound else None, now_ms)
+            pod = cluster.pods.get(uid) if uid in cluster.unbound else None
+            self._recount(uid, pod, now_ms)
+            self._see(uid, pod)
+            held.pop(uid, None)
+            if pod is not None and pod.is_gated and pod.hold.deletion_ms is None:
+                held[uid] = self._held_pod(pod)
+        if held != self.held:
+            self.held = held
+            self.queued = frozenset(each.namespace for each in held.values() if each.needs_budget)
         most_milli = self._most_milli
         self.rates = {name: min(most_milli, rate) for name, rate in self._sums.items() if most_milli}
+        for name, rate in self._released.items():
+            self.rates[name] = self.rates.get(name, 0) + rate
         names = before.keys() | self.rates.keys()
         return {name for name in names if before.get(name) != self.rates.get(name)}
 
@@ -62,22 +85,45 @@ class UnboundPods:
             {(each.model, each.memory_mib, each.resources): each for each in self._cards}.values()
         )
         self._most_milli = sum(weight_of(each.model, settings.weights) for each in self._cards)
-        self._waiting, self._sums, self._expiries, self._estimates = {}, {}, [], {}
+        self._waiting, self._sums, self._released, self._expiries, self._estimates = {}, {}, {}, [], {}
         self.rates = {}
         cluster.unbound_changes.update(cluster.unbound)
 
     def _recount(self, uid: str, pod: LedgerPod | None, now_ms: int) -> None:
         """Remove the pod from the sums; add it again if it still waits."""
-        namespace, rate = self._waiting.pop(uid, ("", 0))
-        self._add(namespace, -rate)
-        if pod is None or not admitted_in_budget(pod.standing, self._settings):
+        namespace, rate, was_released = self._waiting.pop(uid, ("", 0, False))
+        self._add(namespace, -rate, was_released)
+        if pod is None or pod.is_gated or not admitted_in_budget(pod.standing, self._settings):
             return
-        until_ms = pod.created_ms + self._settings.lookahead_ms
-        rate = self._estimate(pod.request) if now_ms < until_ms else 0
+        until_ms, is_released = pod.created_ms + self._settings.lookahead_ms, pod.held == "budget"
+        rate = self._estimate(pod.request) if is_released or now_ms < until_ms else 0
         if rate:
-            self._waiting[uid] = (pod.namespace, rate)
-            self._add(pod.namespace, rate)
-            self._plan_expiry(until_ms, uid)
+            self._waiting[uid] = (pod.namespace, rate, is_released)
+            self._add(pod.namespace, rate, is_released)
+            if not is_released:
+                self._plan_expiry(until_ms, uid)
+
+    def _see(self, uid: str, pod: LedgerPod | None) -> None:
+        """Count the pods that a scheduler sees waiting."""
+        namespace = self._seen.pop(uid, None)
+        if namespace is not None:
+            self.seen[namespace] -= 1
+            if not self.seen[namespace]:
+                del self.seen[namespace]
+        if pod is not None and not pod.is_gated:
+            self._seen[uid] = pod.namespace
+            self.seen[pod.namespace] = self.seen.get(pod.namespace, 0) + 1
+
+    def _held_pod(self, pod: LedgerPod) -> HeldPod:
+        return HeldPod(
+            pod.uid,
+            pod.namespace,
+            pod.name,
+            pod.priority,
+            pod.created_ms,
+            self._estimate(pod.request),
+            pod.held == "budget",
+        )
 
     def _plan_expiry(self, until_ms: int, uid: str) -> None:
         """Recompute the pod then. If most planned expiries are of pods that no longer wait, or duplicates,
@@ -86,11 +132,12 @@ class UnboundPods:
         if len(self._expiries) > 2 * len(self._waiting) + MOST_PASSED:
             self._expiries = sorted({each for each in self._expiries if each[1] in self._waiting})
 
-    def _add(self, namespace: str, rate: int) -> None:
+    def _add(self, namespace: str, rate: int, is_released: bool) -> None:
+        sums = self._released if is_released else self._sums
         if rate:
-            self._sums[namespace] = self._sums.get(namespace, 0) + rate
-            if not self._sums[namespace]:
-                del self._sums[namespace]
+            sums[namespace] = sums.get(namespace, 0) + rate
+            if not sums[namespace]:
+                del sums[namespace]
 
     def _estimate(self, request: GPURequest) -> int:
         if request not in self._estimates:

@@ -1,0 +1,321 @@
+"""Pods that wait behind the gate: in no balance, released in order, and never more than can be paid. Real
+database and settler, an API server of dicts, a clock turned by hand."""
+
+import copy
+import random
+from typing import Any
+
+import pytest
+
+from tests.timekeeper.worlds import GPU, HOUR, MINUTE, SECOND, T0, Json, Town, budgets, gpu_pod, node
+from timekeeper.runtime.api_server import Answered, Lost, Reply
+from timekeeper.settler.releases.releaser import MOST_AT_ONCE, QUIET_MS, UNCLEAR_MS, Releaser
+from timekeeper.store.writes.fencing import EpochOverError
+
+GATE = {"name": "bursar.dev/budget"}
+OTHER = {"name": "example.com/other"}
+LOOKAHEAD = 10 * MINUTE
+HOLD = "gpuHours: {hours}\nperiod: month\nonExhausted: hold"
+
+
+def held_pod(
+    name: str, *, how: str = "budget", others: bool = False, priority: int = 0, **fields: Any
+) -> Json:
+    """A pod as the webhook makes it where the budget is used."""
+    raw = gpu_pod(
+        name,
+        node="",
+        standing="OVER_BUDGET",
+        annotations={"bursar.dev/held": how},
+        **({"created_ms": T0} | fields),
+    )
+    raw["spec"] |= {"schedulingGates": [OTHER, GATE] if others else [GATE], "priority": priority}
+    return raw
+
+
+class Holding:
+    """A town, and who releases its pods. ``loses``: the API server carries calls out and does not answer;
+    ``refuses``: it answers so."""
+
+    def __init__(self, town: Town) -> None:
+        self.town = town
+        self.loses = False
+        self.refuses: Reply | None = None
+        self.hears = True  # the settler's watch brings changes
+        self.calls: list[str] = []
+        self.events: list[tuple[str, str]] = []
+        self.releaser = self.new_releaser()
+
+    def new_releaser(self) -> Releaser:
+        """Of the town's settler, after its quiet time."""
+        settler = self.town.settler
+        made = Releaser(
+            self.town.store,
+            settler.term,
+            self.patch,
+            lambda _namespace, name, _uid, reason, _note: self.events.append((name, reason)),
+            lambda: settler.held,
+            self.town.clock,
+        )
+        self.town.clock.turn(QUIET_MS)
+        return made
+
+    def patch(self, path: str, body: Any) -> Reply:
+        """The API server's answer to a strategic merge patch."""
+        self.calls.append(path.rpartition("/")[2])
+        if self.refuses is not None:
+            return self.refuses
+        raw = next((each for each in self.pods() if path.endswith(f"/{each['metadata']['name']}")), None)
+        if raw is None:
+            return Answered(404, {"message": "not found"})
+        assert body == {
+            "metadata": {"uid": raw["metadata"]["uid"]},
+            "spec": {"schedulingGates": [{"$patch": "delete", "name": GATE["name"]}]},
+        }
+        after = copy.deepcopy(raw)
+        after["spec"]["schedulingGates"] = [each for each in raw["spec"]["schedulingGates"] if each != GATE]
+        self.town.hear("pods", after, unheard=not self.hears)
+        return Lost("no answer") if self.loses else Answered(200, {})
+
+    def pods(self) -> list[Json]:
+        """All pods as the API server has them."""
+        return list(self.town.objects["pods"].values())
+
+    def begin(self, *pods: Json, **entries: str) -> None:
+        """These budgets and pods; two nodes of two cards."""
+        found = [("pods", each) for each in pods]
+        self.town.begin(("nodes", node()), ("configmaps", budgets(**entries)), *found)
+
+    def gated(self) -> set[str]:
+        """Names of the pods that wait behind the gate."""
+        return {
+            each["metadata"]["name"]
+            for each in self.pods()
+            if GATE in each["spec"].get("schedulingGates", [])
+        }
+
+    def step(self) -> list[str]:
+        """The names of the pods that one step released."""
+        before = self.gated()
+        self.releaser.step()
+        return sorted(before - self.gated())
+
+    def restart(self) -> None:
+        """The settler's process is killed, and another starts."""
+        self.town.resume()
+        self.releaser = self.new_releaser()
+
+
+@pytest.fixture
+def holding(town: Town) -> Holding:
+    return Holding(town)
+
+
+def balance(town: Town) -> Json:
+    found: Json = town.get("/v1/balances/team-a").get_json()
+    return found
+
+
+def test_a_held_pod_is_in_no_balance_and_a_released_one_is_until_it_is_bound(holding: Holding) -> None:
+    town = holding.town
+    holding.begin(held_pod("p", created_ms=T0 - HOUR), team_a=HOLD.format(hours=1))
+    assert balance(town)["reserved"] == 0
+
+    assert holding.step() == ["p"]
+    town.tick()
+    reserved = balance(town)["reserved"]
+    town.advance(HOUR)  # however long it waits for a node
+    later = balance(town)["reserved"]
+
+    assert reserved == later == GPU * LOOKAHEAD
+    assert holding.events == [("p", "Released")]
+
+
+def test_no_more_is_released_than_can_be_paid_also_before_the_next_tick(holding: Holding) -> None:
+    """Half an hour pays the lookahead of three whole cards."""
+    holding.hears = False
+    pods = [held_pod(f"p{index}", created_ms=T0 + index) for index in range(6)]
+    holding.begin(*pods, team_a=HOLD.format(hours=0.5))
+
+    first = holding.step()
+    holding.town.tick()  # the watch has not brought the change
+    again = holding.step()
+    holding.town.list_all()
+    holding.town.tick()
+
+    assert (first, again, holding.step()) == (["p0", "p1", "p2"], [], [])
+    assert holding.town.standing() == "OVER_BUDGET"
+    holding.town.clock.turn(SECOND)
+    holding.town.change("configmaps", budgets(team_a=HOLD.format(hours=0.75)))  # a grant
+    assert holding.step() == ["p3"]
+
+
+@pytest.mark.parametrize("answered", [True, False], ids=["noted", "killed before the answer"])
+def test_a_killed_settler_neither_forgets_a_pod_nor_releases_for_the_same_room_twice(
+    holding: Holding, answered: bool
+) -> None:
+    pods = [held_pod(f"p{index}", created_ms=T0 + index) for index in range(4)]
+    holding.begin(*pods, team_a=HOLD.format(hours=0.34))
+    holding.hears, holding.loses = False, not answered
+
+    first = holding.step()
+    holding.restart()
+    second = holding.step()
+    holding.town.clock.turn(SECOND)
+    holding.town.change("configmaps", budgets(team_a=HOLD.format(hours=1)))
+    holding.loses = False
+
+    assert (first, second) == (["p0", "p1"], [])
+    assert holding.step() == ["p2", "p3"]
+
+
+def test_an_answer_that_never_came_is_tried_again_after_a_while(holding: Holding) -> None:
+    holding.begin(held_pod("p"), team_a=HOLD.format(hours=1))
+    holding.refuses = Lost("no answer")
+
+    holding.step()
+    holding.step()
+    holding.town.clock.turn(UNCLEAR_MS)
+    holding.refuses = None
+
+    assert holding.calls == ["p"]
+    assert holding.step() == ["p"]
+
+
+def test_a_refused_release_holds_no_other_back(holding: Holding) -> None:
+    holding.begin(held_pod("p"), held_pod("q", created_ms=T0 + 1), team_a=HOLD.format(hours=0.2))
+    holding.refuses = Answered(403, {"message": "no"})
+    holding.step()
+    holding.refuses = None
+
+    assert holding.step() == ["q"]
+
+
+AT_ONCE = {
+    "without an entry": {},
+    "unlimited": {"team_a": "gpuHours: unlimited\nonExhausted: hold"},
+    "observed": {"team_a": "gpuHours: 0\nonExhausted: hold\nmode: observe"},
+    "another mode": {"team_a": "gpuHours: 0\nonExhausted: deprioritize"},
+    "in budget": {"team_a": HOLD.format(hours=100)},
+}
+
+
+@pytest.mark.parametrize("case", AT_ONCE)
+def test_a_pod_that_need_not_wait_is_released_at_once(holding: Holding, case: str) -> None:
+    holding.begin(held_pod("p", others=True), held_pod("q", how="turn"), **AT_ONCE[case])
+
+    assert holding.step() == ["p", "q"]
+    (left,) = [each for each in holding.pods() if each["metadata"]["name"] == "p"]
+    assert left["spec"]["schedulingGates"] == [OTHER]
+
+
+STAYING = {
+    "hold": {"team_a": HOLD.format(hours=0)},
+    "deny": {"team_a": "gpuHours: 0\nonExhausted: deny"},
+    "its group's": {"team_a": "gpuHours: 9\ngroup: g", "_group.g": HOLD.format(hours=0)},
+    "the default": {"_defaults": HOLD.format(hours=0)},
+}
+
+
+@pytest.mark.parametrize("case", STAYING)
+def test_a_pod_that_cannot_be_paid_stays(holding: Holding, case: str) -> None:
+    holding.begin(held_pod("p"), **STAYING[case])
+
+    assert holding.step() == []
+
+
+def test_a_group_pays_for_the_waiting_pods_of_all_its_members(holding: Holding) -> None:
+    member = "gpuHours: 9\ngroup: g"
+    entries = {"team_a": member, "team_b": member, "_group.g": HOLD.format(hours=0.17)}
+    holding.begin(held_pod("p"), held_pod("q", namespace="team-b", created_ms=T0 + 1), **entries)
+
+    assert holding.step() == ["p"]
+    holding.town.tick()
+    assert holding.step() == []
+
+
+def test_a_new_period_releases_the_pods_and_the_rate_is_bounded(holding: Holding) -> None:
+    pods = [held_pod(f"p{index:02}", percent=1, created_ms=T0 + index) for index in range(MOST_AT_ONCE + 2)]
+    busy = gpu_pod("busy", started_ms=T0, ended_ms=T0 + HOUR, created_ms=T0)
+    holding.town.clock.turn(HOUR)
+    holding.begin(busy, *pods, team_a="gpuHours: 1\nperiod: day\nonExhausted: hold")
+    assert holding.step() == []
+
+    holding.town.clock.turn(24 * HOUR)
+    holding.town.tick()
+
+    assert len(holding.step()) == MOST_AT_ONCE
+    assert len(holding.step()) == 2
+
+
+def test_another_settlers_term_ends_the_releases(holding: Holding) -> None:
+    holding.begin(held_pod("p"))
+    old = holding.releaser
+    holding.restart()
+
+    with pytest.raises(EpochOverError):
+        old.step()
+    assert holding.gated() == {"p"}
+
+
+def test_new_pods_do_not_overtake_those_that_wait(holding: Holding) -> None:
+    """`hold` of the standings is what the webhook acts on."""
+    held = [held_pod("p", percent=100), held_pod("q", created_ms=T0 + 1)]
+    holding.begin(*held, team_a=HOLD.format(hours=0.2))
+
+    holding.step()
+    holding.town.tick()
+    table = holding.town.get("/v1/standings").get_json()["namespaces"]["team-a"]
+    holding.town.change("pods", held[1], deleted=True)
+    after = holding.town.get("/v1/standings").get_json()["namespaces"]["team-a"]
+
+    assert (table["standing"], table["hold"]) == ("IN_BUDGET", "budget")
+    assert "hold" not in after
+
+
+def lookahead_of(pods: list[Json]) -> int:
+    """What these pods together use within the lookahead, by their limits."""
+    limits = [each["spec"]["containers"][0]["resources"]["limits"] for each in pods]
+    return sum(10 * int(each["bursar.dev/gpu-percent"]) for each in limits) * LOOKAHEAD
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_what_is_released_never_exceeds_what_can_be_paid_and_all_of_that_is_released(
+    holding: Holding, seed: int
+) -> None:
+    """Random creations, deletions, lost answers, late watches and kills, against a count of our own."""
+    turn, town = random.Random(seed), holding.town
+    granted = turn.choice([3, 5, 10, 20]) * HOUR // 10 * GPU
+    holding.begin(team_a=HOLD.format(hours=granted / GPU / HOUR))
+    number = 0
+
+    def pods(gated: bool) -> list[Json]:
+        return [each for each in holding.pods() if (GATE in each["spec"]["schedulingGates"]) is gated]
+
+    for _ in range(60):
+        what = turn.choice(["create", "create", "step", "step", "tick", "late", "lost", "kill", "leave"])
+        late = not holding.hears
+        if what == "create":
+            number += 1
+            new = held_pod(f"p{number:02}", percent=turn.choice([10, 50, 100]), created_ms=T0 + number)
+            town.hear("pods", new, unheard=late)
+        elif what == "step" and holding.step():
+            assert lookahead_of(pods(gated=False)) <= granted
+        elif what == "tick":
+            town.tick()
+        elif what == "late":
+            holding.hears = late
+            if late:
+                town.list_all()
+        elif what == "lost":
+            holding.loses = not holding.loses
+        elif what == "kill":
+            holding.restart()
+        elif what == "leave" and holding.pods():
+            town.hear("pods", turn.choice(holding.pods()), deleted=True, unheard=late)
+    holding.hears = True
+    holding.restart()
+    while holding.step():
+        town.tick()
+    waiting = sorted(pods(gated=True), key=lambda each: str(each["metadata"]["name"]))
+    assert not waiting or lookahead_of([*pods(gated=False), waiting[0]]) > granted

@@ -1,0 +1,82 @@
+"""What bounds the release of held pods: the accounts of their namespace and its group, and `maxWaiting`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from timekeeper.accounts.balance import Statement
+from timekeeper.accounts.budget_history import GROUP, History
+from timekeeper.accounts.held.order import HeldPod, Limit
+from timekeeper.accounts.statements import Statements
+
+# While the account is exhausted, these modes of `onExhausted` keep pods behind the gate.
+KEEPING = ("hold", "evict", "deny")
+
+
+@dataclass(frozen=True, slots=True)
+class HeldView:
+    """Everything that releases depend on, of one tick of the settler. A pod is either among ``pods``, or, if
+    its gate is gone and it has no node, in the reservations of ``statements`` and in ``waiting``."""
+
+    pods: Mapping[str, HeldPod] = field(default_factory=dict)  # by UID
+    # namespace -> the rate of its pods that are released, or were never held, and have no node
+    waiting: Mapping[str, int] = field(default_factory=dict)
+    seen: Mapping[str, int] = field(default_factory=dict)  # namespace -> number of these pods
+    statements: Statements | None = None
+    history: History | None = None
+    at_ms: int = 0
+
+
+@dataclass(slots=True)
+class ReleaseLimits:
+    """The limits of each namespace by one view; each is computed once."""
+
+    view: HeldView
+    _known: dict[tuple[str, bool], tuple[Limit, ...]] = field(default_factory=dict)
+    _groups: dict[str, int] | None = None
+
+    def of(self, pod: HeldPod) -> tuple[Limit, ...]:
+        """The limits of the pod's namespace; none in observe mode, and without an account that keeps pods
+        while it is exhausted."""
+        key = (pod.namespace, pod.needs_budget)
+        if key not in self._known:
+            self._known[key] = tuple(self._limits(pod.namespace))
+        return self._known[key]
+
+    def _limits(self, namespace: str) -> list[Limit]:
+        history, made, now_ms = self.view.history, self.view.statements, self.view.at_ms
+        if history is None or made is None:
+            return []
+        budget = history.budget(namespace, now_ms).budget
+        if (budget.mode or history.settings(now_ms).mode) == "observe":
+            return []
+        mine = made.namespaces.get(namespace, made.default)
+        limits = [*self._account(namespace, mine, 0)]
+        if mine.group is not None:
+            group = GROUP + budget.group
+            limits += self._account(group, mine.group, self._waiting_of(budget.group))
+        return limits
+
+    def _account(self, subject: str, mine: Statement, waiting_milli: int) -> list[Limit]:
+        """The limit of one account. ``waiting_milli``: the rate of waiting pods that its statement leaves
+        out."""
+        remaining, granted = mine.balance.remaining, mine.balance.granted
+        if remaining is None or mine.in_force.budget.on_exhausted not in KEEPING:
+            return []
+        span_ms = self._span_ms(mine)
+        return [Limit(subject, remaining - waiting_milli * span_ms, span_ms, most=granted)]
+
+    def _span_ms(self, mine: Statement) -> int:
+        """How far ahead a pod reserves: the lookahead, at most to the end of the account's period."""
+        history, now_ms = self.view.history, self.view.at_ms
+        lookahead_ms = history.settings(now_ms).lookahead_ms if history else 0
+        return max(0, min(lookahead_ms, mine.ends_ms - now_ms))
+
+    def _waiting_of(self, group: str) -> int:
+        """The rate of the group's waiting pods, which its own statement leaves out."""
+        if self._groups is None:
+            self._groups = {}
+            history = self.view.history
+            for name, rate in self.view.waiting.items() if history else ():
+                of = history.group(name, self.view.at_ms) if history else ""
+                self._groups[of] = self._groups.get(of, 0) + rate
+        return self._groups.get(group, 0)

@@ -1,0 +1,165 @@
+"""Removes Bursar's scheduling gate from the pods whose turn it is. Runs in a thread of the settler.
+
+Each release is decided from one tick of the settler. A pod whose gate the API server was asked to remove
+takes its part of the limits from that moment on, until a tick sees the pod without the gate: then the
+reservations of that tick contain it. After a restart the pods themselves say the same.
+"""
+
+from collections.abc import Callable, Mapping
+from threading import Event
+from typing import Any, Literal
+
+from timekeeper import metrics
+from timekeeper.accounts.held.limits import HeldView, ReleaseLimits
+from timekeeper.accounts.held.order import HeldPod, next_released
+from timekeeper.core import names
+from timekeeper.runtime.api_server import ANSWER_S, STRATEGIC_MERGE, Answered, Api, Reply
+from timekeeper.runtime.clock import monotonic_ms
+from timekeeper.runtime.log import log, log_exception
+from timekeeper.store.engine.engine import ConflictError, Store, UnavailableError
+from timekeeper.store.writes import fencing
+from timekeeper.store.writes.fencing import Epoch, EpochOverError
+
+STEP_S = 0.2
+MOST_AT_ONCE = 10  # in one step: 50 a second, so that kube-scheduler places other pods beside them
+AWAY_S = 10.0  # if the database is unreachable, or after an unexpected error
+# A call of an earlier settler may arrive after its end, and a call without an answer may be done later.
+QUIET_MS = 3_000
+UNCLEAR_MS = 30_000
+SOON_MS, AWAY_MS = 1_000, 30_000  # until another attempt: the pod has changed; the API server refuses
+RELEASED = "Released"
+
+Result = Literal["released", "changed", "refused", "unclear"]
+RESULTS: tuple[Result, ...] = ("released", "changed", "refused", "unclear")
+
+
+class Releaser:
+    """Used by one thread for as long as the term lasts. ``patch``: sends a strategic merge patch to a path;
+    ``report``: posts an Event on a pod, by namespace, name, UID, reason and note; ``view``: the settler's
+    last tick; ``steady``: a monotonic clock in milliseconds."""
+
+    def __init__(
+        self,
+        store: Store,
+        term: Epoch,
+        patch: Callable[[str, Mapping[str, Any]], Reply],
+        report: Callable[[str, str, str, str, str], None],
+        view: Callable[[], HeldView],
+        steady: Callable[[], int] = monotonic_ms,
+    ) -> None:
+        self._store, self._term, self._patch, self._report = store, term, patch, report
+        self._view, self._steady = view, steady
+        self._began_ms = steady()
+        self._sent: dict[str, int] = {}  # UID -> until when its release counts as sent
+        self._paused: dict[str, int] = {}  # UID -> until when it is not tried again
+        self._served: dict[str, int] = {}  # namespace -> number of its last release
+        self._number = 0
+        for result in RESULTS:
+            metrics.RELEASES.labels(result)
+
+    def step(self) -> int:
+        """Release the pods that are next; returns how many calls were made.
+
+        Raises EpochOverError if another settler has started, UnavailableError or ConflictError if the
+        database cannot be read.
+        """
+        view, at_ms = self._view(), self._steady()
+        metrics.HELD.set(len(view.pods))
+        self._forget(view, at_ms)
+        if not view.pods or at_ms - self._began_ms < QUIET_MS:
+            return 0
+        pods = {uid: pod for uid, pod in view.pods.items() if uid not in self._paused}
+        chosen = next_released(pods, self._sent, ReleaseLimits(view).of, self._served, MOST_AT_ONCE)
+        if not chosen:
+            return 0
+        with self._store.reading() as connection:
+            fencing.confirm(connection, self._term)
+        for pod in chosen:
+            self._release(pod)
+        return len(chosen)
+
+    def _forget(self, view: HeldView, at_ms: int) -> None:
+        """A tick that sees a pod without its gate contains its reservation."""
+        self._sent = {
+            uid: until_ms for uid, until_ms in self._sent.items() if uid in view.pods and at_ms < until_ms
+        }
+        self._paused = {uid: until_ms for uid, until_ms in self._paused.items() if at_ms < until_ms}
+        if len(self._served) > 2 * len(view.pods) + 1_000:
+            waiting = {pod.namespace for pod in view.pods.values()}
+            self._served = {name: number for name, number in self._served.items() if name in waiting}
+
+    def _release(self, pod: HeldPod) -> None:
+        result, error = self._remove_gate(pod)
+        metrics.RELEASES.labels(result).inc()
+        until_ms = self._steady() + UNCLEAR_MS
+        if result in ("released", "unclear"):
+            self._sent[pod.uid] = until_ms
+            self._number += 1
+            self._served[pod.namespace] = self._number
+        else:
+            self._paused[pod.uid] = self._steady() + (AWAY_MS if result == "refused" else SOON_MS)
+        log(
+            "pod-released" if result == "released" else "pod-not-released",
+            level="info" if result == "released" else "warning",
+            namespace=pod.namespace,
+            pod=pod.name,
+            uid=pod.uid,
+            result=result,
+            error=error or None,
+        )
+        if result == "released":
+            self._report(pod.namespace, pod.name, pod.uid, RELEASED, _note(pod))
+
+    def _remove_gate(self, pod: HeldPod) -> tuple[Result, str]:
+        """The result, and the API server's message unless it removed the gate."""
+        path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
+        reply = self._patch(path, removal(pod))
+        if not isinstance(reply, Answered):
+            return "unclear", reply.message
+        if reply.status < 300:
+            return "released", ""
+        error = f"{reply.status} {reply.message}"
+        if reply.status >= 500:
+            return "unclear", error
+        return "changed" if reply.status in (404, 409) else "refused", error
+
+
+def removal(pod: HeldPod) -> dict[str, Any]:
+    """The strategic merge patch that removes our gate, and nothing else, from the pod with this UID. The API
+    server answers 409 if another pod has the name."""
+    gate = {"$patch": "delete", "name": names.BUDGET_GATE}
+    return {"metadata": {"uid": pod.uid}, "spec": {"schedulingGates": [gate]}}
+
+
+def _note(pod: HeldPod) -> str:
+    if pod.needs_budget:
+        return f"The GPU budget of namespace {pod.namespace} can pay this pod; it is no longer held."
+    return "It is this pod's turn; it is no longer held."
+
+
+def patch_with(api: Api) -> Callable[[str, Mapping[str, Any]], Reply]:
+    """Sends a strategic merge patch to the API server."""
+
+    def patch(path: str, body: Mapping[str, Any]) -> Reply:
+        return api.call("PATCH", path, body, content_type=STRATEGIC_MERGE, timeout_s=ANSWER_S)
+
+    return patch
+
+
+def keep_releasing(step: Callable[[], int], stop: Event) -> None:
+    """Run a releaser's ``step`` several times a second until ``stop``, or until the term is over. No other
+    error ends it: only the settler releases."""
+    pause_s = STEP_S
+    while not stop.wait(pause_s):
+        try:
+            step()
+            pause_s = STEP_S
+        except EpochOverError as error:
+            log("releaser-ends", level="warning", reason="another settler has started", error=error)
+            return
+        except (UnavailableError, ConflictError) as error:
+            log("release-failed", level="error", error=error)
+            pause_s = AWAY_S
+        except Exception as error:
+            log_exception("release-failed", error)
+            pause_s = AWAY_S
