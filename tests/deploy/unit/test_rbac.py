@@ -68,6 +68,7 @@ NEEDED: dict[str, Reasons] = {
         "budget entries for namespaces that do not exist": followed("namespaces"),
         "until when a node was heard": followed("leases", "coordination.k8s.io", "kube-node-lease"),
         "budgets": followed("configmaps", "", NAMESPACE),
+        "to release held pods, as the policy bursar-releases allows": {Right("patch", "pods")},
         "to have pods leave that are over their memory share": {Right("create", "pods/eviction")},
         "to tell them why, and what is wrong with a budget": {Right("create", "events", "events.k8s.io")},
         "values of the classes it names": followed("priorityclasses", "scheduling.k8s.io"),

@@ -126,7 +126,7 @@ class Releaser:
 
 def removal(pod: HeldPod) -> dict[str, Any]:
     """The strategic merge patch that removes our gate, and nothing else, from the pod with this UID. The API
-    server answers 409 if another pod has the name."""
+    server answers 422 if another pod has the name."""
     gate = {"$patch": "delete", "name": names.BUDGET_GATE}
     return {"metadata": {"uid": pod.uid}, "spec": {"schedulingGates": [gate]}}
 
