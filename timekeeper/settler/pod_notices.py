@@ -3,12 +3,15 @@
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Literal
 
 from timekeeper.accounts.balance import Statement
+from timekeeper.accounts.held.queue import QueuedPod
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core.budgets.policy import GPU_HOUR
+from timekeeper.core.names import BUDGET_GATE
 
 MOST_PODS = 100  # of one namespace, for one change of its standing; waiting pods first
 NEARLY_SPENT_MILLI = 800  # thousandths of the grant, where an entry has no warnAt
@@ -66,6 +69,20 @@ def demotion_notice(pod: LedgerPod, lower_class: str, now_ms: int) -> PodNotice 
     return PodNotice(pod, "Demoted", message, "Warning")
 
 
+def held_notice(pod: LedgerPod, queued: QueuedPod) -> PodNotice:
+    """The notice on a new pod that waits for its budget."""
+    at_ms = queued.earliest_ms
+    earliest = "not by the present budget"
+    if at_ms is not None:
+        earliest = f"{datetime.fromtimestamp(at_ms // 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    message = (
+        f"The scheduling gate {BUDGET_GATE} holds this pod until the GPU budget of namespace {pod.namespace} "
+        f"can pay it. Held pods of the namespace that go before it: {queued.ahead}. Released at the "
+        f"earliest: {earliest}."
+    )
+    return PodNotice(pod, "HeldByBudget", message, "Normal")
+
+
 def _change(
     name: str, before: BudgetState, statement: Statement, mode: str
 ) -> tuple[str, str, Literal["Normal", "Warning"]] | None:
@@ -87,6 +104,7 @@ _EFFECTS = {
     "deprioritize": "Its new pods get lower priority; pods of namespaces in budget go first.",
     "reclaim": "Its waiting pods go last, and its running pods are evicted where a pod of a namespace in "
     "budget needs their GPUs.",
+    "hold": "Its new pods are held until the budget can pay them.",
     "deny": "Its new GPU pods are refused, and its waiting ones are not placed once the grant is spent.",
 }
 

@@ -98,7 +98,14 @@ def _settle(settings: TimekeeperSettings, store: Store, api: Api, me: str, stop:
     evictor = Evictor(store, settler.term, api, events, view_of(settler), now_ms, record=recorder.record)
     evicting = Thread(target=keep_evicting, args=(evictor.step, stop), name="evict", daemon=True)
     evicting.start()
-    releaser = Releaser(store, settler.term, patch_with(api), events.post, lambda: settler.held)
+    releaser = Releaser(
+        store,
+        settler.term,
+        patch_with(api),
+        events.post,
+        lambda: settler.held,
+        record=recorder.record,
+    )
     releasing = Thread(target=keep_releasing, args=(releaser.step, stop), name="release", daemon=True)
     releasing.start()
     policies = GracePolicies(api, lambda: _longest_grace_ms(settler, now_ms()))

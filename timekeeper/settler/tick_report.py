@@ -1,20 +1,30 @@
 """Reports a tick as log lines and metrics."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from timekeeper import metrics
 from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import History
 from timekeeper.accounts.changes import Changes
+from timekeeper.accounts.held.order import HeldPod
+from timekeeper.accounts.held.queue import queue_of
 from timekeeper.core.budgets.policy import MODES, BudgetSettings
 from timekeeper.core.decisions import Record
 from timekeeper.runtime.log import log
 from timekeeper.settler.budget_entries import BudgetNotice, EntryChanges
 from timekeeper.settler.cluster.cluster_state import ClusterState
 from timekeeper.settler.decide.decide import TickDecision
-from timekeeper.settler.pod_notices import BudgetState, PodNotice, change_notices, demotion_notice, state_of
+from timekeeper.settler.pod_notices import (
+    FRESH_MS,
+    BudgetState,
+    PodNotice,
+    change_notices,
+    demotion_notice,
+    held_notice,
+    state_of,
+)
 from timekeeper.settler.state.ledger_state import LedgerState
 
 
@@ -45,6 +55,8 @@ def report(
     for notice in read.notices:
         notices.budget(notice)
     _demotions(cluster, notices, history, settings, now_ms)
+    for pod_notice in _held(cluster, ledger, decision, settings, now_ms):
+        notices.pod(pod_notice)
     _sessions(decision)
     _postings(decision.changes)
     for grant in decision.changes.grants:
@@ -91,6 +103,29 @@ def _demotions(
         budget = history.budget(notice.pod.namespace, now_ms).budget
         if (budget.mode or settings.mode) == "enforce":
             notices.pod(notice)
+
+
+def _held(
+    cluster: ClusterState,
+    ledger: LedgerState,
+    decision: TickDecision,
+    settings: BudgetSettings,
+    now_ms: int,
+) -> Iterator[PodNotice]:
+    """Once for each new pod that waits for its budget, with its place in the queue."""
+    pods = (cluster.pods[uid] for uid in cluster.changed_pods if uid in ledger.unbound_pods.held)
+    new = {pod.uid: pod for pod in pods if pod.held == "budget" and now_ms - pod.created_ms <= FRESH_MS}
+    names = {pod.namespace for pod in new.values()}
+    waiting: dict[str, list[HeldPod]] = {name: [] for name in names}
+    for held in ledger.unbound_pods.held.values() if new else ():
+        if held.namespace in names:
+            waiting[held.namespace].append(held)
+    made = decision.statement_cache.statements
+    for name, pods_of in waiting.items():
+        statement = made.namespaces.get(name, made.default)
+        for queued in queue_of(pods_of, statement, settings.lookahead_ms, now_ms):
+            if queued.pod.uid in new:
+                yield held_notice(new[queued.pod.uid], queued)
 
 
 def _sessions(decision: TickDecision) -> None:

@@ -131,6 +131,22 @@ def test_a_held_pod_is_in_no_balance_and_a_released_one_is_until_it_is_bound(hol
     assert holding.events == [("p", "Released")]
 
 
+def test_a_new_pod_says_its_place_and_when_it_is_released_at_the_earliest(holding: Holding) -> None:
+    """A sixth of an hour pays one whole card's lookahead a day; two pods go first, one by its priority."""
+    spent = gpu_pod("spent", started_ms=T0, ended_ms=T0 + HOUR)
+    holding.town.clock.turn(HOUR)
+    pods = [held_pod("old"), held_pod("first", priority=5), held_pod("new", created_ms=T0 + HOUR)]
+    holding.begin(spent, *pods, team_a="gpuHours: 0.17\nperiod: day\nonExhausted: hold")
+
+    said = {each.pod.name: each.message for each in holding.town.pod_notices if each.reason == "HeldByBudget"}
+
+    assert said == {  # the others are older than a notice about a creation may be
+        "new": "The scheduling gate bursar.dev/budget holds this pod until the GPU budget of namespace "
+        "team-a can pay it. Held pods of the namespace that go before it: 2. Released at the earliest: "
+        "2026-11-23T00:00:00Z."
+    }
+
+
 def test_no_more_is_released_than_can_be_paid_also_before_the_next_tick(holding: Holding) -> None:
     """Half an hour pays the lookahead of three whole cards."""
     holding.hears = False

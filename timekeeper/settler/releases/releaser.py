@@ -13,6 +13,8 @@ from timekeeper import metrics
 from timekeeper.accounts.held.limits import HeldView, ReleaseLimits
 from timekeeper.accounts.held.order import HeldPod, next_released
 from timekeeper.core import names
+from timekeeper.core.decisions import MESSAGE, Decision, Record, record_nothing
+from timekeeper.core.decisions import RELEASED as RELEASED_KIND
 from timekeeper.runtime.api_server import ANSWER_S, STRATEGIC_MERGE, Answered, Api, Reply
 from timekeeper.runtime.clock import monotonic_ms
 from timekeeper.runtime.log import log, log_exception
@@ -46,9 +48,10 @@ class Releaser:
         report: Callable[[str, str, str, str, str], None],
         view: Callable[[], HeldView],
         steady: Callable[[], int] = monotonic_ms,
+        record: Record = record_nothing,
     ) -> None:
         self._store, self._term, self._patch, self._report = store, term, patch, report
-        self._view, self._steady = view, steady
+        self._view, self._steady, self._record = view, steady, record
         self._began_ms = steady()
         self._sent: dict[str, int] = {}  # UID -> until when its release counts as sent
         self._paused: dict[str, int] = {}  # UID -> until when it is not tried again
@@ -75,7 +78,7 @@ class Releaser:
         with self._store.reading() as connection:
             fencing.confirm(connection, self._term)
         for pod in chosen:
-            self._release(pod)
+            self._release(pod, view.at_ms)
         return len(chosen)
 
     def _forget(self, view: HeldView, at_ms: int) -> None:
@@ -88,7 +91,7 @@ class Releaser:
             waiting = {pod.namespace for pod in view.pods.values()}
             self._served = {name: number for name, number in self._served.items() if name in waiting}
 
-    def _release(self, pod: HeldPod) -> None:
+    def _release(self, pod: HeldPod, at_ms: int) -> None:
         result, error = self._remove_gate(pod)
         metrics.RELEASES.labels(result).inc()
         until_ms = self._steady() + UNCLEAR_MS
@@ -99,7 +102,7 @@ class Releaser:
         else:
             self._paused[pod.uid] = self._steady() + (AWAY_MS if result == "refused" else SOON_MS)
         log(
-            "pod-released" if result == "released" else "pod-not-released",
+            "pod-release",
             level="info" if result == "released" else "warning",
             namespace=pod.namespace,
             pod=pod.name,
@@ -109,6 +112,7 @@ class Releaser:
         )
         if result == "released":
             self._report(pod.namespace, pod.name, pod.uid, RELEASED, _note(pod))
+            self._record(_decision(pod, at_ms))
 
     def _remove_gate(self, pod: HeldPod) -> tuple[Result, str]:
         """The result, and the API server's message unless it removed the gate."""
@@ -129,6 +133,17 @@ def removal(pod: HeldPod) -> dict[str, Any]:
     server answers 422 if another pod has the name."""
     gate = {"$patch": "delete", "name": names.BUDGET_GATE}
     return {"metadata": {"uid": pod.uid}, "spec": {"schedulingGates": [gate]}}
+
+
+def _decision(pod: HeldPod, at_ms: int) -> Decision:
+    """The record of a release."""
+    figures = {
+        MESSAGE: _note(pod),
+        "rateMilli": pod.rate_milli,
+        "priority": pod.priority,
+        "waitedMs": max(0, at_ms - pod.created_ms),
+    }
+    return Decision(at_ms, RELEASED_KIND, RELEASED, pod.namespace, figures, name=pod.name, uid=pod.uid)
 
 
 def _note(pod: HeldPod) -> str:
