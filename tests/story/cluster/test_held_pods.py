@@ -78,7 +78,8 @@ def test_a_deployment_waits_for_its_budget_and_then_runs(stack: Stack) -> None:
         "the quota to count them",
         lambda: stack.cp.api.call("GET", used)["status"]["used"]["requests.bursar.dev/gpu-percent"] == "30",
     )
-    one, lifted = f"{path}/{held[0]['metadata']['name']}", {"spec": {"schedulingGates": []}}
+    one = f"{path}/{held[0]['metadata']['name']}"
+    lifted: Json = {"spec": {"schedulingGates": []}}
     with pytest.raises(ApiError, match="only Bursar's timekeeper removes this gate"):
         stack.cp.api.call("PATCH", one, lifted, "application/merge-patch+json")
 

@@ -13,7 +13,7 @@ from timekeeper import metrics
 from timekeeper.accounts.held.limits import HeldView, ReleaseLimits
 from timekeeper.accounts.held.order import HeldPod, next_released
 from timekeeper.core import names
-from timekeeper.core.decisions import MESSAGE, Decision, Record, record_nothing
+from timekeeper.core.decisions import MESSAGE, Decision, Figure, Record, record_nothing
 from timekeeper.core.decisions import RELEASED as RELEASED_KIND
 from timekeeper.runtime.api_server import ANSWER_S, STRATEGIC_MERGE, Answered, Api, Reply
 from timekeeper.runtime.clock import monotonic_ms
@@ -137,7 +137,7 @@ def removal(pod: HeldPod) -> dict[str, Any]:
 
 def _decision(pod: HeldPod, at_ms: int) -> Decision:
     """The record of a release."""
-    figures = {
+    figures: dict[str, Figure] = {
         MESSAGE: _note(pod),
         "rateMilli": pod.rate_milli,
         "priority": pod.priority,
