@@ -35,6 +35,16 @@ HELD = Gauge(
     "bursar_held_pods", "Pods that wait behind the gate bursar.dev/budget", multiprocess_mode="mostrecent"
 )
 RELEASES = Counter("bursar_releases", "Attempts to release a held pod, by result", ["result"])
+BUDGET_EVICTIONS = Counter(
+    "bursar_budget_evictions",
+    "Attempts to evict a pod of an exhausted account with onExhausted: evict, by result",
+    ["result"],
+)
+BUDGET_EVICTION_NOTICES = Gauge(
+    "bursar_budget_eviction_notices",
+    "Pods with a notice that they are evicted because an account is exhausted",
+    multiprocess_mode="mostrecent",
+)
 REQUESTS = Counter("bursar_requests", "Answers by route and status", ["route", "status"])
 SECONDS = Histogram("bursar_request_seconds", "Time to answer, by route", ["route"])
 REVIEWS = Counter("bursar_reviews", "Reviews by the API server, by kind and outcome", ["kind", "outcome"])

@@ -1,5 +1,6 @@
-"""A small API server: list and watch with bookmarks, TokenReview, SubjectAccessReview, Events, evictions that
-it answers and does not carry out, and the Lease of the settlers. Plain HTTP.
+"""A small API server: list and watch with bookmarks, TokenReview, SubjectAccessReview, Events, evictions,
+deletions and patches of status that it answers and does not carry out, and the Lease of the settlers. Plain
+HTTP.
 
 It keeps what it is given and tells all watchers; it knows nothing of what the objects mean.
 """
@@ -38,6 +39,8 @@ class FakeApiServer(StoredObjects):
         self.events: list[Json] = []
         self.takes_events = True
         self.evictions: list[Json] = []
+        self.patches: list[tuple[str, Json]] = []  # (path, body) of pods' status
+        self.deletions: list[Json] = []
         self.refusals: dict[str, tuple[int, Json]] = {}  # the pod's name -> how its eviction is refused
         self.bearers: set[str | None] = set()
         self.expired = False
@@ -117,6 +120,16 @@ def serving(api: FakeApiServer) -> Iterator[str]:
                 self.answer(*api.refusals[path.split("/")[-2]])
             else:
                 self.answer(404 if answer is None else 201, answer or {})
+
+        def do_PATCH(self) -> None:
+            body = self.body()
+            api.patches.append((self.path, body))
+            self.answer(200, body)
+
+        def do_DELETE(self) -> None:
+            body = self.body()
+            api.deletions.append(body | {"path": self.path})
+            self.answer(200, body)
 
         def do_PUT(self) -> None:
             self.answer(*api.lease("PUT", self.path, self.body()))

@@ -42,6 +42,9 @@ class LedgerPod:
     held: HeldFor = ""  # how it was held at its creation
     is_gated: bool = False  # our gate is in ``spec.schedulingGates``
     priority: int = 0
+    # the timekeeper's notice, by its annotations: not evicted before; protected by disruption budgets until
+    evict_after_ms: int | None = None
+    delete_after_ms: int | None = None
 
     @property
     def ended_ms(self) -> int | None:
@@ -90,6 +93,8 @@ def read_pod(raw: Json) -> LedgerPod | UnreadablePod | None:
         held=held,
         is_gated=_is_gated(spec),
         priority=_priority(spec),
+        evict_after_ms=hold.millis(annotations.get(names.EVICT_AFTER)),
+        delete_after_ms=hold.millis(annotations.get(names.DELETE_AFTER)),
     )
 
 

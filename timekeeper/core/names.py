@@ -43,6 +43,10 @@ HELD = "bursar.dev/held"
 # scheduling gate of pods that wait for their budget or their turn; only the timekeeper removes it
 BUDGET_GATE = "bursar.dev/budget"
 
+# what the timekeeper writes on running pods of a namespace that must give up its cards: RFC 3339, in seconds
+EVICT_AFTER = "bursar.dev/evict-after"  # it is not evicted before
+DELETE_AFTER = "bursar.dev/delete-after"  # its PodDisruptionBudget is respected until then
+
 # what the Binding writes
 DEVICES = "bursar.dev/devices"
 VISIBLE = "visible-devices.bursar.dev/"

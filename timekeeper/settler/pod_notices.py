@@ -105,6 +105,8 @@ _EFFECTS = {
     "reclaim": "Its waiting pods go last, and its running pods are evicted where a pod of a namespace in "
     "budget needs their GPUs.",
     "hold": "Its new pods are held until the budget can pay them.",
+    "evict": "Its running pods get a notice, and are evicted one by one once the budget is spent. Its new "
+    "pods wait.",
     "deny": "Its new GPU pods are refused, and its waiting ones are not placed once the grant is spent.",
 }
 
@@ -117,11 +119,11 @@ def _used(name: str, account: Statement) -> str:
         if not account.in_force.key.startswith("_group.")
         else (f"{account.in_force.key}, the group of namespace {name},")
     )
-    used = _hours(granted - remaining)
-    return f"{whose} has used or reserved {used} of {_hours(granted)} GPU-hours of its budget."
+    used = hours_text(granted - remaining)
+    return f"{whose} has used or reserved {used} of {hours_text(granted)} GPU-hours of its budget."
 
 
-def _hours(amount: int) -> str:
+def hours_text(amount: int) -> str:
     """GPU-hours for people: two decimals, or two digits of a small amount."""
     hours = amount / GPU_HOUR
     return f"{hours:.2f}" if abs(hours) >= 0.1 or not amount else f"{Decimal(f'{hours:.2g}'):f}"

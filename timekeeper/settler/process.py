@@ -20,6 +20,7 @@ from timekeeper.settler.cluster.cluster_state import WatchUpdate
 from timekeeper.settler.cluster.watches import sources, start_watching
 from timekeeper.settler.decision_recorder import DecisionRecorder
 from timekeeper.settler.election import SettlerElection
+from timekeeper.settler.evictions.budget_evictor import BudgetEvictor
 from timekeeper.settler.evictions.evictor import Evictor, keep_evicting, view_of
 from timekeeper.settler.grace_policies import GracePolicies
 from timekeeper.settler.pod_notices import PodNotice
@@ -47,6 +48,7 @@ def settle(settings: TimekeeperSettings) -> int:
     metrics.DATABASE.labels(store.engine.dialect.name).set(1)
     api = connect(settings.kubeconfig)
     metrics.OVERUSE_HELD_BACK.set(0)
+    metrics.BUDGET_EVICTION_NOTICES.set(0)
     me = settings.holder or settings.new_holder()
     try:
         if not store.is_shared:
@@ -64,6 +66,7 @@ def settle(settings: TimekeeperSettings) -> int:
     finally:
         metrics.LEADS.set(0)
         metrics.OVERUSE_HELD_BACK.set(0)
+        metrics.BUDGET_EVICTION_NOTICES.set(0)
         store.close()
 
 
@@ -95,8 +98,11 @@ def _settle(settings: TimekeeperSettings, store: Store, api: Api, me: str, stop:
     if settings.retain_ms:
         arguments = (FencedStore(store, settler.term), now_ms, settings.retain_ms, stop)
         Thread(target=roll_up_daily, args=arguments, name="retain", daemon=True).start()
-    evictor = Evictor(store, settler.term, api, events, view_of(settler), now_ms, record=recorder.record)
-    evicting = Thread(target=keep_evicting, args=(evictor.step, stop), name="evict", daemon=True)
+    shared = (store, settler.term, api, events, view_of(settler), now_ms)
+    evictor = Evictor(*shared, record=recorder.record)
+    budget_evictor = BudgetEvictor(*shared, record=recorder.record)
+    steps = (evictor.run, budget_evictor.run)
+    evicting = Thread(target=keep_evicting, args=(steps, stop), name="evict", daemon=True)
     evicting.start()
     releaser = Releaser(
         store,

@@ -54,6 +54,8 @@ EXAMPLES: Mapping[str, str] = {
     "pdbGrace": "pdbGrace: 10m",
     "overuse": "overuse: observe",
     "overuseGrace": "overuseGrace: 10m",
+    "evictGrace": "evictGrace: 10m",
+    "evictRate": "evictRate: 6",
     "unknownStanding": "unknownStanding: inBudget",
     "weights": "weights: {H100: 2.5, A100: 1.0}",
     "unitCosts": "unitCosts: {gpu.intel.com/tiles: 0.5}",

@@ -6,7 +6,7 @@ The API server drops a warning with a line break, and cuts all warnings once the
 from collections.abc import Iterable, Iterator
 
 from timekeeper.core import names
-from timekeeper.core.budgets.policy import HOLDS, IMPLEMENTED_ON_EXHAUSTED
+from timekeeper.core.budgets.policy import HOLDS
 from timekeeper.core.dialects import tencent
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.request.request import containers
@@ -101,12 +101,6 @@ def _of_standing(namespace: str, standing: Standing, policy: AdmissionPolicy) ->
         yield f"{used} its GPU budget.{effect}"
     elif is_held:
         yield f"Namespace {namespace}: pods wait for its GPU budget.{_HELD}"
-    is_built = standing.on_exhausted in IMPLEMENTED_ON_EXHAUSTED
-    if standing.word == "OVER_BUDGET" and not is_held and not is_built:
-        yield (
-            f"Namespace {namespace}: onExhausted: {standing.on_exhausted} is not implemented; treated as "
-            "deprioritize."
-        )
     if standing.word == "IN_BUDGET" and _is_nearly_used(standing):
         whole, tenth = divmod(standing.ratio_milli or 0, 10)
         yield f"{used} {whole}.{tenth} % of its GPU budget."

@@ -24,6 +24,8 @@ maxGPUs: 8
 price: 2.50
 overuse: evict
 overuseGrace: 0s
+evictGrace: 5m
+evictRate: 600
 """
 
 SETTINGS = """\
@@ -45,6 +47,8 @@ settleAfter: 2d
 pdbGrace: 500ms
 overuse: evict
 overuseGrace: 30s
+evictGrace: 0s
+evictRate: 1
 unknownStanding: overBudget
 """
 
@@ -65,6 +69,8 @@ def test_every_field_of_a_budget_is_read() -> None:
         price="2.50",
         overuse="evict",
         overuse_grace_ms=0,
+        evict_grace_ms=300_000,
+        evict_rate=600,
     )
 
 
@@ -89,6 +95,8 @@ def test_every_setting_is_read() -> None:
         pdb_grace_ms=500,
         overuse="evict",
         overuse_grace_ms=30_000,
+        evict_grace_ms=0,
+        evict_rate=1,
         unknown_standing="overBudget",
     )
 
@@ -228,14 +236,15 @@ def test_a_key_in_two_config_maps_holds_where_it_came_first() -> None:
 
 
 def test_what_is_not_built_yet_is_said() -> None:
-    entry = read_entry("team-a", WHOLE.replace("deprioritize", "evict"))
+    entry = read_entry("team-a", WHOLE)
 
     assert isinstance(entry, Budget)
     assert {sentence.split(":")[0] for sentence in ineffective_fields(entry)} == {
-        "onExhausted",
         "maxGPUs",
+        "evictGrace",
+        "evictRate",
     }
-    assert "evict is not implemented; treated as deprioritize" in ineffective_fields(entry)[0]
+    assert "evictGrace: it has no effect without onExhausted: evict" in ineffective_fields(entry)
     assert ineffective_fields(Budget(amount=1, on_exhausted="deprioritize")) == ()
     assert ineffective_fields(Budget(amount=1, on_exhausted="deny")) == ()
 

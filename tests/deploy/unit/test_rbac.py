@@ -69,7 +69,11 @@ NEEDED: dict[str, Reasons] = {
         "until when a node was heard": followed("leases", "coordination.k8s.io", "kube-node-lease"),
         "budgets": followed("configmaps", "", NAMESPACE),
         "to release held pods, as the policy bursar-releases allows": {Right("patch", "pods")},
-        "to have pods leave that are over their memory share": {Right("create", "pods/eviction")},
+        "to have pods leave that are over their memory share or their budget": {
+            Right("create", "pods/eviction")
+        },
+        "the same, once a PodDisruptionBudget was respected for long enough": {Right("delete", "pods")},
+        "to tell these when and why": {Right("patch", "pods/status")},
         "to tell them why, and what is wrong with a budget": {Right("create", "events", "events.k8s.io")},
         "values of the classes it names": followed("priorityclasses", "scheduling.k8s.io"),
         "whether the policies on grace periods have its figure": {
@@ -165,7 +169,9 @@ def test_no_rule_has_a_wildcard_or_reaches_for_power_over_others() -> None:
     rights = [right for account in NEEDED for right in granted(account)]
 
     assert not [right for right in rights if "*" in (right.verb, right.resource, right.group)]
-    assert [right for right in rights if right.verb in powers] == [Right("delete", "pods")]
+    assert [right for right in rights if right.verb in powers] == [
+        Right("delete", "pods")
+    ] * 2  # timekeeper, extender
     assert not [right for right in rights if right.resource == "secrets" and right.namespace == ANYWHERE]
 
 

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.cluster
 
 INSTALL = (ROOT / "docs" / "install.md").read_text()
 UPGRADE = (ROOT / "docs" / "upgrade.md").read_text()
-OBSERVES = ("mode: observe", {"bursar-holds", "bursar-node-agent"}, True)
+OBSERVES = ("mode: observe", {"bursar-holds", "bursar-notices", "bursar-node-agent"}, True)
 README = (ROOT / "README.md").read_text()
 SETTINGS_OF = "/api/v1/namespaces/bursar-system/configmaps/bursar-settings"
 POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"

@@ -120,9 +120,9 @@ def test_a_mistaken_entry_is_reported_and_the_last_good_one_holds(stack: Stack, 
     stack.wait("the good entry", lambda: stack.get("/v1/budgets/kept", reader)["gpuHours"]["granted"] == "7")
 
     with pytest.raises(ApiError, match=r"data\[kept\].*gpuHours"):
-        set_budgets(stack, kept="gpuHours: lots\n", other="gpuHours: 2\nonExhausted: evict\n")
+        set_budgets(stack, kept="gpuHours: lots\n", other="gpuHours: 2\nevictRate: 4\n")
     stack.stop("webhook")
-    set_budgets(stack, kept="gpuHours: lots\n", other="gpuHours: 2\nonExhausted: evict\n")
+    set_budgets(stack, kept="gpuHours: lots\n", other="gpuHours: 2\nevictRate: 4\n")
     stack.start("webhook")
     stack.wait("the webhook to be back", lambda: stack.is_ready(stack.webhook_url), "webhook")
     stack.wait(
@@ -133,8 +133,7 @@ def test_a_mistaken_entry_is_reported_and_the_last_good_one_holds(stack: Stack, 
     assert kept["gpuHours"]["granted"] == "7"
     assert "gpuHours" in str(kept["lastError"])
     assert any(
-        "evict is not implemented; treated as deprioritize" in each
-        for each in stack.get("/v1/budgets/other", reader)["warnings"]
+        "evictRate: it has no effect" in each for each in stack.get("/v1/budgets/other", reader)["warnings"]
     )
     events = stack.cp.kubectl("get", "events", "-n", "bursar-system").stdout
     assert "gpuHours" in events

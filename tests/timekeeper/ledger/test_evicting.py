@@ -41,6 +41,7 @@ from timekeeper.settler.evictions.evictor import (
     Evictor,
     keep_evicting,
     may_be_evicted,
+    pause_after_s,
     view_of,
 )
 from timekeeper.settler.evictions.notices import EVICTED, PROTECTED
@@ -354,7 +355,7 @@ def test_only_the_newest_settler_evicts(overused: Overused) -> None:
 
     with pytest.raises(terms.EpochOverError, match="epoch 1 of settler is over"):
         elder.step()
-    keep_evicting(elder.step, Event())  # ends by itself
+    keep_evicting((elder.run,), Event())  # ends by itself
     assert overused.api.evictions == []
 
 
@@ -511,13 +512,13 @@ def test_while_the_database_is_away_the_thread_says_so_and_waits(
 ) -> None:
     stop = Event()
 
-    def away() -> None:
+    def away() -> float:
         stop.set()
         raise UnavailableError("gone")
 
-    keep_evicting(away, stop)
+    keep_evicting((away,), stop)
 
-    assert "event=overuse-check-failed error=gone" in capfd.readouterr().err
+    assert "event=eviction-check-failed error=gone" in capfd.readouterr().err
 
 
 class Waits(Event):
@@ -536,14 +537,14 @@ class Waits(Event):
 def test_a_fault_of_ours_is_told_and_does_not_end_the_thread(capfd: pytest.CaptureFixture[str]) -> None:
     waits = Waits(3)
 
-    def broken() -> None:
+    def broken() -> float:
         raise ZeroDivisionError("a fault")
 
-    keep_evicting(broken, waits)
+    keep_evicting((broken,), waits)
 
     assert waits.pauses_s == [0, 30, 30, 30]
     told = capfd.readouterr().err
-    assert told.count('event=overuse-check-failed error="ZeroDivisionError: a fault" trace="Traceback') == 3
+    assert told.count('event=eviction-check-failed error="ZeroDivisionError: a fault" trace="Traceback') == 3
 
 
 def test_a_token_that_cannot_be_read_is_no_end_of_evictions(
@@ -587,6 +588,6 @@ def test_an_api_server_that_refuses_is_not_asked_for_the_next_pod_at_once(
 ) -> None:
     waits = Waits(2)
 
-    keep_evicting(lambda: result, waits)
+    keep_evicting((lambda: pause_after_s(result),), waits)
 
     assert waits.pauses_s == [0, pause_s, pause_s]

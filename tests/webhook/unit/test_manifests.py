@@ -175,7 +175,7 @@ POLICIES = {
 }
 WARNING = {"bursar-privileged", "bursar-node-access"}
 EVERYWHERE = {
-    *("bursar-exemptions", "bursar-holds", "bursar-releases", "bursar-growth"),
+    *("bursar-exemptions", "bursar-holds", "bursar-releases", "bursar-notices", "bursar-growth"),
     *("bursar-sidecar", "bursar-grace", "bursar-eviction-grace", "bursar-placed-by-others"),
 }
 # also in the namespaces of the system; in exempt ones schedulers of other systems write the same annotations

@@ -337,19 +337,6 @@ WARNINGS: dict[str, tuple[Json, Standing, tuple[str, ...]]] = {
             "the highest that the namespace's budget allows.",
         ),
     ),
-    "a mode on exhaustion that is not built": (
-        admitted(half()),
-        Standing("OVER_BUDGET", on_exhausted="evict"),
-        (
-            "Namespace team-a has used its GPU budget. This pod gets priority class gpu-lower-priority.",
-            "Namespace team-a: onExhausted: evict is not implemented; treated as deprioritize.",
-        ),
-    ),
-    "a mode that is not built, while there is budget": (
-        admitted(half()),
-        Standing("IN_BUDGET", 799, 800, on_exhausted="evict"),
-        (),
-    ),
     **{
         f"the policy {policy}": (
             with_annotations(admitted(half()), {"bursar.dev/policy": policy}),

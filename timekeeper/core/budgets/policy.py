@@ -7,14 +7,8 @@ GPU_HOUR = 3_600_000_000  # milli-GPU x milliseconds in one GPU-hour
 
 PERIODS = ("hour", "day", "week", "month", "quarter", "year", "once")
 ON_EXHAUSTED = ("reclaim", "deprioritize", "evict", "deny", "hold")
-IMPLEMENTED_ON_EXHAUSTED = (
-    "reclaim",
-    "deprioritize",
-    "deny",
-    "hold",
-)  # the others are treated as deprioritize, with a warning
 # of these: pods that are created over budget wait behind a scheduling gate
-HOLDS = tuple(each for each in ("hold", "evict") if each in IMPLEMENTED_ON_EXHAUSTED)
+HOLDS = ("hold", "evict")
 CHARGE_BY = ("dominant", "compute", "memory", "mean")
 CHARGE_FROM = ("running", "bound")
 MODES = ("enforce", "observe")
@@ -42,6 +36,8 @@ class Budget:
     price: str = ""  # per weighted GPU-hour, decimal text; "": the cluster's
     overuse: str = ""  # "": the cluster's
     overuse_grace_ms: int | None = None  # None: the cluster's
+    evict_grace_ms: int | None = None  # None: the cluster's
+    evict_rate: int | None = None  # None: the cluster's
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +65,8 @@ class BudgetSettings:
     pdb_grace_ms: int = 600_000  # how long a PodDisruptionBudget protects a pod that must leave
     overuse: str = "observe"  # what happens to pods over their memory share
     overuse_grace_ms: int = 600_000
+    evict_grace_ms: int = 600_000  # with onExhausted evict: from a pod's notice until it may be evicted
+    evict_rate: int = 6  # such evictions of one account in a minute
     unknown_standing: str = "inBudget"
     price: str = ""
     currency: str = "USD"
@@ -99,14 +97,18 @@ _REMOVED = (
 
 def _not_built_of_budget(budget: Budget, key: str) -> tuple[str, ...]:
     ineffective = {
-        "onExhausted": (
-            budget.on_exhausted not in IMPLEMENTED_ON_EXHAUSTED and budget.amount is not None,
-            f"{budget.on_exhausted} is not implemented; treated as deprioritize",
-        ),
         "maxGPUs": (budget.max_gpus is not None, "not implemented; it has no effect"),
         "carryOver": (
             budget.carry_over_milli > 0 and budget.period == "once",
             "it has no effect where the period is once",
+        ),
+        "evictGrace": (
+            budget.evict_grace_ms is not None and budget.on_exhausted != "evict",
+            "it has no effect without onExhausted: evict",
+        ),
+        "evictRate": (
+            budget.evict_rate is not None and budget.on_exhausted != "evict",
+            "it has no effect without onExhausted: evict",
         ),
     }
     without_effect_in_a_group = {

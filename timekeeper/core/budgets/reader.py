@@ -208,6 +208,8 @@ _BUDGET_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
     "price": ("price", scalars.price),
     "overuse": ("overuse", scalars.one_of(policy.OVERUSE)),
     "overuseGrace": ("overuse_grace_ms", scalars.duration_ms),
+    "evictGrace": ("evict_grace_ms", scalars.duration_ms),
+    "evictRate": ("evict_rate", scalars.per_minute),
 }
 
 _SETTING_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
@@ -224,6 +226,8 @@ _SETTING_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
     "pdbGrace": ("pdb_grace_ms", scalars.duration_ms),
     "overuse": ("overuse", scalars.one_of(policy.OVERUSE)),
     "overuseGrace": ("overuse_grace_ms", scalars.duration_ms),
+    "evictGrace": ("evict_grace_ms", scalars.duration_ms),
+    "evictRate": ("evict_rate", scalars.per_minute),
     "unknownStanding": ("unknown_standing", scalars.one_of(("inBudget", "overBudget"))),
     "price": ("price", scalars.price),
     "currency": ("currency", scalars.currency),

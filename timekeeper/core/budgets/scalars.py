@@ -88,6 +88,13 @@ def natural(text: str) -> int:
     return int(text)
 
 
+def per_minute(text: str) -> int:
+    """How often in a minute, at least once."""
+    if not re.fullmatch(r"[0-9]{1,3}", text, re.ASCII) or not 1 <= int(text) <= 600:
+        raise BadValueError("a whole number from 1 to 600, a minute")
+    return int(text)
+
+
 def price(text: str) -> str:
     """A price per weighted GPU-hour, as it was written."""
     if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,6})?", text, re.ASCII):

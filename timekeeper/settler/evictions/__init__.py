@@ -1,5 +1,6 @@
-"""Evictions of pods that use more GPU memory than their share: the loop, the API calls and the Events.
+"""Evictions of pods that use more GPU memory than their share, and of pods of exhausted accounts with
+``onExhausted: evict``: the loop, the API calls and the Events.
 
-The rule (which pod is next) is in `accounts.card_use.evictions`. Never here: anything that changes the
-ledger.
+The rules (which pod is next) are in `accounts.card_use.evictions` and `accounts.exhaustion.evictions`. Never
+here: anything that changes the ledger.
 """

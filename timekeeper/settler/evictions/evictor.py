@@ -1,26 +1,27 @@
-"""Evicts pods that use more GPU memory than their share, if the budget says so. Runs in a thread of the
-settler.
+"""Evicts pods that use more GPU memory than their share, if the budget says so. Runs in the settler's thread
+for evictions, with `budget_evictor`.
 
 Each eviction is decided from what the database and the watches say at that moment; only the history of
 evictions is remembered. A PodDisruptionBudget is always respected: a pod is never deleted instead of evicted.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Event
 
 from timekeeper import metrics
+from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import History
 from timekeeper.accounts.card_use.evictions import RESULTS, EvictionCandidate, EvictionHistory, Result, decide
 from timekeeper.accounts.card_use.overuse import OverusingPod
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core.decisions import EVICTED as EVICTED_KIND
 from timekeeper.core.decisions import MESSAGE, Decision, Figure, Record, record_nothing
-from timekeeper.core.kube.eviction import eviction, is_gone, is_protected
-from timekeeper.runtime.api_server import ANSWER_S, Answered, Api
+from timekeeper.runtime.api_server import Answered, Api
 from timekeeper.runtime.clock import monotonic_ms
 from timekeeper.runtime.event_recorder import EventRecorder
 from timekeeper.runtime.log import log, log_exception
+from timekeeper.settler.evictions.calls import evict, refusal
 from timekeeper.settler.evictions.notices import EVICTED, PROTECTED, evicted, protected
 from timekeeper.settler.settler import Settler
 from timekeeper.store.engine.engine import ConflictError, Store, UnavailableError
@@ -41,6 +42,9 @@ class SettlerView:
     # settler was running
     pod: Callable[[str], LedgerPod | None]
     history: Callable[[], History]  # the budgets
+    pods: Callable[[], tuple[LedgerPod, ...]]  # all that exist
+    # each listed namespace's account as of this time; None before the first decision
+    statements: Callable[[], tuple[Mapping[str, Statement], int] | None]
 
 
 def view_of(settler: Settler) -> SettlerView:
@@ -49,7 +53,16 @@ def view_of(settler: Settler) -> SettlerView:
     def pod(uid: str) -> LedgerPod | None:
         return settler.cluster.pods.get(uid) if settler.has_decided else None
 
-    return SettlerView(pod, lambda: settler.ledger.history)
+    def pods() -> tuple[LedgerPod, ...]:
+        return tuple(settler.cluster.pods.copy().values())  # a copy is one step for other threads
+
+    def statements() -> tuple[Mapping[str, Statement], int] | None:
+        cache = settler.ledger.statement_cache
+        if not settler.has_decided or cache is None:
+            return None
+        return cache.statements.namespaces, settler.ledger.pulse.decided_ms
+
+    return SettlerView(pod, lambda: settler.ledger.history, pods, statements)
 
 
 class Evictor:
@@ -78,6 +91,10 @@ class Evictor:
         self._history = EvictionHistory(steady())
         for result in RESULTS:
             metrics.OVERUSE_EVICTIONS.labels(result)
+
+    def run(self) -> float:
+        """One step; returns the seconds until the next. Raises what `step` raises."""
+        return pause_after_s(self.step())
 
     def step(self) -> Result | None:
         """Evict the pod that is due, if any; returns the result, None if there was no attempt.
@@ -137,12 +154,10 @@ class Evictor:
 
     def _post_eviction(self, over: OverusingPod) -> tuple[Result, str]:
         """The result, and the API server's message unless it evicted the pod."""
-        path = f"/api/v1/namespaces/{over.namespace}/pods/{over.name}/eviction"
-        body = eviction(over.namespace, over.name, over.uid)
-        reply = self._api.call("POST", path, body, timeout_s=ANSWER_S)
+        reply = evict(self._api, over.namespace, over.name, over.uid)
         if not isinstance(reply, Answered):
             return "unclear", reply.message
-        return ("evicted", "") if reply.status < 300 else (_refusal(reply), f"{reply.status} {reply.message}")
+        return ("evicted", "") if reply.status < 300 else (refusal(reply), f"{reply.status} {reply.message}")
 
 
 def _decision(candidate: EvictionCandidate, at_ms: int) -> Decision:
@@ -163,35 +178,35 @@ def may_be_evicted(pod: LedgerPod, node: str) -> bool:
     return pod.node == node and not ends
 
 
-def keep_evicting(step: Callable[[], Result | None], stop: Event) -> None:
-    """Run an evictor's ``step`` every few seconds until ``stop``, or until the term is over. No other error
-    ends it: only the settler evicts."""
-    pause_s = 0.0
-    while not stop.wait(pause_s):
-        try:
-            pause_s = _pause_after_s(step())
-        except EpochOverError as error:
-            log("evictor-ends", level="warning", reason="another settler has started", error=error)
-            return
-        except (UnavailableError, ConflictError) as error:
-            log("overuse-check-failed", level="error", error=error)
-            pause_s = AWAY_S
-        except Exception as error:
-            log_exception("overuse-check-failed", error)
-            pause_s = AWAY_S
-
-
-def _pause_after_s(result: Result | None) -> float:
+def pause_after_s(result: Result | None) -> float:
     """Until the next step: longer after a refusal or no answer."""
     return SOON_S if result in ("evicted", "gone", "protected") else LOOK_S
 
 
-def _refusal(answer: Answered) -> Result:
-    if is_gone(answer.status, answer.message):
-        return "gone"
-    if is_protected(answer.status, answer.message, answer.body):
-        return "protected"
-    return "refused" if answer.status < 500 else "unclear"
+# one decision of an evictor; returns the seconds until the next one
+Step = Callable[[], float]
+
+
+def keep_evicting(steps: Sequence[Step], stop: Event) -> None:
+    """Run the evictors' steps in turn, each after its own pause, until ``stop``, or until the term is over.
+    No other error ends it: only the settler evicts."""
+    left_s = [0.0] * len(steps)
+    while not stop.wait(pause_s := min(left_s)):
+        for place, step in enumerate(steps):
+            left_s[place] -= pause_s
+            if left_s[place] > 0:
+                continue
+            try:
+                left_s[place] = step()
+            except EpochOverError as error:
+                log("evictor-ends", level="warning", reason="another settler has started", error=error)
+                return
+            except (UnavailableError, ConflictError) as error:
+                log("eviction-check-failed", level="error", error=error)
+                left_s[place] = AWAY_S
+            except Exception as error:
+                log_exception("eviction-check-failed", error)
+                left_s[place] = AWAY_S
 
 
 def _cards(over: OverusingPod) -> str:

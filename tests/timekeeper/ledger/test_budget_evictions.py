@@ -1,0 +1,348 @@
+"""Evictions of exhausted accounts: budgets, pods and their charges in a real database and settler, an API
+server whose answers are told, and a clock turned by hand."""
+
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from tests.support.events import UnqueuedRecorder
+from tests.support.kubeconfig import kubeconfig
+from tests.timekeeper.fake_api_server import FakeApiServer, serving
+from tests.timekeeper.ledger.test_evicting import PDB_429
+from tests.timekeeper.worlds import (
+    HOUR,
+    MINUTE,
+    SECOND,
+    T0,
+    Json,
+    Town,
+    budgets,
+    gpu_pod,
+    node,
+)
+from timekeeper.runtime.connect import connect
+from timekeeper.runtime.log import log
+from timekeeper.settler.evictions import budget_notices
+from timekeeper.settler.evictions.budget_evictor import BudgetEvictor
+from timekeeper.settler.evictions.evictor import view_of
+from timekeeper.settler.process import REPORTER
+from timekeeper.store.writes import fencing
+
+ONE_DATABASE = "decisions and calls of the API server; the reads that they need run on both in other modules"
+
+EVICT_AFTER, DELETE_AFTER = "bursar.dev/evict-after", "bursar.dev/delete-after"
+SETTINGS = "lookahead: 0s\nevictGrace: 5m\nevictRate: 6\npdbGrace: 10m"
+ONE_HOUR = "gpuHours: 1\nonExhausted: evict"
+
+
+class Spending:
+    """Pods of whole cards that spend budgets, and who evicts. Patches and evictions that the API server
+    accepts change the pods, and the settler hears of it."""
+
+    def __init__(self, town: Town, api: FakeApiServer, url: str, folder: Path) -> None:
+        self.town, self.api = town, api
+        self._server = connect(kubeconfig(folder, url))
+        self.evictor = self.new_evictor()
+
+    def new_evictor(self) -> BudgetEvictor:
+        """Of a process that has just begun to settle."""
+        town, settler = self.town, self.town.settler
+        events = UnqueuedRecorder(self._server, REPORTER, settler.term.holder, town.clock, log)
+        view = view_of(settler)
+        return BudgetEvictor(town.store, settler.term, self._server, events, view, town.clock, town.clock)
+
+    def begin(self, *pods: Json, **entries: str) -> None:
+        entries = {"_settings": SETTINGS} | entries
+        on = [("nodes", node(cards=8)), ("configmaps", budgets(**entries))]
+        self.town.begin(*on, *(("pods", each) for each in pods))
+        self.evictor = self.new_evictor()
+
+    def turn(self, ms: int) -> list[str]:
+        """Time passes, and the evictor looks each minute, or each ten seconds of the last minute; the pods
+        that were asked to leave meanwhile."""
+        gone: list[str] = []
+        whole, rest = divmod(ms, MINUTE)
+        for step_ms in [MINUTE] * whole + [10 * SECOND] * (rest // (10 * SECOND)):
+            self.town.advance(step_ms)
+            gone += self.look()
+        return gone
+
+    def look(self) -> list[str]:
+        """One step of the evictor, and what follows from it; the pods that it asked to leave."""
+        patched, evicted, deleted = (len(each) for each in self._calls())
+        self.evictor.step()
+        for path, body in self.api.patches[patched:]:
+            self._apply(path.split("/")[-2], body)
+        asked = [each["metadata"]["name"] for each in self.api.evictions[evicted:]]
+        gone = [name for name in asked if name not in self.api.refusals]
+        gone += [each["path"].split("/")[-1] for each in self.api.deletions[deleted:]]
+        for name in gone:
+            self.town.hear("pods", self.pod(name), deleted=True)
+        self.town.tick()
+        return gone
+
+    def pod(self, name: str) -> Json:
+        return next(each for each in self.town.objects["pods"].values() if each["metadata"]["name"] == name)
+
+    def notice(self, name: str, annotation: str = EVICT_AFTER) -> int | None:
+        """The time in the pod's annotation; None without it."""
+        text = self.pod(name)["metadata"]["annotations"].get(annotation)
+        return None if text is None else round(datetime.fromisoformat(text).timestamp() * 1000)
+
+    def restart(self) -> None:
+        """The settler is killed, and another one takes over."""
+        self.town.restart()
+        self.town.tick()
+        self.evictor = self.new_evictor()
+
+    def _calls(self) -> tuple[list[tuple[str, Json]], list[Json], list[Json]]:
+        return self.api.patches, self.api.evictions, self.api.deletions
+
+    def _apply(self, name: str, body: Json) -> None:
+        pod = self.pod(name)
+        assert body["metadata"]["uid"] == pod["metadata"]["uid"]
+        annotations = pod["metadata"]["annotations"] | body["metadata"].get("annotations", {})
+        pod["metadata"]["annotations"] = {key: text for key, text in annotations.items() if text is not None}
+        self.town.hear("pods", pod)
+
+
+def pod(name: str, card: int = 0, *, priority: int = 0, age_ms: int = 0, **fields: Json | str | int) -> Json:
+    made: Json = gpu_pod(name, card=card, started_ms=T0 - age_ms, created_ms=T0 - age_ms, **fields)  # type: ignore[arg-type]
+    made["spec"]["priority"] = priority
+    return made
+
+
+@pytest.fixture
+def spending(town: Town, tmp_path: Path) -> Iterator[Spending]:
+    api = FakeApiServer()
+    with serving(api) as url:
+        yield Spending(town, api, url, tmp_path)
+
+
+def test_pods_of_an_exhausted_namespace_get_a_notice_and_leave_in_order_after_their_grace(
+    spending: Spending,
+) -> None:
+    """Lowest priority first, of equals the youngest, one in each ten seconds; a namespace in budget loses
+    none."""
+    spending.begin(
+        pod("old", 0, age_ms=MINUTE),
+        pod("young", 1),
+        pod("low", 2, priority=-5, age_ms=2 * MINUTE),
+        pod("rich", 3, namespace="team-b"),
+        team_a=ONE_HOUR,
+        team_b="gpuHours: 100\nonExhausted: evict",
+    )
+    assert spending.turn(18 * MINUTE) == []
+    assert spending.notice("old") is None
+    spent_ms = (
+        T0 + 19 * MINUTE
+    )  # three cards for 19 minutes, and one for two and one for one more: a GPU-hour
+
+    assert spending.turn(5 * MINUTE + 50 * SECOND) == []
+    assert {spending.notice(name) for name in ("old", "young", "low")} == {spent_ms + 5 * MINUTE}
+    notices = [each for each in spending.api.events if each["reason"] == budget_notices.NOTICE]
+    assert {each["regarding"]["name"] for each in notices} == {"old", "young", "low"}
+    assert "not before 2026-11-20T10:24:00Z" in notices[0]["note"]
+    assert [spending.turn(10 * SECOND) for _ in range(5)] == [["low"], ["young"], ["old"], [], []]
+
+    assert spending.notice("rich") is None
+    conditions = [body["status"]["conditions"][0] for _, body in spending.api.patches if "status" in body]
+    assert [(each["type"], each["status"], each["reason"]) for each in conditions] == [
+        ("DisruptionTarget", "True", "BursarBudgetExhausted")
+    ] * 3
+
+
+def test_what_is_only_reserved_evicts_nobody(spending: Spending) -> None:
+    """With a lookahead the namespace is over budget before it has spent: its pods get their notice then, and
+    leave once the charges reach the grant. An eviction before would bring back what the pod had reserved, its
+    replacement would be admitted, and be evicted in its turn."""
+    settings = "lookahead: 30m\nevictGrace: 1m\nevictRate: 6"
+    spending.begin(pod("p"), _settings=settings, team_a=ONE_HOUR)
+    assert spending.turn(30 * MINUTE - 10 * SECOND) == []
+    assert spending.town.standing() == "IN_BUDGET"
+
+    assert spending.turn(20 * SECOND) == []
+    assert spending.town.standing() == "OVER_BUDGET"
+    assert spending.notice("p") == T0 + 31 * MINUTE
+    assert spending.turn(29 * MINUTE + 40 * SECOND) == []
+    assert spending.turn(20 * SECOND) == ["p"]
+
+
+@pytest.mark.parametrize("remedy", ["grant", "raised", "period", "observe", "deprioritize"])
+def test_a_budget_again_ends_it_at_once_and_a_later_exhaustion_gives_a_new_grace(
+    spending: Spending, remedy: str
+) -> None:
+    hours = ONE_HOUR + "\nperiod: hour" if remedy == "period" else ONE_HOUR
+    pods = [pod("p", 0, bound_ms=T0, age_ms=0), pod("q", 1)]
+    spending.begin(*pods, team_a=hours, _settings=SETTINGS.replace("10m", "1h"))
+    spending.turn(35 * MINUTE - 10 * SECOND)
+    assert spending.notice("p") == T0 + 35 * MINUTE
+    if remedy == "period":
+        spending.api.refusals |= {"p": (429, PDB_429), "q": (429, PDB_429)}
+        assert spending.turn(25 * MINUTE + 10 * SECOND) == []
+        return _check_the_new_period(spending)
+    if remedy == "grant":
+        body = {"subject": "team-a", "gpuHours": "1", "reason": "more"}
+        answer = spending.town.post("/v1/grants", body, **{"Idempotency-Key": "one"})
+        assert answer.status_code == 200, answer.get_json()
+    else:
+        text = {
+            "raised": "gpuHours: 2\nonExhausted: evict",
+            "observe": ONE_HOUR + "\nmode: observe",
+            "deprioritize": "gpuHours: 1",
+        }[remedy]
+        spending.town.hear("configmaps", budgets(_settings=SETTINGS, team_a=text))
+    spending.town.tick()
+
+    assert spending.turn(10 * MINUTE) == []
+    assert spending.notice("p") is None
+    if remedy in ("grant", "raised"):
+        assert spending.turn(15 * MINUTE + 10 * SECOND) == []
+        assert (
+            spending.notice("p") == T0 + 65 * MINUTE
+        )  # the second GPU-hour is spent an hour after the first pod began
+        assert len(spending.turn(6 * MINUTE)) == 2
+
+
+def _check_the_new_period(spending: Spending) -> None:
+    before = len(spending.api.evictions)
+    spending.turn(MINUTE)
+    assert len(spending.api.evictions) == before
+    assert spending.notice("p") is None
+    assert spending.town.standing() == "IN_BUDGET"
+
+
+def test_a_settler_that_takes_over_neither_skips_nor_repeats_the_grace(spending: Spending) -> None:
+    spending.begin(pod("p"), team_a=ONE_HOUR)
+    spending.turn(HOUR + 4 * MINUTE)
+    after_ms = spending.notice("p")
+    patches = len(spending.api.patches)
+
+    spending.restart()
+    assert spending.turn(40 * SECOND) == []
+    assert (spending.notice("p"), len(spending.api.patches)) == (after_ms, patches)
+    assert spending.turn(30 * SECOND) == ["p"]
+
+
+def test_a_disruption_budget_is_respected_for_its_grace_and_then_the_pod_is_deleted(
+    spending: Spending,
+) -> None:
+    """Also if the settler restarts meanwhile: the pod says until when it is protected."""
+    spending.begin(pod("p"), pod("q", 1, age_ms=SECOND), team_a=ONE_HOUR)
+    spending.api.refusals["p"] = (429, PDB_429)
+    spending.turn(34 * MINUTE + 50 * SECOND)
+
+    assert spending.turn(20 * SECOND) == ["q"]  # a protected pod takes nobody's turn
+    ends_ms = spending.notice("p", DELETE_AFTER)
+    assert ends_ms is not None
+    assert ends_ms >= T0 + 45 * MINUTE
+    assert [each["reason"] for each in spending.api.events][-2:] == [
+        budget_notices.PROTECTED,
+        budget_notices.EVICTED,
+    ]
+    spending.turn(5 * MINUTE)
+    spending.restart()
+    gone_ms = _until_gone(spending, "p")
+    assert ends_ms <= gone_ms <= ends_ms + 30 * SECOND
+    (deletion,) = spending.api.deletions
+    assert deletion["preconditions"] == {"uid": "uid-p"}
+    target = spending.api.patches[-1][1]["status"]["conditions"][0]
+    assert (target["type"], target["reason"]) == ("DisruptionTarget", "BursarBudgetExhausted")
+
+
+def _until_gone(spending: Spending, name: str) -> int:
+    for _ in range(100):
+        if name in spending.turn(10 * SECOND):
+            return spending.town.clock()
+    raise AssertionError(f"{name} is still there")
+
+
+def test_a_pod_that_is_spared_after_a_refused_eviction_is_no_disruption_target(spending: Spending) -> None:
+    spending.begin(pod("p"), team_a=ONE_HOUR)
+    spending.api.refusals["p"] = (429, PDB_429)
+    spending.turn(HOUR + 6 * MINUTE)
+    assert spending.notice("p", DELETE_AFTER) is not None
+
+    spending.town.change("configmaps", budgets(_settings=SETTINGS, team_a="gpuHours: 9\nonExhausted: evict"))
+    spending.turn(20 * SECOND)
+
+    assert (spending.notice("p"), spending.notice("p", DELETE_AFTER)) == (None, None)
+    condition = spending.api.patches[-1][1]["status"]["conditions"][0]
+    assert (condition["type"], condition["status"]) == ("DisruptionTarget", "False")
+
+
+def test_an_exhausted_group_evicts_over_all_its_namespaces_in_one_order(spending: Spending) -> None:
+    member = "gpuHours: unlimited\ngroup: lab"
+    spending.begin(
+        pod("a", 0, priority=1),
+        pod("b", 1, namespace="team-b"),
+        pod("c", 2, namespace="team-c", priority=-1),
+        team_a=member,
+        team_b=member,
+        team_c=member + "\nmode: observe",
+        _group__lab=ONE_HOUR + "\nevictGrace: 1m\nevictRate: 2",
+        **{"_group.lab": ONE_HOUR + "\nevictGrace: 1m\nevictRate: 2"},
+    )
+    left = [(spending.town.clock(), each) for _ in range(300) for each in spending.turn(10 * SECOND)]
+
+    assert [name for _, name in left] == ["b", "a"]  # team-c is only observed
+    assert left[1][0] - left[0][0] == 30 * SECOND
+    assert left[0][0] == T0 + 21 * MINUTE
+    assert spending.notice("c") is None
+
+
+def test_a_notice_that_was_given_while_the_account_was_in_another_period_does_not_count(
+    spending: Spending,
+) -> None:
+    """Nor one that lies further ahead than a new one would: nobody but the timekeeper may write it, and the
+    policy may be missing."""
+    forged = pod("p", annotations={EVICT_AFTER: "2099-01-01T00:00:00Z"})
+    stale = pod("q", 1, annotations={EVICT_AFTER: "2026-10-20T10:00:00Z"})
+    spending.begin(forged, stale, team_a="gpuHours: 0\nonExhausted: evict")
+    spending.look()
+
+    assert spending.notice("p") == spending.notice("q") == T0 + 5 * MINUTE
+
+
+def test_only_the_newest_settler_evicts(spending: Spending) -> None:
+    spending.begin(pod("p"), team_a=ONE_HOUR)
+    spending.turn(HOUR + 4 * MINUTE)
+    elder = spending.evictor
+    spending.town.restart()
+    spending.town.advance(2 * MINUTE)
+    view_is_old = spending.town.clock() - 2 * MINUTE
+
+    assert view_is_old
+    elder._view.statements()  # the elder still sees its own last decision
+    with pytest.raises(fencing.EpochOverError):
+        _step_as_if_fresh(elder, spending)
+    assert spending.api.evictions == []
+
+
+def _step_as_if_fresh(elder: BudgetEvictor, spending: Spending) -> None:
+    stated = elder._view.statements()
+    assert stated is not None
+    object.__setattr__(elder._view, "statements", lambda: (stated[0], spending.town.clock()))
+    elder.step()
+
+
+def test_accounts_that_were_computed_long_ago_evict_nobody(spending: Spending) -> None:
+    spending.begin(pod("p"), team_a=ONE_HOUR)
+    spending.turn(HOUR + 4 * MINUTE)
+    spending.town.clock.turn(2 * MINUTE)  # without a tick: the database cannot be written
+
+    spending.evictor.step()
+
+    assert spending.api.evictions == []
+
+
+def test_a_namespace_that_is_observed_is_only_reported(
+    spending: Spending, capfd: pytest.CaptureFixture[str]
+) -> None:
+    spending.begin(pod("p"), pod("q", 1), team_a=ONE_HOUR + "\nmode: observe")
+
+    assert spending.turn(40 * MINUTE) == []
+    assert spending.api.patches == []
+    assert "event=would-evict namespace=team-a pods=2" in capfd.readouterr().err

@@ -1,0 +1,275 @@
+"""What is to be done now to the pods of exhausted namespaces with ``onExhausted: evict``. Pure.
+
+1. Every charged pod of such a namespace gets a notice, once: the time before which it is not evicted.
+2. Once the account is spent and a pod's time has come, it is evicted: of an account's pods the one with the
+   lowest priority first, of equals the youngest, each some time after the last.
+3. A pod whose PodDisruptionBudget refused is tried again after the others, and deleted when ``pdbGrace`` is
+   over.
+4. As soon as a namespace is not exhausted any more, its pods' notices are withdrawn.
+
+Notices are annotations of the pods, so a settler that takes over continues where the other one ended.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from timekeeper.accounts.exhaustion.terms import EvictionTerms
+from timekeeper.accounts.pods import LedgerPod
+
+MOST_NOTICES = 50  # written or withdrawn in one step, so that evictions need not wait for all of them
+FORGET_MS = 600_000
+WRITTEN_MS = 30_000  # the watch shows a written notice within this time
+# between two attempts at one pod, by the result of the last
+PAUSE_MS: Mapping[str, int] = {
+    "evicted": 60_000,  # accepted, but the watch may report the deletion late
+    "deleted": 60_000,
+    "gone": 60_000,
+    "protected": 10_000,
+    "refused": 30_000,
+    "unclear": 10_000,
+}
+ATTEMPT_MS = 1_000  # between two attempts at the pods of one account that evicted none
+
+# "evicted", "deleted": accepted; "gone": the pod no longer existed; "protected": a PodDisruptionBudget
+# prevents it; "refused": the API server refused; "unclear": an error or no answer
+BudgetResult = Literal["evicted", "deleted", "gone", "protected", "refused", "unclear"]
+BUDGET_RESULTS: tuple[BudgetResult, ...] = (
+    "evicted",
+    "deleted",
+    "gone",
+    "protected",
+    "refused",
+    "unclear",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EvictionNotice:
+    """The two annotations of a pod. Milliseconds since 1970, whole seconds; None: absent."""
+
+    evict_after_ms: int | None = None
+    delete_after_ms: int | None = None
+
+
+NO_NOTICE = EvictionNotice()
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetAttempt:
+    at_ms: int
+    result: BudgetResult
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetEvictionMemory:
+    """What was done since ``began_ms``. Times are of a monotonic clock. A restart may forget all of it."""
+
+    began_ms: int
+    last: Mapping[str, int] = field(default_factory=dict)  # account -> its last eviction
+    tried: Mapping[str, int] = field(default_factory=dict)  # account -> its last attempt
+    attempts: Mapping[str, BudgetAttempt] = field(default_factory=dict)  # UID -> last attempt
+    # UID -> the notice that was written and when, until the watch shows it
+    written: Mapping[str, tuple[EvictionNotice, int]] = field(default_factory=dict)
+    # UIDs of pods whose namespace was in budget while they had a notice: it does not count any more
+    void: frozenset[str] = frozenset()
+
+    def after(self, uid: str, subject: str, result: BudgetResult, at_ms: int) -> "BudgetEvictionMemory":
+        """With one more attempt. An unclear result counts as an eviction."""
+        attempts = {key: each for key, each in self.attempts.items() if at_ms - each.at_ms < FORGET_MS}
+        counts = result in ("evicted", "deleted", "unclear")
+        return replace(
+            self,
+            attempts=attempts | {uid: BudgetAttempt(at_ms, result)},
+            tried={**self.tried, subject: at_ms},
+            last={**self.last, subject: at_ms} if counts else self.last,
+        )
+
+    def after_writing(self, uid: str, notice: EvictionNotice, at_ms: int) -> "BudgetEvictionMemory":
+        """With a notice that the API server has accepted."""
+        written = {key: each for key, each in self.written.items() if at_ms - each[1] < WRITTEN_MS}
+        return replace(self, written=written | {uid: (notice, at_ms)}, void=self.void - {uid})
+
+    def notice_of(self, pod: LedgerPod, at_ms: int) -> EvictionNotice:
+        """The pod's notice, by what was written last."""
+        written = self.written.get(pod.uid)
+        if written is not None and at_ms - written[1] < WRITTEN_MS:
+            return written[0]
+        return EvictionNotice(pod.evict_after_ms, pod.delete_after_ms)
+
+    def may_evict(self, terms: EvictionTerms, at_ms: int) -> bool:
+        """Whether the account may evict its next pod."""
+        last_ms = self.last.get(terms.subject, self.began_ms)
+        tried_ms = self.tried.get(terms.subject, self.began_ms)
+        return at_ms - last_ms >= terms.spacing_ms and at_ms - tried_ms >= ATTEMPT_MS
+
+    def is_paused(self, uid: str, at_ms: int) -> bool:
+        """Whether the last attempt at this pod was too recent for another."""
+        attempt = self.attempts.get(uid)
+        return attempt is not None and at_ms - attempt.at_ms < PAUSE_MS[attempt.result]
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetEviction:
+    """A pod to evict now, or to delete where its PodDisruptionBudget was respected long enough."""
+
+    pod: LedgerPod
+    terms: EvictionTerms
+    deletes: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NoticeChange:
+    """A notice to write on a pod, or, if it is empty, to withdraw."""
+
+    pod: LedgerPod
+    notice: EvictionNotice
+    terms: EvictionTerms | None
+    # it may have the condition that it is about to be deleted, and is not any more
+    is_spared: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EvictionPlan:
+    evictions: tuple[BudgetEviction, ...] = ()  # at most one of each account
+    changes: tuple[NoticeChange, ...] = ()
+    noticed: int = 0  # pods with a valid notice
+    observed: Mapping[str, int] = field(default_factory=dict)  # namespace -> pods that would have to leave
+    void: frozenset[str] = frozenset()
+
+
+def plan(
+    pods: Iterable[LedgerPod],
+    exhausted: Mapping[str, EvictionTerms],
+    past: BudgetEvictionMemory,
+    now_ms: int,
+    at_ms: int,
+) -> EvictionPlan:
+    """The evictions that are due, and the notices to be written, each in the order in which pods must leave.
+
+    ``exhausted``: namespace -> terms. ``now_ms``: the clock of notices; ``at_ms``: the monotonic clock of
+    ``past``.
+    """
+    concerned = [
+        (pod, exhausted.get(pod.namespace), past.notice_of(pod, at_ms))
+        for pod in pods
+        if pod.namespace in exhausted or pod.evict_after_ms is not None or pod.uid in past.written
+    ]
+    changes = [
+        NoticeChange(pod, wanted, terms, is_spared=notice.delete_after_ms is not None)
+        for pod, terms, notice in concerned
+        if (wanted := _wanted(pod, terms, notice, past, now_ms)) != notice
+    ]
+    changes.sort(key=lambda each: (each.notice != NO_NOTICE, *leaving_order(each.pod)))
+    changing = {each.pod.uid for each in changes}
+    due = [
+        (_turn(pod, notice, terms, past, now_ms), BudgetEviction(pod, terms, _deletes(notice, terms, now_ms)))
+        for pod, terms, notice in concerned
+        if terms is not None and pod.uid not in changing and _is_due(pod, terms, notice, past, now_ms, at_ms)
+    ]
+    due.sort(key=lambda each: each[0], reverse=True)
+    return EvictionPlan(
+        tuple({each.terms.subject: each for _, each in due}.values()),  # of each account the first
+        tuple(changes[:MOST_NOTICES]),
+        noticed=sum(notice != NO_NOTICE for _, _, notice in concerned),
+        observed=_observed(
+            pod for pod, terms, _ in concerned if terms is not None and _would_leave(pod, terms)
+        ),
+        void=frozenset(
+            pod.uid
+            for pod, terms, notice in concerned
+            if notice != NO_NOTICE and (terms is None or terms.is_observed or pod.uid in past.void)
+        ),
+    )
+
+
+def _observed(pods: Iterable[LedgerPod]) -> Mapping[str, int]:
+    return Counter(pod.namespace for pod in pods)
+
+
+def _would_leave(pod: LedgerPod, terms: EvictionTerms) -> bool:
+    return terms.is_observed and terms.is_spent and is_charged(pod)
+
+
+def _wanted(
+    pod: LedgerPod,
+    terms: EvictionTerms | None,
+    notice: EvictionNotice,
+    past: BudgetEvictionMemory,
+    now_ms: int,
+) -> EvictionNotice:
+    """The notice that the pod should have now."""
+    if terms is None or terms.is_observed:
+        return NO_NOTICE
+    if not is_charged(pod) or (pod.uid not in past.void and _is_valid(notice, terms, now_ms)):
+        return notice
+    return EvictionNotice(_whole_second(now_ms + terms.grace_ms))
+
+
+def _is_due(
+    pod: LedgerPod,
+    terms: EvictionTerms,
+    notice: EvictionNotice,
+    past: BudgetEvictionMemory,
+    now_ms: int,
+    at_ms: int,
+) -> bool:
+    """Whether the pod, whose notice is valid, may be evicted now."""
+    is_time = notice.evict_after_ms is not None and notice.evict_after_ms <= now_ms
+    if not (terms.is_spent and is_time and is_charged(pod)) or terms.is_observed:
+        return False
+    return past.may_evict(terms, at_ms) and not past.is_paused(pod.uid, at_ms)
+
+
+def _turn(
+    pod: LedgerPod, notice: EvictionNotice, terms: EvictionTerms, past: BudgetEvictionMemory, now_ms: int
+) -> tuple[int, tuple[int, int, str]]:
+    """Due pods are tried in ascending order. Protected pods come last, the one that was tried longest ago
+    first, so that they take no other pod's turn."""
+    if notice.delete_after_ms is None or _deletes(notice, terms, now_ms):
+        return -1, leaving_order(pod)
+    attempt = past.attempts.get(pod.uid)
+    return (attempt.at_ms if attempt else 0), leaving_order(pod)
+
+
+def _deletes(notice: EvictionNotice, terms: EvictionTerms, now_ms: int) -> bool:
+    """Whether a PodDisruptionBudget has refused the pod's eviction for ``pdbGrace``."""
+    ends_ms = notice.delete_after_ms
+    return ends_ms is not None and (ends_ms <= now_ms or terms.pdb_grace_ms == 0)
+
+
+def protected_notice(notice: EvictionNotice, terms: EvictionTerms, now_ms: int) -> EvictionNotice:
+    """The notice of a pod whose PodDisruptionBudget has refused its eviction: from the first refusal on it
+    protects the pod for ``pdbGrace``."""
+    ends_ms = _whole_second(now_ms + terms.pdb_grace_ms)
+    before_ms = notice.delete_after_ms
+    return replace(notice, delete_after_ms=ends_ms if before_ms is None else min(before_ms, ends_ms))
+
+
+def leaving_order(pod: LedgerPod) -> tuple[int, int, str]:
+    """Pods leave in ascending order: the lowest priority first, of equals the youngest."""
+    return pod.priority, -(pod.hold.bound_ms or pod.created_ms), pod.uid
+
+
+def is_charged(pod: LedgerPod) -> bool:
+    """Whether the pod holds cards, and nothing has asked it to leave yet."""
+    return pod.node != "" and pod.ended_ms is None and not pod.others_ended and not is_leaving(pod)
+
+
+def is_leaving(pod: LedgerPod) -> bool:
+    return pod.hold.deletion_ms is not None
+
+
+def _is_valid(notice: EvictionNotice, terms: EvictionTerms, now_ms: int) -> bool:
+    """Whether the notice was given for this period of the account, and not for a time further ahead than a
+    notice given now would be."""
+    after_ms = notice.evict_after_ms
+    if after_ms is None:
+        return False
+    return terms.since_ms <= after_ms - terms.grace_ms and after_ms <= _whole_second(now_ms + terms.grace_ms)
+
+
+def _whole_second(at_ms: int) -> int:
+    """Rounded up, because annotations have whole seconds."""
+    return -(-at_ms // 1000) * 1000

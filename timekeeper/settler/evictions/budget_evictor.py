@@ -1,0 +1,233 @@
+"""Evicts the charged pods of namespaces whose budget is exhausted and says ``onExhausted: evict``. Runs in
+the settler's thread for evictions.
+
+Each step is decided by `accounts.exhaustion.evictions` from what the watches and the accounts say at that
+moment. What must outlast a restart is in the pods' annotations.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from timekeeper import metrics
+from timekeeper.accounts.exhaustion.evictions import (
+    BUDGET_RESULTS,
+    BudgetEviction,
+    BudgetEvictionMemory,
+    BudgetResult,
+    EvictionPlan,
+    NoticeChange,
+    plan,
+    protected_notice,
+)
+from timekeeper.accounts.exhaustion.terms import EvictionTerms, evicting, terms_of
+from timekeeper.accounts.pods import LedgerPod
+from timekeeper.core.decisions import EVICTED, MESSAGE, WARNED, Decision, Record, record_nothing
+from timekeeper.runtime.api_server import Answered, Api, Reply
+from timekeeper.runtime.clock import monotonic_ms
+from timekeeper.runtime.event_recorder import EventRecorder
+from timekeeper.runtime.log import log
+from timekeeper.settler.evictions import budget_notices as texts
+from timekeeper.settler.evictions import calls
+from timekeeper.settler.evictions.evictor import SettlerView
+from timekeeper.store.engine.engine import Store
+from timekeeper.store.writes import fencing
+from timekeeper.store.writes.fencing import Epoch
+
+BUSY_S = 0.05  # between two steps that did something
+IDLE_S = 0.2
+STALE_MS = 10_000  # accounts that were computed longer ago are no reason for an eviction
+OBSERVED_EACH_MS = 300_000
+
+
+class BudgetEvictor:
+    """Used by one thread for as long as the term lasts. ``clock`` dates notices; ``steady``, a monotonic
+    clock in milliseconds, spaces evictions."""
+
+    def __init__(
+        self,
+        store: Store,
+        term: Epoch,
+        api: Api,
+        events: EventRecorder,
+        view: SettlerView,
+        clock: Callable[[], int],
+        steady: Callable[[], int] = monotonic_ms,
+        record: Record = record_nothing,
+    ) -> None:
+        self._store, self._term = store, term
+        self._api, self._events = api, events
+        self._view, self._clock, self._steady = view, clock, steady
+        self._record = record
+        self._memory = BudgetEvictionMemory(steady())
+        self._observed_ms: dict[str, int] = {}  # namespace -> when its pods were last reported
+        for result in BUDGET_RESULTS:
+            metrics.BUDGET_EVICTIONS.labels(result)
+
+    def run(self) -> float:
+        """One step; returns the seconds until the next. Raises what `step` raises."""
+        return BUSY_S if self.step() else IDLE_S
+
+    def step(self) -> bool:
+        """Write and withdraw notices, and evict what is due; returns whether anything was due.
+
+        Raises EpochOverError if another settler has started, UnavailableError or ConflictError if the
+        database cannot be read.
+        """
+        now_ms = self._clock()
+        exhausted = self._exhausted(now_ms)
+        if exhausted is None:
+            return False
+        found = plan(self._view.pods(), exhausted, self._memory, now_ms, self._steady())
+        self._memory = replace(self._memory, void=found.void)
+        metrics.BUDGET_EVICTION_NOTICES.set(found.noticed)
+        self._report_observed(found)
+        for each in found.evictions:
+            self._evict(each)
+        for change in found.changes:
+            self._write(change)
+        return bool(found.evictions or found.changes)
+
+    def _exhausted(self, now_ms: int) -> dict[str, EvictionTerms] | None:
+        """The namespaces whose pods must leave; None where that is not known now."""
+        stated = self._view.statements()
+        if stated is None or abs(now_ms - stated[1]) > STALE_MS:
+            return None
+        return evicting(stated[0], self._view.history().settings(now_ms), now_ms)
+
+    def _is_in_force(self, namespace: str) -> EvictionTerms | None:
+        """The namespace's terms at this moment, read anew, while this settler's term lasts."""
+        with self._store.reading() as connection:
+            fencing.confirm(connection, self._term)
+        now_ms, stated = self._clock(), self._view.statements()
+        if stated is None or namespace not in stated[0]:
+            return None
+        return terms_of(namespace, stated[0][namespace], self._view.history().settings(now_ms), now_ms)
+
+    def _evict(self, due: BudgetEviction) -> None:
+        pod = due.pod
+        terms = self._is_in_force(pod.namespace)
+        if terms is None or not terms.is_spent or terms.is_observed:
+            return
+        result, error = self._delete(due) if due.deletes else self._post_eviction(due)
+        before = self._memory.attempts.get(pod.uid)
+        self._memory = self._memory.after(pod.uid, terms.subject, result, self._steady())
+        metrics.BUDGET_EVICTIONS.labels(result).inc()
+        log(
+            "budget-eviction",
+            result=result,
+            namespace=pod.namespace,
+            pod=pod.name,
+            uid=pod.uid,
+            account=terms.subject,
+            granted=terms.granted,
+            spent=terms.spent,
+            priority=pod.priority,
+            error=error or None,
+        )
+        if result in ("evicted", "deleted"):
+            text = texts.evicted(terms, result == "deleted")
+            self._post(due, texts.EVICTED, text)
+            self._decided(EVICTED, texts.EVICTED, pod, terms, text, result == "deleted")
+        elif result == "protected":
+            self._protect(due, terms, is_first=before is None or before.result != "protected")
+
+    def _protect(self, due: BudgetEviction, terms: EvictionTerms, is_first: bool) -> None:
+        """Note on the pod until when its PodDisruptionBudget protects it, if that is not noted."""
+        notice = self._memory.notice_of(due.pod, self._steady())
+        protected = protected_notice(notice, terms, self._clock())
+        if protected != notice and self._accepted(calls.write_notice(self._api, due.pod, protected, None)):
+            self._memory = self._memory.after_writing(due.pod.uid, protected, self._steady())
+        if is_first:
+            until = calls.timestamp(protected.delete_after_ms) or ""
+            self._post(due, texts.PROTECTED, texts.protected(terms, until))
+
+    def _post_eviction(self, due: BudgetEviction) -> tuple[BudgetResult, str]:
+        """The result, and the API server's message unless it evicted the pod."""
+        pod = due.pod
+        reply = calls.evict(self._api, pod.namespace, pod.name, pod.uid)
+        if not isinstance(reply, Answered):
+            return "unclear", reply.message
+        if reply.status >= 300:
+            return calls.refusal(reply), f"{reply.status} {reply.message}"
+        # The Eviction API writes a reason of its own; a pod that has gone already needs none.
+        calls.write_condition(self._api, pod, self._target(due))
+        return "evicted", ""
+
+    def _delete(self, due: BudgetEviction) -> tuple[BudgetResult, str]:
+        """The pod's condition tells why it ends, also to a Job: without it the pod is not deleted."""
+        reply = calls.write_condition(self._api, due.pod, self._target(due))
+        if isinstance(reply, Answered) and reply.status < 300:
+            reply = calls.delete(self._api, due.pod)
+        if not isinstance(reply, Answered):
+            return "unclear", reply.message
+        return (
+            ("deleted", "")
+            if reply.status < 300
+            else (calls.refusal(reply), f"{reply.status} {reply.message}")
+        )
+
+    def _target(self, due: BudgetEviction) -> Mapping[str, object]:
+        return calls.disruption(True, texts.TARGET, texts.exhausted(due.terms), self._clock())
+
+    def _write(self, change: NoticeChange) -> None:
+        pod, notice = change.pod, change.notice
+        terms = self._is_in_force(pod.namespace)
+        is_needed = terms is not None and not terms.is_observed
+        if is_needed != (notice.evict_after_ms is not None):
+            return  # the account changed meanwhile: the next step decides again
+        spared = None
+        if change.is_spared:
+            spared = calls.disruption(False, texts.SPARED, texts.spared(pod.namespace), self._clock())
+        reply = calls.write_notice(self._api, pod, notice, spared)
+        if not self._accepted(reply):
+            log(
+                "notice-not-written",
+                level="warning",
+                namespace=pod.namespace,
+                pod=pod.name,
+                error=reply.message,
+            )
+            return
+        self._memory = self._memory.after_writing(pod.uid, notice, self._steady())
+        if terms is not None and is_needed:
+            text = texts.notice(terms, calls.timestamp(notice.evict_after_ms) or "")
+            self._events.post(pod.namespace, pod.name, pod.uid, texts.NOTICE, text, "Warning")
+            self._decided(WARNED, texts.NOTICE, pod, terms, text)
+
+    def _decided(
+        self,
+        kind: str,
+        reason: str,
+        pod: LedgerPod,
+        terms: EvictionTerms,
+        text: str,
+        is_deleted: bool = False,
+    ) -> None:
+        figures: dict[str, int | str] = {
+            MESSAGE: text,
+            "account": terms.subject,
+            "granted": terms.granted,
+            "spent": terms.spent,
+            "priority": pod.priority,
+            "graceMs": terms.grace_ms,
+            "deleted": int(is_deleted),
+        }
+        where = {"owner": pod.owner, "name": pod.name, "uid": pod.uid, "budget": terms.entry}
+        self._record(Decision(self._clock(), kind, reason, pod.namespace, figures, **where))
+
+    def _accepted(self, reply: Reply) -> bool:
+        """Whether the call succeeded; a pod that is gone needs nothing."""
+        if not isinstance(reply, Answered):
+            return False
+        return reply.status < 300 or calls.refusal(reply) == "gone"
+
+    def _post(self, due: BudgetEviction, reason: str, note: str) -> None:
+        self._events.post(due.pod.namespace, due.pod.name, due.pod.uid, reason, note, "Warning")
+
+    def _report_observed(self, found: EvictionPlan) -> None:
+        at_ms = self._steady()
+        for namespace, pods in found.observed.items():
+            last_ms = self._observed_ms.get(namespace)
+            if last_ms is None or at_ms - last_ms >= OBSERVED_EACH_MS:
+                self._observed_ms[namespace] = at_ms
+                log("would-evict", namespace=namespace, pods=pods, reason="the mode is observe")

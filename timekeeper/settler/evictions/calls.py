@@ -1,0 +1,83 @@
+"""The evictors' calls to the API server. Each names its pod by UID, so it never affects another pod of its
+name."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from timekeeper.accounts.exhaustion.evictions import EvictionNotice
+from timekeeper.accounts.pods import LedgerPod
+from timekeeper.core import names
+from timekeeper.core.kube.eviction import eviction, is_gone, is_protected
+from timekeeper.runtime.api_server import ANSWER_S, STRATEGIC_MERGE, Answered, Api, Reply
+
+Refusal = Literal["gone", "protected", "refused", "unclear"]
+
+# The condition by which Kubernetes tells that a pod ends for a disruption; a Job's podFailurePolicy may
+# ignore such ends.
+DISRUPTION = "DisruptionTarget"
+
+
+def evict(api: Api, namespace: str, name: str, uid: str) -> Reply:
+    """Evict the pod with its own grace period."""
+    path = f"{_path(namespace, name)}/eviction"
+    return api.call("POST", path, eviction(namespace, name, uid), timeout_s=ANSWER_S)
+
+
+def delete(api: Api, pod: LedgerPod) -> Reply:
+    """Delete the pod with its own grace period, whatever its PodDisruptionBudget says."""
+    body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": pod.uid}}
+    return api.call("DELETE", _path(pod.namespace, pod.name), body, timeout_s=ANSWER_S)
+
+
+def write_notice(api: Api, pod: LedgerPod, notice: EvictionNotice, spared: Mapping[str, Any] | None) -> Reply:
+    """Write the notice's annotations on the pod, by its status: the timekeeper may not change anything else.
+    ``spared``: a condition to write with them."""
+    annotations = {
+        names.EVICT_AFTER: timestamp(notice.evict_after_ms),
+        names.DELETE_AFTER: timestamp(notice.delete_after_ms),
+    }
+    patch: dict[str, Any] = {"metadata": {"uid": pod.uid, "annotations": annotations}}
+    if spared is not None:
+        patch["status"] = {"conditions": [spared]}
+    return _patch(api, pod, patch)
+
+
+def write_condition(api: Api, pod: LedgerPod, condition: Mapping[str, Any]) -> Reply:
+    return _patch(api, pod, {"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}})
+
+
+def disruption(is_target: bool, reason: str, message: str, now_ms: int) -> dict[str, Any]:
+    """The condition that the pod is about to be deleted, or is not any more."""
+    return {
+        "type": DISRUPTION,
+        "status": "True" if is_target else "False",
+        "reason": reason,
+        "message": message,
+        "lastTransitionTime": timestamp(now_ms),
+    }
+
+
+def refusal(answer: Answered) -> Refusal:
+    """What an answer means that is no success."""
+    if is_gone(answer.status, answer.message):
+        return "gone"
+    if is_protected(answer.status, answer.message, answer.body):
+        return "protected"
+    return "refused" if answer.status < 500 else "unclear"
+
+
+def timestamp(at_ms: int | None) -> str | None:
+    """As Kubernetes writes times, in whole seconds."""
+    return (
+        None if at_ms is None else datetime.fromtimestamp(at_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    )
+
+
+def _patch(api: Api, pod: LedgerPod, patch: Mapping[str, Any]) -> Reply:
+    path = f"{_path(pod.namespace, pod.name)}/status"
+    return api.call("PATCH", path, patch, content_type=STRATEGIC_MERGE, timeout_s=ANSWER_S)
+
+
+def _path(namespace: str, name: str) -> str:
+    return f"/api/v1/namespaces/{namespace}/pods/{name}"
