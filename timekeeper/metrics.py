@@ -27,6 +27,7 @@ OVERUSE_HELD_BACK = Gauge(
     "Pods that are due for eviction for overuse and wait because of the bounds on evictions",
     multiprocess_mode="mostrecent",
 )
+BUDGET_OBJECTS = Counter("bursar_budget_objects", "Writes of GPUBudget objects, by result", ["result"])
 DECISIONS = Counter("bursar_decisions", "Decisions recorded, by the role that decided", ["source"])
 DECISIONS_DROPPED = Counter(
     "bursar_decisions_dropped", "The settler's own decisions that were lost because too many waited"

@@ -37,6 +37,7 @@ _WEBHOOKS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 # The kinds of manifests that work without a kubelet; the workloads run as processes instead.
 _APPLIED = (
     "Namespace",
+    "CustomResourceDefinition",
     "ServiceAccount",
     "ClusterRole",
     "ClusterRoleBinding",

@@ -2,12 +2,13 @@
 
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from queue import Queue
 from threading import Event, Thread
 
 from timekeeper import metrics
+from timekeeper.accounts.balance import Statement
 from timekeeper.core.names import DOMAIN
 from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.connect import connect
@@ -16,6 +17,7 @@ from timekeeper.runtime.lease_election import CALL_S
 from timekeeper.runtime.log import log
 from timekeeper.settings import TimekeeperSettings
 from timekeeper.settler.budget_entries import BudgetNotice
+from timekeeper.settler.budget_objects import BudgetObjects
 from timekeeper.settler.cluster.cluster_state import WatchUpdate
 from timekeeper.settler.cluster.watches import sources, start_watching
 from timekeeper.settler.decision_recorder import DecisionRecorder
@@ -114,6 +116,10 @@ def _settle(settings: TimekeeperSettings, store: Store, api: Api, me: str, stop:
     )
     releasing = Thread(target=keep_releasing, args=(releaser.step, stop), name="release", daemon=True)
     releasing.start()
+    objects = BudgetObjects(
+        api, partial(_statements, settler), settler.cluster.existing_namespaces.__contains__, time.monotonic
+    )
+    Thread(target=objects.keep, args=(stop,), name="budget-objects", daemon=True).start()
     policies = GracePolicies(api, lambda: _longest_grace_ms(settler, now_ms()))
     Thread(target=policies.keep, args=(stop,), name="grace-policies", daemon=True).start()
     log("settler-started", sessions=len(settler.ledger.sessions), term=settler.term.number, holder=me)
@@ -152,6 +158,12 @@ def _clock_of(api: Api) -> Callable[[], int]:
         return api.clock.now_ms()
 
     return now_ms
+
+
+def _statements(settler: Settler) -> Mapping[str, Statement] | None:
+    """The accounts of the last tick; None before the first decision."""
+    cache = settler.ledger.statement_cache
+    return None if cache is None or not settler.has_decided else cache.statements.namespaces
 
 
 def _longest_grace_ms(settler: Settler, now_ms: int) -> int | None:

@@ -85,6 +85,27 @@ def test_a_reader_sees_the_own_namespace_and_a_sentence_about_any_other(stack: S
     assert said[-1] == "code 1"
 
 
+def test_kubectl_alone_shows_budgets_to_who_may_view_the_namespace_and_nobody_may_write_them(
+    stack: Stack, folder: Path
+) -> None:
+    role = "kubectl create rolebinding viewers -n team-a --clusterrole view --group team-a > out"
+    run(stack.cp, role, folder)
+    alice = kubeconfig_of(stack.cp, "team-a", folder)
+    shown = "kubectl get gpubudgets -n team-a"
+    stack.wait("the object", lambda: "budget" in run(stack.cp, shown, folder, alice))
+
+    head, row = run(stack.cp, shown, folder, alice).splitlines()
+    titles = "NAME STANDING GRANTED USED REMAINING USED % EXHAUSTED AT"
+    assert head.split() == titles.split()
+    name, standing, _, used, *_ = row.split()
+    assert (name, standing, used) == ("budget", "IN_BUDGET", "0.00")
+    assert "no" in run(stack.cp, "kubectl auth can-i get gpubudgets -n team-b || true", folder, alice).split()
+
+    patch = 'kubectl patch gpubudget budget -n team-a --type=merge -p \'{"status": {"used": "99"}}\''
+    forged = run(stack.cp, f"{patch} 2>&1 || true", folder)  # by an administrator
+    assert "GPUBudget objects are written by the timekeeper alone" in forged
+
+
 def test_a_grant_that_is_repeated_with_its_key_counts_once(stack: Stack, folder: Path) -> None:
     again = "kubectl bursar grant team-b 2 --reason x --key once -o json\n"
     first, second = (

@@ -27,7 +27,9 @@ AUDITED = f"system:serviceaccounts:{NAMESPACE}"
 # by account: rights that this life does not use; the first are used in tests/scheduler_ext/test_preempting
 ELSEWHERE = {
     "bursar-scheduler": (Right("create", "pods/eviction"), Right("delete", "pods")),
-    # an apply that creates is logged as a patch; used in tests/webhook/cluster/test_device_classes
+    # an apply that creates is logged as a patch
+    "bursar-timekeeper": (Right("create", "gpubudgets", "bursar.dev"),),
+    # used in tests/webhook/cluster/test_device_classes
     "bursar-certificates": (Right("create", "configmaps", "", NAMESPACE, "bursar-device-classes"),),
 }
 POLICY = {

@@ -74,6 +74,9 @@ NEEDED: dict[str, Reasons] = {
         },
         "the same, once a PodDisruptionBudget was respected for long enough": {Right("delete", "pods")},
         "to tell these when and why": {Right("patch", "pods/status")},
+        "to show budgets as objects": {
+            Right(verb, "gpubudgets", "bursar.dev") for verb in ("list", "create", "patch")
+        },
         "to tell them why, and what is wrong with a budget": {Right("create", "events", "events.k8s.io")},
         "values of the classes it names": followed("priorityclasses", "scheduling.k8s.io"),
         "whether the policies on grace periods have its figure": {
@@ -119,8 +122,11 @@ NEEDED: dict[str, Reasons] = {
 # what the roles for people hold, and who has them without being given them
 PEOPLE = {
     "bursar-viewer": {
-        Right("get", resource, "bursar.dev")
-        for resource in ("balances", "budgets", "decisions", "grants", "sessions", "usage")
+        *(
+            Right("get", resource, "bursar.dev")
+            for resource in ("balances", "budgets", "decisions", "grants", "sessions", "usage")
+        ),
+        *(Right(verb, "gpubudgets", "bursar.dev") for verb in ("get", "list", "watch")),
     },
     "bursar-grants": {
         Right("create", "grants", "bursar.dev"),
@@ -186,7 +192,9 @@ def test_the_roles_cover_everything_that_the_timekeeper_asks_a_right_for() -> No
         right for each in ("bursar-webhook", "bursar-scheduler", "bursar-node") for right in granted(each)
     }
     given = {right for right in ours if right.group == DOMAIN}
-    assert asked == given | PEOPLE["bursar-viewer"] | PEOPLE["bursar-grants"]
+    people = PEOPLE["bursar-viewer"] | PEOPLE["bursar-grants"]
+    stored = {right for right in people if right.resource == "gpubudgets"}  # objects of the API server itself
+    assert asked == (given | people) - stored
 
 
 def demanded(module: ast.Module) -> list[tuple[str, str]]:

@@ -22,6 +22,7 @@ from timekeeper.core import __version__
 
 CLUSTER_WIDE = (
     "Namespace",
+    "CustomResourceDefinition",
     "ClusterRole",
     "ClusterRoleBinding",
     "PriorityClass",

@@ -14,10 +14,26 @@ from timekeeper.core.json_values import annotations_of, mapping, sequence
 
 LEAST_MINOR = 30  # docs/versions.md
 POLICIES = (  # deploy/manifests, compared by a test
-    *("bursar-bindings", "bursar-device-claims", "bursar-device-class-limits", "bursar-eviction-grace"),
-    *("bursar-exemptions", "bursar-grace", "bursar-growth", "bursar-holds", "bursar-node-access"),
-    *("bursar-node-agent", "bursar-placed-by-others", "bursar-privileged", "bursar-ranges", "bursar-sidecar"),
-    *("bursar-sizes", "bursar-ways-around", "bursar-written-once"),
+    "bursar-bindings",
+    "bursar-device-claims",
+    "bursar-device-class-limits",
+    "bursar-eviction-grace",
+    "bursar-exemptions",
+    "bursar-gpubudgets",
+    "bursar-grace",
+    "bursar-growth",
+    "bursar-holds",
+    "bursar-node-access",
+    "bursar-node-agent",
+    "bursar-notices",
+    "bursar-placed-by-others",
+    "bursar-privileged",
+    "bursar-ranges",
+    "bursar-releases",
+    "bursar-sidecar",
+    "bursar-sizes",
+    "bursar-ways-around",
+    "bursar-written-once",
 )
 WORKLOADS = ("bursar-webhook", "bursar-timekeeper", "bursar-scheduler", "bursar-node")
 CONFIGURATION = "zz-bursar"

@@ -1,0 +1,197 @@
+"""GPUBudget objects: when they are written, in which order, and what they say."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from tests.timekeeper.worlds import T0
+from timekeeper.accounts.balance import BalanceFigures, Statement, statement
+from timekeeper.accounts.budget_history import BudgetEntry, history_of
+from timekeeper.core.kube.reflector import UnreachableError
+from timekeeper.runtime.api_server import Answered
+from timekeeper.settler.budget_objects import ABSENT_S, COMPARE_S, ORDINARY_S, URGENT_S, BudgetObjects
+
+HOUR = 3_600_000_000
+NAMES = [f"team-{at}" for at in range(5)]
+HISTORY = history_of(
+    BudgetEntry(name, "gpuHours: 100\nperiod: month\nonExhausted: deny", 0) for name in NAMES
+)
+
+
+def spent(name: str, hundredths: int) -> Statement:
+    """An account of 100 GPU-hours of which so many hundredths of an hour were used."""
+    return statement(HISTORY, name, BalanceFigures(granted=100 * HOUR, posted=hundredths * HOUR // 100), T0)
+
+
+class PlayedApi:
+    """Objects by namespace, and every write in order."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, Any] = {}
+        self.writes: list[str] = []
+        self.installed = True
+        self.lists = 0
+
+    def pages(self, path: str) -> Iterator[tuple[list[Any], str]]:
+        assert path == "/apis/bursar.dev/v1alpha1/gpubudgets"
+        self.lists += 1
+        if not self.installed:
+            raise UnreachableError("404 the server could not find the requested resource")
+        yield list(self.objects.values()), "1"
+
+    def call(self, method: str, path: str, body: Any, **_: Any) -> Answered:
+        namespace = body["metadata"]["namespace"]
+        start = f"/apis/bursar.dev/v1alpha1/namespaces/{namespace}/gpubudgets/budget?"
+        assert (method, path.startswith(start), "force=true" in path) == ("PATCH", True, True)
+        if not self.installed:
+            return Answered(404, {"message": "not found"})
+        self.writes.append(namespace)
+        self.objects[namespace] = body
+        return Answered(200, body)
+
+
+class Ground:
+    """The writer, the accounts that it sees, the namespaces that exist, and its clock."""
+
+    def __init__(self, accounts: Mapping[str, Statement] | None = None) -> None:
+        self.api = PlayedApi()
+        self.accounts = accounts
+        self.existing = set(NAMES)
+        self.now_s = 0.0
+        self.start()
+
+    def start(self) -> None:
+        """A new process."""
+        self.writer = BudgetObjects(
+            self.api,  # type: ignore[arg-type]
+            lambda: self.accounts,
+            lambda name: name in self.existing,
+            lambda: self.now_s,
+        )
+
+    def step(self) -> float:
+        pause_s = self.writer.step()
+        self.now_s += pause_s
+        return pause_s
+
+    def settle(self) -> list[str]:
+        """Steps until nothing is due; what was written."""
+        before = len(self.api.writes)
+        while self.step() != 1.0:
+            pass
+        return self.api.writes[before:]
+
+    def status(self, name: str) -> Any:
+        return self.api.objects[name]["status"]
+
+
+@pytest.fixture
+def ground() -> Ground:
+    return Ground({name: spent(name, 0) for name in NAMES})
+
+
+def test_each_namespace_gets_an_object_that_says_its_figures(ground: Ground) -> None:
+    ground.accounts = {"team-0": spent("team-0", 1234)}
+
+    assert ground.settle() == ["team-0"]
+    told = ground.api.objects["team-0"]
+    assert (told["apiVersion"], told["kind"]) == ("bursar.dev/v1alpha1", "GPUBudget")
+    assert told["metadata"] == {"name": "budget", "namespace": "team-0"}
+    status = dict(told["status"])
+    assert status.pop("periodEnd").endswith(":00Z")
+    assert status == {
+        "standing": "IN_BUDGET",
+        "onExhausted": "deny",
+        "granted": "100.00",
+        "used": "12.34",
+        "remaining": "87.66",
+        "usedPercent": 12,
+    }
+
+
+def test_less_than_a_per_cent_is_not_written_and_a_per_cent_is(ground: Ground) -> None:
+    ground.settle()
+
+    ground.accounts = {**ground.accounts, "team-0": spent("team-0", 99)}  # type: ignore[dict-item]
+    assert ground.settle() == []
+    ground.accounts = {**ground.accounts, "team-0": spent("team-0", 100)}
+    assert ground.settle() == ["team-0"]
+
+
+def test_figures_are_written_twice_a_second_and_a_new_standing_before_them(ground: Ground) -> None:
+    ground.settle()
+    figures = {name: spent(name, 500) for name in NAMES}
+    ground.accounts = {**figures, "team-4": spent("team-4", 10_001)}
+
+    pauses = [ground.step() for _ in range(5)]
+
+    assert ground.api.writes[-5:] == ["team-4", "team-0", "team-1", "team-2", "team-3"]
+    assert pauses == [URGENT_S, *[ORDINARY_S] * 4]
+    assert ground.status("team-4")["standing"] == "OVER_BUDGET"
+    assert ground.status("team-4")["remaining"] == "-0.01"
+
+
+def test_a_restart_writes_nothing_that_is_there_already(ground: Ground) -> None:
+    ground.settle()
+    ground.start()
+
+    assert ground.settle() == []
+
+
+def test_a_deleted_and_a_forged_object_are_put_right_within_ten_minutes(ground: Ground) -> None:
+    ground.settle()
+    del ground.api.objects["team-1"]
+    ground.api.objects["team-2"]["status"] = {"standing": "UNLIMITED", "usedPercent": "none"}
+
+    assert ground.settle() == []
+    ground.now_s += COMPARE_S
+    assert sorted(ground.settle()) == ["team-1", "team-2"]
+    assert ground.status("team-2")["standing"] == "IN_BUDGET"
+
+
+def test_before_the_first_decision_nothing_is_read_or_written() -> None:
+    ground = Ground(None)
+    ground.api.objects["team-0"] = {"metadata": {"name": "budget", "namespace": "team-0"}, "status": {}}
+
+    assert ground.settle() == []
+    assert ground.api.lists == 0
+
+
+def test_a_namespace_that_does_not_exist_yet_gets_its_object_once_it_does(ground: Ground) -> None:
+    ground.existing.remove("team-3")
+    assert "team-3" not in ground.settle()
+
+    ground.existing.add("team-3")
+    assert ground.settle() == ["team-3"]
+
+
+def test_a_namespace_without_a_budget_any_more_says_so_and_one_that_never_had_one_has_no_object() -> None:
+    ground = Ground(
+        {"team-0": spent("team-0", 1), "other": statement(HISTORY, "other", BalanceFigures(), T0)}
+    )
+    ground.existing.add("other")
+    assert ground.settle() == ["team-0"]
+
+    ground.accounts = {}
+    assert ground.settle() == ["team-0"]
+    assert ground.status("team-0") == {"standing": "UNLIMITED"}
+
+
+def test_without_the_kind_it_looks_each_minute_and_writes_once_it_is_there(ground: Ground) -> None:
+    ground.api.installed = False
+    assert [ground.step(), ground.step()] == [ABSENT_S, ABSENT_S]
+    assert ground.api.writes == []
+
+    ground.api.installed = True
+    assert sorted(ground.settle()) == NAMES
+
+
+def test_a_kind_that_is_removed_meanwhile_is_looked_for_again(ground: Ground) -> None:
+    ground.settle()
+    ground.api.installed = False
+    ground.accounts = {name: spent(name, 10_001) for name in NAMES}
+    assert ground.step() == ABSENT_S
+
+    ground.api.installed, ground.api.objects = True, {}
+    assert sorted(ground.settle()) == NAMES

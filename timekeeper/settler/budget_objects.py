@@ -1,0 +1,144 @@
+"""Writes a GPUBudget object for each namespace with a budget, so that kubectl alone shows it.
+
+Nothing reads the objects back for a decision. What was written is compared with what is there every ten
+minutes, so that a deleted or forged object is put right.
+"""
+
+from collections.abc import Callable, Mapping
+from threading import Event
+
+from timekeeper import metrics
+from timekeeper.accounts.balance import Statement
+from timekeeper.accounts.budget_status import NO_BUDGET, BudgetStatus, read_status, status_of
+from timekeeper.core.json_values import mapping
+from timekeeper.core.kube.reflector import ExpiredError, UnreachableError
+from timekeeper.runtime.api_server import ANSWER_S, Answered, Api
+from timekeeper.runtime.log import log
+
+GROUP_VERSION = "bursar.dev/v1alpha1"
+KIND, PLURAL, NAME = "GPUBudget", "gpubudgets", "budget"
+_PATH = f"/apis/{GROUP_VERSION}"
+_QUERY = "fieldManager=bursar-timekeeper&force=true"
+_APPLY = "application/apply-patch+yaml"
+
+URGENT_S = 0.05  # between writes of new standings and new objects
+ORDINARY_S = 0.5  # between writes of figures alone
+COMPARE_S = 600.0
+ABSENT_S = 60.0  # until the next look for the CustomResourceDefinition
+
+
+class BudgetObjects:
+    """Used by one thread. ``statements``: the accounts now, by namespace, None before the first decision;
+    ``exists``: whether a namespace does; ``seconds``: a monotonic clock."""
+
+    def __init__(
+        self,
+        api: Api,
+        statements: Callable[[], Mapping[str, Statement] | None],
+        exists: Callable[[str], bool],
+        seconds: Callable[[], float],
+    ) -> None:
+        self._api, self._statements, self._exists, self._seconds = api, statements, exists, seconds
+        self._written: dict[str, BudgetStatus] = {}
+        self._read_s: float | None = None  # when the objects were listed; None: they must be listed
+        self._seen: Mapping[str, Statement] = {}  # the accounts of the last step
+        # what is to be written, in order
+        self._urgent: dict[str, BudgetStatus] = {}
+        self._ordinary: dict[str, BudgetStatus] = {}
+        self._without_namespace: dict[str, BudgetStatus] = {}
+        self._problem = ""
+
+    def keep(self, stop: Event) -> None:
+        """Write what changes until ``stop``."""
+        pause_s = 1.0
+        while not stop.wait(pause_s):
+            pause_s = self.step()
+
+    def step(self) -> float:
+        """Write one object, if any is due; how long to wait before the next step, in seconds."""
+        statements = self._statements()
+        if statements is None:
+            return 1.0
+        if self._read_s is None or self._seconds() - self._read_s > COMPARE_S:
+            if not self._read():
+                return ABSENT_S
+            self._seen = {}
+        self._sort(statements)
+        queue = self._urgent or self._ordinary
+        if not queue:
+            return 1.0
+        pause_s = URGENT_S if queue is self._urgent else ORDINARY_S
+        name = next(iter(queue))
+        return pause_s if self._write(name, queue.pop(name)) else ABSENT_S
+
+    def _read(self) -> bool:
+        """What is there now. False where the kind does not exist, or the API server gives no list."""
+        try:
+            items = [each for page, _ in self._api.pages(f"{_PATH}/{PLURAL}") for each in page]
+        except (UnreachableError, ExpiredError) as error:
+            self._tell(f"the list failed: {error}")
+            return False
+        found = ((mapping(each.get("metadata")), mapping(each.get("status"))) for each in items)
+        self._written = {
+            str(metadata.get("namespace")): read_status(status)
+            for metadata, status in found
+            if metadata.get("name") == NAME
+        }
+        self._read_s = self._seconds()
+        self._tell("")
+        return True
+
+    def _sort(self, statements: Mapping[str, Statement]) -> None:
+        """Find what is due among the accounts that are new since the last step."""
+        for name in [each for each in self._without_namespace if self._exists(each)]:
+            self._urgent[name] = self._without_namespace.pop(name)
+        if statements is self._seen:
+            return
+        for name, statement in statements.items():
+            if statement is not self._seen.get(name):
+                self._due(name, status_of(statement))
+        for name in self._written.keys() - statements.keys():
+            self._due(name, NO_BUDGET)
+        self._seen = statements
+
+    def _due(self, name: str, status: BudgetStatus) -> None:
+        for queue in (self._urgent, self._ordinary, self._without_namespace):
+            queue.pop(name, None)
+        written = self._written.get(name)
+        if written is None:
+            if status.standing != "UNLIMITED":
+                (self._urgent if self._exists(name) else self._without_namespace)[name] = status
+        elif written.urgent != status.urgent:
+            self._urgent[name] = status
+        elif written.significant != status.significant:
+            self._ordinary[name] = status
+
+    def _write(self, name: str, status: BudgetStatus) -> bool:
+        """False if the API server does not take it: the objects are read again then."""
+        path = f"{_PATH}/namespaces/{name}/{PLURAL}/{NAME}?{_QUERY}"
+        body = {
+            "apiVersion": GROUP_VERSION,
+            "kind": KIND,
+            "metadata": {"name": NAME, "namespace": name},
+            "status": status.wire(),
+        }
+        reply = self._api.call("PATCH", path, body, content_type=_APPLY, timeout_s=ANSWER_S)
+        if isinstance(reply, Answered) and reply.status < 300:
+            self._written[name] = status
+            metrics.BUDGET_OBJECTS.labels("written").inc()
+            return True
+        metrics.BUDGET_OBJECTS.labels("failed").inc()
+        if isinstance(reply, Answered) and not self._exists(name):
+            self._written.pop(name, None)  # the namespace is gone, and its object with it
+            return True
+        self._tell(f"{name}: {reply.message}")
+        self._read_s = None
+        return False
+
+    def _tell(self, problem: str) -> None:
+        """Log a problem once, and its end."""
+        if problem and not self._problem:
+            log("budget-objects-failed", level="warning", problem=problem)
+        if self._problem and not problem:
+            log("budget-objects-written")
+        self._problem = problem
