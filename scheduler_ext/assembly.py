@@ -39,6 +39,7 @@ from scheduler_ext.preemption.plan import PreemptionLimits
 from scheduler_ext.preemption.victims import PreemptionContext
 from scheduler_ext.reports.closed_nodes import Closures
 from scheduler_ext.reports.cluster_page import Clusters
+from scheduler_ext.reports.decision_reports import DecisionReports, WaitingState
 from scheduler_ext.reports.headroom import Counting
 from scheduler_ext.reports.metrics import ExtenderMetrics, Sources
 from scheduler_ext.reports.totals import Totals
@@ -52,6 +53,7 @@ from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.verbs.last_decisions import LastDecisions
 from scheduler_ext.verbs.verbs import INCOMPLETE, Verbs
 from timekeeper.core import names
+from timekeeper.core.decisions import record_nothing
 from timekeeper.core.values import Card, Placement
 from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.clock import monotonic_ms, now_ms
@@ -59,6 +61,8 @@ from timekeeper.runtime.event_recorder import EventRecorder, EventType
 from timekeeper.runtime.http.flask_routes import PostCall
 from timekeeper.runtime.lease_election import LeaseName
 from timekeeper.runtime.log import Log, log
+from timekeeper.runtime.recording import decision_posts
+from timekeeper.runtime.recording.decision_posts import DecisionPosts
 
 V = TypeVar("V")
 
@@ -89,7 +93,7 @@ class Extender:
         self.cache = ClusterCache(now_ms, self._freed, settings.most_grace_ms)
         self.events = EventRecorder(api, REPORTER, socket.gethostname(), now_ms, say)
         self.cooldown: Callable[[], Cooldown] = lambda: self.preemptor.cooldown
-        self._decisions = LastDecisions(now_ms)
+        self._decisions = LastDecisions(now_ms, lambda uid: self.decision_reports.waits(uid))
 
     # What it answers with
 
@@ -139,6 +143,7 @@ class Extender:
                 refused=self._decisions.nodes_refused,
                 events=self.events.results,
                 bindings=self._bindings_reported,
+                decisions=self._decisions_reported,
                 preempted=lambda: self.preemptor.counts,
                 leading=lambda: (self.leadership.leads(), self.leadership.takeovers),
                 fencing=lambda: (self.leadership.stuck, self.leadership.excluded),
@@ -193,6 +198,7 @@ class Extender:
             now_ms=now_ms,
             seconds=time.monotonic,
             breathe=time.sleep,
+            evicted=self.decision_reports.evicted,
         )
         limits = PreemptionLimits(
             wanted.patience_ms,
@@ -259,6 +265,22 @@ class Extender:
         return BindingReports(client(wanted, binding_reports.PATH), monotonic_ms, self._say)
 
     @cached_property
+    def decision_posts(self) -> DecisionPosts | None:
+        """Posts what was decided to the timekeeper."""
+        wanted = self._settings.timekeeper
+        if wanted is None:
+            return None
+        return DecisionPosts(client(wanted, decision_posts.PATH), "extender", monotonic_ms, self._say)
+
+    @cached_property
+    def decision_reports(self) -> DecisionReports:
+        """Puts what was decided into records; nobody takes them without a timekeeper."""
+        posts = self.decision_posts
+        record = record_nothing if posts is None else posts.record
+        state = WaitingState(self._snapshot, self.requeuer.waiting, self._decisions.of, self.standings)
+        return DecisionReports(record, state, monotonic_ms)
+
+    @cached_property
     def card_loads(self) -> Measuring | None:
         """The poller of the cards' measured use."""
         source = source_of(self._settings, self._api)
@@ -314,6 +336,9 @@ class Extender:
             work["usage"] = self.card_loads.run
         if self.binding_reports is not None:
             work["bindings"] = self.binding_reports.run
+        if self.decision_posts is not None:
+            work["decisions"] = self.decision_posts.run
+            work["reasons"] = self.decision_reports.run
         _ = self.app  # every part exists before the first thread runs
         self._threads.start(work)
 
@@ -348,11 +373,15 @@ class Extender:
     # What parts ask of each other
 
     def _report_binding(self, pod: Pod, node: str, placement: Placement) -> None:
+        self.decision_reports.placed(pod, node, placement)
         if self.binding_reports is not None:
             self.binding_reports.bound(pod, node, placement)
 
     def _bindings_reported(self) -> Mapping[str, int]:
         return {} if self.binding_reports is None else self.binding_reports.results
+
+    def _decisions_reported(self) -> Mapping[str, int]:
+        return {} if self.decision_posts is None else self.decision_posts.results()
 
     def _snapshot(self) -> Snapshot:
         return self.cache.snapshot
@@ -365,6 +394,7 @@ class Extender:
         namespace, _, name = allocation.full_name.partition("/")
         text = f"The binding to node {node} did not happen; the GPUs assumed for it there are free again."
         self.events.post(namespace, name, allocation.uid, "BindTakenBack", text, "Warning")
+        self.decision_reports.undone(allocation, node)
 
     def _silent_s(self) -> dict[str, float]:
         now = time.monotonic()

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, values
 from prometheus_client.multiprocess import MultiProcessCollector
 
+from timekeeper.runtime.recording.decision_posts import RESULTS
 from webhook.wire.pod_review import AdmissionAnswer
 
 M = TypeVar("M", Counter, Histogram)
@@ -72,6 +73,14 @@ class WebhookMetrics:
         self._polls = Counter(
             "bursar_webhook_standings_polls", "Polls of the standings.", ["outcome"], registry=registry
         )
+        self._decisions = Counter(
+            "bursar_webhook_decisions",
+            "Decisions reported to the timekeeper, by result.",
+            ["result"],
+            registry=registry,
+        )
+        for result in RESULTS:
+            self._decisions.labels(result)
 
     def answered(self, webhook: str, answer: AdmissionAnswer, seconds: float) -> None:
         """Counts a review that was answered."""
@@ -93,6 +102,10 @@ class WebhookMetrics:
     def not_ready(self, webhook: str) -> None:
         """Counts a review that was answered with 503."""
         _of(self._not_ready, webhook).inc()
+
+    def decided(self, result: str, number: int) -> None:
+        """Counts decisions that were sent, dropped or refused, and posts that failed."""
+        self._decisions.labels(result).inc(number)
 
     def polled(self, outcome: str, age_s: float) -> None:
         """Counts a poll of the timekeeper; ``age_s``: time since its last answer, -1 for never."""

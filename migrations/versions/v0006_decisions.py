@@ -43,8 +43,10 @@ def upgrade() -> None:
     op.create_index("ix_decisions_namespace_owner_id", "decisions", ["namespace", "owner", "id"])
     op.create_index("ix_decisions_namespace_id", "decisions", ["namespace", "id"])
     op.create_index("ix_decisions_last_ms", "decisions", ["last_ms"])
+    op.create_index("ix_sessions_namespace_name", "sessions", ["namespace", "name"])
 
 
 def downgrade() -> None:
     """Back to what the previous release made."""
+    op.drop_index("ix_sessions_namespace_name", "sessions")
     op.drop_table("decisions")

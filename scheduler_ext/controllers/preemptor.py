@@ -63,11 +63,16 @@ class Tell(Protocol):
     def __call__(self, pod: Pod, reason: str, text: str, event_type: EventType = "Normal", /) -> None: ...
 
 
+# victim, the pod that gets its cards, kind of the preemption, how it left, node
+Evicted = Callable[[Pod, Pod, str, str, str], None]
+
+
 @dataclass(frozen=True, slots=True)
 class PreemptorWiring:
     """What the preemptor reads and calls. ``waiting_pods``: pods refused everywhere, with the nodes they were
     offered. ``freed``: called with nodes that have room. ``leads``: True if this replica may act.
-    ``seconds``: a monotonic clock. ``breathe``: sleeps that many seconds so that other threads run."""
+    ``seconds``: a monotonic clock. ``breathe``: sleeps that many seconds so that other threads run.
+    ``evicted``: called with each victim that leaves, must not wait."""
 
     cache: ClusterCache
     waiting_pods: Callable[[], list[WaitingPod]]
@@ -81,6 +86,7 @@ class PreemptorWiring:
     now_ms: Callable[[], int]
     seconds: Callable[[], float]
     breathe: Callable[[float], object]
+    evicted: Evicted = lambda _victim, _pod, _kind, _how, _node: None
 
 
 class Preemptor:
@@ -233,6 +239,7 @@ class Preemptor:
             left_text(victim, pod, kind),
             "Warning",
         )
+        self._wiring.evicted(victim, pod, kind, how, reservation.node)
         self._wiring.log(
             "preempted", pod=victim.full_name, uid=victim.uid, how=how, kind=kind, by=pod.full_name
         )

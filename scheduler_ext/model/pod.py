@@ -16,6 +16,7 @@ from scheduler_ext.model.other_resources import Others, requested_others
 from timekeeper.core import names
 from timekeeper.core.dialects import BY_NAME
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
+from timekeeper.core.kube.owner import owner_of
 from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import PodHold
 from timekeeper.core.ledger.reservation import Reservation, read_reservation
@@ -60,6 +61,7 @@ class Pod:
     started_ms: int = 0  # when its kubelet started it, 0 before
     preempts: bool = True  # False: its priority class forbids preemption for it
     owner: str = ""  # UID of its controller, or empty
+    controller: str = ""  # the same as ``Kind/name``; a Deployment in place of its ReplicaSet
     labels: Packed = ""
     unschedulable: bool = False  # kube-scheduler has tried it without success
     unschedulable_because: str = ""  # kube-scheduler's message, cut
@@ -146,6 +148,7 @@ def read_pod(raw: Json, most_grace_ms: int = MOST_GRACE_MS) -> Pod | None:
         started_ms=hold.millis(status.get("startTime")) or 0,
         preempts=spec.get("preemptionPolicy") != "Never",
         owner=_owner(metadata),
+        controller=intern(owner_of(metadata)),
         labels=labels_of(raw),
         unschedulable=refusal is not None,
         unschedulable_because=refusal or "",

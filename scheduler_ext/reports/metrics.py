@@ -21,10 +21,10 @@ _BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 class Sources:
     """The sources of a scrape. ``waiting``: pods refused everywhere, by standing. ``silent_s``: seconds since
     the last sign of the API server, by watched kind. ``refused``: refused nodes by kind of reason.
-    ``events``: Events by outcome. ``bindings``: reports of bound pods by outcome. ``preempted``: the
-    preemptor's counts. ``leading``: whether this replica leads, and how often it has started to.
-    ``fencing``: pods whose failing touches keep it from leading, and pods that it does not bind because they
-    are too large for the store."""
+    ``events``: Events by outcome. ``bindings`` and ``decisions``: reports to the timekeeper by outcome.
+    ``preempted``: the preemptor's counts. ``leading``: whether this replica leads, and how often it has
+    started to. ``fencing``: pods whose failing touches keep it from leading, and pods that it does not bind
+    because they are too large for the store."""
 
     snapshot: Callable[[], Snapshot]
     totals: Totals
@@ -33,6 +33,7 @@ class Sources:
     refused: Callable[[], Mapping[str, int]]
     events: Callable[[], Mapping[str, int]]
     bindings: Callable[[], Mapping[str, int]]
+    decisions: Callable[[], Mapping[str, int]]
     preempted: Callable[[], PreemptionCounts]
     leading: Callable[[], tuple[bool, int]]
     fencing: Callable[[], tuple[int, int]]
@@ -162,6 +163,12 @@ class _Scrape(Collector):
             "Bound pods reported to the timekeeper: sent, dropped; and failed posts.",
             "result",
             self._sources.bindings(),
+        )
+        yield _counter(
+            "bursar_extender_decisions_reported",
+            "Decisions reported to the timekeeper, by result.",
+            "result",
+            self._sources.decisions(),
         )
         yield from _of_preemptions(self._sources.preempted())
         leads, takeovers = self._sources.leading()

@@ -36,10 +36,11 @@ class LastDecision:
 
 
 class LastDecisions:
-    """A bounded memory by pod UID; the pod with the oldest decision is dropped first."""
+    """A bounded memory by pod UID; the pod with the oldest decision is dropped first. ``changed``: called
+    with the UID of a pod that waits for other reasons than before."""
 
-    def __init__(self, now_ms: Callable[[], int]) -> None:
-        self._now_ms = now_ms
+    def __init__(self, now_ms: Callable[[], int], changed: Callable[[str], None] = lambda _uid: None) -> None:
+        self._now_ms, self._changed = now_ms, changed
         self._lock = threading.Lock()
         self._last: OrderedDict[str, LastDecision] = OrderedDict()
         self._refused = Counter[str](dict.fromkeys(KINDS, 0))
@@ -54,6 +55,8 @@ class LastDecisions:
             was = self._last.get(uid)
             first, times, error = (was.first_ms, was.times, was.bind_error) if was else (now_ms, 0, "")
             self._keep(uid, LastDecision(first, now_ms, times + 1, offered, reasons, error))
+        if was is None or _said(was.reasons) != _said(reasons):
+            self._changed(uid)
 
     def bind_failed(self, uid: str, error: str) -> None:
         """A node was found for the pod, but the bind failed."""
@@ -61,6 +64,8 @@ class LastDecisions:
         with self._lock:
             was = self._last.get(uid) or LastDecision(now_ms, now_ms, 0, 0, ())
             self._keep(uid, replace(was, at_ms=now_ms, bind_error=error))
+        if was.bind_error != error:
+            self._changed(uid)
 
     def bound(self, uid: str) -> None:
         """The pod no longer waits."""
@@ -82,6 +87,11 @@ class LastDecisions:
         self._last.move_to_end(uid)
         if len(self._last) > MOST_PODS:
             self._last.popitem(last=False)
+
+
+def _said(reasons: tuple[CountedRefusal, ...]) -> set[Refusal]:
+    """The reasons, whatever the number of nodes."""
+    return {each.refusal for each in reasons}
 
 
 def _summed(whys: Iterable[Mapping[str, Refusal]]) -> tuple[CountedRefusal, ...]:

@@ -124,6 +124,13 @@ class History:
                 return BudgetInForce(key, value)
         return BudgetInForce("", UNLIMITED)
 
+    def version(self, subject: str, at_ms: int) -> str:
+        """The entry in force for a namespace or group at that time, as ``KEY@MILLISECONDS`` of when it took
+        effect; "" if none is."""
+        key = self.budget(subject, at_ms).key
+        dated = self._dated.get(key)
+        return f"{key}@{dated.from_ms[bisect_right(dated.from_ms, at_ms) - 1]}" if dated else ""
+
     def group(self, namespace: str, at_ms: int) -> str:
         """The group of the namespace at that time, by its own entry, else by ``_defaults``; "" if none."""
         return self.budget(namespace, at_ms).budget.group

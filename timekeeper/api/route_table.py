@@ -16,6 +16,7 @@ from timekeeper.api.resources import (
     bindings,
     budgets,
     decisions,
+    explain,
     grants,
     node_usage,
     sessions,
@@ -115,6 +116,7 @@ ROUTES = (
     *node_usage.ROUTES,
     *bindings.ROUTES,
     *decisions.ROUTES,
+    *explain.ROUTES,
     *ANCESTORS,
     *OPEN,
 )

@@ -8,10 +8,10 @@ from timekeeper.runtime.log import log
 from timekeeper.runtime.recording.decision_buffer import DecisionBuffer
 from timekeeper.store.engine.engine import ConflictError, Store, UnavailableError
 from timekeeper.store.writes import decisions
+from timekeeper.store.writes.decisions import SOURCE
 
 EACH_S = 0.5
 _TOGETHER = 500
-SOURCE = "timekeeper"
 
 
 class DecisionRecorder:

@@ -11,6 +11,7 @@ from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.held.queue import QueuedPod
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core.budgets.policy import GPU_HOUR
+from timekeeper.core.decisions import MESSAGE, STANDING, Decision, Figure
 from timekeeper.core.names import BUDGET_GATE
 
 MOST_PODS = 100  # of one namespace, for one change of its standing; waiting pods first
@@ -51,7 +52,7 @@ def change_notices(
         if pod.namespace in changes and pod.ended_ms is None:
             by_namespace[pod.namespace].append(pod)
     for name, (before, statement) in sorted(changes.items()):
-        text = _change(name, before, statement, statement.in_force.budget.mode or mode)
+        text = change_text(name, before, statement, statement.in_force.budget.mode or mode)
         if text is not None:
             waiting_first = sorted(by_namespace[name], key=lambda pod: (pod.node != "", pod.name))
             yield from (PodNotice(pod, *text) for pod in waiting_first[:MOST_PODS])
@@ -83,9 +84,35 @@ def held_notice(pod: LedgerPod, queued: QueuedPod) -> PodNotice:
     return PodNotice(pod, "HeldByBudget", message, "Normal")
 
 
-def _change(
+def of_standings(
+    changes: Mapping[str, tuple[BudgetState, Statement]], mode: str, at_ms: int
+) -> Iterator[Decision]:
+    """Of namespaces whose state changed; see `change_notices`."""
+    for name, (before, statement) in sorted(changes.items()):
+        text = change_text(name, before, statement, statement.in_force.budget.mode or mode)
+        if text is None:
+            continue
+        account = statement.deciding
+        balance = account.balance
+        figures: dict[str, Figure] = {
+            MESSAGE: text[1],
+            "standing": statement.standing,
+            "before": before.standing,
+            "onExhausted": account.in_force.budget.on_exhausted,
+            "account": account.in_force.key,
+            "posted": balance.posted,
+            "pending": balance.pending,
+            "reserved": balance.reserved,
+        }
+        if balance.granted is not None:
+            figures["granted"] = balance.granted
+        yield Decision(at_ms, STANDING, text[0], name, figures, budget=account.in_force.key)
+
+
+def change_text(
     name: str, before: BudgetState, statement: Statement, mode: str
 ) -> tuple[str, str, Literal["Normal", "Warning"]] | None:
+    """Reason, sentence and type of a change that people are told about; None for others."""
     now = state_of(statement)
     if now.standing == "OVER_BUDGET" != before.standing:
         account = statement.deciding

@@ -9,6 +9,7 @@ from timekeeper import metrics
 from timekeeper.accounts.bindings import pod_of
 from timekeeper.accounts.budget_history import History, history_of
 from timekeeper.accounts.changes import Changes, Pulse
+from timekeeper.accounts.decisions.ledger_decisions import of_changes
 from timekeeper.accounts.held.limits import HeldView
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.accounts.reserved import reserved_uid
@@ -26,7 +27,8 @@ from timekeeper.settler.state.open_session_totals import OpenSessionTotals
 from timekeeper.settler.tick_report import Notices, report
 from timekeeper.store.engine.engine import Connection, Store, UnavailableError
 from timekeeper.store.queries import ledger as reading
-from timekeeper.store.writes import bindings, fencing, settling
+from timekeeper.store.writes import bindings, decisions, fencing, settling
+from timekeeper.store.writes.decisions import SOURCE
 
 Clock = Callable[[], int]
 
@@ -143,6 +145,8 @@ class Settler:
         if decision.changes != Changes():
             with fencing.writing(self._store, self.term) as connection:
                 settling.apply(connection, decision.changes)
+                made = of_changes(decision.changes.entries, decision.changes.grants, self.ledger.history)
+                decisions.record(connection, SOURCE, made)
         self._report(decision, read, history, now_ms)
         self._commit(decision, history, now_ms)
         return decision.changes != Changes()

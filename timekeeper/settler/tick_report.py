@@ -23,6 +23,7 @@ from timekeeper.settler.pod_notices import (
     change_notices,
     demotion_notice,
     held_notice,
+    of_standings,
     state_of,
 )
 from timekeeper.settler.state.ledger_state import LedgerState
@@ -85,6 +86,8 @@ def report(
         changed = _standings(ledger, decision)
         for pod_notice in change_notices(changed, cluster.pods.values(), settings.mode) if changed else ():
             notices.pod(pod_notice)
+        for each in of_standings(changed, settings.mode, now_ms):
+            notices.record(each)
     metrics.EVIDENCE.set(len(ledger.sessions))
     metrics.BROKEN.set(len(ledger.errors))
     for mode in MODES:

@@ -4,10 +4,12 @@ from collections.abc import Mapping, Sequence
 
 from flask import Flask, Response
 
+from timekeeper.core.decisions import Decision, Record, record_nothing
+from timekeeper.runtime.clock import monotonic_ms
 from timekeeper.runtime.http.flask_routes import PostCall, add_calls
 from timekeeper.runtime.http.problem_details import answer_with_problems
 from timekeeper.runtime.log import Log
-from webhook.admission import workloads
+from webhook.admission import decisions, workloads
 from webhook.admission.workloads import TemplatePath
 from webhook.metrics import FiguresGoneError, WebhookMetrics
 from webhook.server.owner_events import Notice
@@ -24,15 +26,27 @@ def create_calls(
     log: Log,
     template_paths: Sequence[TemplatePath] = (),
     notice: Notice = lambda _review, _answer: None,
+    record: Record = record_nothing,
 ) -> dict[str, PostCall]:
     """What answers a review that is posted to /mutate, /validate, /templates or /budgets.
 
     ``template_paths``: where kinds beyond the built-in ones keep their pod templates; ``notice``: called with
-    each answer of /mutate, must not wait."""
+    each answer of /mutate, must not wait; ``record``: called with each decision that people may ask about."""
+
+    def recorded(review: PodReview, decision: Decision | None) -> None:
+        if decision is not None and not review.dry_run:
+            record(decision)
 
     def of_pod(review: PodReview) -> AdmissionAnswer:
         answer = admission.mutate(review)
         notice(review, answer)
+        recorded(review, decisions.of_creation(review, answer, monotonic_ms()))
+        return answer
+
+    def of_governed(review: PodReview) -> AdmissionAnswer:
+        answer = admission.validate(review)
+        mode = admission.policy_for(review.namespace).mode
+        recorded(review, decisions.of_admission(review, answer, mode, monotonic_ms()))
         return answer
 
     def of_template(review: ObjectReview) -> AdmissionAnswer:
@@ -47,7 +61,7 @@ def create_calls(
 
     webhooks = (
         ReviewRoute("mutate", read, of_pod),
-        ReviewRoute("validate", read, admission.validate),
+        ReviewRoute("validate", read, of_governed),
         ReviewRoute("templates", object_review.read, of_template),
         ReviewRoute("budgets", object_review.read, of_budgets),
     )

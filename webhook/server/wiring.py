@@ -3,11 +3,16 @@
 import socket
 import ssl
 from collections.abc import Callable
+from threading import Event, Thread
 
+from timekeeper.core.decisions import Record
 from timekeeper.runtime.clock import monotonic_ms
 from timekeeper.runtime.file_watch import FileWatch
 from timekeeper.runtime.http.service import HttpLimits, HttpService
 from timekeeper.runtime.log import log
+from timekeeper.runtime.recording.decision_posts import PATH as DECISIONS
+from timekeeper.runtime.recording.decision_posts import DecisionPosts
+from timekeeper.runtime.timekeeper_client import TimekeeperClient
 from timekeeper.runtime.tls import ca_text
 from webhook.metrics import WebhookMetrics
 from webhook.server.app import create_app, create_calls
@@ -32,9 +37,20 @@ def make_service(
         settings.policy, standings.table, ca, monotonic_ms, settings.stale_after_ms, standings.asked
     )
     notice = start_owner_events(settings, socket.gethostname())
-    calls = create_calls(admission, metrics, log, settings.template_paths, notice)
+    record = _start_decision_posts(settings, ca, metrics)
+    calls = create_calls(admission, metrics, log, settings.template_paths, notice, record)
     verified_only = settings.client_ca is not None
     # Flask does not see the certificate of a caller, so with a client CA it takes no reviews
     app = create_app({} if verified_only else calls, admission, metrics)
     routes = review_routes(calls, log, verified_only)
     return HttpService(app, _APP_THREADS, HttpLimits(MAX_REVIEW_BYTES), routes, tls=tls)
+
+
+def _start_decision_posts(
+    settings: WebhookSettings, ca: Callable[[], str | None], metrics: WebhookMetrics
+) -> Record:
+    """Starts the thread that posts what was decided, so call it after the fork."""
+    client = TimekeeperClient(settings.timekeeper_url, DECISIONS, settings.token_file, ca)
+    posts = DecisionPosts(client, "webhook", monotonic_ms, log, metrics.decided)
+    Thread(target=posts.run, args=(Event(),), name="decisions", daemon=True).start()
+    return posts.record

@@ -24,6 +24,7 @@ _DAY = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
 _CLOCK = r"[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?"
 _TIME = rf"[0-9]{{1,15}}|{_DAY}[Tt]{_CLOCK}([Zz]|[+-][0-9]{{2}}:[0-9]{{2}})"
 _NODE = r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?"
+_GENERATED = r"[a-z0-9][-.a-z0-9]{0,252}"
 _LABEL = r"([a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-._A-Za-z0-9]{0,61}[A-Za-z0-9])?"
 _GROUP = rf"({'|'.join(GROUPS)}|{LABEL}{_LABEL})"
 _MOST_GROUPS = 8
@@ -158,8 +159,43 @@ def no_cursor(name: str) -> Problem:
 NAMESPACE_RULE = text_like(NAME, "not a valid namespace name")
 SUBJECT_RULE = text_like(SUBJECT, "it must be the name of a namespace, or _group.NAME")
 
+_POD_NAME = text_like(_NODE, "not a valid name of a pod")
+_KIND = "[A-Za-z][A-Za-z0-9]{0,62}"
+_OWNER = rf"{_KIND}/{_NODE}"
+_UID = "[A-Za-z0-9._:-]{1,64}"
+_DECISION_KIND = "[a-z][a-z-]{0,31}"
+POD = Parameter(
+    "pod",
+    "only the pod of this name, or with this generateName",
+    like(_GENERATED),
+    text_like(_GENERATED, "not a valid name of a pod"),
+)
+OWNER = Parameter(
+    "owner",
+    "only pods of this controller, such as Deployment/web",
+    like(_OWNER),
+    text_like(_OWNER, "it must be a kind and a name, such as Deployment/web"),
+)
+UID = Parameter("uid", "only the pod with this UID", like(_UID), text_like(_UID, "not a valid UID"))
+KIND = Parameter(
+    "kind",
+    "only this kind of decision, such as refused, placed, waiting or evicted",
+    like(_DECISION_KIND),
+    text_like(_DECISION_KIND, "not a valid kind"),
+)
+REASON = Parameter("reason", "only this reason", like(_KIND), text_like(_KIND, "not a valid reason"))
+POD_IN_PATH = Parameter("pod", "the name of a pod", like(_NODE), _POD_NAME, "path", True)
+KIND_IN_PATH = Parameter(
+    "kind", "kind of a controller", like(_KIND), text_like(_KIND, "not a valid kind"), "path", True
+)
+NAME_IN_PATH = Parameter("name", "its name", like(_NODE), text_like(_NODE, "not a valid name"), "path", True)
+
 NAMESPACE_IN_PATH = Parameter(
     "namespace", "a namespace, or `_group.NAME`", like(SUBJECT), SUBJECT_RULE, "path", True
+)
+NAMESPACE_ONLY_IN_PATH = Parameter("namespace", "a namespace", like(NAME), NAMESPACE_RULE, "path", True)
+SUBJECT_AS_NAMESPACE = Parameter(
+    "namespace", "only this namespace, or `_group.NAME`", like(SUBJECT), SUBJECT_RULE
 )
 NAMESPACE = Parameter("namespace", "only this namespace", like(NAME), NAMESPACE_RULE)
 SUBJECT_GIVEN = Parameter("subject", "only this namespace, or `_group.NAME`", like(SUBJECT), SUBJECT_RULE)

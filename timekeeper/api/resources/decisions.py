@@ -1,25 +1,78 @@
-"""``/v1/decisions``: webhook and extender report what they decided."""
+"""``/v1/decisions``: what was decided about pods and budgets; webhook and extender report theirs."""
 
-from typing import TypedDict
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypedDict
 
 from flask import Flask, Response, request
 
 from timekeeper import metrics
+from timekeeper.accounts.budget_history import History
+from timekeeper.accounts.decisions.sentences import sentence, without_other
 from timekeeper.api.bodies.decisions import read_decisions
-from timekeeper.api.http.answers import Version, answer
+from timekeeper.api.http.answers import Next, Version, answer
 from timekeeper.api.http.body import read_body
-from timekeeper.api.http.routes import JSON, ApiRoute
+from timekeeper.api.http.parameters import (
+    AFTER,
+    FROM,
+    KIND,
+    LIMIT,
+    OWNER,
+    POD,
+    REASON,
+    SUBJECT_AS_NAMESPACE,
+    TO,
+    UID,
+    cursor,
+    shaped,
+)
+from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, may, serve
 from timekeeper.api.http.services import Services
+from timekeeper.core.decisions import OTHER_NAMESPACE, Decision
 from timekeeper.core.wire import Decisions
+from timekeeper.store.queries.decisions import DecisionFilter, DecisionRow, page
 from timekeeper.store.writes import decisions
 
 PATH = "/v1/decisions"
+READ = Right("get", "decisions")
+_PAGE = 1_000
 
 
 class RecordedDecisions(TypedDict):
     """The decisions are stored."""
 
     version: Version
+
+
+class DecisionAnswer(TypedDict):
+    """Equal decisions in succession. `pod`: empty where the pod had no name yet, or where the decision is
+    about the namespace; `generateName`: of a pod without a name; `budget`: key of the budget entry in force,
+    and from when (milliseconds since 1970); `first`, `last`: when the first and the last of `count` decisions
+    were taken; `sentence`: for people."""
+
+    id: int
+    source: str
+    kind: str
+    reason: str
+    namespace: str
+    owner: str
+    pod: str
+    generateName: str
+    uid: str
+    budget: str
+    figures: dict[str, int | str]
+    count: int
+    first: int
+    last: int
+    sentence: str
+
+
+class DecisionsAnswer(TypedDict):
+    """Decisions, the newest first."""
+
+    version: Version
+    decisions: list[DecisionAnswer]
+    next: Next
 
 
 REPORT = ApiRoute(
@@ -32,11 +85,42 @@ REPORT = ApiRoute(
     refuses=(413,),
     needs="`create decisions` in all namespaces",
 )
-ROUTES = (REPORT,)
+LIST = ApiRoute(
+    "GET",
+    PATH,
+    "what was decided about pods and budgets, and why; the newest first",
+    READ,
+    {JSON: DecisionsAnswer},
+    (SUBJECT_AS_NAMESPACE, POD, OWNER, UID, KIND, REASON, FROM, TO, LIMIT, AFTER),
+)
+ROUTES = (LIST, REPORT)
 
 
 def register(app: Flask, services: Services) -> None:
     """Add the routes."""
+
+    def list_all(call: Call) -> Response:
+        limit, after = call.get("limit", _PAGE), shaped(call.get("after"), int)
+        which = DecisionFilter(
+            namespace=call.get("namespace", ""),
+            subject=call.get("pod", ""),
+            owner=call.get("owner", ""),
+            uid=call.get("uid", ""),
+            kind=call.get("kind", ""),
+            reason=call.get("reason", ""),
+            from_ms=call.get("from"),
+            to_ms=call.get("to"),
+            before=after[0] if after else 0,
+        )
+        with services.ledger.store.reading() as connection:
+            history = services.ledger.history(connection)
+            found = page(connection, which, limit + 1)
+        follows = cursor(found[limit - 1].number) if len(found) > limit else None
+        visible = visible_to(services, which.namespace)
+        listed = [shown(each, history, visible) for each in found[:limit]]
+        return answer({"version": 1, "decisions": listed, "next": follows}, follows)
+
+    serve(app, services, LIST, list_all)
 
     @app.post(PATH)
     def record_decisions() -> Response:
@@ -47,3 +131,44 @@ def register(app: Flask, services: Services) -> None:
             decisions.record(connection, posted.source, posted.runs)
         metrics.DECISIONS.labels(posted.source).inc(sum(each.count for each in posted.runs))
         return answer({"version": 1})
+
+
+def visible_to(services: Services, namespace: str) -> Callable[[Decision], Decision]:
+    """The decision as the caller may see it, who may read those of ``namespace`` ("": of all). Pods of other
+    namespaces keep their names only if the caller may read decisions there."""
+    known: dict[str, bool] = {namespace: True}
+
+    def may_read(other: str) -> bool:
+        if other not in known:
+            known[other] = may(services, READ, other)
+        return known[other]
+
+    def visible(decision: Decision) -> Decision:
+        other = decision.figures.get(OTHER_NAMESPACE)
+        if other is None or not namespace or may_read(str(other)):
+            return decision
+        return replace(decision, figures=without_other(decision.figures))
+
+    return visible
+
+
+def shown(row: DecisionRow, history: History, visible: Callable[[Decision], Decision]) -> dict[str, Any]:
+    """The record as it is answered."""
+    decision = visible(row.run.decision)
+    return {
+        "id": row.number,
+        "source": row.source,
+        "kind": decision.kind,
+        "reason": decision.reason,
+        "namespace": decision.namespace,
+        "owner": decision.owner,
+        "pod": decision.name,
+        "generateName": decision.generate_name,
+        "uid": decision.uid,
+        "budget": history.version(decision.namespace, row.run.last_ms) or decision.budget,
+        "figures": dict(decision.figures),
+        "count": row.run.count,
+        "first": decision.at_ms,
+        "last": row.run.last_ms,
+        "sentence": sentence(decision),
+    }

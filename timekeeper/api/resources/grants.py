@@ -9,6 +9,7 @@ from flask import Flask, Response
 
 from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import GROUP
+from timekeeper.accounts.decisions.ledger_decisions import of_changes
 from timekeeper.accounts.grants import MOST_GRANTED, Grant
 from timekeeper.accounts.usage import gpu_hours
 from timekeeper.api.bodies.grants import GrantRequest, read_grant
@@ -23,7 +24,7 @@ from timekeeper.core.ledger.metering import FOREVER_MS
 from timekeeper.core.names import DOMAIN
 from timekeeper.runtime.log import log
 from timekeeper.store.engine.engine import Connection
-from timekeeper.store.writes import grants
+from timekeeper.store.writes import decisions, grants
 from timekeeper.store.writes.grants import GrantFilter, GrantRow
 
 _PAGE = 1_000
@@ -130,6 +131,8 @@ def _give(services: Services, asked: GrantRequest, group: str, actor: str, key: 
             return known
         giving = _Giving(services.ledger, connection, asked, group, actor, key)
         given = grants.give(connection, *(giving.moved() if asked.giver else (giving.added(),)))
+        if given.is_new:
+            decisions.record(connection, decisions.SOURCE, of_changes((), given.grants))
     for each in given.grants:
         log(
             "granted",

@@ -24,10 +24,18 @@ RESULTS = ("sent", "dropped", "refused", "failed")
 
 class DecisionPosts:
     """`record` may be called from any thread; `run` sends, in one thread. ``source``: the role;
-    ``now_ms``: the clock of the decisions' times."""
+    ``now_ms``: the clock of the decisions' times; ``count``: called with a result and how many."""
 
-    def __init__(self, client: TimekeeperClient, source: str, now_ms: Callable[[], int], log: Log) -> None:
+    def __init__(
+        self,
+        client: TimekeeperClient,
+        source: str,
+        now_ms: Callable[[], int],
+        log: Log,
+        count: Callable[[str, int], None] = lambda _result, _number: None,
+    ) -> None:
         self._client, self._source, self._now_ms, self._log = client, source, now_ms, log
+        self._count = count
         self._buffer = DecisionBuffer()
         self._taken: list[DecisionRun] = []  # of the thread that sends: not yet accepted
         self._is_failing = False
@@ -40,7 +48,6 @@ class DecisionPosts:
 
     def results(self) -> dict[str, int]:
         """Decisions by result; ``failed`` counts posts, which are repeated."""
-        self._counts["dropped"] += self._buffer.take_dropped()
         return dict(self._counts)
 
     def run(self, stop: threading.Event) -> None:
@@ -54,6 +61,8 @@ class DecisionPosts:
     def send(self) -> bool:
         """Send the oldest that wait; they stay if that fails. Of a post that the timekeeper refuses half is
         sent alone, and a single record is given up. True if more wait and it did not fail."""
+        if dropped := self._buffer.take_dropped():
+            self._counted("dropped", dropped)
         if not self._taken:
             self._taken = self._buffer.take(TOGETHER)
         first = self._taken[: self._together]
@@ -68,7 +77,7 @@ class DecisionPosts:
             self._log("decision-refused", level="error", kind=first[0].decision.kind, error=str(error))
             return self._done(first, "refused")
         except FAILURES as error:
-            self._counts["failed"] += 1
+            self._counted("failed", 1)
             if not self._is_failing:
                 self._log("decisions-failed", level="warning", error=f"{type(error).__name__}: {error}")
             self._is_failing = True
@@ -81,8 +90,12 @@ class DecisionPosts:
     def _done(self, first: list[DecisionRun], result: str) -> bool:
         self._together = min(TOGETHER, 2 * self._together)
         self._taken = self._taken[len(first) :]
-        self._counts[result] += sum(each.count for each in first)
+        self._counted(result, sum(each.count for each in first))
         return bool(self._taken) or len(self._buffer) > 0
+
+    def _counted(self, result: str, number: int) -> None:
+        self._counts[result] += number
+        self._count(result, number)
 
     def _body(self, first: list[DecisionRun]) -> bytes:
         now_ms = self._now_ms()

@@ -122,6 +122,7 @@ SESSIONS = Table(
         "settled_ms IS NULL OR ended_ms IS NOT NULL OR vanished_ms IS NOT NULL", name="settled_after_its_end"
     ),
     Index(None, "namespace", "settled_ms"),
+    Index(None, "namespace", "name"),
     Index(
         "ix_sessions_unsettled",
         "uid",

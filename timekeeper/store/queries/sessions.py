@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
-from sqlalchemy import ColumnElement, and_, case, func, literal, or_, select
+from sqlalchemy import ColumnElement, Select, and_, case, func, literal, or_, select
 
 from timekeeper.accounts.session import Session
 from timekeeper.core.ledger.metering import Interval
@@ -37,10 +38,7 @@ class ChargedSession:
 
 def page(connection: Connection, which: SessionFilter, now_ms: int, limit: int) -> list[ChargedSession]:
     """Sessions ordered by UID."""
-    start, end = due(now_ms)
-    is_owed = and_(SESSIONS.c.settled_ms.is_(None), end > start)
-    owed = case((is_owed, SESSIONS.c.rate_milli * (end - start)), else_=literal(0))
-    found = select(*_COLUMNS, owed.label("owed")).select_from(KNOWN)
+    found = _owing(now_ms)
     found = found.where(SESSIONS.c.uid > which.after).order_by(SESSIONS.c.uid).limit(limit)
     if which.namespace:
         found = found.where(SESSIONS.c.namespace == which.namespace)
@@ -54,6 +52,28 @@ def page(connection: Connection, which: SessionFilter, now_ms: int, limit: int) 
         ended = case((SESSIONS.c.ended_ms == 0, _last_evidence()), else_=known)
         is_after = or_(ended.is_(None), ended > which.span.start_ms)
         found = found.where(SESSIONS.c.bound_ms < which.span.end_ms, is_after)
+    return _charged_of(connection, found)
+
+
+def of_pods(
+    connection: Connection, namespace: str, name: str, owner: str, uid: str, now_ms: int, limit: int
+) -> list[ChargedSession]:
+    """The newest sessions of a namespace's pods with this name, owner and UID (each "": any), oldest first."""
+    wanted = {SESSIONS.c.name: name, SESSIONS.c.owner: owner, SESSIONS.c.uid: uid}
+    found = _owing(now_ms).where(SESSIONS.c.namespace == namespace)
+    found = found.where(*(column == value for column, value in wanted.items() if value))
+    return _charged_of(connection, found.order_by(SESSIONS.c.bound_ms.desc()).limit(limit))[::-1]
+
+
+def _owing(now_ms: int) -> Select[Any]:
+    """All sessions, each with the charge of an unsettled one until now as ``owed``."""
+    start, end = due(now_ms)
+    is_owed = and_(SESSIONS.c.settled_ms.is_(None), end > start)
+    owed = case((is_owed, SESSIONS.c.rate_milli * (end - start)), else_=literal(0))
+    return select(*_COLUMNS, owed.label("owed")).select_from(KNOWN)
+
+
+def _charged_of(connection: Connection, found: Select[Any]) -> list[ChargedSession]:
     rows = connection.execute(found).all()
     posted = _posted(connection, [row.uid for row in rows])
     return [_charged(Session(*row[:-1]), posted.get(row.uid, 0), int(row.owed)) for row in rows]

@@ -6,10 +6,12 @@ from typing import Any
 
 from sqlalchemy import bindparam, delete, func, select, update
 
-from timekeeper.core.decisions import Decision, DecisionRun, bounded
+from timekeeper.core.decisions import DecisionRun, bounded
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.engine.schema import DECISIONS
 from timekeeper.store.writes.inserting import insert_all
+
+SOURCE = "timekeeper"  # of its own decisions
 
 _SAME = ("kind", "reason", "owner", "is_generated", "uid", "budget", "figures")
 _EACH_QUERY = 100  # subjects
@@ -22,6 +24,8 @@ def record(connection: Connection, source: str, runs: Sequence[DecisionRun]) -> 
 
     On PostgreSQL two transactions that record the same decision at once make two rows of it.
     """
+    if not runs:
+        return
     rows = [_row(source, each) for each in runs]
     last = _last(connection, rows)
     grown: dict[int, Row] = {}
@@ -92,19 +96,3 @@ def _row(source: str, run: DecisionRun) -> Row:
 
 def _encoded(figures: Mapping[str, int | str]) -> str:
     return json.dumps(figures, separators=(",", ":"), sort_keys=True)
-
-
-def decision_of(row: Any) -> Decision:
-    """The first decision of a row."""
-    return Decision(
-        row.first_ms,
-        row.kind,
-        row.reason,
-        row.namespace,
-        json.loads(row.figures),
-        row.owner,
-        "" if row.is_generated else row.subject,
-        row.subject if row.is_generated else "",
-        row.uid,
-        row.budget,
-    )

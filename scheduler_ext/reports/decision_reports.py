@@ -1,0 +1,221 @@
+"""What the extender decided about pods, as records that people read later: placements, undone binds,
+evictions, and why a pod waits.
+
+The reasons of waiting pods are put into words in a thread of their own, once a second, for pods whose reasons
+changed; no verb waits for that.
+"""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import islice
+
+from scheduler_ext.fit.refusal import RefusalKind
+from scheduler_ext.model.pod import Pod
+from scheduler_ext.model.standing import NamespaceStandings
+from scheduler_ext.snapshot.node_info import Allocation
+from scheduler_ext.snapshot.snapshot import Snapshot
+from scheduler_ext.verbs.last_decisions import LastDecision
+from scheduler_ext.waiting.order import ANYWHERE, WaitingPod, queue_key
+from timekeeper.core.decisions import (
+    BIND_UNDONE,
+    OTHER_NAMESPACE,
+    OTHER_POD,
+    PLACED,
+    PREEMPTED,
+    RECLAIMED,
+    WAITING,
+    Decision,
+    Figure,
+    Record,
+)
+from timekeeper.core.values import GPURequest, Placement
+
+EACH_S = 1.0
+MOST_EACH = 500  # pods whose reasons are put into words in one go
+MOST_NOTED = 10_000
+MOST_REASONS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """The card with the most free memory, of those that may be given out."""
+
+    node: str
+    memory_mib: int
+    share_milli: int
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingState:
+    """What is known now of the pods that wait. ``refused``: the last refusal of a pod, None if the extender
+    never refused it."""
+
+    snapshot: Callable[[], Snapshot]
+    waiting_pods: Callable[[], list[WaitingPod]]
+    refused: Callable[[str], LastDecision | None]
+    standings: Callable[[], NamespaceStandings]
+
+
+class DecisionReports:
+    """The methods but `run` may be called from any thread, and never wait. ``now_ms``: the clock of the
+    posts."""
+
+    def __init__(self, record: Record, state: WaitingState, now_ms: Callable[[], int]) -> None:
+        self._record, self._state, self._now_ms = record, state, now_ms
+        self._lock = threading.Lock()
+        self._noted: dict[str, None] = {}  # UIDs of pods whose reasons changed, the oldest first
+        self.left_out = 0  # reasons that were lost because too many pods were noted
+
+    def placed(self, pod: Pod, node: str, placement: Placement) -> None:
+        """The pod was bound."""
+        slices = [each for _, there in placement.containers for each in there]
+        figures: dict[str, Figure] = {
+            "node": node,
+            "cards": ",".join(sorted({each.uuid for each in slices})),
+            "memoryMib": sum(each.memory_mib for each in slices),
+            "standing": self._state.standings().of(pod.namespace).word,
+        }
+        figures |= _needs(pod.request)
+        figures["shareMilli"] = sum(each.share_milli for each in slices)
+        self._record(_about(pod, self._now_ms(), PLACED, "Bound", figures))
+
+    def undone(self, allocation: Allocation, node: str) -> None:
+        """A placement whose Binding did not happen; its cards are free again."""
+        namespace, _, name = allocation.full_name.partition("/")
+        figures: dict[str, Figure] = {"node": node}
+        at_ms = self._now_ms()
+        self._record(
+            Decision(at_ms, BIND_UNDONE, "BindTakenBack", namespace, figures, name=name, uid=allocation.uid)
+        )
+
+    def evicted(self, victim: Pod, pod: Pod, kind: str, how: str, node: str) -> None:
+        """The victim leaves for the pod. Both get a record, which names the other."""
+        at_ms, standings = self._now_ms(), self._state.standings()
+        figures: dict[str, Figure] = {
+            "node": node,
+            "how": how,
+            "victimPriority": victim.priority,
+            "podPriority": pod.priority,
+            "victimStanding": standings.of(victim.namespace).word,
+            "podStanding": standings.of(pod.namespace).word,
+        }
+        word = RECLAIMED if kind == "reclaim" else PREEMPTED
+        reason = "Reclaimed" if kind == "reclaim" else "Preempted"
+        self._record(_about(victim, at_ms, word, reason, figures | _other(pod) | _needs(pod.request)))
+        self._record(_about(pod, at_ms, WAITING, "RoomIsMade", figures | _other(victim)))
+
+    def waits(self, uid: str) -> None:
+        """The reasons why this pod waits may have changed."""
+        with self._lock:
+            if len(self._noted) < MOST_NOTED:
+                self._noted[uid] = None
+            else:
+                self.left_out += 1
+
+    def run(self, stop: threading.Event) -> None:
+        """Each second record the reasons of the pods that were noted, until ``stop``."""
+        while not stop.wait(EACH_S):
+            self.step()
+
+    def step(self) -> None:
+        """Record the reasons of the pods noted longest ago."""
+        with self._lock:
+            uids = list(islice(self._noted, MOST_EACH))
+            for uid in uids:
+                del self._noted[uid]
+        if not uids:
+            return
+        snapshot, standings, at_ms = self._state.snapshot(), self._state.standings(), self._now_ms()
+        hole, ahead = largest_hole(snapshot), self._ahead(set(uids), standings)
+        for uid in uids:
+            pod, refused = snapshot.pods.get(uid), self._state.refused(uid)
+            if pod is None or pod.node or pod.deleting or pod.terminal or pod.gated or refused is None:
+                continue
+            self._record(_waits(pod, refused, hole, ahead.get(uid), standings, at_ms))
+
+    def _ahead(self, uids: set[str], standings: NamespaceStandings) -> dict[str, int]:
+        """How many waiting pods go before each of these."""
+        pods = [each.pod for each in self._state.waiting_pods()]
+        ordered = sorted(pods, key=lambda pod: queue_key(pod, ANYWHERE, standings))
+        return {pod.uid: at for at, pod in enumerate(ordered) if pod.uid in uids}
+
+
+def largest_hole(snapshot: Snapshot) -> Hole | None:
+    """The card with the most free memory on any open node; None if no card may be given out."""
+    best: Hole | None = None
+    for node in snapshot.nodes.values():
+        if node.closed:
+            continue
+        for free in node.free_by_card:
+            if free is None or (best is not None and free.memory_mib <= best.memory_mib):
+                continue
+            best = Hole(node.name, free.memory_mib, free.share_milli)
+    return best
+
+
+def _waits(
+    pod: Pod,
+    refused: LastDecision,
+    hole: Hole | None,
+    ahead: int | None,
+    standings: NamespaceStandings,
+    at_ms: int,
+) -> Decision:
+    standing = standings.of(pod.namespace)
+    figures: dict[str, Figure] = {
+        "standing": standing.word,
+        "onExhausted": standing.on_exhausted,
+        "offeredNodes": refused.offered,
+        "reasons": "; ".join(
+            _reason(each.refusal.sentence, each.nodes) for each in refused.reasons[:MOST_REASONS]
+        ),
+    }
+    figures |= _needs(pod.request)
+    if refused.bind_error:
+        figures["bindError"] = refused.bind_error
+    if ahead is not None:
+        figures["podsAhead"] = ahead
+    if hole is not None:
+        figures |= {
+            "largestHoleNode": hole.node,
+            "largestHoleMib": hole.memory_mib,
+            "largestHoleMilli": hole.share_milli,
+        }
+    kinds = {each.refusal.kind for each in refused.reasons}
+    return _about(pod, at_ms, WAITING, _reason_for(kinds), figures)
+
+
+def _reason_for(kinds: set[RefusalKind]) -> str:
+    """The word for all kinds of refusals of a pod; without any its bind failed."""
+    if not kinds:
+        return "BindFailed"
+    if "budget" in kinds:
+        return "GrantSpent"
+    return "NoRoom" if kinds & {"room", "search"} else "NoNodeFits"
+
+
+def _reason(sentence: str, nodes: int) -> str:
+    return f"{nodes} node{'s' if nodes != 1 else ''}: {sentence}"
+
+
+def _needs(request: GPURequest | None) -> dict[str, Figure]:
+    """What the pod asks for: cards, and of each card, for its container that asks for most."""
+    if request is None or not request.asks:
+        return {}
+    most = max((each.ask for each in request.asks), key=lambda ask: (ask.memory_mib, ask.share_milli))
+    return {
+        "cardsNeeded": sum(each.ask.devices for each in request.asks),
+        "shareNeededMilli": most.share_milli,
+        "memoryNeededMib": most.memory_mib,
+    }
+
+
+def _other(pod: Pod) -> dict[str, Figure]:
+    return {OTHER_NAMESPACE: pod.namespace, OTHER_POD: pod.name}
+
+
+def _about(pod: Pod, at_ms: int, kind: str, reason: str, figures: dict[str, Figure]) -> Decision:
+    return Decision(
+        at_ms, kind, reason, pod.namespace, figures, owner=pod.controller, name=pod.name, uid=pod.uid
+    )

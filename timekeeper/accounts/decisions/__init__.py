@@ -1,0 +1,1 @@
+"""Decisions about budgets, and what is told about decisions. Pure, as all of the accounts."""

@@ -1,0 +1,46 @@
+"""Changes of budget entries, and grants, as decisions that people read later."""
+
+import hashlib
+from collections.abc import Iterable
+
+from timekeeper.accounts.budget_history import BudgetEntry, History
+from timekeeper.accounts.grants import Grant
+from timekeeper.accounts.usage import gpu_hours
+from timekeeper.core.decisions import BUDGET, GRANT, MESSAGE, Decision, DecisionRun, Figure
+
+_DIGITS = 16
+
+
+def of_changes(
+    entries: Iterable[BudgetEntry], grants: Iterable[Grant], before: History | None = None
+) -> list[DecisionRun]:
+    """New, changed and ended entries, and grants; written in the transaction of what they are about.
+    ``before``: the entries until now."""
+    made = [*(_of_entry(each, before) for each in entries), *map(_of_grant, grants)]
+    return [DecisionRun(each, 1, each.at_ms) for each in made]
+
+
+def _of_entry(entry: BudgetEntry, before: History | None) -> Decision:
+    if entry.text is None:
+        reason, verb = "EntryRemoved", "was removed"
+    elif before is None or before.text(entry.key) is None:
+        reason, verb = "EntryAdded", "was added"
+    else:
+        reason, verb = "EntryChanged", "was changed"
+    figures: dict[str, Figure] = {MESSAGE: f"The budget entry {entry.key} {verb}."}
+    if entry.text is not None:
+        figures["textSha256"] = hashlib.sha256(entry.text.encode(errors="replace")).hexdigest()[:_DIGITS]
+    return Decision(entry.from_ms, BUDGET, reason, entry.key, figures, budget=f"{entry.key}@{entry.from_ms}")
+
+
+def _of_grant(grant: Grant) -> Decision:
+    hours = gpu_hours(grant.amount)
+    figures: dict[str, Figure] = {
+        MESSAGE: f"{hours} GPU-hours were granted ({grant.kind}) by {grant.actor}: {grant.reason}",
+        "amount": grant.amount,
+        "grantKind": grant.kind,
+        "actor": grant.actor,
+        "periodStartMs": grant.span.start_ms,
+        "periodEndMs": grant.span.end_ms,
+    }
+    return Decision(grant.created_ms, GRANT, "Granted", grant.subject, figures)

@@ -1,0 +1,137 @@
+"""Decisions as sentences for people."""
+
+from collections.abc import Callable, Mapping
+
+from timekeeper.core.decisions import (
+    BIND_UNDONE,
+    DEMOTED,
+    HELD,
+    MESSAGE,
+    OTHER_NAMESPACE,
+    OTHER_POD,
+    PLACED,
+    PREEMPTED,
+    RECLAIMED,
+    WAITING,
+    Decision,
+    Figure,
+)
+
+Figures = Mapping[str, Figure]
+
+ANOTHER = "a pod of another namespace"  # in place of the name of a pod that the reader may not know
+
+
+def sentence(decision: Decision) -> str:
+    """What was decided, in one sentence or a few."""
+    figures = decision.figures
+    if MESSAGE in figures:
+        return str(figures[MESSAGE])
+    tell = _SENTENCES.get(decision.kind)
+    return tell(decision.reason, figures) if tell else _plain(decision)
+
+
+def without_other(figures: Figures) -> dict[str, Figure]:
+    """The figures without the name of the other pod."""
+    return {name: value for name, value in figures.items() if name not in (OTHER_NAMESPACE, OTHER_POD)}
+
+
+def waits_for(figures: Figures) -> list[str]:
+    """What would have to change for a pod that waits: each a part of a sentence."""
+    found = []
+    if "cardsNeeded" in figures:
+        hole = (
+            f"the card with most free memory has {figures['largestHoleMib']} MiB and"
+            f" {_cards(figures['largestHoleMilli'])} of its compute free, on {figures['largestHoleNode']}"
+            if "largestHoleNode" in figures
+            else "no card may be given out"
+        )
+        found.append(f"needs {_needed(figures)}; {hole}")
+    if figures.get("podsAhead"):
+        found.append(f"{figures['podsAhead']} waiting pods are ahead")
+    return found
+
+
+def _needed(figures: Figures) -> str:
+    cards = int(figures["cardsNeeded"])
+    share, memory = int(figures.get("shareNeededMilli", 0)), int(figures.get("memoryNeededMib", 0))
+    each = [f"{share // 10}% of the compute"] if share else []
+    each += [f"{memory} MiB"] if memory else []
+    return f"{cards} card{'s' if cards != 1 else ''}" + (f" with {' and '.join(each)}" if each else "")
+
+
+def _cards(milli: Figure) -> str:
+    return f"{int(milli) / 10:g}%"
+
+
+def _other(figures: Figures) -> str:
+    if OTHER_POD not in figures:
+        return ANOTHER
+    return f"pod {figures[OTHER_NAMESPACE]}/{figures[OTHER_POD]}"
+
+
+def _placed(_reason: str, figures: Figures) -> str:
+    share = int(figures.get("shareMilli", 0)) / 1000
+    return (
+        f"Placed on node {figures.get('node')}: compute of {share:g} cards and"
+        f" {figures.get('memoryMib')} MiB, on {figures.get('cards')}."
+    )
+
+
+def _demoted(_reason: str, figures: Figures) -> str:
+    return (
+        "Created while its namespace was over its GPU budget, with the priority class"
+        f" {figures.get('priorityClass') or 'of pods over budget'}: pods of namespaces in budget go first."
+    )
+
+
+def _held(reason: str, _figures: Figures) -> str:
+    why = {
+        "OverBudget": "its namespace is over its GPU budget",
+        "WaitsForTurn": "it must wait for its turn",
+    }.get(reason, "its budget asks for it")
+    return f"Created with the scheduling gate bursar.dev/budget: {why}."
+
+
+def _waiting(reason: str, figures: Figures) -> str:
+    if reason == "RoomIsMade":
+        return f"Room is made for it on node {figures.get('node')}: {_other(figures)} is evicted."
+    if reason == "BindFailed":
+        return f"It could not be bound: {figures.get('bindError')}."
+    more = "".join(f"; {each}" for each in waits_for(figures))
+    return f"No node takes it: {figures.get('reasons')}{more}."
+
+
+def _undone(_reason: str, figures: Figures) -> str:
+    return f"The binding to node {figures.get('node')} did not happen; the GPUs assumed there are free again."
+
+
+def _reclaimed(_reason: str, figures: Figures) -> str:
+    return (
+        f"Evicted from node {figures.get('node')} ({figures.get('how')}): its namespace is over its GPU"
+        f" budget, and {_other(figures)} needs its GPUs."
+    )
+
+
+def _preempted(_reason: str, figures: Figures) -> str:
+    return (
+        f"Evicted from node {figures.get('node')} ({figures.get('how')}) for {_other(figures)}, whose"
+        f" priority is {figures.get('podPriority')}; its own is {figures.get('victimPriority')}."
+    )
+
+
+def _plain(decision: Decision) -> str:
+    shown = without_other(decision.figures)
+    given = ", ".join(f"{name} {value}" for name, value in sorted(shown.items()))
+    return f"{decision.kind.capitalize()}: {decision.reason}" + (f" ({given})." if given else ".")
+
+
+_SENTENCES: Mapping[str, Callable[[str, Figures], str]] = {
+    PLACED: _placed,
+    DEMOTED: _demoted,
+    HELD: _held,
+    WAITING: _waiting,
+    BIND_UNDONE: _undone,
+    RECLAIMED: _reclaimed,
+    PREEMPTED: _preempted,
+}

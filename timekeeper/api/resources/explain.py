@@ -1,0 +1,180 @@
+"""``GET /v1/explain``: the life of a pod, or of an owner's pods, as sentences with their figures."""
+
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from typing import Any, TypedDict
+
+from flask import Flask, Response
+
+from timekeeper.accounts.balance import Statement
+from timekeeper.accounts.decisions.sentences import waits_for
+from timekeeper.accounts.usage import gpu_hours
+from timekeeper.api.http.answers import Version, answer
+from timekeeper.api.http.parameters import (
+    KIND_IN_PATH,
+    NAME_IN_PATH,
+    NAMESPACE_ONLY_IN_PATH,
+    POD_IN_PATH,
+    UID,
+)
+from timekeeper.api.http.routes import JSON, ApiRoute, Call, serve
+from timekeeper.api.http.services import Services
+from timekeeper.api.resources.decisions import READ, DecisionAnswer, shown, visible_to
+from timekeeper.core.decisions import CAPPED, HELD, WAITING, DecisionRun
+from timekeeper.core.ledger.metering import FOREVER_MS
+from timekeeper.store.engine.engine import Connection
+from timekeeper.store.queries import sessions
+from timekeeper.store.queries.decisions import DecisionFilter, DecisionRow, page
+from timekeeper.store.queries.sessions import ChargedSession
+
+_MOST = 500
+_KINDS = {
+    **dict.fromkeys(("deployment", "deployments", "deploy"), "Deployment"),
+    **dict.fromkeys(("replicaset", "replicasets", "rs"), "ReplicaSet"),
+    **dict.fromkeys(("statefulset", "statefulsets", "sts"), "StatefulSet"),
+    **dict.fromkeys(("daemonset", "daemonsets", "ds"), "DaemonSet"),
+    **dict.fromkeys(("job", "jobs"), "Job"),
+}
+_PODS = ("pod", "pods", "po")
+
+
+class ChargeAnswer(TypedDict):
+    """A session of the pod. `from`: when it was bound; `sentence`: for people."""
+
+    uid: str
+    pod: str
+    node: str
+    bound: int
+    rateMilli: int
+    amount: int
+    gpuHours: str
+    sentence: str
+
+
+class ExplanationAnswer(TypedDict):
+    """`steps`: the newest 500 decisions about the subject, oldest first; `charges`: of its sessions;
+    `waitsFor`: if it waited by the last of its decisions, what would have to change; `budget`: the
+    namespace's account now."""
+
+    version: Version
+    namespace: str
+    subject: str
+    steps: list[DecisionAnswer]
+    charges: list[ChargeAnswer]
+    waitsFor: list[str]
+    budget: str
+
+
+POD_ROUTE = ApiRoute(
+    "GET",
+    "/v1/explain/{namespace}/{pod}",
+    "why a pod was refused, placed, evicted or charged, or why it waits",
+    READ,
+    {JSON: ExplanationAnswer},
+    (NAMESPACE_ONLY_IN_PATH, POD_IN_PATH, UID),
+)
+OWNER_ROUTE = ApiRoute(
+    "GET",
+    "/v1/explain/{namespace}/{kind}/{name}",
+    "the same of the pods of a controller, such as Deployment/web or Job/train",
+    READ,
+    {JSON: ExplanationAnswer},
+    (NAMESPACE_ONLY_IN_PATH, KIND_IN_PATH, NAME_IN_PATH),
+)
+ROUTES = (POD_ROUTE, OWNER_ROUTE)
+
+
+def register(app: Flask, services: Services) -> None:
+    """Add the routes."""
+
+    def pod(call: Call) -> Response:
+        name = call.get("pod")
+        which = DecisionFilter(call.get("namespace"), subject=name, uid=call.get("uid", ""))
+        return _explained(services, which, f"Pod/{name}")
+
+    def owner(call: Call) -> Response:
+        namespace, kind, name = (call.get(each) for each in ("namespace", "kind", "name"))
+        if kind.lower() in _PODS:
+            return _explained(services, DecisionFilter(namespace, subject=name), f"Pod/{name}")
+        subject = f"{_KINDS.get(kind.lower(), kind)}/{name}"
+        return _explained(services, DecisionFilter(namespace, owner=subject), subject)
+
+    serve(app, services, POD_ROUTE, pod)
+    serve(app, services, OWNER_ROUTE, owner)
+
+
+def _explained(services: Services, which: DecisionFilter, subject: str) -> Response:
+    ledger = services.ledger
+    with ledger.store.reading() as connection:
+        now_ms, history = ledger.moment(connection)
+        rows = page(connection, which, _MOST)[::-1]
+        charged = _sessions(connection, which, now_ms)
+        statement, _ = ledger.account(connection, which.namespace)
+    visible = visible_to(services, which.namespace)
+    body = {
+        "version": 1,
+        "namespace": which.namespace,
+        "subject": subject,
+        "steps": [shown(each, history, visible) for each in rows],
+        "charges": [_charge(each) for each in charged],
+        "waitsFor": list(_waits_for(rows, charged, statement, which.namespace)),
+        "budget": budget_sentence(which.namespace, statement),
+    }
+    return answer(body)
+
+
+def _sessions(connection: Connection, which: DecisionFilter, now_ms: int) -> list[ChargedSession]:
+    pod = which.subject, which.owner, which.uid
+    return sessions.of_pods(connection, which.namespace, *pod, now_ms, _MOST)
+
+
+def _charge(charged: ChargedSession) -> dict[str, Any]:
+    session, amount = charged.session, charged.posted + charged.pending
+    ended = "" if session.ended_ms is None else f" to {_moment(session.ended_ms)}"
+    rate = session.rate_milli / 1000
+    return {
+        "uid": session.uid,
+        "pod": session.name,
+        "node": session.node,
+        "bound": session.bound_ms,
+        "rateMilli": session.rate_milli,
+        "amount": amount,
+        "gpuHours": gpu_hours(amount),
+        "sentence": f"Charged {float(gpu_hours(amount)):.4g} GPU-hours: held cards of node {session.node} from"
+        f" {_moment(session.bound_ms)}{ended}, at the rate {rate:g}.",
+    }
+
+
+def _waits_for(
+    rows: Iterable[DecisionRow], charged: list[ChargedSession], statement: Statement, namespace: str
+) -> Iterator[str]:
+    """Of a pod that no later session or decision has let run."""
+    last: DecisionRun | None = None
+    for row in rows:
+        last = row.run
+    if last is None or last.decision.kind not in (WAITING, HELD, CAPPED):
+        return
+    if any(each.session.uid == last.decision.uid for each in charged):
+        return
+    yield from waits_for(last.decision.figures)
+    if statement.standing == "OVER_BUDGET":
+        yield budget_sentence(namespace, statement)
+
+
+def budget_sentence(namespace: str, statement: Statement) -> str:
+    """The account that decides the standing, in a sentence."""
+    account = statement.deciding
+    left = account.balance.remaining
+    if left is None:
+        return f"{namespace} has no GPU budget: it is unlimited"
+    key = account.in_force.key
+    whose = key if key.startswith("_group.") else namespace
+    until = "" if account.ends_ms >= FOREVER_MS else f" until {_moment(account.ends_ms)}"
+    hours = f"{abs(float(gpu_hours(left))):.4g} GPU-hours"
+    if left > 0:
+        return f"{whose} has {hours} of its budget left{until}"
+    return f"{whose} is {hours} over budget{until}"
+
+
+def _moment(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,74 @@
+"""Decisions in pages, and those about one pod or one owner."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Select, select
+
+from timekeeper.core.decisions import Decision, DecisionRun
+from timekeeper.store.engine.engine import Connection
+from timekeeper.store.engine.schema import DECISIONS
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionFilter:
+    """A filter of decisions; an empty field matches any. ``from_ms``, ``to_ms``: those of which at least one
+    was taken in this span. ``before``: only rows with a smaller number; 0: all."""
+
+    namespace: str = ""
+    subject: str = ""  # name or generateName
+    owner: str = ""
+    uid: str = ""
+    kind: str = ""
+    reason: str = ""
+    from_ms: int | None = None
+    to_ms: int | None = None
+    before: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionRow:
+    """A record: its number, the role that decided, and what."""
+
+    number: int
+    source: str
+    run: DecisionRun
+
+
+def page(connection: Connection, which: DecisionFilter, limit: int) -> list[DecisionRow]:
+    """The newest records first."""
+    its = DECISIONS.c
+    wanted = {
+        its.namespace: which.namespace,
+        its.subject: which.subject,
+        its.owner: which.owner,
+        its.uid: which.uid,
+        its.kind: which.kind,
+        its.reason: which.reason,
+    }
+    found: Select[Any] = select(DECISIONS).order_by(its.id.desc()).limit(limit)
+    found = found.where(*(column == value for column, value in wanted.items() if value))
+    if which.from_ms is not None:
+        found = found.where(its.last_ms >= which.from_ms)
+    if which.to_ms is not None:
+        found = found.where(its.first_ms < which.to_ms)
+    if which.before:
+        found = found.where(its.id < which.before)
+    return [DecisionRow(row.id, row.source, _run(row)) for row in connection.execute(found)]
+
+
+def _run(row: Any) -> DecisionRun:
+    decision = Decision(
+        row.first_ms,
+        row.kind,
+        row.reason,
+        row.namespace,
+        json.loads(row.figures),
+        row.owner,
+        "" if row.is_generated else row.subject,
+        row.subject if row.is_generated else "",
+        row.uid,
+        row.budget,
+    )
+    return DecisionRun(decision, row._mapping["count"], row.last_ms)

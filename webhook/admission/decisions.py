@@ -1,0 +1,61 @@
+"""What a review decided about a pod, as the record that people read later."""
+
+from timekeeper.core import names
+from timekeeper.core.decisions import DEMOTED, HELD, MESSAGE, MOST_TEXT, REFUSED, Decision, Figure
+from timekeeper.core.json_values import annotations_of, mapping
+from timekeeper.core.kube.owner import owner_of
+from webhook.mutation.govern import recorded_hold
+from webhook.policy import Mode
+from webhook.wire.pod_review import AdmissionAnswer, PodReview, sequence_of
+
+_HELD_REASONS = {"budget": "OverBudget", "turn": "WaitsForTurn", "": "Gated"}
+
+
+def of_creation(review: PodReview, answer: AdmissionAnswer, at_ms: int) -> Decision | None:
+    """The decision of an answer of /mutate, if it refuses. The pod has no UID yet, and often no name."""
+    return _refusal(review, answer, at_ms) if answer.refusal else None
+
+
+def of_admission(review: PodReview, answer: AdmissionAnswer, mode: Mode, at_ms: int) -> Decision | None:
+    """The decision of an answer of /validate: a refusal, or that the new pod is held or over budget. The pod
+    has its name and UID by now. ``mode``: of its namespace."""
+    if answer.refusal:
+        return _refusal(review, answer, at_ms)
+    if review.operation != "CREATE" or review.subresource or names.REQUEST not in annotations_of(review.pod):
+        return None
+    spec = mapping(review.pod.get("spec"))
+    word = annotations_of(review.pod).get(names.STANDING)
+    figures: dict[str, Figure] = {
+        "standing": str(word),
+        "priorityClass": str(spec.get("priorityClassName") or ""),
+        "request": str(annotations_of(review.pod)[names.REQUEST]),
+    }
+    gates = sequence_of(spec.get("schedulingGates"))
+    if any(gate["name"] == names.BUDGET_GATE for gate in gates):
+        return _decision(review, HELD, _HELD_REASONS[recorded_hold(review.pod)], figures, at_ms)
+    if word == "OVER_BUDGET" and mode == "enforce":
+        return _decision(review, DEMOTED, "OverBudget", figures, at_ms)
+    return None
+
+
+def _refusal(review: PodReview, answer: AdmissionAnswer, at_ms: int) -> Decision:
+    enforced = [rule for rule, mode in answer.rules if mode == "enforce"]
+    reason = "".join(part.capitalize() for part in (enforced or ["refused"])[0].split("-"))
+    figures: dict[str, Figure] = {MESSAGE: answer.refusal[:MOST_TEXT], "rules": ",".join(enforced)}
+    return _decision(review, REFUSED, reason, figures, at_ms)
+
+
+def _decision(review: PodReview, kind: str, reason: str, figures: dict[str, Figure], at_ms: int) -> Decision:
+    metadata = mapping(review.pod.get("metadata"))
+    name, generate_name = metadata.get("name"), metadata.get("generateName")
+    return Decision(
+        at_ms,
+        kind,
+        reason,
+        review.namespace,
+        figures,
+        owner=owner_of(metadata),
+        name=review.name or (name if isinstance(name, str) else ""),
+        generate_name=generate_name if isinstance(generate_name, str) else "",
+        uid="" if kind == REFUSED else str(metadata.get("uid", "")),
+    )
