@@ -52,8 +52,9 @@ class TimekeeperSettings:
     ``kubeconfig`` empty: the cluster that it runs in. ``issuer`` empty: that of its own token, if any.
     ``command``: what this process runs; a supervisor's children repeat its flags, and ``--as`` selects
     theirs. ``file``, ``output``, ``cluster`` and ``older_than_ms`` belong to single commands. ``retain_ms``
-    0: no daily rollup. ``leash``: exit when standard input closes, because the parent process is gone.
-    ``socket_fd``: an inherited listening socket. ``holder``: the name shared by successive settlers.
+    0: no daily rollup; ``retain_decisions_ms`` 0: decisions are kept for ever. ``leash``: exit when standard
+    input closes, because the parent process is gone. ``socket_fd``: an inherited listening socket.
+    ``holder``: the name shared by successive settlers.
     """
 
     command: str
@@ -79,6 +80,7 @@ class TimekeeperSettings:
     cluster: bool = False
     older_than_ms: int = 0
     retain_ms: int = 0
+    retain_decisions_ms: int = 0
     holder: str = ""
     pod_uid: str = ""
     log_format: str = "logfmt"
@@ -100,6 +102,7 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Timekeeper
     values["command"] = values.pop("as") or values["command"]
     values["older_than_ms"] = values.pop("older_than")
     values["retain_ms"] = values.pop("retain")
+    values["retain_decisions_ms"] = values.pop("retain_decisions")
     settings = TimekeeperSettings(host=host, port=port, **values)
     _check_command(parser, settings)
     return settings
@@ -197,6 +200,12 @@ def _add_flags(parser: Parser) -> None:
         help="for audit: compare the sessions with the API server's pods too",
     )
     parser.add("--older-than", _AGE_MS, "", "for fold: minimum time since a session's end, such as 400d")
+    parser.add(
+        "--retain-decisions",
+        optional(duration_ms("1d", "36500d", "92d", unit="1d"), 0),
+        "92d",
+        "decisions that were taken longer ago are deleted; empty: never",
+    )
     parser.add(
         "--retain",
         _AGE_MS,

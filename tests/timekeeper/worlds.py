@@ -18,6 +18,7 @@ from tests.timekeeper.clocks import iso
 from timekeeper.api.auth.gate import Gate
 from timekeeper.api.auth.tokens import Expected
 from timekeeper.api.create_app import app_of, create_services
+from timekeeper.core.decisions import Decision
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.settler.budget_entries import BudgetNotice
 from timekeeper.settler.cluster.cluster_state import ItemChanged, ListReplaced, StreamAlive, WatchUpdate
@@ -200,6 +201,7 @@ class Town:
         self.notices: list[BudgetNotice] = []
         self.objects: dict[str, dict[str, Json]] = {name: {} for name in READ}
         self.pod_notices: list[PodNotice] = []
+        self.recorded: list[Decision] = []
         self.settler = self._settler()
         self.client: FlaskClient = self.serve()
 
@@ -278,6 +280,7 @@ class Town:
             self.notices.append,
             seconds=lambda: 0.0,
             notify_pod=self.pod_notices.append,
+            record=self.recorded.append,
         )
 
     def start_anew(self) -> None:

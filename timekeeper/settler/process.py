@@ -29,7 +29,7 @@ from timekeeper.settler.pod_notices import PodNotice
 from timekeeper.settler.releases.releaser import Releaser, keep_releasing, patch_with
 from timekeeper.settler.settler import Settler, run
 from timekeeper.store.engine.engine import ConflictError, Store, UnavailableError, open_store
-from timekeeper.store.retention import roll_up_daily
+from timekeeper.store.retention import forget_decisions, roll_up_daily
 from timekeeper.store.writes.fencing import EpochOverError, FencedStore
 
 # Updates waiting to be applied. A full queue blocks the watches, and the API server buffers.
@@ -97,6 +97,9 @@ def _settle(settings: TimekeeperSettings, store: Store, api: Api, me: str, stop:
     updates: Queue[WatchUpdate] = Queue(_MOST_QUEUED)
     for source in sources(settings.namespace):
         start_watching(source, api, updates, now_ms, stop, _failed)
+    if settings.retain_decisions_ms:
+        limits = (FencedStore(store, settler.term), now_ms, settings.retain_decisions_ms, stop)
+        Thread(target=forget_decisions, args=limits, name="forget", daemon=True).start()
     if settings.retain_ms:
         arguments = (FencedStore(store, settler.term), now_ms, settings.retain_ms, stop)
         Thread(target=roll_up_daily, args=arguments, name="retain", daemon=True).start()

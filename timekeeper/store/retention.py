@@ -1,4 +1,4 @@
-"""Retention: rolls up old sessions in batches, by command or once a day."""
+"""Retention: rolls up old sessions in batches, by command or once a day, and deletes old decisions."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -8,12 +8,16 @@ from typing import Protocol
 
 from timekeeper.runtime.log import log
 from timekeeper.store.engine.engine import ConflictError, Connection, UnavailableError
+from timekeeper.store.writes import decisions
 from timekeeper.store.writes.fencing import EpochOverError
 from timekeeper.store.writes.rollup import roll_up
 
 _BATCH = 200  # sessions per transaction: the settler waits for one batch at most
 _EACH_S = 86_400.0
 _AGAIN_S = 600.0
+_DECISIONS = 500  # in one transaction
+_DECISIONS_EACH_S = 600.0
+_BETWEEN_S = 0.1  # two such transactions: others write in between
 
 
 class Writable(Protocol):
@@ -86,3 +90,19 @@ def roll_up_daily(ledger: Writable, clock: Callable[[], int], retain_ms: int, st
                 reason="its postings do not add up to one session's charge",
             )
         pause_s = _EACH_S
+
+
+def forget_decisions(ledger: Writable, clock: Callable[[], int], retain_ms: int, stop: Event) -> None:
+    """Every ten minutes delete the decisions that were last taken longer ago, until ``stop`` or until the
+    epoch is over."""
+    pause_s = 0.0
+    while not stop.wait(pause_s):
+        try:
+            with ledger.writing() as connection:
+                count = decisions.forget(connection, clock() - retain_ms, _DECISIONS)
+        except EpochOverError:
+            return
+        except (UnavailableError, ConflictError) as error:
+            log("decisions-not-deleted", level="warning", error=error)
+            count = 0
+        pause_s = _BETWEEN_S if count == _DECISIONS else _DECISIONS_EACH_S

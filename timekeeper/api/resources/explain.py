@@ -140,8 +140,8 @@ def _charge(charged: ChargedSession) -> dict[str, Any]:
         "rateMilli": session.rate_milli,
         "amount": amount,
         "gpuHours": gpu_hours(amount),
-        "sentence": f"Charged {float(gpu_hours(amount)):.4g} GPU-hours: held cards of node {session.node} from"
-        f" {_moment(session.bound_ms)}{ended}, at the rate {rate:g}.",
+        "sentence": f"Charged {float(gpu_hours(amount)):.4g} GPU-hours: held cards of node {session.node}"
+        f" from {_moment(session.bound_ms)}{ended}, at the rate {rate:g}.",
     }
 
 

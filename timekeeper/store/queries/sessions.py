@@ -58,7 +58,7 @@ def page(connection: Connection, which: SessionFilter, now_ms: int, limit: int) 
 def of_pods(
     connection: Connection, namespace: str, name: str, owner: str, uid: str, now_ms: int, limit: int
 ) -> list[ChargedSession]:
-    """The newest sessions of a namespace's pods with this name, owner and UID (each "": any), oldest first."""
+    """The newest sessions of a namespace's pods with this name, owner and UID ("": any), oldest first."""
     wanted = {SESSIONS.c.name: name, SESSIONS.c.owner: owner, SESSIONS.c.uid: uid}
     found = _owing(now_ms).where(SESSIONS.c.namespace == namespace)
     found = found.where(*(column == value for column, value in wanted.items() if value))

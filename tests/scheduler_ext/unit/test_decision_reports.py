@@ -1,0 +1,116 @@
+"""What the extender decided becomes records: placements, evictions with both pods, and why a pod waits."""
+
+from collections import Counter
+
+from scheduler_ext.fit import refusal
+from scheduler_ext.model.standing import NamespaceStanding, NamespaceStandings
+from scheduler_ext.reports.decision_reports import DecisionReports, WaitingState
+from scheduler_ext.scoring.policy import BUILT
+from scheduler_ext.snapshot.snapshot import Snapshot
+from scheduler_ext.verbs.last_decisions import LastDecisions
+from scheduler_ext.waiting.order import waiting_pod
+from tests.scheduler_ext.worlds import mib, node, on, percent, read, rebuilt, request_of
+from tests.worlds import card
+from timekeeper.core.decisions import Decision
+
+STANDINGS = NamespaceStandings({"team-a": NamespaceStanding("OVER_BUDGET", "deny")})
+
+
+class World:
+    """Reports over a snapshot in which the pods of ``waiting`` wait."""
+
+    def __init__(self, snapshot: Snapshot, *waiting: str) -> None:
+        self.found: list[Decision] = []
+        there = (snapshot.pods.get(f"uid-{name}") for name in waiting)
+        pods = [waiting_pod(pod, BUILT["binpack"], ()) for pod in there if pod is not None]
+        self.last = LastDecisions(lambda: 0, lambda uid: self.reports.waits(uid))
+        state = WaitingState(lambda: snapshot, lambda: pods, self.last.of, lambda: STANDINGS)
+        self.reports = DecisionReports(self.found.append, state, lambda: 7)
+
+    def refuse(self, uid: str, **nodes: refusal.Refusal) -> list[Decision]:
+        """Each node refuses the pod; what is recorded of it."""
+        self.found.clear()
+        self.last.refused(uid, len(nodes), (nodes,))
+        self.reports.step()
+        return self.found
+
+
+def test_why_a_pod_waits_is_recorded_once_until_its_reasons_change() -> None:
+    cards = [card(0), card(1, memory_mib=8_000)]
+    snapshot = rebuilt(
+        [node("n", *cards)], [on(percent(50, "there"), "n", "GPU-0"), mib(9_000, "first"), mib(12_000, "p")]
+    )
+    world = World(snapshot, "first", "p")
+    room = refusal.not_enough_free(request_of(mib(12_000)))
+
+    (found,) = world.refuse("uid-p", n=room)
+
+    assert (found.kind, found.reason, found.name, found.namespace) == ("waiting", "NoRoom", "p", "team-a")
+    assert found.figures == {
+        "standing": "OVER_BUDGET",
+        "onExhausted": "deny",
+        "offeredNodes": 1,
+        "reasons": "1 node: no card has 12000 MiB free",
+        "cardsNeeded": 1,
+        "shareNeededMilli": 0,
+        "memoryNeededMib": 12_000,
+        "podsAhead": 1,
+        "largestHoleNode": "n",
+        "largestHoleMib": 8_000,
+        "largestHoleMilli": found.figures["largestHoleMilli"],
+    }
+    assert world.refuse("uid-p", n=room) == []
+    assert world.refuse("uid-p", n=room, m=room) == []
+    (other,) = world.refuse("uid-p", n=refusal.SPENT)
+    assert other.reason == "GrantSpent"
+
+
+def test_a_failed_bind_is_a_reason_too_and_a_pod_that_is_bound_has_none() -> None:
+    snapshot = rebuilt([node()], [percent(50, "p"), on(percent(50, "there"), "n", "GPU-0")])
+    world = World(snapshot, "p")
+
+    world.last.bind_failed("uid-p", "the node's plugin is busy")
+    world.last.bind_failed("uid-there", "late")
+    world.reports.step()
+
+    assert [(each.name, each.reason, each.figures["bindError"]) for each in world.found] == [
+        ("p", "BindFailed", "the node's plugin is busy")
+    ]
+
+
+def test_an_eviction_is_recorded_on_both_pods_with_the_name_of_the_other() -> None:
+    world = World(rebuilt([node()], []))
+    victim, pod = read(percent(50, "victim", priority=-5)), read(percent(100, "pod", priority=10))
+
+    world.reports.evicted(victim, pod, "reclaim", "evicted", "n")
+
+    first, second = world.found
+    assert (first.kind, first.name, first.figures["otherPod"]) == ("reclaimed", "victim", "pod")
+    assert (second.kind, second.reason, second.name, second.figures["otherPod"]) == (
+        *("waiting", "RoomIsMade", "pod"),
+        "victim",
+    )
+    shared = {
+        "node": "n",
+        "how": "evicted",
+        "victimPriority": -5,
+        "podPriority": 10,
+        "victimStanding": "OVER_BUDGET",
+    }
+    assert Counter(shared.items()) <= Counter(first.figures.items()) & Counter(second.figures.items())
+
+
+def test_a_placement_is_recorded_with_its_cards() -> None:
+    world = World(rebuilt([node()], []))
+    pod = read(on(percent(50, "p"), "n", "GPU-0"))
+    assert pod.placement is not None
+
+    world.reports.placed(pod, "n", pod.placement)
+
+    (found,) = world.found
+    assert (found.kind, found.reason, found.uid, found.at_ms) == ("placed", "Bound", "uid-p", 7)
+    assert (found.figures["cards"], found.figures["shareMilli"], found.figures["memoryMib"]) == (
+        "GPU-0",
+        500,
+        8_000,
+    )

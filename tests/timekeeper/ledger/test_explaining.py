@@ -1,0 +1,156 @@
+"""`GET /v1/decisions` and `GET /v1/explain`: who decided what about a pod, and what it waits for."""
+
+import pytest
+
+from tests.timekeeper.ledger.test_decisions import post, posted
+from tests.timekeeper.worlds import (
+    GPU,
+    HOUR,
+    MINUTE,
+    T0,
+    Json,
+    Town,
+    budgets,
+    gpu_pod,
+    node,
+    token,
+    user_status,
+)
+
+WAITS = {
+    "cardsNeeded": 1,
+    "memoryNeededMib": 8192,
+    "largestHoleNode": "gpu-3",
+    "largestHoleMib": 4096,
+    "largestHoleMilli": 500,
+    "podsAhead": 4,
+    "reasons": "3 nodes: no card has 8192 MiB free",
+}
+READER = token("reader")
+
+
+@pytest.fixture
+def home(town: Town) -> Town:
+    town.begin(("nodes", node()), ("configmaps", budgets(team_a="gpuHours: 1\nperiod: once")))
+    town.reviews.tokens[READER] = user_status("reader")
+    town.reviews.denied |= {("reader", "get", "decisions", each) for each in ("", "team-b")}
+    return town
+
+
+def listed(town: Town, query: str = "", bearer: str = "") -> list[Json]:
+    answer = town.get(f"/v1/decisions?{query}", *([bearer] if bearer else []))
+    assert answer.status_code == 200, answer.text
+    found: list[Json] = answer.get_json()["decisions"]
+    return found
+
+
+def placed(name: str, **figures: object) -> Json:
+    given = {"node": "n1", "cards": "GPU-0", "shareMilli": 1000, "memoryMib": 16000} | figures
+    return posted(
+        kind="placed", reason="Bound", name=name, generate_name="", uid=f"uid-{name}", figures=given
+    )
+
+
+def test_budgets_grants_and_standings_are_decisions_with_their_figures(home: Town) -> None:
+    start = home.clock()
+    home.hear("pods", gpu_pod(started_ms=T0))
+    home.advance(2 * HOUR)
+    home.post(
+        "/v1/grants", {"subject": "team-a", "gpuHours": 5, "reason": "a deadline"}, **{"Idempotency-Key": "k"}
+    )
+    home.post(
+        "/v1/grants", {"subject": "team-a", "gpuHours": 5, "reason": "a deadline"}, **{"Idempotency-Key": "k"}
+    )
+
+    found = listed(home, "namespace=team-a")[::-1]
+
+    told = [(each["kind"], each["reason"], each["source"]) for each in found]
+    assert told == [
+        ("budget", "EntryAdded", "timekeeper"),
+        ("grant", "Granted", "timekeeper"),
+        ("grant", "Granted", "timekeeper"),
+    ]
+    assert found[0]["budget"] == f"team-a@{found[0]['first']}"
+    assert found[0]["first"] >= start
+    assert found[2]["sentence"] == "5 GPU-hours were granted (manual) by admin: a deadline"
+    assert home.recorded[-1].reason == "OverBudget"
+    assert home.recorded[-1].figures["granted"] == GPU * HOUR
+
+
+def test_decisions_are_filtered_and_paged_the_newest_first(home: Town) -> None:
+    for name in ("p", "q", "r"):
+        home.clock.turn(MINUTE)
+        assert post(home, placed(name), posted(owner="Job/other", namespace="team-b")) == 200
+
+    everything = listed(home, "namespace=team-a&kind=placed")
+    assert [each["pod"] for each in everything] == ["r", "q", "p"]
+    assert [each["pod"] for each in listed(home, "namespace=team-a&pod=q")] == ["q"]
+    assert [each["pod"] for each in listed(home, "uid=uid-p")] == ["p"]
+    assert listed(home, "owner=Job/other&reason=SpentGrant")[0]["count"] == 3
+    until = everything[0]["first"]
+    assert [each["pod"] for each in listed(home, f"kind=placed&to={until}")] == ["q", "p"]
+    assert [each["pod"] for each in listed(home, f"kind=placed&from={until}")] == ["r"]
+    page = home.get("/v1/decisions?kind=placed&limit=2").get_json()
+    rest = home.get(f"/v1/decisions?kind=placed&limit=2&after={page['next']}").get_json()
+    assert [each["pod"] for each in page["decisions"] + rest["decisions"]] == ["r", "q", "p"]
+    assert rest["next"] is None
+
+
+def test_the_pod_of_another_namespace_is_named_only_to_those_who_may_read_there(home: Town) -> None:
+    other = {"node": "n1", "how": "evicted", "otherNamespace": "team-b", "otherPod": "secret"}
+    post(home, posted(kind="reclaimed", reason="Reclaimed", name="p", uid="uid-p", figures=other))
+
+    (shown,) = listed(home, "namespace=team-a&kind=reclaimed")
+    (hidden,) = listed(home, "namespace=team-a&kind=reclaimed", READER)
+    explained = home.get("/v1/explain/team-a/p", READER)
+
+    assert "team-b/secret" in shown["sentence"]
+    assert "a pod of another namespace" in hidden["sentence"]
+    assert hidden["figures"] == {"node": "n1", "how": "evicted"}
+    assert explained.status_code == 200
+    assert "secret" not in explained.text
+    assert home.get("/v1/decisions", READER).status_code == 403
+    assert home.get("/v1/explain/team-b/p", READER).status_code == 403
+
+
+def test_a_pod_is_explained_from_its_refusal_to_its_charge(home: Town) -> None:
+    post(
+        home, posted(kind="waiting", reason="NoRoom", name="p", uid="uid-p", figures=WAITS, owner="Job/train")
+    )
+    waiting = home.get("/v1/explain/team-a/p").get_json()
+    post(home, placed("p"))
+    home.hear("pods", gpu_pod(started_ms=T0))
+    home.advance(HOUR // 2)
+
+    running = home.get("/v1/explain/team-a/p?uid=uid-p").get_json()
+
+    assert waiting["waitsFor"] == [
+        "needs 1 card with 8192 MiB; the card with most free memory has 4096 MiB and 50% of its compute free,"
+        " on gpu-3",
+        "4 waiting pods are ahead",
+    ]
+    assert (running["waitsFor"], [each["kind"] for each in running["steps"]]) == ([], ["waiting", "placed"])
+    assert running["charges"][0]["gpuHours"] == "0.5"
+    assert running["budget"].startswith("team-a has 0.") or running["budget"].startswith("team-a is")
+    assert home.get("/v1/explain/team-a/p?uid=other").get_json()["steps"] == []
+
+
+def test_a_deployment_without_pods_is_explained_by_the_refusals_of_its_pods(home: Town) -> None:
+    post(home, posted(owner="Deployment/web", generate_name="web-7c9f-"))
+
+    for kind in ("deployment", "Deployment", "deploy"):
+        found = home.get(f"/v1/explain/team-a/{kind}/web").get_json()
+        assert (found["subject"], [each["sentence"] for each in found["steps"]]) == (
+            "Deployment/web",
+            ["the grant is spent"],
+        )
+
+
+def test_a_waiting_pod_of_a_namespace_over_budget_is_told_how_far_and_until_when(home: Town) -> None:
+    home.hear("pods", gpu_pod(started_ms=T0))
+    home.advance(3 * HOUR)
+    post(home, posted(kind="waiting", reason="GrantSpent", name="q", figures={"reasons": "x"}))
+
+    found = home.get("/v1/explain/team-a/q").get_json()
+
+    assert found["waitsFor"] == ["team-a is 2 GPU-hours over budget"]

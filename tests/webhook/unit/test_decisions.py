@@ -1,0 +1,84 @@
+"""What the webhook refused, demoted or held becomes a record with its reason; a dry run leaves none."""
+
+from dataclasses import replace
+from typing import Any
+
+import orjson
+
+from tests.runtime.lines import into
+from tests.webhook.worlds import OBSERVING, POLICY, admitted, governed, half, review_of
+from tests.worlds import Json
+from timekeeper.core.decisions import Decision
+from webhook.metrics import of_this_process
+from webhook.policy import AdmissionPolicy
+from webhook.server.app import create_app, create_calls
+from webhook.server.reviewer import Reviewer
+
+OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-7c9f", "uid": "u", "controller": True}
+METADATA: Json = {
+    "generateName": "web-7c9f-",
+    "labels": {"pod-template-hash": "7c9f"},
+    "ownerReferences": [OWNER],
+}
+
+
+def decided(path: str, raw: Json, policy: AdmissionPolicy = POLICY, **request: Any) -> list[Decision]:
+    """What is recorded of one review."""
+    found: list[Decision] = []
+    metrics = of_this_process()
+    admission = Reviewer(policy, lambda: None, lambda: "ca", lambda: 0, 30_000)
+    calls = create_calls(admission, metrics, into([]), record=found.append)
+    body = orjson.dumps(review_of(raw, **request))
+    create_app(calls, admission, metrics).test_client().post(path, data=body, content_type="application/json")
+    return [replace(each, at_ms=0) for each in found]
+
+
+def owned(raw: Json, **metadata: object) -> Json:
+    """The pod of a Deployment, without a name."""
+    merged = {**raw["metadata"], **METADATA, **metadata}
+    merged["labels"] = {**raw["metadata"].get("labels", {}), **METADATA["labels"]}
+    merged.pop("name", None) if "name" not in metadata else None
+    return {**raw, "metadata": merged}
+
+
+def test_a_refused_pod_is_recorded_under_the_prefix_of_its_name_and_its_deployment() -> None:
+    wrong = owned(admitted(half(), half("other")) | {})
+    wrong["spec"]["containers"][0]["resources"]["limits"]["bursar.dev/gpu-percent"] = "1000"
+
+    (found,) = decided("/mutate", wrong)
+
+    assert (found.kind, found.namespace, found.owner) == ("refused", "team-a", "Deployment/web")
+    assert (found.name, found.generate_name, found.uid) == ("", "web-7c9f-", "")
+    assert found.reason[0].isupper()
+    assert "1000" in str(found.figures["message"])
+    assert decided("/mutate", wrong, dryRun=True) == []
+
+
+def test_a_pod_that_is_created_over_budget_is_recorded_with_its_class_name_and_uid() -> None:
+    raw = owned(governed(admitted(half()), "OVER_BUDGET"), name="web-7c9f-x", uid="uid-x")
+
+    (found,) = decided("/validate", raw)
+
+    assert (found.kind, found.reason, found.name, found.uid) == (
+        "demoted",
+        "OverBudget",
+        "web-7c9f-x",
+        "uid-x",
+    )
+    assert found.figures["priorityClass"] == "gpu-lower-priority"
+    assert found.owner == "Deployment/web"
+    assert decided("/validate", raw, dryRun=True) == []
+
+
+def test_a_pod_in_budget_and_a_pod_of_an_observed_namespace_leave_no_record() -> None:
+    assert decided("/validate", governed(admitted(half()), "IN_BUDGET")) == []
+    assert decided("/validate", governed(admitted(half()), "OVER_BUDGET", OBSERVING), OBSERVING) == []
+    assert decided("/mutate", admitted(half())) == []
+
+
+def test_a_pod_that_is_held_is_recorded_with_its_reason() -> None:
+    raw = owned(governed(admitted(half()), "OVER_BUDGET", POLICY, "budget"), name="p", uid="uid-p")
+
+    (found,) = decided("/validate", raw)
+
+    assert (found.kind, found.reason, found.uid) == ("held", "OverBudget", "uid-p")
