@@ -153,4 +153,4 @@ def test_a_waiting_pod_of_a_namespace_over_budget_is_told_how_far_and_until_when
 
     found = home.get("/v1/explain/team-a/q").get_json()
 
-    assert found["waitsFor"] == ["team-a is 2 GPU-hours over budget"]
+    assert found["waitsFor"] == ["team-a is 2.167 GPU-hours over budget"]

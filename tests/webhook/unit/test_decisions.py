@@ -43,14 +43,14 @@ def owned(raw: Json, **metadata: object) -> Json:
 
 def test_a_refused_pod_is_recorded_under_the_prefix_of_its_name_and_its_deployment() -> None:
     wrong = owned(admitted(half(), half("other")) | {})
-    wrong["spec"]["containers"][0]["resources"]["limits"]["bursar.dev/gpu-percent"] = "1000"
+    wrong["spec"]["containers"][0]["resources"]["limits"]["bursar.dev/gpu-percent"] = "150"
 
     (found,) = decided("/mutate", wrong)
 
     assert (found.kind, found.namespace, found.owner) == ("refused", "team-a", "Deployment/web")
     assert (found.name, found.generate_name, found.uid) == ("", "web-7c9f-", "")
     assert found.reason[0].isupper()
-    assert "1000" in str(found.figures["message"])
+    assert "150" in str(found.figures["message"])
     assert decided("/mutate", wrong, dryRun=True) == []
 
 
