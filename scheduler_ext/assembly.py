@@ -274,7 +274,7 @@ class Extender:
 
     @cached_property
     def decision_reports(self) -> DecisionReports:
-        """Puts what was decided into records; nobody takes them without a timekeeper."""
+        """Puts what was decided into records; without a timekeeper they are dropped."""
         posts = self.decision_posts
         record = record_nothing if posts is None else posts.record
         state = WaitingState(self._snapshot, self.requeuer.waiting, self._decisions.of, self.standings)

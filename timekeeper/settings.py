@@ -80,7 +80,7 @@ class TimekeeperSettings:
     cluster: bool = False
     older_than_ms: int = 0
     retain_ms: int = 0
-    retain_decisions_ms: int = 0
+    retain_decisions_ms: int = 92 * 86_400_000
     holder: str = ""
     pod_uid: str = ""
     log_format: str = "logfmt"

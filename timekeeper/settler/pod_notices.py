@@ -112,7 +112,7 @@ def of_standings(
 def change_text(
     name: str, before: BudgetState, statement: Statement, mode: str
 ) -> tuple[str, str, Literal["Normal", "Warning"]] | None:
-    """Reason, sentence and type of a change that people are told about; None for others."""
+    """Reason, sentence and type of a change that is reported; None for others."""
     now = state_of(statement)
     if now.standing == "OVER_BUDGET" != before.standing:
         account = statement.deciding

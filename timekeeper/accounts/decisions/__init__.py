@@ -1,1 +1,1 @@
-"""Decisions about budgets, and what is told about decisions. Pure, as all of the accounts."""
+"""Decisions about budgets, and the sentences for decisions. Pure, as all of the accounts."""

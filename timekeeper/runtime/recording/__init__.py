@@ -1,1 +1,1 @@
-"""Decisions on their way to the ledger: a bounded buffer, and what posts it. Nobody waits for them."""
+"""Decisions on their way to the ledger: a bounded buffer, and what posts it. No caller waits for them."""

@@ -42,7 +42,7 @@ class DecisionBuffer:
             self._runs.append(run)
 
     def take(self, most: int) -> list[DecisionRun]:
-        """Remove the oldest, at most so many."""
+        """Remove the oldest, at most ``most``."""
         with self._lock:
             runs = [self._pop() for _ in range(min(most, len(self._runs)))]
         return [DecisionRun(run.decision, run.count, run.last_ms) for run in runs]

@@ -53,7 +53,7 @@ def record(connection: Connection, source: str, runs: Sequence[DecisionRun]) -> 
 
 
 def forget(connection: Connection, before_ms: int, most: int) -> int:
-    """Delete the decisions that were last taken before that time, at most so many; returns how many."""
+    """Delete the decisions that were last taken before that time, at most ``most``; returns their number."""
     old = select(DECISIONS.c.id).where(DECISIONS.c.last_ms < before_ms).order_by(DECISIONS.c.last_ms)
     return connection.execute(delete(DECISIONS).where(DECISIONS.c.id.in_(old.limit(most)))).rowcount
 
