@@ -1,6 +1,7 @@
 """Posts decisions to the timekeeper, in batches.
 
-They wait in memory: no decision waits for a post, and those still unsent when the process ends are lost. A post whose answer is lost is sent again; its decisions then count twice.
+They wait in memory: no decision waits for a post, and those still unsent when the process ends are lost. A
+post whose answer is lost is sent again; its decisions then count twice.
 """
 
 import threading
