@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from timekeeper.accounts.budget_history import BudgetEntry
 from timekeeper.accounts.grants import Grant
+from timekeeper.accounts.held.order import HeldPod
 from timekeeper.accounts.posting import Posting
 from timekeeper.accounts.session import Session
 from timekeeper.accounts.standings import StandingsDocument
@@ -35,4 +36,6 @@ class Changes:
     grants: tuple[Grant, ...] = ()
     # namespace -> changed rate of waiting pods, 0: none left; None: unchanged
     waiting: Mapping[str, int] | None = None
+    held: tuple[HeldPod, ...] = ()  # pods that are held now, or whose figures changed
+    released: tuple[str, ...] = ()  # UIDs of pods that are held no more
     published: StandingsDocument | None = None  # the standings document; None: unchanged

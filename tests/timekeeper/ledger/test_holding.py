@@ -147,6 +147,36 @@ def test_a_new_pod_says_its_place_and_when_it_is_released_at_the_earliest(holdin
     }
 
 
+def test_the_queue_is_read_by_rest_with_places_and_pages(holding: Holding) -> None:
+    """Half an hour a day pays the lookahead of three whole cards; each namespace has a queue of its own."""
+    town = holding.town
+    now_ms = town.clock()
+    pods = [held_pod(f"p{index}", created_ms=T0 + index) for index in range(4)]
+    other = held_pod("other", namespace="team-b", how="turn", priority=3)
+    empty = "gpuHours: {}\nperiod: day\nonExhausted: hold"
+    holding.begin(*pods, other, team_a=empty.format(0.5), team_b=empty.format(0))
+
+    first = town.get("/v1/held?limit=3").get_json()
+    rest = town.get(f"/v1/held?limit=3&after={first['next']}").get_json()
+    ours = town.get("/v1/held?namespace=team-b").get_json()["held"]
+    holding.step()
+    town.tick()
+    after = town.get("/v1/held?namespace=team-a").get_json()["held"]
+    town.resume()
+
+    midnight = T0 + 14 * HOUR
+    found = [(each["pod"], each["ahead"], each["earliest"]) for each in (*first["held"], *rest["held"])]
+    assert found == [
+        *((f"p{index}", index, now_ms) for index in range(3)),
+        ("p3", 3, midnight + 24 * HOUR),
+        ("other", 0, None),
+    ]
+    assert rest["next"] is None
+    assert [(each["waitsFor"], each["priority"]) for each in ours] == [("turn", 3)]
+    assert [(each["pod"], each["ahead"]) for each in after] == [("p3", 0)]
+    assert town.get("/v1/held?namespace=team-a").get_json()["held"] == after
+
+
 def test_no_more_is_released_than_can_be_paid_also_before_the_next_tick(holding: Holding) -> None:
     """Half an hour pays the lookahead of three whole cards."""
     holding.hears = False

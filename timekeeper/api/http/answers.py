@@ -213,6 +213,30 @@ class SessionsAnswer(TypedDict):
     next: Next
 
 
+class HeldPodAnswer(TypedDict):
+    """A pod behind the gate. `ahead`: held pods of its namespace that are released before it; `rateMilli`:
+    the highest rate that it can have; `earliest`: when it is released at the earliest by the present budget,
+    null: not by this budget."""
+
+    uid: str
+    namespace: str
+    pod: str
+    waitsFor: Literal["budget", "turn"]
+    priority: int
+    created: int
+    rateMilli: int
+    ahead: int
+    earliest: int | None
+
+
+class HeldAnswer(TypedDict):
+    """Held pods in the order of their release, by namespace."""
+
+    version: Version
+    held: list[HeldPodAnswer]
+    next: Next
+
+
 class TotalAnswer(TypedDict):
     """The sum of an answer's rows."""
 

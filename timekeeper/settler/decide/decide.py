@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from timekeeper.accounts.budget_history import DEFAULTS, History
 from timekeeper.accounts.changes import Changes, Pulse
 from timekeeper.accounts.grants import Grant
+from timekeeper.accounts.held.order import HeldPod
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.accounts.standings import StandingsDocument, publish
 from timekeeper.settler.budget_entries import EntryChanges
@@ -130,7 +131,10 @@ def _changes(
     published: StandingsDocument | None,
 ) -> Changes:
     changed = {**session_changes.sessions, **settled.settled}
+    held, released = _held(ledger)
     return Changes(
+        held=held,
+        released=released,
         entries=tick.entry_changes.entries,
         errors=tick.entry_changes.errors if tick.entry_changes.errors != ledger.errors else None,
         opened=tuple(each for uid, each in changed.items() if uid in session_changes.opened),
@@ -139,6 +143,16 @@ def _changes(
         grants=grants,
         waiting=_waiting(ledger),
         published=published if published is not ledger.published else None,
+    )
+
+
+def _held(ledger: LedgerState) -> tuple[tuple[HeldPod, ...], tuple[str, ...]]:
+    """The held pods whose rows differ, and the UIDs of rows of pods that are held no more."""
+    now, written = ledger.unbound_pods.held, ledger.held
+    if now is written:
+        return (), ()
+    return tuple(each for uid, each in now.items() if written.get(uid) != each), tuple(
+        written.keys() - now.keys()
     )
 
 

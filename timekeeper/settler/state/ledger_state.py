@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from timekeeper.accounts.balance import UnsettledSession
 from timekeeper.accounts.budget_history import History, history_of
 from timekeeper.accounts.changes import NEVER, Changes, Pulse
+from timekeeper.accounts.held.order import HeldPod
 from timekeeper.accounts.posting import Posting, amount_within
 from timekeeper.accounts.reserved import pod_uid
 from timekeeper.accounts.session import Session, evidence
@@ -19,6 +20,7 @@ from timekeeper.settler.state.statement_cache import StatementCache
 from timekeeper.settler.state.totals import GrantCache
 from timekeeper.settler.state.unbound_pods import UnboundPods
 from timekeeper.store.engine.engine import Store
+from timekeeper.store.queries import held_pods
 from timekeeper.store.queries import ledger as reading
 
 
@@ -53,6 +55,7 @@ class LedgerState:
     new_beats: set[str] = field(default_factory=set)  # UIDs with a heartbeat later than ``open_totals`` knows
     # subjects whose grants differ from those in ``statement_cache``
     changed_grants: set[str] = field(default_factory=set)
+    held: Mapping[str, HeldPod] = field(default_factory=dict)  # UID -> held pod, as written
     queued: frozenset[str] = frozenset()  # namespaces whose pods wait for their budget, in the document
     classes_version: int = 0  # version of the priority classes in the standings document
     entry_cache: EntryCache = field(default_factory=EntryCache)  # encoded entries of the standings document
@@ -90,6 +93,7 @@ class LedgerState:
         self.errors = dict(changes.errors) if changes.errors is not None else self.errors
         self.waiting = self.unbound_pods.rates
         self.queued = self.unbound_pods.queued
+        self.held = self.unbound_pods.held
         self.published = changes.published or self.published
         self.pulse = changes.pulse or self.pulse
         self.watermarks.update(changes.watermarks)
@@ -152,6 +156,7 @@ def read_ledger_state(store: Store) -> LedgerState:
             watermarks=reading.watermarks(connection),
             namespaces=set(reading.namespaces(connection)),
             waiting=reading.waiting(connection),
+            held={each.uid: each for each in held_pods.held(connection)},
             pulse=reading.pulse(connection) or NEVER,
         )
     ledger.history = history_of(entries)

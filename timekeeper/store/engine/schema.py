@@ -334,6 +334,20 @@ WAITING = Table(
     comment="the rate that a namespace's admitted pods without a node will have",
 )
 
+HELD_PODS = Table(
+    "held_pods",
+    METADATA,
+    Column("uid", Text, primary_key=True),
+    Column("namespace", Text, nullable=False, index=True),
+    Column("name", Text, nullable=False),
+    Column("priority", BigInteger, nullable=False),
+    Column("created_ms", BigInteger, nullable=False),
+    Column("rate_milli", BigInteger, nullable=False),
+    Column("needs_budget", Boolean, nullable=False),
+    CheckConstraint("rate_milli >= 0", name="rate_is_no_debt"),
+    comment="pods that wait behind the gate bursar.dev/budget",
+)
+
 STANDINGS = Table(
     "standings",
     METADATA,

@@ -21,6 +21,7 @@ from timekeeper.store.engine.schema import (
     FOLDED,
     GRANTS,
     HEARTBEATS,
+    HELD_PODS,
     NODE_USES,
     NODES,
     POSTINGS,
@@ -50,6 +51,7 @@ TABLES = (
     DECISIONS,
     DAYS,
     WAITING,
+    HELD_PODS,
     STANDINGS,
     PULSE,
 )

@@ -29,6 +29,7 @@ from timekeeper.store.engine.schema import (
     DECISIONS,
     ENTRY_ERRORS,
     FOLDED,
+    HELD_PODS,
     NODE_USES,
     PULSE,
     STANDINGS,
@@ -43,7 +44,7 @@ from timekeeper.store.writes.rollup import add_all_rollups
 _BATCH = 500
 
 # Rows that a timekeeper writes before the first charge. All but decisions are recreated at every start.
-_PASSING = (ENTRY_ERRORS, WAITING, STANDINGS, PULSE, NODE_USES, BINDINGS, DECISIONS)
+_PASSING = (ENTRY_ERRORS, WAITING, HELD_PODS, STANDINGS, PULSE, NODE_USES, BINDINGS, DECISIONS)
 
 _INT64 = 2**63
 

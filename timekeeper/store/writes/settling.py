@@ -9,6 +9,7 @@ from sqlalchemy import Table, bindparam, delete, update
 from timekeeper.accounts.budget_history import BudgetEntry
 from timekeeper.accounts.changes import Changes
 from timekeeper.accounts.grants import Grant
+from timekeeper.accounts.held.order import HeldPod
 from timekeeper.accounts.posting import Posting
 from timekeeper.accounts.session import Session
 from timekeeper.store.engine.engine import Connection
@@ -16,6 +17,7 @@ from timekeeper.store.engine.schema import (
     ENTRIES,
     ENTRY_ERRORS,
     GRANTS,
+    HELD_PODS,
     NODES,
     POSTINGS,
     PULSE,
@@ -26,6 +28,7 @@ from timekeeper.store.engine.schema import (
 from timekeeper.store.writes.inserting import insert_all
 
 _SESSION = tuple(each.name for each in fields(Session))
+_HELD = tuple(each.name for each in fields(HeldPod))
 _POSTING = tuple(each.name for each in fields(Posting))
 _EVIDENCE = (
     "started_ms",
@@ -53,6 +56,8 @@ def apply(connection: Connection, changes: Changes) -> None:
         _replace(connection, ENTRY_ERRORS, rows)
     if changes.waiting is not None:
         _write_waiting(connection, changes.waiting)
+    if changes.held or changes.released:
+        _write_held(connection, changes)
     if changes.published is not None:
         row = {"id": 1, "revision": changes.published.revision, "body": changes.published.body.decode()}
         _replace(connection, STANDINGS, [row])
@@ -110,6 +115,14 @@ def _write_waiting(connection: Connection, rates: Mapping[str, int]) -> None:
 
 
 _NO_LONGER = delete(WAITING).where(WAITING.c.namespace == bindparam("b_name"))
+
+
+def _write_held(connection: Connection, changes: Changes) -> None:
+    """Pods that are held now, or whose figures changed, and those that are not held any more."""
+    rows = [{name: getattr(each, name) for name in _HELD} for each in changes.held]
+    gone = [{"b_uid": uid} for uid in (*changes.released, *(each["uid"] for each in rows))]
+    connection.execute(delete(HELD_PODS).where(HELD_PODS.c.uid == bindparam("b_uid")), gone)
+    insert_all(connection, HELD_PODS, rows)
 
 
 def _entry_row(entry: BudgetEntry) -> dict[str, Any]:

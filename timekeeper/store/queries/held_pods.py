@@ -1,0 +1,15 @@
+"""The pods that wait behind Bursar's scheduling gate."""
+
+from sqlalchemy import select
+
+from timekeeper.accounts.held.order import HeldPod
+from timekeeper.store.engine.engine import Connection
+from timekeeper.store.engine.schema import HELD_PODS
+
+
+def held(connection: Connection, namespace: str = "") -> list[HeldPod]:
+    """The held pods of the namespace, "": of all."""
+    query = select(HELD_PODS)
+    if namespace:
+        query = query.where(HELD_PODS.c.namespace == namespace)
+    return [HeldPod(**row) for row in connection.execute(query).mappings()]
