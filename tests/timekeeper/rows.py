@@ -80,6 +80,15 @@ GOOD: dict[str, Row] = {
     },
     "terms": {"id": 1, "term": 0, "holder": "h", "since_ms": 0},
     "waiting": {"namespace": "a", "rate_milli": 1},
+    "held_pods": {
+        "uid": "u",
+        "namespace": "a",
+        "name": "p",
+        "priority": 0,
+        "created_ms": 1,
+        "rate_milli": 0,
+        "needs_budget": True,
+    },
     "standings": {"id": 1, "revision": "r", "body": "{}"},
     "pulse": {"id": 1, "tick_ms": 1, "decided_ms": 1, "state": ""},
 }
