@@ -29,6 +29,7 @@ from scheduler_ext.clients.timekeeper import client
 from scheduler_ext.controllers.deschedule_labels import DescheduleLabels
 from scheduler_ext.controllers.preemptor import Preemptor, PreemptorWiring
 from scheduler_ext.controllers.requeuer import Requeuer
+from scheduler_ext.fit.caps import CapChecks
 from scheduler_ext.leadership.election import Election, OwnLease, SchedulersLease, Unelected
 from scheduler_ext.leadership.fencing import marker, toucher
 from scheduler_ext.leadership.takeover import Leadership
@@ -94,13 +95,14 @@ class Extender:
         self.events = EventRecorder(api, REPORTER, socket.gethostname(), now_ms, say)
         self.cooldown: Callable[[], Cooldown] = lambda: self.preemptor.cooldown
         self._decisions = LastDecisions(now_ms, lambda uid: self.decision_reports.waits(uid))
+        self.caps = CapChecks(self.standings)
 
     # What it answers with
 
     @cached_property
     def app(self) -> Flask:
         """The WSGI application: the verbs and the read routes."""
-        return create_app(self.calls, self._pages, lambda: "" if self.cache.complete else INCOMPLETE)
+        return create_app(self.calls, self._pages, lambda: "" if self._verbs.complete else INCOMPLETE)
 
     @cached_property
     def calls(self) -> dict[str, PostCall]:
@@ -119,6 +121,8 @@ class Extender:
             self.standings,
             lambda pod, now_ms: self.preemptor.answered.note(pod, now_ms),
             self._settings.most_offered,
+            self.caps,
+            lambda: self._standings_poller is None or self._standings_poller.was_polled,
         )
 
     @cached_property
@@ -159,7 +163,9 @@ class Extender:
     @cached_property
     def requeuer(self) -> Requeuer:
         """Retries waiting pods."""
-        return Requeuer(self._api, self.cache, self._settings.scheduler_name, self._say, self.standings)
+        return Requeuer(
+            self._api, self.cache, self._settings.scheduler_name, self._say, self.standings, self.caps
+        )
 
     @cached_property
     def binder(self) -> Binder:
@@ -175,6 +181,7 @@ class Extender:
             turn=self.leadership,
             taken_back=self._taken_back,
             standings=self.standings,
+            caps=self.caps,
             bound=self._report_binding,
         )
 
@@ -199,6 +206,7 @@ class Extender:
             seconds=time.monotonic,
             breathe=time.sleep,
             evicted=self.decision_reports.evicted,
+            is_capped=self._is_capped,
         )
         limits = PreemptionLimits(
             wanted.patience_ms,
@@ -305,7 +313,15 @@ class Extender:
     def context(self, snapshot: Snapshot) -> PreemptionContext:
         """What the choice of victims depends on, now."""
         pdbs, cooldown = self.pdbs.now(), self.cooldown()
-        return PreemptionContext(snapshot.pods, self.standings(), now_ms(), pdbs, cooldown)
+        return PreemptionContext(
+            snapshot.pods, self.standings(), now_ms(), pdbs, cooldown, is_capped=self._is_capped
+        )
+
+    def _is_capped(self, pod: Pod, node: str) -> bool:
+        snapshot = self.cache.snapshot
+        if self.caps.refusal(pod, snapshot) is not None:
+            return True
+        return node != "" and bool(self.caps.refused_nodes(pod, [node], snapshot))
 
     # Start and end
 

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Literal
 
 from timekeeper.core.budgets.policy import HOLDS
+from timekeeper.core.standings import NO_CAPS, Caps
 from timekeeper.core.wire import HeldFor, StandingWord
 
 Mode = Literal["enforce", "observe"]
@@ -83,6 +84,7 @@ class AdmissionPolicy:
     rules: Mapping[str, str] = field(default_factory=dict)  # modes that differ from the catalogue's
     exempt: frozenset[str] = frozenset()  # users and groups; a rule that can be relaxed warns them
     other_schedulers: frozenset[str] = frozenset()  # of other systems; pods that these place stay theirs
+    caps: Caps = NO_CAPS  # what the namespace's pods may hold at one time
     mps_pipes: str = ""  # folder of the MPS daemon's pipes in containers; empty: MPS is off
 
     def class_of(self, word: StandingWord) -> PriorityClass:

@@ -40,6 +40,7 @@ from scheduler_ext.binding.values import BindingArgs, ReadPod, Sending, Turn
 from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.clients.pod_patches import is_too_large, pod_path, touch_patch
 from scheduler_ext.fit import refusal
+from scheduler_ext.fit.caps import CapChecks
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.model.pod import Pod, read_pod
@@ -76,12 +77,14 @@ class Binder:
         turn: Turn,
         taken_back: Callable[[Allocation, str], None] = lambda _allocation, _node: None,
         standings: Callable[[], NamespaceStandings] = lambda: UNHEARD,
+        caps: CapChecks | None = None,
         bound: Callable[[Pod, str, Placement], None] = lambda _pod, _node, _placement: None,
     ) -> None:
         self._api, self._cache, self._policy, self._log = api, cache, policy, log
         self._timeout_s, self._most_grace_ms, self._ended = timeout_s, most_grace_ms, ended
         self._turn, self._taken_back, self._standings = turn, taken_back, standings
         self._bound = bound
+        self._caps = caps or CapChecks(standings)
         self._pods, self._nodes = Locks(), Locks()
         self._locks = NodeLocks(self._call, cache, lambda: datetime.datetime.now(datetime.UTC))
 
@@ -135,7 +138,8 @@ class Binder:
         if placement is None:
             return self._superseded(args, until)
         if not isinstance(placement, Placement):
-            return NotBound(NotBoundReason.NO_FIT, placement.sentence)
+            reason = NotBoundReason.CAPPED if placement.kind == "cap" else NotBoundReason.NO_FIT
+            return NotBound(reason, placement.sentence)
         # 6. The node's plugin may need to know whose devices it hands out next.
         there = self._cache.snapshot.node(args.node).node_object
         unlocked = self._locks.take(there, args, until)
@@ -194,15 +198,27 @@ class Binder:
         return self._found(read, args) if read.node else NOT_SHOWN
 
     def _take(self, pod: Pod, request: GPURequest, name: str) -> Placement | Refusal | None:
-        """Fit again on the node as it is now, and assume the cards. None if the pod is bound or gone."""
+        """Fit again on the node as it is now, and assume the cards unless that exceeds a cap. None if the pod
+        is bound or gone."""
         with self._nodes.hold(name):
             while True:
                 node = self._cache.snapshot.node(name)
                 placement = fit(request, without_pod(node, pod.uid), self._policy(pod))
                 if self._cache.is_superseded(pod.uid):
                     return None
-                if isinstance(placement, Refusal) or self._cache.assume(pod, node, placement):
+                if isinstance(placement, Refusal):
                     return placement
+                taken = self._cache.assume(pod, node, placement, self._caps.exceeded)
+                if isinstance(taken, Refusal):
+                    return taken
+                if taken:
+                    self._log_observed(pod)
+                    return placement
+
+    def _log_observed(self, pod: Pod) -> None:
+        observed = self._caps.exceeded(pod, self._cache.snapshot, observed=True)
+        if observed is not None:
+            self._log("would-refuse", pod=pod.full_name, uid=pod.uid, reason=observed.sentence)
 
     def _send(self, sending: Sending, version: str, lost: set[str]) -> Outcome:
         """Send the Binding until the outcome is certain or time is up. ``lost``: the versions named by

@@ -16,6 +16,7 @@ class NotBoundReason(StrEnum):
     ELSEWHERE = "elsewhere"  # the pod is bound to another node
     UNSETTLED = "unsettled"  # an earlier Binding to another node may still succeed
     SPENT = "spent"  # the namespace's budget is spent and says `deny`
+    CAPPED = "capped"  # a cap of the namespace or group does not allow the pod's cards now
     MALFORMED = "malformed"  # the GPU request cannot be read
     TOO_LARGE = "too-large"  # the store takes no change of the pod
     NO_FIT = "no-fit"  # the node has no room for the request now

@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.model.node import Node
 from scheduler_ext.model.pod import MOST_GRACE_MS, NonGPUPod, Pod
 from scheduler_ext.snapshot import snapshot as at_moment
@@ -100,15 +101,25 @@ class ClusterCache:
         """The node's object is deleted."""
         self._change(lambda s: at_moment.node_deleted(s, name, self._now_ms()))
 
-    def assume(self, pod: Pod, node: NodeInfo, placement: Placement) -> bool:
+    def assume(
+        self,
+        pod: Pod,
+        node: NodeInfo,
+        placement: Placement,
+        refuses: Callable[[Pod, Snapshot], Refusal | None] = lambda _pod, _snapshot: None,
+    ) -> bool | Refusal:
         """Take the cards of a placement found on this version of the node. False if the node has changed
-        since (find a placement again), and if `is_superseded`."""
+        since (find a placement again), and if `is_superseded`. ``refuses`` sees the pod with these cards, and
+        what every bind before took, on whichever node: what it refuses is not taken."""
         with self._lock:
             if self._snapshot.nodes.get(node.name) is not node or self._is_superseded(pod.uid):
                 return False
             ask_at_ms = self._now_ms() + SETTLE_AFTER_MS
-            self._snapshot = at_moment.assume(self._snapshot, pod, node.name, placement, ask_at_ms)
-            return True
+            taken = at_moment.assume(self._snapshot, pod, node.name, placement, ask_at_ms)
+            refusal = refuses(pod, taken)
+            if refusal is None:
+                self._snapshot = taken
+            return refusal or True
 
     def is_superseded(self, uid: str) -> bool:
         """True if the pod is bound or deleted by now. An assumption would then displace the cards that it

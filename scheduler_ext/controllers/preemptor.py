@@ -72,7 +72,8 @@ class PreemptorWiring:
     """What the preemptor reads and calls. ``waiting_pods``: pods refused everywhere, with the nodes they were
     offered. ``freed``: called with nodes that have room. ``leads``: True if this replica may act.
     ``seconds``: a monotonic clock. ``breathe``: sleeps that many seconds so that other threads run.
-    ``evicted``: called with each victim that leaves, must not wait."""
+    ``evicted``: called with each victim that leaves, must not wait. ``is_capped``: as in
+    `PreemptionContext`."""
 
     cache: ClusterCache
     waiting_pods: Callable[[], list[WaitingPod]]
@@ -87,6 +88,7 @@ class PreemptorWiring:
     seconds: Callable[[], float]
     breathe: Callable[[float], object]
     evicted: Evicted = lambda _victim, _pod, _kind, _how, _node: None
+    is_capped: Callable[[Pod, str], bool] = lambda _pod, _node: False
 
 
 class Preemptor:
@@ -120,6 +122,7 @@ class Preemptor:
             self._wiring.now_ms(),
             self._wiring.pdbs(),
             self.cooldown,
+            is_capped=self._wiring.is_capped,
         )
         held = self._queue.held(snapshot)
         for pod in self.answered.in_vain(snapshot, context.now_ms):
@@ -200,7 +203,9 @@ class Preemptor:
                 return self._put_off(preemption, victim, "a PodDisruptionBudget keeps it")
         for victim in ordered:
             now = self._by_now(context)  # calls take their time, and standings may turn meanwhile
-            if not self._wiring.leads() or not outranks(pod, victim, now.standings):
+            if not self._wiring.leads() or now.is_capped(pod, reservation.node):
+                return
+            if not outranks(pod, victim, now.standings):
                 return
             if not self._leaves(pod, reservation, preemption, victim, now):
                 return

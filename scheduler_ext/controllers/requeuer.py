@@ -20,12 +20,15 @@ from itertools import chain, islice
 
 from scheduler_ext.cache.cluster_cache import ClusterCache, roomier_nodes
 from scheduler_ext.clients.pod_patches import pod_path, wake_patch
+from scheduler_ext.fit.caps import CapChecks
 from scheduler_ext.fit.card_sets import Steps
+from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.model.standing import UNHEARD, NamespaceStandings
 from scheduler_ext.scoring.policy import Policy
 from scheduler_ext.snapshot.node_info import NodeInfo
 from scheduler_ext.snapshot.snapshot import Snapshot
+from scheduler_ext.waiting.denied_pods import WOKEN, DeniedPods
 from scheduler_ext.waiting.hold_backs import HOLD_BACK_S, HoldBacks
 from scheduler_ext.waiting.order import ANYWHERE, WaitingPod, first_that_fits, next_to_wake, queue_key
 from scheduler_ext.waiting.waiting_queue import WaitingQueue
@@ -45,7 +48,6 @@ MOST_LOOKS = 192  # fits computed: one pod on one node
 HELD_BACK_STEPS = 2_000  # of all these searches together, about 0.03 s
 MOST_PREEMPTIBLE = 1_000  # nodes remembered of a call of preempt
 TOGETHER = 256  # waiting pods read from the queue at a time
-TOGETHER_WOKEN = 32  # pods whose budgets no longer refuse them, between two looks at freed nodes
 
 
 @dataclass(slots=True)
@@ -86,16 +88,17 @@ class Requeuer:
         scheduler: str,
         log: Log,
         standings: Callable[[], NamespaceStandings] = lambda: UNHEARD,
+        caps: CapChecks | None = None,
     ) -> None:
         self._api, self._cache, self._scheduler, self._log = api, cache, scheduler, log
-        self._standings = standings
+        self._standings, self._caps = standings, caps or CapChecks(standings)
         self._lock = threading.Lock()
         self._changed = threading.Event()
         self._version = 0  # changes when a pod starts waiting or is held back
         self._waiting_queue = WaitingQueue()
         self._rounds: dict[str, _Round] = {}
         self._hold_backs = HoldBacks()
-        self._denied: dict[str, None] = {}  # UIDs of waiting pods whose namespace has spent its budget
+        self._denied = DeniedPods(self._caps)
 
     def freed(self, nodes: Iterable[str]) -> None:
         """These nodes have more room than before."""
@@ -115,13 +118,18 @@ class Requeuer:
         if roomier:
             self.freed(roomier)
 
-    def denied(self, waiting: WaitingPod) -> None:
-        """The pod was refused everywhere because its namespace has spent its budget. It is woken when the
-        budget no longer refuses it."""
+    def denied(self, waiting: WaitingPod, why: Refusal) -> None:
+        """The pod was refused because its namespace has spent its budget, or for a cap. It is woken when
+        neither refuses it any more."""
         with self._lock:
             self._add(waiting)
             self._was_tried(waiting.pod.uid)
-            self._denied[waiting.pod.uid] = None
+            self._denied.add(waiting.pod.uid, why.kind)
+
+    def capped(self, pod: Pod, why: Refusal) -> None:
+        """A cap keeps a waiting pod from preempting others. It is woken when the cap allows it."""
+        with self._lock:
+            self._denied.add(pod.uid, why.kind)
 
     def asked_to_preempt(self, pod: Pod, policy: Policy, nodes: Iterable[str]) -> None:
         """kube-scheduler has passed these nodes to preempt: only pods on them keep the pod off."""
@@ -196,20 +204,21 @@ class Requeuer:
             self._wake_undenied()
 
     def _wake_undenied(self) -> None:
-        """Wake the first denied pods whose namespaces' budgets no longer refuse them."""
+        """Wake the first denied pods that neither budget nor cap refuses any more."""
+        now, snapshot, standings = time.monotonic(), self._cache.snapshot, self._standings()
         with self._lock:
-            waiting = {uid: self._waiting_queue.get(uid) for uid in self._denied}
-        standings = self._standings()
+            if not self._denied.may_have_changed(snapshot, standings, now):
+                return
+            waiting = {uid: self._waiting_queue.get(uid) for uid in self._denied.uids}
         there = self._refreshed(each for each in waiting.values() if each is not None)
-        back = [each.pod for each in there if not standings.of(each.pod.namespace).refuses][:TOGETHER_WOKEN]
-        over = (waiting.keys() - {each.pod.uid for each in there}) | {pod.uid for pod in back}
+        back = self._denied.no_longer([each.pod for each in there], snapshot, standings)
         with self._lock:
-            for uid in over:
-                self._denied.pop(uid, None)
-        for pod in back:
-            if not self._wake(pod, "InBudget", "the namespace's GPU budget is not spent any more"):
+            self._denied.discard(waiting.keys() - {each.pod.uid for each in there})
+            self._denied.wake(back, now)
+        for pod, why in back:
+            if not self._wake(pod, *WOKEN[why]):
                 with self._lock:
-                    self._denied[pod.uid] = None
+                    self._denied.add(pod.uid, why)
 
     def _look(self, name: str) -> None:
         """Requeue the next pod for this node; without one the round is over."""
@@ -228,6 +237,11 @@ class Requeuer:
                 return  # or a pod was added meanwhile: look again
             current.woken.add(chosen.pod.uid)
             current.awaited, current.look_at = chosen.pod.uid, time.monotonic() + TRIED_WITHIN_S
+            if self._denied.is_woken(chosen.pod.uid):
+                return  # kube-scheduler is about to try it
+            why = self._denied.uids.get(chosen.pod.uid)
+            if why is not None:
+                self._denied.wake([(chosen.pod, why)], time.monotonic())
         self._wake(chosen.pod, "CardFreed", f"cards were freed on node {name}")
 
     def _choose(self, name: str, candidates: _Candidates, kept: Iterable[WaitingPod]) -> WaitingPod | None:
@@ -294,7 +308,12 @@ class Requeuer:
     def _is_candidate(self, each: WaitingPod, candidates: _Candidates, standings: NamespaceStandings) -> bool:
         if standings.of(each.pod.namespace).refuses:
             return False
-        return each.pod.scheduler == self._scheduler and candidates.may(each.pod.uid)
+        if each.pod.scheduler != self._scheduler or not candidates.may(each.pod.uid):
+            return False
+        capped = self._caps.refusal(each.pod, self._cache.snapshot, self._denied.ahead())
+        if capped is not None and each.pod.uid not in self._denied.uids:
+            self.capped(each.pod, capped)
+        return capped is None
 
     def _held_for(self, node: NodeInfo) -> list[WaitingPod]:
         """Waiting pods for which cards of the node are reserved."""
@@ -342,6 +361,7 @@ class Requeuer:
             self._version += 1
 
     def _was_tried(self, uid: str) -> None:
+        self._denied.tried(uid)
         for each in self._rounds.values():
             if each.awaited == uid:
                 each.awaited, each.look_at = "", time.monotonic()

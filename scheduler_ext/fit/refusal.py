@@ -13,6 +13,7 @@ from typing import Literal, get_args
 from scheduler_ext.fit.topology import farthest
 from scheduler_ext.model.node import CLOSED, Node
 from timekeeper.core.dialects import BY_NAME
+from timekeeper.core.request.held import cards_text
 from timekeeper.core.values import Ask, Card, GPURequest
 from timekeeper.core.violation import first_of, shown
 
@@ -28,6 +29,7 @@ RefusalKind = Literal[
     "room",
     "constraint",
     "budget",
+    "cap",
 ]
 KINDS: tuple[RefusalKind, ...] = get_args(RefusalKind)
 
@@ -59,6 +61,11 @@ _NEAR = {"pair": "linked with each other", "numa": "on one NUMA node"}
 SPENT = Refusal("the namespace has spent its GPU budget (onExhausted: deny)", "budget")
 GIVEN_UP = Refusal("no layout of its containers was found in time", "search")
 NOT_TRIED = Refusal("no layout of its containers was searched for yet", "search")
+
+
+def capped(whose: str, name: str, field: str, milli: int) -> Refusal:
+    """A cap of the namespace or group does not allow what the pod needs. ``milli``: the cap, in milli-GPU."""
+    return Refusal(f"above the cap of {whose} {name} ({field}: {cards_text(milli)})", "cap")
 
 
 def closed(key: str) -> Refusal:

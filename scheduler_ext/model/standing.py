@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from timekeeper.core.standings import NO_CAPS, Caps
 from timekeeper.core.wire import StandingWord
 
 
@@ -15,6 +16,7 @@ class NamespaceStanding:
     policy: str = ""  # the placement policy that the budget names, or empty
     spent: bool = False  # its charges alone, without reservations, use up the grant
     watched: StandingWord | None = None  # in observe mode: what `word` would be with enforcement on
+    caps: Caps = NO_CAPS  # in observe mode nothing is refused for them
 
     @property
     def over(self) -> bool:

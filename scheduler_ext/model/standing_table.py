@@ -4,9 +4,10 @@ from dataclasses import dataclass
 
 import orjson
 
-from scheduler_ext.model.standing import UNHEARD, UNKNOWN, NamespaceStanding, NamespaceStandings
+from scheduler_ext.model.standing import UNHEARD, NamespaceStanding, NamespaceStandings
 from timekeeper.core import standings
 from timekeeper.core.json_values import Json
+from timekeeper.core.wire import StandingWord
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,10 @@ def standings_at(table: Table | None, now_ms: int, stale_after_ms: int) -> Names
         return UNHEARD
 
     def unknown(entry: Entry) -> NamespaceStanding:
-        return UNKNOWN if entry.standing.watched is None else NamespaceStanding("UNKNOWN", watched="UNKNOWN")
+        """What is a setting and no account stays: placement policy and caps."""
+        watched: StandingWord | None = None if entry.standing.watched is None else "UNKNOWN"
+        policy, caps = entry.standing.policy, entry.standing.caps
+        return NamespaceStanding("UNKNOWN", policy=policy, watched=watched, caps=caps)
 
     def now(entry: Entry) -> NamespaceStanding:
         over, until_ms = entry.standing.over, entry.valid_until_ms
@@ -53,7 +57,12 @@ def _entry(raw: Json) -> Entry:
         word = "UNLIMITED"  # a budget in observe mode does not affect the order
     return Entry(
         NamespaceStanding(
-            word, _text(raw["onExhausted"]), _text(raw.get("policy", "")), standings.is_spent(raw), watched
+            word,
+            _text(raw["onExhausted"]),
+            _text(raw.get("policy", "")),
+            standings.is_spent(raw),
+            watched,
+            standings.caps(raw),
         ),
         standings.whole_number_or_none(raw["validUntil"]),
     )

@@ -100,7 +100,7 @@ def plan(
     """
     choices = []
     for node in nodes:
-        if not _may_run_there(waiting_pod, node):
+        if not _may_run_there(waiting_pod, node) or context.is_capped(waiting_pod.pod, node.name):
             continue
         choice = choose(waiting_pod.pod, node, context, waiting_pod.policy)
         if choice is None:
@@ -151,6 +151,7 @@ def reservation_for(
 
 NOT_THERE = "the held cards are no longer on the node"
 OUTRANKED = "the pod may no longer preempt others"
+CAPPED = "a cap of its namespace or group allows the pod no cards now"
 NO_WAY = "the pods left on the cards may no longer be evicted for it"
 
 
@@ -172,6 +173,8 @@ def remaining_victims(
         return NOT_THERE
     if not may_preempt(pod, context.standings):
         return OUTRANKED
+    if context.is_capped(pod, node.name):
+        return CAPPED
     there = [snapshot.pods.get(uid) for uid in asked]
     here = [each for each in there if each is not None and each.node == node.name]
     given = [each for each in here if not each.deleting or overstays(each, context.now_ms)]

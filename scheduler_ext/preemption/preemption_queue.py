@@ -112,6 +112,7 @@ class PreemptionQueue:
             for pod in pods
             if any(may_begin(pod, self._limits, each) for each in standings)
             and not context.cooldown.refuses(pod, context.now_ms)
+            and not context.is_capped(pod, "")
         ]
         return sorted(waiting, key=lambda each: (-each.priority, each.asked_ms, each.uid))
 

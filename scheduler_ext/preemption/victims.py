@@ -7,7 +7,7 @@ debtors (`precedence`); their priorities, highest first; violated PodDisruptionB
 are not being deleted yet; their ages, since the youngest lose the least work.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +37,8 @@ class PreemptionContext:
     now_ms: int
     pdbs: PDBs = NONE
     cooldown: Cooldown = NOTHING_DONE
+    # True if a cap refuses the pod its cards now, on the named node ("": on every node)
+    is_capped: Callable[[Pod, str], bool] = lambda _pod, _node: False
     late_ms: int = LATE_MS  # how long beyond its deletionTimestamp a terminating pod is still expected to go
 
 

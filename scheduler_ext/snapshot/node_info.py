@@ -1,6 +1,6 @@
 """A node with the pods on its cards, and what they leave free."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -11,6 +11,7 @@ from timekeeper.core.ledger.hold import Vanished
 from timekeeper.core.ledger.reservation import Reservation
 from timekeeper.core.request.cards import NO_AMOUNT, CardAmount, amounts_by_card, mismatch
 from timekeeper.core.request.foreign import NamedCards, foreign_placement
+from timekeeper.core.request.held import held_milli
 from timekeeper.core.values import WHOLE_MILLI, Card, GPURequest, Placement
 
 AllocationState = Literal["bound", "assumed", "orphaned", "reserved"]
@@ -39,6 +40,12 @@ class Allocation:
     unnamed: int = 0  # whole cards that it holds and that only the node's device plugin could name
     named: NamedCards = ()  # without a placement: the cards that another scheduler's annotations name
     gone: Vanished | None = None  # orphaned: its hold since its object was removed
+    held_milli: int = 0  # what it counts toward caps
+
+    @property
+    def namespace(self) -> str:
+        """The pod's namespace."""
+        return self.full_name.partition("/")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +163,16 @@ def allocation_of(pod: Pod, placement: Placement | None, state: AllocationState)
 
 
 def judged(allocation: Allocation, node_object: Node | None) -> Allocation:
-    """The allocation with what it takes of this inventory. If request and inventory do not bear the placement
-    out, its fault closes the node."""
+    """The allocation with what it takes of this inventory, and what it counts toward caps. If request and
+    inventory do not bear the placement out, its fault closes the node."""
+    found = _taking(allocation, node_object)
+    if is_unknown_orphan(found) or (found.state == "reserved" and not found.uses):
+        return replace(found, held_milli=0)
+    cards = node_object.cards if node_object is not None else ()
+    return replace(found, held_milli=held_milli(found.request, dict(found.uses), found.unnamed, cards))
+
+
+def _taking(allocation: Allocation, node_object: Node | None) -> Allocation:
     allocation = replace(allocation, uses=(), fault="", unnamed=0)
     if node_object is None or not node_object.cards:
         return allocation
@@ -205,6 +220,21 @@ def unknown_orphan(uid: str, boot: str, now_ms: int, most_grace_ms: int) -> Allo
 def is_unknown_orphan(allocation: Allocation) -> bool:
     """True if nothing is known of the pod but that the node agent reports it."""
     return allocation.state == "orphaned" and allocation.full_name.startswith("?/")
+
+
+def held_by_namespace(
+    new: Mapping[str, Allocation], old: Mapping[str, Allocation]
+) -> Iterator[tuple[str, int]]:
+    """By how much each change of a node's allocations changes what its namespace holds."""
+    for uid, each in new.items():
+        was = old.get(uid)
+        if was is not each:
+            yield each.namespace, each.held_milli
+            if was is not None:
+                yield was.namespace, -was.held_milli
+    for uid, was in old.items():
+        if uid not in new:
+            yield was.namespace, -was.held_milli
 
 
 def uses_of(allocations: Mapping[str, Allocation]) -> dict[str, CardAmount]:

@@ -5,7 +5,7 @@ Nothing is changed in place. The next snapshot shares all but the touched pod an
 reader keeps the version that it started with; to undo is to keep the old one.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from scheduler_ext.model.node import Node
@@ -16,6 +16,7 @@ from scheduler_ext.snapshot.node_info import (
     Allocation,
     NodeInfo,
     allocation_of,
+    held_by_namespace,
     is_unknown_orphan,
     node_info_of,
     orphaned,
@@ -41,6 +42,8 @@ class Snapshot:
     nodes: Map[NodeInfo] = field(default_factory=Map)  # every node that has an object or a pod, by name
     # the node on which the pod has its allocation, by pod UID
     allocated_on: Map[str] = field(default_factory=Map)
+    # what the pods of each namespace hold of cards, in milli-GPU: the sum of `Allocation.held_milli`
+    held: Map[int] = field(default_factory=Map)
     unsure: frozenset[str] = frozenset()  # UIDs of the pods whose allocation is not `bound`
     # pods that ended and are deleted, with their node and until when to remember that: the agent may list
     # them a little longer, or forever if it is gone
@@ -301,8 +304,23 @@ def _less_cpu(snapshot: Snapshot, other: NonGPUPod) -> Snapshot:
 
 
 def _with_node(snapshot: Snapshot, node: NodeInfo) -> Snapshot:
-    if snapshot.nodes.get(node.name) is node:
+    old = snapshot.nodes.get(node.name)
+    if old is node:
         return snapshot
+    held = _held(snapshot.held, node.allocations, old.allocations if old is not None else {})
+    if held is not snapshot.held:
+        snapshot = replace(snapshot, held=held)
     if node.node_object is None and not node.allocations and not node.non_gpu_cpu_milli:
         return replace(snapshot, nodes=snapshot.nodes.without(node.name))
     return replace(snapshot, nodes=snapshot.nodes.set(node.name, node))
+
+
+def _held(held: Map[int], new: Mapping[str, Allocation], old: Mapping[str, Allocation]) -> Map[int]:
+    more: dict[str, int] = {}
+    for namespace, milli in held_by_namespace(new, old) if new is not old else ():
+        more[namespace] = more.get(namespace, 0) + milli
+    for namespace, milli in more.items():
+        if milli:
+            total = (held.get(namespace) or 0) + milli
+            held = held.set(namespace, total) if total else held.without(namespace)
+    return held

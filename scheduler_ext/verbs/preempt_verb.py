@@ -50,6 +50,8 @@ def _on(
     context: PreemptionContext,
     policy: Policy,
 ) -> NodeVictims | None:
+    if context.is_capped(waiting, name):
+        return None
     if not all(_may_be_asked(waiting, pod, name, snapshot, context) for pod in given):
         return None
     choice = choose(waiting, snapshot.node(name), context, policy, given)

@@ -10,6 +10,7 @@ from scheduler_ext.binding.values import BindingArgs
 from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.controllers.requeuer import Requeuer
 from scheduler_ext.fit import refusal
+from scheduler_ext.fit.caps import CapChecks
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.model.cpu import requested_milli
@@ -38,7 +39,8 @@ class Verbs:
     """filter, prioritize and preempt change nothing but hints: which pods wait, and which binds to expect.
     bind is `Binder`'s. ``patience`` waits while no replica can bind; filter calls it for GPU pods.
     ``answered``: called with the pod and the time when preempt names victims.
-    ``most_offered``: maximum number of best-fitting nodes returned by filter; 0 = all."""
+    ``most_offered``: maximum number of best-fitting nodes returned by filter; 0 = all.
+    ``was_polled``: whether a poll of the standings was attempted; before it no cap would be known."""
 
     def __init__(
         self,
@@ -51,23 +53,26 @@ class Verbs:
         standings: Callable[[], NamespaceStandings],
         answered: Callable[[Pod, int], object],
         most_offered: int = 0,
+        caps: CapChecks | None = None,
+        was_polled: Callable[[], bool] = lambda: True,
     ) -> None:
         self._cache, self._policies, self._requeuer, self._binder = cache, policies, requeuer, binder
         self._context, self._patience, self._most_offered = context, patience, most_offered
         self._standings, self._answered = standings, answered
+        self._caps, self._was_polled = caps or CapChecks(standings), was_polled
         self._fit_cache = FitCache()
         self._expected_binds = ExpectedBinds()
 
     @property
     def complete(self) -> bool:
-        """False until both first lists are in the cache."""
-        return self._cache.complete
+        """False until both first lists are in the cache, and a poll of the standings was attempted."""
+        return self._cache.complete and self._was_polled()
 
     def filter(self, args: ExtenderArgs) -> FilterResult | str:
         """The nodes that fit, and the others with their reasons; an error text before the cache is
         complete."""
         # 1. The pod: without a GPU request it fits everywhere; a malformed request fits nowhere, nor does a
-        # pod whose namespace has spent a budget that says `deny`.
+        # pod whose namespace has spent a budget that says `deny`, nor one above a cap.
         if not self.complete:
             return INCOMPLETE
         pod = _pod(args, self._cache.snapshot)
@@ -75,9 +80,10 @@ class Verbs:
             return FilterResult(args.names, {}, {})
         if pod.request is None:
             return _malformed(pod, args.names)
-        if self._is_denied(pod):
-            self._requeuer.denied(waiting_pod(pod, self._policies(pod), args.names))
-            return _denied(args.names)
+        denied = self._denied(pod, self._cache.snapshot)
+        if denied is not None:
+            self._requeuer.denied(waiting_pod(pod, self._policies(pod), args.names), denied)
+            return _all_refused(args.names, denied)
         self._patience()
         # 2. Which nodes fit.
         snapshot, policy = self._cache.snapshot, self._policies(pod)
@@ -88,11 +94,17 @@ class Verbs:
         # 4. Nodes whose freed cards are held back for a pod that is first in turn.
         held_back = self._requeuer.held_back(lambda: waiting_pod(pod, policy, args.names), result.fits)
         if held_back:
-            result = _without(result, held_back, refusal.not_enough_free(pod.request))
-        # 5. A pod that fits nowhere waits for cards to be freed.
+            room = refusal.not_enough_free(pod.request)
+            result = _without(result, dict.fromkeys(held_back, room))
+        # 5. Nodes whose cards are so small that the pod would exceed a cap.
+        too_small = self._caps.refused_nodes(pod, result.fits, snapshot)
+        result = _without(result, too_small)
+        # 6. A pod that fits nowhere waits for cards to be freed, or for a cap.
         if not result.fits and args.names:
             self._requeuer.refused(waiting_pod(pod, policy, args.names), snapshot)
-        # 6. Only the best nodes are returned, if the operator limits their number.
+            for why in set(too_small.values()):
+                self._requeuer.denied(waiting_pod(pod, policy, args.names), why)
+        # 7. Only the best nodes are returned, if the operator limits their number.
         return self._truncated(result, pod, policy, snapshot)
 
     def _truncated(self, result: FilterResult, pod: Pod, policy: Policy, snapshot: Snapshot) -> FilterResult:
@@ -118,8 +130,9 @@ class Verbs:
             return DryRun(FilterResult(args.names, {}, {}), {})
         if pod.request is None:
             return DryRun(_malformed(pod, args.names), {})
-        if self._is_denied(pod):
-            return DryRun(_denied(args.names), {})
+        denied = self._denied(pod, snapshot)
+        if denied is not None:
+            return DryRun(_all_refused(args.names, denied), {})
         key = fit_key(pod.request, self._policies(pod), pod.amounts)
         return dry_run(args, key, pod.uid, snapshot)
 
@@ -161,6 +174,10 @@ class Verbs:
             return {}  # cards are reserved for the pod already, and their holders are being evicted
         if pod.uid in snapshot.pods:
             self._requeuer.asked_to_preempt(pod, self._policies(pod), args.nodes)
+        capped = self._caps.refusal(pod, snapshot)
+        if capped is not None:
+            self._requeuer.capped(pod, capped)
+            return {}
         context = self._context(snapshot)
         if context.cooldown.is_exhausted(pod, context.now_ms):
             return {}
@@ -184,16 +201,19 @@ class Verbs:
         self._expected_binds.drop(args.uid)
         return outcome
 
-    def _is_denied(self, pod: Pod) -> bool:
-        """True if the pod's namespace has spent a budget that says ``deny``. A pod that is assumed may be
-        bound already: its bind decides."""
-        allocation = self._cache.snapshot.allocation(pod.uid)
-        undecided = allocation is not None and allocation.state == "assumed"
-        return not undecided and self._standings().of(pod.namespace).refuses
+    def _denied(self, pod: Pod, snapshot: Snapshot) -> Refusal | None:
+        """Why the pod may have no node, if its namespace has spent a budget that says ``deny``, or for a cap.
+        A pod that is assumed may be bound already: its bind decides."""
+        allocation = snapshot.allocation(pod.uid)
+        if allocation is not None and allocation.state == "assumed":
+            return None
+        if self._standings().of(pod.namespace).refuses:
+            return refusal.SPENT
+        return self._caps.refusal(pod, snapshot)
 
 
-def _denied(names: list[str]) -> FilterResult:
-    return FilterResult([], {}, dict.fromkeys(names, refusal.SPENT))
+def _all_refused(names: list[str], why: Refusal) -> FilterResult:
+    return FilterResult([], {}, dict.fromkeys(names, why))
 
 
 def _malformed(pod: Pod, names: list[str]) -> FilterResult:
@@ -215,12 +235,12 @@ def _pod(asked: ExtenderArgs | PreemptionArgs, snapshot: Snapshot) -> Pod | None
     return read_pod(asked.pod)
 
 
-def _without(found: FilterResult, kept: set[str], why: Refusal) -> FilterResult:
-    """Without the nodes that are held back for another pod and so have no room for this one."""
+def _without(found: FilterResult, kept: Mapping[str, Refusal]) -> FilterResult:
+    """Without the nodes that are kept from this pod."""
+    if not kept:
+        return found
     return FilterResult(
-        [name for name in found.fits if name not in kept],
-        found.short,
-        {**found.refused, **dict.fromkeys(kept, why)},
+        [name for name in found.fits if name not in kept], found.short, {**found.refused, **kept}
     )
 
 

@@ -23,7 +23,8 @@ class History:
     """What has happened since it was begun. ``held``: the pods that hold cards now, by UID; ``alive``: those
     whose objects exist; ``bound``: how many have ever been; ``freed``: how many ended while they held cards.
     ``wrong``: every moment at which a card held too much, or a pod's cards were changed. ``ended``: why it
-    goes on no more, "" while it does."""
+    goes on no more, "" while it does. ``most_milli``: the most that all held at one moment, in thousandths of
+    a card."""
 
     memory_mib: dict[str, int]
     held: dict[str, list[Json]] = field(default_factory=dict)
@@ -32,6 +33,7 @@ class History:
     freed: int = 0
     wrong: list[str] = field(default_factory=list)
     ended: str = ""
+    most_milli: int = 0
     _taken: dict[str, list[int]] = field(default_factory=dict)
 
     def saw(self, kind: str, pod: Json) -> None:
@@ -59,6 +61,7 @@ class History:
             total = self._taken.setdefault(each["uuid"], [0, 0])
             total[0] += sign * each["share_milli"]
             total[1] += sign * each["memory_mib"]
+        self.most_milli = max(self.most_milli, sum(share for share, _ in self._taken.values()))
 
     def _judge(self, pod: Json, parts: list[Json]) -> None:
         where = f"{pod['metadata']['name']} on {pod['spec']['nodeName']}"

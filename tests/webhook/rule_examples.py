@@ -12,15 +12,18 @@ from tests.webhook.worlds import (
 )
 from tests.worlds import Json, container, limits_of, of_resources
 from timekeeper.core.request.request import parse
+from timekeeper.core.standings import Cap, Caps
 from timekeeper.core.violation import Violation
 from webhook.admission.pods import budget_violations
 from webhook.admission.reinvocation import not_governed
 from webhook.policy import Standing
+from webhook.rules.caps import cap_violations
 from webhook.rules.isolation import ephemeral_violations
 
 TENCENT = {"tencent_com__vcuda_core": "50", "tencent_com__vcuda_memory": "32"}
 SEES_ALL = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
 
+FOUR_IN_PARTS = Caps(own=Cap(4_000, pod_milli=1_500))
 SPENT = Standing("OVER_BUDGET", 1_000, 800, on_exhausted="deny", until_ms=1_796_083_200_000)
 
 
@@ -114,6 +117,7 @@ def examples() -> dict[str, Violation]:
     found = {rule: broken for rule, each in alone.items() for broken in each if broken.rule == rule}
     (found["ephemeral-sees-cards"],) = ephemeral_violations(EPHEMERAL, admitted(half()))
     (found["budget-exhausted"],) = budget_violations("team-a", SPENT)
+    (found["above-cap"],) = cap_violations(parse(admitted(container(gpu_count="4"))).request, FOUR_IN_PARTS)
     changed = governed(admitted(half()))
     changed["spec"]["schedulerName"] = "default-scheduler"
     (found["not-governed"],) = not_governed(changed, parse(changed), POLICY)

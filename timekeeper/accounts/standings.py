@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from timekeeper.accounts.balance import Statement
-from timekeeper.core.budgets.policy import HOLDS, BudgetSettings
+from timekeeper.core.budgets.policy import HOLDS, Budget, BudgetSettings
 from timekeeper.core.ledger.metering import Balance
-from timekeeper.core.wire import HeldFor, PriorityClassWire, StandingEntry, StandingSettings
+from timekeeper.core.wire import CapsWire, HeldFor, PriorityClassWire, StandingEntry, StandingSettings
 
 # Readers use ``generated`` as our clock, so an unchanged document is renewed this often.
 _RENEWED_EACH_MS = 300_000
@@ -154,7 +154,7 @@ def _entry(statement: Statement, settings: BudgetSettings) -> StandingEntry:
     budget, standing = statement.in_force.budget, statement.standing
     deciding, warning = statement.deciding, statement.warning
     over = standing == "OVER_BUDGET"
-    return {
+    entry: StandingEntry = {
         "standing": "OVER_BUDGET" if over else "IN_BUDGET" if standing == "IN_BUDGET" else "UNLIMITED",
         "onExhausted": deciding.in_force.budget.on_exhausted,
         "priorityClass": settings.over_budget_class if over else settings.in_budget_class,
@@ -169,6 +169,16 @@ def _entry(statement: Statement, settings: BudgetSettings) -> StandingEntry:
         "policy": budget.policy,
         "group": budget.group,
     }
+    if caps := _caps(budget):
+        entry["caps"] = caps
+    if statement.group is not None and (caps := _caps(statement.group.in_force.budget)):
+        entry["groupCaps"] = caps
+    return entry
+
+
+def _caps(budget: Budget) -> CapsWire | None:
+    total, pod = budget.max_gpus_milli, budget.max_gpus_per_pod_milli
+    return None if total is None and pod is None else {"total": total, "pod": pod}
 
 
 def _grains(balance: Balance) -> tuple[int, int] | None:

@@ -23,6 +23,32 @@ class UndecodableStandingsError(ValueError):
     """The timekeeper's answer is not a table of standings; the last valid one stays."""
 
 
+@dataclass(frozen=True, slots=True)
+class Cap:
+    """How much pods may hold of cards at one time by one budget, in milli-GPU; None: any amount."""
+
+    total_milli: int | None = None  # all pods that the budget is for
+    pod_milli: int | None = None  # each of them
+
+
+@dataclass(frozen=True, slots=True)
+class Caps:
+    """The caps that apply to a namespace's pods."""
+
+    own: Cap = Cap()
+    group: str = ""  # "": none
+    of_group: Cap = Cap()
+
+    @property
+    def is_set(self) -> bool:
+        """True if there is any cap."""
+        return self.own != NO_CAP or self.of_group != NO_CAP
+
+
+NO_CAP = Cap()
+NO_CAPS = Caps()
+
+
 @dataclass(frozen=True)  # with slots it could not be made through an alias: StandingsTable[A, B](...)
 class StandingsTable(Generic[Settings, Entry]):
     """One answer of the timekeeper, as a role decodes it."""
@@ -97,6 +123,20 @@ def is_spent(entry: Json) -> bool:
     if not isinstance(spent, bool):
         raise UndecodableStandingsError("standings: spent is not a boolean")
     return spent
+
+
+def caps(entry: Json) -> Caps:
+    """The entry's caps; none in the document of a release that does not know them."""
+    group = entry.get("group", "")
+    if not isinstance(group, str):
+        raise UndecodableStandingsError("standings: group is not a name")
+    return Caps(_cap(entry.get("caps")), group, _cap(entry.get("groupCaps")))
+
+
+def _cap(raw: Json | None) -> Cap:
+    if raw is None:
+        return NO_CAP
+    return Cap(whole_number_or_none(raw.get("total")), whole_number_or_none(raw.get("pod")))
 
 
 def whole_number(raw: object) -> int:

@@ -146,6 +146,13 @@ class StandingSettings(TypedDict):
     policy: str
 
 
+class CapsWire(TypedDict):
+    """How much pods may hold of cards at one time, in milli-GPU, unweighted; null: any amount."""
+
+    total: int | None  # all pods of the namespace, or of the group's namespaces, together
+    pod: int | None  # each pod
+
+
 class StandingEntry(TypedDict):
     """One namespace. Amounts in milli-GPU x milliseconds, times in milliseconds since 1970.
 
@@ -169,6 +176,8 @@ class StandingEntry(TypedDict):
     policy: str
     group: NotRequired[str]  # "": none
     hold: NotRequired[HeldFor]  # how new pods are held, also in budget; absent: they are not
+    caps: NotRequired[CapsWire]  # of the namespace's own budget; absent: it has none
+    groupCaps: NotRequired[CapsWire]  # of its group's budget; absent: it has none
 
 
 class Standings(TypedDict):

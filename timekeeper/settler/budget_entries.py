@@ -55,7 +55,7 @@ def read_entries(
     ]
     for entry in changed:
         value = reading.budgets.get(entry.key) or (reading.settings if entry.key == SETTINGS else None)
-        sentences = ineffective_fields(value, entry.key) if value else ()
+        sentences = ineffective_fields(value) if value else ()
         notices += [
             BudgetNotice(texts[entry.key][1], "IneffectiveField", f"{entry.key}: {sentence}")
             for sentence in sentences

@@ -37,6 +37,7 @@ EXAMPLES: Mapping[str, str] = {
     "group": "group: research",
     "policy": "policy: binpack",
     "maxGPUs": "maxGPUs: 8",
+    "maxGPUsPerPod": "maxGPUsPerPod: 1.5",
     "price": "price: 2.50",
     "currency": "currency: EUR",
     "rules": "rules: {grace-period: warn}",
@@ -131,7 +132,7 @@ def entries(
             wrong[key] = value
         else:
             of_group = _of_group(value, keys) if isinstance(value, Budget) else ()
-            for sentence in (*ineffective_fields(value, key), *of_group):
+            for sentence in (*ineffective_fields(value), *of_group):
                 unbuilt.setdefault(sentence, []).append(key)
     return ReviewedEntries(wrong, {sentence: tuple(keys) for sentence, keys in unbuilt.items()}, unread)
 

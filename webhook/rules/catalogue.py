@@ -319,6 +319,13 @@ PLACING = (
         "counts at most `maxGracePeriod`",
     ),
     Rule(
+        "above-cap",
+        "a pod that needs more than the budget's `maxGPUsPerPod`, or alone more than its `maxGPUs`, or "
+        "those of its group's budget",
+        "the pod would wait for ever. A pod that only the others' pods keep from its cards is admitted, and "
+        "waits. The budget sets it, not `rules`",
+    ),
+    Rule(
         "malformed-name",
         "a model or a card's UUID that no inventory can contain, such as `A100;H100` or the index `0`",
         "the pod would wait for ever",

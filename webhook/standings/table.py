@@ -21,6 +21,7 @@ class StandingsEntry:
     mode: Mode | None = None  # the namespace's own; None: the cluster's
     rules: Mapping[str, str] = field(default_factory=dict)  # the namespace's own modes
     exempt: frozenset[str] = frozenset()  # users and groups besides the cluster's
+    caps: standings.Caps = standings.NO_CAPS
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,7 @@ def effective_policy(
         unknown_standing=settings.unknown_standing,
         max_grace_s=settings.max_grace_s,
         sidecar=_sidecar(flags.sidecar, settings),
+        caps=own.caps,
     )
 
 
@@ -159,6 +161,7 @@ def _entry(raw: Json) -> StandingsEntry:
         _mode(raw["mode"]) if raw.get("mode") else None,
         _rules(raw.get("rules")),
         _exempt(raw.get("exempt")),
+        standings.caps(raw),
     )
 
 

@@ -21,6 +21,7 @@ mode: observe
 rules: {grace-period: warn, host-pid: "off", amount: enforce}
 exempt: ["system:serviceaccount:ci:runner", ci-bot]
 maxGPUs: 8
+maxGPUsPerPod: 1.5
 price: 2.50
 overuse: evict
 overuseGrace: 0s
@@ -65,7 +66,8 @@ def test_every_field_of_a_budget_is_read() -> None:
         mode="observe",
         rules=(("grace-period", "warn"), ("host-pid", "off")),
         exempt=("system:serviceaccount:ci:runner", "ci-bot"),
-        max_gpus=8,
+        max_gpus_milli=8_000,
+        max_gpus_per_pod_milli=1_500,
         price="2.50",
         overuse="evict",
         overuse_grace_ms=0,
@@ -239,12 +241,10 @@ def test_what_is_not_built_yet_is_said() -> None:
     entry = read_entry("team-a", WHOLE)
 
     assert isinstance(entry, Budget)
-    assert {sentence.split(":")[0] for sentence in ineffective_fields(entry)} == {
-        "maxGPUs",
-        "evictGrace",
-        "evictRate",
-    }
-    assert "evictGrace: it has no effect without onExhausted: evict" in ineffective_fields(entry)
+    assert ineffective_fields(entry) == (
+        "evictGrace: it has no effect without onExhausted: evict",
+        "evictRate: it has no effect without onExhausted: evict",
+    )
     assert ineffective_fields(Budget(amount=1, on_exhausted="deprioritize")) == ()
     assert ineffective_fields(Budget(amount=1, on_exhausted="deny")) == ()
 
@@ -253,38 +253,53 @@ def test_all_that_the_settings_ask_is_done_but_what_was_removed() -> None:
     entry = read_entry("_settings", SETTINGS)
 
     assert isinstance(entry, BudgetSettings)
-    assert [sentence.split(":")[0] for sentence in ineffective_fields(entry, "_settings")] == [
+    assert [sentence.split(":")[0] for sentence in ineffective_fields(entry)] == [
         "chargeFrom",
         "startGrace",
     ]
-    assert ineffective_fields(BudgetSettings(), "_settings") == ()
+    assert ineffective_fields(BudgetSettings()) == ()
 
 
-def test_what_has_no_effect_where_it_stands_is_said() -> None:
-    once = Budget(1, period="once", carry_over_milli=500, on_exhausted="deny")
-    group = Budget(
-        1,
-        on_exhausted="deny",
-        mode="observe",
-        rules=(("host-pid", "warn"),),
-        exempt=("a",),
-        price="2",
-        policy="spread",
-        overuse="observe",
-        overuse_grace_ms=0,
-    )
+@pytest.mark.parametrize(
+    ("key", "text", "field"),
+    [
+        ("team-a", "gpuHours: 1\nperiod: once\ncarryOver: 0.5", "carryOver"),
+        ("_group.lab", "gpuHours: 1\ngroup: other", "group"),
+        ("_group.lab", "gpuHours: 1\nmode: observe", "mode"),
+        ("_group.lab", "gpuHours: 1\nrules: {host-pid: warn}", "rules"),
+        ("_group.lab", "gpuHours: 1\nexempt: [a]", "exempt"),
+        ("_group.lab", "gpuHours: 1\nprice: 2", "price"),
+        ("_group.lab", "gpuHours: 1\npolicy: spread", "policy"),
+        ("_group.lab", "gpuHours: 1\noveruse: observe", "overuse"),
+        ("_group.lab", "gpuHours: 1\noveruseGrace: 1m", "overuseGrace"),
+    ],
+)
+def test_what_nothing_would_read_is_refused_unless_it_took_effect_before(
+    key: str, text: str, field: str
+) -> None:
+    error = read_entry(key, text)
 
-    assert ineffective_fields(once, "team-a") == ("carryOver: it has no effect where the period is once",)
-    assert ineffective_fields(group, "team-a") == ()
-    assert [sentence.split(":")[0] for sentence in ineffective_fields(group, "_group.lab")] == [
-        "mode",
-        "rules",
-        "exempt",
-        "price",
-        "policy",
-        "overuse",
-        "overuseGrace",
-    ]
+    assert isinstance(error, EntryError)
+    assert (error.line, error.field, error.others) == (text.count("\n") + 1, field, ())
+    assert isinstance(read_entry(key, text, settled=True), Budget)
+
+
+@pytest.mark.parametrize(
+    ("text", "milli"), [("0", 0), ("4", 4_000), ("2.5", 2_500), ("0.125", 125), ("999999.999", 999_999_999)]
+)
+def test_a_cap_is_a_number_of_cards_in_thousandths(text: str, milli: int) -> None:
+    entry = read_entry("_group.lab", f"gpuHours: unlimited\nmaxGPUs: {text}\nmaxGPUsPerPod: {text}")
+
+    assert entry == Budget(amount=None, max_gpus_milli=milli, max_gpus_per_pod_milli=milli)
+
+
+@pytest.mark.parametrize("text", ["-1", "0.1234", "1000000", "1e3", "unlimited", "nan", "1_0", ".5"])
+def test_any_other_cap_is_refused_with_what_is_allowed(text: str) -> None:
+    error = read_entry("team-a", f"gpuHours: 1\nmaxGPUsPerPod: {text}")
+
+    assert isinstance(error, EntryError)
+    assert (error.line, error.field) == (2, "maxGPUsPerPod")
+    assert error.allowed == "a number of cards from 0 to 999999 with at most 3 decimals"
 
 
 def test_a_price_and_its_currency_may_stand_in_the_settings() -> None:

@@ -178,6 +178,7 @@ SAID = {
     "malformed": [refusal.malformed("no room for it here")],
     "another_family": [refusal.another_family(HALF, read_node(raw)) for raw in (node(), WHOLE_CARDS_ONLY)],
     "no_usable_card": [refusal.no_usable_card([])],
+    "capped": [refusal.capped("namespace", "team-a", "maxGPUs", 2_500)],
     "NO_CARDS": [refusal.NO_CARDS],
     "UNKNOWN_NODE": [refusal.UNKNOWN_NODE],
     "NO_HEALTHY_CARD": [refusal.NO_HEALTHY_CARD],
@@ -206,6 +207,7 @@ KIND_OF = {
     "GIVEN_UP": "search",
     "NOT_TRIED": "search",
     "SPENT": "budget",
+    "capped": "cap",
 }
 
 

@@ -117,11 +117,11 @@ def test_a_key_in_two_config_maps_counts_in_the_first_and_is_an_error(town: Town
 
 
 def test_what_is_not_built_is_said_to_the_config_map_and_to_who_asks(town: Town) -> None:
-    town.begin(("configmaps", budgets(team_a="gpuHours: 10\nperiod: once\ncarryOver: 0.5\nevictRate: 4")))
+    town.begin(("configmaps", budgets(team_a="gpuHours: 10\nevictGrace: 1m\nevictRate: 4")))
 
     told = [(notice.reason, notice.message) for notice in town.notices]
     assert told == [
-        ("IneffectiveField", "team-a: carryOver: it has no effect where the period is once"),
+        ("IneffectiveField", "team-a: evictGrace: it has no effect without onExhausted: evict"),
         ("IneffectiveField", "team-a: evictRate: it has no effect without onExhausted: evict"),
     ]
     assert [f"team-a: {warning}" for warning in town.budget()["warnings"]] == [text for _, text in told]

@@ -78,3 +78,30 @@ def test_numbers_of_a_large_document_wait_and_its_words_do_not() -> None:
 
     assert json.loads(third.body)["namespaces"]["team-7"]["standing"] == "OVER_BUDGET"
     assert published(known, told, T0 - SECOND, third, entries) is not second
+
+
+def test_caps_of_namespace_and_group_are_published_where_they_are_set() -> None:
+    known = history_of(
+        [
+            BudgetEntry("team-a", "gpuHours: 1\ngroup: lab\nmaxGPUs: 2.5", 0),
+            BudgetEntry("team-b", "gpuHours: 1", 0),
+            BudgetEntry("_group.lab", "gpuHours: unlimited\nmaxGPUsPerPod: 0.125", 0),
+            BudgetEntry("_defaults", "gpuHours: unlimited\nmaxGPUs: 0", 0),
+        ]
+    )
+    lab = statement(known, "_group.lab", BalanceFigures(), T0)
+    told = {
+        "team-a": statement(known, "team-a", BalanceFigures(), T0, lab),
+        "team-b": spent(known, "team-b", 0),
+    }
+
+    document = json.loads(published(known, told).body)
+
+    a, b = document["namespaces"]["team-a"], document["namespaces"]["team-b"]
+    assert (a["group"], a["caps"], a["groupCaps"]) == (
+        "lab",
+        {"total": 2_500, "pod": None},
+        {"total": None, "pod": 125},
+    )
+    assert {"caps", "groupCaps"}.isdisjoint(b)
+    assert document["default"]["caps"] == {"total": 0, "pod": None}

@@ -25,6 +25,7 @@ from tests.webhook.worlds import (
 from tests.worlds import Json, container
 from timekeeper.core.budgets.rule_ids import FIXED, SETTABLE
 from timekeeper.core.request.request import parse
+from timekeeper.core.standings import Cap, Caps
 from webhook.admission.answers import split_by_mode
 from webhook.admission.pods import mutate, validate
 from webhook.policy import AdmissionPolicy, Standing
@@ -357,3 +358,42 @@ def test_a_privileged_debugger_is_refused_and_one_that_was_there_keeps_nobody_fr
     answers = [validate(review(each.pop("raw"), **each), POLICY) for each in (fresh, later)]
 
     assert [each.rules for each in answers] == [(("privileged", "enforce"),), ()]
+
+
+# caps
+
+TWO_AND_A_HALF = Caps(Cap(2_500, 1_500), "lab", Cap(2_000))
+
+
+@pytest.mark.parametrize(
+    ("limits", "refused"),
+    [
+        ({"gpu_percent": "100"}, []),
+        ({"gpu_memory": "500000"}, []),  # there may be a card that large
+        ({"gpu_count": "2"}, [("the namespace", "maxGPUsPerPod", "2", "1.5")]),
+        (
+            {"gpu_count": "3"},
+            [
+                ("the namespace", "maxGPUsPerPod", "3", "1.5"),
+                ("the namespace", "maxGPUs", "3", "2.5"),
+                ("group lab", "maxGPUs", "3", "2"),
+            ],
+        ),
+    ],
+)
+def test_a_pod_that_fits_below_no_cap_is_refused_and_any_other_is_not(
+    limits: Json, refused: list[tuple[str, str, str, str]]
+) -> None:
+    answer = mutated(admitted(container(**limits)), replace(POLICY, caps=TWO_AND_A_HALF))
+
+    assert answer.refusal.count("spec.containers: the budget of") == len(refused)
+    for whose, field, needs, most in refused:
+        problem = f"the budget of {whose} allows no pod so much at one time ({field})"
+        assert f'{problem}, got "{needs} GPUs"; allowed: at most {most};' in answer.refusal
+    assert answer.rules == ((("above-cap", "enforce"),) if refused else ())
+
+
+def test_while_observing_a_cap_refuses_nobody_and_says_so() -> None:
+    answer = mutated(admitted(container(gpu_count="3")), replace(OBSERVING, caps=Caps(Cap(2_500))))
+
+    assert (answer.verdict, answer.rules) == ("governed", (("above-cap", "observe"),))

@@ -23,7 +23,7 @@ from tests.webhook.worlds import (
 )
 from tests.worlds import Json, container
 from timekeeper.core.request.request import parse
-from timekeeper.core.standings import UndecodableStandingsError
+from timekeeper.core.standings import NO_CAPS, Cap, Caps, UndecodableStandingsError
 from webhook.policy import AdmissionPolicy, PriorityClass, Sidecar, Standing
 from webhook.server.reviewer import NotReadyError, Reviewer
 from webhook.standings.burst import AdmissionBurst, cost
@@ -457,3 +457,28 @@ def test_the_sidecar_gets_the_ca_of_this_moment() -> None:
 
     (sidecar,) = (each["value"][0] for each in answer.operations if each["path"] == "/spec/initContainers")
     assert {"name": "BURSAR_CA", "value": "newer"} in sidecar["env"]
+
+
+# caps
+
+
+def test_a_namespaces_caps_are_its_own_its_groups_and_kept_while_the_standing_is_unknown() -> None:
+    heard = table(
+        team_a=entry(
+            group="lab", caps={"total": 4_000, "pod": None}, groupCaps={"total": None, "pod": 1_500}
+        ),
+        team_b=entry(validUntil=GENERATED - 1, caps={"total": 0, "pod": 0}),
+    )
+
+    assert effective_policy(POLICY, heard, namespace="team-a").caps == Caps(
+        Cap(4_000, None), "lab", Cap(None, 1_500)
+    )
+    assert word(heard, 0, "team-b") == "UNKNOWN"
+    assert effective_policy(POLICY, heard, namespace="team-b").caps == Caps(Cap(0, 0))
+    assert effective_policy(POLICY, heard, namespace="elsewhere").caps == NO_CAPS
+
+
+@pytest.mark.parametrize("raw", [{"total": "4", "pod": None}, {"total": 1.5, "pod": None}])
+def test_a_cap_that_is_no_whole_number_is_no_table(raw: Json) -> None:
+    with pytest.raises(UndecodableStandingsError):
+        table(team_a=entry(caps=raw))

@@ -105,7 +105,7 @@ def shown(account: AccountReading, with_group: bool) -> dict[str, Any]:
         "validUntil": statement.valid_until_ms,
         "exhaustedAt": statement.exhausted_ms,
         "group": _group(budget.group, group, account.group_error, with_group) if group else None,
-        "warnings": [*ineffective_fields(budget, statement.in_force.key), *warnings],
+        "warnings": [*ineffective_fields(budget), *warnings],
     }
 
 
@@ -143,7 +143,4 @@ def _group_warnings(name: str, group: Statement | None) -> tuple[str, ...]:
         return ()
     if not group.in_force.key:
         return (f"group: {GROUP}{name} is not defined in any budget ConfigMap, so the group has no limit",)
-    return tuple(
-        f"{group.in_force.key}: {each}"
-        for each in ineffective_fields(group.in_force.budget, group.in_force.key)
-    )
+    return tuple(f"{group.in_force.key}: {each}" for each in ineffective_fields(group.in_force.budget))

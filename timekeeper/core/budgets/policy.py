@@ -32,7 +32,8 @@ class Budget:
     rules: tuple[tuple[str, str], ...] = ()  # (rule, mode) overrides of the cluster's
     # users and groups whose objects get warnings instead of refusals, in addition to the cluster's
     exempt: tuple[str, ...] = ()
-    max_gpus: int | None = None  # not implemented
+    max_gpus_milli: int | None = None  # what its pods may hold at one time, in milli-GPU; None: any amount
+    max_gpus_per_pod_milli: int | None = None  # likewise one pod
     price: str = ""  # per weighted GPU-hour, decimal text; "": the cluster's
     overuse: str = ""  # "": the cluster's
     overuse_grace_ms: int | None = None  # None: the cluster's
@@ -75,10 +76,10 @@ class BudgetSettings:
 UNLIMITED = Budget(amount=None, on_exhausted="deprioritize")
 
 
-def ineffective_fields(entry: Budget | BudgetSettings, key: str = "") -> tuple[str, ...]:
+def ineffective_fields(entry: Budget | BudgetSettings) -> tuple[str, ...]:
     """A sentence for each field of the entry that has no effect, or not the requested one. Nothing is ignored
     silently."""
-    return _removed_settings(entry) if isinstance(entry, BudgetSettings) else _not_built_of_budget(entry, key)
+    return _removed_settings(entry) if isinstance(entry, BudgetSettings) else _dormant_fields(entry)
 
 
 def _removed_settings(settings: BudgetSettings) -> tuple[str, ...]:
@@ -95,13 +96,8 @@ _REMOVED = (
 )
 
 
-def _not_built_of_budget(budget: Budget, key: str) -> tuple[str, ...]:
+def _dormant_fields(budget: Budget) -> tuple[str, ...]:
     ineffective = {
-        "maxGPUs": (budget.max_gpus is not None, "not implemented; it has no effect"),
-        "carryOver": (
-            budget.carry_over_milli > 0 and budget.period == "once",
-            "it has no effect where the period is once",
-        ),
         "evictGrace": (
             budget.evict_grace_ms is not None and budget.on_exhausted != "evict",
             "it has no effect without onExhausted: evict",
@@ -111,20 +107,5 @@ def _not_built_of_budget(budget: Budget, key: str) -> tuple[str, ...]:
             "it has no effect without onExhausted: evict",
         ),
     }
-    without_effect_in_a_group = {
-        "mode": bool(budget.mode),
-        "rules": bool(budget.rules),
-        "exempt": bool(budget.exempt),
-        "price": bool(budget.price),
-        "policy": bool(budget.policy),
-        "overuse": bool(budget.overuse),
-        "overuseGrace": budget.overuse_grace_ms is not None,
-    }
     sentences = [f"{field}: {sentence}" for field, (is_set, sentence) in ineffective.items() if is_set]
-    if key.startswith("_group."):
-        sentences += [
-            f"{field}: it has no effect in a group's entry"
-            for field, is_set in without_effect_in_a_group.items()
-            if is_set
-        ]
     return tuple(sentences)

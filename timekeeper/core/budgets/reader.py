@@ -95,10 +95,24 @@ def _entry(key: str, text: str, settled: bool, mistakes: Mistakes) -> Budget | B
     if key == "_settings":
         return _settings(fields, settled, mistakes)
     _check_key(key)
-    if key.startswith("_group.") and "group" in fields and not settled:
-        problem = "a group cannot be in a group"
-        mistakes.found.append(BadEntryError(_line(fields["group"]), "group", problem, "omit the field"))
-    return _budget(fields, settled, mistakes)
+    budget = _budget(fields, settled, mistakes)
+    if not settled:
+        mistakes.found += _without_effect(key, fields, budget)
+    return budget
+
+
+def _without_effect(
+    key: str, fields: Mapping[str, yaml.Node], budget: Budget | None
+) -> Iterator[BadEntryError]:
+    """A mistake for each field that nothing would read. A group's entry is an account: what concerns the pods
+    stands in their namespaces' entries."""
+    for field in _OF_NAMESPACES if key.startswith("_group.") else ():
+        if field in fields:
+            problem = "a group cannot be in a group" if field == "group" else "a group's entry cannot set it"
+            yield BadEntryError(_line(fields[field]), field, problem, "omit the field")
+    if budget is not None and budget.carry_over_milli > 0 and budget.period == "once":
+        problem = "nothing is carried over where the period is once"
+        yield BadEntryError(_line(fields["carryOver"]), "carryOver", problem, "omit the field")
 
 
 def group_key(group: str) -> str:
@@ -204,13 +218,16 @@ _BUDGET_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
     "group": ("group", scalars.name),
     "policy": ("policy", scalars.one_of(POLICIES)),
     "mode": ("mode", scalars.one_of(policy.MODES)),
-    "maxGPUs": ("max_gpus", scalars.natural),
+    "maxGPUs": ("max_gpus_milli", scalars.cards),
+    "maxGPUsPerPod": ("max_gpus_per_pod_milli", scalars.cards),
     "price": ("price", scalars.price),
     "overuse": ("overuse", scalars.one_of(policy.OVERUSE)),
     "overuseGrace": ("overuse_grace_ms", scalars.duration_ms),
     "evictGrace": ("evict_grace_ms", scalars.duration_ms),
     "evictRate": ("evict_rate", scalars.per_minute),
 }
+
+_OF_NAMESPACES = ("group", "mode", "rules", "exempt", "policy", "price", "overuse", "overuseGrace")
 
 _SETTING_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
     "timeZone": ("time_zone", scalars.zone),

@@ -30,6 +30,7 @@ SETTABLE = (
 # These are always enforced: without them a pod could not be placed or charged, or a user could forge what
 # governs it.
 FIXED = (
+    "above-cap",
     "amount",
     "budget-exhausted",
     "combination",

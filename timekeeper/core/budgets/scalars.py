@@ -81,11 +81,11 @@ def duration_ms(text: str) -> int:
     return total
 
 
-def natural(text: str) -> int:
-    """A whole number from 0 to 999999."""
-    if not re.fullmatch(r"[0-9]{1,6}", text, re.ASCII):
-        raise BadValueError("a whole number from 0 to 999999")
-    return int(text)
+def cards(text: str) -> int:
+    """A number of cards, in thousandths."""
+    if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,3})?", text, re.ASCII):
+        raise BadValueError("a number of cards from 0 to 999999 with at most 3 decimals")
+    return int(Decimal(text) * 1000)
 
 
 def per_minute(text: str) -> int:

@@ -1,0 +1,238 @@
+"""Caps in a running extender: what filter and bind refuse, who is woken, and many binds at once."""
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from scheduler_ext.verbs.verbs import INCOMPLETE
+from tests.scheduler_ext.apiserver import Fault
+from tests.scheduler_ext.conftest import Running
+from tests.scheduler_ext.worlds import Json, mib, node, on, percent
+from tests.support.simulated_timekeeper import SimulatedTimekeeper, entry, standings
+from tests.support.tls import Tls
+from tests.support.waiting import eventually
+from tests.worlds import card
+
+Start = Callable[..., Running]
+
+FULL = "above the cap of namespace team-a (maxGPUs: 1)"
+NODES = 4
+
+
+class World:
+    """A running extender, and a timekeeper that publishes caps."""
+
+    def __init__(self, running: Running, timekeeper: SimulatedTimekeeper) -> None:
+        self.running, self.timekeeper = running, timekeeper
+
+    def say(self, **fields: Any) -> None:
+        """The entries of team-a from now on, and of team-b of the same group; the extender has read it."""
+        polls = len(self.timekeeper.answered)
+        own = {key: value for key, value in fields.items() if key != "caps"}
+        self.timekeeper.document = standings(
+            revision=f"r{polls}", team_a=entry(**fields), team_b=entry(**own)
+        )
+        eventually(lambda: len(self.timekeeper.answered) >= polls + 2)
+
+    def filter(self, raw: Json, *nodes: str) -> Json:
+        """The pod exists, and kube-scheduler asks for these nodes."""
+        return self.running.filter(self.running.put_pod(raw), *(nodes or ("n0",)))
+
+    def bind(self, name: str, where: str = "n0", namespace: str = "team-a") -> str:
+        return self.running.bind(self.running.api.pod(name, namespace), where)
+
+    def end(self, name: str, namespace: str = "team-a") -> None:
+        self.running.api.put(
+            "pods", {**self.running.api.pod(name, namespace), "status": {"phase": "Succeeded"}}
+        )
+
+    def woken(self) -> list[str]:
+        return [each["metadata"]["uid"] for each in self.running.api.made("patch")]
+
+    def held(self) -> Counter[str]:
+        """What the API server's pods hold, by namespace: whole annotations, read without our code's sums."""
+        total: Counter[str] = Counter()
+        for raw in self.running.api.pods():
+            if raw["spec"].get("nodeName") and raw["status"]["phase"] != "Succeeded":
+                total[raw["metadata"]["namespace"]] += 10 * int(
+                    raw["spec"]["containers"][0]["resources"]["limits"]["bursar.dev/gpu-percent"]
+                )
+        return total
+
+
+@pytest.fixture
+def world(start: Start, tls: Tls) -> Iterator[World]:
+    with SimulatedTimekeeper(tls) as timekeeper:
+        running = start(*timekeeper.flags)
+        for at in range(NODES):
+            running.put_node(node(f"n{at}", *(card(index) for index in range(4))))
+        yield World(running, timekeeper)
+
+
+def waits(name: str, share: int = 60, namespace: str = "team-a", **fields: object) -> Json:
+    raw = percent(share, name, schedulerName="bursar-scheduler", **fields)
+    return {**raw, "metadata": {**raw["metadata"], "namespace": namespace}}
+
+
+def test_filter_and_bind_refuse_a_pod_above_the_cap_and_bind_others(world: World) -> None:
+    world.say(caps={"total": 1_000, "pod": None})
+    assert world.filter(waits("first"))["NodeNames"] == ["n0"]
+    assert world.bind("first") == ""
+
+    answer = world.filter(waits("second"))
+
+    assert (answer["NodeNames"], answer["FailedNodes"]) == ([], {})
+    assert answer["FailedAndUnresolvableNodes"] == {"n0": FULL}
+    assert world.bind("second", "n1") == FULL
+    body = {"Pod": waits("second"), "NodeNames": ["n0"]}
+    assert world.running.client.post("/dryrun", json=body).get_json()["NodeNames"] == []
+    page = world.running.client.get("/v1/waiting?name=second").get_json()["pods"][0]["decision"]
+    assert ([each["kind"] for each in page["reasons"]], page["bind_error"]) == (["cap"], FULL)
+    assert world.filter(waits("small", 40))["NodeNames"] == ["n0"]
+    assert world.bind("small") == ""
+    assert world.filter(waits("other", namespace="team-b"))["NodeNames"] == ["n0"]
+    assert world.bind("other", namespace="team-b") == ""
+
+
+def test_pods_that_another_scheduler_placed_count_and_are_not_refused(world: World) -> None:
+    world.say(caps={"total": 1_000, "pod": None})
+    theirs = on(percent(50, "theirs", schedulerName="other"), "n0", "n0-GPU-0")
+    world.running.put_pod(theirs)
+
+    assert world.filter(waits("mine"))["NodeNames"] == []
+
+
+def test_a_release_wakes_as_many_as_fit_in_turn_and_a_raised_cap_the_rest(world: World) -> None:
+    world.say(caps={"total": 1_000, "pod": None})
+    world.running.put_pod(on(waits("holder", 100), "n0", "n0-GPU-0"))
+    for at in range(4):
+        world.filter(waits(f"p{at}", 50, priority=at))
+
+    world.end("holder")
+
+    eventually(lambda: len(world.woken()) == 2)
+    assert world.woken() == ["uid-p3", "uid-p2"]
+    for name in ("p3", "p2"):
+        assert world.filter(world.running.api.pod(name))["NodeNames"] == ["n0"]
+        assert world.bind(name) == ""
+    assert world.woken() == ["uid-p3", "uid-p2"]
+
+    world.say(caps={"total": 1_500, "pod": None})
+
+    eventually(lambda: len(world.woken()) == 3)
+    assert world.woken()[2] == "uid-p1"
+    assert world.running.api.made("patch")[2]["status"]["conditions"][0]["reason"] == "BelowCap"
+
+
+def test_a_groups_cap_counts_the_pods_of_all_its_namespaces(world: World) -> None:
+    world.say(group="lab", groupCaps={"total": 1_000, "pod": 700})
+    assert world.filter(waits("a"))["NodeNames"] == ["n0"]
+    assert world.bind("a") == ""
+
+    assert world.filter(waits("b", namespace="team-b"))["FailedAndUnresolvableNodes"] == {
+        "n0": "above the cap of group lab (maxGPUs: 1)"
+    }
+    assert world.bind("b", "n1", "team-b") == "above the cap of group lab (maxGPUs: 1)"
+    assert world.filter(waits("large", 80))["FailedAndUnresolvableNodes"] == {
+        "n0": "above the cap of group lab (maxGPUsPerPod: 0.7)"
+    }
+
+    world.end("a")
+
+    eventually(lambda: "uid-b" in world.woken())
+
+
+def test_a_cap_is_kept_while_the_timekeeper_is_silent_and_in_observe_mode_only_logged(world: World) -> None:
+    world.say(caps={"total": 0, "pod": None}, validUntil=1_750_000_000_000)  # its standing is UNKNOWN
+    assert world.running.extender.standings().of("team-a").word == "UNKNOWN"
+    assert world.filter(waits("p"))["NodeNames"] == []
+
+    world.say(caps={"total": 0, "pod": None}, mode="observe")
+
+    assert world.filter(waits("p"))["NodeNames"] == ["n0"]
+    assert world.bind("p") == ""
+    assert [line for line in world.running.lines if line.startswith("would-refuse pod=team-a/p ")]
+
+
+def test_cards_that_a_bind_did_not_get_count_no_more(world: World) -> None:
+    world.say(caps={"total": 1_000, "pod": None})
+    world.filter(waits("refused"))
+    world.running.api.faults.append(Fault("bind", status=403))
+    assert world.bind("refused") != ""
+
+    assert world.filter(waits("next"))["NodeNames"] == ["n0"]
+    assert world.bind("next") == ""
+
+
+def test_memory_alone_is_compared_with_the_card_that_it_gets(world: World) -> None:
+    world.say(caps={"total": 400, "pod": None})
+    world.running.put_node(node("large", card(0, 80_000)))
+    raw = mib(8_000, "m", schedulerName="bursar-scheduler")
+
+    answer = world.filter(raw, "n0", "large")
+
+    assert answer["NodeNames"] == ["large"]
+    assert answer["FailedAndUnresolvableNodes"] == {"n0": "above the cap of namespace team-a (maxGPUs: 0.4)"}
+    assert world.bind("m", "n0") == "above the cap of namespace team-a (maxGPUs: 0.4)"
+    assert world.bind("m", "large") == ""
+
+
+def test_nobody_is_preempted_for_a_pod_above_its_cap(world: World) -> None:
+    world.say(caps={"total": 500, "pod": None})
+    world.running.put_pod(on(waits("victim", 100, "team-c"), "n0", "n0-GPU-0"))
+    waiting = world.running.put_pod(waits("above", 60, priority=100))
+    victims = {"n0": {"Pods": [{"UID": "uid-victim"}], "NumPDBViolations": 0}}
+
+    def preempted() -> Json:
+        body = {"Pod": waiting, "NodeNameToMetaVictims": victims}
+        answer = world.running.client.post("/preempt", json=body).get_json()
+        found: Json = answer["NodeNameToMetaVictims"]
+        return found
+
+    assert preempted() == {}
+    world.say(caps={"total": 600, "pod": None})
+    assert set(preempted()) == {"n0"}
+    eventually(lambda: "uid-above" in world.woken())
+
+
+def test_many_binds_at_once_on_many_nodes_never_exceed_the_caps_and_fill_them(world: World) -> None:
+    """Two namespaces with caps of their own in one group: whatever order the binds take, the sums never
+    exceed a cap, and what is left is less than any pod that was refused."""
+    rng = random.Random(7)
+    caps = {"total": 2_500, "pod": None}
+    polls = len(world.timekeeper.answered)
+    both: Json = {"group": "lab", "caps": caps, "groupCaps": {"total": 4_000, "pod": None}}
+    world.timekeeper.document = standings(revision="r", team_a=entry(**both), team_b=entry(**both))
+    eventually(lambda: len(world.timekeeper.answered) >= polls + 2)
+    pods = [(f"p{at}", 50 if at < 4 else 25, rng.choice(("team-a", "team-b"))) for at in range(40)]
+    for name, share, namespace in pods:
+        world.running.put_pod(waits(name, share, namespace))
+
+    def bind(pod: tuple[str, int, str]) -> str:
+        return world.bind(pod[0], f"n{rng.randrange(NODES)}", pod[2])
+
+    with ThreadPoolExecutor(16) as threads:
+        answers = list(threads.map(bind, pods))
+
+    held = world.held()
+    assert held["team-a"] <= 2_500
+    assert held["team-b"] <= 2_500
+    assert held.total() == 4_000
+    assert all("above the cap" in answer for answer in answers if answer)
+    eventually(lambda: dict(world.running.extender.cache.snapshot.held.items()) == dict(held))
+
+
+def test_no_pod_is_placed_before_a_poll_of_the_standings_was_attempted(world: World) -> None:
+    """Without one no cap would be known."""
+    world.say(caps={"total": 0, "pod": None})
+    verbs = world.running.extender._verbs
+    verbs._was_polled = lambda: False
+    raw = world.running.put_pod(waits("early"))
+
+    assert world.running.filter(raw, "n0")["Error"] == INCOMPLETE
+    assert world.bind("early") == INCOMPLETE
+    assert world.running.client.get("/readyz").status_code == 503
