@@ -1,6 +1,6 @@
 """Caps: how much the pods of a namespace, or of a group's namespaces, may hold of cards at one time.
 
-What counts is `snapshot.held`: every allocation, whoever placed the pod, and cards that are reserved for a
+What counts is `snapshot.held`: every allocation, of any scheduler, and cards that are reserved for a
 waiting pod. The pod in question is not counted against itself. Before its cards are known its least need is
 compared; `exceeded` compares exactly, once its cards are assumed.
 
@@ -22,7 +22,7 @@ from timekeeper.core.values import GPURequest
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class CapLimit:
     """The most that the pod may hold now, in milli-GPU, and the refusal of more. A negative limit: the others
     alone exceed the cap."""
 
@@ -66,7 +66,7 @@ class CapChecks:
 
     def _limits(
         self, pod: Pod, snapshot: Snapshot, observed: bool, ahead: Iterable[Pod] = ()
-    ) -> tuple[Limit, ...]:
+    ) -> tuple[CapLimit, ...]:
         standings = self._standings()
         standing = standings.of(pod.namespace)
         if not standing.caps.is_set or (standing.watched is not None) is not observed:
@@ -112,31 +112,31 @@ class GroupSums:
 
 def _limits(
     namespace: str, caps: Caps, others_here: Callable[[], int], others_in_group: Callable[[], int]
-) -> Iterator[Limit]:
+) -> Iterator[CapLimit]:
     """First the limits that no waiting changes."""
     own, of_group = caps.own, caps.of_group
     if own.pod_milli is not None:
-        yield Limit(own.pod_milli, capped("namespace", namespace, "maxGPUsPerPod", own.pod_milli))
+        yield CapLimit(own.pod_milli, capped("namespace", namespace, "maxGPUsPerPod", own.pod_milli))
     if of_group.pod_milli is not None:
-        yield Limit(of_group.pod_milli, capped("group", caps.group, "maxGPUsPerPod", of_group.pod_milli))
+        yield CapLimit(of_group.pod_milli, capped("group", caps.group, "maxGPUsPerPod", of_group.pod_milli))
     if own.total_milli is not None:
         refusal = capped("namespace", namespace, "maxGPUs", own.total_milli)
-        yield Limit(own.total_milli - others_here(), refusal)
+        yield CapLimit(own.total_milli - others_here(), refusal)
     if of_group.total_milli is not None:
         refusal = capped("group", caps.group, "maxGPUs", of_group.total_milli)
-        yield Limit(of_group.total_milli - others_in_group(), refusal)
+        yield CapLimit(of_group.total_milli - others_in_group(), refusal)
 
 
 def _least_of(pods: Iterable[Pod]) -> int:
     return sum(least_milli(each.request) for each in pods if each.request is not None)
 
 
-def _first_over(milli: int, limits: Iterable[Limit]) -> Refusal | None:
+def _first_over(milli: int, limits: Iterable[CapLimit]) -> Refusal | None:
     return next((each.refusal for each in limits if milli > each.milli), None)
 
 
 def _too_small(
-    request: GPURequest, nodes: Iterable[str], snapshot: Snapshot, limits: tuple[Limit, ...]
+    request: GPURequest, nodes: Iterable[str], snapshot: Snapshot, limits: tuple[CapLimit, ...]
 ) -> Iterator[tuple[str, Refusal]]:
     for name in nodes:
         over = _first_over(least_milli(request, snapshot.node(name).cards), limits)

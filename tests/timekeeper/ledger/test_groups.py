@@ -391,3 +391,21 @@ def test_a_period_that_begins_puts_the_group_in_budget_without_an_event(lab: Tow
 
     assert lab.standing("team-b") == "IN_BUDGET"
     assert lab.budget("team-b")["group"]["granted"] == 10 * GPU_HOUR
+
+
+def test_a_changed_cap_of_namespace_or_group_is_published_to_all_that_it_applies_to(lab: Town) -> None:
+    def published(namespace: str) -> list[object]:
+        entry = lab.get("/v1/standings").get_json()["namespaces"][namespace]
+        return [entry.get("caps"), entry.get("groupCaps")]
+
+    assert published("team-a") == [None, None]
+
+    say(lab, team_a=f"{MEMBER}\nmaxGPUs: 1.5", team_b=MEMBER, _lab=LAB, _settings=NO_LOOKAHEAD)
+
+    assert published("team-a") == [{"total": 1_500, "pod": None}, None]
+
+    group = f"{LAB}\nmaxGPUsPerPod: 0.5"
+    say(lab, team_a=f"{MEMBER}\nmaxGPUs: 1.5", team_b=MEMBER, _lab=group, _settings=NO_LOOKAHEAD)
+
+    assert published("team-a") == [{"total": 1_500, "pod": None}, {"total": None, "pod": 500}]
+    assert published("team-b") == [None, {"total": None, "pod": 500}]
