@@ -132,13 +132,13 @@ def test_budgets_in_binary_data_are_refused_for_nobody_reads_them() -> None:
 
 
 def test_what_is_not_built_yet_is_told_once_for_all_keys_that_are_new() -> None:
-    kept = "gpuHours: 1\nperiod: once\ncarryOver: 0.5\n"
+    kept = "gpuHours: 1\nevictRate: 4\n"
     new = {f"team-{i}": kept for i in range(5)} | {"old": kept}
 
     answer = judge(asked(config_map(new), config_map({"old": kept})))
 
     assert answer.warnings == (
-        "team-0, team-1, team-2 and 2 more: carryOver: it has no effect where the period is once",
+        "team-0, team-1, team-2 and 2 more: evictRate: it has no effect without onExhausted: evict",
     )
 
 
