@@ -285,7 +285,9 @@ class Extender:
         """Puts what was decided into records; without a timekeeper they are dropped."""
         posts = self.decision_posts
         record = record_nothing if posts is None else posts.record
-        state = WaitingState(self._snapshot, self.requeuer.waiting, self._decisions.of, self.standings)
+        state = WaitingState(
+            self._snapshot, self.requeuer.waiting, self._decisions.of, self.standings, self.caps
+        )
         return DecisionReports(record, state, monotonic_ms)
 
     @cached_property

@@ -28,6 +28,7 @@ class CapLimit:
 
     milli: int
     refusal: Refusal
+    cap_milli: int
 
 
 class CapChecks:
@@ -55,6 +56,18 @@ class CapChecks:
         if _first_over(most_milli(request), limits) is None:
             return {}
         return dict(_too_small(request, nodes, snapshot, limits))
+
+    def tightest(self, pod: Pod, snapshot: Snapshot) -> dict[str, int]:
+        """The figures of the cap that leaves the pod least, in milli-GPU; empty without a cap."""
+        limits = self._limits(pod, snapshot, False)
+        if pod.request is None or not limits:
+            return {}
+        least = min(limits, key=lambda each: each.milli)
+        return {
+            "capMilli": least.cap_milli,
+            "heldByOthersMilli": least.cap_milli - least.milli,
+            "needsAtLeastMilli": least_milli(pod.request),
+        }
 
     def exceeded(self, pod: Pod, snapshot: Snapshot, observed: bool = False) -> Refusal | None:
         """The cap that is exceeded with the pod's allocation in this snapshot; None: none. ``observed``: by a
@@ -116,15 +129,17 @@ def _limits(
     """First the limits that no waiting changes."""
     own, of_group = caps.own, caps.of_group
     if own.pod_milli is not None:
-        yield CapLimit(own.pod_milli, capped("namespace", namespace, "maxGPUsPerPod", own.pod_milli))
+        yield _limit("namespace", namespace, "maxGPUsPerPod", own.pod_milli, 0)
     if of_group.pod_milli is not None:
-        yield CapLimit(of_group.pod_milli, capped("group", caps.group, "maxGPUsPerPod", of_group.pod_milli))
+        yield _limit("group", caps.group, "maxGPUsPerPod", of_group.pod_milli, 0)
     if own.total_milli is not None:
-        refusal = capped("namespace", namespace, "maxGPUs", own.total_milli)
-        yield CapLimit(own.total_milli - others_here(), refusal)
+        yield _limit("namespace", namespace, "maxGPUs", own.total_milli, others_here())
     if of_group.total_milli is not None:
-        refusal = capped("group", caps.group, "maxGPUs", of_group.total_milli)
-        yield CapLimit(of_group.total_milli - others_in_group(), refusal)
+        yield _limit("group", caps.group, "maxGPUs", of_group.total_milli, others_in_group())
+
+
+def _limit(whose: str, name: str, field: str, cap_milli: int, others_milli: int) -> CapLimit:
+    return CapLimit(cap_milli - others_milli, capped(whose, name, field, cap_milli), cap_milli)
 
 
 def _least_of(pods: Iterable[Pod]) -> int:

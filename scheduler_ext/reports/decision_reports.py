@@ -7,9 +7,10 @@ changed; no verb waits for that.
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
+from scheduler_ext.fit.caps import CapChecks
 from scheduler_ext.fit.refusal import RefusalKind
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.model.standing import NamespaceStandings
@@ -19,6 +20,7 @@ from scheduler_ext.verbs.last_decisions import LastDecision
 from scheduler_ext.waiting.order import ANYWHERE, WaitingPod, queue_key
 from timekeeper.core.decisions import (
     BIND_UNDONE,
+    CAPPED,
     OTHER_NAMESPACE,
     OTHER_POD,
     PLACED,
@@ -49,12 +51,13 @@ class Hole:
 @dataclass(frozen=True, slots=True)
 class WaitingState:
     """What is known now of the pods that wait. ``refused``: the last refusal of a pod, None if the extender
-    never refused it."""
+    never refused it. ``caps``: compares the pods with the caps."""
 
     snapshot: Callable[[], Snapshot]
     waiting_pods: Callable[[], list[WaitingPod]]
     refused: Callable[[str], LastDecision | None]
     standings: Callable[[], NamespaceStandings]
+    caps: CapChecks
 
 
 class DecisionReports:
@@ -132,7 +135,11 @@ class DecisionReports:
             pod, refused = snapshot.pods.get(uid), self._state.refused(uid)
             if pod is None or pod.node or pod.deleting or pod.terminal or pod.gated or refused is None:
                 continue
-            self._record(_waits(pod, refused, hole, ahead.get(uid), standings, at_ms))
+            decision = _waits(pod, refused, hole, ahead.get(uid), standings, at_ms)
+            if "cap" in _kinds(refused):
+                figures = {**decision.figures, **self._state.caps.tightest(pod, snapshot)}
+                decision = replace(decision, kind=CAPPED, reason="AboveCap", figures=figures)
+            self._record(decision)
 
     def _ahead(self, uids: set[str], standings: NamespaceStandings) -> dict[str, int]:
         """How many waiting pods go before each of these."""
@@ -182,8 +189,11 @@ def _waits(
             "largestHoleMib": hole.memory_mib,
             "largestHoleMilli": hole.share_milli,
         }
-    kinds = {each.refusal.kind for each in refused.reasons}
-    return _about(pod, at_ms, WAITING, _reason_for(kinds), figures)
+    return _about(pod, at_ms, WAITING, _reason_for(_kinds(refused)), figures)
+
+
+def _kinds(refused: LastDecision) -> set[RefusalKind]:
+    return {each.refusal.kind for each in refused.reasons}
 
 
 def _reason_for(kinds: set[RefusalKind]) -> str:

@@ -3,17 +3,25 @@
 from collections import Counter
 
 from scheduler_ext.fit import refusal
+from scheduler_ext.fit.caps import CapChecks
 from scheduler_ext.model.standing import NamespaceStanding, NamespaceStandings
 from scheduler_ext.reports.decision_reports import DecisionReports, WaitingState
 from scheduler_ext.scoring.policy import BUILT
 from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.verbs.last_decisions import LastDecisions
 from scheduler_ext.waiting.order import waiting_pod
-from tests.scheduler_ext.worlds import mib, node, on, percent, read, rebuilt, request_of
+from tests.scheduler_ext.worlds import Json, mib, node, on, percent, read, rebuilt, request_of
 from tests.worlds import card
+from timekeeper.accounts.decisions.sentences import sentence
 from timekeeper.core.decisions import Decision
+from timekeeper.core.standings import Cap, Caps
 
-STANDINGS = NamespaceStandings({"team-a": NamespaceStanding("OVER_BUDGET", "deny")})
+STANDINGS = NamespaceStandings(
+    {
+        "team-a": NamespaceStanding("OVER_BUDGET", "deny"),
+        "team-c": NamespaceStanding("IN_BUDGET", caps=Caps(Cap(1_000))),
+    }
+)
 
 
 class World:
@@ -24,7 +32,9 @@ class World:
         there = (snapshot.pods.get(f"uid-{name}") for name in waiting)
         pods = [waiting_pod(pod, BUILT["binpack"], ()) for pod in there if pod is not None]
         self.last = LastDecisions(lambda: 0, lambda uid: self.reports.waits(uid))
-        state = WaitingState(lambda: snapshot, lambda: pods, self.last.of, lambda: STANDINGS)
+        state = WaitingState(
+            lambda: snapshot, lambda: pods, self.last.of, lambda: STANDINGS, CapChecks(lambda: STANDINGS)
+        )
         self.reports = DecisionReports(self.found.append, state, lambda: 7)
 
     def refuse(self, uid: str, **nodes: refusal.Refusal) -> list[Decision]:
@@ -113,4 +123,27 @@ def test_a_placement_is_recorded_with_its_cards() -> None:
         "GPU-0",
         500,
         8_000,
+    )
+
+
+def test_a_pod_above_a_cap_has_a_record_of_its_own_kind_with_the_caps_figures() -> None:
+    def of_c(raw: Json) -> Json:
+        return {**raw, "metadata": {**raw["metadata"], "namespace": "team-c"}}
+
+    pods = [of_c(on(percent(60, "there"), "n", "GPU-0")), of_c(percent(50, "p"))]
+    world = World(rebuilt([node("n", card(0), card(1))], pods), "p")
+
+    (found,) = world.refuse("uid-p", n=refusal.capped("namespace", "team-c", "maxGPUs", 1_000))
+
+    assert (found.kind, found.reason, found.name, found.namespace) == ("capped", "AboveCap", "p", "team-c")
+    assert {name: found.figures[name] for name in found.figures if name.endswith("Milli")} == {
+        "capMilli": 1_000,
+        "heldByOthersMilli": 600,
+        "needsAtLeastMilli": 500,
+        "shareNeededMilli": 500,
+        "largestHoleMilli": 1_000,
+    }
+    assert sentence(found) == (
+        "No node takes it: 1 node: above the cap of namespace team-c (maxGPUs: 1); needs at least 0.5 of a "
+        "cap of 1 cards, of which others hold 0.6."
     )

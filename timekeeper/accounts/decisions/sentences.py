@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 from timekeeper.core.decisions import (
     BIND_UNDONE,
+    CAPPED,
     DEMOTED,
     HELD,
     MESSAGE,
@@ -16,6 +17,7 @@ from timekeeper.core.decisions import (
     Decision,
     Figure,
 )
+from timekeeper.core.request.held import cards_text
 
 Figures = Mapping[str, Figure]
 
@@ -39,7 +41,10 @@ def without_other(figures: Figures) -> dict[str, Figure]:
 def waits_for(figures: Figures) -> list[str]:
     """What would have to change for a pod that waits: each a part of a sentence."""
     found = []
-    if "cardsNeeded" in figures:
+    if "capMilli" in figures:
+        needs, cap, held = (_number(figures[name]) for name in _CAP_FIGURES)
+        found.append(f"needs at least {needs} of a cap of {cap} cards, of which others hold {held}")
+    elif "cardsNeeded" in figures:
         hole = (
             f"the card with most free memory has {figures['largestHoleMib']} MiB and"
             f" {_cards(figures['largestHoleMilli'])} of its compute free, on {figures['largestHoleNode']}"
@@ -50,6 +55,13 @@ def waits_for(figures: Figures) -> list[str]:
     if figures.get("podsAhead"):
         found.append(f"{figures['podsAhead']} waiting pods are ahead")
     return found
+
+
+_CAP_FIGURES = ("needsAtLeastMilli", "capMilli", "heldByOthersMilli")
+
+
+def _number(milli: Figure) -> str:
+    return cards_text(int(milli))
 
 
 def _needed(figures: Figures) -> str:
@@ -131,6 +143,7 @@ _SENTENCES: Mapping[str, Callable[[str, Figures], str]] = {
     DEMOTED: _demoted,
     HELD: _held,
     WAITING: _waiting,
+    CAPPED: _waiting,
     BIND_UNDONE: _undone,
     RECLAIMED: _reclaimed,
     PREEMPTED: _preempted,
