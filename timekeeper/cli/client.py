@@ -1,4 +1,4 @@
-"""A client of the timekeeper's REST API. Every failure is a sentence."""
+"""A client of the REST APIs. Every failure is a sentence."""
 
 import json
 import ssl
@@ -14,17 +14,21 @@ _CONNECT_S, _READ_S = 10.0, 120.0
 _HINTS = {
     401: "the token has expired, or is not for the audience bursar",
     403: "the account may not do this: see docs/access.md",
-    404: "the timekeeper has no such route or object; is it older than this command?",
-    503: "the timekeeper or its database is busy or away; try again",
+    404: "there is no such route or object; is the server older than this command?",
+    503: "the server or its database is busy or away, or does not lead; try again",
 }
 
 
 class Client:
-    """The timekeeper at ``url``. ``ca``: its CA (PEM). ``host``: its certificate's name; "": the URL's."""
+    """The timekeeper or the extender at ``url``. ``ca``: its CA (PEM). ``host``: its certificate's name; "":
+    the URL's."""
 
-    def __init__(self, url: str, token: str, ca: str, host: str = "") -> None:
+    def __init__(self, url: str, token: str = "", ca: str = "", host: str = "") -> None:
         self.url = url.rstrip("/")
-        self._headers = {"Authorization": f"Bearer {token}"}
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        if not ca:
+            self._pool = urllib3.PoolManager(retries=False)
+            return
         try:
             ssl.create_default_context(cadata=ca)
         except (ssl.SSLError, ValueError) as error:
@@ -83,7 +87,7 @@ class Client:
                 redirect=False,
             )
         except urllib3.exceptions.HTTPError as error:
-            raise CommandError(f"no answer from the timekeeper at {self.url}: {error}") from error
+            raise CommandError(f"no answer from {self.url}: {error}") from error
 
 
 def _sentence(status: int, text: str) -> str:
@@ -95,4 +99,4 @@ def _sentence(status: int, text: str) -> str:
     except (ValueError, KeyError, TypeError):
         said, field = text.strip()[:500] or "no explanation", ""
     hint = f"\n{_HINTS[status][:1].upper()}{_HINTS[status][1:]}." if status in _HINTS else ""
-    return f"the timekeeper answered {status}: {field}{said}{hint}"
+    return f"the server answered {status}: {field}{said}{hint}"

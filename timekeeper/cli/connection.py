@@ -16,6 +16,7 @@ ADMINISTRATOR = "bursar-admin"  # of all namespaces: deploy/samples/administrato
 PORT = 8444
 _POD, _SERVICE = "pod/bursar-timekeeper-0", "service/bursar-timekeeper"
 _SERVICE_PORT = 443
+_EXTENDER, _EXTENDER_PORT = "deployment/bursar-scheduler", 8445
 _CA_NAMESPACE, _CA = "bursar-node", "bursar-ca"
 
 
@@ -27,6 +28,7 @@ class Options:
     namespace: str = ""
     account: str = ""  # NAME, or NAMESPACE/NAME
     server: str = ""
+    extender: str = ""
     token_file: str = ""
     ca_file: str = ""
     system_namespace: str = "bursar-system"
@@ -56,6 +58,17 @@ def connected(options: Options, namespace: str) -> Iterator[Client]:
     target, port = _target(options)
     with options.kubectl.forwarded(options.system_namespace, target, port) as local:
         yield Client(f"https://127.0.0.1:{local}", token, ca, host)
+
+
+@contextmanager
+def connected_to_extender(options: Options) -> Iterator[Client]:
+    """A client of the extender, which listens on its pod's loopback without TLS. Raises CommandError."""
+    if options.extender:
+        yield Client(options.extender)
+        return
+    forwarded = options.kubectl.forwarded(options.system_namespace, _EXTENDER, _EXTENDER_PORT)
+    with forwarded as local:
+        yield Client(f"http://127.0.0.1:{local}")
 
 
 def _target(options: Options) -> tuple[str, int]:

@@ -19,6 +19,7 @@ _FLAGS = (
         "",
     ),
     (("--server",), "URL", "the timekeeper's; without it, kubectl port-forward leads to it", ""),
+    (("--extender",), "URL", "the extender's; without it, kubectl port-forward leads to it", ""),
     (("--token-file",), "FILE", "a token for the audience bursar; without it kubectl creates one", ""),
     (("--ca-file",), "FILE", "the CA of the timekeeper's certificate; without it the one in the cluster", ""),
     (("--system-namespace",), "NAME", "where Bursar runs", "bursar-system"),

@@ -12,12 +12,12 @@ from rich.live import Live
 
 from timekeeper.cli import output
 from timekeeper.cli.client import Client
-from timekeeper.cli.connection import Options, connected
+from timekeeper.cli.connection import Options, connected, connected_to_extender
 from timekeeper.cli.doctor.run import examine
 from timekeeper.cli.errors import CommandError
 from timekeeper.cli.flags import ClusterCommand
 from timekeeper.cli.sheet import Sheet
-from timekeeper.cli.views import budgets, usage
+from timekeeper.cli.views import budgets, cards, usage
 from timekeeper.core import __version__
 
 _LATELY_MS = 600_000  # `top` shows the use of the last ten minutes
@@ -213,6 +213,30 @@ def check(arguments: tuple[str, ...]) -> None:
 def audit(arguments: tuple[str, ...]) -> None:
     """Check the cluster's objects by the rules of admission (bursar-webhook audit)."""
     _run_webhook("audit", arguments)
+
+
+@cli.command(name="map", cls=ClusterCommand)
+@click.pass_obj
+@click.option("--node", default=None, metavar="NAME", help="only this node")
+@_FORM
+def map_(options: Options, node: str | None, form: str) -> None:
+    """Every card with what is given out of it, and the pods on it, as the extender knows them."""
+    with connected_to_extender(options) as client:
+        nodes = list(client.pages("/v1/cluster", "nodes", node=node))
+    output.show(cards.cards(nodes, nodes), form)
+
+
+@cli.command(cls=ClusterCommand)
+@click.pass_obj
+@click.argument("pod", required=False, metavar="[POD]")
+@_EVERYWHERE
+@_FORM
+def waiting(options: Options, pod: str | None, all_namespaces: bool, form: str) -> None:
+    """The GPU pods that are not bound, and why, as the extender knows them."""
+    namespace = None if all_namespaces else options.one_namespace()
+    with connected_to_extender(options) as client:
+        pods = list(client.pages("/v1/waiting", "pods", namespace=namespace, name=pod))
+    output.show(cards.waiting(pods, pods, time.time()), form)
 
 
 @cli.command(cls=ClusterCommand)

@@ -51,7 +51,8 @@ def typed(stack: Stack, folder: Path, commands: str, group: str = "") -> str:
     """Types commands as a member of a group, or as the administrator. No kubelet forwards a connection here,
     so the plugin is told the timekeeper's address."""
     user = kubeconfig_of(stack.cp, group, folder) if group else None
-    return run(stack.cp, f"export BURSAR_SERVER={stack.timekeeper_url}\n{commands}", folder, user)
+    servers = f"export BURSAR_SERVER={stack.timekeeper_url} BURSAR_EXTENDER={stack.extender_url}\n"
+    return run(stack.cp, servers + commands, folder, user)
 
 
 def test_every_documented_command_works_for_an_administrator(stack: Stack, folder: Path) -> None:
@@ -81,7 +82,7 @@ def test_a_reader_sees_the_own_namespace_and_a_sentence_about_any_other(stack: S
 
     other = refused.replace("team-b", "team-b --account=team-a/bursar-reader")
     said = typed(stack, folder, other, "team-a").splitlines()
-    assert said[0].startswith("Error: the timekeeper answered 403: ")
+    assert said[0].startswith("Error: the server answered 403: ")
     assert said[-1] == "code 1"
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from timekeeper.cli import output
 from timekeeper.cli.sheet import Column, Sheet
-from timekeeper.cli.views import budgets, texts, usage
+from timekeeper.cli.views import budgets, cards, texts, usage
 
 HOUR = 3_600_000_000
 MIDNIGHT = 1_795_219_200_000  # 2026-11-21T00:00:00Z, a second count by `date -d`
@@ -135,3 +135,56 @@ def test_an_empty_sheet_is_a_sentence_on_standard_error(capsys: pytest.CaptureFi
     output.show(Sheet(SHEET.columns, (), empty="no pod holds a card"), "table")
 
     assert capsys.readouterr() == ("", "No pod holds a card.\n")
+
+
+CARD = {"uuid": "GPU-1", "index": 0, "model": "T4", "memory_mib": 16_000, "healthy": True, "cordoned": False}
+
+
+def test_a_card_is_a_row_with_bars_and_the_pods_on_it() -> None:
+    pods = [{"namespace": "a", "name": f"p{at}", "held": "bound" if at else "assumed"} for at in range(6)]
+    used = {**CARD, "used_share_milli": 501, "used_memory_mib": 4000, "pods": pods, "healthy": False}
+    nodes = [
+        {"name": "n", "closed": None, "cards": [used]},
+        {"name": "shut", "closed": "two plugins", "cards": []},
+    ]
+
+    first, second = cards.cards(nodes, None).rows
+
+    assert (first["compute"], first["memory"], first["memoryMiB"]) == (
+        *("██████····  50%", "███·······  25%", "4000/16000"),
+    )
+    assert first["pods"] == "a/p0 (assumed), a/p1, a/p2, a/p3 and 2 more"
+    assert (first["state"], second["state"]) == ("unhealthy", "closed: two plugins")
+
+
+@pytest.mark.parametrize(
+    ("used", "text"), [(0, "··········   0%"), (1, "█·········   0%"), (1200, "██████████ 120%")]
+)
+def test_bars(used: int, text: str) -> None:
+    assert cards.bar(used, 1000) == text
+
+
+def test_a_waiting_pod_says_what_it_requests_and_why_it_waits() -> None:
+    ask = {"container": "main", "devices": 2, "share_milli": 125, "memory_mib": 8192}
+    raw: dict[str, Any] = {
+        "namespace": "a",
+        "name": "p",
+        "priority": 5,
+        "standing": "IN_BUDGET",
+        "state": "refused",
+    }
+    raw |= {
+        "created": "2026-11-21T00:00:00+00:00",
+        "asks": [ask],
+        "malformed": "",
+        "scheduler_message": "taint",
+    }
+    reasons = [{"reason": "closed", "nodes": 1}, {"reason": "no card has 50% free", "nodes": 40}]
+    decided = {**raw, "decision": {"bind_error": "", "reasons": reasons, "offered": 41}}
+
+    (row,) = cards.waiting([decided], None, MIDNIGHT / 1000 + 90).rows
+
+    assert (row["asks"], row["age"], row["reason"]) == (
+        *("2 x 12.5% + 8192 MiB", "1m30s", "no card has 50% free (40 of 41 nodes)"),
+    )
+    assert cards.waiting([{**raw, "decision": None}], None, 0).rows[0]["reason"] == "taint"

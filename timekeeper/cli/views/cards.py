@@ -1,0 +1,113 @@
+"""Nodes, cards and waiting pods as sheets."""
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+from timekeeper.cli.sheet import Column, Sheet
+from timekeeper.cli.views.texts import age
+
+_CELLS = 10
+_FULL, _FREE = "█", "·"
+_MAP = (
+    Column("node", "NODE"),
+    Column("card", "CARD", True),
+    Column("model", "MODEL"),
+    Column("compute", "COMPUTE"),
+    Column("memory", "MEMORY"),
+    Column("memoryMiB", "MIB", True),
+    Column("state", "STATE"),
+    Column("pods", "PODS"),
+)
+_WAITING = (
+    Column("namespace", "NAMESPACE"),
+    Column("pod", "POD"),
+    Column("priority", "PRIORITY", True),
+    Column("standing", "STANDING"),
+    Column("state", "STATE"),
+    Column("age", "AGE", True),
+    Column("asks", "REQUESTS"),
+    Column("reason", "REASON"),
+)
+_STYLES = {"OVER_BUDGET": "bold red", "IN_BUDGET": "green", "unhealthy": "bold red", "cordoned": "yellow"}
+_SHOWN_PODS = 4
+
+
+def cards(nodes: Iterable[Any], answer: Any) -> Sheet:
+    """A row for each card with bars of what is given out, and a row for each closed node without cards."""
+    rows = [row for node in nodes for row in _rows_of(node)]
+    return Sheet(_MAP, tuple(rows), answer, _STYLES, "no node has cards")
+
+
+def _rows_of(node: Any) -> list[dict[str, str]]:
+    closed = f"closed: {node['closed']}" if node["closed"] else ""
+    if not node["cards"]:
+        return [{"node": node["name"], "state": closed}]
+    return [_card(node["name"], closed, each) for each in node["cards"]]
+
+
+def _card(node: str, closed: str, raw: Any) -> dict[str, str]:
+    names = [f"{each['namespace']}/{each['name']}{_held(each['held'])}" for each in raw["pods"]]
+    more = len(names) - _SHOWN_PODS
+    faults = [
+        word for word, is_so in (("unhealthy", not raw["healthy"]), ("cordoned", raw["cordoned"])) if is_so
+    ]
+    return {
+        "node": node,
+        "card": str(raw["index"]),
+        "model": raw["model"],
+        "compute": bar(raw["used_share_milli"], 1000),
+        "memory": bar(raw["used_memory_mib"], raw["memory_mib"]),
+        "memoryMiB": f"{raw['used_memory_mib']}/{raw['memory_mib']}",
+        "state": ", ".join([*faults, *([closed] if closed else [])]),
+        "pods": ", ".join(names[:_SHOWN_PODS]) + (f" and {more} more" if more > 0 else ""),
+    }
+
+
+def bar(used: int, whole: int) -> str:
+    """A bar of ten cells, each full if any of it is used, and per cent."""
+    if whole <= 0:
+        return ""
+    full = min(_CELLS, -(-_CELLS * used // whole))
+    return f"{_FULL * full}{_FREE * (_CELLS - full)} {100 * used // whole:3d}%"
+
+
+def _held(state: str) -> str:
+    return "" if state == "bound" else f" ({state})"
+
+
+def waiting(pods: Iterable[Any], answer: Any, now_s: float) -> Sheet:
+    """A row for each pod that is not bound, with the reason that concerns most nodes."""
+    rows = tuple(
+        {
+            "namespace": raw["namespace"],
+            "pod": raw["name"],
+            "priority": str(raw["priority"]),
+            "standing": raw["standing"],
+            "state": raw["state"],
+            "age": age(int(1000 * (now_s - datetime.fromisoformat(raw["created"]).timestamp()))),
+            "asks": ", ".join(map(_ask, raw["asks"])),
+            "reason": _reason(raw),
+        }
+        for raw in pods
+    )
+    return Sheet(_WAITING, rows, answer, _STYLES, "no GPU pod waits")
+
+
+def _ask(raw: Any) -> str:
+    parts = [f"{raw['share_milli'] / 10:g}%"] if raw["share_milli"] else []
+    parts += [f"{raw['memory_mib']} MiB"] if raw["memory_mib"] else []
+    times = f"{raw['devices']} x " if raw["devices"] > 1 else ""
+    return times + " + ".join(parts)
+
+
+def _reason(raw: Any) -> str:
+    decision = raw["decision"]
+    if raw["malformed"]:
+        return str(raw["malformed"])
+    if decision and decision["bind_error"]:
+        return str(decision["bind_error"])
+    if decision and decision["reasons"]:
+        first = max(decision["reasons"], key=lambda each: each["nodes"])
+        return f"{first['reason']} ({first['nodes']} of {decision['offered']} nodes)"
+    return str(raw["scheduler_message"])
