@@ -5,6 +5,7 @@ import sys
 import time
 import uuid
 from collections.abc import Sequence
+from urllib.parse import quote
 
 import click
 from rich.console import Group
@@ -17,7 +18,7 @@ from timekeeper.cli.doctor.run import examine
 from timekeeper.cli.errors import CommandError
 from timekeeper.cli.flags import ClusterCommand
 from timekeeper.cli.sheet import Sheet
-from timekeeper.cli.views import budgets, cards, usage
+from timekeeper.cli.views import budgets, cards, decisions, usage
 from timekeeper.core import __version__
 
 _LATELY_MS = 600_000  # `top` shows the use of the last ten minutes
@@ -213,6 +214,51 @@ def check(arguments: tuple[str, ...]) -> None:
 def audit(arguments: tuple[str, ...]) -> None:
     """Check the cluster's objects by the rules of admission (bursar-webhook audit)."""
     _run_webhook("audit", arguments)
+
+
+@cli.command(cls=ClusterCommand)
+@click.pass_obj
+@click.argument("target", metavar="POD | KIND/NAME")
+@click.option("--uid", default=None, help="of one pod among several of this name")
+@_FORM
+def explain(options: Options, target: str, uid: str | None, form: str) -> None:
+    """Why a pod was refused, placed, evicted or charged, or why it waits; KIND/NAME for a controller's pods.
+    Its other name is why."""
+    namespace = options.one_namespace()
+    with connected(options, namespace) as client:
+        answer = client.get(f"/v1/explain/{quote(namespace)}/{quote(target)}", uid=uid)
+    output.show(decisions.life(answer), form)
+
+
+cli.add_command(explain, "why")
+
+
+@cli.command(name="decisions", cls=ClusterCommand)
+@click.pass_obj
+@_EVERYWHERE
+@click.option("--kind", default=None, metavar="KIND", help="such as refused, placed or evicted")
+@click.option(
+    "--most", default=100, show_default=True, type=click.IntRange(1, 10_000), help="how many, the newest"
+)
+@_FORM
+def decided(options: Options, all_namespaces: bool, kind: str | None, most: int, form: str) -> None:
+    """What was decided about pods and budgets, the newest first."""
+    namespace = None if all_namespaces else options.one_namespace()
+    with connected(options, namespace or "") as client:
+        answer = client.get("/v1/decisions", namespace=namespace, kind=kind, limit=str(most))
+    output.show(decisions.decisions(answer["decisions"], answer), form)
+
+
+@cli.command(cls=ClusterCommand)
+@click.pass_obj
+@_EVERYWHERE
+@_FORM
+def held(options: Options, all_namespaces: bool, form: str) -> None:
+    """The pods that wait behind Bursar's scheduling gate, in the order of their release."""
+    namespace = None if all_namespaces else options.one_namespace()
+    with connected(options, namespace or "") as client:
+        listed = list(client.pages("/v1/held", "held", namespace=namespace))
+    output.show(decisions.held(listed, listed, time.time_ns() // 1_000_000), form)
 
 
 @cli.command(name="map", cls=ClusterCommand)

@@ -6,14 +6,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from deploy.local.cluster import ControlPlane
+from deploy.local.kwok_nodes import kwok_node
 from deploy.local.stack import Stack
 from tests.deploy.reading import ROOT
 from tests.docs.cluster.test_access import ADMINISTRATOR, kubeconfig_of
 from tests.docs.shell import console, run
 
-SETUP, COMMANDS = console((ROOT / "docs" / "cli.md").read_text())
+SETUP, COMMANDS, OBJECTS = console((ROOT / "docs" / "cli.md").read_text())
+BOUND = "/api/v1/namespaces/team-a/pods/half-a-card"
 BUDGETS = {
     "metadata": {"name": "bursar-budgets"},
     "data": {
@@ -31,6 +34,15 @@ def stack() -> Iterator[Stack]:
         for name in ("team-a", "team-b"):
             cp.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
         cp.api.call("POST", "/api/v1/namespaces/bursar-system/configmaps", BUDGETS)
+        cp.api.call("POST", "/api/v1/nodes", kwok_node("gpu-1", cards=1, memory_mib=81_920))
+        for sample in ("half-a-card", "waits"):
+            pod = yaml.safe_load((ROOT / "deploy" / "samples" / "half-a-card.yaml").read_text())
+            pod["metadata"]["name"] = sample
+            if sample == "waits":
+                pod["spec"]["containers"][0]["resources"]["limits"] = {"bursar.dev/gpu-percent": "100"}
+            cp.api.call("POST", "/api/v1/namespaces/team-a/pods", pod)
+            running.wait("the pod", lambda: running.exists("/api/v1/namespaces/team-a/pods/half-a-card"))
+        running.wait("the binding", lambda: "nodeName" in cp.api.call("GET", BOUND)["spec"])
         running.wait("the CA", lambda: running.exists("/api/v1/namespaces/bursar-node/configmaps/bursar-ca"))
         yield running
 
@@ -59,9 +71,12 @@ def test_every_documented_command_works_for_an_administrator(stack: Stack, folde
     said = typed(stack, folder, COMMANDS)
 
     rows = [line.split() for line in said.splitlines()]
-    assert ["team-a", "IN_BUDGET", "10.00", "0.00", "0.00", "10.00", "0%"] in [row[:7] for row in rows]
+    assert ["team-b", "IN_BUDGET", "3.00", "0.00", "0.00", "3.00", "0%"] in [row[:7] for row in rows]
     assert ["_group.research", "IN_BUDGET", "5.00"] in [row[:3] for row in rows]
     assert {row[0] for row in rows if row} >= {"ok", "NAMESPACE", "RESULT"}
+    assert [row[:4] for row in rows if row[:1] == ["gpu-1"]] == [["gpu-1", "0", "H100", "█████·····"]]
+    assert any(row[:2] == ["team-a", "waits"] and "Insufficient" in row for row in rows)
+    assert any("Placed on node gpu-1" in line for line in said.splitlines())
     granted = [row for row in rows if "manual" in row]
     assert len(granted) == 2, "by the command itself and in the list"
     assert {row[3] for row in granted} == {"10"}
@@ -99,7 +114,8 @@ def test_kubectl_alone_shows_budgets_to_who_may_view_the_namespace_and_nobody_ma
     titles = "NAME STANDING GRANTED USED REMAINING USED % EXHAUSTED AT"
     assert head.split() == titles.split()
     name, standing, _, used, *_ = row.split()
-    assert (name, standing, used) == ("budget", "IN_BUDGET", "0.00")
+    assert (name, standing, float(used) < 1) == ("budget", "IN_BUDGET", True)
+    assert "team-a" in run(stack.cp, OBJECTS, folder)
     assert "no" in run(stack.cp, "kubectl auth can-i get gpubudgets -n team-b || true", folder, alice).split()
 
     patch = 'kubectl patch gpubudget budget -n team-a --type=merge -p \'{"status": {"used": "99"}}\''

@@ -9,7 +9,7 @@ import pytest
 
 from timekeeper.cli import output
 from timekeeper.cli.sheet import Column, Sheet
-from timekeeper.cli.views import budgets, cards, texts, usage
+from timekeeper.cli.views import budgets, cards, decisions, texts, usage
 
 HOUR = 3_600_000_000
 MIDNIGHT = 1_795_219_200_000  # 2026-11-21T00:00:00Z, a second count by `date -d`
@@ -188,3 +188,38 @@ def test_a_waiting_pod_says_what_it_requests_and_why_it_waits() -> None:
         *("2 x 12.5% + 8192 MiB", "1m30s", "no card has 50% free (40 of 41 nodes)"),
     )
     assert cards.waiting([{**raw, "decision": None}], None, 0).rows[0]["reason"] == "taint"
+
+
+def test_the_life_of_a_pod_is_told_oldest_first_with_what_it_waits_for_last() -> None:
+    step = {"last": MIDNIGHT, "first": MIDNIGHT - 3_600_000, "count": 3, "sentence": "Refused: a."}
+    once = {**step, "count": 1, "sentence": "Placed."}
+    charge = {"bound": MIDNIGHT, "sentence": "Charged 1."}
+    answer = {"steps": [step, once], "charges": [charge], "waitsFor": ["A grant."], "budget": "Spent."}
+
+    sheet = decisions.life(answer)
+
+    assert [(row["when"], row["what"]) for row in sheet.rows] == [
+        ("2026-11-21 00:00Z", "Refused: a. (3 times since 2026-11-20 23:00Z)"),
+        ("2026-11-21 00:00Z", "Placed."),
+        ("2026-11-21 00:00Z", "Charged 1."),
+        ("now", "A grant."),
+        ("now", "Spent."),
+    ]
+    assert sheet.answer is answer
+
+
+def test_a_held_pod_says_its_place_and_when_it_is_released_at_the_earliest() -> None:
+    raw = {"namespace": "a", "pod": "p", "waitsFor": "budget", "ahead": 2, "priority": 0, "rateMilli": 500}
+    raw |= {"created": MIDNIGHT}
+
+    soon, never = decisions.held(
+        [{**raw, "earliest": MIDNIGHT}, {**raw, "earliest": None}], None, MIDNIGHT + 60_000
+    ).rows
+
+    assert (soon["ahead"], soon["gpus"], soon["age"], soon["earliest"]) == (
+        "2",
+        "0.5",
+        "1m0s",
+        "2026-11-21 00:00Z",
+    )
+    assert never["earliest"] == "not by this budget"

@@ -1,0 +1,73 @@
+"""Decisions, their reasons, and held pods as sheets."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from timekeeper.cli.sheet import Column, Sheet
+from timekeeper.cli.views.texts import age, gpus, moment
+
+_LIFE = (Column("when", "WHEN"), Column("what", "WHAT"))
+_DECISIONS = (
+    Column("when", "WHEN"),
+    Column("namespace", "NAMESPACE"),
+    Column("subject", "SUBJECT"),
+    Column("kind", "KIND"),
+    Column("count", "TIMES", True),
+    Column("sentence", "WHY"),
+)
+_HELD = (
+    Column("namespace", "NAMESPACE"),
+    Column("pod", "POD"),
+    Column("waitsFor", "WAITS FOR"),
+    Column("ahead", "AHEAD", True),
+    Column("priority", "PRIORITY", True),
+    Column("gpus", "GPUS", True),
+    Column("age", "AGE", True),
+    Column("earliest", "EARLIEST"),
+)
+
+
+def life(answer: Any) -> Sheet:
+    """The life of a pod or of a controller's pods: decisions, charges, what it waits for, and the budget."""
+    return Sheet(_LIFE, tuple(_lines(answer)), answer)
+
+
+def _lines(answer: Any) -> Iterator[dict[str, str]]:
+    for step in answer["steps"]:
+        times = f" ({step['count']} times since {moment(step['first'])})" if step["count"] > 1 else ""
+        yield {"when": moment(step["last"]), "what": step["sentence"] + times}
+    for charge in answer["charges"]:
+        yield {"when": moment(charge["bound"]), "what": charge["sentence"]}
+    for sentence in answer["waitsFor"]:
+        yield {"when": "now", "what": sentence}
+    yield {"when": "now", "what": answer["budget"]}
+
+
+def decisions(listed: Iterable[Any], answer: Any) -> Sheet:
+    """A row for each decision, or for equal ones in succession."""
+    rows = tuple(
+        {
+            "when": moment(raw["last"]),
+            "namespace": raw["namespace"],
+            "subject": raw["pod"] or raw["generateName"] or raw["owner"] or raw["namespace"],
+            "kind": raw["kind"],
+            "count": str(raw["count"]),
+            "sentence": raw["sentence"],
+        }
+        for raw in listed
+    )
+    return Sheet(_DECISIONS, rows, answer, empty="no decision was recorded")
+
+
+def held(listed: Iterable[Any], answer: Any, now_ms: int) -> Sheet:
+    """A row for each pod behind Bursar's scheduling gate, in the order of their release."""
+    rows = tuple(
+        {
+            **{key: str(raw[key]) for key in ("namespace", "pod", "waitsFor", "ahead", "priority")},
+            "gpus": gpus(raw["rateMilli"]),
+            "age": age(now_ms - raw["created"]),
+            "earliest": moment(raw["earliest"]) or "not by this budget",
+        }
+        for raw in listed
+    )
+    return Sheet(_HELD, rows, answer, empty="no pod is held")
