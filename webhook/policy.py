@@ -92,14 +92,15 @@ class AdmissionPolicy:
         demoted = word == "OVER_BUDGET" or (word == "UNKNOWN" and self.unknown_standing == "overBudget")
         return self.over_budget if demoted and self.mode == "enforce" else self.in_budget
 
-    def hold_of(self, standing: Standing) -> HeldFor:
+    def hold_of(self, standing: Standing, by_other: bool = False) -> HeldFor:
         """How a pod that is created with this standing is held. Nothing is held in observe mode, nor while
-        the standing is unknown."""
+        the standing is unknown. ``by_other``: another scheduler places it; where there is a cap, the
+        timekeeper releases such pods within it."""
         if self.mode == "observe" or standing.word == "UNKNOWN":
             return ""
         if standing.word == "OVER_BUDGET" and standing.on_exhausted in HOLDS:
             return "budget"
-        return standing.hold
+        return standing.hold or ("turn" if by_other and self.caps.is_set else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,7 @@ class LedgerPod:
     held: HeldFor = ""  # how it was held at its creation
     is_gated: bool = False  # our gate is in ``spec.schedulingGates``
     priority: int = 0
+    scheduler: str = ""  # its schedulerName
     # the timekeeper's notice, by its annotations: not evicted before; protected by disruption budgets until
     evict_after_ms: int | None = None
     delete_after_ms: int | None = None
@@ -93,6 +94,7 @@ def read_pod(raw: Json) -> LedgerPod | UnreadablePod | None:
         held=held,
         is_gated=_is_gated(spec),
         priority=_priority(spec),
+        scheduler=intern(str(spec.get("schedulerName") or "")),
         evict_after_ms=hold.millis(annotations.get(names.EVICT_AFTER)),
         delete_after_ms=hold.millis(annotations.get(names.DELETE_AFTER)),
     )

@@ -10,6 +10,7 @@ from timekeeper.accounts.bindings import pod_of
 from timekeeper.accounts.budget_history import History, history_of
 from timekeeper.accounts.changes import Changes, Pulse
 from timekeeper.accounts.decisions.ledger_decisions import of_changes
+from timekeeper.accounts.held.cards import capped_namespaces, cards_held
 from timekeeper.accounts.held.limits import HeldView
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.accounts.reserved import reserved_uid
@@ -161,7 +162,17 @@ class Settler:
         self.cluster.mark_written(decision.session_changes.deferred)
         self.has_decided = True
         waits, statements = self.ledger.unbound_pods, decision.statement_cache.statements
-        self.held = HeldView(waits.held, waits.rates, dict(waits.seen), statements, history, now_ms)
+        cards = self._cards_held(history, now_ms)
+        self.held = HeldView(waits.held, waits.rates, dict(waits.seen), statements, history, now_ms, cards)
+
+    def _cards_held(self, history: History, now_ms: int) -> dict[str, int]:
+        """See `HeldView.cards_milli`. Computed only while such a pod is held."""
+        waits, cluster = self.ledger.unbound_pods, self.cluster
+        if not any(each.by_other for each in waits.held.values()):
+            return {}
+        names = capped_namespaces(waits.held.values(), cluster.namespaces, history, now_ms)
+        scheduler = history.settings(now_ms).scheduler_name
+        return cards_held(cluster.pods.values(), names, scheduler, cluster.cards, waits.most_milli)
 
     def _write_waiting(self, missing: tuple[str, ...]) -> bool:
         """Until every source has been listed once, write only the pulse: an absent object proves nothing

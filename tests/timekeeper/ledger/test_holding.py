@@ -365,3 +365,49 @@ def test_what_is_released_never_exceeds_what_can_be_paid_and_all_of_that_is_rele
         town.tick()
     waiting = sorted(pods(gated=True), key=lambda each: str(each["metadata"]["name"]))
     assert not waiting or lookahead_of([*pods(gated=False), waiting[0]]) > granted
+
+
+# pods of other schedulers, within a cap
+
+
+def theirs(name: str, share: int = 50, **fields: Any) -> Json:
+    """A held pod that another scheduler will place."""
+    raw = held_pod(name, how="turn", percent=share, **fields)
+    return {**raw, "spec": {**raw["spec"], "schedulerName": "volcano"}}
+
+
+def test_pods_of_other_schedulers_are_released_within_the_caps_of_namespace_and_group(
+    holding: Holding,
+) -> None:
+    """What is placed counts, whoever placed it, and what was released and has no node yet."""
+    town = holding.town
+    placed = gpu_pod("placed", percent=50, started_ms=T0)
+    pods = [theirs(f"p{at}", created_ms=T0 + at) for at in range(4)]
+    neighbour = theirs("neighbour", namespace="team-b", created_ms=T0 + 9)
+    group = {"_group.lab": "gpuHours: unlimited\nmaxGPUs: 2"}
+    own = "gpuHours: unlimited\ngroup: lab"
+    holding.begin(placed, *pods, neighbour, team_a=f"{own}\nmaxGPUs: 1.5", team_b=own, **group)
+
+    assert holding.step() == ["neighbour", "p0", "p1"]
+    town.tick()
+    assert holding.step() == []
+    holding.restart()
+    assert holding.step() == []
+
+    town.hear("pods", gpu_pod("placed", percent=50, started_ms=T0, ended_ms=T0 + SECOND))
+    town.tick()
+    assert holding.step() == ["p2"]
+    town.tick()
+    assert holding.step() == []
+
+    town.change("configmaps", budgets(team_a=f"{own}\nmaxGPUs: 1.5\nmode: observe", team_b=own, **group))
+    assert holding.step() == ["p3"]
+
+
+def test_a_pod_of_another_scheduler_that_a_cap_never_allows_keeps_no_other_behind(holding: Holding) -> None:
+    caps = "gpuHours: unlimited\nmaxGPUs: 1\nmaxGPUsPerPod: 0.6"
+    holding.begin(theirs("large", 80, priority=5), theirs("small"), theirs("next"), team_a=caps)
+
+    assert holding.step() == ["next", "small"]
+    holding.town.tick()
+    assert holding.gated() == {"large"}

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from deploy.local.scheduler import MANAGED_RESOURCES
@@ -15,16 +16,22 @@ from tests.webhook.worlds import (
     env,
     governed,
     operations,
+    patched,
     plain,
+    review_of,
     sidecar_of,
     violations_of,
     with_annotations,
 )
 from tests.worlds import Json, limits_of, of_resources
 from timekeeper.core.dialects import DIALECTS
+from timekeeper.core.standings import Cap, Caps
 from webhook.__main__ import main
 from webhook.admission import cel
+from webhook.admission.pods import mutate, validate
+from webhook.policy import AdmissionPolicy, Standing
 from webhook.settings.serve import read
+from webhook.wire.pod_review import read as read_review
 
 ROOT = Path(__file__).parents[3]
 ALL = frozenset(("kai-scheduler", "koord-scheduler", "vgpu-scheduler", "volcano"))
@@ -189,3 +196,31 @@ def test_review_and_audit_have_the_flag_too(tmp_path: Path) -> None:
 
     assert main(["review", str(manifest)]) == 1
     assert main(["review", "--other-schedulers=koord-scheduler", str(manifest)]) == 0
+
+
+CAPPED = replace(OTHERS, caps=Caps(Cap(4_000)))
+
+
+@pytest.mark.parametrize(
+    ("raw", "standing", "policy", "held"),
+    [
+        (fraction(), Standing("IN_BUDGET"), CAPPED, "turn"),
+        (of(VGPU, "default-scheduler"), Standing("OVER_BUDGET"), CAPPED, "turn"),
+        (fraction(), Standing("OVER_BUDGET", on_exhausted="hold"), CAPPED, "budget"),
+        (fraction(), Standing("UNKNOWN"), CAPPED, ""),
+        (fraction(), Standing("IN_BUDGET"), replace(CAPPED, mode="observe"), ""),
+        (fraction(), Standing("IN_BUDGET"), OTHERS, ""),
+        (of({"bursar.dev/gpu-percent": "50"}, "default-scheduler"), Standing("IN_BUDGET"), CAPPED, ""),
+    ],
+)
+def test_where_there_is_a_cap_the_timekeeper_releases_pods_of_other_schedulers(
+    raw: Json, standing: Standing, policy: AdmissionPolicy, held: str
+) -> None:
+    answer = mutate(read_review(orjson.dumps(review_of(raw))), lambda _: standing, policy)
+
+    after = patched(raw, list(answer.operations))
+
+    assert answer.audit.get("held", "") == held
+    gates = [{"name": "bursar.dev/budget"}] if held else []
+    assert after["spec"].get("schedulingGates", []) == gates
+    assert validate(read_review(orjson.dumps(review_of(after))), policy).verdict == "valid"

@@ -1,12 +1,13 @@
 """What bounds the release of held pods: the accounts of their namespace and its group, and `maxWaiting`."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import GROUP, History
 from timekeeper.accounts.held.order import HeldPod, Limit
 from timekeeper.accounts.statements import Statements
+from timekeeper.core.budgets.policy import Budget
 
 # While the account is exhausted, these modes of `onExhausted` keep pods behind the gate.
 KEEPING = ("hold", "evict", "deny")
@@ -24,6 +25,9 @@ class HeldView:
     statements: Statements | None = None
     history: History | None = None
     at_ms: int = 0
+    # namespace -> what its pods hold of cards, and what released pods of other schedulers may: for the
+    # namespaces whose caps such a held pod must keep
+    cards_milli: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -40,15 +44,44 @@ class ReleaseLimits:
         key = (pod.namespace, pod.needs_budget)
         if key not in self._known:
             self._known[key] = tuple(self._limits(pod.namespace))
-        return self._known[key]
+        return (*self._known[key], *self._caps(pod)) if pod.by_other else self._known[key]
+
+    def _caps(self, pod: HeldPod) -> Iterator[Limit]:
+        """The caps of a pod that another scheduler places. A pod that a cap can never allow waits alone: its
+        limit is its own."""
+        history, now_ms = self.view.history, self.view.at_ms
+        if history is None or self._observes(pod.namespace):
+            return
+        budget = history.budget(pod.namespace, now_ms).budget
+        subjects: list[tuple[str, Budget, tuple[str, ...]]] = [(pod.namespace, budget, (pod.namespace,))]
+        if budget.group:
+            members = tuple(
+                each for each in self.view.cards_milli if history.group(each, now_ms) == budget.group
+            )
+            subjects.append(
+                (GROUP + budget.group, history.budget(GROUP + budget.group, now_ms).budget, members)
+            )
+        for subject, its, namespaces in subjects:
+            most = [each for each in (its.max_gpus_milli, its.max_gpus_per_pod_milli) if each is not None]
+            if most and pod.cards_milli > min(most):
+                yield Limit(f"cap of {subject} for {pod.uid}", 0, is_cap=True)
+            elif its.max_gpus_milli is not None:
+                held = sum(self.view.cards_milli.get(each, 0) for each in namespaces)
+                yield Limit(f"cap of {subject}", its.max_gpus_milli - held, is_cap=True)
+
+    def _observes(self, namespace: str) -> bool:
+        history, now_ms = self.view.history, self.view.at_ms
+        if history is None:
+            return False
+        return (history.budget(namespace, now_ms).budget.mode or history.settings(now_ms).mode) == "observe"
 
     def _limits(self, namespace: str) -> list[Limit]:
         history, made, now_ms = self.view.history, self.view.statements, self.view.at_ms
         if history is None or made is None:
             return []
-        budget = history.budget(namespace, now_ms).budget
-        if (budget.mode or history.settings(now_ms).mode) == "observe":
+        if self._observes(namespace):
             return []
+        budget = history.budget(namespace, now_ms).budget
         mine = made.namespaces.get(namespace, made.default)
         limits = [*self._account(namespace, mine, 0)]
         if mine.group is not None:

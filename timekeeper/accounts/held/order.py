@@ -21,6 +21,8 @@ class HeldPod:
     created_ms: int
     rate_milli: int  # the highest rate that it can have
     needs_budget: bool  # it counts as in budget from its release on
+    by_other: bool = False  # another scheduler places it
+    cards_milli: int = 0  # of such a pod: the most that it can hold of cards, unweighted
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +38,11 @@ class Limit:
     span_ms: int = 0
     each: int = 0
     most: int | None = None  # None: it needs all that it takes
+    is_cap: bool = False  # the room is of cards, in milli-GPU
 
     def takes(self, pod: HeldPod) -> int:
         """What the pod takes from the room."""
-        return pod.rate_milli * self.span_ms + self.each
+        return pod.cards_milli if self.is_cap else pod.rate_milli * self.span_ms + self.each
 
     def has_room(self, pod: HeldPod, room: int) -> bool:
         """Whether the pod can be released while this much room is left."""

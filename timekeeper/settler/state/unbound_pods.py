@@ -5,6 +5,7 @@ import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from timekeeper.accounts.held.cards import is_by_other
 from timekeeper.accounts.held.order import HeldPod
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.accounts.session import admitted_in_budget
@@ -123,7 +124,13 @@ class UnboundPods:
             pod.created_ms,
             self._estimate(pod.request),
             pod.held == "budget",
+            by_other := is_by_other(pod, self._settings.scheduler_name),
+            self.most_milli(pod.request) if by_other else 0,
         )
+
+    def most_milli(self, request: GPURequest) -> int:
+        """The most that the request can hold of cards, unweighted."""
+        return estimated_rate(request, self._kinds, (), "dominant")
 
     def _plan_expiry(self, until_ms: int, uid: str) -> None:
         """Recompute the pod then. If most planned expiries are of pods that no longer wait, or duplicates,

@@ -9,7 +9,6 @@ from sqlalchemy import Table, bindparam, delete, update
 from timekeeper.accounts.budget_history import BudgetEntry
 from timekeeper.accounts.changes import Changes
 from timekeeper.accounts.grants import Grant
-from timekeeper.accounts.held.order import HeldPod
 from timekeeper.accounts.posting import Posting
 from timekeeper.accounts.session import Session
 from timekeeper.store.engine.engine import Connection
@@ -28,7 +27,7 @@ from timekeeper.store.engine.schema import (
 from timekeeper.store.writes.inserting import insert_all
 
 _SESSION = tuple(each.name for each in fields(Session))
-_HELD = tuple(each.name for each in fields(HeldPod))
+_HELD = tuple(column.name for column in HELD_PODS.c)
 _POSTING = tuple(each.name for each in fields(Posting))
 _EVIDENCE = (
     "started_ms",
