@@ -101,9 +101,16 @@ def publish(
 
 def _hold(statement: Statement, is_queued: bool) -> HeldFor:
     """How new pods of the namespace are held. While older ones wait for the budget, new ones do not overtake
-    them."""
-    holds = statement.deciding.in_force.budget.on_exhausted in HOLDS
-    return "budget" if holds and (is_queued or statement.standing == "OVER_BUDGET") else ""
+    them. With `maxWaiting` every pod waits for its turn; if the budget holds pods, then also for that."""
+    has_turns = statement.in_force.budget.max_waiting is not None
+    if statement.standing == "OVER_BUDGET":
+        accounts, waits = (statement.deciding,), True
+    else:
+        accounts = (statement,) if statement.group is None else (statement, statement.group)
+        waits = is_queued or has_turns
+    if waits and any(each.in_force.budget.on_exhausted in HOLDS for each in accounts):
+        return "budget"
+    return "turn" if has_turns else ""
 
 
 def _encoded(name: str, statement: Statement, settings: BudgetSettings, hold: HeldFor) -> _EncodedEntry:

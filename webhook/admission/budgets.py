@@ -38,6 +38,7 @@ EXAMPLES: Mapping[str, str] = {
     "policy": "policy: binpack",
     "maxGPUs": "maxGPUs: 8",
     "maxGPUsPerPod": "maxGPUsPerPod: 1.5",
+    "maxWaiting": "maxWaiting: 20",
     "price": "price: 2.50",
     "currency": "currency: EUR",
     "rules": "rules: {grace-period: warn}",

@@ -294,6 +294,30 @@ def test_a_new_period_releases_the_pods_and_the_rate_is_bounded(holding: Holding
     assert len(holding.step()) == 2
 
 
+def test_schedulers_see_no_more_waiting_pods_than_the_budget_says(holding: Holding) -> None:
+    pods = [held_pod(f"p{index}", how="turn", created_ms=T0 + index) for index in range(5)]
+    holding.begin(gpu_pod("seen", node=""), *pods, team_a="gpuHours: unlimited\nmaxWaiting: 3")
+    hold = holding.town.get("/v1/standings").get_json()["namespaces"]["team-a"]["hold"]
+
+    first = holding.step()
+    again = holding.step()
+    holding.town.tick()
+    third = holding.step()
+    holding.town.change("pods", gpu_pod("seen", started_ms=T0))
+
+    assert (hold, first, again, third) == ("turn", ["p0", "p1"], [], [])
+    assert holding.step() == ["p2"]
+
+
+@pytest.mark.parametrize(("mode", "hours", "hold"), [("hold", 9, "budget"), ("deprioritize", 0, "turn")])
+def test_with_turns_a_budget_that_holds_is_waited_for_too(
+    holding: Holding, mode: str, hours: int, hold: str
+) -> None:
+    holding.begin(team_a=f"gpuHours: {hours}\nonExhausted: {mode}\nmaxWaiting: 3")
+
+    assert holding.town.get("/v1/standings").get_json()["namespaces"]["team-a"]["hold"] == hold
+
+
 def test_another_settlers_term_ends_the_releases(holding: Holding) -> None:
     holding.begin(held_pod("p"))
     old = holding.releaser

@@ -6,7 +6,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timekeeper.accounts.held.order import HeldPod, Limit, in_order, next_released
+from timekeeper.accounts.held.order import HeldPod, Limit, in_order, next_released, queues_of
 
 POD = HeldPod("", "a", "", 0, 0, 1_000, True)
 
@@ -28,7 +28,7 @@ def released(
         mine = rooms.get(pod.namespace)
         return () if mine is None else (Limit(pod.namespace, mine, span_ms=1),)
 
-    return [each.uid for each in next_released(held, (), limits, served or {}, most)]
+    return [each.uid for each in next_released(queues_of(held.values()), (), limits, served or {}, most)]
 
 
 def test_priority_goes_before_age_and_namespaces_take_turns() -> None:
@@ -57,7 +57,9 @@ def test_a_pod_that_waits_for_its_group_lets_nobody_of_the_group_pass() -> None:
     held = pods(("big", "a", 0, 1, 5), ("small", "b", 0, 2, 1), ("other", "c", 0, 3, 1))
     group = Limit("group", 4, span_ms=1)
 
-    chosen = next_released(held, (), lambda pod: () if pod.namespace == "c" else (group,), {}, 10)
+    chosen = next_released(
+        queues_of(held.values()), (), lambda pod: () if pod.namespace == "c" else (group,), {}, 10
+    )
 
     assert [each.uid for each in chosen] == ["other"]
 
@@ -65,7 +67,8 @@ def test_a_pod_that_waits_for_its_group_lets_nobody_of_the_group_pass() -> None:
 def test_a_pod_that_costs_more_than_a_grant_waits_until_nothing_of_the_grant_is_used() -> None:
     def chosen(room: int) -> bool:
         limit = Limit("a", room, span_ms=1, most=10)
-        return bool(next_released(pods(("big", "a", 0, 1, 50)), (), lambda _: (limit,), {}, 10))
+        big = queues_of(pods(("big", "a", 0, 1, 50)).values())
+        return bool(next_released(big, (), lambda _: (limit,), {}, 10))
 
     assert chosen(10)
     assert not chosen(9)
@@ -75,9 +78,11 @@ def test_what_was_sent_takes_its_room_and_is_not_sent_again() -> None:
     held = pods(("a1", "a", 0, 1, 6), ("a2", "a", 0, 2, 4), ("a3", "a", 0, 3, 4))
     limit = Limit("a", 10, span_ms=1)
 
-    chosen = next_released(held, ("a1", "gone"), lambda _: (limit,), {}, 10)
+    chosen = next_released(queues_of(held.values()), (held["a1"],), lambda _: (limit,), {}, 10)
+    passed = next_released(queues_of(held.values()), (held["a1"],), lambda _: (limit,), {}, 10, {"a2"})
 
     assert [each.uid for each in chosen] == ["a2"]
+    assert [each.uid for each in passed] == ["a3"]
 
 
 HELD = st.lists(
@@ -96,7 +101,8 @@ def test_the_room_is_never_exceeded_the_order_kept_and_nobody_starves(
     def limits(pod: HeldPod) -> tuple[Limit, ...]:
         return (Limit(pod.namespace, rooms[pod.namespace], span_ms=1),)
 
-    chosen = next_released(held, flown, limits, {}, most)
+    sent_pods = [held[uid] for uid in flown]
+    chosen = next_released(queues_of(held.values()), sent_pods, limits, {}, most)
 
     used: Counter[str] = Counter()
     for pod in (*(held[uid] for uid in flown), *chosen):

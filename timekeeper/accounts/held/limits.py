@@ -83,7 +83,10 @@ class ReleaseLimits:
             return []
         budget = history.budget(namespace, now_ms).budget
         mine = made.namespaces.get(namespace, made.default)
-        limits = [*self._account(namespace, mine, 0)]
+        limits = self._account(namespace, mine, 0)
+        if budget.max_waiting is not None:
+            places = budget.max_waiting - self.view.seen.get(namespace, 0)
+            limits.append(Limit(f"{namespace}/waiting", places, each=1))
         if mine.group is not None:
             group = GROUP + budget.group
             limits += self._account(group, mine.group, self._waiting_of(budget.group))

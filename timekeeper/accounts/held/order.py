@@ -1,12 +1,13 @@
 """Which held pods are released next: by priority, then age, with turns among namespaces of one priority.
 
 A pod is released if every limit of its namespace has room for it, and takes that room at once. Where a limit
-has no room for the next pod, no later pod takes from that limit: a large pod is not overtaken by small ones
-for ever.
+has no room for the next pod, no later pod takes from that limit, nor does a later one of the same namespace
+pass: a large pod is not overtaken by small ones for ever.
 """
 
+import heapq
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 
@@ -58,48 +59,66 @@ def in_order(pods: Iterable[HeldPod]) -> list[HeldPod]:
     return sorted(pods, key=lambda each: (-each.priority, each.created_ms, each.uid))
 
 
+def queues_of(pods: Iterable[HeldPod]) -> dict[str, list[HeldPod]]:
+    """The pods of each namespace, in order."""
+    queues: dict[str, list[HeldPod]] = {}
+    for pod in pods:
+        queues.setdefault(pod.namespace, []).append(pod)
+    return {name: in_order(each) for name, each in queues.items()}
+
+
 def next_released(
-    pods: Mapping[str, HeldPod],
-    released: Iterable[str],
+    queues: Mapping[str, Sequence[HeldPod]],
+    sent: Iterable[HeldPod],
     limits: Limits,
     served: Mapping[str, int],
     most: int,
+    passed: Set[str] = frozenset(),
 ) -> list[HeldPod]:
-    """The pods to release now, at most ``most``, in order.
+    """The pods to release now, at most ``most``, in order. Its time grows with the number of namespaces, and
+    not with that of pods.
 
-    ``pods``: by UID. ``released``: UIDs of those whose release was sent already: they take their room, and
-    are not released again. ``served``: namespace -> number of its last release, greater is later; of pods of
-    one priority those go first whose namespace was served longest ago.
+    ``queues``: the pods of each namespace, in order. ``sent``: those whose release was sent: they take
+    their room, and are not released again. ``served``: namespace -> number of its last release, greater is
+    later; of pods of one priority those go first whose namespace was served longest ago. ``passed``: UIDs of
+    pods to leave out.
     """
     rooms: dict[str, int] = {}
-    sent = frozenset(released)
-    for uid in sent & pods.keys():
-        _take(pods[uid], limits(pods[uid]), rooms)
+    left_out = set(passed)
+    for pod in sent:
+        left_out.add(pod.uid)
+        _take(pod, limits(pod), rooms)
+    waiting = {name: (pod for pod in each if pod.uid not in left_out) for name, each in queues.items()}
+    turns: Counter[tuple[str, int]] = Counter()
+    heads: list[_Head] = []
+
+    def push(namespace: str) -> None:
+        pod = next(waiting[namespace], None)
+        if pod is not None:
+            turn = turns[namespace, pod.priority]
+            turns[namespace, pod.priority] += 1
+            last = served.get(namespace, 0)
+            heapq.heappush(heads, (-pod.priority, turn, last, pod.created_ms, pod.uid, pod))
+
+    for name in queues:
+        push(name)
     chosen: list[HeldPod] = []
     full: set[str] = set()
-    for pod in _by_turns(pods, sent, served):
-        if len(chosen) >= most:
-            break
+    while heads and len(chosen) < most:
+        pod = heapq.heappop(heads)[-1]
         mine = limits(pod)
         short = {each.subject for each in mine if not each.has_room(pod, rooms.get(each.subject, each.room))}
-        if full.isdisjoint(each.subject for each in mine) and not short:
+        if not short and full.isdisjoint(each.subject for each in mine):
             _take(pod, mine, rooms)
             chosen.append(pod)
+            push(pod.namespace)
         full |= short
     return chosen
+
+
+_Head = tuple[int, int, int, int, str, HeldPod]  # no two have one UID, so pods are not compared
 
 
 def _take(pod: HeldPod, limits: tuple[Limit, ...], rooms: dict[str, int]) -> None:
     for each in limits:
         rooms[each.subject] = rooms.get(each.subject, each.room) - each.takes(pod)
-
-
-def _by_turns(pods: Mapping[str, HeldPod], sent: frozenset[str], served: Mapping[str, int]) -> list[HeldPod]:
-    """All pods that were not sent: by priority, then by turns of their namespaces, then by age."""
-    turns: Counter[tuple[str, int]] = Counter()
-    keyed = []
-    for pod in in_order(pod for uid, pod in pods.items() if uid not in sent):
-        turn = turns[pod.namespace, pod.priority]
-        turns[pod.namespace, pod.priority] += 1
-        keyed.append((-pod.priority, turn, served.get(pod.namespace, 0), pod.created_ms, pod.uid, pod))
-    return [each[-1] for each in sorted(keyed, key=lambda each: each[:-1])]

@@ -34,6 +34,7 @@ class Budget:
     exempt: tuple[str, ...] = ()
     max_gpus_milli: int | None = None  # what its pods may hold at one time, in milli-GPU; None: any amount
     max_gpus_per_pod_milli: int | None = None  # likewise one pod
+    max_waiting: int | None = None  # pods without a node that schedulers see; None: no bound
     price: str = ""  # per weighted GPU-hour, decimal text; "": the cluster's
     overuse: str = ""  # "": the cluster's
     overuse_grace_ms: int | None = None  # None: the cluster's

@@ -220,6 +220,7 @@ _BUDGET_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
     "mode": ("mode", scalars.one_of(policy.MODES)),
     "maxGPUs": ("max_gpus_milli", scalars.cards),
     "maxGPUsPerPod": ("max_gpus_per_pod_milli", scalars.cards),
+    "maxWaiting": ("max_waiting", scalars.count),
     "price": ("price", scalars.price),
     "overuse": ("overuse", scalars.one_of(policy.OVERUSE)),
     "overuseGrace": ("overuse_grace_ms", scalars.duration_ms),
@@ -227,7 +228,7 @@ _BUDGET_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
     "evictRate": ("evict_rate", scalars.per_minute),
 }
 
-_OF_NAMESPACES = ("group", "mode", "rules", "exempt", "policy", "price", "overuse", "overuseGrace")
+_OF_NAMESPACES = ("group", "mode", "rules", "exempt", "policy", "price", "overuse", "overuseGrace", "maxWaiting")
 
 _SETTING_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
     "timeZone": ("time_zone", scalars.zone),

@@ -88,6 +88,13 @@ def cards(text: str) -> int:
     return int(Decimal(text) * 1000)
 
 
+def count(text: str) -> int:
+    """A whole number from 1 to 999999."""
+    if not re.fullmatch(r"[0-9]{1,6}", text, re.ASCII) or not int(text):
+        raise BadValueError("a whole number from 1 to 999999")
+    return int(text)
+
+
 def per_minute(text: str) -> int:
     """How often in a minute, at least once."""
     if not re.fullmatch(r"[0-9]{1,3}", text, re.ASCII) or not 1 <= int(text) <= 600:

@@ -5,13 +5,14 @@ takes its part of the limits from that moment on, until a tick sees the pod with
 reservations of that tick contain it. After a restart the pods themselves say the same.
 """
 
+import time
 from collections.abc import Callable, Mapping
 from threading import Event
 from typing import Any, Literal
 
 from timekeeper import metrics
 from timekeeper.accounts.held.limits import HeldView, ReleaseLimits
-from timekeeper.accounts.held.order import HeldPod, next_released
+from timekeeper.accounts.held.order import HeldPod, next_released, queues_of
 from timekeeper.core import names
 from timekeeper.core.decisions import MESSAGE, Decision, Figure, Record, record_nothing
 from timekeeper.core.decisions import RELEASED as RELEASED_KIND
@@ -22,8 +23,8 @@ from timekeeper.store.engine.engine import ConflictError, Store, UnavailableErro
 from timekeeper.store.writes import fencing
 from timekeeper.store.writes.fencing import Epoch, EpochOverError
 
-STEP_S = 0.2
-MOST_AT_ONCE = 10  # in one step: 50 a second, so that kube-scheduler places other pods beside them
+STEP_S = 0.5
+MOST_AT_ONCE = 25  # in one step: 50 a second, so that kube-scheduler places other pods beside them
 AWAY_S = 10.0  # if the database is unreachable, or after an unexpected error
 # A call of an earlier settler may arrive after its end, and a call without an answer may be done later.
 QUIET_MS = 3_000
@@ -57,6 +58,7 @@ class Releaser:
         self._paused: dict[str, int] = {}  # UID -> until when it is not tried again
         self._served: dict[str, int] = {}  # namespace -> number of its last release
         self._number = 0
+        self._queues: tuple[Mapping[str, HeldPod], dict[str, list[HeldPod]]] = ({}, {})
         for result in RESULTS:
             metrics.RELEASES.labels(result)
 
@@ -71,8 +73,11 @@ class Releaser:
         self._forget(view, at_ms)
         if not view.pods or at_ms - self._began_ms < QUIET_MS:
             return 0
-        pods = {uid: pod for uid, pod in view.pods.items() if uid not in self._paused}
-        chosen = next_released(pods, self._sent, ReleaseLimits(view).of, self._served, MOST_AT_ONCE)
+        if self._queues[0] is not view.pods:
+            self._queues = (view.pods, queues_of(view.pods.values()))
+        sent = [view.pods[uid] for uid in self._sent]
+        limits, paused = ReleaseLimits(view).of, self._paused.keys()
+        chosen = next_released(self._queues[1], sent, limits, self._served, MOST_AT_ONCE, paused)
         if not chosen:
             return 0
         with self._store.reading() as connection:
@@ -166,9 +171,10 @@ def keep_releasing(step: Callable[[], int], stop: Event) -> None:
     error ends it: only the settler releases."""
     pause_s = STEP_S
     while not stop.wait(pause_s):
+        began_s = time.monotonic()
         try:
             step()
-            pause_s = STEP_S
+            pause_s = max(0.0, STEP_S - (time.monotonic() - began_s))
         except EpochOverError as error:
             log("releaser-ends", level="warning", reason="another settler has started", error=error)
             return
