@@ -272,6 +272,7 @@ def test_all_that_the_settings_ask_is_done_but_what_was_removed() -> None:
         ("_group.lab", "gpuHours: 1\npolicy: spread", "policy"),
         ("_group.lab", "gpuHours: 1\noveruse: observe", "overuse"),
         ("_group.lab", "gpuHours: 1\noveruseGrace: 1m", "overuseGrace"),
+        ("_group.lab", "gpuHours: 1\nmaxWaiting: 2", "maxWaiting"),
     ],
 )
 def test_what_nothing_would_read_is_refused_unless_it_took_effect_before(

@@ -228,7 +228,17 @@ _BUDGET_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
     "evictRate": ("evict_rate", scalars.per_minute),
 }
 
-_OF_NAMESPACES = ("group", "mode", "rules", "exempt", "policy", "price", "overuse", "overuseGrace", "maxWaiting")
+_OF_NAMESPACES = (
+    "group",
+    "mode",
+    "rules",
+    "exempt",
+    "policy",
+    "price",
+    "overuse",
+    "overuseGrace",
+    "maxWaiting",
+)
 
 _SETTING_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
     "timeZone": ("time_zone", scalars.zone),
