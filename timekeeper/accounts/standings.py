@@ -103,10 +103,9 @@ def _hold(statement: Statement, is_queued: bool) -> HeldFor:
     """How new pods of the namespace are held. While older ones wait for the budget, new ones do not overtake
     them. With `maxWaiting` every pod waits for its turn; if the budget holds pods, then also for that."""
     has_turns = statement.in_force.budget.max_waiting is not None
-    if statement.standing == "OVER_BUDGET":
-        accounts, waits = (statement.deciding,), True
-    else:
-        accounts = (statement,) if statement.group is None else (statement, statement.group)
+    accounts, waits = [statement.deciding], True
+    if statement.standing != "OVER_BUDGET":
+        accounts = [each for each in (statement, statement.group) if each is not None]
         waits = is_queued or has_turns
     if waits and any(each.in_force.budget.on_exhausted in HOLDS for each in accounts):
         return "budget"
