@@ -46,6 +46,12 @@ BUDGET_EVICTION_NOTICES = Gauge(
     "Pods with a notice that they are evicted because an account is exhausted",
     multiprocess_mode="mostrecent",
 )
+IDLE_EVICTIONS = Counter("bursar_idle_evictions", "Attempts to evict an idle pod, by result", ["result"])
+IDLE_PODS = Gauge(
+    "bursar_idle_pods",
+    "Pods that use no card of theirs, by their nodes' reports",
+    multiprocess_mode="mostrecent",
+)
 REQUESTS = Counter("bursar_requests", "Answers by route and status", ["route", "status"])
 SECONDS = Histogram("bursar_request_seconds", "Time to answer, by route", ["route"])
 REVIEWS = Counter("bursar_reviews", "Reviews by the API server, by kind and outcome", ["kind", "outcome"])

@@ -72,6 +72,7 @@ class Pod:
     others: Others = ()  # what it requests of memory and other resources, while it waits
     leaves_ms: int = 0  # its deletionTimestamp, 0 without one
     named: NamedCards = ()  # the cards that another scheduler's annotations name, once it is bound
+    is_idle: bool = False  # the timekeeper has let other pods take its cards, because it does not use them
     spec_grace_ms: int = 30_000  # the grace period that an eviction gives it
 
     @property
@@ -159,6 +160,7 @@ def read_pod(raw: Json, most_grace_ms: int = MOST_GRACE_MS) -> Pod | None:
         others=() if node else requested_others(raw),
         named=named_cards(raw, request) if node and placement is None and request else (),
         leaves_ms=hold.millis(metadata.get("deletionTimestamp")) or 0,
+        is_idle=names.RECLAIMABLE in annotations_of(raw),
         spec_grace_ms=hold.grace_ms({"spec": spec}, most_grace_ms),
     )
 

@@ -40,6 +40,7 @@ class FakeApiServer(StoredObjects):
         self.takes_events = True
         self.evictions: list[Json] = []
         self.patches: list[tuple[str, Json]] = []  # (path, body) of pods' status
+        self.patch_answer = 200
         self.deletions: list[Json] = []
         self.refusals: dict[str, tuple[int, Json]] = {}  # the pod's name -> how its eviction is refused
         self.bearers: set[str | None] = set()
@@ -124,7 +125,7 @@ def serving(api: FakeApiServer) -> Iterator[str]:
         def do_PATCH(self) -> None:
             body = self.body()
             api.patches.append((self.path, body))
-            self.answer(200, body)
+            self.answer(api.patch_answer, body)
 
         def do_DELETE(self) -> None:
             body = self.body()

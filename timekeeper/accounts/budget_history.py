@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 
+from timekeeper.accounts.card_use.idleness import IdleTerms
 from timekeeper.core.budgets.mistakes import EntryError
 from timekeeper.core.budgets.policy import UNLIMITED, Budget, BudgetSettings
 from timekeeper.core.budgets.reader import read_entry
@@ -157,6 +158,19 @@ class History:
             return None
         graces = (each.overuse_grace_ms for each in entries if each.overuse_grace_ms is not None)
         return next(graces, settings.overuse_grace_ms)
+
+    def idle_terms(self, namespace: str, at_ms: int) -> IdleTerms | None:
+        """What happens to idle pods of the namespace; None: nothing. ``idle`` comes from the namespace's
+        entry, else ``_defaults``, else ``_settings``."""
+        settings = self.settings(at_ms)
+        entries = self._entries(namespace, at_ms)
+        action = next((each.idle for each in entries if each.idle), settings.idle)
+        mode = self.budget(namespace, at_ms).budget.mode or settings.mode
+        if mode != "enforce" or action not in ("reclaim", "evict"):
+            return None
+        return IdleTerms(
+            "evict" if action == "evict" else "reclaim", settings.idle_after_ms, settings.idle_grace_ms
+        )
 
     def billing_intervals(self, namespace: str, interval: Interval) -> Iterator[BillingInterval]:
         """The interval cut wherever the namespace's group, price or currency changed; in order, without empty

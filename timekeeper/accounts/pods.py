@@ -46,6 +46,8 @@ class LedgerPod:
     # the timekeeper's notice, by its annotations: not evicted before; protected by disruption budgets until
     evict_after_ms: int | None = None
     delete_after_ms: int | None = None
+    idle_until_ms: int | None = None  # it was warned that it is idle, and is left alone until then
+    is_reclaimable: bool = False
 
     @property
     def ended_ms(self) -> int | None:
@@ -97,6 +99,8 @@ def read_pod(raw: Json) -> LedgerPod | UnreadablePod | None:
         scheduler=intern(str(spec.get("schedulerName") or "")),
         evict_after_ms=hold.millis(annotations.get(names.EVICT_AFTER)),
         delete_after_ms=hold.millis(annotations.get(names.DELETE_AFTER)),
+        idle_until_ms=hold.millis(annotations.get(names.IDLE_UNTIL)),
+        is_reclaimable=names.RECLAIMABLE in annotations,
     )
 
 

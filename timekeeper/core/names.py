@@ -47,6 +47,9 @@ BUDGET_GATE = "bursar.dev/budget"
 EVICT_AFTER = "bursar.dev/evict-after"  # it is not evicted before
 DELETE_AFTER = "bursar.dev/delete-after"  # its PodDisruptionBudget is respected until then
 
+IDLE_UNTIL = "bursar.dev/idle-until"  # it uses no card, and is left alone until then
+RECLAIMABLE = "bursar.dev/reclaimable"  # "idle": waiting pods of namespaces in budget may take its cards
+
 # what the Binding writes
 DEVICES = "bursar.dev/devices"
 VISIBLE = "visible-devices.bursar.dev/"

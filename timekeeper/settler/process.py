@@ -24,6 +24,7 @@ from timekeeper.settler.decision_recorder import DecisionRecorder
 from timekeeper.settler.election import SettlerElection
 from timekeeper.settler.evictions.budget_evictor import BudgetEvictor
 from timekeeper.settler.evictions.evictor import Evictor, keep_evicting, view_of
+from timekeeper.settler.evictions.idle_evictor import IdleEvictor
 from timekeeper.settler.grace_policies import GracePolicies
 from timekeeper.settler.pod_notices import PodNotice
 from timekeeper.settler.releases.releaser import Releaser, keep_releasing, patch_with
@@ -51,6 +52,7 @@ def settle(settings: TimekeeperSettings) -> int:
     api = connect(settings.kubeconfig)
     metrics.OVERUSE_HELD_BACK.set(0)
     metrics.BUDGET_EVICTION_NOTICES.set(0)
+    metrics.IDLE_PODS.set(0)
     me = settings.holder or settings.new_holder()
     try:
         if not store.is_shared:
@@ -69,6 +71,7 @@ def settle(settings: TimekeeperSettings) -> int:
         metrics.LEADS.set(0)
         metrics.OVERUSE_HELD_BACK.set(0)
         metrics.BUDGET_EVICTION_NOTICES.set(0)
+        metrics.IDLE_PODS.set(0)
         store.close()
 
 
@@ -106,7 +109,8 @@ def _settle(settings: TimekeeperSettings, store: Store, api: Api, me: str, stop:
     shared = (store, settler.term, api, events, view_of(settler), now_ms)
     evictor = Evictor(*shared, record=recorder.record)
     budget_evictor = BudgetEvictor(*shared, record=recorder.record)
-    steps = (evictor.run, budget_evictor.run)
+    idle_evictor = IdleEvictor(*shared, record=recorder.record)
+    steps = (evictor.run, budget_evictor.run, idle_evictor.run)
     evicting = Thread(target=keep_evicting, args=(steps, stop), name="evict", daemon=True)
     evicting.start()
     releaser = Releaser(

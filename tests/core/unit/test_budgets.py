@@ -27,6 +27,7 @@ overuse: evict
 overuseGrace: 0s
 evictGrace: 5m
 evictRate: 600
+idle: off
 """
 
 SETTINGS = """\
@@ -50,6 +51,10 @@ overuse: evict
 overuseGrace: 30s
 evictGrace: 0s
 evictRate: 1
+idle: evict
+idleBelow: 0.125
+idleAfter: 2h
+idleGrace: 0s
 unknownStanding: overBudget
 """
 
@@ -73,6 +78,7 @@ def test_every_field_of_a_budget_is_read() -> None:
         overuse_grace_ms=0,
         evict_grace_ms=300_000,
         evict_rate=600,
+        idle="off",
     )
 
 
@@ -99,6 +105,10 @@ def test_every_setting_is_read() -> None:
         overuse_grace_ms=30_000,
         evict_grace_ms=0,
         evict_rate=1,
+        idle="evict",
+        idle_below_milli=125,
+        idle_after_ms=7_200_000,
+        idle_grace_ms=0,
         unknown_standing="overBudget",
     )
 
@@ -273,6 +283,7 @@ def test_all_that_the_settings_ask_is_done_but_what_was_removed() -> None:
         ("_group.lab", "gpuHours: 1\noveruse: observe", "overuse"),
         ("_group.lab", "gpuHours: 1\noveruseGrace: 1m", "overuseGrace"),
         ("_group.lab", "gpuHours: 1\nmaxWaiting: 2", "maxWaiting"),
+        ("_group.lab", "gpuHours: 1\nidle: evict", "idle"),
     ],
 )
 def test_what_nothing_would_read_is_refused_unless_it_took_effect_before(

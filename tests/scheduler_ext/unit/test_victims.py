@@ -185,6 +185,15 @@ def test_a_debtor_goes_first_whatever_class_it_was_stamped_with() -> None:
     assert names_of(chosen(read(percent(60, "waiting", priority=0)), snapshot, context)) == ["debtor"]
 
 
+def test_a_pod_that_is_marked_as_idle_is_a_debtor_of_a_namespace_in_budget() -> None:
+    idle = of(on(percent(60, "idle", priority=1000), "n", "GPU-0"), "team-in")
+    idle["metadata"]["annotations"]["bursar.dev/reclaimable"] = "idle"
+    snapshot = cards(2, idle, of(on(percent(60, "busy", priority=0), "n", "GPU-1"), "team-in"))
+    context = at(snapshot, standing(team_in=IN, team_a=IN))
+
+    assert names_of(chosen(read(percent(60, "waiting", priority=0)), snapshot, context)) == ["idle"]
+
+
 def test_of_two_debtors_the_one_of_lower_priority_goes_then_the_younger() -> None:
     def with_priorities(first: int, second: int) -> Snapshot:
         return cards(

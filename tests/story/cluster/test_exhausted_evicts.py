@@ -12,6 +12,8 @@ from deploy.local.kwok_nodes import kwok_node
 from deploy.local.stack import Stack
 from tests.story.cluster.test_metering import set_budgets
 from tests.support.control_plane import create_namespace
+from timekeeper.runtime.api_server import STRATEGIC_MERGE, Answered
+from timekeeper.runtime.connect import connect
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -169,3 +171,36 @@ def test_an_exhausted_budget_ends_its_pods_and_a_raised_one_brings_them_back(sho
     stack.wait("the notices to be withdrawn", lambda: not shop.noticed(), "timekeeper")
     assert len(shop.log()) == 4
     assert len(shop.running()) == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "status"),
+    [
+        ({"metadata": {"annotations": {"bursar.dev/idle-until": "2026-11-22T10:00:00Z"}}}, 200),
+        ({"metadata": {"annotations": {"bursar.dev/reclaimable": "idle"}}}, 200),
+        ({"metadata": {"annotations": {"bursar.dev/standing": "OVER_BUDGET"}}}, 403),
+        ({"metadata": {"annotations": {"anybody/else": "1"}}}, 403),
+        ({"metadata": {"labels": {"app": "other"}}}, 403),
+        ({"status": {"phase": "Failed"}}, 403),
+        ({"status": {"conditions": [{"type": "Ready", "status": "False"}]}}, 403),
+    ],
+    ids=[
+        "idle",
+        "reclaimable",
+        "our other annotation",
+        "another annotation",
+        "a label",
+        "phase",
+        "condition",
+    ],
+)
+def test_the_timekeeper_writes_nothing_else_on_a_pod(shop: Shop, change: Json, status: int) -> None:
+    stack = shop.stack
+    token = stack.token("bursar-system", "bursar-timekeeper")
+    api = connect(stack.cp.kubeconfig(token, "as-timekeeper"))
+    path = "/api/v1/namespaces/rich/pods/rich/status"
+
+    reply = api.call("PATCH", path, change, content_type=STRATEGIC_MERGE, timeout_s=10)
+
+    assert isinstance(reply, Answered)
+    assert reply.status == status, reply

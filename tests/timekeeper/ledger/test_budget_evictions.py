@@ -73,7 +73,7 @@ class Spending:
         """One step of the evictor, and what follows from it; the pods that it asked to leave."""
         patched, evicted, deleted = (len(each) for each in self._calls())
         self.evictor.step()
-        for path, body in self.api.patches[patched:]:
+        for path, body in self.api.patches[patched:] if self.api.patch_answer == 200 else ():
             self._apply(path.split("/")[-2], body)
         asked = [each["metadata"]["name"] for each in self.api.evictions[evicted:]]
         gone = [name for name in asked if name not in self.api.refusals]
@@ -248,7 +248,9 @@ def test_a_disruption_budget_is_respected_for_its_grace_and_then_the_pod_is_dele
     assert ends_ms <= gone_ms <= ends_ms + 30 * SECOND
     (deletion,) = spending.api.deletions
     assert deletion["preconditions"] == {"uid": "uid-p"}
-    target = spending.api.patches[-1][1]["status"]["conditions"][0]
+    path, patch = spending.api.patches[-1]
+    target = patch["status"]["conditions"][0]
+    assert path.endswith("/pods/p/status")
     assert (target["type"], target["reason"]) == ("DisruptionTarget", "BursarBudgetExhausted")
 
 
@@ -346,3 +348,37 @@ def test_a_namespace_that_is_observed_is_only_reported(
     assert spending.turn(40 * MINUTE) == []
     assert spending.api.patches == []
     assert "event=would-evict namespace=team-a pods=2" in capfd.readouterr().err
+
+
+def test_a_period_that_has_ended_evicts_nobody_before_the_settler_has_decided_again(
+    spending: Spending,
+) -> None:
+    spending.begin(pod("p"), team_a="gpuHours: 0.9\nonExhausted: evict\nperiod: hour\nevictGrace: 5m55s")
+    assert spending.turn(59 * MINUTE + 50 * SECOND) == []
+    assert spending.notice("p") == T0 + HOUR - 5 * SECOND
+    spending.town.advance(9 * SECOND)
+    assert spending.town.standing() == "OVER_BUDGET"
+    spending.town.clock.turn(2 * SECOND)  # without a tick
+
+    spending.evictor.step()
+
+    assert spending.api.evictions == []
+
+
+def test_a_notice_that_could_not_be_withdrawn_does_not_count_in_the_next_exhaustion(
+    spending: Spending,
+) -> None:
+    spending.begin(pod("p"), team_a=ONE_HOUR)
+    spending.turn(HOUR)
+    assert spending.notice("p") == T0 + HOUR + 5 * MINUTE
+    spending.api.patch_answer = 500
+    spending.town.change("configmaps", budgets(_settings=SETTINGS, team_a="gpuHours: 9\nonExhausted: evict"))
+    spending.look()
+    assert spending.notice("p") is not None
+    spending.api.patch_answer = 200
+    spending.town.change("configmaps", budgets(_settings=SETTINGS, team_a=ONE_HOUR))
+
+    assert spending.turn(3 * MINUTE) == []
+    assert spending.notice("p") == T0 + HOUR + 6 * MINUTE
+    assert spending.turn(2 * MINUTE) == []
+    assert spending.turn(2 * MINUTE) == ["p"]

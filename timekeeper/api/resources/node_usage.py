@@ -121,7 +121,9 @@ def _record(services: Services, report: NodeReport) -> int:
     try:
         with services.ledger.store.writing() as connection:
             interval_ms = report_interval_ms(node_usage.reporting(connection, report.received_ms))
-            outcome = node_usage.record(connection, report, interval_ms)
+            history = services.ledger.history(connection)
+            below_milli = history.settings(report.received_ms).idle_below_milli
+            outcome = node_usage.record(connection, report, interval_ms, below_milli)
     except ConflictError as error:
         raise UnavailableError(str(error)) from error
     _count(outcome)

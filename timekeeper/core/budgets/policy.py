@@ -13,6 +13,7 @@ CHARGE_BY = ("dominant", "compute", "memory", "mean")
 CHARGE_FROM = ("running", "bound")
 MODES = ("enforce", "observe")
 OVERUSE = ("observe", "evict")
+IDLE = ("off", "reclaim", "evict")
 SIDECARS = ("on", "container", "off")
 RULE_MODES = ("enforce", "warn", "off")
 
@@ -40,6 +41,7 @@ class Budget:
     overuse_grace_ms: int | None = None  # None: the cluster's
     evict_grace_ms: int | None = None  # None: the cluster's
     evict_rate: int | None = None  # None: the cluster's
+    idle: str = ""  # "": the cluster's
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,10 @@ class BudgetSettings:
     overuse_grace_ms: int = 600_000
     evict_grace_ms: int = 600_000  # with onExhausted evict: from a pod's notice until it may be evicted
     evict_rate: int = 6  # such evictions of one account in a minute
+    idle: str = "off"  # what happens to pods that do not use their cards
+    idle_below_milli: int = 50  # the use of a card below which it counts as not used
+    idle_after_ms: int = 3_600_000  # for how long, before the pod is warned
+    idle_grace_ms: int = 900_000  # from the warning on
     unknown_standing: str = "inBudget"
     price: str = ""
     currency: str = "USD"

@@ -226,6 +226,7 @@ _BUDGET_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
     "overuseGrace": ("overuse_grace_ms", scalars.duration_ms),
     "evictGrace": ("evict_grace_ms", scalars.duration_ms),
     "evictRate": ("evict_rate", scalars.per_minute),
+    "idle": ("idle", scalars.idle),
 }
 
 _OF_NAMESPACES = (
@@ -237,6 +238,7 @@ _OF_NAMESPACES = (
     "price",
     "overuse",
     "overuseGrace",
+    "idle",
     "maxWaiting",
 )
 
@@ -256,6 +258,10 @@ _SETTING_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
     "overuseGrace": ("overuse_grace_ms", scalars.duration_ms),
     "evictGrace": ("evict_grace_ms", scalars.duration_ms),
     "evictRate": ("evict_rate", scalars.per_minute),
+    "idle": ("idle", scalars.idle),
+    "idleBelow": ("idle_below_milli", scalars.thousandths(1)),
+    "idleAfter": ("idle_after_ms", scalars.duration_ms),
+    "idleGrace": ("idle_grace_ms", scalars.duration_ms),
     "unknownStanding": ("unknown_standing", scalars.one_of(("inBudget", "overBudget"))),
     "price": ("price", scalars.price),
     "currency": ("currency", scalars.currency),

@@ -139,6 +139,11 @@ def zone(text: str) -> str:
     return text
 
 
+def idle(text: str) -> str:
+    """off, reclaim or evict. YAML 1.1 also writes off as false."""
+    return str(one_of(policy.IDLE)({"false": "off"}.get(text, text)))
+
+
 def sidecar(text: str) -> str:
     """on, container or off. YAML 1.1 also writes on and off as true and false."""
     return str(one_of(policy.SIDECARS)({"true": "on", "false": "off"}.get(text, text)))

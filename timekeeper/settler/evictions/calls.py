@@ -37,9 +37,19 @@ def write_notice(api: Api, pod: LedgerPod, notice: EvictionNotice, spared: Mappi
         names.EVICT_AFTER: timestamp(notice.evict_after_ms),
         names.DELETE_AFTER: timestamp(notice.delete_after_ms),
     }
+    return annotate(api, pod, annotations, spared)
+
+
+def annotate(
+    api: Api,
+    pod: LedgerPod,
+    annotations: Mapping[str, str | None],
+    condition: Mapping[str, Any] | None = None,
+) -> Reply:
+    """Write annotations on the pod by its status, and remove those that are None."""
     patch: dict[str, Any] = {"metadata": {"uid": pod.uid, "annotations": annotations}}
-    if spared is not None:
-        patch["status"] = {"conditions": [spared]}
+    if condition is not None:
+        patch["status"] = {"conditions": [condition]}
     return _patch(api, pod, patch)
 
 

@@ -263,6 +263,7 @@ NODE_USES = Table(
     Column("received_ms", BigInteger, nullable=False),
     Column("cards", Text, nullable=False),
     Column("overuse", Text, nullable=False),
+    Column("idle", Text, nullable=False, server_default="{}"),
     CheckConstraint("name <> ''", name="is_named"),
     CheckConstraint("use_ms >= 0 AND use_ms <= received_ms", name="no_use_from_the_future"),
     Index(None, "received_ms"),

@@ -16,6 +16,7 @@ from timekeeper.accounts.card_use.agent_looks import (
     used,
 )
 from timekeeper.accounts.card_use.figures import CardSample, UsageTotals
+from timekeeper.accounts.card_use.idleness import IdlePeriod, IdlePod, follow_idle
 from timekeeper.accounts.card_use.overuse import (
     FRESH_MS,
     ObservedExcess,
@@ -63,9 +64,12 @@ class ReportResult:
     unknown: int = 0
 
 
-def record(connection: Connection, report: NodeReport, interval_ms: int) -> ReportResult:
+def record(
+    connection: Connection, report: NodeReport, interval_ms: int, idle_below_milli: int = 0
+) -> ReportResult:
     """Write a report's additions. A report whose sequence its run has reached already adds nothing.
-    ``interval_ms``: the interval between reports; one look counts for at most twice that long."""
+    ``interval_ms``: the interval between reports; one look counts for at most twice that long.
+    ``idle_below_milli``: the use of a card, in thousandths, below which it counts as not used."""
     row = _row(connection, report)
     runs: dict[str, int] = orjson.loads(row.runs)
     if report.sequence <= runs.get(report.boot, -1):
@@ -81,7 +85,8 @@ def record(connection: Connection, report: NodeReport, interval_ms: int) -> Repo
     new = tuple((at_ms, look) for at_ms, look in looks if at_ms > row.use_ms)
     lapse_ms = max(FRESH_MS, _LAPSE_INTERVALS * interval_ms)
     episodes = follow(_episodes(row), new, held, lapse_ms)
-    _write(connection, report, row, new, episodes)
+    idle_pods = follow_idle(_idle(row), new, held, idle_below_milli, lapse_ms)
+    _write(connection, report, row, new, episodes, idle_pods)
     return ReportResult(ReportOutcome.NEW, elsewhere, len(named) - len(held) - elsewhere)
 
 
@@ -116,6 +121,26 @@ def over(connection: Connection, namespace: str, now_ms: int) -> list[OverusingP
         for node, episode in by_uid[row.uid]
         if node == row.node
     ]
+
+
+def idle(connection: Connection, now_ms: int) -> list[IdlePod]:
+    """The pods that use no card of theirs by the last reports, by UID."""
+    rows = connection.execute(
+        select(NODE_USES.c.name, NODE_USES.c.idle).where(_is_fresh(now_ms), NODE_USES.c.idle != "{}")
+    )
+    found = {uid: (row.name, period) for row in rows for uid, period in _idle(row).items()}
+    named = select(SESSIONS.c.uid, SESSIONS.c.namespace, SESSIONS.c.name, SESSIONS.c.node)
+    named = named.where(SESSIONS.c.ended_ms.is_(None)).order_by(SESSIONS.c.uid)
+    return [
+        IdlePod(row.uid, row.namespace, row.name, row.node, found[row.uid][1])
+        for some in chunks(sorted(found))
+        for row in connection.execute(named.where(SESSIONS.c.uid.in_(some)))
+        if row.node == found[row.uid][0]
+    ]
+
+
+def _idle(row: Any) -> dict[str, IdlePeriod]:
+    return {uid: IdlePeriod(*times) for uid, times in orjson.loads(row.idle).items()}
 
 
 def _is_fresh(now_ms: int) -> Any:
@@ -164,6 +189,7 @@ def _write(
     row: Any,
     new: tuple[tuple[int, UsageSample], ...],
     episodes: Mapping[str, OverusePeriod],
+    idle_pods: Mapping[str, IdlePeriod],
 ) -> None:
     runs = {boot: count for boot, count in orjson.loads(row.runs).items() if boot != report.boot}
     runs[report.boot] = report.sequence
@@ -179,6 +205,9 @@ def _write(
             "use_ms": at_ms,
             "cards": orjson.dumps(_uses(last.cards)).decode(),
             "overuse": orjson.dumps({uid: _written(each) for uid, each in episodes.items()}).decode(),
+            "idle": orjson.dumps(
+                {uid: [each.since_ms, each.seen_ms] for uid, each in idle_pods.items()}
+            ).decode(),
         }
     connection.execute(update(NODE_USES).where(NODE_USES.c.name == report.node).values(**values))
 
