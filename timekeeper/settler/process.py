@@ -69,6 +69,7 @@ def settle(settings: TimekeeperSettings) -> int:
         return code
     finally:
         metrics.LEADS.set(0)
+        metrics.HELD.set(0)
         metrics.OVERUSE_HELD_BACK.set(0)
         metrics.BUDGET_EVICTION_NOTICES.set(0)
         metrics.IDLE_PODS.set(0)

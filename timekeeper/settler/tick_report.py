@@ -18,6 +18,7 @@ from timekeeper.settler.cluster.cluster_state import ClusterState
 from timekeeper.settler.decide.decide import TickDecision
 from timekeeper.settler.pod_notices import (
     FRESH_MS,
+    MOST_PODS,
     BudgetState,
     PodNotice,
     change_notices,
@@ -115,7 +116,8 @@ def _held(
     settings: BudgetSettings,
     now_ms: int,
 ) -> Iterator[PodNotice]:
-    """Once for each new pod that waits for its budget, with its place in the queue."""
+    """Once for each new pod that waits for its budget, with its place in the queue: the first of each
+    namespace, if many are created together."""
     pods = (cluster.pods[uid] for uid in cluster.changed_pods if uid in ledger.unbound_pods.held)
     new = {pod.uid: pod for pod in pods if pod.held == "budget" and now_ms - pod.created_ms <= FRESH_MS}
     names = {pod.namespace for pod in new.values()}
@@ -126,9 +128,9 @@ def _held(
     made = decision.statement_cache.statements
     for name, pods_of in waiting.items():
         statement = made.namespaces.get(name, made.default)
-        for queued in queue_of(pods_of, statement, settings.lookahead_ms, now_ms):
-            if queued.pod.uid in new:
-                yield held_notice(new[queued.pod.uid], queued)
+        queue = queue_of(pods_of, statement, settings.lookahead_ms, now_ms)
+        first = [each for each in queue if each.pod.uid in new][:MOST_PODS]
+        yield from (held_notice(new[each.pod.uid], each) for each in first)
 
 
 def _sessions(decision: TickDecision) -> None:

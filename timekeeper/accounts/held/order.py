@@ -2,7 +2,7 @@
 
 A pod is released if every limit of its namespace has room for it, and takes that room at once. Where a limit
 has no room for the next pod, no later pod takes from that limit, nor does a later one of the same namespace
-pass: a large pod is not overtaken by small ones for ever.
+pass, except where a cap on cards concerns the pod alone: a large pod is not overtaken by small ones for ever.
 """
 
 import heapq
@@ -107,12 +107,17 @@ def next_released(
     while heads and len(chosen) < most:
         pod = heapq.heappop(heads)[-1]
         mine = limits(pod)
-        short = {each.subject for each in mine if not each.has_room(pod, rooms.get(each.subject, each.room))}
-        if not short and full.isdisjoint(each.subject for each in mine):
+        short = [
+            each
+            for each in mine
+            if each.subject in full or not each.has_room(pod, rooms.get(each.subject, each.room))
+        ]
+        full.update(each.subject for each in short)
+        if not short:
             _take(pod, mine, rooms)
             chosen.append(pod)
+        if all(each.is_cap for each in short):  # other pods of the namespace may have no such limit
             push(pod.namespace)
-        full |= short
     return chosen
 
 
