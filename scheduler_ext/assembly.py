@@ -320,10 +320,7 @@ class Extender:
         )
 
     def _is_capped(self, pod: Pod, node: str) -> bool:
-        snapshot = self.cache.snapshot
-        if self.caps.refusal(pod, snapshot) is not None:
-            return True
-        return node != "" and bool(self.caps.refused_nodes(pod, [node], snapshot))
+        return self.caps.is_capped(pod, node, self.cache.snapshot)
 
     # Start and end
 

@@ -46,6 +46,12 @@ class CapChecks:
         limits = self._limits(pod, snapshot, False, ahead)
         return _first_over(least_milli(pod.request), limits) if limits else None
 
+    def is_capped(self, pod: Pod, node: str, snapshot: Snapshot) -> bool:
+        """True if a cap refuses the pod its cards now, on the named node ("": on every node)."""
+        if self.refusal(pod, snapshot) is not None:
+            return True
+        return node != "" and bool(self.refused_nodes(pod, [node], snapshot))
+
     def refused_nodes(self, pod: Pod, nodes: Iterable[str], snapshot: Snapshot) -> dict[str, Refusal]:
         """Of these nodes those on whose cards the pod would exceed a cap: its request names an amount, which
         is a larger part of a smaller card."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.controllers.preemptor import Preemptor, PreemptorWiring
+from scheduler_ext.fit.caps import CapChecks
 from scheduler_ext.model.node import read_node
 from scheduler_ext.model.pdb import NONE, PDBs, read_pdb
 from scheduler_ext.model.pod import Pod, read_pod
@@ -136,6 +137,7 @@ class Stage:
         )
 
     def _new(self) -> Preemptor:
+        caps = CapChecks(lambda: self.standings)
         world = PreemptorWiring(
             cache=self.cache,
             waiting_pods=self._waiting_pods,
@@ -148,6 +150,7 @@ class Stage:
             log=lambda event, **fields: self.lines.append(f"{event} {fields}"),
             now_ms=lambda: self.now_ms,
             seconds=lambda: self.now_ms / 1000,
+            is_capped=lambda pod, node: caps.is_capped(pod, node, self.cache.snapshot),
             breathe=lambda _: None,
         )
         return Preemptor(

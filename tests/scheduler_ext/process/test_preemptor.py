@@ -28,6 +28,7 @@ from tests.scheduler_ext.worlds import bound, node, on, percent, request_of
 from tests.worlds import card
 from timekeeper.core.ledger.reservation import MOST_MS
 from timekeeper.core.request.cards import encode_placement
+from timekeeper.core.standings import Cap, Caps
 
 Json = dict[str, Any]
 
@@ -240,6 +241,32 @@ def test_nobody_leaves_for_a_namespace_that_is_over_its_budget(tmp_path: Path) -
         begins(world, "high")
 
         assert world.asked() == []
+
+
+def capped(milli: int) -> NamespaceStandings:
+    """The namespace of all pods has this cap; they hold 1.3 cards."""
+    return NamespaceStandings({"team-a": NamespaceStanding("IN_BUDGET", caps=Caps(Cap(milli)))})
+
+
+def test_nobody_leaves_for_a_pod_above_a_cap(tmp_path: Path) -> None:
+    with stage(tmp_path, *FRAGMENTED, standings=capped(1_799)) as world:
+        begins(world, "high")
+        assert (world.asked(), reservation(world, "high")) == ([], "")
+
+        world.standings = capped(1_800)
+        world.settles()
+        assert world.asked() == ["a"]
+
+
+def test_cards_are_let_go_where_a_cap_is_lowered_meanwhile(tmp_path: Path) -> None:
+    with stage(tmp_path, *FRAGMENTED, standings=capped(1_800)) as world:
+        begins(world, "high")
+        assert reservation(world, "high") == "n"
+
+        world.standings = capped(1_000)
+        world.step(after_s=1.0, times=6)
+
+        assert reservation(world, "high") == ""
 
 
 FULL = (TWO, low("a", 100, "GPU-0"), low("b", 100, "GPU-1"), unscheduled("high", 50, priority=9))
