@@ -128,6 +128,15 @@ def test_a_release_wakes_as_many_as_fit_in_turn_and_a_raised_cap_the_rest(world:
     assert world.running.api.made("patch")[2]["status"]["conditions"][0]["reason"] == "BelowCap"
 
 
+def test_a_raised_cap_wakes_a_pod_though_no_card_was_freed(world: World) -> None:
+    world.say(caps={"total": 500, "pod": None})
+    assert world.filter(waits("p"))["NodeNames"] == []
+
+    world.say(caps={"total": 600, "pod": None})
+
+    eventually(lambda: world.woken() == ["uid-p"])
+
+
 def test_a_groups_cap_counts_the_pods_of_all_its_namespaces(world: World) -> None:
     world.say(group="lab", groupCaps={"total": 1_000, "pod": 700})
     assert world.filter(waits("a"))["NodeNames"] == ["n0"]

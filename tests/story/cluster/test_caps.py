@@ -1,0 +1,114 @@
+"""Caps from end to end: a real API server, kube-scheduler and controllers, kwok nodes; and parts of Bursar
+that are killed meanwhile."""
+
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from deploy.local.api import ApiError
+from deploy.local.cluster import ControlPlane
+from deploy.local.kwok_nodes import kwok_node
+from deploy.local.stack import Stack, Tuning
+from tests.story.cluster.test_held_pods import gated, pods, running, template
+from tests.story.cluster.test_metering import set_budgets
+from tests.support.control_plane import create_namespace
+
+pytestmark = pytest.mark.timeout(400)
+
+Json = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def stack(control_plane: ControlPlane) -> Iterator[Stack]:
+    """Every role as a process, ready; pods of Volcano stay with it."""
+    with Stack(control_plane, Tuning(flags=(("webhook", ("--other-schedulers=volcano",)),))) as started:
+        yield started
+
+
+def one(name: str, **fields: Any) -> Json:
+    return template(**fields) | {"metadata": {"name": name}}
+
+
+def kill(stack: Stack, role: str) -> None:
+    """kill -9, and another process."""
+    stack.stop(role, signal.SIGKILL)
+    stack.start(role)
+
+
+def test_a_deployment_runs_up_to_its_cap_across_a_kill_and_on_when_the_cap_is_raised(stack: Stack) -> None:
+    path = create_namespace(stack.cp, "capped")
+    for index in range(2):
+        stack.cp.api.call("POST", "/api/v1/nodes", kwok_node(f"capped-{index}", cards=4))
+    set_budgets(stack, capped="gpuHours: unlimited\nmaxGPUs: 1.5\n")
+
+    def is_refused() -> bool:
+        try:
+            stack.cp.api.call("POST", f"{path}?dryRun=All", one("large", percent=200))
+        except ApiError as error:
+            return "the budget of the namespace allows no pod so much at one time (maxGPUs)" in str(error)
+        return False
+
+    stack.wait("both workers to know the cap", lambda: all(is_refused() for _ in range(6)))
+    deployment = {
+        "metadata": {"name": "d"},
+        "spec": {
+            "replicas": 5,
+            "selector": {"matchLabels": {"app": "a"}},
+            "template": template(percent=50),
+        },
+    }
+    stack.cp.api.call("POST", "/apis/apps/v1/namespaces/capped/deployments", deployment)
+
+    def bound() -> list[Json]:
+        return [each for each in pods(stack, path) if each["spec"].get("nodeName")]
+
+    def capped(cards: str) -> list[Json]:
+        text = f"above the cap of namespace capped (maxGPUs: {cards})"
+        return [each for each in pods(stack, path) if text in str(each["status"].get("conditions"))]
+
+    stack.wait("three to run", lambda: len(running(pods(stack, path))) == 3)
+    stack.wait("two to wait for the cap", lambda: len(capped("1.5")) == 2)
+    kill(stack, "extender")
+    first = bound()[0]["metadata"]["name"]
+    stack.cp.api.call("DELETE", f"{path}/{first}")
+    stack.wait(
+        "another in its place",
+        lambda: (
+            len(running(pods(stack, path))) == 3 and first not in {e["metadata"]["name"] for e in bound()}
+        ),
+        within_s=60,
+    )
+    assert max(len(bound()) for _ in range(40)) == 3
+
+    set_budgets(stack, capped="gpuHours: unlimited\nmaxGPUs: 2.5\n")
+
+    stack.wait("all to run", lambda: len(running(pods(stack, path))) == 5, within_s=60)
+
+
+def test_pods_of_another_scheduler_are_released_within_the_cap_across_a_kill(stack: Stack) -> None:
+    path = create_namespace(stack.cp, "theirs")
+    set_budgets(stack, theirs="gpuHours: unlimited\nmaxGPUs: 2\n")
+    container = {"name": "main", "image": "x", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+
+    def pod(name: str) -> Json:
+        return {"metadata": {"name": name}, "spec": {"schedulerName": "volcano", "containers": [container]}}
+
+    def is_gated() -> bool:
+        made = stack.cp.api.call("POST", f"{path}?dryRun=All", pod("dry"))
+        return bool(gated([made]))
+
+    stack.wait("both workers to know the cap", lambda: all(is_gated() for _ in range(6)))
+    for name in ("p0", "p1", "p2"):
+        stack.cp.api.call("POST", path, pod(name))
+
+    stack.wait("two releases", lambda: len(gated(pods(stack, path))) == 1)
+    kill(stack, "timekeeper")
+    stack.cp.api.call("POST", path, pod("p3"))
+    assert {len(gated(pods(stack, path))) for _ in range(40)} <= {1, 2}
+    free = next(each["metadata"]["name"] for each in pods(stack, path) if not gated([each]))
+    stack.cp.api.call("DELETE", f"{path}/{free}")
+
+    stack.wait("the next release", lambda: len(gated(pods(stack, path))) == 1, within_s=60)
+    assert {len(gated(pods(stack, path))) for _ in range(40)} == {1}
