@@ -3,6 +3,7 @@ timekeeper that is killed while it releases."""
 
 import os
 import signal
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -42,7 +43,8 @@ def running(found: list[Json]) -> list[Json]:
 
 
 def test_a_deployment_waits_for_its_budget_and_then_runs(stack: Stack) -> None:
-    """While it waits, quota counts its pods, its deadline of progress passes, and nobody lifts the gate."""
+    """While it waits, quota counts its pods, its deadline of progress passes, an autoscaler changes nothing,
+    and nobody lifts the gate."""
     path = create_namespace(stack.cp, "waits")
     stack.cp.api.call("POST", "/api/v1/nodes", kwok_node("n1", cards=4, memory_mib=16_000, model="T4"))
     quota = {"metadata": {"name": "q"}, "spec": {"hard": {"requests.bursar.dev/gpu-percent": "30"}}}
@@ -69,6 +71,19 @@ def test_a_deployment_waits_for_its_budget_and_then_runs(stack: Stack) -> None:
     deployments = "/apis/apps/v1/namespaces/waits/deployments"
     stack.cp.api.call("POST", deployments, deployment)
 
+    target = {"type": "Utilization", "averageUtilization": 50}
+    scaler = {
+        "metadata": {"name": "d"},
+        "spec": {
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"},
+            "minReplicas": 1,
+            "maxReplicas": 5,
+            "metrics": [{"type": "Resource", "resource": {"name": "cpu", "target": target}}],
+        },
+    }
+    scalers = "/apis/autoscaling/v2/namespaces/waits/horizontalpodautoscalers"
+    stack.cp.api.call("POST", scalers, scaler)
+
     stack.wait("three held pods", lambda: len(gated(pods(stack, path))) == 3)
     held = pods(stack, path)
     assert {each["spec"]["priorityClassName"] for each in held} == {"gpu-default-priority"}
@@ -89,11 +104,23 @@ def test_a_deployment_waits_for_its_budget_and_then_runs(stack: Stack) -> None:
 
     stack.wait("the deadline to pass", lambda: progress() == "ProgressDeadlineExceeded")
 
+    def scaling() -> str:
+        found = stack.cp.api.call("GET", f"{scalers}/d")["status"].get("conditions") or []
+        return next((each["status"] for each in found if each["type"] == "ScalingActive"), "")
+
+    stack.wait("the autoscaler to look", lambda: scaling() == "False", within_s=90)
+    assert len(gated(pods(stack, path))) == 3
+
     set_budgets(stack, waits="gpuHours: 9\nonExhausted: hold\n")
     stack.wait("all to run", lambda: len(running(pods(stack, path))) == 3)
     stack.wait("the Deployment to be complete", lambda: progress() == "NewReplicaSetAvailable")
-    events = stack.cp.kubectl("get", "events", "-n", "waits").stdout
-    assert events.count("Released") == 3, events
+
+    def reasons() -> Counter[str]:
+        found = stack.cp.api.call("GET", "/apis/events.k8s.io/v1/namespaces/waits/events")["items"]
+        return Counter(each["reason"] for each in found)
+
+    stack.wait("the Events", lambda: reasons()["Released"] == 3)
+    assert reasons()["HeldByBudget"] == 3
 
 
 def test_a_timekeeper_that_is_killed_while_it_releases_releases_no_more_than_can_be_paid(
