@@ -52,6 +52,9 @@ IDLE_PODS = Gauge(
     "Pods that use no card of theirs, by their nodes' reports",
     multiprocess_mode="mostrecent",
 )
+NOTIFICATIONS = Counter(
+    "bursar_notifications", "Notifications sent and given up, and posts that failed", ["result"]
+)
 REQUESTS = Counter("bursar_requests", "Answers by route and status", ["route", "status"])
 SECONDS = Histogram("bursar_request_seconds", "Time to answer, by route", ["route"])
 REVIEWS = Counter("bursar_reviews", "Reviews by the API server, by kind and outcome", ["kind", "outcome"])

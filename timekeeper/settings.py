@@ -81,6 +81,7 @@ class TimekeeperSettings:
     older_than_ms: int = 0
     retain_ms: int = 0
     retain_decisions_ms: int = 92 * 86_400_000
+    notification_key: Path | None = None
     holder: str = ""
     pod_uid: str = ""
     log_format: str = "logfmt"
@@ -200,6 +201,12 @@ def _add_flags(parser: Parser) -> None:
         help="for audit: compare the sessions with the API server's pods too",
     )
     parser.add("--older-than", _AGE_MS, "", "for fold: minimum time since a session's end, such as 400d")
+    parser.add(
+        "--notification-key",
+        path_or_none,
+        "",
+        "file with the key that notifications are signed with (HMAC-SHA256); empty: none are sent",
+    )
     parser.add(
         "--retain-decisions",
         optional(duration_ms("1d", "36500d", "92d", unit="1d"), 0),

@@ -12,6 +12,7 @@ from timekeeper.accounts.held.queue import QueuedPod
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core.budgets.policy import GPU_HOUR
 from timekeeper.core.decisions import MESSAGE, STANDING, Decision, Figure
+from timekeeper.core.ledger.metering import FOREVER_MS
 from timekeeper.core.names import BUDGET_GATE
 
 MOST_PODS = 100  # of one namespace, for one change of its standing; waiting pods first
@@ -107,6 +108,29 @@ def of_standings(
         if balance.granted is not None:
             figures["granted"] = balance.granted
         yield Decision(at_ms, STANDING, text[0], name, figures, budget=account.in_force.key)
+
+
+def forecast_decision(name: str, statement: Statement, at_ms: int) -> Decision | None:
+    """That at the present pace the namespace's budget is gone before its period ends; None if it is not. Its
+    figures are the same throughout the period."""
+    span = statement.deciding.account.span
+    if statement.exhausted_ms is None or span.end_ms >= FOREVER_MS:
+        return None
+    until = f"{datetime.fromtimestamp(span.end_ms // 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    message = (
+        f"At the present pace the GPU budget of namespace {name} is gone before its period ends ({until})."
+    )
+    figures: dict[str, Figure] = {
+        MESSAGE: message,
+        "periodStartMs": span.start_ms,
+        "periodEndMs": span.end_ms,
+    }
+    return Decision(at_ms, STANDING, "ForecastExhaustion", name, figures, budget=statement.in_force.key)
+
+
+def state_after(reason: str) -> BudgetState:
+    """The state of which the last decision on a namespace's standing had this reason."""
+    return BudgetState("OVER_BUDGET" if reason == "OverBudget" else "IN_BUDGET", reason != "BackInBudget")
 
 
 def change_text(

@@ -26,10 +26,12 @@ from timekeeper.settler.evictions.budget_evictor import BudgetEvictor
 from timekeeper.settler.evictions.evictor import Evictor, keep_evicting, view_of
 from timekeeper.settler.evictions.idle_evictor import IdleEvictor
 from timekeeper.settler.grace_policies import GracePolicies
-from timekeeper.settler.pod_notices import PodNotice
+from timekeeper.settler.notifier import Notifier
+from timekeeper.settler.pod_notices import PodNotice, state_after
 from timekeeper.settler.releases.releaser import Releaser, keep_releasing, patch_with
 from timekeeper.settler.settler import Settler, run
 from timekeeper.store.engine.engine import ConflictError, Store, UnavailableError, open_store
+from timekeeper.store.queries.decisions import last_standings
 from timekeeper.store.retention import forget_decisions, roll_up_daily
 from timekeeper.store.writes.fencing import EpochOverError, FencedStore
 
@@ -96,6 +98,9 @@ def _settle(settings: TimekeeperSettings, store: Store, api: Api, me: str, stop:
     except UnavailableError as error:
         log("ledger-unreadable", level="error", error=error)
         return 1
+    with store.reading() as connection:
+        last = last_standings(connection, settler.ledger.history.current_keys())
+    settler.ledger.budget_states.update({name: state_after(reason) for name, reason in last.items()})
     metrics.LEADS.set(1)
     metrics.TERM.set(settler.term.number)
     updates: Queue[WatchUpdate] = Queue(_MOST_QUEUED)
@@ -128,6 +133,7 @@ def _settle(settings: TimekeeperSettings, store: Store, api: Api, me: str, stop:
         api, partial(_statements, settler), settler.cluster.existing_namespaces.__contains__, time.monotonic
     )
     Thread(target=objects.keep, args=(stop,), name="budget-objects", daemon=True).start()
+    _notify(settings, store, settler, now_ms, stop)
     policies = GracePolicies(api, lambda: _longest_grace_ms(settler, now_ms()))
     Thread(target=policies.keep, args=(stop,), name="grace-policies", daemon=True).start()
     log("settler-started", sessions=len(settler.ledger.sessions), term=settler.term.number, holder=me)
@@ -153,6 +159,18 @@ def _settle(settings: TimekeeperSettings, store: Store, api: Api, me: str, stop:
         recording.join(_ENDING_S)
         releasing.join(_ENDING_S)
     return 0
+
+
+def _notify(
+    settings: TimekeeperSettings, store: Store, settler: Settler, now_ms: Callable[[], int], stop: Event
+) -> None:
+    """Start the thread that sends notifications, if there is a key to sign them with."""
+    if settings.notification_key is None:
+        return
+    notifier = Notifier(
+        store, settler.term, lambda: settler.ledger.history, settings.notification_key, now_ms
+    )
+    Thread(target=notifier.keep, args=(stop,), name="notify", daemon=True).start()
 
 
 def _clock_of(api: Api) -> Callable[[], int]:

@@ -23,6 +23,7 @@ from timekeeper.settler.pod_notices import (
     PodNotice,
     change_notices,
     demotion_notice,
+    forecast_decision,
     held_notice,
     of_standings,
     state_of,
@@ -89,6 +90,7 @@ def report(
             notices.pod(pod_notice)
         for each in of_standings(changed, settings.mode, now_ms):
             notices.record(each)
+        _forecasts(ledger, decision, notices, now_ms)
     metrics.EVIDENCE.set(len(ledger.sessions))
     metrics.BROKEN.set(len(ledger.errors))
     for mode in MODES:
@@ -167,6 +169,17 @@ def _postings(changes: Changes) -> None:
         )
     for kind, count in by.items():
         metrics.POSTINGS.labels(kind).inc(count)
+
+
+def _forecasts(ledger: LedgerState, decision: TickDecision, notices: Notices, now_ms: int) -> None:
+    """Records, once in a period, that a budget will be gone before the period ends."""
+    made = decision.statement_cache.statements.namespaces
+    for name in sorted(decision.statement_cache.fresh & made.keys()):
+        forecast = forecast_decision(name, made[name], now_ms)
+        start_ms = made[name].deciding.account.span.start_ms
+        if forecast is not None and ledger.forecast_periods.get(name) != start_ms:
+            ledger.forecast_periods[name] = start_ms
+            notices.record(forecast)
 
 
 def _standings(ledger: LedgerState, decision: TickDecision) -> dict[str, tuple[BudgetState, Statement]]:

@@ -54,6 +54,8 @@ EXAMPLES: Mapping[str, str] = {
     "maxGracePeriod": "maxGracePeriod: 10m",
     "settleAfter": "settleAfter: 1h",
     "pdbGrace": "pdbGrace: 10m",
+    "notify": "notify: https://hooks.example/bursar",
+    "notifyFormat": "notifyFormat: alertmanager",
     "overuse": "overuse: observe",
     "overuseGrace": "overuseGrace: 10m",
     "evictGrace": "evictGrace: 10m",

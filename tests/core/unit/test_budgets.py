@@ -23,6 +23,8 @@ exempt: ["system:serviceaccount:ci:runner", ci-bot]
 maxGPUs: 8
 maxGPUsPerPod: 1.5
 price: 2.50
+notify: https://hooks.example:8443/a?b=c
+notifyFormat: alertmanager
 overuse: evict
 overuseGrace: 0s
 evictGrace: 5m
@@ -74,6 +76,8 @@ def test_every_field_of_a_budget_is_read() -> None:
         max_gpus_milli=8_000,
         max_gpus_per_pod_milli=1_500,
         price="2.50",
+        notify="https://hooks.example:8443/a?b=c",
+        notify_format="alertmanager",
         overuse="evict",
         overuse_grace_ms=0,
         evict_grace_ms=300_000,
@@ -153,6 +157,8 @@ def test_hours_are_exact_to_eight_decimals(hours: str, amount: int | None) -> No
         ('gpuHours: 1\nrules:\n  host-pid: off\n  forged-label: "off"', 4, "rules.forged-label"),
         ("gpuHours: 1\nrules: [host-pid]", 2, "rules"),
         ("gpuHours: 1\nexempt: bot", 2, "exempt"),
+        ("gpuHours: 1\nnotify: ftp://hooks.example", 2, "notify"),
+        ("gpuHours: 1\nnotify: https://user@hooks.example/", 2, "notify"),
         ("gpuHours: 1\nexempt:\n  - bot\n  - ' '", 4, "exempt[1]"),
         ("gpuHours: 1\nexempt: [[bot]]", 2, "exempt[0]"),
         ("gpuHours: 1\nmode: dry-run", 2, "mode"),

@@ -11,6 +11,7 @@ ON_EXHAUSTED = ("reclaim", "deprioritize", "evict", "deny", "hold")
 HOLDS = ("hold", "evict")
 CHARGE_BY = ("dominant", "compute", "memory", "mean")
 CHARGE_FROM = ("running", "bound")
+NOTIFY_FORMATS = ("bursar", "alertmanager")
 MODES = ("enforce", "observe")
 OVERUSE = ("observe", "evict")
 IDLE = ("off", "reclaim", "evict")
@@ -37,6 +38,8 @@ class Budget:
     max_gpus_per_pod_milli: int | None = None  # likewise one pod
     max_waiting: int | None = None  # pods without a node that schedulers see; None: no bound
     price: str = ""  # per weighted GPU-hour, decimal text; "": the cluster's
+    notify: str = ""  # URL that notifications are posted to; "": none
+    notify_format: str = "bursar"
     overuse: str = ""  # "": the cluster's
     overuse_grace_ms: int | None = None  # None: the cluster's
     evict_grace_ms: int | None = None  # None: the cluster's

@@ -222,6 +222,8 @@ _BUDGET_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
     "maxGPUsPerPod": ("max_gpus_per_pod_milli", scalars.cards),
     "maxWaiting": ("max_waiting", scalars.count),
     "price": ("price", scalars.price),
+    "notify": ("notify", scalars.url),
+    "notifyFormat": ("notify_format", scalars.one_of(policy.NOTIFY_FORMATS)),
     "overuse": ("overuse", scalars.one_of(policy.OVERUSE)),
     "overuseGrace": ("overuse_grace_ms", scalars.duration_ms),
     "evictGrace": ("evict_grace_ms", scalars.duration_ms),

@@ -46,6 +46,8 @@ class LedgerState:
     totals: dict[Part, int] = field(default_factory=dict)
     # namespace -> its state as last logged
     budget_states: dict[str, BudgetState] = field(default_factory=dict)
+    # namespace -> the beginning of the period whose early end was forecast last
+    forecast_periods: dict[str, int] = field(default_factory=dict)
     pulse: Pulse = NEVER  # the last sign of life that was written
     # what open sessions owe and reserve
     open_totals: OpenSessionTotals = field(default_factory=OpenSessionTotals)

@@ -314,6 +314,15 @@ DECISIONS = Table(
     comment="what was decided about pods and budgets, and why",
 )
 
+NOTIFIED = Table(
+    "notified",
+    METADATA,
+    Column("url", Text, primary_key=True),
+    Column("decision_id", BigInteger, nullable=False),
+    CheckConstraint("url <> '' AND decision_id >= 0", name="is_a_place"),
+    comment="up to which decision each destination has been notified",
+)
+
 TERMS = Table(
     "terms",
     METADATA,

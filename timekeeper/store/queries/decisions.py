@@ -1,14 +1,19 @@
 """Decisions in pages, and those about one pod or one owner."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Select, select
 
-from timekeeper.core.decisions import Decision, DecisionRun
+from timekeeper.core.decisions import STANDING, Decision, DecisionRun
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.engine.schema import DECISIONS
+
+
+_EACH_QUERY = 100  # namespaces
+_CHANGES = ("OverBudget", "BackInBudget", "BudgetNearlyUsed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +61,23 @@ def page(connection: Connection, which: DecisionFilter, limit: int) -> list[Deci
     if which.before:
         found = found.where(its.id < which.before)
     return [DecisionRow(row.id, row.source, _run(row)) for row in connection.execute(found)]
+
+
+def after(connection: Connection, number: int, limit: int) -> list[DecisionRow]:
+    """The oldest records of those with a greater number."""
+    found = select(DECISIONS).where(DECISIONS.c.id > number).order_by(DECISIONS.c.id).limit(limit)
+    return [DecisionRow(row.id, row.source, _run(row)) for row in connection.execute(found)]
+
+
+def last_standings(connection: Connection, namespaces: Iterable[str]) -> dict[str, str]:
+    """The reason of the last change of each namespace's standing, where there is one."""
+    its, names = DECISIONS.c, sorted(namespaces)
+    found: dict[str, str] = {}
+    for at in range(0, len(names), _EACH_QUERY):
+        wanted = its.namespace.in_(names[at : at + _EACH_QUERY]), its.subject == "", its.kind == STANDING
+        rows = select(its.namespace, its.reason).where(*wanted, its.reason.in_(_CHANGES)).order_by(its.id)
+        found |= {row.namespace: row.reason for row in connection.execute(rows)}
+    return found
 
 
 def _run(row: Any) -> DecisionRun:

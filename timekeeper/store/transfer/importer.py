@@ -31,6 +31,7 @@ from timekeeper.store.engine.schema import (
     FOLDED,
     HELD_PODS,
     NODE_USES,
+    NOTIFIED,
     PULSE,
     STANDINGS,
     TERMS,
@@ -44,7 +45,10 @@ from timekeeper.store.writes.rollup import add_all_rollups
 _BATCH = 500
 
 # Rows that a timekeeper writes before the first charge. All but decisions are recreated at every start.
-_PASSING = (ENTRY_ERRORS, WAITING, HELD_PODS, STANDINGS, PULSE, NODE_USES, BINDINGS, DECISIONS)
+_PASSING = (
+    *(ENTRY_ERRORS, WAITING, HELD_PODS, STANDINGS, PULSE, NODE_USES, BINDINGS),
+    *(DECISIONS, NOTIFIED),
+)
 
 _INT64 = 2**63
 

@@ -7,12 +7,14 @@ from typing import Any
 from sqlalchemy import bindparam, delete, func, select, update
 
 from timekeeper.core.decisions import DecisionRun, bounded
+from timekeeper.store.engine import postgresql
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.engine.schema import DECISIONS
 from timekeeper.store.writes.inserting import insert_all
 
 SOURCE = "timekeeper"  # of its own decisions
 
+_TURN = "decisions"
 _SAME = ("kind", "reason", "owner", "is_generated", "uid", "budget", "figures")
 _EACH_QUERY = 100  # subjects
 
@@ -22,10 +24,13 @@ Row = dict[str, Any]
 def record(connection: Connection, source: str, runs: Sequence[DecisionRun]) -> None:
     """Add these, oldest first. ``source``: the role that decided.
 
-    On PostgreSQL two transactions that record the same decision at once make two rows of it.
+    Transactions that record take turns, so that rows become visible in the order of their numbers: let this
+    be the last statement of the transaction.
     """
     if not runs:
         return
+    if connection.dialect.name == "postgresql":
+        postgresql.take_turn(connection, _TURN)
     rows = [_row(source, each) for each in runs]
     last = _last(connection, rows)
     grown: dict[int, Row] = {}

@@ -1,0 +1,29 @@
+"""Up to which decision each destination of notifications has been notified.
+
+The release before this one goes on running: it neither reads nor writes this table.
+"""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0007"
+down_revision = "0006"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Forward, with data in the tables."""
+    op.create_table(
+        "notified",
+        sa.Column("url", sa.Text(), nullable=False),
+        sa.Column("decision_id", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("url", name="pk_notified"),
+        sa.CheckConstraint("url <> '' AND decision_id >= 0", name=op.f("ck_notified_is_a_place")),
+        comment="up to which decision each destination has been notified",
+    )
+
+
+def downgrade() -> None:
+    """Back to what the previous release made."""
+    op.drop_table("notified")

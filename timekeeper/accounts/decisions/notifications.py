@@ -1,0 +1,124 @@
+"""Which decisions are sent to whom, and what is sent."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from timekeeper.accounts.budget_history import History, is_group
+from timekeeper.accounts.decisions.sentences import sentence, without_other
+from timekeeper.core.decisions import EVICTED, PREEMPTED, RECLAIMED, STANDING, Decision
+
+ALERTMANAGER = "alertmanager"
+_ALWAYS = (EVICTED, PREEMPTED, RECLAIMED)
+# what a decision on a standing is called as an alert, and whether it ends that alert
+_ALERTS = {
+    "OverBudget": ("BursarOverBudget", False),
+    "BackInBudget": ("BursarOverBudget", True),
+    "BudgetNearlyUsed": ("BursarBudgetNearlyUsed", False),
+    "ForecastExhaustion": ("BursarForecastExhaustion", False),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """Where notifications go, and in which form: ``bursar`` or ``alertmanager``."""
+
+    url: str
+    form: str
+
+
+@dataclass(frozen=True, slots=True)
+class Notification:
+    """A decision that is sent. ``number``: that of its record."""
+
+    number: int
+    decision: Decision
+
+
+def is_sent(decision: Decision) -> bool:
+    """Whether people are notified of it: a standing that changed or is about to, and an eviction."""
+    return decision.kind in _ALWAYS or (decision.kind == STANDING and decision.reason in _ALERTS)
+
+
+def destinations(history: History, subject: str, at_ms: int) -> tuple[Destination, ...]:
+    """Where notifications about a namespace or group go: as its entry says, and its group's."""
+    keys = [subject]
+    if not is_group(subject) and (group := history.group(subject, at_ms)):
+        keys.append(f"_group.{group}")
+    budgets = [history.budget(key, at_ms).budget for key in keys]
+    found = [Destination(each.notify, each.notify_format) for each in budgets if each.notify]
+    return tuple(dict.fromkeys(found))
+
+
+def all_destinations(history: History, at_ms: int) -> frozenset[Destination]:
+    """Every destination of the budgets in force."""
+    keys = history.current_keys()
+    return frozenset(each for key in keys for each in destinations(history, key, at_ms))
+
+
+def payload(form: str, sent: Sequence[Notification], sent_ms: int) -> dict[str, Any]:
+    """The body of a post. Names of pods of other namespaces are left out."""
+    return _alerts(sent) if form == ALERTMANAGER else _ours(sent, sent_ms)
+
+
+def _ours(sent: Iterable[Notification], sent_ms: int) -> dict[str, Any]:
+    return {
+        "version": 1,
+        "sent": sent_ms,
+        "notifications": [
+            {
+                "id": each.number,
+                "kind": each.decision.kind,
+                "reason": each.decision.reason,
+                "namespace": each.decision.namespace,
+                "owner": each.decision.owner,
+                "pod": each.decision.name,
+                "uid": each.decision.uid,
+                "at": each.decision.at_ms,
+                "figures": without_other(each.decision.figures),
+                "sentence": _sentence(each.decision),
+            }
+            for each in sent
+        ],
+    }
+
+
+def _alerts(sent: Iterable[Notification]) -> dict[str, Any]:
+    """Alertmanager's payload for webhook receivers, version 4."""
+    alerts = [_alert(each) for each in sent]
+    firing = any(each["status"] == "firing" for each in alerts)
+    return {
+        "version": "4",
+        "groupKey": "bursar",
+        "truncatedAlerts": 0,
+        "status": "firing" if firing else "resolved",
+        "receiver": "bursar",
+        "groupLabels": {},
+        "commonLabels": {},
+        "commonAnnotations": {},
+        "externalURL": "",
+        "alerts": alerts,
+    }
+
+
+def _alert(sent: Notification) -> dict[str, Any]:
+    decision = sent.decision
+    name, ends = _ALERTS.get(decision.reason, ("BursarEviction", False))
+    labels = {"alertname": name, "namespace": decision.namespace, "severity": "warning"}
+    if decision.name:
+        labels |= {"pod": decision.name, "reason": decision.reason}
+    at = datetime.fromtimestamp(decision.at_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {
+        "status": "resolved" if ends else "firing",
+        "labels": labels,
+        "annotations": {"summary": _sentence(decision)},
+        "startsAt": at,
+        "endsAt": at if ends else "0001-01-01T00:00:00Z",
+        "generatorURL": "",
+        "fingerprint": f"{name}/{decision.namespace}/{decision.uid}",
+    }
+
+
+def _sentence(decision: Decision) -> str:
+    return sentence(replace(decision, figures=without_other(decision.figures)))
