@@ -16,10 +16,10 @@ def upgrade() -> None:
     """Forward, with data in the tables."""
     op.create_table(
         "notified",
-        sa.Column("url", sa.Text(), nullable=False),
+        sa.Column("destination", sa.Text(), nullable=False),
         sa.Column("decision_id", sa.BigInteger(), nullable=False),
-        sa.PrimaryKeyConstraint("url", name="pk_notified"),
-        sa.CheckConstraint("url <> '' AND decision_id >= 0", name=op.f("ck_notified_is_a_place")),
+        sa.PrimaryKeyConstraint("destination", name="pk_notified"),
+        sa.CheckConstraint("destination <> '' AND decision_id >= 0", name=op.f("ck_notified_is_a_place")),
         comment="up to which decision each destination has been notified",
     )
 

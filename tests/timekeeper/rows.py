@@ -78,7 +78,7 @@ GOOD: dict[str, Row] = {
         **{"subject": "p-", "is_generated": True, "uid": "", "budget": "", "figures": "{}"},
         **{"count": 1, "first_ms": 1, "last_ms": 2},
     },
-    "notified": {"url": "https://x", "decision_id": 1},
+    "notified": {"destination": "https://x", "decision_id": 1},
     "terms": {"id": 1, "term": 0, "holder": "h", "since_ms": 0},
     "waiting": {"namespace": "a", "rate_milli": 1},
     "held_pods": {

@@ -1,8 +1,8 @@
 """Sends notifications of decisions to the URLs that budgets name. Runs in a thread of the settler.
 
-Decisions are read from the database in the order of their numbers, and each URL has a place in that order,
-which moves only once the server has answered with 2xx: every notification is sent at least once, also across
-restarts.
+Decisions are read from the database in the order of their numbers. Each destination has a place in that
+order, which moves only once the server has answered with 2xx: every notification is sent at least once, also
+across restarts.
 """
 
 import time
@@ -87,51 +87,50 @@ class Notifier:
         wanted = all_destinations(history, at_ms)
         if not wanted and not self._places:
             return
-        self._follow({each.url for each in wanted})
+        self._follow({each.key for each in wanted})
         for each in sorted(wanted, key=lambda each: (each.url, each.form)):
-            place = self._places[each.url]
+            place = self._places[each.key]
             if self._seconds() >= place.not_before_s:
-                self._serve(each, place, history, now_ms)
+                self._serve(each, place, history, at_ms)
 
-    def _follow(self, urls: set[str]) -> None:
-        """Begin with what is decided from now on where a URL is new; forget those that are named no more."""
-        if urls == self._places.keys():
+    def _follow(self, keys: set[str]) -> None:
+        """Begin with what is decided from now on where a destination is new; forget those that no
+        budget names."""
+        if keys == self._places.keys():
             return
         with fencing.writing(self._store, self._term) as connection:
             known, newest = notified.all_places(connection), notified.newest(connection)
-            for url in urls - known.keys():
-                notified.move(connection, url, newest)
-            for url in known.keys() - urls:
-                notified.forget(connection, url)
+            for key in keys - known.keys():
+                notified.move(connection, key, newest)
+            for key in known.keys() - keys:
+                notified.forget(connection, key)
         before = self._places
         self._places = {
-            url: before.get(url) or _Place(known.get(url, newest), known.get(url, newest)) for url in urls
+            key: before.get(key) or _Place(known.get(key, newest), known.get(key, newest)) for key in keys
         }
 
-    def _serve(self, to: Destination, place: _Place, history: History, now_ms: int) -> None:
+    def _serve(self, to: Destination, place: _Place, history: History, at_ms: int) -> None:
         with self._store.reading() as connection:
             rows = decisions.after(connection, place.number, _READ)
         due: list[Notification] = []
         number = place.number
         for row in rows:
             decision = row.run.decision
-            if is_sent(decision) and to in destinations(
-                history, decision.namespace, max(now_ms, decision.at_ms)
-            ):
-                if now_ms - decision.at_ms > _GIVEN_UP_MS:
+            if is_sent(decision) and to in destinations(history, decision.namespace, at_ms):
+                if at_ms - decision.at_ms > _GIVEN_UP_MS:
                     metrics.NOTIFICATIONS.labels("given up").inc()
                 else:
                     due.append(Notification(row.number, decision))
             number = row.number
             if len(due) == _TOGETHER:
                 break
-        if due and not self._sent(to, due, now_ms, place):
+        if due and not self._sent(to, due, at_ms, place):
             return
         place.number = number
         now_s = self._seconds()
         if number != place.stored and (due or now_s - place.stored_s >= _KEEP_EACH_S):
             with fencing.writing(self._store, self._term) as connection:
-                notified.move(connection, to.url, number)
+                notified.move(connection, to.key, number)
             place.stored, place.stored_s = number, now_s
 
     def _sent(self, to: Destination, due: list[Notification], now_ms: int, place: _Place) -> bool:

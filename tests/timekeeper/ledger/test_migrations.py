@@ -48,7 +48,7 @@ BAD = [
     ("ck_bindings_is_past", "bindings", {"bound_ms": 2}),
     ("ck_decisions_is_named", "decisions", {"namespace": ""}),
     ("ck_decisions_counts", "decisions", {"count": 0}),
-    ("ck_notified_is_a_place", "notified", {"url": ""}),
+    ("ck_notified_is_a_place", "notified", {"destination": ""}),
     ("ck_node_uses_no_use_from_the_future", "node_uses", {"use_ms": 2}),
     ("ck_held_pods_rate_is_no_debt", "held_pods", {"rate_milli": -1}),
     ("ck_waiting_rate_is_positive", "waiting", {"rate_milli": 0}),

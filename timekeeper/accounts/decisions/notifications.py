@@ -1,4 +1,4 @@
-"""Which decisions are sent to whom, and what is sent."""
+"""Which decisions are sent where, and what is sent."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +26,11 @@ class Destination:
 
     url: str
     form: str
+
+    @property
+    def key(self) -> str:
+        """Its name in the database: one address may get both forms."""
+        return f"{self.url}#{self.form}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -317,9 +317,9 @@ DECISIONS = Table(
 NOTIFIED = Table(
     "notified",
     METADATA,
-    Column("url", Text, primary_key=True),
+    Column("destination", Text, primary_key=True),
     Column("decision_id", BigInteger, nullable=False),
-    CheckConstraint("url <> '' AND decision_id >= 0", name="is_a_place"),
+    CheckConstraint("destination <> '' AND decision_id >= 0", name="is_a_place"),
     comment="up to which decision each destination has been notified",
 )
 

@@ -11,7 +11,6 @@ from timekeeper.core.decisions import STANDING, Decision, DecisionRun
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.engine.schema import DECISIONS
 
-
 _EACH_QUERY = 100  # namespaces
 _CHANGES = ("OverBudget", "BackInBudget", "BudgetNearlyUsed")
 

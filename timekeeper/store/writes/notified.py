@@ -12,16 +12,16 @@ def newest(connection: Connection) -> int:
 
 
 def all_places(connection: Connection) -> dict[str, int]:
-    """URL -> the number of the last decision that was sent there, or needed not to be."""
-    return {row.url: row.decision_id for row in connection.execute(select(NOTIFIED))}
+    """Destination -> the number of the last decision that was sent there, or needed not to be."""
+    return {row.destination: row.decision_id for row in connection.execute(select(NOTIFIED))}
 
 
-def move(connection: Connection, url: str, number: int) -> None:
-    """Decisions up to this number need not be sent to the URL again."""
-    forget(connection, url)
-    connection.execute(NOTIFIED.insert(), {"url": url, "decision_id": number})
+def move(connection: Connection, destination: str, number: int) -> None:
+    """Decisions up to this number need not be sent there again."""
+    forget(connection, destination)
+    connection.execute(NOTIFIED.insert(), {"destination": destination, "decision_id": number})
 
 
-def forget(connection: Connection, url: str) -> None:
-    """No budget names the URL any more."""
-    connection.execute(delete(NOTIFIED).where(NOTIFIED.c.url == url))
+def forget(connection: Connection, destination: str) -> None:
+    """No budget names it any more."""
+    connection.execute(delete(NOTIFIED).where(NOTIFIED.c.destination == destination))
