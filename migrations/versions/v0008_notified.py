@@ -6,8 +6,8 @@ The release before this one goes on running: it neither reads nor writes this ta
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0007"
-down_revision = "0006"
+revision = "0008"
+down_revision = "0007"
 branch_labels = None
 depends_on = None
 
