@@ -6,8 +6,8 @@ The release before this one goes on running: it neither reads nor writes this ta
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0008"
-down_revision = "0007"
+revision = "0009"
+down_revision = "0008"
 branch_labels = None
 depends_on = None
 
