@@ -14,6 +14,7 @@ BENCHMARKS = {
     "admission": ["admission.py"],
     "extender-500": ["extender.py", "--nodes", "500", "--cards", "8", "--pods", "1000"],
     "extender-5000": ["extender.py", "--nodes", "5000", "--cards", "8", "--pods", "40000"],
+    "dialects": ["dialects.py"],
     "placement": ["placement.py"],
     "throughput-500": ["throughput.py", "--nodes", "500", "--pods", "2000"],
     "throughput-2000": ["throughput.py", "--nodes", "2000", "--pods", "2000"],
