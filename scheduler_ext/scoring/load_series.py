@@ -6,7 +6,6 @@ also with its older names; the exporter of Genius.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from math import isfinite
 
 from scheduler_ext.scoring.card_points import (
     BUSY,
@@ -135,4 +134,4 @@ def _amount(figure: str, text: str, unit: int) -> int | None:
     except ValueError:
         return None
     most = _MOST.get(figure, _MOST_OTHER)
-    return int(value) // unit if isfinite(value) and 0 <= value <= most * unit else None
+    return int(value) // unit if 0 <= value <= most * unit else None  # NaN is no amount either
