@@ -27,8 +27,12 @@ AUDITED = f"system:serviceaccounts:{NAMESPACE}"
 # by account: rights that this life does not use; the first are used in tests/scheduler_ext/test_preempting
 ELSEWHERE = {
     "bursar-scheduler": (Right("create", "pods/eviction"), Right("delete", "pods")),
-    # an apply that creates is logged as a patch
-    "bursar-timekeeper": (Right("create", "gpubudgets", "bursar.dev"),),
+    "bursar-timekeeper": (
+        Right("create", "gpubudgets", "bursar.dev"),  # an apply that creates is logged as a patch
+        # pods that an exhausted budget ends: used in tests/story/cluster
+        Right("delete", "pods"),
+        Right("patch", "pods/status"),
+    ),
     # used in tests/webhook/cluster/test_device_classes
     "bursar-certificates": (Right("create", "configmaps", "", NAMESPACE, "bursar-device-classes"),),
 }
@@ -102,6 +106,7 @@ def live(stack: Stack) -> Json:
     free_the_card(stack)
     stack.wait("the second to run", lambda: phase(stack, "waiter") == "Running")
     evict_for_overuse(stack)
+    hold_and_release(stack)
     bind_a_pod_that_is_not_there(stack)
     refuse_a_controllers_pods(stack)
     close_a_node(stack)
@@ -182,6 +187,26 @@ def evict_for_overuse(stack: Stack) -> None:
 
     stack.wait("an Event about the eviction", is_evicted, "timekeeper")
     stack.wait("the pod to go", lambda: not stack.exists(f"{PODS}/waiter"))
+
+
+def hold_and_release(stack: Stack) -> None:
+    """A pod that waits for its budget, until there is one."""
+    path = create_namespace(stack.cp, "team-e")
+    name, entry = "held", "gpuHours: {}\nonExhausted: hold\n"
+    metadata = {"name": name, "namespace": "team-e"}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": waiter()["spec"]}
+    apply(stack, yaml.safe_dump(budget_map("held", {"team-e": entry.format(0)})))
+
+    def is_held(where: str, method: str = "POST") -> bool:
+        made = stack.cp.api.call(method, where, pod if method == "POST" else None)
+        return bool(made["spec"].get("schedulingGates"))
+
+    stack.wait(
+        "both workers to hold", lambda: all(is_held(f"{path}?dryRun=All") for _ in range(6)), "webhook"
+    )
+    assert is_held(path)
+    apply(stack, yaml.safe_dump(budget_map("held", {"team-e": entry.format(9)})))
+    stack.wait("its release", lambda: not is_held(f"{path}/{name}", "GET"), "timekeeper")
 
 
 def bind_a_pod_that_is_not_there(stack: Stack) -> None:
