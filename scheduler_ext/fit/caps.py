@@ -159,7 +159,13 @@ def _first_over(milli: int, limits: Iterable[CapLimit]) -> Refusal | None:
 def _too_small(
     request: GPURequest, nodes: Iterable[str], snapshot: Snapshot, limits: tuple[CapLimit, ...]
 ) -> Iterator[tuple[str, Refusal]]:
+    known: dict[tuple[int, ...], Refusal | None] = {}  # nodes of thousands have cards of a few sizes
+    named = any(each.ask.resources for each in request.asks)
     for name in nodes:
-        over = _first_over(least_milli(request, snapshot.node(name).cards), limits)
+        cards = snapshot.node(name).cards
+        sizes = tuple([card.memory_mib for card in cards])
+        if named or sizes not in known:
+            known[sizes] = _first_over(least_milli(request, cards), limits)
+        over = known[sizes]
         if over is not None:
             yield name, over
