@@ -17,6 +17,7 @@ from timekeeper.api.resources import (
     budgets,
     decisions,
     explain,
+    forecasts,
     grants,
     held,
     node_usage,
@@ -119,6 +120,7 @@ ROUTES = (
     *bindings.ROUTES,
     *decisions.ROUTES,
     *explain.ROUTES,
+    *forecasts.ROUTES,
     *ANCESTORS,
     *OPEN,
 )

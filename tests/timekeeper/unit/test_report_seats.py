@@ -4,8 +4,8 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Event, Thread
 
 from tests.support.waiting import eventually
+from timekeeper.api.ledger.report_seats import MOST_WAITING_EACH, ReportSeats
 from timekeeper.api.problem import Problem
-from timekeeper.api.resources.report_seats import MOST_WAITING_EACH, ReportSeats
 
 TENANT, OTHER, DASHBOARD = "system:serviceaccount:team-a", "system:serviceaccount:team-b", "grafana"
 

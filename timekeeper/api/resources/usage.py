@@ -33,8 +33,8 @@ from timekeeper.api.http.parameters import (
 )
 from timekeeper.api.http.routes import CSV, JSON, ApiRoute, Call, Right, serve
 from timekeeper.api.http.services import Services
+from timekeeper.api.ledger.report_seats import ReportSeats
 from timekeeper.api.problem import bad
-from timekeeper.api.resources.report_seats import ReportSeats
 from timekeeper.core.ledger.metering import Interval, period_at
 from timekeeper.store.engine.engine import UnavailableError
 

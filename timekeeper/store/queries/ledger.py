@@ -198,6 +198,15 @@ def namespaces(connection: Connection) -> frozenset[str]:
     return frozenset(connection.execute(either).scalars())
 
 
+def open_rates(connection: Connection) -> dict[str, int]:
+    """The summed rate of each namespace's sessions that have not ended, as far as is known."""
+    its = SESSIONS.c
+    sums = select(its.namespace, func.sum(its.rate_milli)).group_by(its.namespace)
+    return _pairs(
+        connection, sums.where(its.settled_ms.is_(None), its.ended_ms.is_(None), its.vanished_ms.is_(None))
+    )
+
+
 def waiting(connection: Connection) -> dict[str, int]:
     """The summed rate of each namespace's admitted pods without a node."""
     return _pairs(connection, select(WAITING.c.namespace, WAITING.c.rate_milli))

@@ -1,0 +1,54 @@
+"""`GET /v1/forecast`: when a budget is gone at the present pace, and at those of the last days."""
+
+import pytest
+
+from tests.timekeeper.worlds import DAY, GPU, HOUR, T0, Json, Town, budgets, gpu_pod, node
+from timekeeper.accounts.decisions.forecasts import Forecast, Pace, forecast
+
+
+@pytest.mark.parametrize(
+    ("remaining", "rate", "days", "expected"),
+    [
+        (100 * 1000, 10, (), Forecast(Pace(10, 11_000), Pace(10, 11_000), Pace(10, 11_000))),
+        (101, 10, (), Forecast(Pace(10, 1_011), Pace(10, 1_011), Pace(10, 1_011))),
+        (1000, 10, (0, 20 * DAY), Forecast(Pace(10, 1_100), Pace(20, 1_050), Pace(0, None))),
+        (None, 10, (), Forecast(Pace(10, None), Pace(10, None), Pace(10, None))),
+        (-5, 0, (), Forecast(Pace(0, 1_000), Pace(0, 1_000), Pace(0, 1_000))),
+    ],
+)
+def test_a_pace_uses_up_what_remains(
+    remaining: int | None, rate: int, days: tuple[int, ...], expected: Forecast
+) -> None:
+    assert forecast(remaining, rate, days, 1_000) == expected
+
+
+def forecasts(town: Town, query: str = "") -> dict[str, Json]:
+    found: list[Json] = town.get(f"/v1/forecast?{query}").get_json()["forecasts"]
+    return {each["namespace"]: each for each in found}
+
+
+def test_the_band_has_the_pace_of_now_and_of_the_days_before_of_namespace_and_group(town: Town) -> None:
+    entries = budgets(team_a="gpuHours: 1000\nperiod: once\ngroup: lab", team_b="gpuHours: 5")
+    entries["data"]["_group.lab"] = "gpuHours: 4000\nperiod: once"
+    town.begin(("nodes", node()), ("configmaps", entries))
+    first, second = gpu_pod("p", started_ms=T0), gpu_pod("q", started_ms=T0, card=1)
+    town.hear("pods", first)
+    town.hear("pods", second)
+    for _ in range(3):
+        town.advance(DAY)
+    town.change("pods", gpu_pod("q", started_ms=T0, ended_ms=town.clock(), card=1))
+
+    found = forecasts(town)
+
+    mine, lab, now_ms = found["team-a"], found["_group.lab"], town.clock()
+    assert mine["now"] == {"rateMilli": GPU, "goneAt": now_ms + mine["remaining"] // GPU}
+    assert mine["fastest"] == {"rateMilli": 2 * GPU, "goneAt": now_ms + mine["remaining"] // (2 * GPU)}
+    assert mine["slowest"] == {"rateMilli": 0, "goneAt": None}
+    assert mine["remaining"] < 1000 * GPU * HOUR
+    assert (lab["now"]["rateMilli"], lab["fastest"]["rateMilli"]) == (GPU, 2 * GPU)
+    assert found["team-b"]["now"] == {"rateMilli": 0, "goneAt": None}
+    assert forecasts(town, "namespace=team-a") == {"team-a": mine}
+    assert forecasts(town, "namespace=_group.lab") == {"_group.lab": lab}
+    page = town.get("/v1/forecast?limit=1").get_json()
+    assert [each["namespace"] for each in page["forecasts"]] == ["team-a"]
+    assert set(forecasts(town, f"after={page['next']}")) == {"team-b", "_group.lab"}
