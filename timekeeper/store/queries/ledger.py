@@ -202,9 +202,8 @@ def open_rates(connection: Connection) -> dict[str, int]:
     """The summed rate of each namespace's sessions that have not ended, as far as is known."""
     its = SESSIONS.c
     sums = select(its.namespace, func.sum(its.rate_milli)).group_by(its.namespace)
-    return _pairs(
-        connection, sums.where(its.settled_ms.is_(None), its.ended_ms.is_(None), its.vanished_ms.is_(None))
-    )
+    is_open = its.settled_ms.is_(None), its.ended_ms.is_(None), its.vanished_ms.is_(None)
+    return {name: int(rate) for name, rate in connection.execute(sums.where(*is_open))}
 
 
 def waiting(connection: Connection) -> dict[str, int]:
