@@ -17,6 +17,7 @@ PORT = 8444
 _POD, _SERVICE = "pod/bursar-timekeeper-0", "service/bursar-timekeeper"
 _SERVICE_PORT = 443
 _EXTENDER, _EXTENDER_PORT = "deployment/bursar-scheduler", 8445
+_LEASE = "bursar-scheduler"
 _CA_NAMESPACE, _CA = "bursar-node", "bursar-ca"
 
 
@@ -66,9 +67,23 @@ def connected_to_extender(options: Options) -> Iterator[Client]:
     if options.extender:
         yield Client(options.extender)
         return
-    forwarded = options.kubectl.forwarded(options.system_namespace, _EXTENDER, _EXTENDER_PORT)
-    with forwarded as local:
+    target = _leader(options)
+    with options.kubectl.forwarded(options.system_namespace, target, _EXTENDER_PORT) as local:
         yield Client(f"http://127.0.0.1:{local}")
+
+
+def _leader(options: Options) -> str:
+    """The pod whose kube-scheduler leads, because its extender alone knows the last decisions; any pod of the
+    Deployment where the Lease names none."""
+    where = ("-n", options.system_namespace)
+    try:
+        path = "jsonpath={.spec.holderIdentity}"
+        holder = options.kubectl.run("get", "lease", _LEASE, *where, "-o", path)
+        pod = f"pod/{holder.partition('_')[0]}"  # a name of the pod and a random part
+        options.kubectl.run("get", pod, *where, "-o", "name")
+    except CommandError:
+        return _EXTENDER
+    return pod
 
 
 def _target(options: Options) -> tuple[str, int]:

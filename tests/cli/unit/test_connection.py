@@ -1,0 +1,63 @@
+"""Which pod and which account a command uses."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from timekeeper.cli import connection
+from timekeeper.cli.connection import Options
+from timekeeper.cli.errors import CommandError
+
+
+@dataclass
+class PlayedKubectl:
+    """Answers by the first two arguments after the verb; what it does not know, it refuses."""
+
+    answers: dict[tuple[str, str], str] = field(default_factory=dict)
+
+    def run(self, verb: str, *arguments: str) -> str:
+        known = self.answers.get((verb, arguments[0])) or self.answers.get((verb, " ".join(arguments[:2])))
+        if known is None:
+            raise CommandError(f"kubectl {verb}: Error from server (NotFound): {arguments[0]} not found")
+        return known
+
+
+def options(answers: Any, **flags: str) -> Options:
+    return Options(PlayedKubectl(answers), **flags)  # type: ignore[arg-type]
+
+
+LEASE = {("get", "lease bursar-scheduler"): "bursar-scheduler-7d_0a1b"}
+
+
+@pytest.mark.parametrize(
+    ("answers", "target"),
+    [
+        ({**LEASE, ("get", "pod/bursar-scheduler-7d"): "pod/bursar-scheduler-7d"}, "pod/bursar-scheduler-7d"),
+        (LEASE, "deployment/bursar-scheduler"),
+        ({}, "deployment/bursar-scheduler"),
+    ],
+    ids=["the leader's", "it is gone", "no Lease"],
+)
+def test_the_extender_of_the_leader_is_asked(answers: Any, target: str) -> None:
+    assert connection._leader(options(answers)) == target
+
+
+def test_the_pod_of_a_statefulset_is_preferred_and_a_deployment_is_reached_by_its_service() -> None:
+    pod = {("get", "pod/bursar-timekeeper-0"): "pod/bursar-timekeeper-0"}
+
+    assert connection._target(options(pod)) == ("pod/bursar-timekeeper-0", 8444)
+    assert connection._target(options({})) == ("service/bursar-timekeeper", 443)
+
+
+@pytest.mark.parametrize(
+    ("account", "namespace", "used"),
+    [
+        ("", "team-a", ("team-a", "bursar-reader")),
+        ("", "", ("bursar-system", "bursar-admin")),
+        ("me", "team-a", ("team-a", "me")),
+        ("ops/me", "team-a", ("ops", "me")),
+    ],
+)
+def test_the_account_follows_from_what_is_read(account: str, namespace: str, used: tuple[str, str]) -> None:
+    assert options({}, account=account).account_for(namespace) == used
