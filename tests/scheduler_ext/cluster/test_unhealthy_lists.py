@@ -1,0 +1,64 @@
+"""gpushare's lists of unhealthy cards on a real API server, read by the extender's account with the right of
+the sample alone."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from deploy.local.cluster import ControlPlane
+from deploy.local.kwok_nodes import kwok_node
+from tests.scheduler_ext.clusters import PROFILE, SCHEDULER, World
+from tests.scheduler_ext.processes import ROOT, Process
+from tests.support.control_plane import kubectl
+from tests.support.waiting import eventually
+
+ACCOUNT = "bursar-scheduler"
+MAPS = "/api/v1/namespaces/kube-system/configmaps"
+
+
+@pytest.fixture(scope="module")
+def plane(control_plane: ControlPlane) -> ControlPlane:
+    """The control plane with our roles, and the right to read ConfigMaps of kube-system."""
+    for file in ("manifests/00-namespace.yaml", "manifests/rbac.yaml", "samples/gpushare-health.yaml"):
+        kubectl(control_plane, "apply", "-f", str(ROOT / "deploy" / file))
+    return control_plane
+
+
+@pytest.fixture(scope="module")
+def extender(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+    """The extender with the account of the manifests, and a kube-scheduler that asks it."""
+    token = kubectl(plane, "create", "token", ACCOUNT, "-n", "bursar-system", "--duration=1h").strip()
+    flags = f"--kubeconfig={plane.kubeconfig(token, ACCOUNT)}", "--unhealthy-lists=kube-system"
+    process = Process(tmp_path_factory.mktemp("extender"), *flags)
+    process.start()
+    plane.start_scheduler(SCHEDULER, profiles=(PROFILE,), extender_url=process.url)
+    process.ready()
+    yield process
+    process.kill()
+
+
+@pytest.fixture
+def world(plane: ControlPlane, extender: Process) -> Iterator[World]:
+    """An empty cluster before and after."""
+    made = World(plane, extender)
+    yield made
+    made.clear()
+
+
+def test_a_listed_card_gets_no_pod_and_gets_one_when_its_list_is_deleted(world: World) -> None:
+    gpus = {"metadata": {"name": "unhealthy-gpu-n"}, "data": {"gpus": "0"}}
+    world.plane.api.call("POST", MAPS, gpus)
+    node = kwok_node("n", capacity={"aliyun.com/gpu-count": "2", "aliyun.com/gpu-mem": "32"})
+    world.plane.api.call("POST", "/api/v1/nodes", node)
+    for name in ("first", "second"):
+        world.pod(name, {"aliyun.com/gpu-mem": "16"})
+
+    (placed,) = eventually(world.bound)
+    assert placed["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_IDX"] == "1"
+    (waiting,) = {"first", "second"} - {placed["metadata"]["name"]}
+    eventually(lambda: world.refusals(waiting))
+    world.plane.api.call("DELETE", f"{MAPS}/unhealthy-gpu-n")
+
+    eventually(lambda: len(world.bound()) == 2)
+    written = {each["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_IDX"] for each in world.bound()}
+    assert written == {"0", "1"}
