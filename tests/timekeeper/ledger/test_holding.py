@@ -7,9 +7,21 @@ from typing import Any
 
 import pytest
 
+from tests.timekeeper.ledger.test_evicting import Waits
 from tests.timekeeper.worlds import GPU, HOUR, MINUTE, SECOND, T0, Json, Town, budgets, gpu_pod, node
-from timekeeper.runtime.api_server import Answered, Lost, Reply
-from timekeeper.settler.releases.releaser import MOST_AT_ONCE, QUIET_MS, UNCLEAR_MS, Releaser
+from timekeeper.runtime.api_server import Answered, Lost, Reply, Unsent
+from timekeeper.settler.releases.releaser import (
+    AWAY_MS,
+    AWAY_S,
+    MOST_AT_ONCE,
+    QUIET_MS,
+    SOON_MS,
+    STEP_S,
+    UNCLEAR_MS,
+    Releaser,
+    keep_releasing,
+)
+from timekeeper.store.engine.engine import UnavailableError
 from timekeeper.store.writes.fencing import EpochOverError
 
 GATE = {"name": "bursar.dev/budget"}
@@ -211,26 +223,29 @@ def test_a_killed_settler_neither_forgets_a_pod_nor_releases_for_the_same_room_t
 
     first = holding.step()
     holding.restart()
-    second = holding.step()
+    second = [*holding.step(), *holding.step()]
     holding.town.clock.turn(SECOND)
     holding.town.change("configmaps", budgets(team_a=HOLD.format(hours=1)))
     holding.loses = False
 
-    assert (first, second) == (["p0", "p1"], [])
+    assert (first, second) == ((["p0", "p1"], []) if answered else (["p0"], ["p1"]))
     assert holding.step() == ["p2", "p3"]
 
 
 def test_an_answer_that_never_came_is_tried_again_after_a_while(holding: Holding) -> None:
-    holding.begin(held_pod("p"), team_a=HOLD.format(hours=1))
+    """Until then it counts as released; no other call of the step is made on the old decision."""
+    holding.begin(held_pod("p"), held_pod("q", created_ms=T0 + 1), team_a=HOLD.format(hours=0.34))
     holding.refuses = Lost("no answer")
 
     holding.step()
+    assert holding.calls == ["p"]
     holding.step()
+    holding.step()
+    assert holding.calls == ["p", "q"]
     holding.town.clock.turn(UNCLEAR_MS)
     holding.refuses = None
 
-    assert holding.calls == ["p"]
-    assert holding.step() == ["p"]
+    assert holding.step() == ["p", "q"]
 
 
 def test_a_refused_release_holds_no_other_back(holding: Holding) -> None:
@@ -394,6 +409,47 @@ def test_what_is_released_never_exceeds_what_can_be_paid_and_all_of_that_is_rele
         town.tick()
     waiting = sorted(pods(gated=True), key=lambda each: str(each["metadata"]["name"]))
     assert not waiting or lookahead_of([*pods(gated=False), waiting[0]]) > granted
+
+
+def test_what_goes_wrong_ends_no_releases_but_another_settlers_term_does(
+    holding: Holding, capfd: pytest.CaptureFixture[str]
+) -> None:
+    faults: list[Exception] = [UnavailableError("gone"), ZeroDivisionError("a fault"), EpochOverError("over")]
+    waits = Waits(9)
+
+    def step() -> int:
+        raise faults[len(waits.pauses_s) - 1]
+
+    keep_releasing(step, waits)
+
+    assert waits.pauses_s == [STEP_S, AWAY_S, AWAY_S]
+    said = capfd.readouterr().err
+    assert "event=release-failed error=gone" in said
+    assert 'event=release-failed error="ZeroDivisionError: a fault"' in said
+    assert "event=releaser-ends" in said
+
+
+ANSWERS: dict[str, tuple[Reply, int]] = {
+    "gone": (Answered(404, {"message": "no"}), SOON_MS),
+    "refused": (Answered(422, {"message": "no"}), AWAY_MS),
+    "failed": (Answered(500, {"message": "no"}), UNCLEAR_MS),
+    "not sent": (Unsent("no"), UNCLEAR_MS),
+}
+
+
+@pytest.mark.parametrize("case", ANSWERS)
+def test_a_pod_that_could_not_be_released_is_tried_again(holding: Holding, case: str) -> None:
+    reply, pause_ms = ANSWERS[case]
+    holding.begin(held_pod("p"), team_a=HOLD.format(hours=1))
+    holding.refuses = reply
+    holding.step()
+    holding.refuses = None
+
+    holding.town.clock.turn(pause_ms - 1)
+    early = holding.step()
+    holding.town.clock.turn(1)
+
+    assert (early, holding.step()) == ([], ["p"])
 
 
 # pods of other schedulers, within a cap

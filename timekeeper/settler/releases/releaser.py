@@ -63,7 +63,7 @@ class Releaser:
             metrics.RELEASES.labels(result)
 
     def step(self) -> int:
-        """Release the pods that are next; returns how many calls were made.
+        """Release the pods that are next; returns how many were.
 
         Raises EpochOverError if another settler has started, UnavailableError or ConflictError if the
         database cannot be read.
@@ -83,7 +83,8 @@ class Releaser:
         with self._store.reading() as connection:
             fencing.confirm(connection, self._term)
         for pod in chosen:
-            self._release(pod, view.at_ms)
+            if self._release(pod, view.at_ms) == "unclear":
+                break  # an answer takes long: decide anew
         return len(chosen)
 
     def _forget(self, view: HeldView, at_ms: int) -> None:
@@ -96,7 +97,7 @@ class Releaser:
             waiting = {pod.namespace for pod in view.pods.values()}
             self._served = {name: number for name, number in self._served.items() if name in waiting}
 
-    def _release(self, pod: HeldPod, at_ms: int) -> None:
+    def _release(self, pod: HeldPod, at_ms: int) -> Result:
         result, error = self._remove_gate(pod)
         metrics.RELEASES.labels(result).inc()
         until_ms = self._steady() + UNCLEAR_MS
@@ -118,6 +119,7 @@ class Releaser:
         if result == "released":
             self._report(pod.namespace, pod.name, pod.uid, RELEASED, _note(pod))
             self._record(_decision(pod, at_ms))
+        return result
 
     def _remove_gate(self, pod: HeldPod) -> tuple[Result, str]:
         """The result, and the API server's message unless it removed the gate."""
