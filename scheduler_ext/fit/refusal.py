@@ -58,7 +58,7 @@ NOT_BY_CHOICE = Refusal("cards here cannot be chosen by model, UUID or topology"
 NO_XE_LINKS = Refusal("no Xe links between the cards here", "constraint")
 _NEAR = {"pair": "linked with each other", "numa": "on one NUMA node"}
 
-SPENT = Refusal("the namespace has spent its GPU budget (onExhausted: deny)", "budget")
+SPENT = Refusal("the namespace has spent its GPU budget", "budget")
 GIVEN_UP = Refusal("no layout of its containers was found in time", "search")
 NOT_TRIED = Refusal("no layout of its containers was searched for yet", "search")
 

@@ -432,7 +432,7 @@ def test_nobody_else_may_hold_cards_for_a_pod_and_anybody_may_take_the_hold_away
     assert teams.patch("a1", {"type": "bursar.dev/CardsHeld", "$patch": "delete"}, "team-a") == ""
 
 
-DENIED = "the namespace has spent its GPU budget (onExhausted: deny)"
+DENIED = "the namespace has spent its GPU budget"
 
 
 def test_pods_stockpiled_behind_gates_wait_while_the_grant_is_spent_under_deny(teams: Teams) -> None:

@@ -1,5 +1,5 @@
-"""A namespace that has spent a budget with ``onExhausted: deny``: its waiting pods are not bound until the
-budget is back."""
+"""A namespace that has spent a budget with ``onExhausted: deny`` or ``evict``: its waiting pods are not bound
+until the budget is back."""
 
 from collections.abc import Callable, Iterator
 
@@ -14,7 +14,7 @@ from tests.support.waiting import eventually
 
 Start = Callable[..., Running]
 
-TEXT = "the namespace has spent its GPU budget (onExhausted: deny)"
+TEXT = "the namespace has spent its GPU budget"
 
 
 class World:
@@ -55,6 +55,17 @@ def waits(name: str, share: int = 60, namespace: str = "team-a") -> Json:
 
 def woken(world: World) -> list[str]:
     return [sent["metadata"]["uid"] for sent in world.running.api.made("patch")]
+
+
+@pytest.mark.parametrize(("mode", "is_bound"), [("evict", False), ("hold", True), ("reclaim", True)])
+def test_a_pod_that_would_be_evicted_after_its_grace_is_not_bound_either(
+    world: World, mode: str, is_bound: bool
+) -> None:
+    world.say("OVER_BUDGET", onExhausted=mode)
+
+    answer = world.filter(waits(f"under-{mode}"))
+
+    assert answer["NodeNames"] == (["a"] if is_bound else [])
 
 
 def test_filter_and_bind_refuse_its_pod_with_one_text_and_bind_that_of_another(world: World) -> None:

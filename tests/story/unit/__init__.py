@@ -1,0 +1,1 @@
+"""Pure simulations of the whole loop."""
