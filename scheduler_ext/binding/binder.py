@@ -34,6 +34,8 @@ from scheduler_ext.binding.outcome import (
     NotBoundReason,
     Outcome,
     bound_to,
+    is_conflict,
+    is_unknown,
     refused,
 )
 from scheduler_ext.binding.values import BindingArgs, ReadPod, Sending, Turn
@@ -50,7 +52,7 @@ from scheduler_ext.snapshot.node_info import Allocation, without_pod
 from scheduler_ext.snapshot.snapshot import Snapshot
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.values import GPURequest, Placement
-from timekeeper.runtime.api_server import STRATEGIC_MERGE, Answered, Api, Lost, Reply, Unsent
+from timekeeper.runtime.api_server import STRATEGIC_MERGE, Answered, Api, Reply, Unsent
 from timekeeper.runtime.log import Log
 
 MOST_SENT = 4  # attempts to send a Binding, each after a read that found the pod unbound
@@ -212,13 +214,10 @@ class Binder:
                 if isinstance(taken, Refusal):
                     return taken
                 if taken:
-                    self._log_observed(pod)
+                    observed = self._caps.exceeded(pod, self._cache.snapshot, observed=True)
+                    if observed is not None:
+                        self._log("would-refuse", pod=pod.full_name, uid=pod.uid, reason=observed.sentence)
                     return placement
-
-    def _log_observed(self, pod: Pod) -> None:
-        observed = self._caps.exceeded(pod, self._cache.snapshot, observed=True)
-        if observed is not None:
-            self._log("would-refuse", pod=pod.full_name, uid=pod.uid, reason=observed.sentence)
 
     def _send(self, sending: Sending, version: str, lost: set[str]) -> Outcome:
         """Send the Binding until the outcome is certain or time is up. ``lost``: the versions named by
@@ -228,9 +227,9 @@ class Binder:
             reply = self._post(sending, version)
             if isinstance(reply, Answered) and reply.status < 300:
                 return BOUND
-            if _is_unknown(reply):
+            if is_unknown(reply):
                 lost.add(version)
-            elif not _is_conflict(reply):
+            elif not is_conflict(reply):
                 return self._give_up(args, lost, reply)
             read = self._read(args, sending.until)
             if isinstance(read, NotBound) and read != GONE:
@@ -241,7 +240,7 @@ class Binder:
             if read.node:
                 return self._found(read, args)
             lost &= {read.version, EARLIER}  # a Binding that names an older version cannot succeed any more
-            if _is_conflict(reply) and read.version == version:
+            if is_conflict(reply) and read.version == version:
                 return self._give_up(args, lost, reply)
             version = self._shown(read, version if version != read.version else "", sending.until)
             if not version:
@@ -356,11 +355,3 @@ class Binder:
         if left < LEAST_S:
             return Unsent("the API server was too slow: no time was left for the call")
         return self._api.call(method, path, body, content_type=content_type, timeout_s=left)
-
-
-def _is_unknown(reply: Reply) -> bool:
-    return isinstance(reply, Lost) or (isinstance(reply, Answered) and reply.status >= 500)
-
-
-def _is_conflict(reply: Reply) -> bool:
-    return isinstance(reply, Answered) and reply.status == 409

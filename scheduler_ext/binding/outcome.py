@@ -1,9 +1,11 @@
-"""How a bind ends, as values. They become text only in the answer to kube-scheduler."""
+"""How a bind ends, as values. They become text only in the answer to kube-scheduler. And what an API server's
+reply to a Binding means."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 from scheduler_ext.fit import refusal
+from timekeeper.runtime.api_server import Answered, Lost, Reply
 
 
 class NotBoundReason(StrEnum):
@@ -69,3 +71,13 @@ def refused(why: str) -> NotBound:
 def sentence(outcome: Outcome) -> str:
     """kube-scheduler's Error field: "" if the pod is bound."""
     return "" if isinstance(outcome, Bound) else outcome.sentence
+
+
+def is_unknown(reply: Reply) -> bool:
+    """True if the call may have had its effect, or not."""
+    return isinstance(reply, Lost) or (isinstance(reply, Answered) and reply.status >= 500)
+
+
+def is_conflict(reply: Reply) -> bool:
+    """True if the API server answered 409."""
+    return isinstance(reply, Answered) and reply.status == 409
