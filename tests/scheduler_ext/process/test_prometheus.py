@@ -16,6 +16,7 @@ from scheduler_ext.scoring.card_points import BY_UTILISATION
 from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.worlds import Json, node, percent
 from tests.support.http_server import JsonHandler, Served
+from tests.support.tls import Tls
 from tests.support.waiting import eventually
 from timekeeper.core.values import Card
 from timekeeper.runtime.api_server import Api
@@ -133,6 +134,23 @@ def test_the_token_is_read_before_each_query(server: Simulated, caller: Api, tmp
     with pytest.raises(PrometheusError, match="No such file"):
         source.get("")
     source.close()
+
+
+def test_over_tls_its_certificate_is_verified_by_the_bundle(caller: Api, tls: Tls, tmp_path: Path) -> None:
+    bundle = tmp_path / "ca.crt"
+    bundle.write_bytes(tls.ca.bundle)
+
+    class Handler(JsonHandler):
+        def do_GET(self) -> None:
+            self.answer(200, vector(a_GPU_0=5))
+
+    with Served(Handler, tls.server()) as served:
+        source = Prometheus(PrometheusSettings(served.url, ca=bundle), ["busy"], caller)
+        assert prometheus.read(source.get("").body) == {"a-GPU-0": {"busy": 5}}
+        source.close()
+        unknown = Prometheus(PrometheusSettings(served.url), ["busy"], caller)
+        with pytest.raises(PrometheusError, match="certificate verify failed"):
+            unknown.get("")
 
 
 def test_what_it_refuses_and_what_is_too_large_is_an_error_with_the_reason(
