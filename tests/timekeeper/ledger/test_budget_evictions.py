@@ -22,6 +22,7 @@ from tests.timekeeper.worlds import (
     gpu_pod,
     node,
 )
+from timekeeper.accounts.pods import LedgerPod
 from timekeeper.runtime.connect import connect
 from timekeeper.runtime.log import log
 from timekeeper.settler.evictions import budget_notices
@@ -44,6 +45,7 @@ class Spending:
     def __init__(self, town: Town, api: FakeApiServer, url: str, folder: Path) -> None:
         self.town, self.api = town, api
         self._server = connect(kubeconfig(folder, url))
+        self.seconds = 0.0  # looking takes no time
         self.evictor = self.new_evictor()
 
     def new_evictor(self) -> BudgetEvictor:
@@ -51,7 +53,8 @@ class Spending:
         town, settler = self.town, self.town.settler
         events = UnqueuedRecorder(self._server, REPORTER, settler.term.holder, town.clock, log)
         view = view_of(settler)
-        return BudgetEvictor(town.store, settler.term, self._server, events, view, town.clock, town.clock)
+        shared = (town.store, settler.term, self._server, events, view, town.clock, town.clock)
+        return BudgetEvictor(*shared, seconds=lambda: self.seconds)
 
     def begin(self, *pods: Json, **entries: str) -> None:
         entries = {"_settings": SETTINGS} | entries
@@ -382,3 +385,26 @@ def test_a_notice_that_could_not_be_withdrawn_does_not_count_in_the_next_exhaust
     assert spending.notice("p") == T0 + HOUR + 6 * MINUTE
     assert spending.turn(2 * MINUTE) == []
     assert spending.turn(2 * MINUTE) == ["p"]
+
+
+def test_where_looking_takes_long_only_namespaces_whose_standing_changed_are_looked_at_meanwhile(
+    spending: Spending,
+) -> None:
+    spending.begin(pod("a"), pod("b", 1, namespace="team-b"), team_a=ONE_HOUR, team_b="gpuHours: 9")
+    spending.turn(HOUR)
+    pods = spending.evictor._view.pods
+
+    def slow() -> tuple[LedgerPod, ...]:
+        spending.seconds += 1
+        return pods()
+
+    object.__setattr__(spending.evictor._view, "pods", slow)
+    assert spending.turn(4 * MINUTE) == []  # a look of a second, and then none for nine seconds
+    entry = "gpuHours: 0\nonExhausted: evict"
+    spending.town.change("configmaps", budgets(_settings=SETTINGS, team_a=ONE_HOUR, team_b=entry))
+    spending.look()
+    assert spending.notice("b") == T0 + HOUR + 9 * MINUTE
+
+    assert spending.turn(2 * MINUTE) == []
+    spending.seconds += 10
+    assert spending.look() == ["a"]

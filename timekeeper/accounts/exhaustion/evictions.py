@@ -18,7 +18,7 @@ from typing import Literal
 from timekeeper.accounts.exhaustion.terms import EvictionTerms
 from timekeeper.accounts.pods import LedgerPod
 
-MOST_NOTICES = 50  # written or withdrawn in one step, so that evictions need not wait for all of them
+MOST_NOTICES = 200  # written or withdrawn in one step, so that evictions need not wait for all of them
 FORGET_MS = 600_000
 WRITTEN_MS = 30_000  # the watch shows a written notice within this time
 # between two attempts at one pod, by the result of the last
