@@ -382,6 +382,7 @@ class Extender:
             seen(value)
             if isinstance(value, Pod):
                 self.requeuer.seen(value, self.policies)
+                self.decision_reports.seen(value)
 
         return observed
 

@@ -5,6 +5,7 @@ The reasons of waiting pods are put into words in a thread of their own, once a 
 changed; no verb waits for that.
 """
 
+import re
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -38,6 +39,8 @@ MOST_EACH = 500  # pods whose reasons are put into words in one go
 MOST_NOTED = 10_000
 MOST_REASONS = 5
 
+_FIGURES = re.compile(r"[0-9]+")
+
 
 @dataclass(frozen=True, slots=True)
 class Hole:
@@ -68,6 +71,7 @@ class DecisionReports:
         self._record, self._state, self._now_ms = record, state, now_ms
         self._lock = threading.Lock()
         self._noted: dict[str, None] = {}  # UIDs of pods whose reasons changed, the oldest first
+        self._messages: dict[str, str] = {}  # UID -> kube-scheduler's message without its figures
         self.left_out = 0  # reasons that were lost because too many pods were noted
 
     def placed(self, pod: Pod, node: str, placement: Placement) -> None:
@@ -116,6 +120,19 @@ class DecisionReports:
             else:
                 self.left_out += 1
 
+    def seen(self, pod: Pod) -> None:
+        """The watch showed the pod: kube-scheduler may refuse it without a call of the extender, as where no
+        node has enough of a resource that it counts itself."""
+        waits = not (pod.node or pod.deleting or pod.terminal or pod.gated)
+        said = _FIGURES.sub("", pod.unschedulable_because) if waits else ""
+        if not said:
+            self._messages.pop(pod.uid, None)
+        elif self._messages.get(pod.uid) != said and (
+            pod.uid in self._messages or len(self._messages) < MOST_NOTED
+        ):
+            self._messages[pod.uid] = said
+            self.waits(pod.uid)
+
     def run(self, stop: threading.Event) -> None:
         """Each second record the reasons of the pods that were noted, until ``stop``."""
         while not stop.wait(EACH_S):
@@ -133,7 +150,9 @@ class DecisionReports:
         hole, ahead = largest_hole(snapshot), self._ahead(set(uids), standings)
         for uid in uids:
             pod, refused = snapshot.pods.get(uid), self._state.refused(uid)
-            if pod is None or pod.node or pod.deleting or pod.terminal or pod.gated or refused is None:
+            if pod is None or pod.node or pod.deleting or pod.terminal or pod.gated:
+                continue
+            if refused is None and not pod.unschedulable_because:
                 continue
             decision = _waits(pod, refused, hole, ahead.get(uid), standings, at_ms)
             if "cap" in _kinds(refused):
@@ -163,7 +182,7 @@ def largest_hole(snapshot: Snapshot) -> Hole | None:
 
 def _waits(
     pod: Pod,
-    refused: LastDecision,
+    refused: LastDecision | None,
     hole: Hole | None,
     ahead: int | None,
     standings: NamespaceStandings,
@@ -173,14 +192,15 @@ def _waits(
     figures: dict[str, Figure] = {
         "standing": standing.word,
         "onExhausted": standing.on_exhausted,
-        "offeredNodes": refused.offered,
-        "reasons": "; ".join(
-            _reason(each.refusal.sentence, each.nodes) for each in refused.reasons[:MOST_REASONS]
-        ),
     }
     figures |= _needs(pod.request)
-    if refused.bind_error:
-        figures["bindError"] = refused.bind_error
+    if refused is not None:
+        told = (_reason(each.refusal.sentence, each.nodes) for each in refused.reasons[:MOST_REASONS])
+        figures |= {"offeredNodes": refused.offered, "reasons": "; ".join(told)}
+        if refused.bind_error:
+            figures["bindError"] = refused.bind_error
+    if pod.unschedulable_because:
+        figures["scheduler"] = pod.unschedulable_because
     if ahead is not None:
         figures["podsAhead"] = ahead
     if hole is not None:
@@ -189,17 +209,19 @@ def _waits(
             "largestHoleMib": hole.memory_mib,
             "largestHoleMilli": hole.share_milli,
         }
-    return _about(pod, at_ms, WAITING, _reason_for(_kinds(refused)), figures)
+    return _about(pod, at_ms, WAITING, _reason_for(refused), figures)
 
 
-def _kinds(refused: LastDecision) -> set[RefusalKind]:
-    return {each.refusal.kind for each in refused.reasons}
+def _kinds(refused: LastDecision | None) -> set[RefusalKind]:
+    return set() if refused is None else {each.refusal.kind for each in refused.reasons}
 
 
-def _reason_for(kinds: set[RefusalKind]) -> str:
-    """The word for all kinds of refusals of a pod; without any its bind failed."""
+def _reason_for(refused: LastDecision | None) -> str:
+    """The word for all refusals of a pod. Without any by the extender its bind failed, or kube-scheduler
+    refused it."""
+    kinds = _kinds(refused)
     if not kinds:
-        return "BindFailed"
+        return "BindFailed" if refused is not None and refused.bind_error else "Unschedulable"
     if "budget" in kinds:
         return "GrantSpent"
     return "NoRoom" if kinds & {"room", "search"} else "NoNodeFits"

@@ -147,3 +147,28 @@ def test_a_pod_above_a_cap_has_a_record_of_its_own_kind_with_the_caps_figures() 
         "No node takes it: 1 node: above the cap of namespace team-c (maxGPUs: 1); needs at least 0.5 of a "
         "cap of 1 cards, of which others hold 0.6."
     )
+
+
+def test_what_kube_scheduler_refuses_itself_is_recorded_when_its_message_changes_but_for_figures() -> None:
+    def pod(message: str) -> Json:
+        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+        return percent(50, "p") | {"status": {"conditions": [condition]}}
+
+    def seen(message: str) -> list[tuple[str, object]]:
+        world.found.clear()
+        snapshot[0] = rebuilt([node()], [pod(message)])
+        world.reports.seen(read(pod(message)))
+        world.reports.step()
+        return [(each.reason, each.figures["scheduler"]) for each in world.found]
+
+    snapshot = [rebuilt([node()], [])]
+    world = World(snapshot[0])
+    checks = CapChecks(lambda: STANDINGS)
+    state = WaitingState(lambda: snapshot[0], list, world.last.of, lambda: STANDINGS, checks)
+    world.reports = DecisionReports(world.found.append, state, lambda: 0)
+
+    assert seen("0/2 nodes are available") == [("Unschedulable", "0/2 nodes are available")]
+    assert seen("0/3 nodes are available") == []
+    assert seen("too few cards") == [("Unschedulable", "too few cards")]
+    world.reports.seen(read(on(percent(50, "p"), "n", "GPU-0")))
+    assert seen("too few cards") == [("Unschedulable", "too few cards")]

@@ -111,6 +111,8 @@ def _waiting(reason: str, figures: Figures) -> str:
     if reason == "BindFailed":
         return f"It could not be bound: {figures.get('bindError')}."
     more = "".join(f"; {each}" for each in waits_for(figures))
+    if reason == "Unschedulable":
+        return f"kube-scheduler finds no node for it: {str(figures.get('scheduler')).rstrip('.')}{more}."
     return f"No node takes it: {figures.get('reasons')}{more}."
 
 
