@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node, nvidia_capacity
 from tests.scheduler_ext.processes import Process as Extender
@@ -271,6 +272,21 @@ def test_their_pods_are_governed_placed_by_their_accounts_alone_and_charged(worl
     assert {name: amount for name, (_, amount, _) in world.sessions().items()} == {
         name: case.rate * proved_ms(world.get(name)) for name, case in CASES.items()
     }
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"annotations": {"received-resource-type": "Fraction"}},
+        {"annotations": {"nvidia.com/real-allocated": "x"}},
+        {"labels": {"runai-gpu-group/0-1": "0-1"}},
+    ],
+)
+def test_a_pod_without_a_request_takes_no_placement_at_its_creation(world: World, metadata: Json) -> None:
+    made = {"metadata": {"name": "posing", **metadata}, "spec": {"containers": [of_resources({})]}}
+
+    with pytest.raises(ApiError, match="only the system that places the pod writes this"):
+        world.cluster.post(PODS, made)
 
 
 def test_a_pod_that_kueue_holds_is_admitted_and_is_charged_from_its_binding(world: World) -> None:
