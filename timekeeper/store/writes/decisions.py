@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import bindparam, delete, func, select, update
+from sqlalchemy import bindparam, delete, func, select, tuple_, update
 
 from timekeeper.core.decisions import DecisionRun, bounded
 from timekeeper.store.engine import postgresql
@@ -17,6 +17,13 @@ SOURCE = "timekeeper"  # of its own decisions
 _TURN = "decisions"
 _SAME = ("kind", "reason", "owner", "is_generated", "uid", "budget", "figures")
 _EACH_QUERY = 100  # subjects
+
+_NEWEST = (
+    select(DECISIONS)
+    .where(DECISIONS.c.namespace == bindparam("of_namespace"), DECISIONS.c.subject == bindparam("of_subject"))
+    .order_by(DECISIONS.c.id.desc())
+    .limit(1)
+)
 
 Row = dict[str, Any]
 
@@ -64,15 +71,20 @@ def forget(connection: Connection, before_ms: int, most: int) -> int:
 
 
 def _last(connection: Connection, rows: Iterable[Row]) -> dict[tuple[str, str], Row]:
-    """The newest row of each subject."""
+    """The newest row of each subject. SQLite does not search an index for a list of pairs, so each subject is
+    a query there."""
     subjects = sorted({(row["namespace"], row["subject"]) for row in rows})
-    found: dict[tuple[str, str], Row] = {}
+    its, found = DECISIONS.c, dict[tuple[str, str], Row]()
+    if connection.dialect.name != "postgresql":
+        for subject in subjects:
+            last = connection.execute(_NEWEST, {"of_namespace": subject[0], "of_subject": subject[1]}).first()
+            if last is not None:
+                found[subject] = dict(last._mapping)
+        return found
     for at in range(0, len(subjects), _EACH_QUERY):
-        part = subjects[at : at + _EACH_QUERY]
-        its = DECISIONS.c
         newest = (
             select(func.max(its.id))
-            .where(its.namespace.in_({each for each, _ in part}), its.subject.in_({each for _, each in part}))
+            .where(tuple_(its.namespace, its.subject).in_(subjects[at : at + _EACH_QUERY]))
             .group_by(its.namespace, its.subject)
         )
         for row in connection.execute(select(DECISIONS).where(its.id.in_(newest))):
