@@ -74,6 +74,7 @@ class Stage:
         self.look_s = 0.0
         self._turned: NamespaceStandings | None = None
         self.told: list[tuple[str, str]] = []
+        self.left: list[tuple[str, str, str, str]] = []  # victim, pod, kind, how
         self.warned: list[str] = []  # the texts of Warnings
         self.lines: list[str] = []
         self.freed: list[str] = []
@@ -152,6 +153,7 @@ class Stage:
             seconds=lambda: self.now_ms / 1000,
             is_capped=lambda pod, node: caps.is_capped(pod, node, self.cache.snapshot),
             breathe=lambda _: None,
+            evicted=lambda victim, pod, kind, how, _: self.left.append((victim.name, pod.name, kind, how)),
         )
         return Preemptor(
             self._client, world, PreemptionLimits(180_000, 600_000, self._most, SCHEDULER, self._heeds)

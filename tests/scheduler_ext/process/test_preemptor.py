@@ -154,6 +154,7 @@ def test_a_debtor_of_the_same_class_leaves_for_a_pod_that_is_in_budget(tmp_path:
 
         assert world.asked() == ["a"]
         assert ("a", "Reclaimed") in world.told
+        assert world.left == [("a", "p", "reclaim", "evicted")]
         (text,) = world.warned
         assert "/a: namespace " in text
         assert "is over its GPU budget; its GPUs go to pod " in text

@@ -84,7 +84,8 @@ class Overused:
         town = self.town
         served = server or self._server
         events = UnqueuedRecorder(served, REPORTER, settler.term.holder, town.clock, log)
-        return Evictor(town.store, settler.term, served, events, view_of(settler), town.clock, self.steady)
+        shared = town.store, settler.term, served, events, view_of(settler), town.clock, self.steady
+        return Evictor(*shared, record=town.recorded.append)
 
     def steady(self) -> int:
         """The clock that nobody sets: ``ahead_ms`` is what the other was set forward."""
@@ -174,6 +175,9 @@ def test_a_pod_over_its_share_for_its_grace_is_evicted_once_and_told_why(
         "Evicted by Bursar: the pod has used more GPU memory than its share since 2026-11-20T10:01:00Z, now"
         " 9000 MiB of GPU-0 (share 8000 MiB); overuseGrace is 60s"
     )
+    (decision,) = (each for each in overused.town.recorded if each.kind == "evicted")
+    assert (decision.reason, decision.name, decision.uid) == (EVICTED, "p", "uid-p")
+    assert (decision.figures["message"], decision.figures["graceMs"]) == (event["note"], 60_000)
     (line,) = [line for line in capfd.readouterr().err.splitlines() if "event=overuse-eviction" in line]
     assert line.endswith(
         "event=overuse-eviction result=evicted namespace=team-a pod=p uid=uid-p node=n1"

@@ -154,3 +154,11 @@ def test_a_waiting_pod_of_a_namespace_over_budget_is_told_how_far_and_until_when
     found = home.get("/v1/explain/team-a/q").get_json()
 
     assert found["waitsFor"] == ["team-a is 2.167 GPU-hours over budget"]
+
+
+def test_a_pod_whose_session_has_opened_waits_for_nothing(home: Town) -> None:
+    post(home, posted(kind="waiting", reason="NoRoom", name="p", uid="uid-p", figures=WAITS))
+    home.hear("pods", gpu_pod(started_ms=T0))
+    home.advance(MINUTE)
+
+    assert home.get("/v1/explain/team-a/p").get_json()["waitsFor"] == []
