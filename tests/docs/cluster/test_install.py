@@ -15,7 +15,9 @@ pytestmark = pytest.mark.cluster
 
 INSTALL = (ROOT / "docs" / "install.md").read_text()
 UPGRADE = (ROOT / "docs" / "upgrade.md").read_text()
-OBSERVES = ("mode: observe", {"bursar-holds", "bursar-notices", "bursar-node-agent"}, True)
+# policies that refuse no pod, and only say which account writes what is Bursar's own
+OWN = {"bursar-gpubudgets", "bursar-holds", "bursar-node-agent", "bursar-notices", "bursar-releases"}
+OBSERVES = ("mode: observe", OWN, True)
 README = (ROOT / "README.md").read_text()
 SETTINGS_OF = "/api/v1/namespaces/bursar-system/configmaps/bursar-settings"
 POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"

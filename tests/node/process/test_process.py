@@ -34,7 +34,9 @@ def test_without_driver_and_api_server_it_says_so_and_goes_on_until_it_is_ended(
     with log.open("wb") as file:
         agent = subprocess.Popen(command(free_port()), cwd=ROOT, env=environment(nvml), stderr=file)
     try:
-        eventually(lambda: log.read_text().count("event=not-followed") == 2 and "nvml" in log.read_text())
+        eventually(
+            lambda: log.read_text().count("event=not-followed") == 2 and "reader-silent" in log.read_text()
+        )
         agent.send_signal(number)
 
         assert agent.wait(timeout=10) == 0

@@ -109,7 +109,10 @@ def test_periods_in_which_nothing_ran_and_nobody_looked_are_not_asked_for_one_by
     with asked(town) as statements:
         town.tick()
 
-    assert len(statements) <= 24 + 20
+    # SQLite looks the last decision of each namespace up by itself, however many periods there were
+    decided = [each for each in statements if "FROM decisions" in each]
+    assert len(statements) - len(decided) <= 24 + 20
+    assert len(decided) <= names
 
 
 def test_what_a_tick_that_was_not_written_found_moved_is_not_forgotten() -> None:
