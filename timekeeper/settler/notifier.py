@@ -23,7 +23,7 @@ from timekeeper.accounts.decisions.notifications import (
     is_sent,
     payload,
 )
-from timekeeper.runtime.log import log
+from timekeeper.runtime.log import log, log_exception
 from timekeeper.runtime.recording.signed_post import FAILURES, post
 from timekeeper.store.engine.engine import ConflictError, Store, UnavailableError
 from timekeeper.store.queries import decisions
@@ -35,6 +35,7 @@ _TOGETHER = 100  # notifications in one post
 _READ = 1_000  # decisions at a time
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 300.0
 _GIVEN_UP_MS = 7 * 86_400_000  # an older notification is not sent any more
+_AFTER_ERROR_S = 30.0
 _KEEP_EACH_S = 60.0  # how often a place is stored that moved without a post
 
 Post = Callable[[str, bytes, bytes], int]
@@ -70,14 +71,19 @@ class Notifier:
         self._places: dict[str, _Place] = {}
 
     def keep(self, stop: Event) -> None:
-        """Send until ``stop``, or until the term is over."""
-        while not stop.wait(EACH_S):
+        """Send until ``stop``, or until the term is over. No other error ends it."""
+        pause_s = EACH_S
+        while not stop.wait(pause_s):
+            pause_s = EACH_S
             try:
                 self.step()
             except EpochOverError:
                 return
             except (UnavailableError, ConflictError) as error:
                 log("notifications-wait", level="warning", error=error)
+            except Exception as error:
+                log_exception("notifications-wait", error)
+                pause_s = _AFTER_ERROR_S
 
     def step(self) -> None:
         """Send to each destination what it has not been sent yet. Raises UnavailableError, ConflictError, or

@@ -42,6 +42,7 @@ def test_without_driver_and_api_server_it_says_so_and_goes_on_until_it_is_ended(
         assert agent.wait(timeout=10) == 0
     finally:
         agent.kill()
+        agent.wait()
     assert log.read_text().count("event=reader-silent") == 1
     assert "Traceback" not in log.read_text()
 
