@@ -1,7 +1,6 @@
 """Two hundred sidecars at once against one timekeeper, which is killed and comes back: no beat is lost, and
 every charge is exact."""
 
-import datetime
 import json
 import os
 import re
@@ -17,6 +16,7 @@ import pytest
 from deploy.local.kwok_nodes import kwok_node
 from deploy.local.sidecars import Sidecars
 from deploy.local.stack import Stack
+from tests.story.cluster.test_metering import held_ms
 from tests.support.control_plane import create_namespace
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
@@ -71,13 +71,6 @@ def spools(stack: Stack) -> list[int]:
     return held
 
 
-def ran_ms(each: Json) -> int:
-    """How long its container ran, by the kubelet's own timestamps."""
-    ended = each["status"]["containerStatuses"][0]["state"]["terminated"]
-    start, end = (datetime.datetime.fromisoformat(ended[key]) for key in ("startedAt", "finishedAt"))
-    return int((end - start).total_seconds() * 1000)
-
-
 def test_two_hundred_sidecars_lose_no_beat_though_the_timekeeper_is_killed(
     stack: Stack, sidecars: Sidecars, reader: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -110,7 +103,7 @@ def test_two_hundred_sidecars_lose_no_beat_though_the_timekeeper_is_killed(
         rows = stack.get("/v1/usage?namespace=many&group=pod", reader)["rows"]
         return {row["uid"]: row["amount"] for row in rows}
 
-    owed = {uid: 10 * PERCENT * ran_ms(each) for uid, each in pods.items()}
+    owed = {uid: 10 * PERCENT * held_ms(each) for uid, each in pods.items()}
     stack.wait("the charges", lambda: charged() == owed, within_s=60)
     assert len(owed) == MANY
     # all end at once: sidecars for whose last beats the machine is too slow say how many they are
