@@ -254,7 +254,7 @@ disabled_plugins = ["io.containerd.nri.v1.nri"]
 
 
 def _kubelet(ca_file: Path) -> dict[str, Any]:
-    """It serves those alone who have a client certificate of this CA: the API server."""
+    """Its server accepts client certificates of this CA only; the API server has one."""
     authentication = {
         "anonymous": {"enabled": False},
         "webhook": {"enabled": False},

@@ -38,6 +38,10 @@ class Options:
         """The namespace of the flag, or of the kubeconfig's context."""
         return self.namespace or self.kubectl.namespace()
 
+    def scope(self, everywhere: bool) -> str | None:
+        """That namespace, or None for all."""
+        return None if everywhere else self.one_namespace()
+
     def account_for(self, namespace: str) -> tuple[str, str]:
         """Namespace and name of the account whose token is used to read this namespace; "": all."""
         home, name = (namespace, READER) if namespace else (self.system_namespace, ADMINISTRATOR)

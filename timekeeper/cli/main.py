@@ -66,7 +66,7 @@ def budget(options: Options, names: tuple[str, ...], all_namespaces: bool, form:
 @_FORM
 def top(options: Options, all_namespaces: bool, every: float, once: bool, form: str) -> None:
     """The pods that hold cards now, how busy the cards were lately, and what the pods have cost."""
-    namespace = None if all_namespaces else options.one_namespace()
+    namespace = options.scope(all_namespaces)
     with connected(options, namespace or "") as client:
         if once or form != "table" or not sys.stdout.isatty():
             output.show(_open_sessions(client, namespace), form)
@@ -116,7 +116,7 @@ def used(
     form: str,
 ) -> None:
     """What was charged in a time, by namespace, owner, pod, node, model or label."""
-    namespace = None if all_namespaces else options.one_namespace()
+    namespace = options.scope(all_namespaces)
     with connected(options, namespace or "") as client:
         answer = client.get(
             "/v1/usage",
@@ -138,7 +138,7 @@ def used(
 @_FORM
 def report(options: Options, all_namespaces: bool, month: str | None, form: str) -> None:
     """The month's bill by owner: hours, price, cost; the largest first. csv is for spreadsheets."""
-    namespace = None if all_namespaces else options.one_namespace()
+    namespace = options.scope(all_namespaces)
     query = {"namespace": namespace, "group": "namespace,owner", "month": month, "sort": "-gpuHours"}
     with connected(options, namespace or "") as client:
         text = client.text("/v1/usage", format="csv", use="true", **query)
@@ -154,7 +154,7 @@ def report(options: Options, all_namespaces: bool, month: str | None, form: str)
 @_FORM
 def grants(options: Options, all_namespaces: bool, form: str) -> None:
     """The grants of a namespace, the newest last."""
-    namespace = None if all_namespaces else options.one_namespace()
+    namespace = options.scope(all_namespaces)
     with connected(options, namespace or "") as client:
         listed = list(client.pages("/v1/grants", "grants", subject=namespace))
     output.show(budgets.grants(listed, listed), form)
@@ -243,7 +243,7 @@ cli.add_command(explain, "why")
 @_FORM
 def decided(options: Options, all_namespaces: bool, kind: str | None, most: int, form: str) -> None:
     """What was decided about pods and budgets, the newest first."""
-    namespace = None if all_namespaces else options.one_namespace()
+    namespace = options.scope(all_namespaces)
     with connected(options, namespace or "") as client:
         answer = client.get("/v1/decisions", namespace=namespace, kind=kind, limit=str(most))
     output.show(decisions.decisions(answer["decisions"], answer), form)
@@ -255,7 +255,7 @@ def decided(options: Options, all_namespaces: bool, kind: str | None, most: int,
 @_FORM
 def held(options: Options, all_namespaces: bool, form: str) -> None:
     """The pods that wait behind Bursar's scheduling gate, in the order of their release."""
-    namespace = None if all_namespaces else options.one_namespace()
+    namespace = options.scope(all_namespaces)
     with connected(options, namespace or "") as client:
         listed = list(client.pages("/v1/held", "held", namespace=namespace))
     output.show(decisions.held(listed, listed, time.time_ns() // 1_000_000), form)
@@ -279,7 +279,7 @@ def map_(options: Options, node: str | None, form: str) -> None:
 @_FORM
 def waiting(options: Options, pod: str | None, all_namespaces: bool, form: str) -> None:
     """The GPU pods that are not bound, and why, as the extender knows them."""
-    namespace = None if all_namespaces else options.one_namespace()
+    namespace = options.scope(all_namespaces)
     with connected_to_extender(options) as client:
         pods = list(client.pages("/v1/waiting", "pods", namespace=namespace, name=pod))
     output.show(cards.waiting(pods, pods, time.time()), form)

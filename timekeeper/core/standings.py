@@ -110,6 +110,7 @@ def decode(
 
 
 def standing_word(raw: object) -> StandingWord:
+    """One of the words of a standing. Raises UndecodableStandingsError."""
     for word in WORDS:
         if word == raw:
             return word
@@ -140,10 +141,12 @@ def _cap(raw: Json | None) -> Cap:
 
 
 def whole_number(raw: object) -> int:
+    """An integer of the document. Raises UndecodableStandingsError."""
     if not isinstance(raw, int) or isinstance(raw, bool):
         raise UndecodableStandingsError("standings: not a whole number")
     return raw
 
 
 def whole_number_or_none(raw: object) -> int | None:
+    """The same, or null. Raises UndecodableStandingsError."""
     return None if raw is None else whole_number(raw)

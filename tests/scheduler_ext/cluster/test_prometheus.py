@@ -19,7 +19,7 @@ from deploy.local.stack import free_port
 from deploy.local.tools import PROMETHEUS_TOOLS
 from scheduler_ext.scoring.card_points import BUSY
 from scheduler_ext.scoring.load_series import query
-from tests.scheduler_ext.clusters import PROFILE, SCHEDULER, World
+from tests.scheduler_ext.clusters import World, scheduling
 from tests.scheduler_ext.processes import ROOT, Process
 from tests.support.control_plane import kubectl
 from tests.support.http_server import JsonHandler, Served
@@ -141,14 +141,11 @@ def plane(control_plane: ControlPlane, prometheus: Prometheus) -> ControlPlane:
 @pytest.fixture(scope="module")
 def extender(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     """The extender with the account of the manifests, and a kube-scheduler that asks it."""
-    token = kubectl(plane, "create", "token", ACCOUNT, "-n", "bursar-system", "--duration=1h").strip()
-    flags = f"--kubeconfig={plane.kubeconfig(token, ACCOUNT)}", "--prometheus-namespace=monitoring"
-    process = Process(tmp_path_factory.mktemp("extender"), *flags, "--policy=load")
-    process.start()
-    plane.start_scheduler(SCHEDULER, profiles=(PROFILE,), extender_url=process.url)
-    process.ready()
-    yield process
-    process.kill()
+    folder = tmp_path_factory.mktemp("extender")
+    with scheduling(
+        plane, folder, "--prometheus-namespace=monitoring", "--policy=load", account=ACCOUNT
+    ) as process:
+        yield process
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
-from tests.scheduler_ext.clusters import PROFILE, SCHEDULER, World
+from tests.scheduler_ext.clusters import World, scheduling
 from tests.scheduler_ext.processes import ROOT, Process
 from tests.support.control_plane import kubectl
 from tests.support.waiting import eventually
@@ -27,14 +27,9 @@ def plane(control_plane: ControlPlane) -> ControlPlane:
 @pytest.fixture(scope="module")
 def extender(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     """The extender with the account of the manifests, and a kube-scheduler that asks it."""
-    token = kubectl(plane, "create", "token", ACCOUNT, "-n", "bursar-system", "--duration=1h").strip()
-    flags = f"--kubeconfig={plane.kubeconfig(token, ACCOUNT)}", "--unhealthy-lists=kube-system"
-    process = Process(tmp_path_factory.mktemp("extender"), *flags)
-    process.start()
-    plane.start_scheduler(SCHEDULER, profiles=(PROFILE,), extender_url=process.url)
-    process.ready()
-    yield process
-    process.kill()
+    folder = tmp_path_factory.mktemp("extender")
+    with scheduling(plane, folder, "--unhealthy-lists=kube-system", account=ACCOUNT) as process:
+        yield process
 
 
 @pytest.fixture

@@ -258,6 +258,7 @@ def is_charged(pod: LedgerPod) -> bool:
 
 
 def is_leaving(pod: LedgerPod) -> bool:
+    """Whether the pod's deletion was requested."""
     return pod.hold.deletion_ms is not None
 
 

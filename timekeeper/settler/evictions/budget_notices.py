@@ -25,6 +25,7 @@ def exhausted(terms: EvictionTerms) -> str:
 
 
 def evicted(terms: EvictionTerms, is_deleted: bool) -> str:
+    """That the pod was evicted, or deleted against its PodDisruptionBudget, and why."""
     how = (
         "Deleted by Bursar, because its PodDisruptionBudget was respected for pdbGrace" if is_deleted else ""
     )
@@ -40,4 +41,5 @@ def protected(terms: EvictionTerms, delete_after: str) -> str:
 
 
 def spared(namespace: str) -> str:
+    """Why the pod's notice was withdrawn."""
     return f"Namespace {namespace} is in its GPU budget again."

@@ -54,6 +54,7 @@ def annotate(
 
 
 def write_condition(api: Api, pod: LedgerPod, condition: Mapping[str, Any]) -> Reply:
+    """Write one condition of the pod's status, as `disruption` makes it."""
     return _patch(api, pod, {"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}})
 
 
