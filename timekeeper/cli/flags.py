@@ -4,6 +4,7 @@ from typing import Any
 
 import click
 
+from timekeeper.cli import words
 from timekeeper.cli.connection import Options
 from timekeeper.cli.kubectl import Kubectl
 
@@ -24,6 +25,14 @@ _FLAGS = (
     (("--ca-file",), "FILE", "the CA of the timekeeper's certificate; without it the one in the cluster", ""),
     (("--system-namespace",), "NAME", "where Bursar runs", "bursar-system"),
 )
+_OFFERS: dict[str, words.Offer] = {
+    "kubeconfig": words.files,
+    "context": words.contexts,
+    "namespace": words.namespaces,
+    "token_file": words.files,
+    "ca_file": words.files,
+    "system_namespace": words.namespaces,
+}
 
 
 class ClusterCommand(click.Command):
@@ -39,6 +48,7 @@ class ClusterCommand(click.Command):
                 default=default,
                 show_default=bool(default),
                 envvar=_variable(names),
+                shell_complete=_OFFERS.get(_name(names)),
             )
             for names, metavar, text, default in _FLAGS
         ]

@@ -11,7 +11,7 @@ import click
 from rich.console import Group
 from rich.live import Live
 
-from timekeeper.cli import output
+from timekeeper.cli import output, words
 from timekeeper.cli.client import Client
 from timekeeper.cli.connection import Options, connected, connected_to_extender
 from timekeeper.cli.doctor.run import examine
@@ -37,7 +37,7 @@ def cli() -> None:
 
 @cli.command(cls=ClusterCommand)
 @click.pass_obj
-@click.argument("names", nargs=-1, metavar="[NAMESPACE | _group.NAME]...")
+@click.argument("names", nargs=-1, metavar="[NAMESPACE | _group.NAME]...", shell_complete=words.namespaces)
 @_EVERYWHERE
 @_FORM
 def budget(options: Options, names: tuple[str, ...], all_namespaces: bool, form: str) -> None:
@@ -162,7 +162,7 @@ def grants(options: Options, all_namespaces: bool, form: str) -> None:
 
 @cli.command(cls=ClusterCommand)
 @click.pass_obj
-@click.argument("subject", metavar="NAMESPACE | _group.NAME")
+@click.argument("subject", metavar="NAMESPACE | _group.NAME", shell_complete=words.namespaces)
 @click.argument("gpu_hours", metavar="GPU_HOURS")
 @click.option("--reason", required=True, help="stored with the grant")
 @click.option(
@@ -203,14 +203,14 @@ def grant(
 
 
 @cli.command(context_settings={"ignore_unknown_options": True}, add_help_option=False)
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, shell_complete=words.files)
 def check(arguments: tuple[str, ...]) -> None:
     """Check manifests by the rules of admission, without a cluster (bursar-webhook review)."""
     _run_webhook("review", arguments)
 
 
 @cli.command(context_settings={"ignore_unknown_options": True}, add_help_option=False)
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, shell_complete=words.files)
 def audit(arguments: tuple[str, ...]) -> None:
     """Check the cluster's objects by the rules of admission (bursar-webhook audit)."""
     _run_webhook("audit", arguments)
@@ -218,7 +218,7 @@ def audit(arguments: tuple[str, ...]) -> None:
 
 @cli.command(cls=ClusterCommand)
 @click.pass_obj
-@click.argument("target", metavar="POD | KIND/NAME")
+@click.argument("target", metavar="POD | KIND/NAME", shell_complete=words.pods)
 @click.option("--uid", default=None, help="of one pod among several of this name")
 @_FORM
 def explain(options: Options, target: str, uid: str | None, form: str) -> None:
@@ -274,7 +274,7 @@ def map_(options: Options, node: str | None, form: str) -> None:
 
 @cli.command(cls=ClusterCommand)
 @click.pass_obj
-@click.argument("pod", required=False, metavar="[POD]")
+@click.argument("pod", required=False, metavar="[POD]", shell_complete=words.pods)
 @_EVERYWHERE
 @_FORM
 def waiting(options: Options, pod: str | None, all_namespaces: bool, form: str) -> None:

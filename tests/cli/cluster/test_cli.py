@@ -52,9 +52,10 @@ def folder(stack: Stack, tmp_path: Path) -> Path:
     """A folder with the repository's samples and the plugin; the administrator has typed what comes first."""
     (tmp_path / "deploy").symlink_to(ROOT / "deploy")
     (tmp_path / "bin").mkdir()
-    plugin = tmp_path / "bin" / "kubectl-bursar"
-    plugin.write_text(f'#!/bin/sh\ncd {ROOT} && exec {sys.executable} -m timekeeper.cli.main "$@"\n')
-    plugin.chmod(0o755)
+    for name, module in (("kubectl-bursar", "main"), ("kubectl_complete-bursar", "completion")):
+        script = f'#!/bin/sh\ncd {ROOT} && exec {sys.executable} -m timekeeper.cli.{module} "$@"\n'
+        (tmp_path / "bin" / name).write_text(script)
+        (tmp_path / "bin" / name).chmod(0o755)
     run(stack.cp, SETUP + ADMINISTRATOR, tmp_path)
     return tmp_path
 
@@ -145,3 +146,19 @@ def test_doctor_finds_what_was_taken_away(stack: Stack, folder: Path) -> None:
     assert errors["policy bindings"] == "bursar-grace is missing"
     assert "timekeeper" not in errors
     run(stack.cp, "kubectl apply --server-side -f deploy/manifests/admission-grace.yaml > out", folder)
+
+
+def test_kubectl_completes_commands_flags_and_names_of_the_cluster(stack: Stack, folder: Path) -> None:
+    asked = {
+        "bud": ["budget", ":4"],
+        "budget --out": ["--output", ":4"],
+        "top -o c": ["csv", ":4"],
+        "budget -n team-": ["team-a", "team-b", ":4"],
+        "explain -n team-a half": ["half-a-card", ":4"],
+        "check ''": [":0"],  # the shell offers its files
+    }
+
+    for words, offered in asked.items():
+        said = typed(stack, folder, f"kubectl __complete bursar {words}")
+
+        assert [line.partition("\t")[0] for line in said.splitlines()] == offered, words

@@ -68,6 +68,7 @@ ROLES = [workload(each) for each in ("bursar-webhook", "bursar-timekeeper", "bur
 GOOD = bundle(NOW + timedelta(days=300))
 CLASSES = [("gpu-default-priority", 1000), ("gpu-lower-priority", 10)]
 SOUND = Facts(
+    system_namespace="bursar-system",
     version=json.dumps({"major": "1", "minor": "36+"}),
     namespace={"metadata": {"name": "bursar-system"}},
     workloads=[listed(*ROLES), listed(agent())],
@@ -196,3 +197,17 @@ def test_the_policies_are_those_of_the_manifests() -> None:
         if each["kind"].startswith("ValidatingAdmissionPolicy")
     ]
     assert set(labelled) == {"bursar"}
+
+
+def test_every_command_names_the_namespace_in_which_bursar_runs() -> None:
+    elsewhere = replace(SOUND, system_namespace="gpu-budgets")
+
+    commands = {
+        each.command
+        for changes, *_ in CASES.values()
+        for each in results(replace(elsewhere, **changes))
+        if each.command
+    }
+
+    assert not [each for each in commands if "bursar-system" in each]
+    assert {each.split()[3] for each in commands if each.startswith("kubectl logs -n")} == {"gpu-budgets"}

@@ -77,6 +77,7 @@ def test_the_wheel_makes_a_console_script_for_each_role(wheel: Path) -> None:
         "bursar-extender": "scheduler_ext.__main__:main",
         "bursar-sidecar": "sidecar.__main__:main",
         "kubectl-bursar": "timekeeper.cli.main:main",
+        "kubectl_complete-bursar": "timekeeper.cli.completion:main",
     }
 
 

@@ -83,7 +83,7 @@ def workloads(facts: Facts) -> Iterator[CheckResult]:
             return
         found |= {each["metadata"]["name"]: each for each in _items(listed)}
     for name in WORKLOADS:
-        home = NODE_NAMESPACE if name == "bursar-node" else "bursar-system"
+        home = NODE_NAMESPACE if name == "bursar-node" else facts.system_namespace
         if name not in found:
             yield CheckResult("error", name, "it is not installed", f"{_APPLY} (docs/install.md)")
             continue
@@ -111,16 +111,16 @@ def webhooks(facts: Facts) -> Iterator[CheckResult]:
             command = f"{_APPLY}webhook-configurations.yaml"
             yield CheckResult("error", f"{kind} webhooks", sentence, command)
             continue
-        yield from _trusted(f"{kind} webhooks", configuration, facts.now_s)
+        yield from _trusted(f"{kind} webhooks", configuration, facts)
     yield from _later_webhooks(facts.mutating)
 
 
-def _trusted(subject: str, configuration: Any, now_s: float) -> Iterator[CheckResult]:
+def _trusted(subject: str, configuration: Any, facts: Facts) -> Iterator[CheckResult]:
     bundles = {
         str(mapping(each.get("clientConfig")).get("caBundle", ""))
         for each in sequence(configuration.get("webhooks"))
     }
-    command = "kubectl logs -n bursar-system deployment/bursar-webhook -c certificates"
+    command = f"kubectl logs -n {facts.system_namespace} deployment/bursar-webhook -c certificates"
     if "" in bundles:
         sentence = "the caBundle is empty, so the API server cannot call the webhook and refuses GPU pods"
         yield CheckResult("error", subject, sentence, command)
@@ -130,12 +130,10 @@ def _trusted(subject: str, configuration: Any, now_s: float) -> Iterator[CheckRe
     except ValueError:
         yield CheckResult("error", subject, "the caBundle contains no readable certificate", command)
         return
-    if ends_s < now_s + _SOON_S:
+    if ends_s < facts.now_s + _SOON_S:
         end = datetime.fromtimestamp(ends_s, UTC)
-        level = "error" if ends_s < now_s else "warning"
-        sentence = (
-            f"the newest CA of the caBundle {'ended' if ends_s < now_s else 'ends'} at {end:%Y-%m-%d %H:%M}Z"
-        )
+        level, verb = ("error", "ended") if ends_s < facts.now_s else ("warning", "ends")
+        sentence = f"the newest CA of the caBundle {verb} at {end:%Y-%m-%d %H:%M}Z"
         yield CheckResult(level, subject, sentence, command)  # type: ignore[arg-type]
     else:
         yield CheckResult("ok", subject, "the caBundle is valid")
@@ -206,7 +204,7 @@ def timekeeper(facts: Facts) -> Iterator[CheckResult]:
         return
     ready: Readiness = facts.readiness
     if ready.status != 200:
-        command = "kubectl logs -n bursar-system bursar-timekeeper-0"
+        command = f"kubectl logs -n {facts.system_namespace} bursar-timekeeper-0"
         yield CheckResult("error", "timekeeper", f"it is not ready: {ready.text}", command)
     else:
         yield CheckResult("ok", "timekeeper", "database and settler are ready")

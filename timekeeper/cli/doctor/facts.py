@@ -33,6 +33,7 @@ class Readiness:
 class Facts:
     """Objects as kubectl gives them, None where they do not exist; or `NotReadable`."""
 
+    system_namespace: str
     version: Any
     namespace: Any
     workloads: Any  # Deployments, StatefulSets and DaemonSets of Bursar
@@ -57,6 +58,7 @@ def read_facts(options: Options) -> Facts:
         return _or_reason(lambda: get(*arguments))
 
     return Facts(
+        system_namespace=system,
         version=_or_reason(lambda: options.kubectl.run("get", "--raw", "/version")),
         namespace=read("namespace", system),
         workloads=[read(workloads, "-n", namespace, *ours) for namespace in (system, NODE_NAMESPACE)],
