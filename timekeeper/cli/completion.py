@@ -1,8 +1,7 @@
 """``kubectl_complete-bursar``, which kubectl runs for the words that a shell offers after ``kubectl bursar``.
 
-The protocol is kubectl's for plugins: the words so far are the arguments, the last of them unfinished. Each
-line of the answer is a word with an optional description behind a tab. The last line is ``:`` with a number of
-cobra's directives.
+kubectl's protocol for plugins: the arguments are the words so far, the last one unfinished. Each line of the
+answer is a word, with an optional description behind a tab; the last line is a number of cobra's directives.
 """
 
 import sys
