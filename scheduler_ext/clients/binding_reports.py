@@ -16,7 +16,8 @@ from timekeeper.core.request.cards import encode_placement
 from timekeeper.core.values import Placement
 from timekeeper.core.wire import BindingEntry, Bindings, binding_asks
 from timekeeper.runtime.log import Log
-from timekeeper.runtime.timekeeper_client import FAILURES, PostRefusedError, TimekeeperClient
+from timekeeper.runtime.recording.batch_poster import BatchPoster
+from timekeeper.runtime.timekeeper_client import TimekeeperClient
 
 PATH = "/v1/bindings"
 MOST_WAITING = 10_000
@@ -41,8 +42,7 @@ class BindingReports:
         self._client, self._now_ms, self._log = client, now_ms, log
         self._lock = threading.Lock()
         self._waiting: deque[_Bound] = deque()
-        self._is_failing = False
-        self._together = TOGETHER  # in the next post
+        self._poster = BatchPoster(client, TOGETHER, self._log_failing)
         self.results: Counter[str] = Counter(dict.fromkeys(RESULTS, 0))
 
     def bound(self, pod: Pod, node: str, placement: Placement) -> None:
@@ -64,30 +64,26 @@ class BindingReports:
         """Send the oldest that wait; they stay if that fails. Of a post that the timekeeper refuses half is
         sent alone, and a single binding is given up. True if more wait and it did not fail."""
         with self._lock:
-            first = [self._waiting[at] for at in range(min(self._together, len(self._waiting)))]
+            first = [self._waiting[at] for at in range(min(self._poster.size, len(self._waiting)))]
         if not first:
             return False
-        try:
-            self._client.post(self._body(first))
-        except PostRefusedError as error:
-            if len(first) > 1:
-                self._together = len(first) // 2
-                return True
-            self._log("binding-refused", level="error", pod=first[0].pod.full_name, error=str(error))
-            return self._done(first, "refused")
-        except FAILURES as error:
+        outcome = self._poster.post(self._body(first), len(first))
+        if outcome.result == "halved":
+            return True
+        if outcome.result == "failed":
             self.results["failed"] += 1
-            if not self._is_failing:
-                self._log("bindings-failed", level="warning", error=f"{type(error).__name__}: {error}")
-            self._is_failing = True
             return False
-        if self._is_failing:
+        if outcome.result == "refused":
+            self._log("binding-refused", level="error", pod=first[0].pod.full_name, error=outcome.error)
+        return self._done(first, outcome.result)
+
+    def _log_failing(self, error: str) -> None:
+        if error:
+            self._log("bindings-failed", level="warning", error=error)
+        else:
             self._log("bindings-sent")
-        self._is_failing = False
-        return self._done(first, "sent")
 
     def _done(self, first: list[_Bound], result: str) -> bool:
-        self._together = min(TOGETHER, 2 * self._together)
         with self._lock:
             gone = set(map(id, first))
             while self._waiting and id(self._waiting[0]) in gone:

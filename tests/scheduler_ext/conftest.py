@@ -106,7 +106,7 @@ def start(api: ApiServer, tmp_path: Path) -> Iterator[Callable[..., Running]]:
         def say(event: str, *, level: Level = "info", **fields: object) -> None:
             lines.append(" ".join([event, *(f"{key}={value}" for key, value in fields.items())]))
 
-        wanted = settings.read(["--kubeconfig", str(config), "--bind-timeout", "1s", *flags], {})
+        wanted = settings.read(["--kubeconfig", str(config), "--bind-timeout", "10s", *flags], {})
         caller = connect(config)
         callers.append(caller)
         extender = Extender(wanted, caller, say, died.append)

@@ -22,6 +22,12 @@ Start = Callable[..., Running]
 
 
 @pytest.fixture
+def running(start: Start) -> Running:
+    """One whose binds soon give up an API server that does not answer."""
+    return start("--bind-timeout", "1s")
+
+
+@pytest.fixture
 def world(running: Running) -> Running:
     """Two nodes of two cards."""
     running.put_node(node("a", card(0), card(1)))

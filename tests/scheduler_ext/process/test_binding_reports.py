@@ -108,7 +108,7 @@ def test_a_bind_that_succeeds_is_reported_as_the_timekeeper_reads_it(
     waiting = world.put_pod(percent(50, "p"))
     spool, client = world.extender.binding_reports, Client()
     assert spool is not None
-    spool._client, client.away = client, True
+    spool._poster._client, client.away = client, True
 
     assert world.bind(waiting, "n") == ""
     world.hears(world.api.pod("p"))  # before that, a second bind settles the first and reports it once more

@@ -1,9 +1,19 @@
 """Events of binds that are taken back."""
 
+from collections.abc import Callable
+
+import pytest
+
 from tests.scheduler_ext.apiserver import Fault
 from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.worlds import node, percent
 from tests.support.waiting import eventually
+
+
+@pytest.fixture
+def running(start: Callable[..., Running]) -> Running:
+    """One whose binds soon give up an API server that does not answer."""
+    return start("--bind-timeout", "1s")
 
 
 def test_a_bind_that_is_taken_back_is_told_on_the_pod(running: Running) -> None:

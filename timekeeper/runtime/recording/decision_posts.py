@@ -13,8 +13,9 @@ import orjson
 from timekeeper.core.decisions import Decision, DecisionRun, decision_entry
 from timekeeper.core.wire import Decisions
 from timekeeper.runtime.log import Log
+from timekeeper.runtime.recording.batch_poster import BatchPoster
 from timekeeper.runtime.recording.decision_buffer import DecisionBuffer
-from timekeeper.runtime.timekeeper_client import FAILURES, PostRefusedError, TimekeeperClient
+from timekeeper.runtime.timekeeper_client import TimekeeperClient
 
 PATH = "/v1/decisions"
 TOGETHER = 200  # records in one post
@@ -38,8 +39,7 @@ class DecisionPosts:
         self._count = count
         self._buffer = DecisionBuffer()
         self._taken: list[DecisionRun] = []  # of the thread that sends: not yet accepted
-        self._is_failing = False
-        self._together = TOGETHER  # in the next post
+        self._poster = BatchPoster(client, TOGETHER, self._log_failing)
         self._counts: Counter[str] = Counter(dict.fromkeys(RESULTS, 0))
 
     def record(self, decision: Decision) -> None:
@@ -65,30 +65,26 @@ class DecisionPosts:
             self._counted("dropped", dropped)
         if not self._taken:
             self._taken = self._buffer.take(TOGETHER)
-        first = self._taken[: self._together]
+        first = self._taken[: self._poster.size]
         if not first:
             return False
-        try:
-            self._client.post(self._body(first))
-        except PostRefusedError as error:
-            if len(first) > 1:
-                self._together = len(first) // 2
-                return True
-            self._log("decision-refused", level="error", kind=first[0].decision.kind, error=str(error))
-            return self._done(first, "refused")
-        except FAILURES as error:
+        outcome = self._poster.post(self._body(first), len(first))
+        if outcome.result == "halved":
+            return True
+        if outcome.result == "failed":
             self._counted("failed", 1)
-            if not self._is_failing:
-                self._log("decisions-failed", level="warning", error=f"{type(error).__name__}: {error}")
-            self._is_failing = True
             return False
-        if self._is_failing:
+        if outcome.result == "refused":
+            self._log("decision-refused", level="error", kind=first[0].decision.kind, error=outcome.error)
+        return self._done(first, outcome.result)
+
+    def _log_failing(self, error: str) -> None:
+        if error:
+            self._log("decisions-failed", level="warning", error=error)
+        else:
             self._log("decisions-sent")
-        self._is_failing = False
-        return self._done(first, "sent")
 
     def _done(self, first: list[DecisionRun], result: str) -> bool:
-        self._together = min(TOGETHER, 2 * self._together)
         self._taken = self._taken[len(first) :]
         self._counted(result, sum(each.count for each in first))
         return bool(self._taken) or len(self._buffer) > 0
