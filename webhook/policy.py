@@ -85,6 +85,9 @@ class AdmissionPolicy:
     exempt: frozenset[str] = frozenset()  # users and groups; a rule that can be relaxed warns them
     other_schedulers: frozenset[str] = frozenset()  # of other systems; pods that these place stay theirs
     caps: Caps = NO_CAPS  # what the namespace's pods may hold at one time
+    # the pods reserve their whole declared time; they must declare how long they mean to run
+    reserves_declared: bool = False
+    requires_duration: bool = False
     mps_pipes: str = ""  # folder of the MPS daemon's pipes in containers; empty: MPS is off
 
     def class_of(self, word: StandingWord) -> PriorityClass:

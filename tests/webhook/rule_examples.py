@@ -1,5 +1,7 @@
 """For each rule one object that breaks it and no other: for the tests of the rules, and for docs/rules.md."""
 
+from dataclasses import replace
+
 from tests.webhook.worlds import (
     POLICY,
     admitted,
@@ -118,6 +120,7 @@ def examples() -> dict[str, Violation]:
     (found["ephemeral-sees-cards"],) = ephemeral_violations(EPHEMERAL, admitted(half()))
     (found["budget-exhausted"],) = budget_violations("team-a", SPENT)
     (found["above-cap"],) = cap_violations(parse(admitted(container(gpu_count="4"))).request, FOUR_IN_PARTS)
+    (found["no-duration"],) = violations_of(admitted(half()), replace(POLICY, requires_duration=True))
     changed = governed(admitted(half()))
     changed["spec"]["schedulerName"] = "default-scheduler"
     (found["not-governed"],) = not_governed(changed, parse(changed), POLICY)

@@ -101,7 +101,10 @@ def publish(
 
 def _hold(statement: Statement, is_queued: bool) -> HeldFor:
     """How new pods of the namespace are held. While older ones wait for the budget, new ones do not overtake
-    them. With `maxWaiting` every pod waits for its turn; if the budget holds pods, then also for that."""
+    them. With `reserve: declared` every pod waits for the budget, and with `maxWaiting` for its turn; if the
+    budget holds pods, then also for that."""
+    if statement.in_force.budget.reserve == "declared":
+        return "budget"
     has_turns = statement.in_force.budget.max_waiting is not None
     accounts, waits = [statement.deciding], True
     if statement.standing != "OVER_BUDGET":
@@ -175,6 +178,10 @@ def _entry(statement: Statement, settings: BudgetSettings) -> StandingEntry:
         "policy": budget.policy,
         "group": budget.group,
     }
+    if budget.reserve == "declared":
+        entry["reserve"] = "declared"
+    if budget.require_duration:
+        entry["requireDuration"] = True
     if caps := _caps(budget):
         entry["caps"] = caps
     if statement.group is not None and (caps := _caps(statement.group.in_force.budget)):

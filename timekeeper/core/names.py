@@ -40,6 +40,10 @@ STANDING = "bursar.dev/standing"
 # the pod was created with our scheduling gate: `wire.HeldFor`; the annotation stays when the gate is removed
 HELD = "bursar.dev/held"
 
+# how long the pod means to run, in seconds: its activeDeadlineSeconds at its creation, of a pod that reserves
+# that whole time before it is released
+DECLARED = "bursar.dev/declared"
+
 # scheduling gate of pods that wait for their budget or their turn; only the timekeeper removes it
 BUDGET_GATE = "bursar.dev/budget"
 

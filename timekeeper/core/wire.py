@@ -176,6 +176,9 @@ class StandingEntry(TypedDict):
     policy: str
     group: NotRequired[str]  # "": none
     hold: NotRequired[HeldFor]  # how new pods are held, also in budget; absent: they are not
+    # pods reserve their whole declared time; absent: they reserve the lookahead
+    reserve: NotRequired[Literal["declared"]]
+    requireDuration: NotRequired[bool]  # pods must declare how long they mean to run; absent: false
     caps: NotRequired[CapsWire]  # of the namespace's own budget; absent: it has none
     groupCaps: NotRequired[CapsWire]  # of its group's budget; absent: it has none
 

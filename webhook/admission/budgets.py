@@ -61,6 +61,7 @@ EXAMPLES: Mapping[str, str] = {
     "evictGrace": "evictGrace: 10m",
     "evictRate": "evictRate: 6",
     "idle": "idle: reclaim",
+    "requireDuration": "requireDuration: true",
     "idleBelow": "idleBelow: 0.05",
     "idleAfter": "idleAfter: 1h",
     "idleGrace": "idleGrace: 15m",

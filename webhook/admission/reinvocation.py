@@ -22,7 +22,7 @@ from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation
 from timekeeper.core.wire import StandingWord
 from webhook.mutation import mps, sidecar
-from webhook.mutation.govern import govern, recorded_hold
+from webhook.mutation.govern import govern, recorded_hold, recorded_time
 from webhook.policy import AdmissionPolicy, PriorityClass, Standing
 from webhook.rules.forged import reserved_name_violations, without_sidecar_if_name_taken
 from webhook.wire.json_patch import Operation
@@ -49,7 +49,8 @@ def earlier_standing(review: PodReview, policy: AdmissionPolicy) -> StandingWord
     governing = without_sidecar_if_name_taken(reserved_name_violations(review.pod, policy), policy)
     if request is None:
         return None
-    changes = govern(review.pod, request, word, governing, recorded_hold(review.pod))
+    recorded = recorded_hold(review.pod), recorded_time(review.pod)
+    changes = govern(review.pod, request, word, governing, *recorded)
     if any(map(_is_of_first_call, changes)):
         return None
     return word
@@ -88,7 +89,8 @@ def not_governed(pod: Json, parsed: ParsedRequest, policy: AdmissionPolicy) -> I
     """A violation for each operation that governing by the recorded standing would still need."""
     if parsed.request is None:
         return
-    for operation in govern(pod, parsed.request, _recorded_word(pod), policy, recorded_hold(pod)):
+    recorded = _recorded_word(pod), policy, recorded_hold(pod), recorded_time(pod)
+    for operation in govern(pod, parsed.request, *recorded):
         if not _refreshes_sidecar(pod, operation):
             yield Violation(
                 "not-governed",

@@ -19,10 +19,14 @@ from webhook.admission.warnings import violation_warnings, within_limits
 from webhook.policy import AdmissionPolicy
 from webhook.rules.pod_rules import pod_violations
 from webhook.wire import defaulting
+from webhook.wire.json_patch import add
 from webhook.wire.object_review import ObjectReview
 from webhook.wire.pod_review import AdmissionAnswer, MalformedError, checked_pod
 
 NOT_JUDGED = AdmissionAnswer("passed")
+
+DURATION = "activeDeadlineSeconds"
+_IN_TEMPLATE = f"/spec/template/spec/{DURATION}"
 
 # the service accounts that create the pods of each kind, and the groups of all of them
 _MAKERS: Mapping[tuple[str, str], str] = {
@@ -142,7 +146,40 @@ def _every(workload: Json, paths: Sequence[TemplatePath]) -> Iterator[tuple[str,
     for path in paths:
         for at, value in _followed(workload, path.steps, ""):
             if isinstance(value, dict) and mapping(value.get("spec")):
-                yield at, value
+                yield at, _with_duration(workload, path, value)
+
+
+def _with_duration(workload: Json, path: TemplatePath, template: Json) -> Json:
+    """The template of a Job or CronJob with the Job's own duration, if it has none: `with_jobs_duration`
+    writes it when the Job is created."""
+    if path.group != "batch" or path not in BUILT_IN:
+        return template
+    ((_, job),) = _followed(workload, path.steps[:-1], "")
+    seconds = mapping(job).get(DURATION)
+    if seconds is None or template["spec"].get(DURATION) is not None:
+        return template
+    return {**template, "spec": {**template["spec"], DURATION: seconds}}
+
+
+def with_jobs_duration(review: ObjectReview, policy: AdmissionPolicy) -> AdmissionAnswer:
+    """Copies a new Job's ``activeDeadlineSeconds`` into its template, if that has none, in a namespace whose
+    pods declare how long they mean to run; not in observe mode. A Job without it, or without a request for
+    GPUs, passes. Raises MalformedError for a template that is not one, or is nested too deeply."""
+    declares = policy.reserves_declared or policy.requires_duration
+    is_new_job = (review.operation, review.group, review.kind) == ("CREATE", "batch", "Job")
+    if not declares or not is_new_job or review.subresource or policy.mode == "observe":
+        return NOT_JUDGED
+    (path,) = of_kind("batch", "Job", BUILT_IN)
+    try:
+        for at, template in found(review.object, (path,)):
+            given = review.object["spec"]["template"]["spec"].get(DURATION)
+            if given is None and template["spec"].get(DURATION) is not None:
+                pod = checked_pod(as_pod(template), at)
+                if parse(pod).request is not None:
+                    return AdmissionAnswer("governed", operations=(add(_IN_TEMPLATE, pod["spec"][DURATION]),))
+    except RecursionError as error:
+        raise MalformedError("request.object: nested too deeply") from error
+    return NOT_JUDGED
 
 
 def template_violations(template: Json, at: str, policy: AdmissionPolicy) -> tuple[Violation, ...]:

@@ -26,18 +26,25 @@ _FEW, _SHORT = 4, 256  # containers, and characters of their names: bounds the c
 
 
 def govern(
-    pod: Json, request: GPURequest, word: StandingWord, policy: AdmissionPolicy, hold: HeldFor = ""
+    pod: Json,
+    request: GPURequest,
+    word: StandingWord,
+    policy: AdmissionPolicy,
+    hold: HeldFor = "",
+    declared: str = "",
 ) -> list[Operation]:
     """The operations that govern the pod; empty where it is governed already.
 
-    ``request`` is what the core parsed from this pod, and the pod breaks no rule. ``hold``: how it is held.
+    ``request`` is what the core parsed from this pod, and the pod breaks no rule. ``hold``: how it is held;
+    ``declared``: how long it means to run, in seconds, if it reserves that.
     Annotations are overwritten, never trusted: standing and priority class are always set together, and so
     are the annotation of a held pod and its gate.
     """
     return [
         *merged(pod["metadata"], "/metadata", "labels", LABELS),
-        *merged(pod["metadata"], "/metadata", "annotations", annotations(request, word, hold)),
+        *merged(pod["metadata"], "/metadata", "annotations", annotations(request, word, hold, declared)),
         *_gate(pod, hold),
+        *_undeclared(pod, declared),
         *_priority(pod["spec"], class_word(word, hold), policy),
         *_scheduler(pod["spec"], request, policy),
         *_placement(pod["spec"], request),
@@ -46,18 +53,32 @@ def govern(
     ]
 
 
-def annotations(request: GPURequest, word: StandingWord, hold: HeldFor = "") -> dict[str, str]:
+def annotations(
+    request: GPURequest, word: StandingWord, hold: HeldFor = "", declared: str = ""
+) -> dict[str, str]:
     """The annotations of a governed pod before it is bound."""
     few = len(request.asks) <= _FEW and sum([len(each.container) for each in request.asks]) <= _SHORT
     of_asks = _of_asks if few else _of_asks.__wrapped__
     held = {names.HELD: hold} if hold else {}
-    return {**of_asks(request.dialect, request.asks), names.STANDING: word, **held}
+    its_time = {names.DECLARED: declared} if declared else {}
+    return {**of_asks(request.dialect, request.asks), names.STANDING: word, **held, **its_time}
 
 
 def recorded_hold(pod: Json) -> HeldFor:
     """How the pod is held by its annotation; "" where that has no such value."""
     recorded = annotations_of(pod).get(names.HELD)
     return "budget" if recorded == "budget" else "turn" if recorded == "turn" else ""
+
+
+def declared_time(pod: Json) -> str:
+    """The pod's ``activeDeadlineSeconds`` as text; "" without one."""
+    seconds = pod["spec"].get("activeDeadlineSeconds")
+    return str(seconds) if seconds else ""
+
+
+def recorded_time(pod: Json) -> str:
+    """What `declared_time` should be recorded in the pod's annotation; "" where it has none."""
+    return declared_time(pod) if names.DECLARED in annotations_of(pod) else ""
 
 
 def class_word(word: StandingWord, hold: HeldFor) -> StandingWord:
@@ -80,6 +101,13 @@ def _gate(pod: Json, hold: HeldFor) -> list[Operation]:
         return []
     ours = {"name": names.BUDGET_GATE}
     return [add("/spec/schedulingGates/-", ours) if gates else add("/spec/schedulingGates", [ours])]
+
+
+def _undeclared(pod: Json, declared: str) -> list[Operation]:
+    """Removes the annotation of the declared time from any pod that does not reserve it."""
+    if declared or names.DECLARED not in annotations_of(pod):
+        return []
+    return [remove(f"/metadata/annotations/{escaped(names.DECLARED)}")]
 
 
 @lru_cache(maxsize=1024)

@@ -326,6 +326,13 @@ PLACING = (
         "waits. The budget sets it, not `rules`",
     ),
     Rule(
+        "no-duration",
+        "a pod without `activeDeadlineSeconds`, if its namespace's budget has `requireDuration: true`. A "
+        "Job's own counts for its template",
+        "the budget is planned by how long pods mean to run. Of controllers, the API server allows only a "
+        "Job and a CronJob to set it in their templates. The budget sets it, not `rules`",
+    ),
+    Rule(
         "malformed-name",
         "a model or a card's UUID that no inventory can contain, such as `A100;H100` or the index `0`",
         "the pod would wait for ever",

@@ -53,6 +53,7 @@ _WRITTEN = (
     names.REQUEST,
     names.STANDING,
     names.HELD,
+    names.DECLARED,
     names.DEVICES,
     names.INVENTORY,
     names.HOLDERS,
@@ -78,6 +79,8 @@ def forgery_violations(pod: Json, request: GPURequest | None) -> Iterator[Violat
             genuine = value in WORDS  # governing overwrites it
         elif request is not None and name == names.HELD:
             genuine = value in ("budget", "turn")  # governing overwrites it, and the gate
+        elif request is not None and name == names.DECLARED:
+            genuine = value.isdecimal()  # governing overwrites or removes it
         else:
             genuine = expected.get(name) == value
         if not genuine:

@@ -8,6 +8,7 @@ from timekeeper.core.request.request import ParsedRequest
 from timekeeper.core.violation import Violation
 from webhook.policy import AdmissionPolicy
 from webhook.rules.caps import cap_violations
+from webhook.rules.duration import duration_violations
 from webhook.rules.forged import forgery_violations, reserved_name_violations
 from webhook.rules.isolation import isolation_violations, visible_without_request
 from webhook.rules.placement import placement_violations
@@ -26,6 +27,7 @@ def pod_violations(pod: Json, parsed: ParsedRequest, policy: AdmissionPolicy) ->
         *found,
         *placement_violations(pod, parsed.request, policy),
         *cap_violations(parsed.request, policy.caps),
+        *duration_violations(pod, policy),
         *reserved_name_violations(pod, policy),
         *isolation_violations(pod, parsed.request),
     )

@@ -28,7 +28,7 @@ def create_calls(
     notice: Notice = lambda _review, _answer: None,
     record: Record = record_nothing,
 ) -> dict[str, PostCall]:
-    """What answers a review that is posted to /mutate, /validate, /templates or /budgets.
+    """What answers a review that is posted to /mutate, /validate, /templates, /jobs or /budgets.
 
     ``template_paths``: where kinds beyond the built-in ones keep their pod templates; ``notice``: called with
     each answer of /mutate, must not wait; ``record``: called with each decision that people may ask about."""
@@ -52,6 +52,9 @@ def create_calls(
     def of_template(review: ObjectReview) -> AdmissionAnswer:
         return workloads.judge(review, admission.policy_for(review.namespace), template_paths)
 
+    def of_job(review: ObjectReview) -> AdmissionAnswer:
+        return workloads.with_jobs_duration(review, admission.policy_for(review.namespace))
+
     def of_budgets(review: ObjectReview) -> AdmissionAnswer:
         from webhook.admission import (
             budgets,  # loads PyYAML, which reviews of pods do not need
@@ -63,6 +66,7 @@ def create_calls(
         ReviewRoute("mutate", read, of_pod),
         ReviewRoute("validate", read, of_governed),
         ReviewRoute("templates", object_review.read, of_template),
+        ReviewRoute("jobs", object_review.read, of_job),
         ReviewRoute("budgets", object_review.read, of_budgets),
     )
     return review_calls(webhooks, metrics, log)

@@ -22,6 +22,8 @@ class StandingsEntry:
     rules: Mapping[str, str] = field(default_factory=dict)  # the namespace's own modes
     exempt: frozenset[str] = frozenset()  # users and groups besides the cluster's
     caps: standings.Caps = standings.NO_CAPS
+    reserves_declared: bool = False  # pods reserve their whole declared time
+    requires_duration: bool = False  # pods must declare how long they mean to run
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,8 @@ def effective_policy(
         max_grace_s=settings.max_grace_s,
         sidecar=_sidecar(flags.sidecar, settings),
         caps=own.caps,
+        reserves_declared=own.reserves_declared,
+        requires_duration=own.requires_duration,
     )
 
 
@@ -162,6 +166,8 @@ def _entry(raw: Json) -> StandingsEntry:
         _rules(raw.get("rules")),
         _exempt(raw.get("exempt")),
         standings.caps(raw),
+        raw.get("reserve") == "declared",
+        raw.get("requireDuration") is True,
     )
 
 

@@ -136,7 +136,7 @@ def checked_pod(raw: object, path: str) -> Json:
         _named(spec.get(name), path, f".spec.{name}")
     for name in ("priorityClassName", "schedulerName", "runtimeClassName", "nodeName"):
         text_of(spec, name)
-    for name in ("priority", "terminationGracePeriodSeconds"):
+    for name in ("priority", "terminationGracePeriodSeconds", "activeDeadlineSeconds"):
         _whole(spec.get(name), f"{path}.spec.{name}")
     return pod
 

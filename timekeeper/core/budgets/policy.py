@@ -15,6 +15,8 @@ NOTIFY_FORMATS = ("bursar", "alertmanager")
 MODES = ("enforce", "observe")
 OVERUSE = ("observe", "evict")
 IDLE = ("off", "reclaim", "evict")
+RESERVE = ("lookahead", "declared")
+OVERTIME = ("warn", "evict")
 SIDECARS = ("on", "container", "off")
 RULE_MODES = ("enforce", "warn", "off")
 
@@ -45,6 +47,10 @@ class Budget:
     evict_grace_ms: int | None = None  # None: the cluster's
     evict_rate: int | None = None  # None: the cluster's
     idle: str = ""  # "": the cluster's
+    # declared: a pod is created with the gate, and reserves its whole declared time before it is released
+    reserve: str = "lookahead"
+    require_duration: bool = False  # a pod must declare how long it means to run
+    overtime: str = ""  # "": the cluster's
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +84,7 @@ class BudgetSettings:
     idle_below_milli: int = 50  # the use of a card below which it counts as not used
     idle_after_ms: int = 3_600_000  # for how long, before the pod is warned
     idle_grace_ms: int = 900_000  # from the warning on
+    overtime: str = "warn"  # what happens to pods past their declared time
     unknown_standing: str = "inBudget"
     price: str = ""
     currency: str = "USD"
@@ -115,6 +122,14 @@ def _dormant_fields(budget: Budget) -> tuple[str, ...]:
         "evictRate": (
             budget.evict_rate is not None and budget.on_exhausted != "evict",
             "it has no effect without onExhausted: evict",
+        ),
+        "reserve": (
+            budget.reserve == "declared" and budget.amount is None and not budget.group,
+            "it has no effect where neither the namespace nor a group of it has a limit",
+        ),
+        "overtime": (
+            bool(budget.overtime) and budget.reserve != "declared",
+            "it has no effect without reserve: declared",
         ),
     }
     sentences = [f"{field}: {sentence}" for field, (is_set, sentence) in ineffective.items() if is_set]

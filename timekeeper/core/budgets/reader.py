@@ -229,6 +229,7 @@ _BUDGET_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
     "evictGrace": ("evict_grace_ms", scalars.duration_ms),
     "evictRate": ("evict_rate", scalars.per_minute),
     "idle": ("idle", scalars.idle),
+    "requireDuration": ("require_duration", scalars.yes_or_no),
 }
 
 _OF_NAMESPACES = (
@@ -242,6 +243,7 @@ _OF_NAMESPACES = (
     "overuseGrace",
     "idle",
     "maxWaiting",
+    "requireDuration",
 )
 
 _SETTING_FIELDS: dict[str, tuple[str, scalars.Reader]] = {

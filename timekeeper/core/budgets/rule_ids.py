@@ -46,6 +46,7 @@ FIXED = (
     "memory-range",
     "memory-with-whole-cards",
     "min-gpu-memory",
+    "no-duration",
     "node-name",
     "not-governed",
     "own-scheduler",

@@ -151,6 +151,11 @@ def idle(text: str) -> str:
     return str(one_of(policy.IDLE)({"false": "off"}.get(text, text)))
 
 
+def yes_or_no(text: str) -> bool:
+    """true or false."""
+    return bool(one_of(("true", "false"))(text) == "true")
+
+
 def sidecar(text: str) -> str:
     """on, container or off. YAML 1.1 also writes on and off as true and false."""
     return str(one_of(policy.SIDECARS)({"true": "on", "false": "off"}.get(text, text)))

@@ -95,7 +95,9 @@ def _settings(settings: BudgetSettings) -> StandingsSettings:
 
 def _entry(budget: Budget) -> StandingsEntry:
     standing = Standing(
-        "UNLIMITED" if budget.amount is None else "IN_BUDGET", on_exhausted=budget.on_exhausted
+        "UNLIMITED" if budget.amount is None else "IN_BUDGET",
+        on_exhausted=budget.on_exhausted,
+        hold="budget" if budget.reserve == "declared" else "",
     )
     return StandingsEntry(
         standing,
@@ -104,6 +106,8 @@ def _entry(budget: Budget) -> StandingsEntry:
         mode=_mode(budget.mode) if budget.mode else None,
         rules=dict(budget.rules),
         exempt=frozenset(budget.exempt),
+        reserves_declared=budget.reserve == "declared",
+        requires_duration=budget.require_duration,
     )
 
 

@@ -1,0 +1,99 @@
+"""How long pods mean to run: who must say it, and what a Job says for its pods."""
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import pytest
+
+from tests.support.simulated_timekeeper import entry, standings
+from tests.webhook.unit.test_templates import template, workload
+from tests.webhook.worlds import POLICY, admitted, half, patched, review_of
+from tests.worlds import Json
+from webhook.admission.workloads import judge, with_jobs_duration
+from webhook.rules.duration import duration_violations
+from webhook.standings.table import decode, effective_policy
+from webhook.wire.object_review import ObjectReview, read
+from webhook.wire.pod_review import AdmissionAnswer
+
+REQUIRING = replace(POLICY, requires_duration=True)
+HOUR = {"activeDeadlineSeconds": 3_600}
+
+
+def review(raw: Json, operation: str = "CREATE") -> ObjectReview:
+    """The creation of a workload."""
+    group, _, version = raw["apiVersion"].rpartition("/")
+    kind = {"group": group, "version": version, "kind": raw["kind"]}
+    return read(orjson.dumps(review_of(raw, operation=operation, kind=kind)))
+
+
+def with_own(raw: Json, seconds: object = 7_200) -> Json:
+    """The Job or CronJob with a deadline of its own."""
+    raw = copy.deepcopy(raw)
+    spec = raw["spec"]["jobTemplate"]["spec"] if raw["kind"] == "CronJob" else raw["spec"]
+    spec["activeDeadlineSeconds"] = seconds
+    return raw
+
+
+def copied(raw: Json, policy: Any = REQUIRING) -> AdmissionAnswer:
+    """The answer of /jobs."""
+    return with_jobs_duration(review(raw), policy)
+
+
+def test_the_table_of_standings_says_where_a_pod_must_declare_its_duration() -> None:
+    document = standings(team_a=entry(requireDuration=True, reserve="declared"))
+    table = decode(orjson.dumps(document), "e", 0)
+
+    policy = effective_policy(POLICY, table, namespace="team-a")
+    assert (policy.requires_duration, policy.reserves_declared) == (True, True)
+    assert [each.rule for each in duration_violations(admitted(half()), policy)] == ["no-duration"]
+    assert not list(duration_violations(admitted(half(), **HOUR), policy))
+    other = effective_policy(POLICY, table, namespace="team-b")
+    assert not list(duration_violations(admitted(half()), other))
+
+
+@pytest.mark.parametrize("kind", ["Deployment", "StatefulSet", "DaemonSet", "Job", "CronJob"])
+def test_a_template_without_a_duration_is_refused_where_it_is_written(kind: str) -> None:
+    answer = judge(review(workload(kind, template(half()))), REQUIRING)
+
+    at = "spec.jobTemplate.spec.template" if kind == "CronJob" else "spec.template"
+    assert f"{at}.spec.activeDeadlineSeconds: the budget of the namespace asks" in answer.refusal
+    assert not judge(review(workload(kind, template(half(), **HOUR))), REQUIRING).refusal
+    assert not judge(review(workload(kind, template(half()))), POLICY).refusal
+
+
+@pytest.mark.parametrize("kind", ["Job", "CronJob"])
+def test_the_deadline_of_a_job_counts_for_its_template(kind: str) -> None:
+    assert not judge(review(with_own(workload(kind, template(half())))), REQUIRING).refusal
+
+
+@pytest.mark.parametrize(
+    "policy", [REQUIRING, replace(POLICY, reserves_declared=True)], ids=["required", "reserved"]
+)
+def test_the_deadline_of_a_new_job_is_copied_into_its_template(policy: Any) -> None:
+    job = with_own(workload("Job", template(half())))
+
+    after = patched(job, list(copied(job, policy).operations))
+
+    assert after["spec"]["template"]["spec"] == job["spec"]["template"]["spec"] | {
+        "activeDeadlineSeconds": 7_200
+    }
+    assert not copied(after, policy).operations
+    assert not judge(review(after), policy).refusal
+
+
+@pytest.mark.parametrize(
+    ("job", "policy"),
+    [
+        (with_own(workload("Job", template(half(), **HOUR))), REQUIRING),
+        (with_own(workload("Job", template({"name": "main", "image": "a"}))), REQUIRING),
+        (workload("Job", template(half())), REQUIRING),
+        (with_own(workload("CronJob", template(half()))), REQUIRING),
+        (with_own(workload("Job", template(half()))), POLICY),
+        (with_own(workload("Job", template(half()))), replace(REQUIRING, mode="observe")),
+    ],
+    ids=["has-its-own", "no-gpu", "no-deadline", "cronjob", "not-declared", "observe"],
+)
+def test_nothing_else_is_copied(job: Json, policy: Any) -> None:
+    assert copied(job, policy) == AdmissionAnswer("passed")
