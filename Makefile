@@ -8,7 +8,7 @@ RUN := $(BIN)/python
 PYTEST := $(BIN)/pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up quick test check bench soak clean
+.PHONY: help demo up quick test check bench soak docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -18,7 +18,7 @@ $(VENV)/.ready: setup.cfg pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "Python's venv module is missing; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
 	@echo "setting up the virtual environment in $(VENV) (about a minute)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(RUN) -m pip install --quiet --disable-pip-version-check --no-cache-dir -c constraints.txt -e '.[dev]' || { echo "the Python packages could not be installed; is the package index reachable?" >&2; exit 1; }
+	@$(RUN) -m pip install --quiet --disable-pip-version-check --no-cache-dir -c constraints.txt -e '.[dev,docs]' || { echo "the Python packages could not be installed; is the package index reachable?" >&2; exit 1; }
 	@touch $@
 
 demo: $(VENV)/.ready ## run the main job on a real control plane, step by step, and check each step
@@ -41,6 +41,9 @@ bench: $(VENV)/.ready ## measure; tables on the screen, JSON under .bench
 
 soak: $(VENV)/.ready ## the larger profiles of the same tests (an hour and more)
 	@$(RUN) -m tests.run --soak
+
+docs: $(VENV)/.ready ## build the documentation as a site in build/site
+	@$(RUN) -m deploy.site build/site
 
 clean: ## remove what the other targets made in the checkout
 	@rm -rf $(VENV) .bench .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.* build dist *.egg-info

@@ -20,6 +20,13 @@ def test_every_page_has_one_row_in_the_index() -> None:
     assert [name for name, target in listed if name != target] == []
 
 
+def test_the_index_has_the_four_kinds_of_pages_and_no_page_outside_them() -> None:
+    kinds = [line for line in INDEX.splitlines() if line.startswith("## ")]
+
+    assert kinds == ["## Tutorial", "## How-to guides", "## Reference", "## Explanation"]
+    assert "](" not in INDEX.partition("## ")[0].replace("[the README](../README.md)", "")
+
+
 def test_the_readme_is_short_and_leads_to_the_index() -> None:
     readme = (ROOT / "README.md").read_text()
 
