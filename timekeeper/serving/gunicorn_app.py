@@ -15,6 +15,7 @@ from timekeeper.api.ledger.damage_watch import DamageWatch
 from timekeeper.api.problem import Problem
 from timekeeper.api.resources.heartbeats import HeartbeatHandler
 from timekeeper.core.json_values import Json
+from timekeeper.dashboard.app import with_dashboard
 from timekeeper.runtime import metrics_folder, parent_death
 from timekeeper.runtime.api_server import ANSWER_S, accepted
 from timekeeper.runtime.connect import connect
@@ -81,7 +82,7 @@ def make_service(settings: TimekeeperSettings, limits: HttpLimits) -> HttpServic
     )
     heartbeats = HeartbeatHandler(services)
     return HttpService(
-        app_of(services),
+        with_dashboard(app_of(services), now_ms),
         settings.threads,
         limits,
         routes=(heartbeat_route(heartbeats),),

@@ -9,7 +9,8 @@ import pytest
 
 from timekeeper.cli import output
 from timekeeper.cli.sheet import Column, Sheet
-from timekeeper.cli.views import budgets, cards, decisions, texts, usage
+from timekeeper.cli.views import budgets, cards, decisions, usage
+from timekeeper.core import texts
 
 HOUR = 3_600_000_000
 MIDNIGHT = 1_795_219_200_000  # 2026-11-21T00:00:00Z, a second count by `date -d`

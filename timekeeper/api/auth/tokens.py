@@ -42,6 +42,12 @@ def issuer_of(token: str) -> str:
     return issuer if isinstance(issuer, str) else ""
 
 
+def subject_of(token: str) -> str:
+    """The name of the token's account, unverified; empty if it has none."""
+    subject = (_claims(token) or {}).get("sub")
+    return subject if isinstance(subject, str) else ""
+
+
 def _claims(token: str) -> dict[str, object] | None:
     if not _FORM.fullmatch(token):
         return None

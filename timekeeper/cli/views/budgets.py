@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from timekeeper.cli.sheet import Column, Sheet
-from timekeeper.cli.views.texts import hours, moment, percent
+from timekeeper.core.texts import hours, moment, percent
 
 _BUDGETS = (
     Column("namespace", "NAMESPACE"),

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from timekeeper.cli.sheet import Column, Sheet
-from timekeeper.cli.views.texts import age
+from timekeeper.core.texts import age
 
 _CELLS = 10
 _FULL, _FREE = "█", "·"

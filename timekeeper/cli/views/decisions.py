@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from timekeeper.cli.sheet import Column, Sheet
-from timekeeper.cli.views.texts import age, gpus, moment
+from timekeeper.core.texts import age, gpus, moment
 
 _LIFE = (Column("when", "WHEN"), Column("what", "WHAT"))
 _DECISIONS = (

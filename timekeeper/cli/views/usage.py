@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from timekeeper.cli.sheet import Column, Sheet
-from timekeeper.cli.views.texts import age, gpus, hours, moment, percent
+from timekeeper.core.texts import age, gpus, hours, moment, percent
 
 _SESSIONS = (
     Column("namespace", "NAMESPACE"),

@@ -1,0 +1,190 @@
+"""A cluster for the dashboard: budgets in every state, groups, pods that run, wait and waste, and decisions;
+and its pages as a client or a server on loopback."""
+
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sqlalchemy import insert
+from werkzeug.serving import WSGIRequestHandler, make_server
+from werkzeug.test import Client, TestResponse
+
+from tests.timekeeper.books import Books, Run, days
+from tests.timekeeper.worlds import DAY, HOUR, MINUTE, T0, Json, token, user_status
+from timekeeper.dashboard.app import with_dashboard
+from timekeeper.store.engine.schema import HELD_PODS
+
+ADMIN = token("system:serviceaccount:bursar-system:bursar-admin")
+READER = token("system:serviceaccount:team-a:bursar-reader")
+HOSTILE = "<script>alert(1)</script>\"'&"
+_BEGIN = T0 - 19 * DAY  # of the month
+
+
+class Dashboards:
+    """The pages over a ledger of its own. The account of `ADMIN` reads everything, that of `READER` the
+    namespace team-a."""
+
+    def __init__(self, folder: Path) -> None:
+        self.books = Books(f"sqlite:///{folder}/ledger.db")
+        self.books.clock.at_ms = T0
+        for each, name in ((ADMIN, "system:serviceaccount:bursar-system:bursar-admin"), (READER, "reader")):
+            self.books.reviews.tokens[each] = user_status(name)
+        for resource in ("balances", "budgets", "decisions", "grants", "sessions", "usage"):
+            denied = ("", "team-b", "_group.lab")
+            self.books.reviews.denied |= {("reader", "get", resource, where) for where in denied}
+        self.app = with_dashboard(self.books.app, self.books.clock)
+
+    def close(self) -> None:
+        """Close the ledger."""
+        self.books.close()
+
+    def client(self) -> Client:
+        """A browser without scripts."""
+        return Client(self.app)
+
+    @contextmanager
+    def served(self, tls: ssl.SSLContext) -> Iterator[str]:
+        """The pages on loopback while the context lasts; gives their address."""
+        server = make_server("127.0.0.1", 0, self.app, threaded=True, ssl_context=tls, request_handler=_Quiet)
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"https://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+            server.server_close()
+
+    def fill(self) -> None:
+        """Write the cluster."""
+        self.books.entries(
+            ("team-a", "gpuHours: 400\nperiod: month\ngroup: lab\nwarnAt: 0.8", 0),
+            ("team-b", "gpuHours: 100\nperiod: month\ngroup: lab\nonExhausted: hold", 0),
+            ("team-c", "gpuHours: 120\nperiod: month\nwarnAt: 0.8", 0),
+            ("vision", "gpuHours: 2000\nperiod: month", 0),
+            ("sandbox", "gpuHours: unlimited", 0),
+            ("_group.lab", "gpuHours: 600\nperiod: month", 0),
+        )
+        self.books.write(*_runs())
+        for at in range(0, 10 * 24, 3):
+            hour = T0 - at * HOUR - HOUR
+            self.books.used("train-7", hour, "node", HOUR, HOUR * 380)
+            self.books.used("infer-1", hour, "node", HOUR, HOUR * 90)
+        self._decide()
+        self._hold()
+
+    def _decide(self) -> None:
+        entries = [
+            _decision(
+                "placed",
+                "Bound",
+                "train-7",
+                300,
+                node="gpu-1",
+                cards="GPU-1",
+                shareMilli=1000,
+                memoryMib=80000,
+            ),
+            _decision(
+                "waiting",
+                "NoRoom",
+                "train-9",
+                14,
+                37,
+                cardsNeeded=2,
+                shareNeededMilli=1000,
+                memoryNeededMib=0,
+                reasons="12 nodes: not enough free GPUs (2 needed)",
+                podsAhead=3,
+                largestHoleNode="gpu-3",
+                largestHoleMib=40960,
+                largestHoleMilli=500,
+            ),
+            _decision(
+                "refused", "SpentGrant", "", 9, message=f"the grant is spent {HOSTILE}", generate_name=HOSTILE
+            ),
+            _decision(
+                "evicted",
+                "BudgetExhausted",
+                "sweep-3",
+                5,
+                message="Evicted: the budget of team-b is used up.",
+            ),
+        ]
+        body = {"version": 1, "source": "extender", "decisions": entries}
+        answer = self.books.post("/v1/decisions", body)
+        assert answer.status_code == 200, answer.text
+        grant = {"subject": "team-a", "gpuHours": "25", "reason": HOSTILE}
+        assert self.books.post("/v1/grants", grant, **{"Idempotency-Key": "k"}).status_code == 200
+
+    def _hold(self) -> None:
+        rows = [
+            {"uid": f"uid-held-{at}", "namespace": "team-b", "name": f"sweep-{at}", "priority": 0,
+             "created_ms": T0 - at * HOUR, "rate_milli": 1000 * at, "needs_budget": True}
+            for at in range(1, 5)
+        ]  # fmt: skip
+        with self.books.store.writing() as connection:
+            connection.execute(insert(HELD_PODS), rows)
+
+
+def log_in(client: Client, bearer: str = ADMIN, onward: str = "/") -> TestResponse:
+    """Fill in the form as a visitor does."""
+    return client.post(
+        "/login", base_url=URL, data={"token": bearer, "next": onward, **form(client, "/login")}
+    )
+
+
+URL = "https://bursar.test"  # cookies are for HTTPS alone
+
+
+def form(client: Client, path: str) -> Json:
+    """The hidden fields of the forms on a page."""
+    page = client.get(path, base_url=URL).text
+    return {"form_token": page.split('name="form_token" value="')[1].split('"')[0]}
+
+
+class _Quiet(WSGIRequestHandler):
+    def log(self, type: str, message: str, *args: object) -> None:
+        """Nothing: the tests look at the pages."""
+
+
+def _decision(kind: str, reason: str, name: str, minutes: int, count: int = 1, **figures: object) -> Json:
+    generate_name = figures.pop("generate_name", "")
+    return {
+        "kind": kind,
+        "reason": reason,
+        "namespace": "team-a",
+        "owner": "Job/train",
+        "name": name,
+        "generate_name": generate_name,
+        "uid": name,
+        "budget": "team-a",
+        "figures": figures,
+        "count": count,
+        "first_age_ms": minutes * MINUTE * (1 if count == 1 else 9),
+        "last_age_ms": minutes * MINUTE,
+    }
+
+
+def _runs() -> Iterator[Run]:
+    """What ran this month: each day a few hours, and what runs now."""
+    use = {"team-a": (9, 1), "team-b": (6, 1), "team-c": (5, 1), "vision": (20, 2), "sandbox": (3, 1)}
+    owners = ("Job/train", "Deployment/infer", "Job/sweep", "")
+    for namespace, (hours, cards) in use.items():
+        for at in range(19):
+            start = _BEGIN + at * DAY + 6 * HOUR
+            end = start + (hours + at % 3) * HOUR
+            uid = f"{namespace}-{at}"
+            owner = owners[at % len(owners)]
+            on = {"node": f"gpu-{at % 4}", "models": "A100", "rate": 1000 * cards, "requested": 1000 * cards}
+            yield Run(uid, namespace, owner=owner, started_ms=start, posted=days(start, end), **on)  # type: ignore[arg-type]
+    for namespace, uid, node in (
+        ("team-a", "train-7", "gpu-1"),
+        ("team-a", "infer-1", "gpu-2"),
+        ("vision", "train-v", "gpu-1"),
+        ("team-c", "notebook", "gpu-3"),
+    ):
+        yield Run(uid, namespace, owner="Job/train", node=node, models="H100", started_ms=T0 - 3 * HOUR,
+                  heard_ms=T0, settled=False)  # fmt: skip

@@ -1,0 +1,192 @@
+"""The dashboard without a browser: who logs in, what each visitor sees, and what no page contains."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from werkzeug.test import Client
+
+from tests.timekeeper.dashboards import ADMIN, HOSTILE, READER, URL, Dashboards, form, log_in
+from tests.timekeeper.worlds import T0, token, user_status
+
+PAGES = (
+    "/",
+    "/namespaces/team-a",
+    "/namespaces/team-b",
+    "/namespaces/sandbox",
+    "/groups",
+    "/groups/lab",
+    "/waiting",
+    "/waste",
+    "/waste?group=pod&span=month",
+    "/decisions",
+    "/decisions?kind=refused&namespace=team-a",
+    "/pods/team-a/train-9",
+    "/pods/team-a/Job/train",
+)
+
+
+@pytest.fixture
+def dashboards(tmp_path: Path) -> Iterator[Dashboards]:
+    made = Dashboards(tmp_path)
+    made.fill()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def visitor(dashboards: Dashboards) -> Client:
+    """Somebody without a session."""
+    return dashboards.client()
+
+
+def status(client: Client, path: str) -> tuple[int, str]:
+    answer = client.get(path, base_url=URL)
+    return answer.status_code, answer.headers.get("Location", "")
+
+
+def test_a_login_gives_a_cookie_that_scripts_and_other_sites_cannot_use(visitor: Client) -> None:
+    answer = log_in(visitor, onward="/waste?group=pod")
+
+    assert (answer.status_code, answer.headers["Location"]) == (303, "/waste?group=pod")
+    (cookie,) = answer.headers.getlist("Set-Cookie")
+    assert cookie.startswith(f"bursar-session={ADMIN};")
+    assert {"Secure", "HttpOnly", "Path=/", "SameSite=Strict"} <= set(cookie.split("; "))
+    assert status(visitor, "/") == (200, "")
+
+
+def test_a_page_without_a_session_leads_to_the_login_and_back(visitor: Client) -> None:
+    for path in PAGES:
+        code, where = status(visitor, path)
+        assert code == 303
+        assert where.startswith("/login")
+    assert status(visitor, "/waste?group=pod")[1] == "/login?next=%2Fwaste%3Fgroup%3Dpod"
+
+
+@pytest.mark.parametrize(
+    "onward",
+    ["//evil.test/", "https://evil.test", "/\\evil.test", "/\t/evil.test", "javascript:alert(1)", ""],
+)
+def test_no_address_leads_away_from_this_server(visitor: Client, onward: str) -> None:
+    assert log_in(visitor, onward=onward).headers["Location"] == "/"
+
+
+def test_a_login_that_no_page_of_ours_sent_is_refused(visitor: Client, dashboards: Dashboards) -> None:
+    other = form(dashboards.client(), "/login")
+    fields = form(visitor, "/login")
+    sent = {"token": ADMIN, "next": "/"}
+
+    def answered(given: dict[str, str], **headers: str) -> int:
+        return visitor.post("/login", base_url=URL, data=sent | given, headers=headers).status_code
+
+    assert answered({}) == 400
+    assert answered(other) == 400
+    assert answered(fields, **{"Sec-Fetch-Site": "cross-site"}) == 400
+    assert answered(fields, **{"Sec-Fetch-Site": "same-origin"}) == 303
+
+
+@pytest.mark.parametrize(
+    "bearer", ["", "no token", token("unknown"), token("old", T0 - 1_000_000), "a" * 4000]
+)
+def test_a_token_that_the_api_server_does_not_know_is_no_session(visitor: Client, bearer: str) -> None:
+    answer = log_in(visitor, bearer)
+
+    assert answer.status_code == 400
+    assert 'role="alert"' in answer.text
+    assert "Set-Cookie" not in answer.headers
+    assert status(visitor, "/")[0] == 303
+
+
+def test_a_session_ends_with_its_token_and_by_logging_out(dashboards: Dashboards, visitor: Client) -> None:
+    log_in(visitor)
+    assert visitor.post("/logout", base_url=URL).status_code == 400
+    assert status(visitor, "/")[0] == 200
+
+    dashboards.books.reviews.tokens.pop(ADMIN)
+    dashboards.books.clock.turn(61_000)
+    assert status(visitor, "/groups") == (303, "/login?next=%2Fgroups&ended=1")
+
+    dashboards.books.reviews.tokens[ADMIN] = user_status("admin")
+    dashboards.books.clock.turn(61_000)
+    left = visitor.post("/logout", base_url=URL, data=form(visitor, "/"))
+    assert (left.status_code, left.headers["Location"]) == (303, "/login")
+    assert status(visitor, "/")[0] == 303
+
+
+def test_without_a_right_to_all_namespaces_a_visitor_sees_its_own_one(visitor: Client) -> None:
+    log_in(visitor, READER)
+
+    assert status(visitor, "/") == (303, "/namespaces/team-a")
+    assert status(visitor, "/waste?group=pod") == (303, "/waste?group=pod&namespace=team-a")
+    for path in ("/namespaces/team-a", "/waste?namespace=team-a", "/waiting?namespace=team-a"):
+        assert status(visitor, path) == (200, "")
+    for path in ("/namespaces/team-b", "/decisions?namespace=team-b", "/groups/lab", "/pods/team-b/sweep-1"):
+        answer = visitor.get(path, base_url=URL)
+        assert (answer.status_code, "reader may not get" in answer.text) == (403, True)
+    assert "100.00" not in visitor.get("/namespaces/team-b", base_url=URL).text
+
+
+def test_a_visitor_whose_account_names_no_namespace_is_asked_for_one(
+    dashboards: Dashboards, visitor: Client
+) -> None:
+    person = token("person")
+    dashboards.books.reviews.tokens[person] = user_status("reader")
+    log_in(visitor, person)
+
+    answer = visitor.get("/", base_url=URL)
+
+    assert (answer.status_code, "Choose a namespace" in answer.text) == (403, True)
+    assert status(visitor, "/namespaces?namespace=team-a") == (303, "/namespaces/team-a")
+
+
+def test_a_missing_right_takes_its_part_of_a_page_and_no_more(
+    dashboards: Dashboards, visitor: Client
+) -> None:
+    dashboards.books.reviews.denied.add(("reader", "get", "grants", "team-a"))
+    log_in(visitor, READER)
+
+    page = visitor.get("/namespaces/team-a", base_url=URL).text
+
+    assert "Not shown: reader may not get grants.bursar.dev in namespace team-a" in page
+    assert "train-7" in page
+
+
+def test_no_page_runs_what_a_tenant_wrote_or_anything_inline(visitor: Client) -> None:
+    log_in(visitor)
+    shown = ""
+    refused = ("/login", "/groups/none/x", "/namespaces/%3Cscript%3E", "/decisions?pod=%3Cscript%3E&from=x")
+    for path in (*PAGES, *refused):
+        answer = visitor.get(path, base_url=URL)
+        policy = answer.headers["Content-Security-Policy"]
+        shown += answer.text
+        assert "unsafe" not in policy
+        assert policy.startswith("default-src 'none'; script-src 'self'")
+        assert "frame-ancestors 'none'" in policy
+        named = ("X-Content-Type-Options", "Referrer-Policy", "Cache-Control")
+        assert [answer.headers[each] for each in named] == ["nosniff", "no-referrer", "no-store"]
+    assert HOSTILE not in shown
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in shown
+    assert re.findall(r"<[^>]+\s(?:style|on\w+)=", shown) == []
+    assert set(re.findall(r"<script[^>]*>", shown)) == {
+        '<script src="/static/theme.js">',
+        '<script src="/static/live.js" defer>',
+    }
+    assert re.findall(r"""(?:src|href|action)=["'](?!/|#)""", shown) == []
+
+
+def test_texts_lose_what_could_hide_or_turn_them(visitor: Client) -> None:
+    log_in(visitor)
+
+    page = visitor.get("/", base_url=URL, query_string={"find": "good\u202edab\u200b\x1b[31m"}).text
+
+    assert "“good\ufffddab\ufffd\ufffd[31m”" in page
+    assert not any(each in page for each in "\u202e\u200b\x1b")
+
+
+def test_what_is_no_page_is_answered_by_the_api(visitor: Client) -> None:
+    assert visitor.get("/v1/none").content_type == "application/problem+json"
+    assert visitor.get("/livez").text == "ok\n"
+    assert visitor.get("/static/none.css").status_code == 404
+    with visitor.get("/static/style.css") as style:
+        assert (style.status_code, style.headers["Cache-Control"]) == (200, "no-cache")

@@ -1,0 +1,56 @@
+"""Calls of the REST API within this process, with the visitor's token, as any other caller makes them."""
+
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from werkzeug.test import Client
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIApplication
+
+Json = dict[str, Any]
+
+
+class ApiRefusedError(Exception):
+    """The API answered with a problem. ``detail``: its sentence."""
+
+    def __init__(self, status: int, detail: str) -> None:
+        super().__init__(f"{status}: {detail}")
+        self.status, self.detail = status, detail
+
+
+class ApiCaller:
+    """The REST API with one visitor's token."""
+
+    def __init__(self, api: "WSGIApplication", token: str) -> None:
+        self._client = Client(api, use_cookies=False)
+        self._token = token
+
+    def get(self, path: str, **query: str | int | None) -> Json:
+        """The JSON of an answer. ``from_`` stands for the parameter ``from``; None: not given. Raises
+        ApiRefusedError."""
+        given = {name.rstrip("_"): str(value) for name, value in query.items() if value is not None}
+        return self._read("GET", path, query_string=given)
+
+    def post(self, path: str, body: Json, **headers: str) -> Json:
+        """The JSON of the answer to this body. Raises ApiRefusedError."""
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return self._read("POST", path, data=orjson.dumps(body), headers=named)
+
+    def _read(self, method: str, path: str, headers: dict[str, str] | None = None, **more: Any) -> Json:
+        sent = {**(headers or {}), "Authorization": f"Bearer {self._token}"}
+        answer = self._client.open(path, method=method, headers=sent, buffered=True, **more)
+        body = answer.get_data()
+        if answer.status_code != 200:
+            raise ApiRefusedError(answer.status_code, _detail(body))
+        read: Json = orjson.loads(body)
+        return read
+
+
+def _detail(body: bytes) -> str:
+    try:
+        problem = orjson.loads(body)
+        where = f"{problem['field']}: " if problem.get("field") else ""
+        return f"{where}{problem['detail']}"
+    except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
+        return "no explanation"

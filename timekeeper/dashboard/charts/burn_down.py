@@ -1,0 +1,174 @@
+"""The burn-down of a budget: what was left over the period, and what will be left at each pace."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from timekeeper.core.texts import GPU_HOUR, hours, moment
+
+WIDTH, HEIGHT = 880, 270
+LEFT, RIGHT, TOP, BOTTOM = 72, 12, 14, 30  # around the plot
+_LINES = 4  # horizontal lines above zero
+_MOST_AHEAD = 3  # without a period's end: the picture ends after this many times the past
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class AxisTick:
+    """A line of the grid: where it is, and its text."""
+
+    at: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class BurnDown:
+    """Paths as SVG's ``points``. ``left``: what was left until now; ``ahead``: at the present rate; ``band``:
+    between the fastest and the slowest pace; ``even``: the same use all the time. ``rows``: the table beside
+    it, the time and what was left, oldest first."""
+
+    left: str
+    area: str
+    ahead: str
+    band: str
+    even: str
+    now: float
+    across: tuple[AxisTick, ...]
+    up: tuple[AxisTick, ...]
+    rows: tuple[tuple[int, int, int], ...]
+    is_limited: bool
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Plot:
+    begin_ms: int
+    end_ms: int
+    top: int  # the largest amount
+
+    def x(self, at_ms: float) -> float:
+        part = (min(max(at_ms, self.begin_ms), self.end_ms) - self.begin_ms) / (self.end_ms - self.begin_ms)
+        return round(LEFT + part * (WIDTH - LEFT - RIGHT), 1)
+
+    def y(self, amount: float) -> float:
+        part = min(max(amount, 0), self.top) / self.top
+        return round(HEIGHT - BOTTOM - part * (HEIGHT - TOP - BOTTOM), 1)
+
+    def points(self, *pairs: tuple[float, float]) -> str:
+        return " ".join(f"{self.x(at):g},{self.y(amount):g}" for at, amount in pairs)
+
+
+def burn_down(
+    budget: Json, paces: Json | None, steps: Sequence[tuple[int, int]], now_ms: int
+) -> BurnDown | None:
+    """The picture of an answer of ``GET /v1/budgets/{namespace}`` and of its forecast. ``steps``: the end of
+    each step of the calendar and what was charged in it, oldest first. An account without a limit shows what
+    was used instead. None before the period has lasted a moment."""
+    begin_ms = steps[0][0] - 1 if budget["period"]["from"] <= 0 and steps else budget["period"]["from"]
+    if now_ms <= begin_ms:
+        return None
+    rows = _rows(budget, steps, begin_ms, now_ms)
+    plot = _Plot(begin_ms, _end_ms(budget, paces, begin_ms, now_ms), _top(budget, rows))
+    shown = [(at, left) for at, _, left in rows]
+    is_limited = budget["granted"] is not None
+    left = budget["remaining"] if is_limited else 0
+    ahead = _Ahead(plot, now_ms, left, paces if is_limited else None)
+    base = [(rows[-1][0], 0), (rows[0][0], 0)]
+    return BurnDown(
+        left=plot.points(*shown),
+        area=plot.points(*shown, *base),
+        ahead=ahead.line("now"),
+        band=ahead.band(),
+        even=plot.points((begin_ms, budget["granted"]), (plot.end_ms, 0)) if _has_even(budget) else "",
+        now=plot.x(now_ms),
+        across=_across(plot),
+        up=_up(plot),
+        rows=rows,
+        is_limited=is_limited,
+        sentence=_sentence(budget, paces, rows, now_ms),
+    )
+
+
+def _rows(
+    budget: Json, steps: Sequence[tuple[int, int]], begin_ms: int, now_ms: int
+) -> tuple[tuple[int, int, int], ...]:
+    """When, what was used until then, and what was left of the grant (or used, without one)."""
+    granted = budget["granted"]
+    used = 0
+    rows = [(begin_ms, 0, granted or 0)]
+    for end_ms, amount in steps:
+        used += amount
+        at_ms = min(end_ms, now_ms)
+        rows.append((at_ms, used, used if granted is None else granted - used))
+    if rows[-1][0] < now_ms:
+        rows.append((now_ms, used, used if granted is None else granted - used))
+    return tuple(rows)
+
+
+def _end_ms(budget: Json, paces: Json | None, begin_ms: int, now_ms: int) -> int:
+    if budget["period"]["to"] is not None and budget["granted"] is not None:
+        return int(budget["period"]["to"])
+    gone_ms = paces["now"]["goneAt"] if paces else None
+    latest_ms = now_ms + _MOST_AHEAD * (now_ms - begin_ms)
+    return min(gone_ms, latest_ms) if gone_ms and gone_ms > now_ms else now_ms + (now_ms - begin_ms) // 10 + 1
+
+
+def _top(budget: Json, rows: Sequence[tuple[int, int, int]]) -> int:
+    return max(budget["granted"] or 0, *(left for _, _, left in rows), 1)
+
+
+def _has_even(budget: Json) -> bool:
+    return budget["granted"] is not None and budget["period"]["to"] is not None
+
+
+@dataclass(frozen=True, slots=True)
+class _Ahead:
+    plot: _Plot
+    now_ms: int
+    left: int
+    paces: Json | None
+
+    def line(self, pace: str) -> str:
+        return self.plot.points(*self._points(pace)) if self.paces and self.left > 0 else ""
+
+    def band(self) -> str:
+        if not self.paces or self.left <= 0:
+            return ""
+        return self.plot.points(*self._points("slowest"), *self._points("fastest")[::-1])
+
+    def _points(self, pace: str) -> list[tuple[float, float]]:
+        milli = self.paces[pace]["rateMilli"] if self.paces else 0
+        end_ms = self.plot.end_ms
+        spent = milli * (end_ms - self.now_ms)
+        if spent <= self.left:
+            return [(self.now_ms, self.left), (end_ms, self.left - spent)]
+        gone_ms = self.now_ms + self.left / milli
+        return [(self.now_ms, self.left), (gone_ms, 0), (end_ms, 0)]
+
+
+def _across(plot: _Plot) -> tuple[AxisTick, ...]:
+    length_ms = plot.end_ms - plot.begin_ms
+    is_short = length_ms <= 3 * 86_400_000
+    ticks = (plot.begin_ms + length_ms * at // 4 for at in range(5))
+    return tuple(AxisTick(plot.x(at), moment(at)[5:16] if is_short else moment(at)[:10]) for at in ticks)
+
+
+def _up(plot: _Plot) -> tuple[AxisTick, ...]:
+    amounts = (plot.top * at // _LINES for at in range(_LINES + 1))
+    is_large = plot.top >= 20 * GPU_HOUR  # then whole hours are exact enough
+    return tuple(
+        AxisTick(plot.y(each), f"{each / GPU_HOUR:,.0f}" if is_large else hours(each)) for each in amounts
+    )
+
+
+def _sentence(budget: Json, paces: Json | None, rows: Sequence[tuple[int, int, int]], now_ms: int) -> str:
+    """What the picture says, for those who do not see it."""
+    used = rows[-1][1]
+    if budget["granted"] is None:
+        return f"{hours(used)} GPU-hours were used since {moment(rows[0][0])}; there is no limit."
+    text = f"Of {hours(budget['granted'])} GPU-hours {hours(used)} are used."
+    gone_ms = paces["now"]["goneAt"] if paces else None
+    if gone_ms is None or gone_ms <= now_ms:
+        return text
+    return f"{text} At the present rate the budget is gone at {moment(gone_ms)}."

@@ -1,0 +1,35 @@
+"""Waste: what was held of cards, what was measured of that, and what was used."""
+
+from typing import Any
+
+from timekeeper.dashboard.api_caller import Json
+from timekeeper.dashboard.visits import PageContent, Visit
+
+_ROWS = 200
+GROUPS = ("namespace", "namespace,owner", "owner", "pod", "node", "model", "group")
+SPANS = {"day": 86_400_000, "week": 7 * 86_400_000, "month": 30 * 86_400_000}
+
+
+def waste(visit: Visit) -> PageContent:
+    """The largest users of a time; those who leave most of their cards unused come first."""
+    group = visit.text("group", GROUPS[0])
+    span = visit.text("span", "week") or "week"
+    length_ms = SPANS.get(span, SPANS["week"])
+    answer = visit.api.get(
+        "/v1/usage",
+        namespace=visit.scope,
+        group=group,
+        use="true",
+        sort="-gpuHours",
+        from_=visit.now_ms - length_ms,
+        to=visit.now_ms,
+        limit=_ROWS,
+    )
+    rows = sorted(map(_row, answer["rows"]), key=lambda row: -row["unused"])
+    values = {"rows": rows, "columns": (group or "").split(","), "groups": GROUPS, "group": group}
+    sums = {name: sum(row[name] for row in rows) for name in ("requested", "measured", "used", "unused")}
+    return PageContent("waste.html", {**values, "span": span, "spans": SPANS, "sums": sums, "most": _ROWS})
+
+
+def _row(raw: Json) -> dict[str, Any]:
+    return {**raw, "unused": max(0, raw["measured"] - raw["used"])}
