@@ -1,7 +1,8 @@
-"""Writes into the manifests what follows from the table of dialects: CEL expressions, match conditions, and
-the resources for which kube-scheduler calls the extender.
+"""Writes into the chart what follows from the table of dialects: CEL expressions, match conditions, and the
+resources for which kube-scheduler calls the extender. Then renders the chart.
 
-``python -m deploy.generated`` writes every manifest and sample anew, and prints the changed ones.
+``python -m deploy.generated`` writes every template, sample and rendered file anew, and prints the changed
+ones.
 """
 
 import re
@@ -9,11 +10,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from textwrap import indent
 
+from deploy import rendered
 from deploy.local.scheduler import MANAGED_RESOURCES, UNCOUNTED_RESOURCES
 from timekeeper.core.dialects import GPU_RESOURCE
 from webhook.admission import cel, workloads
 
-FOLDERS = (Path(__file__).parent / "manifests", Path(__file__).parent / "samples")
+FOLDERS = (rendered.CHART / "templates", Path(__file__).parent / "samples")
 
 # expressions that are generated whole, by the names of their conditions and variables
 _WHOLE: Mapping[str, Callable[[], str]] = {
@@ -68,7 +70,7 @@ _PARTS: tuple[tuple[str, str, Callable[[], str]], ...] = (
 
 
 def written(text: str) -> str:
-    """A manifest with its generated parts as the code gives them."""
+    """A template or sample with its generated parts as the code gives them."""
     for before, part, generated in _PARTS:
         escaped = generated().replace("\\", r"\\")
         text = re.sub(f"({before}){part}", rf"\g<1>{escaped}", text)
@@ -77,12 +79,18 @@ def written(text: str) -> str:
 
 
 def main() -> None:
-    """Write the manifests and samples, and print the path of each that changed."""
-    for file in sorted(file for folder in FOLDERS for file in folder.glob("*.yaml")):
-        before = file.read_text()
-        after = written(before)
-        if after != before:
-            file.write_text(after)
+    """Write the templates and samples, then what is rendered from them, and print the path of each that
+    changed."""
+    sources = sorted(file for folder in FOLDERS for file in folder.glob("*.yaml"))
+    values = {rendered.CHART / "values.yaml": rendered.values_yaml()}
+    _write({file: written(file.read_text()) for file in sources} | values)
+    _write(rendered.files(rendered.helm()))
+
+
+def _write(texts: Mapping[Path, str]) -> None:
+    for file, text in texts.items():
+        if not file.exists() or file.read_text() != text:
+            file.write_text(text)
             print(file)
 
 

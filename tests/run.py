@@ -81,12 +81,13 @@ def step(name: str, command: list[str]) -> None:
 
 
 def build() -> Beside:
-    """The binaries of the control plane and, where there can be one, of a real node: found or built."""
+    """The binaries of the control plane, helm and, where there can be one, those of a real node: found or
+    built."""
     hindrance = node.hindrance()
     if hindrance:
         print(f"tests/kubelet is skipped: {hindrance}", flush=True)
     real_node = [] if hindrance else ["--node"]
-    return Beside("control plane", [sys.executable, "-m", "deploy.local", "build", *real_node])
+    return Beside("control plane", [sys.executable, "-m", "deploy.local", "build", "--helm", *real_node])
 
 
 def pytest(marks: str, *more: str) -> list[str]:

@@ -11,7 +11,7 @@ from deploy.local.build import binaries
 from deploy.local.cluster import ControlPlane
 from deploy.local.commands import Options
 from deploy.local.errors import LocalError
-from deploy.local.tools import NODE_TOOLS, TOOLS, Tool
+from deploy.local.tools import HELM_TOOL, NODE_TOOLS, TOOLS, Tool
 
 _LOOK_EVERY_S = 0.5
 _INTERRUPTED = 130
@@ -33,7 +33,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     match arguments.verb:
         case "build":
-            build((*TOOLS, *NODE_TOOLS) if arguments.node else TOOLS)
+            build(
+                (*TOOLS, *(NODE_TOOLS if arguments.node else ()), *((HELM_TOOL,) if arguments.helm else ()))
+            )
         case "serve":
             serve(Options(arguments.listen, arguments.port, tuple(arguments.name)))
         # These two import Bursar's dependencies; the others must work without them.
@@ -66,6 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(dest="verb", required=True)
     builder = verbs.add_parser("build", help="find every binary, build missing ones, print their paths")
     builder.add_argument("--node", action="store_true", help="also the binaries of a real node")
+    builder.add_argument("--helm", action="store_true", help="also helm")
     verbs.add_parser("demo", help="show what Bursar does, step by step, and check each step")
     verbs.add_parser(
         "up",

@@ -14,6 +14,7 @@ CONTAINERD_VERSION = "2.4.2"
 RUNC_VERSION = "1.5.2"
 CNI_VERSION = "1.9.1"
 PROMETHEUS_VERSION = "0.311.3"  # of the Go module: Prometheus 3.11.3
+HELM_VERSION = "4.3.1"
 
 _K8S_STAMP = tuple(
     f"{package}.{variable}={value}"
@@ -116,12 +117,22 @@ PROMETHEUS = GoModule(
 )
 PROMETHEUS_TOOLS = (Tool("prometheus", PROMETHEUS, f"{_PROMETHEUS_MODULE}/cmd/prometheus"),)
 
+# For rendering deploy/chart and for the tests that install it.
+HELM = GoModule(
+    "helm",
+    "helm.sh/helm/v4",
+    HELM_VERSION,
+    (f"helm.sh/helm/v4/internal/version.version=v{HELM_VERSION}",),
+)
+HELM_TOOL = Tool("helm", HELM, "helm.sh/helm/v4/cmd/helm", ("version", "--template", "helm {{.Version}}"))
+
 # "Kubernetes v1.36.3", "Client Version: v1.36.3", "etcd Version: 3.6.8", "kwok version v0.8.0 go1.26.8",
 # "containerd github.com/containerd/containerd/v2 v2.4.2 <revision>", "ctr <the same>", "  Version:  v2.4.2"
-# of the shim, "runc version 1.5.2", "CNI bridge plugin v1.9.1", "prometheus, version 0.311.3 (branch: ...".
+# of the shim, "runc version 1.5.2", "CNI bridge plugin v1.9.1", "prometheus, version 0.311.3 (branch: ...",
+# "helm v4.3.1".
 _VERSION = re.compile(
     r"^(?:Kubernetes|Client Version:|etcd Version:|kwok version|containerd \S+|ctr \S+|  Version: "
-    r"|runc version|CNI [a-z-]+ plugin|prometheus, version)"
+    r"|runc version|CNI [a-z-]+ plugin|prometheus, version|helm)"
     r" v?([0-9]{1,4})\.([0-9]{1,4})\.[0-9]{1,4}(?![0-9A-Za-z.+-])",
     re.MULTILINE,
 )

@@ -6,6 +6,7 @@ import pytest
 
 from deploy.local.tools import (
     ETCD,
+    HELM_TOOL,
     KUBERNETES,
     NODE_TOOLS,
     PROMETHEUS_TOOLS,
@@ -31,6 +32,7 @@ APISERVER = next(tool for tool in TOOLS if tool.name == "kube-apiserver")
         ("/bin/containerd-shim-runc-v2:\n  Version:  v2.4.2\n  Revision: \n", (2, 4)),
         ("runc version 1.5.2\nspec: 1.3.0\n", (1, 5)),
         ("CNI host-local plugin v1.9.1\nCNI protocol versions supported: 1.1.0\n", (1, 9)),
+        ("helm v4.3.1", (4, 3)),
         ("bridge utility, iproute2-6.1.0\n", None),
         ("W1120 warning\nKubernetes v1.36.3\n", (1, 36)),
         ("Kubernetes v1.36.0-rc.1\n", None),
@@ -49,7 +51,9 @@ def test_a_version_is_read_from_what_a_binary_says_of_itself(
 
 
 def test_the_versions_we_build_are_of_the_series_we_take() -> None:
-    assert {tool.source.name: tool.source.series for tool in (*TOOLS, *NODE_TOOLS, *PROMETHEUS_TOOLS)} == {
+    assert {
+        tool.source.name: tool.source.series for tool in (*TOOLS, *NODE_TOOLS, *PROMETHEUS_TOOLS, HELM_TOOL)
+    } == {
         "kubernetes": (1, 36),
         "etcd": (3, 6),
         "kwok": (0, 8),
@@ -57,6 +61,7 @@ def test_the_versions_we_build_are_of_the_series_we_take() -> None:
         "runc": (1, 5),
         "cni": (1, 9),
         "prometheus": (0, 311),
+        "helm": (4, 3),
     }
 
 

@@ -1,0 +1,56 @@
+{{/* The image of a target of deploy/images/Dockerfile: (list . "webhook") */}}
+{{- define "bursar.image" -}}
+{{- $ := index . 0 -}}
+{{ $.Values.images.prefix }}/{{ index . 1 }}:{{ default $.Chart.AppVersion $.Values.images.tag }}
+{{- end }}
+
+{{/* The pull policy of a container; Kubernetes' own without a value. */}}
+{{- define "bursar.pull" }}
+{{- with .Values.images.pullPolicy }}
+imagePullPolicy: {{ . }}
+{{- end }}
+{{- end }}
+
+{{/* What decides on which nodes pods run, and the Secrets with which images are pulled. */}}
+{{- define "bursar.placing" }}
+{{- with .Values.images.pullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . }}
+  {{- end }}
+{{- end }}
+{{- with .Values.nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.tolerations }}
+tolerations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* How a component's replicas keep apart: (list . "webhook") */}}
+{{- define "bursar.spread" }}
+{{- $component := index . 1 }}
+{{- $spread := (index . 0).Values.spread }}
+topologySpreadConstraints:
+  {{- range $key, $value := dict "kubernetes.io/hostname" $spread.nodes "topology.kubernetes.io/zone" $spread.zones }}
+  {{- if ne $value "off" }}
+  - maxSkew: 1
+    topologyKey: {{ $key }}
+    whenUnsatisfiable: {{ ternary "DoNotSchedule" "ScheduleAnyway" (eq $value "required") }}
+    labelSelector:
+      matchLabels:
+        app.kubernetes.io/name: bursar
+        app.kubernetes.io/component: {{ $component }}
+  {{- end }}
+  {{- end }}
+{{- end }}
+
+{{/* What a policy does with what it finds: (list . "bursar-ways-around") */}}
+{{- define "bursar.actions" -}}
+{{- $values := (index . 0).Values -}}
+{{- if or (eq $values.mode "observe") (has (index . 1) $values.policies.warn) -}}
+[Warn, Audit]
+{{- else -}}
+[Deny]
+{{- end -}}
+{{- end }}

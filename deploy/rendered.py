@@ -1,0 +1,130 @@
+"""What is rendered from the chart in deploy/chart: its values.yaml and the table of its values, which follow
+from the schema; and the plain manifests with their kustomization, which are what helm makes of the chart.
+"""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from textwrap import wrap
+from typing import Any
+
+from deploy.local.build import binaries
+from deploy.local.errors import LocalError
+from deploy.local.tools import HELM_TOOL, KUBERNETES_VERSION
+
+ROOT = Path(__file__).parent.parent
+CHART = ROOT / "deploy" / "chart"
+MANIFESTS = ROOT / "deploy" / "manifests"
+# the same object as a manifest of this name, for the other database
+POSTGRESQL = ROOT / "deploy" / "postgresql" / "timekeeper.yaml"
+PAGE = ROOT / "docs" / "helm.md"
+
+_SOURCE = re.compile(r"^# Source: bursar/templates/(\S+)\n", re.M)
+_NAMED = re.compile(r"^(kind|  name|  namespace): (\S+)$", re.M)
+_TABLE = re.compile(r"(?<=<!-- values -->\n).*?(?=<!-- end of values -->)", re.S)
+
+Schema = Mapping[str, Any]
+
+
+def helm() -> Path:
+    """The path of helm. It is built where it is missing (deploy/local/build.py)."""
+    return binaries(lambda line: print(line, file=sys.stderr), (HELM_TOOL,))["helm"]
+
+
+def files(program: Path) -> dict[Path, str]:
+    """Each rendered file with its text."""
+    plain = rendered(program)
+    postgresql = rendered(program, "--set=database.secretName=bursar-database")
+    others = {
+        CHART / "values.yaml": values_yaml(),
+        PAGE: _TABLE.sub(lambda _: values_table(), PAGE.read_text()),
+        POSTGRESQL: postgresql["timekeeper-postgresql.yaml"],
+        MANIFESTS / "Kustomization": _kustomization(plain),
+    }
+    return others | {MANIFESTS / name: text for name, text in plain.items()}
+
+
+def rendered(program: Path, *flags: str) -> dict[str, str]:
+    """What helm makes of each template that has objects, by the template's name. An install shows the version
+    of the cluster's API server to the chart; here it is the version that is tested. Raises LocalError with
+    what helm says.
+    """
+    version = f"--kube-version=v{KUBERNETES_VERSION}"
+    command = [str(program), "template", "bursar", str(CHART), version, *flags]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise LocalError(done.stderr.strip())
+    found: dict[str, list[str]] = {}
+    for _, name, text in (_SOURCE.split(part) for part in re.split(r"^---\n", done.stdout, flags=re.M)[1:]):
+        found.setdefault(name, []).append(re.sub(r" +$", "", text.strip("\n"), flags=re.M) + "\n")
+    return {name: _in_order(name, parts) for name, parts in found.items()}
+
+
+def _in_order(name: str, parts: list[str]) -> str:
+    """The objects in the order of their template; helm sorts them by kind."""
+    template = (CHART / "templates" / name).read_text()
+    order = {_key(part): at for at, part in enumerate(re.split(r"^---$", template, flags=re.M))}
+    return "---\n".join(sorted(parts, key=lambda part: order.get(_key(part), len(order))))
+
+
+def _key(text: str) -> tuple[tuple[str, str], ...]:
+    """Kind, name and namespace of an object. Templates of plain manifests have them in full."""
+    found: dict[str, str] = {}
+    for name, value in _NAMED.findall(text):
+        found.setdefault(name, value)
+    return tuple(sorted(found.items()))
+
+
+def _kustomization(plain: Mapping[str, str]) -> str:
+    """Its name has no suffix, so that ``kubectl apply -f`` of the folder leaves it out."""
+    resources = "".join(f"  - {name}\n" for name in sorted(plain))
+    return (
+        "# Rendered from deploy/chart: a base for kustomize.\n"
+        f"apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources:\n{resources}"
+    )
+
+
+def schema() -> dict[str, Any]:
+    """The schema of the chart's values."""
+    read: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
+    return read
+
+
+def values_yaml() -> str:
+    """The default values, each under its description."""
+    return "# The values of Bursar's chart, rendered from values.schema.json. See docs/helm.md.\n" + "".join(
+        _section(schema()["properties"], "")
+    )
+
+
+def _section(properties: Mapping[str, Schema], margin: str) -> Iterator[str]:
+    for name, each in properties.items():
+        text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", each["description"])
+        yield "" if margin else "\n"
+        yield from (f"{margin}# {line}\n" for line in wrap(text, 118 - len(margin)))
+        if each.get("properties") and "default" not in each:
+            yield f"{margin}{name}:\n"
+            yield from _section(each["properties"], margin + "  ")
+        else:
+            yield f"{margin}{name}: {json.dumps(each['default'])}\n"
+
+
+def values_table() -> str:
+    """The rows of the documentation: each value with its default and its description."""
+    rows = "".join(
+        f"| `{path}` | `{json.dumps(each['default'])}` | {each['description']} |\n"
+        for path, each in leaves(schema()["properties"])
+    )
+    return f"\n| value | default | meaning |\n|---|---|---|\n{rows}\n"
+
+
+def leaves(properties: Mapping[str, Schema], above: str = "") -> Iterator[tuple[str, Schema]]:
+    """Each value with a default, by its path."""
+    for name, each in properties.items():
+        if "default" in each:
+            yield above + name, each
+        else:
+            yield from leaves(each["properties"], f"{above}{name}.")

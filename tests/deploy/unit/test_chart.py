@@ -1,0 +1,42 @@
+"""The chart against its schema, its page and the code, without helm."""
+
+import re
+
+import yaml
+
+from deploy import rendered
+from tests.deploy.reading import of_kind
+from timekeeper.core import __version__
+
+WRITE = "write it anew: python -m deploy.generated"
+
+
+def test_the_default_values_and_the_page_follow_from_the_schema() -> None:
+    assert (rendered.CHART / "values.yaml").read_text() == rendered.values_yaml(), WRITE
+    assert f"<!-- values -->\n{rendered.values_table()}<!-- end" in rendered.PAGE.read_text(), WRITE
+
+
+def test_every_object_of_values_refuses_names_that_it_does_not_know() -> None:
+    def open_ones(schema: rendered.Schema, path: str) -> list[str]:
+        inner: dict[str, rendered.Schema] = schema.get("properties", {})
+        here = [path] if inner and schema.get("additionalProperties") is not False else []
+        return here + [one for name, each in inner.items() for one in open_ones(each, f"{path}.{name}")]
+
+    assert open_ones(rendered.schema(), "") == []
+
+
+def test_the_policies_that_may_warn_are_those_that_say_what_is_refused() -> None:
+    texts = [file.read_text() for file in (rendered.CHART / "templates").glob("*.yaml")]
+    switched = {name for text in texts for name in re.findall(r'"bursar.actions" \(list \. "(\S+)"', text)}
+    allowed = rendered.schema()["properties"]["policies"]["properties"]["warn"]["items"]["enum"]
+    always = {"bursar-gpubudgets", "bursar-holds", "bursar-node-agent", "bursar-notices", "bursar-releases"}
+
+    assert sorted(switched) == allowed
+    bindings = {each["metadata"]["name"] for each in of_kind("ValidatingAdmissionPolicyBinding")}
+    assert bindings == switched | always
+
+
+def test_the_chart_has_the_version_of_the_code() -> None:
+    chart = yaml.safe_load((rendered.CHART / "Chart.yaml").read_text())
+
+    assert (chart["version"], chart["appVersion"]) == (__version__, __version__)
