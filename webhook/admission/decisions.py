@@ -1,4 +1,4 @@
-"""What a review decided about a pod, as the record that people read later."""
+"""What a review decided about a pod or a pod template, as the record that people read later."""
 
 from timekeeper.core import names
 from timekeeper.core.decisions import DEMOTED, HELD, MESSAGE, MOST_TEXT, REFUSED, Decision, Figure
@@ -6,6 +6,7 @@ from timekeeper.core.json_values import annotations_of, mapping
 from timekeeper.core.kube.owner import owner_of
 from webhook.mutation.govern import recorded_hold
 from webhook.policy import Mode
+from webhook.wire.object_review import ObjectReview
 from webhook.wire.pod_review import AdmissionAnswer, PodReview, sequence_of
 
 _HELD_REASONS = {"budget": "OverBudget", "turn": "WaitsForTurn", "": "Gated"}
@@ -38,11 +39,27 @@ def of_admission(review: PodReview, answer: AdmissionAnswer, mode: Mode, at_ms: 
     return None
 
 
-def _refusal(review: PodReview, answer: AdmissionAnswer, at_ms: int) -> Decision:
+def of_template(review: ObjectReview, answer: AdmissionAnswer, at_ms: int) -> Decision | None:
+    """The decision of an answer of /templates, if it refuses. Its subject is the workload: it has no pod yet.
+    A ReplicaSet counts as its Deployment, as in the records of its pods."""
+    if not answer.refusal:
+        return None
+    metadata = mapping(review.object.get("metadata"))
+    owner = owner_of(metadata) if review.kind == "ReplicaSet" else ""
+    name = review.name or str(metadata.get("name") or metadata.get("generateName") or "")
+    reason, figures = _reason(answer)
+    return Decision(at_ms, REFUSED, reason, review.namespace, figures, owner=owner or f"{review.kind}/{name}")
+
+
+def _reason(answer: AdmissionAnswer) -> tuple[str, dict[str, Figure]]:
+    """Of a refusal: the first violated rule as one word, and its figures."""
     enforced = [rule for rule, mode in answer.rules if mode == "enforce"]
     reason = "".join(part.capitalize() for part in (enforced or ["refused"])[0].split("-"))
-    figures: dict[str, Figure] = {MESSAGE: answer.refusal[:MOST_TEXT], "rules": ",".join(enforced)}
-    return _decision(review, REFUSED, reason, figures, at_ms)
+    return reason, {MESSAGE: answer.refusal[:MOST_TEXT], "rules": ",".join(enforced)}
+
+
+def _refusal(review: PodReview, answer: AdmissionAnswer, at_ms: int) -> Decision:
+    return _decision(review, REFUSED, *_reason(answer), at_ms)
 
 
 def _decision(review: PodReview, kind: str, reason: str, figures: dict[str, Figure], at_ms: int) -> Decision:

@@ -33,7 +33,7 @@ def create_calls(
     ``template_paths``: where kinds beyond the built-in ones keep their pod templates; ``notice``: called with
     each answer of /mutate, must not wait; ``record``: called with each decision that people may ask about."""
 
-    def recorded(review: PodReview, decision: Decision | None) -> None:
+    def recorded(review: PodReview | ObjectReview, decision: Decision | None) -> None:
         if decision is not None and not review.dry_run:
             record(decision)
 
@@ -50,7 +50,9 @@ def create_calls(
         return answer
 
     def of_template(review: ObjectReview) -> AdmissionAnswer:
-        return workloads.judge(review, admission.policy_for(review.namespace), template_paths)
+        answer = workloads.judge(review, admission.policy_for(review.namespace), template_paths)
+        recorded(review, decisions.of_template(review, answer, monotonic_ms()))
+        return answer
 
     def of_job(review: ObjectReview) -> AdmissionAnswer:
         return workloads.with_jobs_duration(review, admission.policy_for(review.namespace))

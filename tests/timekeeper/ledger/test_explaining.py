@@ -146,6 +146,33 @@ def test_a_deployment_without_pods_is_explained_by_the_refusals_of_its_pods(home
         )
 
 
+def test_a_cron_job_is_explained_by_its_own_template_and_its_jobs(home: Town) -> None:
+    others = (
+        "Job/night-29400000",
+        "Job/nightly-now",
+        "Job/nightly-29400000-x",
+        "Job/nightlyx-29400000",
+        "Job/nightly",
+    )
+    for owner in ("CronJob/nightly", "Job/nightly-29400000", "Job/nightly-29401440", *others):
+        post(home, posted(owner=owner, generate_name=f"{owner[4:]}-"))
+    post(home, posted(namespace="team-b", owner="Job/nightly-29402880"))
+    for owner in ("nightly-29404320", "nightly-other"):
+        pod = gpu_pod(f"{owner}-a", started_ms=T0)
+        pod["metadata"]["ownerReferences"] = [{"kind": "Job", "name": owner, "controller": True}]
+        home.hear("pods", pod)
+    home.advance(MINUTE)
+
+    for kind in ("cronjob", "CronJob", "cj"):
+        found = home.get(f"/v1/explain/team-a/{kind}/nightly").get_json()
+        owners = [each["owner"] for each in found["steps"]]
+        assert (found["subject"], owners) == (
+            "CronJob/nightly",
+            ["CronJob/nightly", "Job/nightly-29400000", "Job/nightly-29401440"],
+        )
+        assert [each["pod"] for each in found["charges"]] == ["nightly-29404320-a"]
+
+
 def test_a_waiting_pod_of_a_namespace_over_budget_is_told_how_far_and_until_when(home: Town) -> None:
     home.hear("pods", gpu_pod(started_ms=T0))
     home.advance(3 * HOUR)

@@ -6,6 +6,7 @@ from typing import Any
 import orjson
 
 from tests.runtime.lines import into
+from tests.webhook.unit.test_templates import BAD, GOOD, workload
 from tests.webhook.worlds import OBSERVING, POLICY, admitted, governed, half, review_of
 from tests.worlds import Json
 from timekeeper.core.decisions import Decision
@@ -82,3 +83,24 @@ def test_a_pod_that_is_held_is_recorded_with_its_reason() -> None:
     (found,) = decided("/validate", raw)
 
     assert (found.kind, found.reason, found.uid) == ("held", "OverBudget", "uid-p")
+
+
+def of_template(raw: Json, **request: Any) -> list[Decision]:
+    """What is recorded of one review of a workload in a template of which a pod asks for 1.5 cards."""
+    group, _, version = raw["apiVersion"].rpartition("/")
+    kind = {"group": group, "version": version, "kind": raw["kind"]}
+    return decided("/templates", raw, kind=kind, namespace="team-a", **request)
+
+
+def test_a_refused_template_is_recorded_under_its_workload_and_a_replica_set_under_its_deployment() -> None:
+    (found,) = of_template(workload("CronJob", BAD, name="nightly"))
+
+    assert (found.kind, found.namespace, found.owner) == ("refused", "team-a", "CronJob/nightly")
+    assert (found.name, found.generate_name, found.uid) == ("", "", "")
+    assert "jobTemplate" in str(found.figures["message"])
+    owner = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web", "uid": "u", "controller": True}
+    made = workload("ReplicaSet", BAD, name="web-7c9f")
+    made["metadata"]["ownerReferences"] = [owner]
+    assert [each.owner for each in of_template(made)] == ["Deployment/web"]
+    assert of_template(made, dryRun=True) == []
+    assert of_template(workload("Deployment", GOOD)) == []

@@ -104,7 +104,7 @@ def register(app: Flask, services: Services) -> None:
         which = DecisionFilter(
             namespace=call.get("namespace", ""),
             subject=call.get("pod", ""),
-            owner=call.get("owner", ""),
+            owners=(call.get("owner"),) if call.get("owner") else (),
             uid=call.get("uid", ""),
             kind=call.get("kind", ""),
             reason=call.get("reason", ""),

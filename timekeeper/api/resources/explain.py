@@ -1,6 +1,7 @@
 """``GET /v1/explain``: the life of a pod, or of an owner's pods, as sentences with their figures."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, TypedDict
 
@@ -24,16 +25,18 @@ from timekeeper.core.decisions import CAPPED, HELD, WAITING, DecisionRun
 from timekeeper.core.ledger.metering import FOREVER_MS
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.queries import sessions
-from timekeeper.store.queries.decisions import DecisionFilter, DecisionRow, page
+from timekeeper.store.queries.decisions import DecisionFilter, DecisionRow, jobs_of, page
 from timekeeper.store.queries.sessions import ChargedSession
 
 _MOST = 500
+_CRON_JOB = "CronJob"
 _KINDS = {
     **dict.fromkeys(("deployment", "deployments", "deploy"), "Deployment"),
     **dict.fromkeys(("replicaset", "replicasets", "rs"), "ReplicaSet"),
     **dict.fromkeys(("statefulset", "statefulsets", "sts"), "StatefulSet"),
     **dict.fromkeys(("daemonset", "daemonsets", "ds"), "DaemonSet"),
     **dict.fromkeys(("job", "jobs"), "Job"),
+    **dict.fromkeys(("cronjob", "cronjobs", "cj"), _CRON_JOB),
 }
 _PODS = ("pod", "pods", "po")
 
@@ -76,7 +79,7 @@ POD_ROUTE = ApiRoute(
 OWNER_ROUTE = ApiRoute(
     "GET",
     "/v1/explain/{namespace}/{kind}/{name}",
-    "the same of the pods of a controller, such as Deployment/web or Job/train",
+    "the same of the pods of a controller, such as Deployment/web or Job/train; of a CronJob's Jobs",
     READ,
     {JSON: ExplanationAnswer},
     (NAMESPACE_ONLY_IN_PATH, KIND_IN_PATH, NAME_IN_PATH),
@@ -97,7 +100,7 @@ def register(app: Flask, services: Services) -> None:
         if kind.lower() in _PODS:
             return _explained(services, DecisionFilter(namespace, subject=name), f"Pod/{name}")
         subject = f"{_KINDS.get(kind.lower(), kind)}/{name}"
-        return _explained(services, DecisionFilter(namespace, owner=subject), subject)
+        return _explained(services, DecisionFilter(namespace, owners=(subject,)), subject)
 
     serve(app, services, POD_ROUTE, pod)
     serve(app, services, OWNER_ROUTE, owner)
@@ -106,6 +109,10 @@ def register(app: Flask, services: Services) -> None:
 def _explained(services: Services, which: DecisionFilter, subject: str) -> Response:
     ledger = services.ledger
     with ledger.store.reading() as connection:
+        kind, _, name = subject.partition("/")
+        if kind == _CRON_JOB:
+            jobs = jobs_of(connection, which.namespace, name)
+            which = replace(which, owners=(*which.owners, *jobs))
         now_ms, history = ledger.moment(connection)
         rows = page(connection, which, _MOST)[::-1]
         charged = _sessions(connection, which, now_ms)
@@ -124,7 +131,7 @@ def _explained(services: Services, which: DecisionFilter, subject: str) -> Respo
 
 
 def _sessions(connection: Connection, which: DecisionFilter, now_ms: int) -> list[ChargedSession]:
-    pod = which.subject, which.owner, which.uid
+    pod = which.subject, which.owners, which.uid
     return sessions.of_pods(connection, which.namespace, *pod, now_ms, _MOST)
 
 

@@ -1,6 +1,7 @@
 """Decisions in pages, and those about one pod or one owner."""
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -9,9 +10,11 @@ from sqlalchemy import Select, select
 
 from timekeeper.core.decisions import STANDING, Decision, DecisionRun
 from timekeeper.store.engine.engine import Connection
-from timekeeper.store.engine.schema import DECISIONS
+from timekeeper.store.engine.schema import DECISIONS, SESSIONS
 
 _EACH_QUERY = 100  # namespaces
+_MINUTE = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)  # since 1970
+_MOST_JOBS = 100
 _CHANGES = ("OverBudget", "BackInBudget", "BudgetNearlyUsed")
 
 
@@ -22,7 +25,7 @@ class DecisionFilter:
 
     namespace: str = ""
     subject: str = ""  # name or generateName
-    owner: str = ""
+    owners: tuple[str, ...] = ()  # any of these
     uid: str = ""
     kind: str = ""
     reason: str = ""
@@ -46,13 +49,14 @@ def page(connection: Connection, which: DecisionFilter, limit: int) -> list[Deci
     wanted = {
         its.namespace: which.namespace,
         its.subject: which.subject,
-        its.owner: which.owner,
         its.uid: which.uid,
         its.kind: which.kind,
         its.reason: which.reason,
     }
     found: Select[Any] = select(DECISIONS).order_by(its.id.desc()).limit(limit)
     found = found.where(*(column == value for column, value in wanted.items() if value))
+    if which.owners:
+        found = found.where(its.owner.in_(which.owners))
     if which.from_ms is not None:
         found = found.where(its.last_ms >= which.from_ms)
     if which.to_ms is not None:
@@ -60,6 +64,23 @@ def page(connection: Connection, which: DecisionFilter, limit: int) -> list[Deci
     if which.before:
         found = found.where(its.id < which.before)
     return [DecisionRow(row.id, row.source, _run(row)) for row in connection.execute(found)]
+
+
+def jobs_of(connection: Connection, namespace: str, cron_job: str) -> tuple[str, ...]:
+    """The newest Jobs of a CronJob whose pods have decisions or sessions, as ``Job/name``.
+
+    Kubernetes names them after the CronJob and the minute of their schedule: ``NAME-29400000``. A Job that a
+    user made from the CronJob has any name and is not among them.
+    """
+    prefix = f"Job/{cron_job}-"
+    owners: set[str] = set()
+    for its in (DECISIONS.c, SESSIONS.c):
+        found = select(its.owner).distinct().where(its.namespace == namespace)
+        found = found.where(its.owner.startswith(prefix, autoescape=True))
+        owners.update(connection.execute(found).scalars())
+    ends = (owner.removeprefix(prefix) for owner in owners)
+    minutes = sorted(int(end) for end in ends if _MINUTE.fullmatch(end))
+    return tuple(f"{prefix}{each}" for each in minutes[-_MOST_JOBS:])
 
 
 def after(connection: Connection, number: int, limit: int) -> list[DecisionRow]:

@@ -56,12 +56,21 @@ def page(connection: Connection, which: SessionFilter, now_ms: int, limit: int) 
 
 
 def of_pods(
-    connection: Connection, namespace: str, name: str, owner: str, uid: str, now_ms: int, limit: int
+    connection: Connection,
+    namespace: str,
+    name: str,
+    owners: Sequence[str],
+    uid: str,
+    now_ms: int,
+    limit: int,
 ) -> list[ChargedSession]:
-    """The newest sessions of a namespace's pods with this name, owner and UID ("": any), oldest first."""
-    wanted = {SESSIONS.c.name: name, SESSIONS.c.owner: owner, SESSIONS.c.uid: uid}
+    """The newest sessions of a namespace's pods with this name, one of these owners, and this UID (empty:
+    any), oldest first."""
+    wanted = {SESSIONS.c.name: name, SESSIONS.c.uid: uid}
     found = _owing(now_ms).where(SESSIONS.c.namespace == namespace)
     found = found.where(*(column == value for column, value in wanted.items() if value))
+    if owners:
+        found = found.where(SESSIONS.c.owner.in_(owners))
     return _charged_of(connection, found.order_by(SESSIONS.c.bound_ms.desc()).limit(limit))[::-1]
 
 
