@@ -13,9 +13,9 @@ from werkzeug.test import TestResponse
 
 from tests.support.clock import Clock
 from tests.timekeeper.worlds import ADMIN, DAY, GPU, T0, Reviews, user_status
-from timekeeper.api.auth.gate import Gate
-from timekeeper.api.auth.tokens import Expected
 from timekeeper.api.create_app import create_app
+from timekeeper.runtime.auth.gate import Gate
+from timekeeper.runtime.auth.tokens import Expected
 from timekeeper.store.engine.engine import Connection, Store, open_store
 from timekeeper.store.engine.schema import ENTRIES, FIGURES, FOLDED, HEARTBEATS, POSTINGS, SESSIONS
 from timekeeper.store.engine.upgrade import upgrade

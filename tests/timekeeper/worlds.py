@@ -15,11 +15,11 @@ from werkzeug.test import TestResponse
 from tests import worlds
 from tests.support.clock import Clock
 from tests.timekeeper.clocks import iso
-from timekeeper.api.auth.gate import Gate
-from timekeeper.api.auth.tokens import Expected
 from timekeeper.api.create_app import app_of, create_services
 from timekeeper.core.decisions import Decision
 from timekeeper.core.ledger.metering import Interval
+from timekeeper.runtime.auth.gate import Gate
+from timekeeper.runtime.auth.tokens import Expected
 from timekeeper.settler.budget_entries import BudgetNotice
 from timekeeper.settler.cluster.cluster_state import ItemChanged, ListReplaced, StreamAlive, WatchUpdate
 from timekeeper.settler.cluster.watches import sources

@@ -7,7 +7,6 @@ from flask import Flask, Response, g, request
 
 from timekeeper import metrics
 from timekeeper.api import route_table
-from timekeeper.api.auth.gate import Gate
 from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.heartbeat_writer import HeartbeatWriter
 from timekeeper.api.ledger.ledger_reader import LedgerReader
@@ -31,6 +30,7 @@ from timekeeper.api.resources import (
     standings,
     usage,
 )
+from timekeeper.runtime.auth.gate import Gate
 from timekeeper.runtime.http.problem_details import answer_with_problems
 from timekeeper.runtime.log import log_exception
 from timekeeper.store.engine.engine import ConflictError, Store, UnavailableError

@@ -8,12 +8,12 @@ from urllib.parse import urlsplit
 from flask import Flask, Response, make_response, redirect, render_template, request, send_from_directory
 from werkzeug.exceptions import HTTPException
 
-from timekeeper.api.auth.tokens import subject_of
 from timekeeper.core import texts
 from timekeeper.dashboard import sessions
 from timekeeper.dashboard.api_caller import ApiCaller, ApiRefusedError
 from timekeeper.dashboard.pages import budgets, decisions, namespaces, waiting, waste
 from timekeeper.dashboard.visits import FORBIDDEN, PageContent, Visit, link, segment
+from timekeeper.runtime.auth.tokens import subject_of
 from timekeeper.runtime.log import log_exception
 
 if TYPE_CHECKING:

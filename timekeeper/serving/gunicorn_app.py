@@ -7,23 +7,21 @@ from pathlib import Path
 
 from prometheus_client import multiprocess
 
-from timekeeper.api.auth.gate import Gate
-from timekeeper.api.auth.tokens import Expected, issuer_of
+from timekeeper import metrics
 from timekeeper.api.create_app import app_of, create_services
 from timekeeper.api.http.body import LARGEST_BODY
 from timekeeper.api.ledger.damage_watch import DamageWatch
 from timekeeper.api.problem import Problem
 from timekeeper.api.resources.heartbeats import HeartbeatHandler
-from timekeeper.core.json_values import Json
 from timekeeper.dashboard.app import with_dashboard
 from timekeeper.runtime import metrics_folder, parent_death
-from timekeeper.runtime.api_server import ANSWER_S, accepted
+from timekeeper.runtime.auth.gate import gate_of
 from timekeeper.runtime.connect import connect
 from timekeeper.runtime.http.connection_balance import ConnectionBalance
 from timekeeper.runtime.http.server import HttpServer
 from timekeeper.runtime.http.service import HttpAnswer, HttpLimits, HttpService
 from timekeeper.runtime.lease_election import CALL_S
-from timekeeper.serving.heartbeat_route import heartbeat_route, problem_answer
+from timekeeper.serving.heartbeat_route import heartbeat_route
 from timekeeper.serving.tls import check_files, newest_context, newest_text
 from timekeeper.settings import TimekeeperSettings
 from timekeeper.store.engine.damage import damage_of
@@ -64,16 +62,15 @@ def make_service(settings: TimekeeperSettings, limits: HttpLimits) -> HttpServic
     api.call("GET", "/version", timeout_s=CALL_S)  # the first look at its clock
     now_ms = api.clock.now_ms
 
-    def review(path: str, body: Json) -> Json:
-        return accepted(api.call("POST", path, body, timeout_s=ANSWER_S))
+    def count(kind: str, outcome: str) -> None:
+        metrics.REVIEWS.labels(kind, outcome).inc()
 
-    expected = Expected(settings.audience, settings.issuer or issuer_of(api.token))
     store = open_store(settings.database, connections=settings.database_connections)
     watch = DamageWatch(lambda: damage_of(store))
     watch.start()
     services = create_services(
         store,
-        Gate(review, expected, now_ms),
+        gate_of(api, settings.audience, settings.issuer, count),
         now_ms,
         newest_text(Path(settings.ca)),
         settings.heartbeat_interval_ms,
@@ -93,7 +90,7 @@ def make_service(settings: TimekeeperSettings, limits: HttpLimits) -> HttpServic
 
 def _refusal(status: HTTPStatus, sentence: str) -> HttpAnswer:
     is_ours = status is HTTPStatus.INTERNAL_SERVER_ERROR
-    return problem_answer(Problem(status, sentence if is_ours else f"the request cannot be read: {sentence}"))
+    return Problem(status, sentence if is_ours else f"the request cannot be read: {sentence}").http_answer()
 
 
 def _allowed_connections() -> int:

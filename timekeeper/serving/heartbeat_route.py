@@ -6,10 +6,9 @@ from functools import partial
 from http import HTTPStatus
 
 from timekeeper import metrics
-from timekeeper.api.auth.gate import BoundPod
 from timekeeper.api.problem import Problem
 from timekeeper.api.resources.heartbeats import PATH, HeartbeatHandler
-from timekeeper.runtime.http.problem_details import CONTENT_TYPE
+from timekeeper.runtime.auth.gate import BoundPod
 from timekeeper.runtime.http.service import Handler, HttpAnswer, HttpRequest, Route
 from timekeeper.runtime.log import log_exception
 
@@ -44,19 +43,12 @@ def heartbeat_route(heartbeats: HeartbeatHandler) -> Route:
         heartbeats.submit(pod, request.body, received_ms, lambda outcome: request.reply(answer(outcome)))
 
     def _answer(began_s: float, outcome: bytes | Problem) -> HttpAnswer:
-        made = problem_answer(outcome) if isinstance(outcome, Problem) else _ok(outcome)
+        made = outcome.http_answer() if isinstance(outcome, Problem) else _ok(outcome)
         metrics.REQUESTS.labels(PATH, str(made.status.value)).inc()
         seconds.observe(time.monotonic() - began_s)
         return made
 
     return Route("POST", PATH, handle)
-
-
-def problem_answer(problem: Problem) -> HttpAnswer:
-    """The same answer as `Problem.response`."""
-    return HttpAnswer(
-        HTTPStatus(problem.status), CONTENT_TYPE, problem.body(), tuple(problem.headers.items())
-    )
 
 
 def _ok(body: bytes) -> HttpAnswer:

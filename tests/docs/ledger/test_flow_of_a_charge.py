@@ -9,10 +9,10 @@ import pytest
 
 from tests.docs.flows import missing, steps, traced
 from tests.timekeeper.worlds import CA, HOUR, MINUTE, T0, Town, gpu_pod, node, pod_status, token
-from timekeeper.api.auth.gate import Gate
-from timekeeper.api.auth.tokens import Expected
 from timekeeper.api.create_app import create_services
 from timekeeper.api.resources.heartbeats import HeartbeatHandler
+from timekeeper.runtime.auth.gate import Gate
+from timekeeper.runtime.auth.tokens import Expected
 
 
 @pytest.fixture

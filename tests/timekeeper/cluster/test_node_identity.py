@@ -9,9 +9,9 @@ from deploy.local.cluster import ControlPlane
 from tests.deploy.reading import AGENTS, Json, the
 from tests.support.clock import Clock
 from tests.timekeeper.worlds import Town
-from timekeeper.api.auth.gate import Gate
-from timekeeper.api.auth.tokens import Expected
 from timekeeper.api.create_app import create_app
+from timekeeper.runtime.auth.gate import Gate
+from timekeeper.runtime.auth.tokens import Expected
 from timekeeper.runtime.clock import now_ms
 
 pytestmark = pytest.mark.timeout(120)

@@ -11,10 +11,10 @@ import pytest
 from tests.timekeeper.books import Books, Run, days
 from tests.timekeeper.worlds import HOUR, T0, budgets, node, token, user_status
 from tests.timekeeper.worlds import Town as Whole
-from timekeeper.api.auth.gate import Gate
-from timekeeper.api.auth.tokens import Expected
 from timekeeper.api.create_app import create_app
 from timekeeper.core.budgets.policy import GPU_HOUR
+from timekeeper.runtime.auth.gate import Gate
+from timekeeper.runtime.auth.tokens import Expected
 
 Json = dict[str, Any]
 

@@ -9,9 +9,9 @@ from typing import Any
 from flask import Flask, Response, request
 
 from timekeeper.accounts.budget_history import is_group
-from timekeeper.api.auth.gate import Caller
 from timekeeper.api.http.services import Services
 from timekeeper.api.problem import Problem, bad
+from timekeeper.runtime.auth.gate import Caller
 
 Json = Mapping[str, Any]
 

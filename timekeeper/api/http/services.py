@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from timekeeper.api.auth.gate import Gate
 from timekeeper.api.ledger.heartbeat_writer import HeartbeatWriter
 from timekeeper.api.ledger.ledger_reader import LedgerReader
 from timekeeper.api.ledger.outage_log import OutageLog
+from timekeeper.runtime.auth.gate import Gate
 
 
 @dataclass(frozen=True, slots=True)

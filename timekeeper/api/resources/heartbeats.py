@@ -6,13 +6,13 @@ import orjson
 from flask import Flask, Response, request
 
 from timekeeper import metrics
-from timekeeper.api.auth.gate import BoundPod
 from timekeeper.api.bodies.heartbeats import read_heartbeats
 from timekeeper.api.http.body import read_body
 from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.heartbeat_writer import WrittenPost
 from timekeeper.api.problem import Problem, unavailable
 from timekeeper.core.wire import HeartbeatAnswer
+from timekeeper.runtime.auth.gate import BoundPod
 from timekeeper.runtime.log import log_exception
 from timekeeper.store.engine.engine import UnavailableError
 from timekeeper.store.writes.heartbeats import HeartbeatPost, PostOutcome, PostResult

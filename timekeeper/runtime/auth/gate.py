@@ -6,15 +6,16 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
-from timekeeper import metrics
-from timekeeper.api.auth.tokens import Expected, fault
-from timekeeper.api.problem import Problem, unavailable
 from timekeeper.core.json_values import mapping, sequence
 from timekeeper.core.kube.reflector import UnreachableError
 from timekeeper.core.names import DOMAIN
+from timekeeper.runtime.api_server import ANSWER_S, Api, accepted
+from timekeeper.runtime.auth.tokens import Expected, fault, issuer_of
+from timekeeper.runtime.http.problem_details import Problem, unavailable
 
 Json = Mapping[str, Any]
 Post = Callable[[str, Json], Json]
+Count = Callable[[str, str], object]  # kind and outcome of a review, for metrics
 
 GOOD_FOR_MS = 60_000
 REFUSED_FOR_MS = 5_000
@@ -60,9 +61,10 @@ class Gate:
         expected: Expected,
         clock: Callable[[], int],
         most_remembered: int = MOST_REMEMBERED,
+        count: Count = lambda _kind, _outcome: None,
     ) -> None:
         """``most_remembered``: answers of each kind, of the current minute and of the one before."""
-        self._post = post
+        self._post, self._count = post, count
         self._expected = expected
         self._clock = clock
         self._tokens = _Memory(clock, most_remembered)
@@ -116,7 +118,7 @@ class Gate:
         token = token.strip()
         problem = fault(token, self._expected, self._clock())
         if problem:
-            metrics.REVIEWS.labels("token", "spared").inc()
+            self._count("token", "spared")
             raise _unknown(f"the token is rejected: {problem}")
         return token
 
@@ -149,12 +151,22 @@ class Gate:
         try:
             answer = self._post(path, {"apiVersion": version, "kind": name, "spec": spec})
         except UnreachableError as error:
-            metrics.REVIEWS.labels(kind, "failed").inc()
+            self._count(kind, "failed")
             raise unavailable(
                 "the API server is unreachable, so your identity and rights are unknown"
             ) from error
-        metrics.REVIEWS.labels(kind, "asked").inc()
+        self._count(kind, "asked")
         return mapping(answer.get("status"))
+
+
+def gate_of(api: Api, audience: str, issuer: str = "", count: Count = lambda _kind, _outcome: None) -> Gate:
+    """The gate of a process that may create reviews. ``issuer`` empty: that of its own token, if any."""
+
+    def post(path: str, body: Json) -> Json:
+        return accepted(api.call("POST", path, body, timeout_s=ANSWER_S))
+
+    expected = Expected(audience, issuer or issuer_of(api.token))
+    return Gate(post, expected, api.clock.now_ms, count=count)
 
 
 class _Memory:
