@@ -102,7 +102,11 @@ class Extender:
     @cached_property
     def app(self) -> Flask:
         """The WSGI application: the verbs and the read routes."""
-        return create_app(self.calls, self._pages, lambda: "" if self._verbs.complete else INCOMPLETE)
+        return create_app(self.calls, self.pages, self.incomplete)
+
+    def incomplete(self) -> str:
+        """Why the cluster is not known yet; "" if it is."""
+        return "" if self._verbs.complete else INCOMPLETE
 
     @cached_property
     def calls(self) -> dict[str, PostCall]:
@@ -126,7 +130,8 @@ class Extender:
         )
 
     @cached_property
-    def _pages(self) -> Pages:
+    def pages(self) -> Pages:
+        """The sources of the read routes."""
         return Pages(
             Clusters(
                 self._snapshot, self._totals, Counting(self.policies), lambda: len(self.requeuer.waiting())

@@ -3,9 +3,12 @@
 import gc
 import ssl
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
+from scheduler_ext.read_port_settings import ReadPortSettings
 from scheduler_ext.settings import TLS, ExtenderSettings
 from scheduler_ext.verbs.protocol import MOST_BODY_BYTES
+from timekeeper.runtime.auth.gate import gate_of
 from timekeeper.runtime.clock import monotonic_ms
 from timekeeper.runtime.connect import connect
 from timekeeper.runtime.file_watch import FileWatch
@@ -14,6 +17,9 @@ from timekeeper.runtime.http.server import HttpServer
 from timekeeper.runtime.http.service import HttpLimits, HttpService
 from timekeeper.runtime.log import log
 from timekeeper.runtime.tls import server_context
+
+if TYPE_CHECKING:
+    from scheduler_ext.assembly import Extender
 
 COLLECT_AFTER = 50_000  # new objects; the cache's values have no cycles, so there is little to collect
 
@@ -24,7 +30,10 @@ _LIMITS = HttpLimits(MOST_BODY_BYTES, connections=512, unanswered_bytes=8 * MOST
 def serve(settings: ExtenderSettings) -> int:
     """Serves until SIGTERM and returns 0. Raises CannotListenError or UnusableError before anything is
     started."""
-    listener = listening_socket(settings.host, settings.port)
+    listeners = [listening_socket(settings.host, settings.port)]
+    reading = settings.read_port
+    if reading is not None:
+        listeners.append(listening_socket(reading.host, reading.port))
     api = connect(settings.kubeconfig, connections=settings.threads + 16)
     stops: list[Callable[[], None]] = []
 
@@ -44,10 +53,11 @@ def serve(settings: ExtenderSettings) -> int:
             verb_routes(extender.calls, settings.threads),
             tls=_newest_context(settings.tls) if settings.tls else None,
             ends_connections=extender.sends_away,
+            beside=(_read_service(settings, reading, extender),) if reading is not None else (),
         )
 
     options = {
-        "bind": f"fd://{listener.detach()}",
+        "bind": [f"fd://{each.detach()}" for each in listeners],
         "workers": 1,
         "proc_name": "bursar-extender",
         "when_ready": lambda _arbiter: log("serving", address=f"{settings.host}:{settings.port}"),
@@ -55,6 +65,16 @@ def serve(settings: ExtenderSettings) -> int:
     }
     HttpServer(make_service, options).run()
     return 0
+
+
+def _read_service(settings: ExtenderSettings, reading: ReadPortSettings, extender: "Extender") -> HttpService:
+    """Its reviews have connections to the API server of their own: no bind waits for one of them."""
+    from scheduler_ext.serving.read_port import read_service
+
+    files = (reading.certificate, reading.key)
+    tls = FileWatch(files, lambda: server_context(*files), monotonic_ms, log, every_ms=1_000)
+    gate = gate_of(connect(settings.kubeconfig, connections=4), reading.audience)
+    return read_service(gate, extender.pages, extender.incomplete, tls)
 
 
 def _newest_context(tls: TLS) -> FileWatch[ssl.SSLContext]:

@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from scheduler_ext import card_settings
+from scheduler_ext import card_settings, read_port_settings
 from scheduler_ext.card_settings import PrometheusSettings
 from scheduler_ext.model.node import ModelNames
+from scheduler_ext.read_port_settings import ReadPortSettings
 from scheduler_ext.scoring.card_points import BY_UTILISATION, Scale
 from timekeeper.core import names
 from timekeeper.core.dialects import DIALECTS
@@ -106,6 +107,7 @@ class ExtenderSettings:
     model_names: ModelNames = ()  # by which pods may request models
     prometheus: PrometheusSettings | None = None  # None: the timekeeper has the use of cards
     scale: Scale = BY_UTILISATION
+    read_port: ReadPortSettings | None = None
 
 
 def read(arguments: Sequence[str], environment: Mapping[str, str]) -> ExtenderSettings:
@@ -151,6 +153,7 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> ExtenderSe
         model_names=given.model_names,
         prometheus=prometheus,
         scale=scale,
+        read_port=read_port_settings.read(given),
     )
 
 
@@ -178,7 +181,8 @@ def _parser(environment: Mapping[str, str]) -> Parser:
         " pod to them, and requeues the next pod when a card becomes free. It keeps no state of its own:"
         " everything is read from the API server's objects.",
         epilog="Routes: POST /filter, /prioritize, /preempt, /bind for kube-scheduler; GET /v1/cluster "
-        "(cards and the pods on them), /v1/waiting (why pods wait), /livez, /readyz, /metrics.",
+        "(cards and the pods on them), /v1/waiting (why pods wait), /livez, /readyz, /metrics. The read-only "
+        "port serves the latter, with a token, and POST /v1/simulate.",
     )
     _own_flags(parser)
     parser.add_log_format()
@@ -187,6 +191,7 @@ def _parser(environment: Mapping[str, str]) -> Parser:
     _preemption_flags(parser)
     card_settings.add_flags(parser)
     _tls_flags(parser)
+    read_port_settings.add_flags(parser)
     return parser
 
 

@@ -69,7 +69,8 @@ class Stack:
     """A context manager: webhook, timekeeper, extender and both schedulers, ready, on a running control
     plane.
 
-    ``timekeeper_url``, ``webhook_url``, ``extender_url``: on loopback. ``ca_file``: the CA of their
+    ``timekeeper_url``, ``webhook_url``, ``extender_url``, ``read_url`` (the extender's read-only port): on
+    loopback. ``ca_file``: the CA of their
     certificates. ``folder``: certificates, tokens, logs and the database, inside the control plane's folder.
     """
 
@@ -100,11 +101,12 @@ class Stack:
         self._stack.close()
 
     def _lay_out(self) -> None:
-        self._ports = {role: free_port() for role in ("webhook", "timekeeper", "extender")}
+        self._ports = {role: free_port() for role in ("webhook", "timekeeper", "extender", "read-only")}
         self.webhook_url = f"https://127.0.0.1:{self._ports['webhook']}"
         self.timekeeper_at = f"{self.tuning.timekeeper_address}:{self._ports['timekeeper']}"
         self.timekeeper_url = f"https://{self.timekeeper_at}"
         self.extender_url = f"http://127.0.0.1:{self._ports['extender']}"
+        self.read_url = f"https://127.0.0.1:{self._ports['read-only']}"
         self.tls = self.folder / "tls"
         self.ca_file = self.tls / "timekeeper" / "ca.crt"
 
@@ -170,6 +172,9 @@ class Stack:
             *("--kubeconfig", str(self._kubeconfig("bursar-scheduler"))),
             *("--timekeeper-url", self.timekeeper_url, "--timekeeper-ca", str(self.ca_file)),
             *("--token-file", str(token)),
+            *("--read-listen", f"127.0.0.1:{self._ports['read-only']}"),
+            *("--read-tls-cert", f"{self.tls}/scheduler/tls.crt"),
+            *("--read-tls-key", f"{self.tls}/scheduler/tls.key"),
         ]
 
     def _webhook_flags(self) -> list[str]:
@@ -251,11 +256,11 @@ class Stack:
         )
         return self.token(NAMESPACE, "reader", audience="bursar")
 
-    def get(self, path: str, token: str) -> Any:
-        """A GET of the timekeeper's REST API: decoded JSON, or text for other types. Raises urllib's
-        HTTPError."""
+    def get(self, path: str, token: str, url: str = "") -> Any:
+        """A GET of the timekeeper's REST API, or of the one at ``url``: decoded JSON, or text for other
+        types. Raises urllib's HTTPError."""
         request = urllib.request.Request(
-            self.timekeeper_url + path, headers={"Authorization": f"Bearer {token}"}
+            (url or self.timekeeper_url) + path, headers={"Authorization": f"Bearer {token}"}
         )
         with urllib.request.urlopen(request, timeout=10, context=self.tls_context()) as answer:
             body = answer.read()

@@ -1,4 +1,5 @@
-"""Read-only routes for people, dashboards and probes."""
+"""Read-only routes for people, dashboards and probes: without a token on the verbs' port, which only
+kube-scheduler's pod or its certificate reaches, and with one on the read-only port."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,7 +24,16 @@ class Pages:
     unready: Callable[[], str]
 
 
-def register(app: Flask, pages: Pages, incomplete: Callable[[], str]) -> None:
+# Raises a Problem if the request's caller may not get this resource in the namespace ("": in all)
+Admit = Callable[[str, str], object]
+
+
+def register(
+    app: Flask,
+    pages: Pages,
+    incomplete: Callable[[], str],
+    admit: Admit = lambda _resource, _namespace: None,
+) -> None:
     """GET /v1/cluster, /v1/waiting, /metrics, /livez, /readyz. ``incomplete``: why the cluster is not known
     yet; "" if it is."""
 
@@ -40,14 +50,17 @@ def register(app: Flask, pages: Pages, incomplete: Callable[[], str]) -> None:
 
     @app.get("/v1/cluster")
     def cluster() -> Response:
+        admit("cards", "")
         return told(lambda: pages.clusters.answer(cluster_query(request.args.to_dict(flat=False))))
 
     @app.get("/v1/waiting")
     def waiting() -> Response:
+        admit("decisions", request.args.get("namespace", ""))
         return told(lambda: pages.waiting.answer(waiting_query(request.args.to_dict(flat=False))))
 
     @app.get("/metrics")
     def exposition() -> Response:
+        admit("metrics", "")
         return Response(pages.metrics.exposition(), mimetype="text/plain")
 
     @app.get("/livez")

@@ -71,6 +71,8 @@ class _Handler(ObjectsHandler):
             return self._act("lease", body, lambda: self.held.lease("POST", self.path, body))
         if parts[-1] == "events":
             return self._act("event", body, lambda: (201, body))
+        if parts[-1] in ("tokenreviews", "subjectaccessreviews"):
+            return self._act("review", body, lambda: (201, {"status": self.held.review(body["spec"])}))
         if parts[-1] == "eviction":
             options = body["deleteOptions"]
             verb = "probe" if "dryRun" in options else "evict"

@@ -32,6 +32,9 @@ class Store(StoredObjects):
     faults: list[Fault] = field(default_factory=list)
     calls: list[tuple[str, Any]] = field(default_factory=list)
     protected: set[str] = field(default_factory=set)
+    users: dict[str, str] = field(default_factory=dict)  # token -> username
+    # (username, verb, resource, namespace) of what is allowed; namespace "": in all
+    rights: set[tuple[str, str, str, str]] = field(default_factory=set)
     leaves_at: str = "2026-11-20T04:32:53Z"  # the deletionTimestamp of those who are asked to leave
 
     def pod(self, name: str, namespace: str = "team-a") -> Json:
@@ -59,6 +62,16 @@ class Store(StoredObjects):
         with self.changed:
             raw = self.objects["pods"].get(f"{namespace}/{name}")
             return (200, copy.deepcopy(raw)) if raw else status(404, f'pods "{name}" not found')
+
+    def review(self, spec: Json) -> Json:
+        """The status of a TokenReview or SubjectAccessReview."""
+        if "token" in spec:
+            username = self.users.get(spec["token"])
+            known = {"authenticated": True, "user": {"username": username}, "audiences": spec["audiences"]}
+            return known if username else {"authenticated": False}
+        asked = spec["resourceAttributes"]
+        wanted = (spec["user"], asked["verb"], asked["resource"])
+        return {"allowed": any((*wanted, each) in self.rights for each in (asked["namespace"], ""))}
 
     def bind(self, namespace: str, name: str, body: Json) -> tuple[int, Json]:
         """A POST of a Binding."""

@@ -19,7 +19,7 @@ from cryptography import x509
 from webhook.controller import reading
 from webhook.policy import CertificateLifetimes
 
-SERVERS = ("webhook", "timekeeper")
+SERVERS = ("webhook", "timekeeper", "scheduler")  # as their Services are called
 CA_SECRET = "bursar-ca"  # noqa: S105 a Secret's name
 
 

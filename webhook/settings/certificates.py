@@ -58,8 +58,9 @@ def _parser(environment: Mapping[str, str]) -> Parser:
     parser = Parser(
         environment,
         prog="bursar-webhook certificates",
-        description="Keeps the CA and the certificates of webhook and timekeeper in Secrets, renews them in "
-        "time, and writes the CA into the webhook configurations. Runs until SIGTERM, or once.",
+        description="Keeps the CA and the certificates of webhook, timekeeper and extender in Secrets, "
+        "renews them in time, and writes the CA into the webhook configurations. Runs until SIGTERM, or "
+        "once.",
     )
     parser.add("--kubeconfig", path_or_none, "", "kubeconfig file; empty: the pod's own service account")
     parser.add("--namespace", str, names.NAMESPACE, "namespace of the Secrets and Services")

@@ -110,7 +110,9 @@ def live(stack: Stack) -> Json:
     bind_a_pod_that_is_not_there(stack)
     refuse_a_controllers_pods(stack)
     close_a_node(stack)
-    stack.get("/v1/usage", stack.reader_token())
+    reader = stack.reader_token()
+    stack.get("/v1/usage", reader)
+    stack.get("/v1/cluster", reader, stack.read_url)
     renew(stack)
     return sample
 

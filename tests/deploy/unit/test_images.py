@@ -70,10 +70,10 @@ def test_every_image_that_the_manifests_name_is_a_target() -> None:
 def test_the_port_that_an_image_exposes_is_the_one_its_container_has() -> None:
     for _, one in containers():
         target = one["image"].removeprefix("bursar/").partition(":")[0]
-        listen = [arg.rpartition(":")[2] for arg in one.get("args", []) if arg.startswith("--listen=")]
+        listen = [arg.rpartition(":")[2] for arg in one.get("args", []) if re.match("--(read-)?listen=", arg)]
         if listen:
-            assert listen == [last(target, "EXPOSE").text]
-            assert {port["containerPort"] for port in one.get("ports", [])} <= {int(listen[0])}
+            assert listen == last(target, "EXPOSE").text.split()
+            assert {port["containerPort"] for port in one.get("ports", [])} <= set(map(int, listen))
 
 
 @each_target

@@ -19,7 +19,7 @@ from webhook.settings.certificates import CONFIGURATION
 Reasons = dict[str, set[Right]]
 
 _CONFIGURATIONS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
-_SECRETS = ("bursar-ca", "bursar-webhook-tls", "bursar-timekeeper-tls")
+_SECRETS = ("bursar-ca", "bursar-webhook-tls", "bursar-timekeeper-tls", "bursar-scheduler-tls")
 
 
 def followed(resource: str, group: str = "", namespace: str = ANYWHERE) -> set[Right]:
@@ -97,6 +97,10 @@ NEEDED: dict[str, Reasons] = {
             Right("delete", "pods")
         },
         "which pods may leave without harm": followed("poddisruptionbudgets", "policy"),
+        "who calls its read-only port, and what that caller may": {
+            Right("create", "tokenreviews", "authentication.k8s.io"),
+            Right("create", "subjectaccessreviews", "authorization.k8s.io"),
+        },
         "who goes first and who may be asked to leave": {Right("get", "standings", "bursar.dev")},
         "to report the pods that it bound": {Right("create", "bindings", "bursar.dev")},
         "to report what it decided about pods": {Right("create", "decisions", "bursar.dev")},
@@ -124,10 +128,11 @@ PEOPLE = {
     "bursar-viewer": {
         *(
             Right("get", resource, "bursar.dev")
-            for resource in ("balances", "budgets", "decisions", "grants", "sessions", "usage")
+            for resource in ("balances", "budgets", "cards", "decisions", "grants", "sessions", "usage")
         ),
         *(Right(verb, "gpubudgets", "bursar.dev") for verb in ("get", "list", "watch")),
     },
+    "bursar-metrics": {Right("get", "metrics", "bursar.dev")},
     "bursar-grants": {
         Right("create", "grants", "bursar.dev"),
         *(Right("get", each, "bursar.dev") for each in ("balances", "budgets", "grants")),
@@ -181,10 +186,12 @@ def test_no_rule_has_a_wildcard_or_reaches_for_power_over_others() -> None:
     assert not [right for right in rights if right.resource == "secrets" and right.namespace == ANYWHERE]
 
 
-def test_the_roles_cover_everything_that_the_timekeeper_asks_a_right_for() -> None:
+def test_the_roles_cover_everything_that_timekeeper_and_extender_ask_a_right_for() -> None:
+    sources = (ROOT / "timekeeper" / "api", ROOT / "scheduler_ext" / "serving")
     asked = {
         Right(verb, resource, DOMAIN)
-        for file in sorted((ROOT / "timekeeper" / "api").rglob("*.py"))
+        for source in sources
+        for file in sorted(source.rglob("*.py"))
         for verb, resource in demanded(ast.parse(file.read_text()))
     }
 
@@ -192,18 +199,22 @@ def test_the_roles_cover_everything_that_the_timekeeper_asks_a_right_for() -> No
         right for each in ("bursar-webhook", "bursar-scheduler", "bursar-node") for right in granted(each)
     }
     given = {right for right in ours if right.group == DOMAIN}
-    people = PEOPLE["bursar-viewer"] | PEOPLE["bursar-grants"]
+    people = {right for rights in PEOPLE.values() for right in rights}
     stored = {right for right in people if right.resource == "gpubudgets"}  # objects of the API server itself
     assert asked == (given | people) - stored
 
 
 def demanded(module: ast.Module) -> list[tuple[str, str]]:
-    """Verb and resource of every right that is written out: where the gate is asked, or as a value."""
+    """Verb and resource of every right that is written out: where the gate is asked, or as a value. A page
+    of the extender is admitted to get a resource."""
     calls = [node for node in ast.walk(module) if isinstance(node, ast.Call)]
+    pages = [call.args[0] for call in calls if ast.unparse(call.func) == "admit" and len(call.args) == 2]
     allowing = [call for call in calls if ast.unparse(call.func).endswith("gate.allow")]
-    written = [call.args[1:3] for call in allowing if isinstance(call.args[1], ast.Constant)]
+    told = [call.args[1:3] for call in allowing]
+    written = [each for each in told if all(isinstance(part, ast.Constant) for part in each)]
     written += [call.args for call in calls if ast.unparse(call.func) == "Right"]
-    return [(ast.literal_eval(verb), ast.literal_eval(resource)) for verb, resource in written]
+    found = [(ast.literal_eval(verb), ast.literal_eval(resource)) for verb, resource in written]
+    return found + [("get", each.value) for each in pages if isinstance(each, ast.Constant)]
 
 
 def test_the_right_to_patch_nodes_is_in_a_sample_of_its_own_which_restricts_it_to_locks() -> None:

@@ -233,7 +233,6 @@ def test_the_sidecar_is_started_in_a_pod_as_its_image_starts_it() -> None:
     [
         ("bursar-webhook/webhook", 8443),
         ("bursar-timekeeper/timekeeper", 8444),
-        ("bursar-scheduler/extender", 8445),
         ("bursar-node/agent", 8446),
     ],
 )
@@ -243,6 +242,24 @@ def test_a_server_listens_on_the_port_that_its_container_names(name: str, port: 
 
     assert vars_of(read)["port"] == port
     assert [each["containerPort"] for each in one.get("ports", [])] in ([], [port])
+
+
+def test_the_extenders_verbs_stay_in_its_pod_and_its_read_only_port_serves_the_service() -> None:
+    one, pod = container("bursar-scheduler/extender"), template(the("Deployment", "bursar-scheduler"))["spec"]
+    read = scheduler_ext.settings.read(one["args"], {})
+    mounts = {each["name"]: each["mountPath"] for each in one["volumeMounts"]}
+    secret = {each["name"]: each for each in pod["volumes"]}["tls"]["secret"]
+
+    assert (read.host, read.port) == ("127.0.0.1", 8445)
+    assert read.read_port is not None
+    assert [each["containerPort"] for each in one["ports"]] == [read.read_port.port] == [8447]
+    assert secret["secretName"] == f"{the('Service', 'bursar-scheduler')['metadata']['name']}-tls"
+    assert secret["optional"] is True  # pods are placed before there are certificates
+    assert (str(read.read_port.certificate), str(read.read_port.key)) == (
+        f"{mounts['tls']}/tls.crt",
+        f"{mounts['tls']}/tls.key",
+    )
+    assert read.read_port.audience == names.AUDIENCE
 
 
 @pytest.mark.parametrize("name", ["bursar-webhook/webhook", "bursar-timekeeper/timekeeper"])

@@ -108,7 +108,8 @@ def test_a_service_leads_to_the_pods_of_its_name_by_a_port_that_they_have(servic
     assert selected(service["spec"]["selector"]) == [service["metadata"]["name"]]
 
     (port,) = service["spec"]["ports"]
-    (only,) = template(the_workload(service["metadata"]["name"]))["spec"]["containers"]
+    containers = template(the_workload(service["metadata"]["name"]))["spec"]["containers"]
+    only = containers[-1]  # beside kube-scheduler the extender
     assert port["port"] == 443
     assert port["targetPort"] in [each["name"] for each in only["ports"]]
 

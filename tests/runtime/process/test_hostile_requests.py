@@ -1,4 +1,4 @@
-"""Hostile and broken requests against the three servers as processes, over TLS.
+"""Hostile and broken requests against the three servers and the extender's read-only port, over TLS.
 
 Each case is answered with a status and a sentence, the connection ends, a client that behaves is answered
 meanwhile, and no connection is held afterwards. Twelve hostile clients are connected at a time, which is more
@@ -19,6 +19,7 @@ import orjson
 import pytest
 
 from deploy.local.identity import new_authority
+from deploy.local.stack import free_port
 from tests.scheduler_ext.apiserver import api_server
 from tests.scheduler_ext.processes import Process as Extender
 from tests.scheduler_ext.worlds import node
@@ -137,7 +138,27 @@ def extender(folder: Path) -> Iterator[Server]:
             process.kill()
 
 
-ROLES = {"timekeeper": timekeeper, "webhook": webhook, "extender": extender}
+@contextlib.contextmanager
+def read_only(folder: Path) -> Iterator[Server]:
+    """The extender's read-only port; what is posted without a token is answered with 401."""
+    tls, number = Tls(folder / "tls"), free_port()
+    with api_server() as api:
+        api.put("nodes", node("a"))
+        files = [
+            f"--read-tls-{part}={tls.file(f'tls.{name}')}" for part, name in (("cert", "crt"), ("key", "key"))
+        ]
+        process = Extender(
+            folder, f"--kubeconfig={kubeconfig(folder, api.url)}", f"--read-listen=127.0.0.1:{number}", *files
+        )
+        process.start_ready()
+        try:
+            yield Server(number, tls.client(), process.pids, b"/v1/simulate", b"{}", 404, 4 * 1024 * 1024)
+            assert "Traceback" not in process.said()
+        finally:
+            process.kill()
+
+
+ROLES = {"timekeeper": timekeeper, "webhook": webhook, "extender": extender, "read-only": read_only}
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,9 @@ import pytest
 from gunicorn.config import Config
 
 from timekeeper.runtime.http.connection_balance import ConnectionBalance
+from timekeeper.runtime.http.loop import RECEIVES_A_TURN
 from timekeeper.runtime.http.service import Handler, HttpAnswer, HttpLimits, HttpRequest, HttpService, Route
-from timekeeper.runtime.http.worker import RECEIVES_A_TURN, HttpWorker
+from timekeeper.runtime.http.worker import HttpWorker
 
 WITHIN_S = 5.0
 LIMITS = HttpLimits(body_bytes=1_000_000, connections=20)

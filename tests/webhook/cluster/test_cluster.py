@@ -625,6 +625,7 @@ def test_the_certificate_process_made_the_secrets_and_wrote_the_ca(world: World)
 
     assert secrets == {
         "bursar-ca": ["ca.crt", "ca.key"],
+        "bursar-scheduler-tls": ["ca.crt", "tls.crt", "tls.key"],
         "bursar-timekeeper-tls": ["ca.crt", "tls.crt", "tls.key"],
         "bursar-webhook-tls": ["ca.crt", "tls.crt", "tls.key"],
     }

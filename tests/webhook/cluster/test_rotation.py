@@ -244,7 +244,7 @@ def agents_ca(cp: ControlPlane) -> bytes:
 
 def whole(cp: ControlPlane) -> bool:
     """Whether every leaf is of a trusted CA, and one bundle is everywhere."""
-    names = ("bursar-webhook-tls", "bursar-timekeeper-tls")
+    names = ("bursar-webhook-tls", "bursar-timekeeper-tls", "bursar-scheduler-tls")
     leaves = [secret(cp, name) for name in names]
     trusted = {secret(cp, "bursar-ca")["ca.crt"], *ca_bundles(cp), *(leaf["ca.crt"] for leaf in leaves)}
     trusted.add(agents_ca(cp))
@@ -403,7 +403,7 @@ def test_the_cas_of_cert_managers_secrets_are_trusted_and_nothing_else_is_touche
 ) -> None:
     cp, folder = cluster
     former = certificates(ca_bundles(cp)[0])
-    names = ("bursar-ca", "bursar-webhook-tls", "bursar-timekeeper-tls")
+    names = ("bursar-ca", "bursar-webhook-tls", "bursar-timekeeper-tls", "bursar-scheduler-tls")
     theirs = new_ca(b"", datetime.now(UTC))
     for name, leaf in zip(names, (None, *leaves(NAMESPACE, ())), strict=True):
         pair = theirs if leaf is None else new_leaf(theirs, leaf, datetime.now(UTC))

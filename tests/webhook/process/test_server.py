@@ -25,8 +25,8 @@ from tests.support.waiting import eventually
 from tests.webhook.servers import ROOT, Webhook, environment, runs
 from tests.webhook.worlds import admitted, half, patch_of, review_of
 from tests.worlds import Json, container
+from timekeeper.runtime.http.loop import RECEIVES_A_TURN
 from timekeeper.runtime.http.service import HttpLimits
-from timekeeper.runtime.http.worker import RECEIVES_A_TURN
 from webhook.controller.issue import new_ca, new_leaf
 from webhook.controller.plan import Leaf
 from webhook.server.certificate_expiry import expiry

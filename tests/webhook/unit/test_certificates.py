@@ -32,7 +32,7 @@ from webhook.controller.run import follow, look
 from webhook.policy import CertificateLifetimes
 from webhook.settings.certificates import read_certificates
 
-WEBHOOK, TIMEKEEPER = WANTED
+WEBHOOK, TIMEKEEPER, SCHEDULER = WANTED
 LIVES = CertificateLifetimes()
 CA = new_ca(b"", NOW)
 OTHER_CA = new_ca(b"", NOW)
@@ -148,7 +148,7 @@ BROKEN: dict[str, CertificatePair | None] = {
 @pytest.mark.parametrize("case", BROKEN)
 def test_a_leaf_that_cannot_serve_is_made_anew_and_no_other(case: str) -> None:
     broken = BROKEN[case]
-    stored = {"bursar-timekeeper-tls": STORED["bursar-timekeeper-tls"]}
+    stored = {name: pair for name, pair in STORED.items() if name != "bursar-webhook-tls"}
     if broken is not None:
         stored["bursar-webhook-tls"] = broken
 
@@ -297,10 +297,10 @@ def test_a_rotation_takes_its_three_steps() -> None:
     assert former == [first]
     assert second != first
     assert {certificates(text) for text in cluster.ca_bundles.values()} == {(second, first)}
-    assert [cluster.issuer(leaf.secret) for leaf in WANTED] == [first, first]
+    assert [cluster.issuer(leaf.secret) for leaf in WANTED] == [first] * 3
 
     assert step(cluster, LIVES, by=7 * day)  # signs
-    assert [cluster.issuer(leaf.secret) for leaf in WANTED] == [second, second]
+    assert [cluster.issuer(leaf.secret) for leaf in WANTED] == [second] * 3
     assert certificates(cluster.authority().bundle) == (second, first)
 
     assert step(cluster, LIVES, by=7 * day)  # alone
@@ -337,6 +337,7 @@ def test_nobody_is_shown_a_leaf_before_its_ca_is_trusted() -> None:
         "bursar-node",
         WEBHOOK.secret,
         TIMEKEEPER.secret,
+        SCHEDULER.secret,
         CA_SECRET,  # that it is trusted since now
     ]
 
@@ -530,7 +531,7 @@ def test_a_process_that_does_not_lead_keeps_its_files_like_the_secrets(tmp_path:
 
     assert cluster.secrets == before
     assert (tmp_path / "webhook" / "tls.crt").read_bytes() == before[WEBHOOK.secret][0].certificate
-    assert len(folder_of(tmp_path)) == 6
+    assert len(folder_of(tmp_path)) == 9
 
 
 # the files and the flags

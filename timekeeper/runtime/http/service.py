@@ -1,4 +1,4 @@
-"""What a role gives `worker` to serve: its routes, its WSGI application for all other paths, and its
+"""What a role gives `loop` to serve: its routes, its WSGI application for all other paths, and its
 bounds."""
 
 import ssl
@@ -83,3 +83,5 @@ class HttpService:
     refusal: Callable[[HTTPStatus, str], HttpAnswer] = plain_text
     # Whether clients should come back on a new connection, which may lead them to another replica.
     ends_connections: Callable[[], bool] = lambda: False
+    # Further services of the same process, each with bounds and a listener of its own (`worker`).
+    beside: "Sequence[HttpService]" = field(default=())

@@ -1,0 +1,152 @@
+"""The extender's read-only port: TLS, tokens and rights; the verbs stay on their own port."""
+
+import http.client
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.local.stack import free_port
+from tests.scheduler_ext.apiserver import ApiServer, api_server
+from tests.scheduler_ext.processes import Process
+from tests.scheduler_ext.worlds import node
+from tests.support.kubeconfig import kubeconfig
+from tests.support.tls import Tls
+from tests.support.waiting import eventually
+from tests.timekeeper.worlds import token
+from tests.worlds import container, pod
+
+READER, SCRAPER, TEAM = "reader", "scraper", "team-reader"
+LASTS_MS = 4_000_000_000_000
+
+
+@dataclass(frozen=True)
+class Port:
+    """The port of a running extender, and its API server."""
+
+    api: ApiServer
+    extender: Process
+    number: int
+    tls: Tls
+
+    def ask(
+        self, path: str, user: str = "", body: object = None, audience: str = "bursar"
+    ) -> tuple[int, Any]:
+        """Status and decoded body (text if it is no JSON) for this user's token; "" sends none."""
+        headers = {"Authorization": f"Bearer {token(user, LASTS_MS, audience)}"} if user else {}
+        client = http.client.HTTPSConnection("127.0.0.1", self.number, timeout=30, context=self.tls.client())
+        try:
+            method = "GET" if body is None else "POST"
+            client.request(method, path, None if body is None else json.dumps(body), headers)
+            answer = client.getresponse()
+            text = answer.read().decode()
+            is_json = "json" in (answer.getheader("Content-Type") or "")
+            return answer.status, json.loads(text) if is_json else text
+        finally:
+            client.close()
+
+
+@contextmanager
+def serving(folder: Path, *flags: str, with_certificate: bool = True) -> Iterator[Port]:
+    """An extender with a node, a waiting pod and a read-only port."""
+    tls, number = Tls(folder / "made"), free_port()
+    files = tls.folder if with_certificate else folder / "absent"
+    with api_server() as api:
+        api.put("nodes", node("a"))
+        api.put("pods", pod(container("main", {"bursar.dev/gpu-percent": "50"})))
+        api.users = {token(user, LASTS_MS): user for user in (READER, SCRAPER, TEAM)}
+        api.rights = {
+            (READER, "get", "cards", ""),
+            (READER, "get", "decisions", ""),
+            (TEAM, "get", "decisions", "team-a"),
+            (SCRAPER, "get", "metrics", ""),
+        }
+        process = Process(
+            folder,
+            f"--kubeconfig={kubeconfig(folder, api.url)}",
+            f"--read-listen=127.0.0.1:{number}",
+            f"--read-tls-cert={files / 'tls.crt'}",
+            f"--read-tls-key={files / 'tls.key'}",
+            *flags,
+        )
+        process.start_ready()
+        try:
+            yield Port(api, process, number, Tls(folder / "made", tls.ca))
+            assert "Traceback" not in process.said()
+        finally:
+            process.kill()
+
+
+@pytest.fixture(scope="module")
+def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Port]:
+    with serving(tmp_path_factory.mktemp("port")) as found:
+        yield found
+
+
+def test_pages_and_metrics_are_served_to_those_who_may_read_them(port: Port) -> None:
+    status, cluster = port.ask("/v1/cluster", READER)
+    waiting = port.ask("/v1/waiting?namespace=team-a", TEAM)[1]
+    metrics = port.ask("/metrics", SCRAPER)
+
+    assert (status, [each["name"] for each in cluster["nodes"]]) == (200, ["a"])
+    assert [each["name"] for each in waiting["pods"]] == ["p"]
+    assert metrics[0] == 200
+    assert "bursar_extender_nodes" in metrics[1]
+
+
+@pytest.mark.parametrize(
+    ("path", "user", "status", "said"),
+    [
+        ("/v1/cluster", "", 401, "a bearer token is required"),
+        ("/v1/cluster", "stranger", 401, "the API server rejected the token"),
+        ("/v1/cluster", TEAM, 403, "team-reader may not get cards.bursar.dev in all namespaces"),
+        ("/v1/waiting", TEAM, 403, "team-reader may not get decisions.bursar.dev in all namespaces"),
+        ("/v1/waiting?namespace=team-b", TEAM, 403, "may not get decisions.bursar.dev in namespace team-b"),
+        ("/metrics", READER, 403, "reader may not get metrics.bursar.dev in all namespaces"),
+        ("/filter", READER, 404, "there is no route /filter"),
+        ("/bind", READER, 404, "there is no route /bind"),
+    ],
+)
+def test_others_get_a_problem_that_names_the_right(
+    port: Port, path: str, user: str, status: int, said: str
+) -> None:
+    answer, problem = port.ask(path, user, {} if path in ("/filter", "/bind") else None)
+
+    assert answer == status
+    assert said in problem["detail"]
+
+
+def test_a_token_for_another_audience_costs_no_review(port: Port) -> None:
+    before = len(port.api.made("review"))
+
+    status, problem = port.ask("/v1/cluster", READER, audience="somebody")
+
+    assert (status, len(port.api.made("review"))) == (401, before)
+    assert 'not for the audience "bursar"' in problem["detail"]
+
+
+def test_probes_need_no_token(port: Port) -> None:
+    assert [port.ask(path) for path in ("/livez", "/readyz")] == [(200, "ok\n")] * 2
+
+
+def test_without_a_certificate_the_verbs_are_served_and_the_port_opens_once_there_is_one(
+    tmp_path: Path,
+) -> None:
+    with serving(tmp_path, with_certificate=False) as port:
+        with pytest.raises(OSError):
+            port.ask("/livez")
+        assert port.extender.get("/readyz")[0] == 200
+
+        (tmp_path / "made").rename(tmp_path / "absent")
+
+        def opened() -> bool:
+            try:
+                return bool(port.ask("/livez")[0] == 200)
+            except OSError:
+                return False
+
+        eventually(opened, "the port to open")
