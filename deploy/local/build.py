@@ -62,6 +62,25 @@ def binaries(
     return {tool.name: found.get(tool.name) or cached_path(tool, cache) for tool in tools}
 
 
+def module_file(source: GoModule, path: str, say: Say, environ: Mapping[str, str] = os.environ) -> Path:
+    """A file of a module that is not built, in the cache. The module is downloaded where the cache lacks the
+    file. Raises LocalError with a sentence.
+    """
+    cache = cache_folder(environ)
+    place = cache / "files" / f"{source.name}-v{source.version}" / path
+    if place.is_file():
+        return place
+    with _locked(cache, say):
+        workshop = Workshop(cache / "go")
+        workshop.scratch.mkdir(parents=True, exist_ok=True)
+        go = _toolchain(workshop, environ, say)
+        found = _GoBuild(source, go, workshop, environ, say, source.name).downloaded()["Dir"]
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(Path(found) / path, workshop.scratch / "file")
+        (workshop.scratch / "file").replace(place)
+    return place
+
+
 def _find_all(tools: tuple[Tool, ...], environ: Mapping[str, str], cache: Path) -> dict[str, Path]:
     places = ((tool.name, find(tool, environ, cache)) for tool in tools)
     return {name: path for name, path in places if path is not None}
@@ -139,7 +158,7 @@ class _GoBuild:
         out.mkdir(parents=True)
         folder.mkdir(parents=True, exist_ok=True)
         started = time.monotonic()
-        replaces = self._staged_siblings(folder) if source.staged else []
+        replaces = staged_siblings(Path(self.downloaded()["GoMod"]).read_text()) if source.staged else []
         (folder / "go.mod").write_text(go_mod(source, replaces))
         packages = [tool.package for tool in tools]
         tags = ["-tags", ",".join(source.tags)] if source.tags else []
@@ -162,11 +181,15 @@ class _GoBuild:
                 f"{self.title}: the {tool.name} that was built does not run, or reports another version"
             )
 
-    def _staged_siblings(self, folder: Path) -> list[str]:
-        source = self.source
-        (folder / "go.mod").write_text(go_mod(source, []))
-        text = self._go(folder, ["mod", "download", "-json", f"{source.module}@v{source.version}"], fetching)
-        return staged_siblings(Path(json.loads(text[text.index("{") :])["GoMod"]).read_text())
+    def downloaded(self) -> Mapping[str, str]:
+        """What Go says of the module that it has downloaded: the paths of its folder and of its go.mod."""
+        folder = self.workshop.root / "src" / self.source.name
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "go.mod").write_text(go_mod(self.source, []))
+        version = f"{self.source.module}@v{self.source.version}"
+        text = self._go(folder, ["mod", "download", "-json", version], fetching)
+        told: Mapping[str, str] = json.loads(text[text.index("{") :])
+        return told
 
     def _go(self, folder: Path, arguments: list[str], progress: Callable[[str], str]) -> str:
         """Run `go` in `folder` and return its output. Raises LocalError with the cause."""

@@ -126,6 +126,12 @@ HELM = GoModule(
 )
 HELM_TOOL = Tool("helm", HELM, "helm.sh/helm/v4/cmd/helm", ("version", "--template", "helm {{.Version}}"))
 
+# Not built: the tests of the chart take their CustomResourceDefinitions.
+PROMETHEUS_OPERATOR = GoModule(
+    "prometheus-operator", "github.com/prometheus-operator/prometheus-operator", "0.85.0"
+)
+CERT_MANAGER = GoModule("cert-manager", "github.com/cert-manager/cert-manager", "1.21.2")
+
 # "Kubernetes v1.36.3", "Client Version: v1.36.3", "etcd Version: 3.6.8", "kwok version v0.8.0 go1.26.8",
 # "containerd github.com/containerd/containerd/v2 v2.4.2 <revision>", "ctr <the same>", "  Version:  v2.4.2"
 # of the shim, "runc version 1.5.2", "CNI bridge plugin v1.9.1", "prometheus, version 0.311.3 (branch: ...",

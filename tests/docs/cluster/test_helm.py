@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +13,10 @@ from pathlib import Path
 import pytest
 
 from deploy import rendered
+from deploy.local.build import module_file
 from deploy.local.cluster import ControlPlane
+from deploy.local.kwok_nodes import kwok_node
+from deploy.local.tools import CERT_MANAGER, PROMETHEUS_OPERATOR
 from tests.deploy.reading import ROOT, Json, documents
 from tests.docs.cluster.test_install import (
     OBSERVES,
@@ -31,6 +35,14 @@ HALF = {"bursar.dev/gpu-percent": "50"}
 WEBHOOK = "/apis/apps/v1/namespaces/bursar-system/deployments/bursar-webhook"
 CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/gpubudgets.bursar.dev"
 KEPT = ["Namespace/bursar-node", "Namespace/bursar-system"]
+CRDS = (
+    (
+        PROMETHEUS_OPERATOR,
+        "example/prometheus-operator-crd/monitoring.coreos.com_podmonitors.yaml",
+    ),
+    (CERT_MANAGER, "deploy/crds/cert-manager.io_issuers.yaml"),
+    (CERT_MANAGER, "deploy/crds/cert-manager.io_certificates.yaml"),
+)
 # a later release of the chart: what it changes in each file
 LATER = {
     "Chart.yaml": ("ersion: 0.1.0", "ersion: 9.9.9"),
@@ -129,14 +141,14 @@ def missing(cp: ControlPlane) -> str:
 
 
 def left(cp: ControlPlane) -> list[str]:
-    """What is ours in the cluster, but in our own namespaces."""
+    """What is ours in the cluster, but in our own namespaces; no nodes, which the tests make."""
     kinds = cp.kubectl("api-resources", "--verbs=list", "--namespaced=false", "-o", "name").stdout.split()
     asked = ([",".join(kinds)], ["secrets,roles,rolebindings", "-n", "kube-system"])
     found = [json.loads(cp.kubectl("get", "-o", "json", *each).stdout)["items"] for each in asked]
     return sorted(
         f"{each['kind']}/{each['metadata']['name']}"
         for each in (*found[0], *found[1])
-        if "bursar" in json.dumps(each["metadata"])
+        if each["kind"] != "Node" and "bursar" in json.dumps(each["metadata"])
     )
 
 
@@ -185,3 +197,49 @@ def test_helm_takes_over_what_was_applied_from_the_manifests(
     run(cp, typed("helm uninstall bursar"), folder)
 
     assert left(cp) == KEPT
+
+
+def places(cp: ControlPlane) -> dict[str, list[str]]:
+    """The nodes of each component's pods that are not about to go."""
+    pods = cp.api.call("GET", "/api/v1/namespaces/bursar-system/pods")["items"]
+    found: dict[str, list[str]] = {}
+    for pod in pods:
+        if "deletionTimestamp" not in pod["metadata"]:
+            name = pod["metadata"]["labels"]["app.kubernetes.io/component"]
+            found.setdefault(name, []).append(pod["spec"]["nodeName"])
+    return {name: sorted(nodes) for name, nodes in found.items()}
+
+
+def test_high_availability_runs_on_three_nodes_and_a_rollout_there_is_never_stuck(
+    control_plane: ControlPlane, folder: Path
+) -> None:
+    cp = control_plane
+    for source, path in CRDS:
+        applied = cp.kubectl("create", "-f", str(module_file(source, path, print)))
+        assert applied.returncode == 0, applied.stderr
+    for number in range(3):
+        cp.api.call("POST", "/api/v1/nodes", kwok_node(f"node-{number}"))
+    cp.start_scheduler()
+    options = "networkPolicies.enabled=true,networkPolicies.apiServers={10.0.0.1/32},certManager.enabled=true"
+    install = typed("helm install bursar deploy/chart -n kube-system -f", f"--set '{options}'")
+    run(cp, f"{install} --wait --timeout 60s", folder)
+    on_each = ["node-0", "node-1", "node-2"]
+    assert (places(cp)["timekeeper"], places(cp)["webhook"]) == (on_each, on_each)
+    assert all(len(nodes) == len(set(nodes)) > 1 for nodes in places(cp).values()), places(cp)
+
+    upgrade = typed("helm upgrade bursar", "--set images.prefix=registry.example.com/bursar")
+    run(cp, f"{upgrade} --wait --timeout 60s", folder)
+
+    assert container(cp)["image"].startswith("registry.example.com/")
+    kinds = "poddisruptionbudgets,networkpolicies,podmonitors,certificates,issuers"
+    found = cp.kubectl("get", "-A", "-o", "name", kinds).stdout.split()
+    assert Counter(each.partition(".")[0].partition("/")[0] for each in found) == {
+        "certificate": 3,
+        "issuer": 2,
+        "networkpolicy": 2,
+        "poddisruptionbudget": 4,
+        "podmonitor": 3,
+    }
+    run(cp, typed("helm uninstall bursar"), folder)
+    assert left(cp) == KEPT
+    assert cp.kubectl("get", "-A", "-o", "name", kinds).stdout == ""
