@@ -132,13 +132,16 @@ PROMETHEUS_OPERATOR = GoModule(
 )
 CERT_MANAGER = GoModule("cert-manager", "github.com/cert-manager/cert-manager", "1.21.2")
 
+# For tests of alerts; built on request only.
+PROMTOOL_TOOLS = (Tool("promtool", PROMETHEUS, f"{_PROMETHEUS_MODULE}/cmd/promtool"),)
+
 # "Kubernetes v1.36.3", "Client Version: v1.36.3", "etcd Version: 3.6.8", "kwok version v0.8.0 go1.26.8",
 # "containerd github.com/containerd/containerd/v2 v2.4.2 <revision>", "ctr <the same>", "  Version:  v2.4.2"
 # of the shim, "runc version 1.5.2", "CNI bridge plugin v1.9.1", "prometheus, version 0.311.3 (branch: ...",
-# "helm v4.3.1".
+# "promtool, version ...", "helm v4.3.1".
 _VERSION = re.compile(
     r"^(?:Kubernetes|Client Version:|etcd Version:|kwok version|containerd \S+|ctr \S+|  Version: "
-    r"|runc version|CNI [a-z-]+ plugin|prometheus, version|helm)"
+    r"|runc version|CNI [a-z-]+ plugin|(?:prometheus|promtool), version|helm)"
     r" v?([0-9]{1,4})\.([0-9]{1,4})\.[0-9]{1,4}(?![0-9A-Za-z.+-])",
     re.MULTILINE,
 )

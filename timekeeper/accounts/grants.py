@@ -1,6 +1,7 @@
 """Grants: what a namespace or group may use in a period. A changed budget adds a grant; rows never change."""
 
 from dataclasses import dataclass, replace
+from urllib.parse import quote
 
 from timekeeper.accounts.budget_history import Account, BudgetInForce, History
 from timekeeper.core.ledger.metering import Interval
@@ -35,6 +36,8 @@ class Grant:
     actor: str
     idempotency_key: str
     created_ms: int
+    group: str = ""  # that passed it on (``_group.NAME``); "": none
+    group_span: Interval | None = None  # the group's account, in whose sum it counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +107,11 @@ def carry_grant(
     key = f"{CARRY}/{subject}/{span.start_ms}/{span.end_ms}/{granted.carries}"
     reason = f"carried over from the {before.kind} before" + (", corrected" if granted.carries else "")
     return Grant(subject, span, difference, CARRY, reason, SETTLER, key, now_ms)
+
+
+def caller_key(place: int, actor: str, key: str) -> str:
+    """The ledger's key of a caller's grant, or of a transfer's second one: each caller's are separate."""
+    return f"grant/{place}/{quote(actor, safe='')}/{key}"
 
 
 def manual_grant(

@@ -21,7 +21,6 @@ from timekeeper.api.resources import (
     decisions,
     explain,
     forecasts,
-    grants,
     health,
     heartbeats,
     held,
@@ -30,6 +29,7 @@ from timekeeper.api.resources import (
     standings,
     usage,
 )
+from timekeeper.api.resources.granting import grants, group_grants
 from timekeeper.runtime.auth.gate import Gate
 from timekeeper.runtime.http.problem_details import answer_with_problems
 from timekeeper.runtime.log import log_exception
@@ -72,6 +72,7 @@ def app_of(services: Services) -> Flask:
         account_metrics,
         balances,
         grants,
+        group_grants,
         sessions,
         held,
         usage,

@@ -18,13 +18,13 @@ from timekeeper.api.resources import (
     decisions,
     explain,
     forecasts,
-    grants,
     held,
     node_usage,
     sessions,
     standings,
     usage,
 )
+from timekeeper.api.resources.granting import grants, group_grants
 from timekeeper.core.wire import HeartbeatAnswer, Heartbeats
 
 TEXT = "text/plain"
@@ -112,6 +112,7 @@ ROUTES = (
     *balances.ROUTES,
     *account_metrics.ROUTES,
     *grants.ROUTES,
+    *group_grants.ROUTES,
     *sessions.ROUTES,
     *held.ROUTES,
     *usage.ROUTES,

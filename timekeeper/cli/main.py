@@ -151,9 +151,15 @@ def report(options: Options, all_namespaces: bool, month: str | None, form: str)
 @cli.command(cls=ClusterCommand)
 @click.pass_obj
 @_EVERYWHERE
+@click.option("--group", metavar="NAME", help="what this group has passed on to its namespaces")
 @_FORM
-def grants(options: Options, all_namespaces: bool, form: str) -> None:
-    """The grants of a namespace, the newest last."""
+def grants(options: Options, all_namespaces: bool, group: str | None, form: str) -> None:
+    """The grants of a namespace, the newest last; or how a group's budget is split."""
+    if group:
+        with connected(options, "") as client:
+            answer = client.get(f"/v1/groups/{quote(group)}/grants")
+        output.show(budgets.group_grants(answer), form)
+        return
     namespace = options.scope(all_namespaces)
     with connected(options, namespace or "") as client:
         listed = list(client.pages("/v1/grants", "grants", subject=namespace))
@@ -168,6 +174,9 @@ def grants(options: Options, all_namespaces: bool, form: str) -> None:
 @click.option(
     "--from", "giver", metavar="NAMESPACE", help="move the hours from this namespace of the same group"
 )
+@click.option(
+    "--group", metavar="NAME", help="pass the hours on from this group's budget; negative ones are taken back"
+)
 @click.option("--correction", is_flag=True, help="a correction, which may be negative (write it after --)")
 @click.option(
     "--key", default="", metavar="TEXT", help="the key of an earlier try, so that nothing is granted twice"
@@ -179,12 +188,17 @@ def grant(
     gpu_hours: str,
     reason: str,
     giver: str | None,
+    group: str | None,
     correction: bool,
     key: str,
     form: str,
 ) -> None:
     """Grant GPU-hours for the running period."""
-    body = {"subject": subject, "gpuHours": gpu_hours, "reason": reason}
+    if sum((bool(giver), bool(group), correction)) > 1:
+        raise click.UsageError("--from, --group and --correction exclude each other")
+    path, body = "/v1/grants", {"subject": subject, "gpuHours": gpu_hours, "reason": reason}
+    if group:
+        path, body = f"/v1/groups/{quote(group)}/grants", {"namespace": body.pop("subject"), **body}
     if correction:
         body["kind"] = "correction"
     if giver:
@@ -192,9 +206,7 @@ def grant(
     key = key or str(uuid.uuid4())
     with connected(options, "") as client:
         try:
-            answer = client.post(
-                "/v1/grants", body, {"Idempotency-Key": key, "Content-Type": "application/json"}
-            )
+            answer = client.post(path, body, {"Idempotency-Key": key, "Content-Type": "application/json"})
         except CommandError as error:
             raise CommandError(
                 f"{error.message}\nTo try again without granting twice: --key {key}"

@@ -12,10 +12,11 @@ from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
 from deploy.local.stack import Stack
 from tests.deploy.reading import ROOT
-from tests.docs.cluster.test_access import ADMINISTRATOR, kubeconfig_of
+from tests.docs.cluster.test_access import ADMINISTRATOR, LEADS, kubeconfig_of
 from tests.docs.shell import console, run
 
 SETUP, COMMANDS, OBJECTS = console((ROOT / "docs" / "cli.md").read_text())
+(SPLIT,) = [each for each in console((ROOT / "docs" / "budgets.md").read_text()) if "--group" in each]
 BOUND = "/api/v1/namespaces/team-a/pods/half-a-card"
 BUDGETS = {
     "metadata": {"name": "bursar-budgets"},
@@ -133,6 +134,23 @@ def test_a_grant_that_is_repeated_with_its_key_counts_once(stack: Stack, folder:
     said = typed(stack, folder, "kubectl bursar grant team-b 3 --reason x --key once 2>&1 || echo code $?")
     assert "answered 422" in said
     assert "--key once" in said
+
+
+def test_a_lead_splits_the_budget_of_the_own_group_and_grants_nothing_else(
+    stack: Stack, folder: Path
+) -> None:
+    run(stack.cp, LEADS, folder)
+    said = typed(stack, folder, SPLIT, "research-leads")
+
+    rows = [line.split() for line in said.splitlines()]
+    assert [row[:2] for row in rows if row[:1] == ["_group.research"]] == [["_group.research", "5.00"]]
+    assert [row[3] for row in rows if "system:serviceaccount:bursar-leads:research" in row] == ["1"]
+    lead = "--reason x --account bursar-leads/research 2>&1 || echo code $?\n"
+    for more in (f"grant team-b 1 {lead}", f"grant team-a 1 --group everyone-else {lead}"):
+        assert "answered 403" in typed(stack, folder, f"kubectl bursar {more}", "research-leads")
+    assert "5 GPU-hours were granted to group research" in typed(
+        stack, folder, f"kubectl bursar grant team-b 9 --group research {lead}", "research-leads"
+    )
 
 
 def test_doctor_finds_what_was_taken_away(stack: Stack, folder: Path) -> None:

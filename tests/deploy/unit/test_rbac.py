@@ -134,7 +134,7 @@ PEOPLE = {
     },
     "bursar-metrics": {Right("get", "metrics", "bursar.dev")},
     "bursar-grants": {
-        Right("create", "grants", "bursar.dev"),
+        *(Right("create", each, "bursar.dev") for each in ("grants", "groups/grants")),
         *(Right("get", each, "bursar.dev") for each in ("balances", "budgets", "grants")),
     },
 }

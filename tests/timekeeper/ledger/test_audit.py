@@ -293,7 +293,7 @@ DAMAGES: dict[str, tuple[tuple[str, ...], list[tuple[str, str, int | None]]]] = 
     "a grant is there twice": (
         (
             "INSERT INTO grants SELECT 99, subject, period_start_ms, period_end_ms, amount, kind, reason,"
-            " actor, 'another', created_ms FROM grants WHERE id = 1",
+            " actor, 'another', created_ms, NULL, NULL, NULL FROM grants WHERE id = 1",
         ),
         [
             (

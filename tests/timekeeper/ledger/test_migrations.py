@@ -22,6 +22,7 @@ BAD = [
     ("ck_grants_only_corrections_take", "grants", {"kind": "manual", "amount": -1}),
     ("ck_grants_amount_is_not_nothing", "grants", {"kind": "manual", "amount": 0}),
     ("ck_grants_is_signed", "grants", {"actor": ""}),
+    ("ck_grants_passed_on_by_an_account", "grants", {"group_key": "_group.g"}),
     ("ck_sessions_is_named", "sessions", {"node": ""}),
     ("ck_sessions_rate_is_not_negative", "sessions", {"rate_milli": -1}),
     ("ck_sessions_charge_from_is_known", "sessions", {"charge_from": "birth"}),

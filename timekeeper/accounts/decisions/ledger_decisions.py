@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Iterable
 
-from timekeeper.accounts.budget_history import BudgetEntry, History
+from timekeeper.accounts.budget_history import GROUP, BudgetEntry, History
 from timekeeper.accounts.grants import Grant
 from timekeeper.accounts.usage import gpu_hours
 from timekeeper.core.decisions import BUDGET, GRANT, MESSAGE, Decision, DecisionRun, Figure
@@ -16,7 +16,14 @@ def of_changes(
 ) -> list[DecisionRun]:
     """New, changed and ended entries, and grants; written in the transaction of what they are about.
     ``before``: the entries until now."""
-    made = [*(_of_entry(each, before) for each in entries), *map(_of_grant, grants)]
+    made = [
+        *(_of_entry(each, before) for each in entries),
+        *(
+            decision
+            for each in grants
+            for decision in (_of_passing_on(each) if each.group else (_of_grant(each),))
+        ),
+    ]
     return [DecisionRun(each, 1, each.at_ms) for each in made]
 
 
@@ -44,3 +51,25 @@ def _of_grant(grant: Grant) -> Decision:
         "periodEndMs": grant.span.end_ms,
     }
     return Decision(grant.created_ms, GRANT, "Granted", grant.subject, figures)
+
+
+def _of_passing_on(grant: Grant) -> tuple[Decision, Decision]:
+    """One for the namespace, and one for the group, whose readers may be others."""
+    hours, group = gpu_hours(abs(grant.amount)), grant.group.removeprefix(GROUP)
+    taken = grant.amount < 0
+    reason = "TakenBack" if taken else "PassedOn"
+    moved = f"taken back from {grant.subject} to" if taken else f"passed on to {grant.subject} by"
+    figures: dict[str, Figure] = {
+        MESSAGE: f"{hours} GPU-hours were {moved} group {group}, by {grant.actor}: {grant.reason}",
+        "amount": grant.amount,
+        "grantKind": grant.kind,
+        "actor": grant.actor,
+        "group": group,
+        "receiver": grant.subject,
+        "periodStartMs": grant.span.start_ms,
+        "periodEndMs": grant.span.end_ms,
+    }
+    return (
+        Decision(grant.created_ms, GRANT, reason, grant.subject, figures),
+        Decision(grant.created_ms, GRANT, reason, grant.group, figures),
+    )

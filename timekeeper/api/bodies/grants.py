@@ -10,6 +10,7 @@ from typing import Any
 from timekeeper.accounts.budget_history import is_group
 from timekeeper.accounts.grants import CORRECTION, MANUAL, TRANSFER
 from timekeeper.api.http.parameters import KEY, NAME, SUBJECT
+from timekeeper.api.ledger.group_budget import PassingOn
 from timekeeper.api.problem import bad
 from timekeeper.core.budgets.policy import GPU_HOUR
 
@@ -18,6 +19,7 @@ GPU_MINUTE = 60_000_000  # milli-GPU x milliseconds
 _MOST_MINUTES = 10**10
 _MOST_HOURS = 10**9
 _HOURS_ALLOWED = f"it must be a number of GPU-hours with at most 8 decimals, at most {_MOST_HOURS}"
+_PASSING_ON_FIELDS = ("namespace", "gpuHours", "amount", "reason")
 _GRANT_FIELDS = ("subject", "from", "gpuHours", "amount", "reason", "kind")
 
 
@@ -57,6 +59,19 @@ def read_grant(body: bytes) -> GrantRequest:
     if giver and (is_group(subject) or giver == subject):
         raise bad("subject", "it must differ from the namespace in from")
     return GrantRequest(subject, giver, _granted(raw, kind), _reason(raw.get("reason")), kind)
+
+
+def read_passing_on(body: bytes) -> PassingOn:
+    """The body of ``POST /v1/groups/{group}/grants``. Raises a Problem that names the field."""
+    raw = _exact_object(body)
+    unknown = sorted(raw.keys() - set(_PASSING_ON_FIELDS))
+    if unknown:
+        raise bad(unknown[0][:60], f"no such field; allowed: {', '.join(_PASSING_ON_FIELDS)}")
+    namespace = raw.get("namespace")
+    if not isinstance(namespace, str) or not re.fullmatch(NAME, namespace, re.ASCII):
+        raise bad("namespace", "it must be the name of a namespace")
+    # as in a correction, a negative amount takes
+    return PassingOn(namespace, _granted(raw, CORRECTION), _reason(raw.get("reason")))
 
 
 def _granted(raw: Mapping[str, Any], kind: str) -> int:

@@ -158,6 +158,7 @@ class GrantAnswer(_From):
     reason: str
     actor: str
     created: int
+    group: Annotated[str | None, Form(description="the group that passed the amount on; null: none")]
 
 
 class GrantsAnswer(TypedDict):
@@ -166,6 +167,37 @@ class GrantsAnswer(TypedDict):
     version: Version
     grants: list[GrantAnswer]
     next: Next
+
+
+class PassedOnAnswer(_From):
+    """What a group has passed on to a namespace's account, which begins at `from`."""
+
+    namespace: Subject
+    to: int | None
+    amount: int
+    gpuHours: Hours
+
+
+class GroupAmounts(TypedDict):
+    """Exact decimal GPU-hours; null where unlimited."""
+
+    granted: Hours | None
+    passedOn: Hours
+    left: Hours | None
+
+
+class GroupGrantsAnswer(_From):
+    """What a group was granted in its running period, and how much of it is passed on to its namespaces.
+    `granted`, `left`: null if unlimited; `to`: null if it never ends."""
+
+    version: Version
+    group: str
+    to: int | None
+    granted: int | None
+    passedOn: int
+    left: int | None
+    gpuHours: GroupAmounts
+    namespaces: list[PassedOnAnswer]
 
 
 class WrittenGrantsAnswer(TypedDict):

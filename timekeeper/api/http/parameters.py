@@ -194,6 +194,14 @@ NAMESPACE_IN_PATH = Parameter(
     "namespace", "a namespace, or `_group.NAME`", like(SUBJECT), SUBJECT_RULE, "path", True
 )
 NAMESPACE_ONLY_IN_PATH = Parameter("namespace", "a namespace", like(NAME), NAMESPACE_RULE, "path", True)
+GROUP_IN_PATH = Parameter(
+    "group",
+    "a group of namespaces, without `_group.`",
+    like(NAME),
+    text_like(NAME, "not a valid name of a group"),
+    "path",
+    True,
+)
 SUBJECT_AS_NAMESPACE = Parameter(
     "namespace", "only this namespace, or `_group.NAME`", like(SUBJECT), SUBJECT_RULE
 )

@@ -27,6 +27,13 @@ _GRANTS = (
     Column("actor", "BY"),
     Column("reason", "REASON"),
 )
+_GROUP_GRANTS = (
+    Column("subject", "SUBJECT"),
+    Column("granted", "GRANTED", True),
+    Column("passedOn", "PASSED ON", True),
+    Column("left", "LEFT", True),
+    Column("periodEnd", "PERIOD ENDS"),
+)
 _STYLES = {"OVER_BUDGET": "bold red", "IN_BUDGET": "green", "UNKNOWN": "yellow"}
 
 
@@ -64,3 +71,20 @@ def grants(listed: Iterable[Any], answer: Any) -> Sheet:
         for raw in listed
     )
     return Sheet(_GRANTS, rows, answer, empty="there are no grants")
+
+
+def group_grants(answer: Any) -> Sheet:
+    """A row for the group, and one for each account of a namespace that it has passed hours on to."""
+    whole = {"subject": f"_group.{answer['group']}", "periodEnd": moment(answer["to"])}
+    whole |= {name: hours(answer[name]) for name in ("granted", "passedOn", "left")}
+    parts = (
+        {
+            "subject": raw["namespace"],
+            "granted": "",
+            "passedOn": hours(raw["amount"]),
+            "left": "",
+            "periodEnd": moment(raw["to"]),
+        }
+        for raw in answer["namespaces"]
+    )
+    return Sheet(_GROUP_GRANTS, (whole, *parts), answer)

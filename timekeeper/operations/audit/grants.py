@@ -1,24 +1,57 @@
 """Compares grants with the budgets that were in force when they were made."""
 
+from collections import Counter
 from collections.abc import Iterable
 from itertools import groupby
 
+from timekeeper.accounts.budget_history import is_group
 from timekeeper.accounts.grants import CORRECTION, MANUAL, PERIOD, SETTLER
 from timekeeper.operations.audit.finding import Finding, Tell, hours, time_of
 from timekeeper.operations.audit.spans import Spans
 from timekeeper.store.queries.audit_rows import StoredGrant
 
+_Account = tuple[str, int, int]  # subject, start and end
+
 
 def check_grants(grants: Iterable[StoredGrant], spans: Spans, tell: Tell) -> int:
     """Report wrong grants; they come account by account. Returns their number."""
     count = 0
-    for _, found in groupby(grants, key=lambda each: each[1:4]):
+    added: Counter[_Account] = Counter()
+    passed_on: Counter[_Account] = Counter()
+    for key, found in groupby(grants, key=lambda each: each[1:4]):
         account = tuple(found)
         count += len(account)
+        if is_group(account[0].subject):
+            added[key] = sum(each.amount for each in account if each.amount > 0)
+        passed_on.update(_passed_on(account))
         for grant in account:
             _check_grant(grant, tell)
         _check_budget(account, spans, tell)
+    _check_groups(added, passed_on, tell)
     return count
+
+
+def _passed_on(account: Iterable[StoredGrant]) -> dict[_Account, int]:
+    """What groups' accounts have passed on to this one."""
+    amounts: Counter[_Account] = Counter()
+    for each in account:
+        if each.group_key is not None and each.group_start_ms is not None and each.group_end_ms is not None:
+            amounts[(each.group_key, each.group_start_ms, each.group_end_ms)] += each.amount
+    return amounts
+
+
+def _check_groups(added: Counter[_Account], passed_on: Counter[_Account], tell: Tell) -> None:
+    """A group passes on at most what it was granted. A later correction of the group may leave it less, so
+    only what was ever added to it is compared."""
+    for account, amount in sorted(passed_on.items()):
+        if not 0 <= amount <= added[account]:
+            subject = f"account of {account[0]} for {time_of(*account[1:])}"
+            most = f"at most {hours(added[account])}" if amount > 0 else "0 or more"
+            tell(
+                Finding(
+                    subject, "passed on", hours(amount), most, amount - max(0, min(amount, added[account]))
+                )
+            )
 
 
 def _check_grant(grant: StoredGrant, tell: Tell) -> None:

@@ -97,8 +97,9 @@ class Gate:
     def allow(
         self, authorization: str | None, verb: str, resource: str, namespace: str = "", name: str = ""
     ) -> Caller:
-        """The caller, if it may do this to ``resource`` of API group ``bursar.dev`` in one namespace (empty:
-        in all), to the object of this name (empty: any). Raises a Problem: 401, 403 or 503."""
+        """The caller, if it may do this to ``resource`` (or ``resource/subresource``) of API group
+        ``bursar.dev`` in one namespace (empty: in all), to the object of this name (empty: any). Raises a
+        Problem: 401, 403 or 503."""
         caller = self.caller(authorization)
         key = (caller, verb, resource, namespace, name)
         if not self._rights.get(key, lambda: self._may(caller, verb, resource, namespace, name)):
@@ -131,6 +132,7 @@ class Gate:
         return _caller(mapping(status.get("user")))
 
     def _may(self, caller: Caller, verb: str, resource: str, namespace: str, name: str) -> bool:
+        resource, _, subresource = resource.partition("/")
         spec = {
             "user": caller.username,
             "uid": caller.uid,
@@ -139,6 +141,7 @@ class Gate:
             "resourceAttributes": {
                 "group": DOMAIN,
                 "resource": resource,
+                **({"subresource": subresource} if subresource else {}),
                 "verb": verb,
                 "namespace": namespace,
                 "name": name,

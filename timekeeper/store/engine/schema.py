@@ -72,6 +72,10 @@ GRANTS = Table(
     Column("actor", Text, nullable=False),
     Column("idempotency_key", Text, nullable=False),
     Column("created_ms", BigInteger, nullable=False),
+    # of an amount that was passed on: the group's account, in whose sum it counts
+    Column("group_key", Text),
+    Column("group_start_ms", BigInteger),
+    Column("group_end_ms", BigInteger),
     UniqueConstraint("idempotency_key"),
     CheckConstraint("period_end_ms > period_start_ms", name="period_is_not_empty"),
     CheckConstraint("kind IN ('period', 'correction', 'manual', 'carry', 'transfer')", name="kind_is_known"),
@@ -80,7 +84,20 @@ GRANTS = Table(
     ),
     CheckConstraint("amount <> 0 OR kind = 'period'", name="amount_is_not_nothing"),
     CheckConstraint("subject <> '' AND actor <> ''", name="is_signed"),
+    CheckConstraint(
+        "(group_key IS NULL AND group_start_ms IS NULL AND group_end_ms IS NULL)"
+        " OR (group_key IS NOT NULL AND group_start_ms IS NOT NULL AND group_end_ms IS NOT NULL"
+        " AND group_key <> '' AND group_end_ms > group_start_ms AND kind = 'transfer')",
+        name="passed_on_by_an_account",
+    ),
     Index(None, "period_end_ms", "subject"),
+    Index(
+        "ix_grants_passed_on",
+        "group_key",
+        "group_end_ms",
+        sqlite_where=text("group_key IS NOT NULL"),
+        postgresql_where=text("group_key IS NOT NULL"),
+    ),
     comment="amounts given to a namespace for a period; rows are only added",
 )
 

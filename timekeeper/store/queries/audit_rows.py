@@ -85,6 +85,9 @@ class StoredGrant(NamedTuple):
     actor: str
     idempotency_key: str
     created_ms: int
+    group_key: str | None
+    group_start_ms: int | None
+    group_end_ms: int | None
 
 
 class StoredDay(NamedTuple):

@@ -43,6 +43,21 @@ def granted_in(connection: Connection, key: tuple[str, int, int]) -> GrantSums:
     return granted_where(connection, *conditions).get(key, NO_GRANTS)
 
 
+def passed_on(connection: Connection, group: str, span: Interval) -> dict[tuple[str, int, int], int]:
+    """What this account of a group (``_group.NAME``) has passed on, less what was taken back, by subject,
+    start and end of the account that received it."""
+    found = (
+        select(*_ACCOUNT, func.sum(GRANTS.c.amount))
+        .where(
+            GRANTS.c.group_key == group,
+            GRANTS.c.group_start_ms == span.start_ms,
+            GRANTS.c.group_end_ms == span.end_ms,
+        )
+        .group_by(*_ACCOUNT)
+    )
+    return {(subject, start, end): int(amount) for subject, start, end, amount in connection.execute(found)}
+
+
 def last_granted(connection: Connection, subject: str, before_ms: int) -> Interval | None:
     """The span of the subject's latest account that ended by then and has a grant."""
     columns = (GRANTS.c.period_start_ms, GRANTS.c.period_end_ms)

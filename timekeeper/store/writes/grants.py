@@ -85,5 +85,7 @@ def _written(row: Row[tuple[object, ...]]) -> GrantRow:
             actor=row.actor,
             idempotency_key=row.idempotency_key,
             created_ms=row.created_ms,
+            group=row.group_key or "",
+            group_span=Interval(row.group_start_ms, row.group_end_ms) if row.group_key else None,
         ),
     )

@@ -76,6 +76,9 @@ def grant_row(grant: Grant) -> dict[str, Any]:
         "actor": grant.actor,
         "idempotency_key": grant.idempotency_key,
         "created_ms": grant.created_ms,
+        "group_key": grant.group or None,
+        "group_start_ms": grant.group_span.start_ms if grant.group_span else None,
+        "group_end_ms": grant.group_span.end_ms if grant.group_span else None,
     }
 
 

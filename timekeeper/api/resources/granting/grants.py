@@ -3,14 +3,13 @@
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
-from urllib.parse import quote
 
 from flask import Flask, Response
 
 from timekeeper.accounts.balance import Statement
-from timekeeper.accounts.budget_history import GROUP
+from timekeeper.accounts.budget_history import GROUP, is_group
 from timekeeper.accounts.decisions.ledger_decisions import of_changes
-from timekeeper.accounts.grants import MOST_GRANTED, Grant
+from timekeeper.accounts.grants import MOST_GRANTED, Grant, caller_key
 from timekeeper.accounts.usage import gpu_hours
 from timekeeper.api.bodies.grants import GrantRequest, read_grant
 from timekeeper.api.http.answers import GrantsAnswer, Subject, WrittenGrantsAnswer, answer
@@ -18,6 +17,7 @@ from timekeeper.api.http.body import read_body
 from timekeeper.api.http.parameters import AFTER, IDEMPOTENCY_KEY, LIMIT, NAME, SUBJECT_GIVEN, cursor, shaped
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, Form, Right, admit, serve
 from timekeeper.api.http.services import Services
+from timekeeper.api.ledger.group_budget import group_budget
 from timekeeper.api.ledger.ledger_reader import LedgerReader
 from timekeeper.api.problem import Problem
 from timekeeper.core.ledger.metering import FOREVER_MS
@@ -49,7 +49,7 @@ class NewGrant(_From):
     kind: NotRequired[Literal["manual", "correction", "transfer"]]
 
 
-_ONE_AMOUNT = Form(additionalProperties=False, oneOf=[{"required": ["gpuHours"]}, {"required": ["amount"]}])
+ONE_AMOUNT = Form(additionalProperties=False, oneOf=[{"required": ["gpuHours"]}, {"required": ["amount"]}])
 
 GRANTS = ApiRoute(
     "GET",
@@ -67,7 +67,7 @@ GIVE = ApiRoute(
     None,
     {JSON: WrittenGrantsAnswer},
     (IDEMPOTENCY_KEY,),
-    body=Annotated[NewGrant, _ONE_AMOUNT],
+    body=Annotated[NewGrant, ONE_AMOUNT],
     refuses=(409, 413, 422),
     needs="`create grants` for the subject, or with `from` for the group that both are in,",
 )
@@ -85,14 +85,14 @@ def register(app: Flask, services: Services) -> None:
             found = grants.page(connection, which, limit + 1)
         follows = cursor(found[limit - 1].number) if len(found) > limit else None
         return answer(
-            {"version": 1, "grants": [_shown(each) for each in found[:limit]], "next": follows}, follows
+            {"version": 1, "grants": [grant_shown(each) for each in found[:limit]], "next": follows}, follows
         )
 
     def give(call: Call) -> Response:
         asked = read_grant(read_body())
         caller, group = _admit(services, asked)
         given = _give(services, asked, group, caller, call.given["Idempotency-Key"])
-        return answer({"version": 1, "grants": [_shown(each) for each in given]})
+        return answer({"version": 1, "grants": [grant_shown(each) for each in given]})
 
     serve(app, services, GRANTS, list_all)
     serve(app, services, GIVE, give)
@@ -125,7 +125,7 @@ def _group(ledger: LedgerReader, connection: Connection, asked: GrantRequest) ->
 def _give(services: Services, asked: GrantRequest, group: str, actor: str, key: str) -> tuple[GrantRow, ...]:
     """Write the grant, or the two of a transfer within this group, once per caller's key."""
     with services.ledger.store.writing(turn=grants.TURN) as connection:
-        known = grants.known(connection, _key(0, actor, key), _key(1, actor, key))
+        known = grants.known(connection, caller_key(0, actor, key), caller_key(1, actor, key))
         if known:
             _check_same(asked, known)
             return known
@@ -171,7 +171,16 @@ class _Giving:
         granted = account.balance.granted or 0
         if granted + amount < 0:
             raise Problem(409, f"only {gpu_hours(granted)} GPU-hours were granted to {subject}", "gpuHours")
+        if amount < 0 and is_group(subject):
+            self._check_not_passed_on(subject.removeprefix(GROUP))
         return self._grant(0, subject, account, amount)
+
+    def _check_not_passed_on(self, group: str) -> None:
+        budget = group_budget(self.ledger, self.connection, group)
+        if -self.asked.amount > (budget.left or 0):
+            passed_on, left = gpu_hours(budget.total), gpu_hours(budget.left or 0)
+            detail = f"group {group} has passed on {passed_on} GPU-hours: only {left} can be taken"
+            raise Problem(409, detail, "gpuHours")
 
     def moved(self) -> tuple[Grant, Grant]:
         """The amount that leaves one account, and the same for the other. Raises a Problem."""
@@ -198,17 +207,12 @@ class _Giving:
 
     def _grant(self, place: int, subject: str, account: Statement, amount: int) -> Grant:
         now_ms, _ = self.ledger.moment(self.connection)
-        key = _key(place, self.actor, self.key)
+        key = caller_key(place, self.actor, self.key)
         span, asked = account.account.span, self.asked
         return Grant(subject, span, amount, asked.kind, asked.reason, self.actor, key, now_ms)
 
 
-def _key(place: int, actor: str, key: str) -> str:
-    """The ledger's key of a grant, or of a transfer's second one. Each caller's keys are separate."""
-    return f"grant/{place}/{quote(actor, safe='')}/{key}"
-
-
-def _shown(written: GrantRow) -> dict[str, Any]:
+def grant_shown(written: GrantRow) -> dict[str, Any]:
     grant = written.grant
     return {
         "id": written.number,
@@ -221,4 +225,5 @@ def _shown(written: GrantRow) -> dict[str, Any]:
         "reason": grant.reason,
         "actor": grant.actor,
         "created": grant.created_ms,
+        "group": grant.group.removeprefix(GROUP) or None,
     }
