@@ -14,11 +14,11 @@ from tests.support.profile import examples
 from tests.timekeeper.books import Books, Run, days
 from tests.timekeeper.worlds import DAY, HOUR, T0, token, user_status
 from timekeeper.api.create_app import create_app
-from timekeeper.api.ledger import group_budget
 from timekeeper.operations.audit.audit import audit
 from timekeeper.operations.audit.finding import Finding
 from timekeeper.runtime.auth.gate import Gate
 from timekeeper.runtime.auth.tokens import Expected
+from timekeeper.store.queries import granted as stored
 from timekeeper.store.writes import grants
 from timekeeper.store.writes.grants import GrantFilter
 
@@ -199,7 +199,7 @@ def test_leads_who_ask_at_the_same_time_never_pass_on_more_than_there_is(
 ) -> None:
     """The first one that has read what is passed on waits there until all have begun their transactions."""
     leads, begun, most_begun = 4, threading.Semaphore(0), []
-    writing, read = books.store.writing, group_budget.granted.passed_on
+    writing, read = books.store.writing, stored.passed_on
     lock, is_first = threading.Lock(), iter((True,))
 
     def counted(turn: str = "") -> Any:
@@ -215,7 +215,7 @@ def test_leads_who_ask_at_the_same_time_never_pass_on_more_than_there_is(
         return found
 
     monkeypatch.setattr(books.store, "writing", counted)
-    monkeypatch.setattr(group_budget.granted, "passed_on", slow)
+    monkeypatch.setattr(stored, "passed_on", slow)
     codes: list[int] = []
 
     def ask(number: int) -> None:
