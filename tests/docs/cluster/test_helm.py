@@ -234,7 +234,7 @@ def test_high_availability_runs_on_three_nodes_and_a_rollout_there_is_never_stuc
     kinds = "poddisruptionbudgets,networkpolicies,podmonitors,certificates,issuers"
     found = cp.kubectl("get", "-A", "-o", "name", kinds).stdout.split()
     assert Counter(each.partition(".")[0].partition("/")[0] for each in found) == {
-        "certificate": 3,
+        "certificate": 4,
         "issuer": 2,
         "networkpolicy": 2,
         "poddisruptionbudget": 4,
