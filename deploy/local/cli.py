@@ -11,7 +11,7 @@ from deploy.local.build import binaries
 from deploy.local.cluster import ControlPlane
 from deploy.local.commands import Options
 from deploy.local.errors import LocalError
-from deploy.local.tools import HELM_TOOL, NODE_TOOLS, TOOLS, Tool
+from deploy.local.tools import HELM_TOOL, KUBEADM_TOOLS, NODE_TOOLS, TOOLS, Tool
 
 _LOOK_EVERY_S = 0.5
 _INTERRUPTED = 130
@@ -33,9 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     match arguments.verb:
         case "build":
-            build(
-                (*TOOLS, *(NODE_TOOLS if arguments.node else ()), *((HELM_TOOL,) if arguments.helm else ()))
-            )
+            node = NODE_TOOLS if arguments.node else ()
+            build((*TOOLS, *KUBEADM_TOOLS, *node, *((HELM_TOOL,) if arguments.helm else ())))
         case "serve":
             serve(Options(arguments.listen, arguments.port, tuple(arguments.name)))
         # These two import Bursar's dependencies; the others must work without them.

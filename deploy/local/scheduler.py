@@ -1,76 +1,30 @@
-"""The configuration of kube-scheduler with our extender, as a value."""
+"""The configuration of the local kube-schedulers, one of them with our extender, as a value."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from timekeeper.core import names
-from timekeeper.core.dialects import DIALECTS
-
-PLAIN_PROFILE = "default-scheduler"
-GPU_PROFILE = "bursar-scheduler"
-
-# kube-scheduler calls the extender for pods that request one of these. It also counts them against the node's
-# capacity, except those that nodes do not have.
-MANAGED_RESOURCES = (
-    *(name for dialect in DIALECTS if not dialect.placed_by_others for name in dialect.resources),
-    names.GPU_PLACEMENT,
-)
-UNCOUNTED_RESOURCES = frozenset(
-    (*(name for dialect in DIALECTS for name in dialect.ignored_by_scheduler), names.GPU_PLACEMENT)
+from timekeeper.cli.scheduler.configuration import (
+    CALLS_PER_S,
+    GPU_PROFILE,
+    MANAGED_RESOURCES,
+    MOST_BACKOFF_S,
+    PLAIN_PROFILE,
+    UNCOUNTED_RESOURCES,
+    ExtenderTLS,
+    extender,
+    profile,
 )
 
-# kube-scheduler adds score (0..10) x weight x 10 to the sum of its plugins' scores, each of which seldom
-# differs by more than 100 between two nodes. With 10 the extender's score decides unless several plugins
-# agree against it.
-EXTENDER_WEIGHT = 10
-
-# Seconds that kube-scheduler lets a pod rest after a try, at most. By default ten: so long could one that is
-# woken just after a try wait while others keep kube-scheduler busy.
-MOST_BACKOFF_S = 2
-
-
-@dataclass(frozen=True, slots=True)
-class ExtenderTLS:
-    """Files for mutual TLS with an extender that is not on loopback. Without a CA kube-scheduler would verify
-    nothing, so it is required.
-    """
-
-    ca_file: str
-    cert_file: str
-    key_file: str
-    server_name: str | None = None
-
-
-def extender(
-    url: str,
-    managed: Sequence[str] = MANAGED_RESOURCES,
-    http_timeout: str = "2s",
-    tls: ExtenderTLS | None = None,
-) -> dict[str, Any]:
-    """The entry for our extender at `url` (scheme, host, port, perhaps a path), which answers below it at
-    filter, prioritize, preempt and bind.
-    """
-    entry: dict[str, Any] = {
-        "urlPrefix": url,
-        "filterVerb": "filter",
-        "prioritizeVerb": "prioritize",
-        "preemptVerb": "preempt",
-        "bindVerb": "bind",
-        "weight": EXTENDER_WEIGHT,
-        "enableHTTPS": tls is not None,
-        "httpTimeout": http_timeout,
-        "nodeCacheCapable": True,
-        "ignorable": False,
-        "managedResources": [
-            {"name": name, "ignoredByScheduler": name in UNCOUNTED_RESOURCES} for name in managed
-        ],
-    }
-    if tls is not None:
-        entry["tlsConfig"] = {"caFile": tls.ca_file, "certFile": tls.cert_file, "keyFile": tls.key_file}
-        if tls.server_name is not None:
-            entry["tlsConfig"]["serverName"] = tls.server_name
-    return entry
+__all__ = [
+    "GPU_PROFILE",
+    "MANAGED_RESOURCES",
+    "MOST_BACKOFF_S",
+    "PLAIN_PROFILE",
+    "UNCOUNTED_RESOURCES",
+    "ExtenderTLS",
+    "extender",
+    "scheduler_configuration",
+]
 
 
 def scheduler_configuration(
@@ -82,16 +36,9 @@ def scheduler_configuration(
     return {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
-        "clientConnection": {"kubeconfig": kubeconfig, "qps": 500, "burst": 1000},
+        "clientConnection": {"kubeconfig": kubeconfig, **CALLS_PER_S},
         "leaderElection": {"leaderElect": False},
         **({"podMaxBackoffSeconds": MOST_BACKOFF_S} if GPU_PROFILE in profiles else {}),
-        "profiles": [_profile(name) for name in profiles],
+        "profiles": [profile(name) for name in profiles],
         **({"extenders": list(extenders)} if extenders else {}),
     }
-
-
-def _profile(name: str) -> dict[str, Any]:
-    # By default kube-scheduler offers an extender only a sample of the nodes, and a card free elsewhere is
-    # not found.
-    every_node = {"percentageOfNodesToScore": 100} if name == GPU_PROFILE else {}
-    return {"schedulerName": name, **every_node}

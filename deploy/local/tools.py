@@ -92,6 +92,11 @@ TOOLS = (
     Tool("kwok", KWOK, "sigs.k8s.io/kwok/cmd/kwok"),
 )
 
+# Writes the static pod of kube-scheduler that the plugin's patch is tested with; built on request only.
+KUBEADM_TOOLS = (
+    Tool("kubeadm", KUBERNETES, "k8s.io/kubernetes/cmd/kubeadm", ("version", "--output", "yaml")),
+)
+
 # The further binaries of a real node; built on request only.
 NODE_TOOLS = (
     Tool("kubelet", KUBERNETES, "k8s.io/kubernetes/cmd/kubelet"),
@@ -138,10 +143,10 @@ PROMTOOL_TOOLS = (Tool("promtool", PROMETHEUS, f"{_PROMETHEUS_MODULE}/cmd/promto
 # "Kubernetes v1.36.3", "Client Version: v1.36.3", "etcd Version: 3.6.8", "kwok version v0.8.0 go1.26.8",
 # "containerd github.com/containerd/containerd/v2 v2.4.2 <revision>", "ctr <the same>", "  Version:  v2.4.2"
 # of the shim, "runc version 1.5.2", "CNI bridge plugin v1.9.1", "prometheus, version 0.311.3 (branch: ...",
-# "promtool, version ...", "helm v4.3.1".
+# "promtool, version ...", "helm v4.3.1", "  gitVersion: v1.36.3" of kubeadm.
 _VERSION = re.compile(
     r"^(?:Kubernetes|Client Version:|etcd Version:|kwok version|containerd \S+|ctr \S+|  Version: "
-    r"|runc version|CNI [a-z-]+ plugin|(?:prometheus|promtool), version|helm)"
+    r"|runc version|CNI [a-z-]+ plugin|(?:prometheus|promtool), version|helm|  gitVersion:)"
     r" v?([0-9]{1,4})\.([0-9]{1,4})\.[0-9]{1,4}(?![0-9A-Za-z.+-])",
     re.MULTILINE,
 )

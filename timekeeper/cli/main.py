@@ -17,6 +17,7 @@ from timekeeper.cli.connection import Options, connected, connected_to_extender
 from timekeeper.cli.doctor.run import examine
 from timekeeper.cli.errors import CommandError
 from timekeeper.cli.flags import ClusterCommand
+from timekeeper.cli.scheduler.commands import scheduler
 from timekeeper.cli.sheet import Sheet
 from timekeeper.cli.views import budgets, cards, decisions, usage
 from timekeeper.core import __version__
@@ -307,6 +308,9 @@ def doctor(options: Options, form: str) -> None:
     output.show(sheet, form)
     if failed:
         raise SystemExit(1)
+
+
+cli.add_command(scheduler)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

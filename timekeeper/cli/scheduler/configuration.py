@@ -1,0 +1,111 @@
+"""KubeSchedulerConfiguration: what kube-scheduler needs to call the extender."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from timekeeper.core import names
+from timekeeper.core.dialects import DIALECTS
+from timekeeper.core.json_values import mapping, sequence
+
+PLAIN_PROFILE = "default-scheduler"
+GPU_PROFILE = "bursar-scheduler"
+
+# kube-scheduler calls the extender for pods that request one of these. It also counts them against the node's
+# capacity, except those that nodes do not have.
+MANAGED_RESOURCES = (
+    *(name for dialect in DIALECTS if not dialect.placed_by_others for name in dialect.resources),
+    names.GPU_PLACEMENT,
+)
+UNCOUNTED_RESOURCES = frozenset(
+    (*(name for dialect in DIALECTS for name in dialect.ignored_by_scheduler), names.GPU_PLACEMENT)
+)
+
+# kube-scheduler adds score (0..10) x weight x 10 to the sum of its plugins' scores, each of which seldom
+# differs by more than 100 between two nodes. With 10 the extender's score decides unless several plugins
+# agree against it.
+EXTENDER_WEIGHT = 10
+
+# Seconds that kube-scheduler lets a pod rest after a try, at most. By default ten: so long could one that is
+# woken just after a try wait while others keep kube-scheduler busy.
+MOST_BACKOFF_S = 2
+
+# The default of 50 calls a second would limit the rate of binds.
+CALLS_PER_S = {"qps": 500, "burst": 1000}
+
+
+@dataclass(frozen=True, slots=True)
+class ExtenderTLS:
+    """Files for mutual TLS with an extender that is not on loopback. Without a CA kube-scheduler would verify
+    nothing, so it is required.
+    """
+
+    ca_file: str
+    cert_file: str
+    key_file: str
+    server_name: str | None = None
+
+
+def extender(
+    url: str,
+    managed: Sequence[str] = MANAGED_RESOURCES,
+    http_timeout: str = "2s",
+    tls: ExtenderTLS | None = None,
+) -> dict[str, Any]:
+    """The entry for our extender at `url` (scheme, host, port, perhaps a path), which answers below it at
+    filter, prioritize, preempt and bind.
+    """
+    entry: dict[str, Any] = {
+        "urlPrefix": url,
+        "filterVerb": "filter",
+        "prioritizeVerb": "prioritize",
+        "preemptVerb": "preempt",
+        "bindVerb": "bind",
+        "weight": EXTENDER_WEIGHT,
+        "enableHTTPS": tls is not None,
+        "httpTimeout": http_timeout,
+        "nodeCacheCapable": True,
+        "ignorable": False,
+        "managedResources": [
+            {"name": name, "ignoredByScheduler": name in UNCOUNTED_RESOURCES} for name in managed
+        ],
+    }
+    if tls is not None:
+        entry["tlsConfig"] = {"caFile": tls.ca_file, "certFile": tls.cert_file, "keyFile": tls.key_file}
+        if tls.server_name is not None:
+            entry["tlsConfig"]["serverName"] = tls.server_name
+    return entry
+
+
+def profile(name: str) -> dict[str, Any]:
+    """By default kube-scheduler offers an extender only a sample of the nodes, and a card that is free
+    elsewhere is not found."""
+    every_node = {"percentageOfNodesToScore": 100} if name == GPU_PROFILE else {}
+    return {"schedulerName": name, **every_node}
+
+
+def is_ours(entry: Any) -> bool:
+    """Whether an extender's entry is Bursar's: it binds pods that request Bursar's own resource."""
+    managed = {mapping(each).get("name") for each in sequence(mapping(entry).get("managedResources"))}
+    return names.GPU_PERCENT in managed
+
+
+def connected(present: Mapping[str, Any], entry: Mapping[str, Any], kubeconfig: str) -> dict[str, Any]:
+    """A configuration with our profile and our extender, which replaces an earlier entry of ours. Other
+    profiles and extenders stay, and stand first. ``present``: {} for the defaults; ``kubeconfig``: used where
+    it names none."""
+    profiles = list(sequence(present.get("profiles"))) or [profile(PLAIN_PROFILE)]
+    others = [each for each in profiles if mapping(each).get("schedulerName") != GPU_PROFILE]
+    return {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        **present,
+        "clientConnection": {
+            "kubeconfig": kubeconfig,
+            **CALLS_PER_S,
+            **mapping(present.get("clientConnection")),
+        },
+        "podMaxBackoffSeconds": present.get("podMaxBackoffSeconds", MOST_BACKOFF_S),
+        "profiles": [*others, profile(GPU_PROFILE)],
+        "extenders": [*(each for each in sequence(present.get("extenders")) if not is_ours(each)), entry],
+    }
