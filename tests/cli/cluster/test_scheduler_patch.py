@@ -1,13 +1,15 @@
-"""What kubeadm writes for kube-scheduler, patched, binds GPU pods through the extender, and others as before."""
+"""What kubeadm writes for kube-scheduler, patched, binds GPU pods by the extender, and others as before."""
 
 import os
+import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
-from click.testing import CliRunner
 
 from deploy.local.build import binaries
 from deploy.local.cluster import ControlPlane
@@ -17,9 +19,12 @@ from deploy.local.stack import Stack, free_port
 from deploy.local.tools import KUBEADM_TOOLS, KUBERNETES_VERSION
 from tests.cli.unit.test_scheduler_patch import KUBEADM
 from tests.deploy.reading import ROOT
+from tests.docs.shell import console, run
 from tests.local.worlds import pod
-from timekeeper.cli.main import cli
+from tests.support.waiting import eventually
 
+PAGE = (ROOT / "docs" / "kube-scheduler.md").read_text()
+PLUGIN = f"env PYTHONPATH={ROOT} {sys.executable} -m timekeeper.cli.main"
 KUBECONFIG = "/etc/kubernetes/scheduler.conf"
 PODS = "/api/v1/namespaces/team-a/pods"
 
@@ -52,27 +57,69 @@ def stack() -> Iterator[Stack]:
 def test_the_patched_kube_scheduler_binds_gpu_pods_with_cards_and_other_pods_as_before(
     stack: Stack, written: str, tmp_path: Path
 ) -> None:
-    file = tmp_path / "manifests" / "kube-scheduler.yaml"
-    file.parent.mkdir()
-    file.write_text(written.replace(KUBECONFIG, str(stack.cp.folder / "scheduler.kubeconfig")))
-    words = ["scheduler", "patch", str(file), f"--folder={tmp_path}/bursar"]
-    done = CliRunner().invoke(cli, [*words, f"--extender-url={stack.extender_url}"])
-    assert done.exit_code == 0, done.output
-    command = yaml.safe_load(file.read_text())["spec"]["containers"][0]["command"]
-    program = [str(binaries(print)["kube-scheduler"]), *command[1:], f"--secure-port={free_port()}"]
+    certificates, patch, undo = console(PAGE)
+    own = written.replace(KUBECONFIG, str(stack.cp.folder / "scheduler.kubeconfig"))
+    (tmp_path / "etc" / "manifests").mkdir(parents=True)
+    (tmp_path / "etc" / "manifests" / "kube-scheduler.yaml").write_text(own)
+    port = free_port()
+
+    def typed(commands: str) -> str:
+        there = commands.replace("/etc/kubernetes", str(tmp_path / "etc"))
+        there = re.sub(r'"https://.*?\)"', f"https://127.0.0.1:{port}", there)
+        there = re.sub(r"(?<=bursar )(scheduler \w+) ", rf"\1 --folder={tmp_path}/etc/bursar ", there)
+        return run(stack.cp, there.replace("kubectl bursar", PLUGIN), tmp_path)
+
+    typed(certificates)
+    folder = tmp_path / "etc" / "bursar"
+    (folder / "tls.crt").write_bytes((folder / "server.crt").read_bytes())
+    (folder / "tls.key").write_bytes((folder / "server.key").read_bytes())
+    shown = typed(patch)
+    assert "+    - --config=" in shown
+    manifest = yaml.safe_load((tmp_path / "etc" / "manifests" / "kube-scheduler.yaml").read_text())
+    command = manifest["spec"]["containers"][0]["command"]
     half = yaml.safe_load((ROOT / "deploy" / "samples" / "half-a-card.yaml").read_text())
 
     with Launcher() as launcher, (tmp_path / "log").open("wb") as output:
-        launcher.start(program, output, folder=tmp_path)
+        launcher.start(extender_of_the_sample(stack, folder, port), output, folder=ROOT)
+        eventually(lambda: probe(folder, port) == 0)
+        kube_scheduler = [str(binaries(print)["kube-scheduler"]), *command[1:]]
+        launcher.start([*kube_scheduler, f"--secure-port={free_port()}"], output, folder=tmp_path)
         for each in (half, pod("plain")):
             stack.cp.api.call("POST", PODS, each)
-        for name in ("half-a-card", "plain"):
-            stack.wait(
-                name, lambda name=name: "nodeName" in stack.cp.api.call("GET", f"{PODS}/{name}")["spec"]
-            )
+        half, plain = (eventually(lambda name=name: bound(stack, name)) for name in ("half-a-card", "plain"))
 
-    bound = stack.cp.api.call("GET", f"{PODS}/half-a-card")
-    assert "bursar.dev/devices" in bound["metadata"]["annotations"]
-    assert "bursar.dev/devices" not in stack.cp.api.call("GET", f"{PODS}/plain")["metadata"].get(
-        "annotations", {}
-    )
+    assert "bursar.dev/devices" in half["metadata"]["annotations"]
+    assert "bursar.dev/devices" not in plain["metadata"].get("annotations", {})
+    typed(undo)
+    assert (tmp_path / "etc" / "manifests" / "kube-scheduler.yaml").read_text() == own
+
+
+def bound(stack: Stack, name: str) -> dict[str, Any] | None:
+    """The pod once it has a node."""
+    found: dict[str, Any] = stack.cp.api.call("GET", f"{PODS}/{name}")
+    return found if "nodeName" in found["spec"] else None
+
+
+def container() -> dict[str, Any]:
+    """The extender's in the sample."""
+    documents = yaml.safe_load_all((ROOT / "deploy" / "samples" / "extender-alone.yaml").read_text())
+    (deployment,) = [each for each in documents if each["kind"] == "Deployment"]
+    found: dict[str, Any] = deployment["spec"]["template"]["spec"]["containers"][0]
+    return found
+
+
+def extender_of_the_sample(stack: Stack, folder: Path, port: int) -> list[str]:
+    """With the flags of the sample but for the timekeeper and the election, which need its pod."""
+    there = [each.replace("/etc/bursar/extender", str(folder)) for each in container()["args"]]
+    apart = ("--listen=", "--timekeeper-url=", "--leader-election=")
+    flags = [each for each in there if not each.startswith(apart)]
+    token = stack.token("bursar-system", "bursar-scheduler")
+    reached = f"--kubeconfig={stack.cp.kubeconfig(token, 'extender-alone')}"
+    return [sys.executable, "-m", "scheduler_ext", f"--listen=127.0.0.1:{port}", reached, *flags]
+
+
+def probe(folder: Path, port: int) -> int:
+    """The exit code of the sample's readiness probe."""
+    words = [str(each) for each in container()["readinessProbe"]["exec"]["command"]]
+    code = words[2].replace("/etc/bursar/extender", str(folder)).replace("8445", str(port))
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=30).returncode
