@@ -86,7 +86,8 @@ def test_the_patched_kube_scheduler_binds_gpu_pods_with_cards_and_other_pods_as_
         launcher.start([*kube_scheduler, f"--secure-port={free_port()}"], output, folder=tmp_path)
         for each in (half, pod("plain")):
             stack.cp.api.call("POST", PODS, each)
-        half, plain = (eventually(lambda name=name: bound(stack, name)) for name in ("half-a-card", "plain"))
+        half = eventually(lambda: bound(stack, "half-a-card"))
+        plain = eventually(lambda: bound(stack, "plain"))
 
     assert "bursar.dev/devices" in half["metadata"]["annotations"]
     assert "bursar.dev/devices" not in plain["metadata"].get("annotations", {})
