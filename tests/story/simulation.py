@@ -1,378 +1,315 @@
-"""A cluster in memory, with a clock turned by hand: the rules that decide (accounts, notices, evictions,
-releases, ranks) are Bursar's own; the ledger's sums, kube-scheduler, controllers and the API server are
-models.
+"""A cluster in memory, with a clock turned by hand, in which every part that decides is Bursar's own:
+admission (`admitting`), the settler with its evictor and releaser (`settling`), the extender's search,
+scores, caps and preemptor (`placing`). The API server, kube-scheduler's queue, kubelets and controllers are
+models, and so is the database.
 
-A run is a function of its seed: budgets, grants, workloads, PodDisruptionBudgets, calls that fail, and
-settlers that are killed.
+A run is a function of its seed: nodes, budgets, groups, caps, grants and reductions, workloads,
+PodDisruptionBudgets, and faults: calls that fail or stay without an answer, settlers and extenders that are
+killed, a database that is away, polls that fail until the standings are outdated, silent nodes.
 """
 
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from random import Random
-from typing import Any, cast
+from typing import Any
 
-from scheduler_ext.model.standing import NamespaceStanding, NamespaceStandings
-from scheduler_ext.preemption.precedence import outranks, rank_of
-from tests.timekeeper.worlds import HOUR, MINUTE, SECOND, T0, gpu_pod
-from timekeeper.accounts.balance import BalanceFigures, Rates, Statement, statement, untouched
-from timekeeper.accounts.budget_history import BudgetEntry, History, history_of
-from timekeeper.accounts.exhaustion.evictions import (
-    BudgetEviction,
-    BudgetEvictionMemory,
-    EvictionNotice,
-    plan,
-    protected_notice,
-)
-from timekeeper.accounts.exhaustion.terms import evicting, terms_of
-from timekeeper.accounts.held.limits import HeldView, ReleaseLimits
-from timekeeper.accounts.held.order import HeldPod, next_released, queues_of
-from timekeeper.accounts.pods import LedgerPod, read_pod
-from timekeeper.accounts.statements import Statements
+from scheduler_ext.model.node import read_node
+from scheduler_ext.model.standing_table import decode as decode_for_extender
+from tests.story.admitting import Admission
+from tests.story.balances import GROUP, Accounts
+from tests.story.people import Facts, Size, books_of, new_facts, new_nodes, new_workloads
+from tests.story.placing import SUB_STEP_MS, Binding, Extender
+from tests.story.pods import Killed, PodServer, SimPod, Workload
+from tests.story.settling import Database, Timekeeper
+from tests.support.clock import Clock
+from tests.timekeeper.oracle import Terms, rate
+from tests.timekeeper.worlds import HOUR, MINUTE, READ, SECOND, T0
+from timekeeper.accounts.grants import CORRECTION, MANUAL, Grant
+from timekeeper.accounts.pods import LedgerPod
+from timekeeper.core.ledger.reservation import Reservation
+from timekeeper.core.request.cards import encode_placement
+from timekeeper.core.values import Placement
+from timekeeper.settler.cluster.cluster_state import NodeLease
+from timekeeper.store.engine.engine import UnavailableError
+from webhook.standings.table import StandingsTable
+from webhook.standings.table import decode as decode_for_webhook
 
 STEP_MS = 10 * SECOND
-CARD = 1_000  # milli-GPU
-MODES = ("evict", "evict", "hold", "deny", "deprioritize", "reclaim")
-SETTINGS = "lookahead: 5m\nevictGrace: 2m\nevictRate: 12\npdbGrace: 3m"
-GRACE_MS, PDB_GRACE_MS, SPACING_MS, LOOKAHEAD_MS = 2 * MINUTE, 3 * MINUTE, 5 * SECOND, 5 * MINUTE
-
-_read = read_pod(gpu_pod())
-assert isinstance(_read, LedgerPod)
-_BASE: LedgerPod = _read
+GRACE_MS, PDB_GRACE_MS, LOOKAHEAD_MS = 2 * MINUTE, 3 * MINUTE, 5 * MINUTE
+RATE = 12  # evictions a minute
+WEIGHTED = Terms(weights=(("T4", Fraction(1, 2)),))
 
 
 @dataclass
-class SimPod:
-    """``ledger``: the pod as the timekeeper sees it."""
+class Faults:
+    """Until when each lasts."""
 
-    ledger: LedgerPod
-    workload: "Workload"
-    rate: int
-    preempts: bool = True
-    is_idle: bool = False
-    card: int = -1
-    first_notice_ms: int | None = None
-    first_refusal_ms: int | None = None
-    gone_ms: int | None = None
+    api_ms: int = 0
+    polls_ms: int = 0
+    database_ms: int = 0
 
-    @property
-    def uid(self) -> str:
-        return self.ledger.uid
-
-    @property
-    def namespace(self) -> str:
-        return self.ledger.namespace
-
-    @property
-    def priority(self) -> int:
-        return self.ledger.priority
-
-    @property
-    def bound_ms(self) -> int | None:
-        return self.ledger.hold.bound_ms if self.ledger.node else None
+    def last(self, now_ms: int) -> bool:
+        """Whether any lasts now."""
+        return now_ms < max(self.api_ms, self.polls_ms, self.database_ms)
 
 
-@dataclass(frozen=True)
-class Workload:
-    """A controller that keeps so many pods. ``protects``: its PodDisruptionBudget allows no eviction."""
-
-    name: str
-    namespace: str
-    rate: int
-    priority: int
-    replicas: int
-    protects: bool
-
-
-@dataclass(frozen=True)
-class Left:
-    """A pod that was made to leave."""
-
-    pod: SimPod
-    how: str  # evicted, deleted, reclaimed
-    at_ms: int
-    beneficiary: str = ""
-
-
-@dataclass
 class Simulation:
-    random: Random
-    now_ms: int = T0
-    pods: dict[str, SimPod] = field(default_factory=dict)
-    charges: list[tuple[str, int, int, int]] = field(default_factory=list)  # namespace, rate, from, to
-    grants: list[tuple[str, int, int]] = field(default_factory=list)  # namespace, when, amount
-    entries: list[BudgetEntry] = field(default_factory=list)
-    left: list[Left] = field(default_factory=list)
-    served: Counter[str] = field(default_factory=Counter)
-    restarts: list[int] = field(default_factory=list)
-    made: int = 0
-    refused: int = 0
-    away: bool = False  # the API server does not answer
+    """``tell`` is called with "ticked" once the settler has written, "acted" after each step of the evictor,
+    "preempted" after each of the preemptor, and "stepped"."""
 
-    def __post_init__(self) -> None:
-        random = self.random
-        self.cards = random.randint(2, 12)
-        self.names = [f"team-{each}" for each in range(random.randint(2, 5))]
-        self.entries.append(BudgetEntry("_settings", SETTINGS, 0))
-        for name in self.names:
-            self._write(name, 0)
-        self.workloads = [
-            Workload(
-                f"w{each}",
-                random.choice(self.names),
-                random.choice((250, 500, 1_000)),
-                random.choice((0, 0, 10)),
-                random.choice((1, 2, 4, 8)),
-                random.random() < 0.3,
-            )
-            for each in range(random.randint(3, 10))
-        ]
-        self.memory = BudgetEvictionMemory(0)
-        self.statements_before: dict[str, str] = {}
-        self._state()
-
-    def _write(self, name: str, at_ms: int) -> None:
-        random = self.random
-        hours = random.choice(("0", "0.1", "0.3", "1", "3", "unlimited"))
-        text = f"gpuHours: {hours}\nperiod: {random.choice(('hour', 'day'))}"
-        text += f"\nonExhausted: {random.choice(MODES)}"
-        text += "\nmode: observe" if random.random() < 0.1 else ""
-        self.entries.append(BudgetEntry(name, text, at_ms))
-
-    # the ledger: sums over all charges
-
-    def spent(self, name: str, from_ms: int, to_ms: int) -> int:
-        """What the namespace's pods used between, by their bindings and ends alone."""
-        running = ((p.namespace, p.rate, p.bound_ms, self.now_ms) for p in self.pods.values())
-        return sum(
-            rate * max(0, min(to_ms, end) - max(from_ms, begin))
-            for namespace, rate, begin, end in (*self.charges, *running)
-            if namespace == name and begin is not None
+    def __init__(self, random: Random, size: Size, tell: Callable[[str], None] = lambda _what: None) -> None:
+        self.random, self.size, self.tell = random, size, tell
+        self.clock = Clock(T0)
+        raws, self.cards = new_nodes(random, size)
+        # node -> memory of each card by UUID; and all sizes
+        self.mib = {
+            name: {uuid: int(each["memory_mib"]) for uuid, each in its.items()}
+            for name, its in self.cards.items()
+        }
+        self.sizes = frozenset(each for its in self.mib.values() for each in its.values())
+        self.workloads: list[Workload] = new_workloads(random, size)
+        self.names = sorted({each.namespace for each in self.workloads})
+        self.facts: dict[str, Facts] = {}  # by namespace and group, as in the ConfigMap
+        self.in_force: dict[str, Facts] = {}  # as of the last tick
+        self.known: dict[str, Facts] = {}  # as of the last poll
+        self.accounts = Accounts()
+        self.faults, self.silent = Faults(), dict[str, int]()
+        self.leases = dict.fromkeys(self.cards, T0)
+        self.server = PodServer(self.clock, self._changed, random)
+        self._heard: list[tuple[LedgerPod, bool]] = []  # versions of pods, and whether they were removed
+        self._held: dict[str, tuple[SimPod, Reservation]] = {}  # free cards, as of the last tick
+        self.made = self.refused = self.turns = 0
+        self.was_killed = False  # the settler, in its last act
+        self.ticked_ms = T0  # the moment of the last tick that was written
+        self.bindings: list[Binding] = []  # of this step
+        self.admission = Admission()
+        self.table: StandingsTable | None = None
+        self.extender = Extender(
+            self.server, self.clock, tuple(read_node(raw) for raw in raws), self.workloads
         )
-
-    def _state(self) -> None:
-        """What a tick of the settler computes."""
-        self.history: History = history_of(self.entries)
-        self.statements = {name: self._statement(name) for name in self.names}
-
-    def _statement(self, name: str) -> Statement:
-        account = self.history.account(name, self.now_ms).span
-        budget = self.history.budget(name, self.now_ms).budget
-        mine = [each for each in self.pods.values() if each.namespace == name]
-        in_budget = [each for each in mine if each.ledger.standing == "IN_BUDGET"]
-        granted = (budget.amount or 0) + sum(
-            amount
-            for to, at_ms, amount in self.grants
-            if to == name and account.start_ms <= at_ms < account.end_ms
-        )
-        rates = Rates(
-            reserving_milli=sum(each.rate for each in in_budget if each.bound_ms is not None),
-            running_milli=sum(each.rate for each in mine if each.bound_ms is not None),
-            waiting_milli=sum(
-                each.rate for each in in_budget if each.bound_ms is None and not each.ledger.is_gated
-            ),
-        )
-        pending = self.spent(name, account.start_ms, account.end_ms)
-        return statement(self.history, name, BalanceFigures(granted, 0, pending, rates), self.now_ms)
-
-    def over(self, name: str) -> bool:
-        return self.statements[name].standing == "OVER_BUDGET"
-
-    def mode(self, name: str) -> str:
-        budget = self.history.budget(name, self.now_ms).budget
-        return "observe" if budget.mode == "observe" else budget.on_exhausted
-
-    # one step of each part
+        nodes: Any = tuple(READ["nodes"](raw) for raw in raws)
+        self.timekeeper = Timekeeper(Database(), self.server, self.clock, nodes)
+        for subject in (*self.names, *(GROUP + each for each in size.groups)):
+            self.facts[subject] = new_facts(random, size, subject)
+        self._write()
+        self.extender.restart()
+        self._tick()
+        self._poll()
 
     def step(self) -> None:
-        self.now_ms += STEP_MS
+        """One step of each part."""
+        self.clock.at_ms = T0 + (self.turns + 1) * STEP_MS
+        self.turns += 1
         self._finish()
         self._happen()
-        self._state()
-        self._release()
-        self._evict()
+        self._tick()
+        self._poll()
         self._create()
-        self._schedule()
-        self._state()
+        self.extender.schedule()
+        self._note_bindings()
+        for _ in range(self.size.sub_steps):
+            self._act()
+        self.tell("stepped")
 
-    def _happen(self) -> None:
-        """People and faults."""
-        random = self.random
-        if random.random() < 0.02:
-            self._write(random.choice(self.names), self.now_ms)
-        if random.random() < 0.01:
-            self.grants.append((random.choice(self.names), self.now_ms, random.randint(1, HOUR // 2) * CARD))
-        if random.random() < 0.02:
-            self.memory = BudgetEvictionMemory(self.now_ms)  # the settler was killed
-            self.restarts.append(self.now_ms)
-        self.away = random.random() < 0.05
+    def _act(self) -> None:
+        """The parts that act several times in a step."""
+        is_away = self.timekeeper.database.is_away
+        if not is_away and self.random.random() < 0.01:
+            self._restart()
+        # the settler is killed after one of its calls
+        self.server.kills = not is_away and self.random.random() < 0.01
+        self.was_killed = False
+        with suppress(UnavailableError):
+            try:
+                self.timekeeper.releaser.step()
+                self.timekeeper.evictor.step()
+            except Killed:
+                self.was_killed = True
+                self._restart()
+        self.server.kills = False
+        self.tell("acted")
+        self.extender.preempt(1)
+        self.tell("preempted")
+
+    def _changed(self, pod: SimPod) -> None:
+        """The watches show it: the extender's at once, the settler's before its next tick."""
+        self._heard.append((pod.for_ledger(), False))
+        self.extender.cache.pod_updated(pod.for_extender())
+
+    # kubelets and controllers
 
     def _finish(self) -> None:
-        """Pods that leave are gone with the next step, and some end by themselves."""
-        for pod in list(self.pods.values()):
-            ends = pod.ledger.hold.deletion_ms is not None
-            if ends or (pod.bound_ms is not None and self.random.random() < 0.003):
-                del self.pods[pod.uid]
-                pod.gone_ms = self.now_ms
-                if pod.bound_ms is not None:
-                    self.charges.append((pod.namespace, pod.rate, pod.bound_ms, self.now_ms))
+        """Pods that were asked to leave end within their grace, and some end by themselves; an object is
+        removed once its end was reported."""
+        now_ms, random = self.clock(), self.random
+        for pod in list(self.server.pods.values()):
+            if pod.ended_ms is not None or (pod.is_leaving and not pod.node):
+                self._remove(pod)
+            elif pod.ends_ms is not None and pod.ends_ms <= now_ms:
+                self._end(pod, pod.ends_ms)
+                self._remove(pod)
+            elif pod.runs and random.random() < self.size.ending:
+                self._end(pod, now_ms - random.randrange(STEP_MS))
 
-    def _evict(self) -> None:
-        """The budget evictor, as `settler.evictions.budget_evictor` calls the rule."""
-        self.statements_before = {name: each.standing for name, each in self.statements.items()}
-        settings = self.history.settings(self.now_ms)
-        exhausted = evicting(self.statements, settings, self.now_ms)
-        found = plan(
-            (each.ledger for each in self.pods.values()), exhausted, self.memory, self.now_ms, self.now_ms
-        )
-        self.memory = replace(self.memory, void=found.void)
-        for due in found.evictions:
-            now = terms_of(due.pod.namespace, self.statements[due.pod.namespace], settings, self.now_ms)
-            if now is not None and now.is_spent and not now.is_observed:
-                self._make_leave(due)
-        for change in found.changes:
-            if not self.away:
-                self._note(self.pods[change.pod.uid], change.notice)
+    def _end(self, pod: SimPod, at_ms: int) -> None:
+        pod.ended_ms = max(at_ms, pod.bound_ms or 0)
+        self.accounts.ends(pod.uid, pod.ended_ms)
+        self._changed(pod)
 
-    def _make_leave(self, due: BudgetEviction) -> None:
-        pod = self.pods[due.pod.uid]
-        if self.away:
-            self.memory = self.memory.after(pod.uid, due.terms.subject, "unclear", self.now_ms)
-        elif pod.workload.protects and not due.deletes:
-            self.memory = self.memory.after(pod.uid, due.terms.subject, "protected", self.now_ms)
-            pod.first_refusal_ms = pod.first_refusal_ms or self.now_ms
-            notice = self.memory.notice_of(pod.ledger, self.now_ms)
-            self._note(pod, protected_notice(notice, due.terms, self.now_ms))
-        else:
-            how = "deleted" if due.deletes else "evicted"
-            self.memory = self.memory.after(
-                pod.uid, due.terms.subject, "deleted" if due.deletes else "evicted", self.now_ms
-            )
-            self._leave(pod, how)
-
-    def _note(self, pod: SimPod, notice: EvictionNotice) -> None:
-        pod.ledger = replace(
-            pod.ledger, evict_after_ms=notice.evict_after_ms, delete_after_ms=notice.delete_after_ms
-        )
-        self.memory = self.memory.after_writing(pod.uid, notice, self.now_ms)
-        if notice.evict_after_ms is None:
-            pod.first_notice_ms = pod.first_refusal_ms = None
-        elif pod.first_notice_ms is None:
-            pod.first_notice_ms = self.now_ms
-
-    def _leave(self, pod: SimPod, how: str, beneficiary: str = "") -> None:
-        pod.ledger = replace(pod.ledger, hold=replace(pod.ledger.hold, deletion_ms=self.now_ms))
-        self.left.append(Left(pod, how, self.now_ms, beneficiary))
-
-    def held(self) -> list[SimPod]:
-        return [each for each in self.pods.values() if each.ledger.is_gated]
-
-    def _release(self) -> None:
-        held = [
-            HeldPod(
-                p.uid, p.namespace, p.ledger.name, p.priority, p.ledger.created_ms, p.rate, needs_budget=True
-            )
-            for p in self.held()
-        ]
-        waiting: Counter[str] = Counter()
-        for each in self.pods.values():
-            if each.bound_ms is None and not each.ledger.is_gated:
-                waiting[each.namespace] += each.rate
-        made = Statements(self.statements, untouched(self.history, self.now_ms, {}))
-        view = HeldView({each.uid: each for each in held}, waiting, {}, made, self.history, self.now_ms)
-        for next_one in next_released(queues_of(held), (), ReleaseLimits(view).of, self.served, 25):
-            self.served[next_one.namespace] = max(self.served.values(), default=0) + 1
-            pod = self.pods[next_one.uid]
-            pod.ledger = replace(pod.ledger, is_gated=False, standing="IN_BUDGET")
+    def _remove(self, pod: SimPod) -> None:
+        self.server.remove(pod)
+        pod.gone_ms = self.clock()
+        self._heard.append((pod.for_ledger(), True))
+        self.extender.cache.pod_deleted(pod.for_extender())
 
     def _create(self) -> None:
-        """Controllers replace what is missing; the webhook admits by the standings of the last tick."""
+        """Controllers replace what is missing."""
+        there = dict.fromkeys((each.name for each in self.workloads), 0)
+        for pod in self.server.pods.values():
+            there[pod.work.name] += pod.ended_ms is None
         for work in self.workloads:
-            there = sum(each.workload is work for each in self.pods.values())
-            for _ in range(work.replicas - there):
-                self._admit(work)
+            for _ in range(work.replicas - there[work.name]):
+                template = self.admission.admit(work, self.table, self.clock())
+                if template is None:
+                    self.refused += 1
+                    continue
+                self.made += 1
+                pod = SimPod(
+                    f"uid-{self.made:06}",
+                    f"p{self.made}",
+                    work,
+                    template,
+                    self.clock(),
+                    template.ledger.is_gated,
+                )
+                self.server.add(pod)
+                self._changed(pod)
 
-    def _admit(self, work: Workload) -> None:
-        over, mode = self.over(work.namespace), self.mode(work.namespace)
-        waits = any(each.namespace == work.namespace for each in self.held())
-        gated = mode in ("hold", "evict") and (over or waits)
-        if over and mode == "deny":
-            self.refused += 1
+    # people and faults
+
+    def _happen(self) -> None:
+        random, now_ms, faults = self.random, self.clock(), self.faults
+        if random.random() < 0.02:
+            subject = random.choice([*self.facts])
+            self.facts[subject] = new_facts(random, self.size, subject)
+            self._write()
+        if random.random() < 0.02 and now_ms >= faults.database_ms:
+            self._grant(random.choice([*self.facts]))
+        if random.random() < 0.01:
+            self.extender.restart()
+        for name in ("api_ms", "polls_ms", "database_ms"):
+            if random.random() < 0.01 and not faults.last(now_ms):
+                setattr(faults, name, now_ms + random.randint(1, 9) * STEP_MS)
+        if random.random() < 0.02:
+            self.silent[random.choice([*self.cards])] = now_ms + random.randint(1, 12) * STEP_MS
+        self.server.loses = 30 if now_ms < faults.api_ms else 0
+        for name in self.leases:
+            if self.silent.get(name, 0) <= now_ms:
+                self.leases[name] = now_ms
+                self.timekeeper.hear("leases", NodeLease(name, now_ms))
+
+    def _restart(self) -> None:
+        """Another settler follows the killed one. It sees every pod whose end is not written: what a settler
+        misses while none runs is the subject of other tests."""
+        self._heard = []
+        self.timekeeper.restart(self.leases)
+
+    def _write(self) -> None:
+        """The ConfigMaps as they are now."""
+        entries = tuple((subject, each.text()) for subject, each in self.facts.items())
+        settings = f"lookahead: 5m\nevictGrace: 2m\nevictRate: {self.size.rate}\npdbGrace: 3m"
+        settings += "\nweights: {T4: 0.5}"
+        of = self.timekeeper
+        of.config = replace(of.config, data=entries)
+        of.settings = replace(of.settings, data=(("_settings", settings),))
+        of.hear("configmaps", of.config)
+        of.hear("configmaps", of.settings)
+
+    def _grant(self, subject: str) -> None:
+        """A person grants something, or takes a part of it back."""
+        now_ms, of = self.clock(), self.timekeeper
+        if self.accounts.granted(subject, now_ms) is None or subject not in self.in_force:
             return
-        self.made += 1
-        lower = over and not gated and mode != "observe"
-        ledger = replace(
-            _BASE,
-            uid=f"uid-{self.made:05}",
-            name=f"p{self.made}",
-            namespace=work.namespace,
-            node="",
-            created_ms=self.now_ms,
-            standing="" if gated else "OVER_BUDGET" if over else "IN_BUDGET",
-            hold=replace(_BASE.hold, bound_ms=None),
-            priority=-5 if lower else work.priority,
-            is_gated=gated,
-        )
-        self.pods[ledger.uid] = SimPod(ledger, work, work.rate, preempts=not lower)
+        amount = self.random.randint(-HOUR // 4, HOUR // 2) * 1_000 * self.size.scale
+        kind = MANUAL if amount >= 0 else CORRECTION
+        span = of.ledger.history.account(subject, now_ms).span
+        key = f"by-hand/{len(of.database.grants)}"
+        of.database.grants.append(Grant(subject, span, amount, kind, "", "someone", key, now_ms))
+        self.accounts.grant(subject, amount, now_ms)
 
-    def free(self, card: int) -> int:
-        return CARD - self.used[card]
+    # what flows between the parts
 
-    def on_cards(self) -> Counter[int]:
-        """Card -> what its pods hold."""
-        found: Counter[int] = Counter()
-        for each in self.pods.values():
-            if each.card >= 0:
-                found[each.card] += each.rate
-        return found
+    def _hear(self) -> None:
+        heard, self._heard = self._heard, []
+        self.timekeeper.hear_pods(heard)
 
-    def _schedule(self) -> None:
-        waiting = [p for p in self.pods.values() if p.bound_ms is None and not p.ledger.is_gated]
-        standings = self._published()
-        self.used = self.on_cards()
-        for pod in sorted(waiting, key=lambda p: (-p.priority, p.ledger.created_ms, p.uid)):
-            if standings.of(pod.namespace).refuses:
+    def _tick(self) -> None:
+        self._hear()
+        is_written = self.clock() >= self.faults.database_ms
+        self.timekeeper.database.is_away = not is_written
+        for entry in self.timekeeper.tick(is_written):
+            if entry.key in self.facts:
+                its = self.facts[entry.key]
+                self.in_force[entry.key] = its
+                self.accounts.change(entry.key, *books_of(its), entry.from_ms)
+        if is_written:
+            self.ticked_ms = self.timekeeper.held_view.at_ms
+            self._note_held()
+            self.tell("ticked")
+
+    def _poll(self) -> None:
+        """Webhook and extender read the document, or its version, or nothing."""
+        now_ms, document = self.clock(), self.timekeeper.database.published
+        if now_ms < self.faults.polls_ms or document is None:
+            return
+        self.known = dict(self.in_force)
+        if self.table is not None and self.table.etag == document.revision and self.extender.table:
+            self.table = self.table.confirmed(now_ms)
+            self.extender.table = self.extender.table.confirmed(now_ms)
+            return
+        body = document.body
+        self.table = decode_for_webhook(body, document.revision, now_ms)
+        self.table = replace(self.table, generated_ms=now_ms)
+        self.extender.table = decode_for_extender(body, document.revision, now_ms)
+        self.extender.table = replace(self.extender.table, generated_ms=now_ms)
+
+    def _note_bindings(self) -> None:
+        """What the oracles need of each new binding."""
+        self.bindings, self.extender.bindings = self.extender.bindings, []
+        for each in self.bindings:
+            pod = each.pod
+            assert pod.placement is not None
+            pod.rate = self.rate_of(pod, pod.node, pod.placement, WEIGHTED)
+            pod.held_milli = self.rate_of(pod, pod.node, pod.placement, Terms())
+            self.accounts.binds(pod.uid, pod.namespace, pod.node, pod.rate, each.at_ms)
+
+    def _note_held(self) -> None:
+        """Which free cards are held for waiting pods, as the tick has seen it."""
+        for uid, (pod, reserved) in list(self._held.items()):
+            if pod.reserved == reserved and not pod.node and pod.gone_ms is None:
                 continue
-            card = next((each for each in range(self.cards) if self.free(each) >= pod.rate), None)
-            if card is None and not self.away:
-                card = self._reclaim(pod, standings)
-            if card is not None:
-                pod.card = card
-                self.used[card] += pod.rate
-                hold = replace(pod.ledger.hold, bound_ms=self.now_ms)
-                pod.ledger = replace(pod.ledger, node="n1", hold=hold)
+            ends = [pod.bound_ms, pod.let_go_ms, pod.deletion_ms]
+            if pod.reserved is not None and pod.reserved != reserved:
+                ends.append(pod.reserved.since_ms)
+            self.accounts.lets_go(uid, min(each for each in ends if each is not None))
+            del self._held[uid]
+        for pod in self.server.pods.values():
+            its = pod.reserved
+            if its is None or its.free_ms is None or pod.node or pod.is_leaving:
+                continue
+            uid = f"{pod.uid}/{its.free_ms}"
+            self._held[uid] = pod, its
+            since = max(its.free_ms, its.since_ms, pod.created_ms)
+            amount = self.rate_of(pod, its.node, its.placement, WEIGHTED)
+            self.accounts.holds(uid, pod.namespace, amount, since, its.until_ms)
 
-    def _published(self) -> NamespaceStandings:
-        def of(name: str) -> NamespaceStanding:
-            mode = self.mode(name)
-            word = "IN_BUDGET" if mode == "observe" else self.statements[name].standing
-            spent = self.statements[name].is_spent
-            return NamespaceStanding(cast(Any, word), on_exhausted=mode, spent=spent)
-
-        return NamespaceStandings({name: of(name) for name in self.names})
-
-    def _reclaim(self, pod: SimPod, standings: NamespaceStandings) -> int | None:
-        """The card on which the pod fits once pods of lower rank have left, if any."""
-        for card in range(self.cards):
-            there = [each for each in self.pods.values() if each.card == card]
-            lower = [each for each in there if outranks(cast(Any, pod), cast(Any, each), standings)]
-            lower.sort(key=lambda each: rank_of(cast(Any, each), standings))
-            free, chosen = self.free(card), list[SimPod]()
-            for each in lower:
-                if free < pod.rate:
-                    chosen.append(each)
-                    free += each.rate
-            if free >= pod.rate:
-                for each in chosen:
-                    self.used[card] -= each.rate
-                    self._leave(each, "reclaimed", pod.uid)
-                    each.card = -1
-                return card
-        return None
+    def rate_of(self, pod: SimPod, node: str, placement: Placement, terms: Terms) -> int:
+        """The oracle's rate of the pod on these cards."""
+        raw = pod.template.raw
+        annotations = {"bursar.dev/devices": encode_placement(placement)}
+        return rate({**raw, "metadata": {"annotations": annotations}}, self.cards[node], terms)
 
 
-def running(simulation: Simulation, steps: int) -> Iterator[Simulation]:
-    """The simulation after each step."""
-    for _ in range(steps):
-        simulation.step()
-        yield simulation
+assert SUB_STEP_MS * 6 < STEP_MS

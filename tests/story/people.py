@@ -1,0 +1,161 @@
+"""What people make in a simulated cluster, at random: nodes, workloads, budgets."""
+
+from dataclasses import dataclass
+from functools import cache
+from random import Random
+from typing import Any
+
+from tests import worlds
+from tests.story.balances import GROUP, Need
+from tests.story.pods import Json, Workload
+from tests.timekeeper.oracle_accounts import HOUR
+
+MODES = ("evict", "evict", "hold", "deny", "deprioritize", "reclaim", "reclaim")
+CARD = 1_000  # milli-GPU
+SIZES = {"A100": 40_000, "T4": 16_000}  # MiB
+
+Limits = tuple[tuple[tuple[str, str], ...], ...]
+PERCENT, MEMORY = "bursar.dev/gpu-percent", "bursar.dev/gpu-memory"
+# what the containers of a pod ask for: parts of a card, whole cards, memory alone, both, two containers
+SHAPES: tuple[Limits, ...] = (
+    (((PERCENT, "25"),),),
+    (((PERCENT, "50"),),),
+    (((PERCENT, "100"),),),
+    (((PERCENT, "200"),),),
+    (((MEMORY, "6000"),),),
+    (((PERCENT, "30"), (MEMORY, "9000")),),
+    (((PERCENT, "50"),), ((PERCENT, "25"),)),
+)
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large a run is. ``ending``: the part of the running pods that end by themselves in a step;
+    ``scale``: of budgets; ``rate``: evictions a minute."""
+
+    pods: int
+    namespaces: int
+    groups: tuple[str, ...] = ("lab",)
+    ending: float = 0.003
+    sub_steps: int = 4
+    rate: int = 12
+    scale: int = 1
+
+
+def small(random: Random) -> Size:
+    """5 to 200 pods, mostly few."""
+    return Size(int(5 * 40 ** (random.random() ** 2)), random.randint(2, 5))
+
+
+LARGE = Size(5_000, 40, ("lab", "hall", "yard"), 0.01, 6, 600, 20)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """A budget as its author means it. ``hours``: thousandths of GPU-hours, None: unlimited; caps in
+    milli-GPU."""
+
+    hours: int | None
+    period: str
+    mode: str
+    group: str = ""
+    observes: bool = False
+    most: int | None = None
+    most_of_pod: int | None = None
+    waiting: int | None = None
+    policy: str = ""
+
+    def text(self) -> str:
+        """The entry of the ConfigMap."""
+        lines = [
+            f"gpuHours: {'unlimited' if self.hours is None else self.hours / 1000}",
+            f"period: {self.period}",
+            f"onExhausted: {self.mode}",
+            f"group: {self.group}" if self.group else "",
+            "mode: observe" if self.observes else "",
+            f"maxGPUs: {self.most / 1000}" if self.most is not None else "",
+            f"maxGPUsPerPod: {self.most_of_pod / 1000}" if self.most_of_pod is not None else "",
+            f"maxWaiting: {self.waiting}" if self.waiting is not None else "",
+            f"policy: {self.policy}" if self.policy else "",
+        ]
+        return "\n".join(filter(None, lines))
+
+
+def books_of(facts: Facts) -> tuple[int | None, str, str]:
+    """Amount, period and group, as the oracle takes them."""
+    return None if facts.hours is None else facts.hours * HOUR, facts.period, facts.group
+
+
+def new_facts(random: Random, size: Size, subject: str) -> Facts:
+    """A budget of this namespace or group."""
+    hours = random.choice((0, 100, 300, 1_000, 3_000, None))
+    is_group = subject.startswith(GROUP)
+    hours = None if hours is None else hours * size.scale * (3 if is_group else 1)
+    period, mode = random.choice(("hour", "day")), random.choice(MODES)
+    most = random.choice((500, 1_000, 2_500)) * size.scale if random.random() < 0.2 else None
+    of_pod = random.choice((250, 750, 1_000)) if random.random() < 0.1 else None
+    if is_group:
+        return Facts(hours, period, mode, most=most, most_of_pod=of_pod)
+    return Facts(
+        hours,
+        period,
+        mode,
+        random.choice(size.groups) if random.random() < 0.4 else "",
+        random.random() < 0.1,
+        most,
+        of_pod,
+        random.choice((1, 3)) * size.scale if random.random() < 0.1 else None,
+        random.choice(("", "", "spread", "binpack", "fragmentation")),
+    )
+
+
+def new_workloads(random: Random, size: Size) -> list[Workload]:
+    """Workloads that together keep so many pods."""
+    made: list[Workload] = []
+    left = size.pods
+    while left > 0:
+        replicas = min(left, random.choice((1, 2, 4, 8)) * size.scale)
+        namespace = f"team-{random.randrange(size.namespaces)}"
+        made.append(
+            Workload(
+                f"w{len(made)}",
+                namespace,
+                random.choice(SHAPES),
+                random.choice((0, 0, 0, -3)),
+                replicas,
+                random.random() < 0.25,
+                random.choice((1, 30, 60)),
+            )
+        )
+        left -= replicas
+    return made
+
+
+@cache
+def needs_of(limits: Limits) -> tuple[Need, ...]:
+    """What the containers ask for, as the oracle reads it."""
+    found = []
+    for each in limits:
+        given = dict(each)
+        percent = int(given.get(PERCENT, 0))
+        cards = max(1, percent // 100)
+        found.append(Need(cards, 10 * percent // cards, int(given.get(MEMORY, 0)) // cards))
+    return tuple(found)
+
+
+def new_nodes(random: Random, size: Size) -> tuple[list[Json], dict[str, Json]]:
+    """Nodes whose cards hold a part of the pods; and each one's cards by UUID, for the oracle."""
+    cards = max(2, int(size.pods * random.choice((0.1, 0.2, 0.3, 0.5))))
+    raws, known = list[Json](), dict[str, Json]()
+    while cards > 0:
+        count, model = min(cards, random.choice((1, 2, 4, 8))), random.choice(tuple(SIZES))
+        name = f"n{len(raws)}"
+        listed: list[Json] = [
+            worlds.card(at, SIZES[model], model, uuid=f"GPU-{name}-{at}") for at in range(count)
+        ]
+        annotations = {"bursar.dev/inventory": worlds.inventory(*listed)}
+        metadata: dict[str, Any] = {"name": name, "annotations": annotations}
+        raws.append({"metadata": metadata, "status": {}})
+        known[name] = {each["uuid"]: each for each in listed}
+        cards -= count
+    return raws, known

@@ -1,0 +1,271 @@
+"""The timekeeper in a simulated cluster: `decide` and its state, over a database in memory that survives a
+killed settler, with the evictor and the releaser as they are.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+from tests.story.pods import PodServer
+from timekeeper.accounts.budget_history import BudgetEntry, History, history_of
+from timekeeper.accounts.changes import NEVER, Changes, Pulse
+from timekeeper.accounts.grants import BY_BUDGET, CARRY, SETTLER, Grant, GrantSums
+from timekeeper.accounts.held.limits import HeldView
+from timekeeper.accounts.held.order import HeldPod
+from timekeeper.accounts.pods import LedgerPod
+from timekeeper.accounts.posting import Posting, amount_within
+from timekeeper.accounts.session import Session
+from timekeeper.accounts.standings import StandingsDocument
+from timekeeper.accounts.statements import AccountKey, Part
+from timekeeper.core.decisions import Decision
+from timekeeper.core.ledger.metering import Interval
+from timekeeper.runtime.event_recorder import EventRecorder
+from timekeeper.settler.budget_entries import EntryChanges, read_entries
+from timekeeper.settler.cluster.cluster_state import (
+    BudgetConfigMap,
+    ClusterState,
+    ItemChanged,
+    KnownNode,
+    KnownPriorityClass,
+    ListReplaced,
+    NodeLease,
+    StreamAlive,
+    WatchUpdate,
+)
+from timekeeper.settler.decide.decide import TickInputs, decide, listed_namespaces
+from timekeeper.settler.evictions.budget_evictor import BudgetEvictor
+from timekeeper.settler.evictions.evictor import SettlerView
+from timekeeper.settler.releases.releaser import Releaser
+from timekeeper.settler.state.ledger_state import LedgerState
+from timekeeper.settler.state.totals import GrantCache
+from timekeeper.store.engine.engine import UnavailableError
+from timekeeper.store.queries.ledger import Sessions
+from timekeeper.store.writes.fencing import Epoch
+
+
+@dataclass
+class Database:
+    """What is written, in memory (`totals.StoredTotals`). ``epoch``: of the newest settler."""
+
+    entries: list[BudgetEntry] = field(default_factory=list)
+    sessions: dict[str, Session] = field(default_factory=dict)
+    postings: dict[str, list[Posting]] = field(default_factory=dict)  # by UID
+    by_namespace: dict[str, list[Posting]] = field(default_factory=dict)
+    watermarks: dict[str, int] = field(default_factory=dict)
+    grants: list[Grant] = field(default_factory=list)
+    waiting: dict[str, int] = field(default_factory=dict)
+    held: dict[str, HeldPod] = field(default_factory=dict)
+    pulse: Pulse = NEVER
+    published: StandingsDocument | None = None
+    epoch: int = 0
+    is_away: bool = False
+
+    def write(self, changes: Changes) -> None:
+        """What `store.writes.settling.apply` writes."""
+        self.entries += changes.entries
+        for session in (*changes.opened, *changes.changed):
+            self.sessions[session.uid] = session
+        for posting in changes.postings:
+            self.postings.setdefault(posting.session_uid, []).append(posting)
+            self.by_namespace.setdefault(posting.namespace, []).append(posting)
+        known = {each.idempotency_key for each in self.grants} if changes.grants else set()
+        assert known.isdisjoint(each.idempotency_key for each in changes.grants)
+        self.grants += changes.grants
+        self.watermarks |= changes.watermarks
+        self.waiting |= changes.waiting or {}
+        self.held |= {each.uid: each for each in changes.held}
+        for uid in changes.released:
+            self.held.pop(uid, None)
+        self.pulse = changes.pulse or self.pulse
+        self.published = changes.published or self.published
+
+    def posted(self, parts: Iterable[Part]) -> dict[Part, int]:
+        """See `StoredTotals`."""
+        return {
+            part: amount_within(self.by_namespace.get(part[0], ()), Interval(part[1], part[2]))
+            for part in parts
+        }
+
+    def sums(self) -> dict[AccountKey, GrantSums]:
+        """The sums of all grants by account."""
+        found: dict[AccountKey, GrantSums] = {}
+        for each in self.grants:
+            key = each.subject, each.span.start_ms, each.span.end_ms
+            sums = found.get(key, GrantSums())
+            if (each.kind in BY_BUDGET and each.actor == SETTLER) or each.kind == CARRY:
+                found[key] = sums.plus(each)
+            else:
+                found[key] = replace(sums, by_hand=sums.by_hand + each.amount)
+        return found
+
+    def granted(self, keys: Iterable[AccountKey]) -> dict[AccountKey, GrantSums]:
+        """See `StoredTotals`."""
+        sums = self.sums()
+        return {key: sums[key] for key in keys if key in sums}
+
+    def last_granted(self, before_ms: int) -> dict[str, Interval]:
+        """See `StoredTotals`."""
+        ended = sorted((end, start, name) for name, start, end in self.sums() if end <= before_ms)
+        return {name: Interval(start, end) for end, start, name in ended}
+
+    @contextmanager
+    def reading(self) -> Iterator[Any]:
+        """A connection that answers which epoch is the newest: all that the evictor and the releaser ask."""
+        if self.is_away:
+            raise UnavailableError("the database is away")
+        yield self
+
+    def execute(self, _statement: object) -> "Database":
+        return self
+
+    def one(self) -> tuple[int, str]:
+        return self.epoch, "settler"
+
+
+class NoEvents:
+    """Takes Events and drops them."""
+
+    def post(self, *_what: object) -> None:
+        """One Event."""
+
+
+@dataclass
+class Timekeeper:
+    """One settler's process; `restart` is a killed one's successor. ``decisions``: what it recorded."""
+
+    database: Database
+    server: PodServer
+    clock: Callable[[], int]
+    nodes: tuple[KnownNode, ...]
+    decisions: list[Decision] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.config = BudgetConfigMap("bursar-budgets", "u", ())
+        self.settings = BudgetConfigMap("bursar-settings", "s", ())
+        self._lists: tuple[str, ...] = ()
+        self.restart({each.name: self.clock() for each in self.nodes})
+
+    def restart(self, leases: dict[str, int]) -> None:
+        """The settler is killed: what it knew is lost, what is written stays. It lists everything anew."""
+        self.database.epoch += 1
+        term = Epoch(self.database.epoch, "settler")
+        stored = self.database
+        unsettled = {uid: each for uid, each in stored.sessions.items() if each.settled_ms is None}
+        self.ledger = LedgerState(
+            history=history_of(stored.entries),
+            errors={},
+            sessions=unsettled,
+            posted={uid: tuple(stored.postings.get(uid, ())) for uid in unsettled},
+            beats={},
+            watermarks=dict(stored.watermarks),
+            namespaces={each.namespace for each in stored.sessions.values()},
+            waiting={name: rate for name, rate in stored.waiting.items() if rate},
+            held=dict(stored.held),
+            pulse=stored.pulse,
+        )
+        self.cluster, self.held_view = ClusterState(), HeldView()
+        self._list("pods", *(each.for_ledger() for each in self.server.pods.values()))
+        self._list("nodes", *self.nodes)
+        self._list("leases", *(NodeLease(name, at_ms) for name, at_ms in leases.items()))
+        self._list("configmaps", self.config, self.settings)
+        classes = {"gpu-default-priority": (0, "PreemptLowerPriority"), "gpu-lower-priority": (-5, "Never")}
+        self._list("priorityclasses", *(KnownPriorityClass(name, *each) for name, each in classes.items()))
+        store: Any = self.database
+        api: Any = self.server
+        self.evictor = BudgetEvictor(
+            store,
+            term,
+            api,
+            cast(EventRecorder, NoEvents()),
+            self._view(),
+            self.clock,
+            self.clock,
+            self.decisions.append,
+            lambda: 0.0,
+        )
+        self.releaser = Releaser(
+            store,
+            term,
+            self._send_patch,
+            lambda *_: None,
+            lambda: self.held_view,
+            self.clock,
+            self.decisions.append,
+        )
+
+    def _send_patch(self, path: str, body: Any) -> Any:
+        return self.server.call("PATCH", path, body)
+
+    def _list(self, source: str, *items: Any) -> None:
+        self.cluster.apply(WatchUpdate(source, self.clock(), ListReplaced(items)))
+
+    def hear(self, source: str, item: Any, deleted: bool = False) -> None:
+        """A watch shows an object."""
+        self.cluster.apply(WatchUpdate(source, self.clock(), ItemChanged(item, deleted)))
+
+    def hear_pods(self, changes: Iterable[tuple[LedgerPod, bool]]) -> None:
+        """The watch of pods shows these, each with whether it was removed, and is complete until now."""
+        for pod, deleted in changes:
+            self.hear("pods", pod, deleted)
+        self.cluster.apply(WatchUpdate("pods", self.clock(), StreamAlive()))
+
+    def tick(self, is_written: bool = True) -> tuple[BudgetEntry, ...]:
+        """Decide and write, as `Settler.tick`; returns the entries that took effect. ``is_written``: False if
+        the database is away, so that nothing is written and all of it is decided again."""
+        ledger, now_ms = self.ledger, max(self.clock(), self.ledger.history.newest_ms() + 1)
+        read = read_entries(self.cluster.config_maps, ledger.history, ledger.errors, now_ms)
+        assert not read.errors, read.errors
+        self._load_settled()
+        self._read_grants(now_ms)
+        history = history_of((*self.database.entries, *read.entries)) if read.entries else ledger.history
+        decision = decide(self.cluster, ledger, self._inputs(read, history, now_ms))
+        if not is_written:
+            return ()
+        self.database.write(decision.changes)
+        ledger.apply_changes(decision.changes, history, decision.statement_cache)
+        ledger.classes_version = self.cluster.classes_version
+        ledger.forget(self.cluster.pods)
+        self.cluster.mark_written(decision.session_changes.deferred)
+        waits, made = ledger.unbound_pods, decision.statement_cache.statements
+        self.held_view = HeldView(waits.held, waits.rates, dict(waits.seen), made, history, now_ms, {})
+        return read.entries
+
+    def _inputs(self, read: EntryChanges, history: History, now_ms: int) -> TickInputs:
+        listed = listed_namespaces(history, self.cluster, self.ledger)
+        self._lists = self._lists if self._lists == listed else listed
+        return TickInputs(read, history, self._lists, self.database, now_ms)
+
+    def _load_settled(self) -> None:
+        """As `Settler._load_sessions`."""
+        uids = {*self.cluster.changed_pods, *self.cluster.deleted_pods}
+        unknown = [uid for uid in uids if self.ledger.session(uid) is None and uid in self.database.sessions]
+        if unknown:
+            sessions = {uid: self.database.sessions[uid] for uid in unknown}
+            self.ledger.add_sessions(
+                Sessions(sessions, {uid: tuple(self.database.postings.get(uid, ())) for uid in unknown})
+            )
+
+    def _read_grants(self, now_ms: int) -> None:
+        """As `database_totals.read_grants`."""
+        before, mark = self.ledger.grants, (len(self.database.grants), 0)
+        if mark == before.mark:
+            return
+        sums = self.database.sums()
+        now = {key: each for key, each in sums.items() if key[2] > now_ms}
+        ended = {key: sums[key] for key in before.ended if key in sums}
+        for old, new in ((before.now, now), (before.ended, ended)):
+            self.ledger.changed_grants |= {k[0] for k in old.keys() | new.keys() if old.get(k) != new.get(k)}
+        self.ledger.grants = GrantCache(mark, now_ms, now)
+
+    def _view(self) -> SettlerView:
+        def statements() -> Any:
+            cache = self.ledger.statement_cache
+            return None if cache is None else (cache.statements.namespaces, self.ledger.pulse.decided_ms)
+
+        return SettlerView(
+            lambda uid: self.cluster.pods.get(uid),
+            lambda: self.ledger.history,
+            lambda: tuple(self.cluster.pods.values()),
+            statements,
+        )

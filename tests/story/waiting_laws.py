@@ -1,0 +1,151 @@
+"""The laws of pods that wait: behind the gate, beside free cards, beside debtors, behind equals."""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tests.story.balances import GROUP, Room, fits
+from tests.story.card_laws import most_milli, take
+from tests.story.law import Law
+from tests.story.people import needs_of
+from tests.story.pods import SimPod
+from tests.story.simulation import LOOKAHEAD_MS, PDB_GRACE_MS, STEP_MS
+from tests.timekeeper.worlds import MINUTE
+
+# PodDisruptionBudgets of debtors, the rests after evictions (5 min), and reservations that were in vain
+DELAY_MS = PDB_GRACE_MS + LOOKAHEAD_MS + 10 * MINUTE
+
+
+@dataclass
+class WaitingLaws(Law):
+    """Of the reasons for which the extender refuses pods, and of the gate."""
+
+    def stepped(self) -> None:
+        """A step of all has ended."""
+        self._what_can_be_paid_is_not_held()
+        self._nothing_waits_for_free_cards()
+        self._only_spent_budgets_refuse()
+        self._older_equals_go_first()
+        if self.simulation.turns % 3 == 0:
+            self._pods_in_budget_get_the_cards_of_debtors()
+
+    def _what_can_be_paid_is_not_held(self) -> None:
+        """A held pod whose accounts have budget for all that waits is released within some steps, but for
+        `maxWaiting`, the bounded rate and failing calls."""
+        it = self.simulation
+        made = it.timekeeper.held_view.statements
+        if made is None:
+            return  # a settler has just started
+        gated = [each for each in it.server.pods.values() if each.gated and not each.is_leaving]
+        waiting: Counter[str] = Counter()
+        for pod in (*gated, *it.server.waiting()):
+            waiting[pod.namespace] += most_milli(pod.work.limits, it.sizes)
+            waiting[GROUP + it.in_force[pod.namespace].group] += most_milli(pod.work.limits, it.sizes)
+        for pod in gated:
+            facts, mine = it.in_force[pod.namespace], made.namespaces.get(pod.namespace)
+            assert pod.bound_ms is None, "it is bound behind its gate"
+            both = [(pod.namespace, mine), (GROUP + facts.group, mine.group if mine else None)]
+            rooms = [
+                each.balance.remaining > waiting[subject] * LOOKAHEAD_MS
+                for subject, each in both
+                if each is not None and each.balance.remaining is not None
+            ]
+            is_so = all(rooms) and facts.waiting is None and not it.faults.last(it.clock())
+            lasts_ms = self.lasts("held", pod.uid, is_so)
+            assert lasts_ms <= 40_000 + STEP_MS * (len(gated) // 25)
+        self.kinds["held"] += bool(gated)
+
+    def _nothing_waits_for_free_cards(self) -> None:
+        """Idle cards go to whoever waits, over budget or not: a pod that no budget and no cap refuses does
+        not wait while it fits on free cards that are not held for another."""
+        it, would_fit = self.simulation, self._fits(lambda _other: False)
+        for uid, why in it.extender.reasons.items():
+            pod = it.server.pods.get(uid)
+            if pod is None or pod.is_leaving or pod.bound_ms is not None:
+                continue
+            self.kinds["waits over budget"] += pod.standing == "OVER_BUDGET"
+            is_so = why not in ("budget", "cap") and would_fit(pod)
+            lasts_ms = self.lasts("idle", uid, is_so and it.clock() >= it.faults.api_ms)
+            assert lasts_ms <= 2 * STEP_MS, f"{pod.name} waits ({why}) beside free cards"
+
+    def _pods_in_budget_get_the_cards_of_debtors(self) -> None:
+        """A pod in budget does not wait longer than the stated delay while pods of a namespace over budget in
+        `reclaim` or `evict` hold cards that it would fit on."""
+        it = self.simulation
+        standings = it.extender.standings()
+
+        def owes(pod: SimPod) -> bool:
+            its = standings.of(pod.namespace)
+            return its.over and its.on_exhausted in ("reclaim", "evict")
+
+        waiting, would_fit = len(it.extender.reasons), self._fits(owes)
+        for uid, why in it.extender.reasons.items():
+            pod = it.server.pods.get(uid)
+            if pod is None or pod.is_leaving or pod.bound_ms is not None:
+                continue
+            is_in = standings.of(pod.namespace).word == "IN_BUDGET"
+            is_so = is_in and why == "room" and pod.template.extender.preempts and would_fit(pod)
+            lasts_ms = self.lasts("debtors", uid, is_so)
+            self.kinds["waits for debtors"] += is_so
+            assert lasts_ms <= DELAY_MS + waiting * MINUTE, f"{pod.name} waits, though debtors have its cards"
+
+    def _fits(self, leaves: Callable[[SimPod], bool]) -> Callable[[SimPod], bool]:
+        """Whether a pod would fit on some node now, by the oracle, without the pods that ``leaves`` names."""
+        known: dict[object, bool] = {}
+
+        def would_fit(pod: SimPod) -> bool:
+            key = pod.work.limits, pod.uid if pod.reserved is not None else ""
+            if key not in known:
+                used, needs = self._used(pod, leaves), needs_of(pod.work.limits)
+                known[key] = any(
+                    fits(needs, [used.get((name, uuid)) or Room(mib) for uuid, mib in cards.items()])
+                    for name, cards in self.simulation.mib.items()
+                )
+            return known[key]
+
+        return would_fit
+
+    def _used(self, pod: SimPod, leaves: Callable[[SimPod], bool]) -> dict[tuple[str, str], Room]:
+        """What the others hold of each card, by node and UUID."""
+        it, found = self.simulation, dict[tuple[str, str], Room]()
+        for other in it.server.pods.values():
+            if other is pod or other.ended_ms is not None:
+                continue
+            if other.node and other.placement is not None:
+                if not leaves(other):
+                    take(found, it.mib[other.node], other.node, other.placement)
+            elif other.reserved is not None and not other.is_leaving:
+                its = other.reserved
+                take(found, it.mib[its.node], its.node, its.placement)
+        return found
+
+    def _only_spent_budgets_refuse(self) -> None:
+        """The extender refuses a pod for its budget only where that is spent and would end it, or denies."""
+        it = self.simulation
+        for uid, why in it.extender.reasons.items():
+            pod = it.server.pods.get(uid)
+            if why == "budget" and pod is not None:
+                facts = it.known[pod.namespace]
+                modes = facts.mode, it.known[GROUP + facts.group].mode if facts.group else ""
+                assert not facts.observes
+                assert {"deny", "evict"} & {*modes}, f"{pod.name} is refused, though its budget does not deny"
+                self.kinds["refused by the extender"] += 1
+
+    def _older_equals_go_first(self) -> None:
+        """No pod is bound while an older one waits that is equal to it, unless its cards were held for it."""
+        it = self.simulation
+        left = {
+            _kind(pod): pod
+            for uid, why in it.extender.reasons.items()
+            if why == "room" and (pod := it.server.pods.get(uid)) is not None and pod.reserved is None
+        }
+        for each in it.bindings:
+            other = left.get(_kind(each.pod))
+            if other is not None and not each.was_reserved:
+                self.kinds["equals"] += 1
+                assert (each.pod.created_ms, each.pod.uid) < (other.created_ms, other.uid)
+
+
+def _kind(pod: SimPod) -> tuple[object, ...]:
+    """Pods that are equal in this are equals."""
+    return pod.namespace, pod.priority, pod.work.limits
