@@ -38,8 +38,10 @@ from scheduler_ext.model.standing import UNHEARD, NamespaceStandings
 from scheduler_ext.preemption.cooldown import Cooldown
 from scheduler_ext.preemption.plan import PreemptionLimits
 from scheduler_ext.preemption.victims import PreemptionContext
+from scheduler_ext.reports import cluster_posts
 from scheduler_ext.reports.closed_nodes import Closures
 from scheduler_ext.reports.cluster_page import Clusters
+from scheduler_ext.reports.cluster_posts import ClusterPosts, MapSources
 from scheduler_ext.reports.decision_reports import DecisionReports, WaitingState
 from scheduler_ext.reports.headroom import Counting
 from scheduler_ext.reports.metrics import ExtenderMetrics, Sources
@@ -136,10 +138,14 @@ class Extender:
             Clusters(
                 self._snapshot, self._totals, Counting(self.policies), lambda: len(self.requeuer.waiting())
             ),
-            WaitingPods(self._snapshot, self._decisions, self.standings),
+            self._waiting_pods,
             self._metrics,
             lambda: self.leadership.obstacle or (FOLLOWER.sentence if self.sends_away() else ""),
         )
+
+    @cached_property
+    def _waiting_pods(self) -> WaitingPods:
+        return WaitingPods(self._snapshot, self._decisions, self.standings)
 
     @cached_property
     def _metrics(self) -> ExtenderMetrics:
@@ -296,6 +302,21 @@ class Extender:
         return DecisionReports(record, state, monotonic_ms)
 
     @cached_property
+    def cluster_posts(self) -> ClusterPosts | None:
+        """Posts the live map to the timekeeper."""
+        wanted = self._settings.timekeeper
+        if wanted is None:
+            return None
+        sources = MapSources(
+            lambda: self._snapshot().nodes,
+            self._waiting_pods.all,
+            self.leadership.leads,
+            now_ms,
+            monotonic_ms,
+        )
+        return ClusterPosts(client(wanted, cluster_posts.PATH), sources, self._say)
+
+    @cached_property
     def card_loads(self) -> Measuring | None:
         """The poller of the cards' measured use."""
         source = source_of(self._settings, self._api)
@@ -356,6 +377,8 @@ class Extender:
             work["usage"] = self.card_loads.run
         if self.binding_reports is not None:
             work["bindings"] = self.binding_reports.run
+        if self.cluster_posts is not None:
+            work["map"] = self.cluster_posts.run
         if self.decision_posts is not None:
             work["decisions"] = self.decision_posts.run
             work["reasons"] = self.decision_reports.run

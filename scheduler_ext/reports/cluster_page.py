@@ -157,13 +157,18 @@ def _figures(figures: Figures, fragmentation_model: FragmentationModel) -> Figur
     )
 
 
-def _node(node: NodeInfo, total: Total) -> NodeView:
+def cards_of(node: NodeInfo) -> list[CardView]:
+    """The node's cards with the pods on them."""
     uses = uses_of(unreserved(node).allocations)
     on_card: dict[str, list[PodView]] = {}
     by_uuid = {card.uuid: card for card in node.cards}
     for allocation in node.allocations.values():
         for uuid, use in allocation.uses:
             on_card.setdefault(uuid, []).append(_pod(allocation, use, by_uuid[uuid]))
+    return [_card(card, uses.get(card.uuid, NO_AMOUNT), on_card.get(card.uuid, [])) for card in node.cards]
+
+
+def _node(node: NodeInfo, total: Total) -> NodeView:
     return NodeView(
         name=node.name,
         family=node.node_object.family if node.node_object else "",
@@ -173,9 +178,7 @@ def _node(node: NodeInfo, total: Total) -> NodeView:
         figures=None
         if node.closed
         else _figures(figures_of(node, total.fragmentation_model), total.fragmentation_model),
-        cards=[
-            _card(card, uses.get(card.uuid, NO_AMOUNT), on_card.get(card.uuid, [])) for card in node.cards
-        ],
+        cards=cards_of(node),
     )
 
 

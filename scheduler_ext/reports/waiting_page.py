@@ -1,7 +1,7 @@
 """``GET /v1/waiting``: unbound GPU pods with the last decision about each."""
 
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Literal, TypedDict
 
 from scheduler_ext.model.pod import Pod
@@ -101,6 +101,13 @@ class WaitingPods:
             pods=[self._pod(pod, snapshot, standings) for pod in page[: asked.limit]],
             next=page[asked.limit - 1].full_name if len(page) > asked.limit else None,
         )
+
+    def all(self) -> Iterator[WaitingView]:
+        """Every pod that is not bound, in no order."""
+        snapshot, standings = self._snapshot(), self._standings()
+        for pod in snapshot.pods.values():
+            if _is_wanted(pod, WaitingQuery("", "", "", 0)):
+                yield self._pod(pod, snapshot, standings)
 
     def _pod(self, pod: Pod, snapshot: Snapshot, standings: NamespaceStandings) -> WaitingView:
         decision = self._decisions.of(pod.uid)

@@ -74,6 +74,14 @@ class Dashboards:
             self.books.used("infer-1", hour, "node", HOUR, HOUR * 90)
         self._decide()
         self._hold()
+        self._post_map()
+
+    def _post_map(self) -> None:
+        there = {"gpu-1": (("team-a", "train-7"), ("vision", "train-v")), "gpu-2": (("team-a", "infer-1"),)}
+        nodes = [_node(f"gpu-{at}", there.get(f"gpu-{at}", ()), at) for at in range(12)]
+        waiting = {"total": 1, "pods": [_waits("train-9")]}
+        body = {"version": 1, "nodes": nodes, "gone": [], "waiting": waiting}
+        assert self.books.post("/v1/cluster", body).status_code == 200
 
     def _decide(self) -> None:
         entries = [
@@ -188,3 +196,45 @@ def _runs() -> Iterator[Run]:
     ):
         yield Run(uid, namespace, owner="Job/train", node=node, models="H100", started_ms=T0 - 3 * HOUR,
                   heard_ms=T0, settled=False)  # fmt: skip
+
+
+def _node(name: str, pods: tuple[tuple[str, str], ...], at: int) -> Json:
+    model = "H100" if at < 5 else "A100"
+    cards = [_card(f"{name}-{number}", number, model, pods[number : number + 1], at) for number in range(8)]
+    return {"name": name, "closed": "draining" if at == 11 else "", "cards": cards}
+
+
+def _card(uuid: str, number: int, model: str, pods: tuple[tuple[str, str], ...], at: int) -> Json:
+    """Cards of nodes above 5 are filled more the higher the node's number is."""
+    filler = tuple(("vision", f"batch-{uuid}") for _ in range(at > 5 and number < at - 3))
+    share = 500 if number % 3 == 2 else 1000
+    held = [
+        {"namespace": namespace, "name": name, "uid": name, "share_milli": share, "memory_mib": 40 * share}
+        | {"held": "bound"}
+        for namespace, name in (*pods, *filler)
+    ]
+    return {
+        "uuid": f"GPU-{uuid}",
+        "index": number,
+        "model": model,
+        "memory_mib": 81_559,
+        "healthy": not (at == 7 and number == 7),
+        "cordoned": at == 4 and number > 5,
+        "used_share_milli": share * len(held),
+        "used_memory_mib": 40 * share * len(held),
+        "pods": held,
+        "more_pods": 0,
+    }
+
+
+def _waits(name: str) -> Json:
+    return {
+        "namespace": "team-a",
+        "name": name,
+        "uid": name,
+        "state": "refused",
+        "standing": "IN_BUDGET",
+        "priority": 0,
+        "age_ms": 2 * HOUR,
+        "reason": "not enough free GPUs (2 needed) (12 of 12 nodes)",
+    }

@@ -79,6 +79,11 @@ GOOD: dict[str, Row] = {
         **{"count": 1, "first_ms": 1, "last_ms": 2},
     },
     "notified": {"destination": "https://x", "decision_id": 1},
+    "map_nodes": {
+        **{"name": "n", "models": "A100", "cards": 1, "unhealthy": 0, "is_closed": False, "used_milli": 0},
+        **{"memory_mib": 1, "used_mib": 0, "body": "{}", "received_ms": 1},
+    },
+    "map_waiting": {"id": 1, "total": 0, "body": "[]", "received_ms": 1},
     "terms": {"id": 1, "term": 0, "holder": "h", "since_ms": 0},
     "waiting": {"namespace": "a", "rate_milli": 1},
     "held_pods": {

@@ -16,7 +16,6 @@ from timekeeper.api.resources import (
     account_metrics,
     ancestor,
     balances,
-    bindings,
     budgets,
     decisions,
     explain,
@@ -31,6 +30,7 @@ from timekeeper.api.resources import (
 )
 from timekeeper.api.resources.granting import grants, group_grants
 from timekeeper.runtime.auth.gate import Gate
+from timekeeper.api.resources.extender_posts import bindings, cluster_map
 from timekeeper.runtime.http.problem_details import answer_with_problems
 from timekeeper.runtime.log import log_exception
 from timekeeper.store.engine.engine import ConflictError, Store, UnavailableError
@@ -79,6 +79,7 @@ def app_of(services: Services) -> Flask:
         heartbeats,
         node_usage,
         bindings,
+        cluster_map,
         decisions,
         explain,
         forecasts,

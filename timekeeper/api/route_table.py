@@ -13,7 +13,6 @@ from timekeeper.api.http.services import Services
 from timekeeper.api.resources import (
     account_metrics,
     balances,
-    bindings,
     budgets,
     decisions,
     explain,
@@ -25,6 +24,7 @@ from timekeeper.api.resources import (
     usage,
 )
 from timekeeper.api.resources.granting import grants, group_grants
+from timekeeper.api.resources.extender_posts import bindings, cluster_map
 from timekeeper.core.wire import HeartbeatAnswer, Heartbeats
 
 TEXT = "text/plain"
@@ -119,6 +119,7 @@ ROUTES = (
     HEARTBEATS,
     *node_usage.ROUTES,
     *bindings.ROUTES,
+    *cluster_map.ROUTES,
     *decisions.ROUTES,
     *explain.ROUTES,
     *forecasts.ROUTES,

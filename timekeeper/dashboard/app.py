@@ -11,7 +11,7 @@ from werkzeug.exceptions import HTTPException
 from timekeeper.core import texts
 from timekeeper.dashboard import sessions
 from timekeeper.dashboard.api_caller import ApiCaller, ApiRefusedError
-from timekeeper.dashboard.pages import budgets, decisions, namespaces, waiting, waste
+from timekeeper.dashboard.pages import budgets, cluster, decisions, namespaces, waste
 from timekeeper.dashboard.visits import FORBIDDEN, PageContent, Visit, link, segment
 from timekeeper.runtime.auth.tokens import subject_of
 from timekeeper.runtime.log import log_exception
@@ -26,7 +26,8 @@ PAGES: dict[str, PageMaker] = {
     "/namespaces/<namespace>": namespaces.namespace,
     "/groups": budgets.groups,
     "/groups/<group>": budgets.group,
-    "/waiting": waiting.waiting,
+    "/map": cluster.cluster,
+    "/waiting": cluster.waiting,
     "/waste": waste.waste,
     "/decisions": decisions.decisions,
     "/pods/<namespace>/<pod>": decisions.pod,

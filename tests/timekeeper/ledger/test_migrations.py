@@ -55,6 +55,8 @@ BAD = [
     ("ck_waiting_rate_is_positive", "waiting", {"rate_milli": 0}),
     ("ck_standings_there_is_one", "standings", {"id": 2}),
     ("ck_pulse_there_is_one", "pulse", {"id": 2}),
+    ("ck_map_nodes_is_named", "map_nodes", {"name": ""}),
+    ("ck_map_waiting_there_is_one", "map_waiting", {"id": 2}),
     ("ck_terms_there_is_one", "terms", {"id": 2}),
     ("ck_terms_counts", "terms", {"id": 1, "term": -1}),
 ]

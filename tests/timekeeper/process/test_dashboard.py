@@ -17,6 +17,8 @@ PAGES = (
     "/namespaces/sandbox",
     "/groups",
     "/groups/lab",
+    "/map",
+    "/map?node=gpu-1",
     "/waiting",
     "/waste",
     "/waste?group=pod&span=month",

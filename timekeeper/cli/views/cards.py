@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from timekeeper.cli.sheet import Column, Sheet
+from timekeeper.core.cluster_map import waiting_reason
 from timekeeper.core.texts import age
 
 _CELLS = 10
@@ -87,7 +88,7 @@ def waiting(pods: Iterable[Any], answer: Any, now_s: float) -> Sheet:
             "state": raw["state"],
             "age": age(int(1000 * (now_s - datetime.fromisoformat(raw["created"]).timestamp()))),
             "asks": ", ".join(map(_ask, raw["asks"])),
-            "reason": _reason(raw),
+            "reason": waiting_reason(raw),
         }
         for raw in pods
     )
@@ -99,15 +100,3 @@ def _ask(raw: Any) -> str:
     parts += [f"{raw['memory_mib']} MiB"] if raw["memory_mib"] else []
     times = f"{raw['devices']} x " if raw["devices"] > 1 else ""
     return times + " + ".join(parts)
-
-
-def _reason(raw: Any) -> str:
-    decision = raw["decision"]
-    if raw["malformed"]:
-        return str(raw["malformed"])
-    if decision and decision["bind_error"]:
-        return str(decision["bind_error"])
-    if decision and decision["reasons"]:
-        first = max(decision["reasons"], key=lambda each: each["nodes"])
-        return f"{first['reason']} ({first['nodes']} of {decision['offered']} nodes)"
-    return str(raw["scheduler_message"])

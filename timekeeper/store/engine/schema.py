@@ -340,6 +340,34 @@ NOTIFIED = Table(
     comment="up to which decision each destination has been notified",
 )
 
+MAP_NODES = Table(
+    "map_nodes",
+    METADATA,
+    Column("name", Text, primary_key=True),
+    Column("models", Text, nullable=False),
+    Column("cards", BigInteger, nullable=False),
+    Column("unhealthy", BigInteger, nullable=False),
+    Column("is_closed", Boolean, nullable=False),
+    Column("used_milli", BigInteger, nullable=False),
+    Column("memory_mib", BigInteger, nullable=False),
+    Column("used_mib", BigInteger, nullable=False),
+    Column("body", Text, nullable=False),
+    Column("received_ms", BigInteger, nullable=False),
+    CheckConstraint("name <> '' AND cards >= 0 AND unhealthy >= 0", name="is_named"),
+    comment="each node with its cards and pods, as the extender posted it last",
+)
+
+MAP_WAITING = Table(
+    "map_waiting",
+    METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("total", BigInteger, nullable=False),
+    Column("body", Text, nullable=False),
+    Column("received_ms", BigInteger, nullable=False),
+    CheckConstraint("id = 1", name="there_is_one"),
+    comment="the pods that are not bound, as the extender posted them last",
+)
+
 TERMS = Table(
     "terms",
     METADATA,

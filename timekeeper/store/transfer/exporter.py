@@ -22,6 +22,8 @@ from timekeeper.store.engine.schema import (
     GRANTS,
     HEARTBEATS,
     HELD_PODS,
+    MAP_NODES,
+    MAP_WAITING,
     NODE_USES,
     NODES,
     NOTIFIED,
@@ -58,8 +60,8 @@ TABLES = (
     PULSE,
 )
 
-# The fencing epoch is not part of the ledger, and it must never decrease.
-LEFT_OUT = (TERMS,)
+# The fencing epoch is not part of the ledger, and it must never decrease; the extender posts the map anew.
+LEFT_OUT = (TERMS, MAP_NODES, MAP_WAITING)
 
 
 def export(connection: Connection) -> Iterator[bytes]:

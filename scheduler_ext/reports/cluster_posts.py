@@ -1,0 +1,222 @@
+"""Posts the nodes that changed, and what waits, to the timekeeper, for its live map. Only the leader posts.
+
+Each node is posted again every few minutes, so that a timekeeper with a new database knows all of them.
+"""
+
+import datetime
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import orjson
+
+from scheduler_ext.reports.closed_nodes import why_closed
+from scheduler_ext.reports.cluster_page import CardView, cards_of
+from scheduler_ext.reports.waiting_page import WaitingView
+from scheduler_ext.snapshot.immutable_map import Map
+from scheduler_ext.snapshot.node_info import NodeInfo
+from timekeeper.core.cluster_map import (
+    MOST_CARDS,
+    MOST_NAME,
+    MOST_NODES,
+    MOST_PODS,
+    MOST_TEXT,
+    MOST_WAITING,
+    MapCard,
+    MapNode,
+    MapWaiting,
+    MapWaitingPod,
+    waiting_reason,
+)
+from timekeeper.runtime.log import Log
+from timekeeper.runtime.timekeeper_client import FAILURES, PostRefusedError, TimekeeperClient
+
+PATH = "/v1/cluster"
+EACH_S = 2.0
+WHOLE_MS = 300_000
+AFTER_FAILURE_MS = 30_000
+MOST_BYTES = 200_000  # of nodes in one post; the timekeeper takes 256 KiB
+_MOST_AMOUNT = 2**31
+_MOST_AGE_MS = 30 * 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class MapSources:
+    """What is posted. ``leads``: whether this replica posts; ``waiting``: the unbound pods; ``now_ms``: wall
+    clock, ``monotonic_ms``: for intervals."""
+
+    nodes: Callable[[], Map[NodeInfo]]
+    waiting: Callable[[], Iterable[WaitingView]]
+    leads: Callable[[], bool]
+    now_ms: Callable[[], int]
+    monotonic_ms: Callable[[], int]
+
+
+class ClusterPosts:
+    """`run` posts, in one thread."""
+
+    def __init__(self, client: TimekeeperClient, sources: MapSources, log: Log) -> None:
+        self._client, self._sources, self._log = client, sources, log
+        self._sent: Map[NodeInfo] = Map()
+        self._whole_ms: int | None = None  # when posting all nodes began last
+        self._waiting: MapWaiting | None = None
+        self._is_failing = False
+        self._not_before_ms = 0
+
+    def run(self, stop: threading.Event) -> None:
+        """Post what changed, until ``stop``."""
+        while not stop.wait(EACH_S):
+            self.step()
+        self._client.close()
+
+    def step(self) -> None:
+        """Post what changed since the last step. After a failure all of it is posted by the next step."""
+        if not self._sources.leads():
+            self._sent, self._whole_ms = Map(), None
+            return
+        at_ms = self._sources.monotonic_ms()
+        if at_ms < self._not_before_ms:
+            return
+        nodes, sent = self._sources.nodes(), self._sent
+        if self._whole_ms is None or at_ms - self._whole_ms >= WHOLE_MS:
+            sent, self._whole_ms, self._waiting = Map(), at_ms, None
+        waiting = waiting_of(self._sources.waiting(), self._sources.now_ms())
+        is_same = _without_ages(waiting) == _without_ages(self._waiting)
+        try:
+            for body in bodies(nodes, sent, None if is_same else waiting):
+                self._post(body)
+        except FAILURES as error:
+            self._failed(at_ms, error)
+            return
+        if self._is_failing:
+            self._log("cluster-sent")
+        self._is_failing, self._sent, self._waiting = False, nodes, waiting
+
+    def _post(self, body: bytes) -> None:
+        try:
+            self._client.post(body)
+        except PostRefusedError as error:  # the same would be refused again, and the others must not wait
+            self._log("cluster-refused", level="error", error=str(error))
+
+    def _failed(self, at_ms: int, error: BaseException) -> None:
+        self._whole_ms = None  # some may have arrived, so all are posted again
+        self._not_before_ms = at_ms + AFTER_FAILURE_MS
+        if not self._is_failing:
+            self._log("cluster-failed", level="warning", error=f"{type(error).__name__}: {error}")
+        self._is_failing = True
+
+
+def bodies(nodes: Map[NodeInfo], sent: Map[NodeInfo], waiting: MapWaiting | None) -> Iterator[bytes]:
+    """The posts that turn what was sent into what is, each small enough. ``waiting`` None: unchanged."""
+    gone: list[str] = []
+    rows: list[bytes] = []
+    size = 0
+    for name in sorted(nodes.changed_since(sent)):
+        node = nodes.get(name)
+        if node is None or not (node.cards or node.closed):
+            gone.append(name)
+        else:
+            row = _row(node)
+            if size + len(row) > MOST_BYTES or len(rows) >= MOST_NODES:
+                yield _body(rows, [], None)
+                rows, size = [], 0
+            rows.append(row)
+            size += len(row)
+        if len(gone) >= MOST_NODES:
+            yield _body([], gone, None)
+            gone = []
+    if rows or gone:
+        yield _body(rows, gone, None)
+    if waiting is not None:
+        yield _body([], [], waiting)
+
+
+def waiting_of(pods: Iterable[WaitingView], now_ms: int) -> MapWaiting:
+    """Those that wait longest, and how many there are."""
+    listed = sorted(pods, key=lambda each: (each["created"], each["namespace"], each["name"]))
+    pods = [_waiting(each, now_ms) for each in listed[:MOST_WAITING]]
+    return {"total": len(listed), "pods": _fitting(pods)}
+
+
+def _row(node: NodeInfo) -> bytes:
+    """The node; one that would not fit into a post has its pods counted only."""
+    made = _node(node)
+    row = orjson.dumps(made)
+    if len(row) <= MOST_BYTES:
+        return row
+    for card in made["cards"]:
+        card["more_pods"], card["pods"] = card["more_pods"] + len(card["pods"]), []
+    return orjson.dumps(made)
+
+
+def _fitting(pods: list[MapWaitingPod]) -> list[MapWaitingPod]:
+    """The first of them that fit into a post."""
+    sizes = accumulate(len(orjson.dumps(each)) + 1 for each in pods)
+    return [pod for pod, size in zip(pods, sizes, strict=True) if size <= MOST_BYTES]
+
+
+def _body(rows: list[bytes], gone: list[str], waiting: MapWaiting | None) -> bytes:
+    nodes = [orjson.Fragment(each) for each in rows]
+    return orjson.dumps({"version": 1, "nodes": nodes, "gone": gone, "waiting": waiting})
+
+
+def _node(node: NodeInfo) -> MapNode:
+    cards = [_card(each) for each in cards_of(node)[:MOST_CARDS]]
+    return {"name": node.name, "closed": _text(why_closed(node), MOST_TEXT), "cards": cards}
+
+
+def _card(card: CardView) -> MapCard:
+    return {
+        "uuid": _text(card["uuid"], MOST_NAME),
+        "index": card["index"],
+        "model": _text(card["model"], MOST_NAME),
+        "memory_mib": _amount(card["memory_mib"]),
+        "healthy": card["healthy"],
+        "cordoned": card["cordoned"],
+        "used_share_milli": _amount(card["used_share_milli"]),
+        "used_memory_mib": _amount(card["used_memory_mib"]),
+        "pods": [
+            {
+                "namespace": pod["namespace"],
+                "name": pod["name"],
+                "uid": pod["uid"],
+                "share_milli": _amount(pod["share_milli"]),
+                "memory_mib": _amount(pod["memory_mib"]),
+                "held": pod["held"],
+            }
+            for pod in card["pods"][:MOST_PODS]
+        ],
+        "more_pods": max(0, len(card["pods"]) - MOST_PODS),
+    }
+
+
+def _waiting(pod: WaitingView, now_ms: int) -> MapWaitingPod:
+    created_ms = int(1000 * datetime.datetime.fromisoformat(pod["created"]).timestamp())
+    return {
+        "namespace": pod["namespace"],
+        "name": pod["name"],
+        "uid": pod["uid"],
+        "state": pod["state"],
+        "standing": pod["standing"],
+        "priority": pod["priority"],
+        "age_ms": min(max(0, now_ms - created_ms), _MOST_AGE_MS),
+        "reason": _text(waiting_reason(pod), MOST_TEXT),
+    }
+
+
+def _without_ages(waiting: MapWaiting | None) -> Any:
+    if waiting is None:
+        return None
+    pods = [{name: value for name, value in each.items() if name != "age_ms"} for each in waiting["pods"]]
+    return waiting["total"], pods
+
+
+def _amount(figure: int) -> int:
+    return min(max(0, figure), _MOST_AMOUNT)
+
+
+def _text(text: str, most: int) -> str:
+    """As the timekeeper takes it: short and printable."""
+    return "".join(each if each.isprintable() else "?" for each in text[:most])

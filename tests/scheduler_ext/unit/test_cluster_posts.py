@@ -1,0 +1,129 @@
+"""The live map's posts: every change once, everything again after a failure, and only by the leader."""
+
+from dataclasses import dataclass, field, replace
+
+import orjson
+import pytest
+
+from scheduler_ext.model.standing import UNHEARD
+from scheduler_ext.reports import cluster_posts
+from scheduler_ext.reports.cluster_posts import (
+    AFTER_FAILURE_MS,
+    MOST_BYTES,
+    WHOLE_MS,
+    ClusterPosts,
+    MapSources,
+)
+from scheduler_ext.reports.waiting_page import WaitingPods
+from scheduler_ext.snapshot.immutable_map import Map
+from scheduler_ext.snapshot.snapshot import Snapshot
+from scheduler_ext.verbs.last_decisions import LastDecisions
+from tests.scheduler_ext.worlds import Json, node, on, percent, rebuilt
+from tests.support.clock import Clock
+from tests.worlds import card
+from timekeeper.api.bodies.cluster_map import read_cluster
+from timekeeper.runtime.timekeeper_client import PostRefusedError, TimekeeperError
+
+
+@dataclass
+class Posted:
+    """A client that keeps what is posted. ``fails``: raised instead."""
+
+    bodies: list[Json] = field(default_factory=list)
+    fails: Exception | None = None
+
+    def post(self, body: bytes) -> None:
+        if self.fails:
+            raise self.fails
+        assert len(body) <= 256 * 1024
+        read_cluster(body)  # the timekeeper takes it
+        self.bodies.append(orjson.loads(body))
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class World:
+    """Posts of a snapshot that a test replaces."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot, self.client, self.clock, self.leads = snapshot, Posted(), Clock(0), True
+        self.lines: list[str] = []
+        waiting = WaitingPods(
+            lambda: self.snapshot, LastDecisions(lambda: 0, lambda _: None), lambda: UNHEARD
+        )
+        sources = MapSources(
+            lambda: self.snapshot.nodes, waiting.all, lambda: self.leads, lambda: 60_000, self.clock
+        )
+        self.posts = ClusterPosts(self.client, sources, lambda event, **_: self.lines.append(event))  # type: ignore[arg-type]
+
+    def step(self) -> list[tuple[list[str], list[str], int | None]]:
+        """Names of posted nodes, of gone ones, and how many wait, for each post of a step."""
+        self.client.bodies.clear()
+        self.posts.step()
+        return [
+            ([each["name"] for each in body["nodes"]], body["gone"], (body["waiting"] or {}).get("total"))
+            for body in self.client.bodies
+        ]
+
+
+def small() -> Snapshot:
+    return rebuilt(
+        [node("n1", card(0)), node("n2", card(1))], [on(percent(50, "p"), "n1", "n1-GPU-0"), percent(70, "w")]
+    )
+
+
+def test_every_change_is_posted_once() -> None:
+    world = World(small())
+    assert world.step() == [(["n1", "n2"], [], None), ([], [], 1)]
+    (there,) = world.client.bodies[0]["nodes"][0]["cards"]
+    assert (there["used_share_milli"], [each["name"] for each in there["pods"]]) == (500, ["p"])
+    assert world.step() == []
+
+    world.snapshot = replace(world.snapshot, nodes=world.snapshot.nodes.without("n2"), pods=Map())
+
+    assert world.step() == [([], ["n2"], None), ([], [], 0)]
+
+
+def test_all_is_posted_again_after_a_failure_and_every_few_minutes() -> None:
+    world = World(small())
+    world.client.fails = TimekeeperError("away")
+    assert world.step() == []
+    world.client.fails = None
+    assert world.step() == []
+    world.clock.turn(AFTER_FAILURE_MS)
+    everything = world.step()
+    assert everything == [(["n1", "n2"], [], None), ([], [], 1)]
+    assert world.lines == ["cluster-failed", "cluster-sent"]
+
+    world.clock.turn(WHOLE_MS - 1)
+    assert world.step() == []
+    world.clock.turn(1)
+    assert world.step() == everything
+
+
+def test_a_follower_posts_nothing_and_a_new_leader_everything() -> None:
+    world = World(small())
+    world.leads = False
+    assert world.step() == []
+    world.leads = True
+    assert len(world.step()) == 2
+
+
+def test_a_part_that_is_refused_holds_no_other_back() -> None:
+    world = World(small())
+    world.client.fails = PostRefusedError("400")
+    assert world.step() == []
+    assert world.lines == ["cluster-refused", "cluster-refused"]
+
+
+def test_no_post_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_posts, "MOST_BYTES", 1_000)
+    nodes = [node(f"n{at}", *(card(10 * at + each) for each in range(3))) for at in range(6)]
+    world = World(rebuilt(nodes, []))
+
+    posted = world.step()
+
+    assert sorted(name for names, _, _ in posted for name in names) == [f"n{at}" for at in range(6)]
+    assert len(posted) > 3
+    assert MOST_BYTES < 256 * 1024

@@ -1,0 +1,154 @@
+"""The live map: what the extender posted last is what is answered, whole or of one namespace."""
+
+import pytest
+
+from tests.timekeeper.worlds import MINUTE, T0, Json, Town, gpu_pod, token, user_status
+from tests.timekeeper.worlds import node as real_node
+
+READER = token("reader")
+
+
+def pod(name: str, namespace: str = "team-a", share: int = 500) -> Json:
+    return {
+        "namespace": namespace,
+        "name": name,
+        "uid": f"uid-{name}",
+        "share_milli": share,
+        "memory_mib": 8_000,
+        "held": "bound",
+    }
+
+
+def card(at: int, *pods: Json, model: str = "A100", **fields: object) -> Json:
+    return {
+        "uuid": f"GPU-{at}",
+        "index": at,
+        "model": model,
+        "memory_mib": 16_000,
+        "healthy": True,
+        "cordoned": False,
+        "used_share_milli": sum(each["share_milli"] for each in pods),
+        "used_memory_mib": sum(each["memory_mib"] for each in pods),
+        "pods": list(pods),
+        "more_pods": 0,
+    } | fields
+
+
+def on_map(name: str, *cards: Json, closed: str = "") -> Json:
+    return {"name": name, "closed": closed, "cards": list(cards)}
+
+
+def waits(name: str, namespace: str = "team-a", **fields: object) -> Json:
+    return {
+        "namespace": namespace,
+        "name": name,
+        "uid": f"uid-{name}",
+        "state": "refused",
+        "standing": "IN_BUDGET",
+        "priority": 0,
+        "age_ms": MINUTE,
+        "reason": "no card has 9000 MiB free (2 of 2 nodes)",
+    } | fields
+
+
+def post(town: Town, *nodes: Json, gone: tuple[str, ...] = (), waiting: Json | None = None) -> int:
+    body = {"version": 1, "nodes": list(nodes), "gone": list(gone), "waiting": waiting}
+    return int(town.post("/v1/cluster", body).status_code)
+
+
+def names(town: Town, query: str = "") -> list[str]:
+    return [each["name"] for each in town.get(f"/v1/cluster?{query}").get_json()["nodes"]]
+
+
+def test_the_last_post_of_each_node_counts_until_it_is_gone_or_forgotten(town: Town) -> None:
+    assert town.get("/v1/cluster").get_json()["posted"] is None
+    full = on_map("n2", card(0, pod("a"), pod("b")), card(1, pod("c", share=1000)))
+    assert post(town, on_map("n1", card(0)), full, on_map("n3", card(0, pod("d")), closed="draining")) == 200
+
+    first = town.get("/v1/cluster").get_json()
+    assert (first["posted"], [each["name"] for each in first["nodes"]]) == (T0, ["n2", "n3", "n1"])
+    assert first["nodes"][0] == full | {"posted": T0}
+    (total,) = first["totals"]
+    assert total == {
+        "models": "A100",
+        "nodes": 3,
+        "closed": 1,
+        "cards": 4,
+        "unhealthy": 0,
+        "usedMilli": 2_500,
+        "memoryMib": 64_000,
+        "usedMib": 32_000,
+        "filled": [1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1],
+    }
+
+    town.clock.turn(10 * MINUTE)
+    assert post(town, on_map("n2", card(0, healthy=False)), gone=("n3",)) == 200
+    assert names(town) == ["n1", "n2"]
+    town.clock.turn(6 * MINUTE)
+    assert post(town) == 200
+    assert names(town) == ["n2"]
+    assert town.get("/v1/cluster").get_json()["totals"][0]["unhealthy"] == 1
+
+
+def test_pages_lead_from_the_fullest_node_to_the_emptiest(town: Town) -> None:
+    shares = {"n1": 0, "n2": 400, "n3": 400, "n4": 1000, "n5": 350}
+    post(town, *(on_map(name, card(0, pod("p", share=share))) for name, share in shares.items()))
+
+    seen: list[str] = []
+    after = ""
+    while True:
+        page = town.get(f"/v1/cluster?limit=2{after}").get_json()
+        seen += [each["name"] for each in page["nodes"]]
+        if page["next"] is None:
+            break
+        after = f"&after={page['next']}"
+
+    assert seen == ["n4", "n2", "n3", "n5", "n1"]
+    assert names(town, "node=n5") == ["n5"]
+
+
+def test_a_reader_of_one_namespace_sees_its_nodes_without_the_names_of_others(town: Town) -> None:
+    town.reviews.tokens[READER] = user_status("reader")
+    town.reviews.denied.add(("reader", "get", "sessions", ""))
+    town.begin(("nodes", real_node()), ("pods", gpu_pod("mine", started_ms=T0)))
+    other = waits("theirs", "team-b")
+    mine = card(0, pod("mine"), pod("secret", "team-b"))
+    post(town, on_map("n1", mine), on_map("n2", card(0)), waiting={"total": 7, "pods": [waits("w"), other]})
+
+    assert town.get("/v1/cluster", READER).status_code == 403
+    assert town.get("/v1/waiting", READER).status_code == 403
+    answer = town.get("/v1/cluster?namespace=team-a", READER)
+    assert "secret" not in answer.text
+    (node,) = answer.get_json()["nodes"]
+    assert [each["name"] for each in node["cards"][0]["pods"]] == ["mine", ""]
+    waiting = town.get("/v1/waiting?namespace=team-a", READER)
+    assert waiting.get_json() == {
+        "version": 1,
+        "posted": T0,
+        "total": None,
+        "pods": [waits("w") | {"created": T0 - MINUTE}],
+    }
+    assert town.get("/v1/waiting").get_json()["total"] == 7
+
+
+@pytest.mark.parametrize(
+    ("changed", "field"),
+    [
+        ({"nodes": [on_map("")]}, "nodes[0].name"),
+        ({"nodes": [on_map("n"), on_map("n")]}, "nodes"),
+        ({"nodes": [on_map("n", card(0, memory_mib=-1))]}, "nodes[0].cards[0].memory_mib"),
+        ({"nodes": [on_map("n", card(0, healthy=1))]}, "nodes[0].cards[0].healthy"),
+        ({"nodes": [on_map("n", card(0, pod("p\0")))]}, "nodes[0].cards[0].pods[0].name"),
+        ({"nodes": [on_map("n", card(0, pods={}))]}, "nodes[0].cards[0].pods"),
+        ({"gone": [7]}, "gone"),
+        ({"waiting": {"total": 1, "pods": [waits("p", age_ms=-1)]}}, "waiting.pods[0].age_ms"),
+        ({"version": 2}, "version"),
+    ],
+)
+def test_a_wrong_post_is_refused_with_its_field(town: Town, changed: Json, field: str) -> None:
+    body = {"version": 1, "nodes": [], "gone": [], "waiting": None} | changed
+
+    answer = town.post("/v1/cluster", body)
+
+    assert (answer.status_code, answer.get_json()["field"]) == (400, field)
+    assert names(town) == []

@@ -1,0 +1,210 @@
+"""``/v1/cluster`` and ``/v1/waiting``: nodes with their cards and pods, and the pods that wait, as the
+extender posted them last."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any, NotRequired, TypedDict
+
+from flask import Flask, Response, request
+
+from timekeeper.api.bodies.cluster_map import read_cluster
+from timekeeper.api.http.answers import Next, Version, answer
+from timekeeper.api.http.body import read_body
+from timekeeper.api.http.parameters import AFTER, LIMIT, NAMESPACE, NODE, cursor, shaped
+from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, serve
+from timekeeper.api.http.services import Services
+from timekeeper.core.cluster_map import MapCard, MapPost, MapWaitingPod
+from timekeeper.core.values import WHOLE_MILLI
+from timekeeper.store.writes import cluster_map
+from timekeeper.store.writes.cluster_map import NodeSums
+
+PATH = "/v1/cluster"
+_PAGE, _STEPS = 100, 10
+_RIGHT = Right("get", "sessions")
+
+
+class Mapped(TypedDict):
+    """The post is stored."""
+
+    version: Version
+
+
+class MapTotals(TypedDict):
+    """Sums over the nodes with cards of these models. `filled`: the number of nodes by how much of their
+    compute is given out: none, up to 10 per cent, and so on to 100."""
+
+    models: str
+    nodes: int
+    closed: int
+    cards: int
+    unhealthy: int
+    usedMilli: int
+    memoryMib: int
+    usedMib: int
+    filled: list[int]
+
+
+class NodeOnMap(TypedDict):
+    """A node. `posted`: when the extender posted it; pods of namespaces that the caller may not read have
+    empty names."""
+
+    name: str
+    closed: str
+    cards: list[MapCard]
+    posted: int
+
+
+class ClusterMapAnswer(TypedDict):
+    """`posted`: the extender's last post, null: none yet; `totals`: of the requested nodes, by models;
+    `nodes`: those that are fullest first."""
+
+    version: Version
+    posted: int | None
+    totals: list[MapTotals]
+    nodes: list[NodeOnMap]
+    next: Next
+
+
+class WaitingOnMap(MapWaitingPod):
+    """With when it was created."""
+
+    created: NotRequired[int]
+
+
+class WaitingAnswer(TypedDict):
+    """`posted`: when, null: not yet; `total`: how many wait in all namespaces, null for callers of one;
+    `pods`: those that wait longest, of the requested namespace."""
+
+    version: Version
+    posted: int | None
+    total: int | None
+    pods: list[WaitingOnMap]
+
+
+POST = ApiRoute(
+    "POST",
+    PATH,
+    "the extender posts the nodes that changed, and what waits",
+    None,
+    {JSON: Mapped},
+    body=MapPost,
+    refuses=(413,),
+    needs="`create bindings` in all namespaces",
+)
+CLUSTER = ApiRoute(
+    "GET",
+    PATH,
+    "nodes, their cards and the pods on them, the fullest nodes first; of one namespace its nodes",
+    _RIGHT,
+    {JSON: ClusterMapAnswer},
+    (NAMESPACE, NODE, LIMIT, AFTER),
+)
+WAITING = ApiRoute(
+    "GET",
+    "/v1/waiting",
+    "the pods that are not bound, and why, those that wait longest first",
+    _RIGHT,
+    {JSON: WaitingAnswer},
+    (NAMESPACE,),
+)
+ROUTES = (POST, CLUSTER, WAITING)
+
+
+def register(app: Flask, services: Services) -> None:
+    """Add the routes."""
+
+    @app.post(PATH)
+    def post_cluster() -> Response:
+        received_ms = services.clock()
+        services.gate.allow(request.headers.get("Authorization"), "create", "bindings")
+        posted = read_cluster(read_body())
+        with services.ledger.store.writing(turn=cluster_map.TURN) as connection:
+            change = posted["nodes"], posted["gone"], posted["waiting"]
+            cluster_map.record(connection, *change, received_ms)
+        return answer({"version": 1})
+
+    def cluster(call: Call) -> Response:
+        limit, after = call.get("limit", _PAGE), shaped(call.get("after"), int, str)
+        namespace, node = call.get("namespace", ""), call.get("node", "")
+        with services.ledger.store.reading() as connection:
+            posted_ms = cluster_map.posted_ms(connection)
+            found = cluster_map.sums(connection)
+            if namespace:
+                mine = cluster_map.nodes_of(connection, namespace)
+                found = [each for each in found if each.name in mine]
+            found = [each for each in found if node in ("", each.name)]
+            ordered = sorted(found, key=_place)
+            page = [each for each in ordered if after is None or _place(each) > after][: limit + 1]
+            bodies = cluster_map.nodes(connection, [each.name for each in page[:limit]])
+        follows = cursor(*_place(page[limit - 1])) if len(page) > limit else None
+        shown = [
+            {**_shown(bodies[each.name], namespace), "posted": each.received_ms} for each in page[:limit]
+        ]
+        totals = _totals(found)
+        return answer(
+            {"version": 1, "posted": posted_ms, "totals": totals, "nodes": shown, "next": follows}, follows
+        )
+
+    def waiting(call: Call) -> Response:
+        namespace = call.get("namespace", "")
+        with services.ledger.store.reading() as connection:
+            found = cluster_map.waiting(connection)
+        total, pods, posted_ms = found or (0, [], None)
+        pods = [
+            {**each, "created": (posted_ms or 0) - each["age_ms"]}
+            for each in pods
+            if namespace in ("", each["namespace"])
+        ]
+        shown = {"posted": posted_ms, "total": None if namespace or found is None else total, "pods": pods}
+        return answer({"version": 1, **shown})
+
+    serve(app, services, CLUSTER, cluster)
+    serve(app, services, WAITING, waiting)
+
+
+def _place(node: NodeSums) -> tuple[int, str]:
+    """Its place in the answer: from 0, the fullest, on."""
+    return _STEPS - _step(node), node.name
+
+
+def _step(node: NodeSums) -> int:
+    """How full it is, in tenths, rounded up."""
+    whole = node.cards * WHOLE_MILLI
+    return min(_STEPS, -(-_STEPS * node.used_milli // whole)) if whole else 0
+
+
+def _totals(nodes: Iterable[NodeSums]) -> list[dict[str, Any]]:
+    by_models: dict[str, list[NodeSums]] = defaultdict(list)
+    for each in nodes:
+        by_models[each.models].append(each)
+    return [_total(models, listed) for models, listed in sorted(by_models.items())]
+
+
+def _total(models: str, nodes: list[NodeSums]) -> dict[str, Any]:
+    steps = [_step(each) for each in nodes]
+    return {
+        "models": models,
+        "nodes": len(nodes),
+        "closed": sum(each.is_closed for each in nodes),
+        "cards": sum(each.cards for each in nodes),
+        "unhealthy": sum(each.unhealthy for each in nodes),
+        "usedMilli": sum(each.used_milli for each in nodes),
+        "memoryMib": sum(each.memory_mib for each in nodes),
+        "usedMib": sum(each.used_mib for each in nodes),
+        "filled": [steps.count(step) for step in range(_STEPS + 1)],
+    }
+
+
+def _shown(node: dict[str, Any], namespace: str) -> dict[str, Any]:
+    """The node; for a caller of one namespace, pods of others without their names."""
+    if not namespace:
+        return node
+    hidden = {"namespace": "", "name": "", "uid": ""}
+    cards = [
+        {
+            **card,
+            "pods": [pod if pod["namespace"] == namespace else {**pod, **hidden} for pod in card["pods"]],
+        }
+        for card in node["cards"]
+    ]
+    return {**node, "cards": cards}

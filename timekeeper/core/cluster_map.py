@@ -1,0 +1,89 @@
+"""The documents of the live map: what the extender posts of nodes, cards and waiting pods, and bounds."""
+
+from collections.abc import Mapping
+from typing import Any, Literal, TypedDict
+
+MOST_NODES = 500  # in one post
+MOST_CARDS = 256  # of a node
+MOST_PODS = 64  # of a card; more are counted only
+MOST_WAITING = 500
+MOST_TEXT = 300  # characters of a reason
+MOST_NAME = 253
+
+
+class MapPod(TypedDict):
+    """A pod on a card. ``held``: bound, assumed, vanished, or reserved (it still waits)."""
+
+    namespace: str
+    name: str
+    uid: str
+    share_milli: int
+    memory_mib: int
+    held: str
+
+
+class MapCard(TypedDict):
+    """A card and what is given out of it. ``more_pods``: how many further pods it has."""
+
+    uuid: str
+    index: int
+    model: str
+    memory_mib: int
+    healthy: bool
+    cordoned: bool
+    used_share_milli: int
+    used_memory_mib: int
+    pods: list[MapPod]
+    more_pods: int
+
+
+class MapNode(TypedDict):
+    """A node. ``closed``: why no GPU pods are placed on it; "": it is open."""
+
+    name: str
+    closed: str
+    cards: list[MapCard]
+
+
+class MapWaitingPod(TypedDict):
+    """A pod that is not bound. ``age_ms``: since it was created, when this is sent."""
+
+    namespace: str
+    name: str
+    uid: str
+    state: str
+    standing: str
+    priority: int
+    age_ms: int
+    reason: str
+
+
+class MapWaiting(TypedDict):
+    """Those that wait longest, and how many there are in all."""
+
+    total: int
+    pods: list[MapWaitingPod]
+
+
+class MapPost(TypedDict):
+    """``POST /v1/cluster``: nodes that changed, names of nodes that are gone, and, unless null, all that
+    waits."""
+
+    version: Literal[1]
+    nodes: list[MapNode]
+    gone: list[str]
+    waiting: MapWaiting | None
+
+
+def waiting_reason(pod: Mapping[str, Any]) -> str:
+    """Why a pod of the extender's ``GET /v1/waiting`` waits: its mistake, the error of its last bind, the
+    reason that concerns most nodes, or what kube-scheduler says; "" if nothing is known."""
+    decision = pod["decision"]
+    if pod["malformed"]:
+        return str(pod["malformed"])
+    if decision and decision["bind_error"]:
+        return str(decision["bind_error"])
+    if decision and decision["reasons"]:
+        first = max(decision["reasons"], key=lambda each: each["nodes"])
+        return f"{first['reason']} ({first['nodes']} of {decision['offered']} nodes)"
+    return str(pod["scheduler_message"])

@@ -1,0 +1,74 @@
+"""Nodes as rows of cards, and how full the nodes are, as shapes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+SIDE, GAP, HEIGHT = 14, 4, 20  # of a card
+WHOLE_MILLI = 1_000
+_WORDS = ("empty", *(f"up to {10 * at} %" for at in range(1, 11)))
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class CardShape:
+    """A card: where it is, how high it is filled from below, and its class: fine, full, cordoned, faulty."""
+
+    x: int
+    y: float
+    fill: float
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class FillStep:
+    """How many nodes are this full, as a part of the most common step."""
+
+    word: str
+    nodes: int
+    part: float
+
+
+def card_row(cards: Sequence[Json]) -> tuple[CardShape, ...]:
+    """A node's cards from left to right."""
+    return tuple(_shape(at, each) for at, each in enumerate(cards))
+
+
+def width_of(cards: Sequence[Json]) -> int:
+    """Of the row."""
+    return max(1, len(cards)) * (SIDE + GAP) - GAP
+
+
+def row_sentence(cards: Sequence[Json]) -> str:
+    """What the row shows."""
+    used = sum(each["used_share_milli"] for each in cards)
+    touched = sum(each["used_share_milli"] > 0 or each["used_memory_mib"] > 0 for each in cards)
+    faulty = sum(not each["healthy"] for each in cards)
+    parts = [f"{touched} of {len(cards)} cards are in use, {_per_cent(used, len(cards))} of their compute"]
+    return ", ".join([*parts, *([f"{faulty} are unhealthy"] if faulty else [])])
+
+
+def filled(steps: Sequence[int]) -> tuple[FillStep, ...]:
+    """The steps of ``filled`` in an answer of ``GET /v1/cluster``."""
+    most = max([1, *steps])
+    return tuple(
+        FillStep(word, count, round(count / most, 3)) for word, count in zip(_WORDS, steps, strict=True)
+    )
+
+
+def _shape(at: int, card: Json) -> CardShape:
+    share = card["used_share_milli"] / WHOLE_MILLI
+    memory = card["used_memory_mib"] / card["memory_mib"] if card["memory_mib"] else 0
+    fill = round(HEIGHT * min(1, max(share, memory)), 1)
+    return CardShape(at * (SIDE + GAP), round(HEIGHT - fill, 1), fill, _kind(card))
+
+
+def _kind(card: Json) -> str:
+    if not card["healthy"]:
+        return "faulty"
+    return "cordoned" if card["cordoned"] else "sound"
+
+
+def _per_cent(milli: int, cards: int) -> str:
+    return f"{milli // (10 * cards)} %" if cards else "0 %"

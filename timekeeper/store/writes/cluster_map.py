@@ -1,0 +1,111 @@
+"""The live map of nodes, cards and waiting pods, as the extender posted it last. Nothing is charged by it."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from sqlalchemy import bindparam, delete, func, select
+
+from timekeeper.core.cluster_map import MapNode, MapWaiting
+from timekeeper.store.engine.engine import Connection
+from timekeeper.store.engine.schema import MAP_NODES, MAP_WAITING, SESSIONS
+
+TURN = "cluster_map"  # of two posts at once the second waits
+FORGOTTEN_MS = 900_000  # the extender posts each node again every few minutes
+_EACH_QUERY = 500
+_COLUMNS = ("models", "cards", "unhealthy", "is_closed", "used_milli", "memory_mib", "used_mib")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSums:
+    """A node's sums over its cards, without them."""
+
+    name: str
+    models: str  # of its cards, with commas
+    cards: int
+    unhealthy: int
+    is_closed: bool
+    used_milli: int
+    memory_mib: int
+    used_mib: int
+    received_ms: int
+
+
+def record(
+    connection: Connection,
+    nodes: Sequence[MapNode],
+    gone: Iterable[str],
+    waiting: MapWaiting | None,
+    received_ms: int,
+) -> None:
+    """Replace these nodes and, unless None, what waits; drop those that are gone or were not posted for
+    long."""
+    rows = sorted((_row(each, received_ms) for each in nodes), key=lambda row: str(row["name"]))
+    dropped = sorted({*gone, *(str(row["name"]) for row in rows)})
+    if dropped:
+        named = delete(MAP_NODES).where(MAP_NODES.c.name == bindparam("of"))
+        connection.execute(named, [{"of": name} for name in dropped])
+    if rows:
+        connection.execute(MAP_NODES.insert(), rows)
+    connection.execute(delete(MAP_NODES).where(MAP_NODES.c.received_ms < received_ms - FORGOTTEN_MS))
+    if waiting is not None:
+        connection.execute(delete(MAP_WAITING))
+        body = orjson.dumps(waiting["pods"]).decode()
+        row = {"id": 1, "total": waiting["total"], "body": body, "received_ms": received_ms}
+        connection.execute(MAP_WAITING.insert(), row)
+
+
+def sums(connection: Connection) -> list[NodeSums]:
+    """Every node's sums, by name."""
+    columns = [MAP_NODES.c[name] for name in ("name", *_COLUMNS, "received_ms")]
+    return [NodeSums(*row) for row in connection.execute(select(*columns).order_by(MAP_NODES.c.name))]
+
+
+def nodes(connection: Connection, names: Sequence[str]) -> dict[str, Any]:
+    """Name -> the node as it was posted, of those that are known."""
+    found: dict[str, Any] = {}
+    for at in range(0, len(names), _EACH_QUERY):
+        its = MAP_NODES.c
+        rows = select(its.name, its.body).where(its.name.in_(names[at : at + _EACH_QUERY]))
+        found |= {row.name: orjson.loads(row.body) for row in connection.execute(rows)}
+    return found
+
+
+def nodes_of(connection: Connection, namespace: str) -> set[str]:
+    """The nodes where pods of the namespace hold cards."""
+    its = SESSIONS.c
+    held = select(its.node).where(its.namespace == namespace, its.settled_ms.is_(None)).distinct()
+    return set(connection.scalars(held))
+
+
+def waiting(connection: Connection) -> tuple[int, list[Any], int] | None:
+    """How many pods wait, those that wait longest, and when that was posted; None before the first post."""
+    row = connection.execute(select(MAP_WAITING)).first()
+    return (row.total, orjson.loads(row.body), row.received_ms) if row else None
+
+
+def posted_ms(connection: Connection) -> int | None:
+    """When the extender last posted a node or what waits; None: never."""
+    newest = [
+        connection.execute(select(func.max(column))).scalar()
+        for column in (MAP_NODES.c.received_ms, MAP_WAITING.c.received_ms)
+    ]
+    known = [each for each in newest if each is not None]
+    return max(known) if known else None
+
+
+def _row(node: MapNode, received_ms: int) -> dict[str, Any]:
+    cards = node["cards"]
+    return {
+        "name": node["name"],
+        "models": ",".join(sorted({each["model"] for each in cards})),
+        "cards": len(cards),
+        "unhealthy": sum(not each["healthy"] for each in cards),
+        "is_closed": bool(node["closed"]),
+        "used_milli": sum(each["used_share_milli"] for each in cards),
+        "memory_mib": sum(each["memory_mib"] for each in cards),
+        "used_mib": sum(each["used_memory_mib"] for each in cards),
+        "body": orjson.dumps(node).decode(),
+        "received_ms": received_ms,
+    }
