@@ -28,9 +28,9 @@ from timekeeper.api.resources import (
     standings,
     usage,
 )
+from timekeeper.api.resources.extender_posts import bindings, cluster_map
 from timekeeper.api.resources.granting import grants, group_grants
 from timekeeper.runtime.auth.gate import Gate
-from timekeeper.api.resources.extender_posts import bindings, cluster_map
 from timekeeper.runtime.http.problem_details import answer_with_problems
 from timekeeper.runtime.log import log_exception
 from timekeeper.store.engine.engine import ConflictError, Store, UnavailableError

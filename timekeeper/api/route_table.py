@@ -23,8 +23,8 @@ from timekeeper.api.resources import (
     standings,
     usage,
 )
-from timekeeper.api.resources.granting import grants, group_grants
 from timekeeper.api.resources.extender_posts import bindings, cluster_map
+from timekeeper.api.resources.granting import grants, group_grants
 from timekeeper.core.wire import HeartbeatAnswer, Heartbeats
 
 TEXT = "text/plain"
