@@ -65,6 +65,13 @@ class Client:
         answer = self._request("GET", path, None, {})
         return answer.status, answer.data.decode(errors="replace"), answer.headers.get("Date", "")
 
+    def forward(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes | None
+    ) -> tuple[int, urllib3.HTTPHeaderDict, bytes]:
+        """Status, headers and body, whatever they are. Raises CommandError without an answer."""
+        answer = self._request(method, path, body, headers)
+        return answer.status, answer.headers, answer.data
+
     def _call(
         self, method: str, path: str, body: str | None = None, headers: Mapping[str, str] | None = None
     ) -> str:
@@ -75,7 +82,7 @@ class Client:
         return text
 
     def _request(
-        self, method: str, path: str, body: str | None, headers: Mapping[str, str]
+        self, method: str, path: str, body: str | bytes | None, headers: Mapping[str, str]
     ) -> urllib3.BaseHTTPResponse:
         try:
             return self._pool.request(

@@ -54,7 +54,21 @@ class Options:
 @contextmanager
 def connected(options: Options, namespace: str) -> Iterator[Client]:
     """A client of the timekeeper that may read this namespace; "": all. Raises CommandError."""
+    with _connected(options, _token(options, namespace)) as client:
+        yield client
+
+
+@contextmanager
+def connected_with_token(options: Options, namespace: str) -> Iterator[tuple[Client, str]]:
+    """A client of the timekeeper that shows no token, and a token that may read this namespace; "": all.
+    Raises CommandError."""
     token = _token(options, namespace)
+    with _connected(options, "") as client:
+        yield client, token
+
+
+@contextmanager
+def _connected(options: Options, token: str) -> Iterator[Client]:
     ca = _ca(options)
     host = f"bursar-timekeeper.{options.system_namespace}.svc"
     if options.server:

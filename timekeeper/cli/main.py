@@ -14,6 +14,7 @@ from rich.live import Live
 from timekeeper.cli import output, words
 from timekeeper.cli.client import Client
 from timekeeper.cli.connection import Options, connected, connected_to_extender
+from timekeeper.cli.dashboard import dashboard
 from timekeeper.cli.doctor.run import examine
 from timekeeper.cli.errors import CommandError
 from timekeeper.cli.flags import ClusterCommand
@@ -311,6 +312,7 @@ def doctor(options: Options, form: str) -> None:
 
 
 cli.add_command(scheduler)
+cli.add_command(dashboard)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

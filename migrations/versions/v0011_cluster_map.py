@@ -6,8 +6,8 @@ The release before this one goes on running: it neither reads nor writes these t
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0010"
-down_revision = "0009"
+revision = "0011"
+down_revision = "0010"
 branch_labels = None
 depends_on = None
 

@@ -1,0 +1,83 @@
+"""`kubectl bursar dashboard` without kubectl: a browser session over the server that the command starts."""
+
+import http.client
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.tls import Tls
+from tests.timekeeper.dashboards import READER, Dashboards
+from tests.timekeeper.worlds import token
+from timekeeper.cli.client import Client
+from timekeeper.cli.errors import CommandError
+from timekeeper.cli.loopback import Loopback, log_in
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[Client]:
+    """Of the pages, over TLS that it verifies."""
+    made, tls = Dashboards(tmp_path), Tls(tmp_path / "tls")
+    made.fill()
+    with made.served(tls.server()) as url:
+        yield Client(url, ca=tls.ca.bundle.decode())
+    made.close()
+
+
+@pytest.fixture
+def server(client: Client) -> Iterator[Loopback]:
+    with Loopback(client, log_in(client, READER), "/namespaces/team-a") as made:
+        thread = threading.Thread(target=made.serve_forever)
+        thread.start()
+        yield made
+        made.shutdown()
+        thread.join()
+
+
+def asked(
+    server: Loopback, path: str, method: str = "GET", body: str | None = None, **headers: str
+) -> tuple[int, http.client.HTTPMessage, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=30)
+    connection.request(method, path, body=body, headers=headers)
+    answer = connection.getresponse()
+    found = answer.status, answer.headers, answer.read().decode()
+    connection.close()
+    return found
+
+
+def test_the_address_logs_one_browser_in_and_no_other_address_does(server: Loopback) -> None:
+    path = server.address.removeprefix(server.origin)
+    assert asked(server, "/open/other")[0] == 410
+    assert asked(server, "/namespaces/team-a")[1]["Location"].startswith("/login")
+
+    status, headers, _ = asked(server, path)
+
+    assert (status, headers["Location"]) == (303, "/namespaces/team-a")
+    set_cookies = headers.get_all("Set-Cookie", [])
+    assert [each.partition("=")[0] for each in set_cookies] == ["bursar-forms", "bursar-session"]
+    assert all("HttpOnly" in each and "SameSite=Strict" in each for each in set_cookies)
+    assert not any("Secure" in each for each in set_cookies)  # the browser speaks HTTP, on loopback
+    assert asked(server, path)[0] == 410
+
+    cookie = "; ".join(each.partition(";")[0] for each in set_cookies)
+    status, headers, page = asked(server, "/namespaces/team-a", Cookie=cookie)
+    assert (status, "train-7" in page) == (200, True)
+    assert headers["Content-Security-Policy"].startswith("default-src 'none'")
+    form = "form_token=" + page.split('name="form_token" value="')[1].split('"')[0]
+    sent = {"Content-Type": "application/x-www-form-urlencoded", "Cookie": cookie}
+    assert asked(server, "/logout", "POST", form, **sent)[1]["Location"] == "/login"
+
+
+def test_the_server_gives_nothing_to_a_site_of_another_name_and_adds_no_token(server: Loopback) -> None:
+    path = server.address.removeprefix(server.origin)
+
+    assert asked(server, "/login", Host="evil.test")[0] == 421
+    assert asked(server, path, Host=f"evil.test:{server.server_address[1]}")[0] == 410
+    assert asked(server, "/v1/budgets")[0] == 401
+    assert asked(server, path)[0] == 303
+
+
+def test_a_token_that_is_refused_is_an_error_with_a_sentence(client: Client) -> None:
+    with pytest.raises(CommandError, match="did not accept the token"):
+        log_in(client, token("unknown"))

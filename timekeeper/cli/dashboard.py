@@ -1,0 +1,30 @@
+"""``kubectl bursar dashboard``: the timekeeper's pages in a browser."""
+
+import webbrowser
+from contextlib import suppress
+
+import click
+
+from timekeeper.cli.connection import Options, connected_with_token
+from timekeeper.cli.flags import ClusterCommand
+from timekeeper.cli.loopback import Loopback, log_in
+
+
+@click.command(cls=ClusterCommand)
+@click.pass_obj
+@click.option("-A", "--all-namespaces", is_flag=True, help="every namespace")
+@click.option("--port", default=0, type=click.IntRange(0, 65_535), help="on loopback; 0: any free one")
+@click.option("--no-browser", is_flag=True, help="print the address only")
+def dashboard(options: Options, all_namespaces: bool, port: int, no_browser: bool) -> None:
+    """Open budgets, cards, waiting pods and decisions in a browser, logged in, until Ctrl-C."""
+    namespace = options.scope(all_namespaces) or ""
+    page = f"/namespaces/{namespace}" if namespace else "/"
+    with (
+        connected_with_token(options, namespace) as (client, token),
+        Loopback(client, log_in(client, token), page, port) as server,
+    ):
+        click.echo(f"{server.address}\nThis address works once. Ctrl-C ends the connection.")
+        if not no_browser and not webbrowser.open(server.address):
+            click.echo("No browser was found here: open the address yourself.", err=True)
+        with suppress(KeyboardInterrupt):
+            server.serve_forever()
