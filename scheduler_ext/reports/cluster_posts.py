@@ -136,8 +136,8 @@ def bodies(nodes: Map[NodeInfo], sent: Map[NodeInfo], waiting: MapWaiting | None
 def waiting_of(pods: Iterable[WaitingView], now_ms: int) -> MapWaiting:
     """Those that wait longest, and how many there are."""
     listed = sorted(pods, key=lambda each: (each["created"], each["namespace"], each["name"]))
-    pods = [_waiting(each, now_ms) for each in listed[:MOST_WAITING]]
-    return {"total": len(listed), "pods": _fitting(pods)}
+    first = [_waiting(each, now_ms) for each in listed[:MOST_WAITING]]
+    return {"total": len(listed), "pods": _fitting(first)}
 
 
 def _row(node: NodeInfo) -> bytes:
