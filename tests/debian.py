@@ -6,7 +6,12 @@ import subprocess
 from pathlib import Path
 
 # command -> packages; the C compiler builds the NVML library that tests load
-NEEDED = {"cc": ("gcc", "libc6-dev"), "ip": ("iproute2",), "pkg-config": ("pkg-config",)}
+NEEDED = {
+    "cc": ("gcc", "libc6-dev"),
+    "ip": ("iproute2",),
+    "pkg-config": ("pkg-config",),
+    "chromium": ("chromium", "fonts-dejavu-core"),
+}
 # library, by its name for pkg-config -> packages; a real node's runc is built with it
 LIBRARIES = {"libseccomp": ("libseccomp-dev",)}
 
