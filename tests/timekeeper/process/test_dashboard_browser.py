@@ -95,8 +95,9 @@ class Visitor:
 
 
 def visiting(browser: Browser, url: str, scheme: Any = "light", size: Any = None) -> Visitor:
+    viewport: Any = size or LARGE
     context = browser.new_context(
-        ignore_https_errors=True, color_scheme=scheme, viewport=size or LARGE, reduced_motion="reduce"
+        ignore_https_errors=True, color_scheme=scheme, viewport=viewport, reduced_motion="reduce"
     )
     return Visitor(context, url)
 
