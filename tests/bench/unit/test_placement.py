@@ -15,6 +15,9 @@ from tests.bench.placement import LISTS, SEEDS, Replay, off, trace
 from tests.bench.references import REFERENCES
 from tests.bench.served import POLICIES, Served
 
+pytestmark = pytest.mark.untraced
+
+
 Json = dict[str, Any]
 
 NODES = """sn,cpu_milli,memory_mib,gpu,model

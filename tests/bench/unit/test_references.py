@@ -27,6 +27,9 @@ from tests.bench.references import (
     typical,
 )
 
+pytestmark = pytest.mark.untraced
+
+
 HERE = Path(__file__).parents[1]
 NOTHING: frozenset[str] = frozenset()
 

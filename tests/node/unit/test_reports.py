@@ -147,6 +147,7 @@ def test_the_interval_is_the_one_that_the_timekeeper_asks_for(world: World) -> N
     assert len(world.posts) == 11
 
 
+@pytest.mark.untraced
 def test_no_post_is_larger_than_the_timekeeper_takes(world: World) -> None:
     busy = seen(pods=110, uid="12345678-1234-1234-1234-123456789012")
     world.turn(3_600_000, look=busy, answer=AWAY)

@@ -4,6 +4,7 @@ card exactly when an oracle says so that shares no code with them."""
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,6 +22,9 @@ from tests.scheduler_ext import hold_oracle
 from tests.scheduler_ext.worlds import asking, holders, node, on, read, rebuilt
 from tests.support.profile import examples
 from tests.worlds import container
+
+pytestmark = pytest.mark.untraced
+
 
 Json = dict[str, Any]
 

@@ -115,6 +115,7 @@ def near_to(at: int, world: World) -> int:
     return sum(1 << other for other in range(4) if other == at or tuple(sorted((at, other))) in links)
 
 
+@pytest.mark.untraced
 @settings(max_examples=examples(1500), deadline=None)
 @given(worlds(), st.sampled_from([BINPACK, SPREAD]))
 def test_a_layout_is_found_exactly_when_one_exists_and_no_card_is_too_full(

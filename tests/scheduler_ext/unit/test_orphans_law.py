@@ -9,6 +9,7 @@ and each follows the one before it when the story says so.
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -27,6 +28,9 @@ from scheduler_ext.snapshot.snapshot import (
 from tests.scheduler_ext.worlds import Json, holders, node, on, percent, read, rebuilt
 from tests.support.profile import examples
 from tests.worlds import card
+
+pytestmark = pytest.mark.untraced
+
 
 GRACE_MS = 30_000
 CARDS = 3

@@ -218,6 +218,7 @@ def test_pods_without_a_gpu_count_where_there_are_cards_and_never_more_than_the_
     assert learn(world({50: 30}, 99, cards=False)) == TypicalPods((half,))
 
 
+@pytest.mark.untraced
 def test_of_very_many_pods_a_part_is_looked_at() -> None:
     snapshot = world({50: ENOUGH_PODS // 2, 20: ENOUGH_PODS // 2 + 10})
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,6 +22,9 @@ from tests.support.profile import examples
 from tests.worlds import card, container
 from timekeeper.core.request.cards import encode_placement
 from timekeeper.core.values import Placement, Slice
+
+pytestmark = pytest.mark.untraced
+
 
 # few different sizes and amounts, so that cards are often just full
 USES = [(0, 0), (0, 0), (0, 4000), (40, 6400), (50, 2000), (70, 64), (100, 16000)]

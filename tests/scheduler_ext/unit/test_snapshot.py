@@ -502,6 +502,7 @@ def test_a_node_is_roomier_when_a_card_heals_comes_or_the_node_is_new() -> None:
 keys = st.text(max_size=3)
 
 
+@pytest.mark.untraced
 @given(st.lists(st.tuples(keys, st.integers() | st.none())))
 def test_a_map_is_a_dict_that_keeps_its_former_versions(changes: list[tuple[str, int | None]]) -> None:
     model: dict[str, int] = {}
@@ -686,7 +687,7 @@ class Story(RuleBasedStateMachine):
             assert all(use.share_milli <= 1000 for use in uses_of(sure).values())
 
 
-TestStory = Story.TestCase
+TestStory = pytest.mark.untraced(Story.TestCase)
 TestStory.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
 
 

@@ -111,6 +111,7 @@ def world() -> World:
     return World()
 
 
+@pytest.mark.untraced
 @given(
     st.lists(
         st.tuples(st.sampled_from(["delivered", "answer lost", "away", "killed"]), st.integers(1, 4_000)),
@@ -143,6 +144,7 @@ def test_every_beat_is_counted_once_and_in_order_through_outages_lost_answers_an
     assert counted == sorted(world.made)
 
 
+@pytest.mark.untraced
 def test_beats_go_on_while_the_timekeeper_is_away_and_a_day_of_them_fits_in_the_spool(world: World) -> None:
     world.answer(Delivered(beats.HeartbeatReply(20_000, True, None, False)))
     while world.now_ms < 1_000_000 + 86_400_000:

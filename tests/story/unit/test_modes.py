@@ -10,6 +10,8 @@ from tests.story.people import LARGE, Size, small
 from tests.story.simulation import Simulation
 from tests.support.profile import examples
 
+pytestmark = pytest.mark.untraced
+
 STEPS = 390  # of 10 s: an hour's period ends within
 LARGE_STEPS = 120
 BATCH = 10  # runs of one test

@@ -9,6 +9,9 @@ from tests.timekeeper.past import differences
 from tests.timekeeper.worlds import DAY, SECOND, Town
 from timekeeper.store.retention import roll_up_all
 
+pytestmark = pytest.mark.untraced
+
+
 HISTORIES = {"sqlite": 15, "postgresql": 5}
 
 

@@ -4,12 +4,16 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.support.clock import Clock
 from tests.support.profile import examples
 from tests.timekeeper.worlds import DAY, HOUR, MINUTE, SECOND, T0, Town, budgets, gpu_pod, lease, node
+
+pytestmark = pytest.mark.untraced
+
 
 HOURS = 3_600_000_000
 

@@ -161,6 +161,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Json, int]:
     return answer, fuse.sent
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_killed_at_any_statement_the_ledger_says_the_same(
     undisturbed: tuple[Json, int], tmp_path: Path, after: bool

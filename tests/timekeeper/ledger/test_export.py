@@ -99,6 +99,7 @@ def test_every_table_is_exported_or_left_out_for_a_reason() -> None:
     assert {*TABLES, *LEFT_OUT} == set(METADATA.tables.values())
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize(
     ("source", "target"),
     [("sqlite", "postgresql"), ("postgresql", "sqlite"), ("sqlite", "sqlite"), ("postgresql", "postgresql")],

@@ -11,6 +11,8 @@ import random
 from collections import Counter
 from dataclasses import dataclass, field
 
+import pytest
+
 from scheduler_ext.model.node import read_node
 from scheduler_ext.model.pod import read_pod
 from scheduler_ext.snapshot.snapshot import (
@@ -27,6 +29,9 @@ from tests.support.profile import examples
 from tests.timekeeper.clocks import iso
 from tests.timekeeper.worlds import HOUR, SECOND, Json, Town, gpu_pod, lease, node
 from timekeeper.store.queries import ledger as reading
+
+pytestmark = pytest.mark.untraced
+
 
 # The histories are the same on both; for what PostgreSQL does otherwise fewer of them suffice.
 HISTORIES = {"sqlite": examples(300, soak=20_000), "postgresql": examples(100, soak=20_000)}

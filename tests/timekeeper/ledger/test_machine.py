@@ -17,6 +17,9 @@ from tests.timekeeper.machine import Machine
 from timekeeper.store.engine.engine import open_store
 from timekeeper.store.engine.upgrade import upgrade
 
+pytestmark = pytest.mark.untraced
+
+
 Url = Callable[[ExitStack], str]
 Tell = Callable[[str], None]
 STEPS, SOAKED_STEPS, TOLD_EACH = 12, 20, 500

@@ -504,6 +504,7 @@ def test_at_the_slowest_pace_a_report_that_tells_nothing_ends_nothing_either(run
     assert over.episode.since_ms == T0
 
 
+@pytest.mark.untraced
 def test_more_pods_over_their_share_than_a_question_may_name_are_no_error(running: Town) -> None:
     """As after a driver's upgrade that counts wrongly, in a large cluster; all but one have no session."""
     episode = {"since": T0, "cards": [{"uuid": "GPU-1", "memory_mib": 9, "share_mib": 8, "seen": T0}]}

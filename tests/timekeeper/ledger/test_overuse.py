@@ -324,6 +324,7 @@ def test_what_is_long_past_is_forgotten() -> None:
     assert (past.evicted, list(past.attempts)) == ((), ["q"])
 
 
+@pytest.mark.untraced
 def test_wrong_figures_everywhere_cannot_empty_a_cluster() -> None:
     """A thousand pods are over at once and for ever: whatever the moments at which somebody looks."""
     chance = random.Random(7)

@@ -677,6 +677,7 @@ def many(books: Books) -> Books:
     return books
 
 
+@pytest.mark.untraced
 def test_a_report_of_100_000_lines_is_sent_while_it_is_read(many: Books) -> None:
     answer = many.get(f"/v1/usage?from={T0}&to={T0 + DAY}&group=pod")
     lines = size = 0
@@ -704,6 +705,7 @@ def test_who_goes_away_in_the_middle_of_a_report_keeps_nothing_open(many: Books)
     assert many.store.engine.pool.checkedout() == 0  # type: ignore[attr-defined]
 
 
+@pytest.mark.untraced
 def test_of_too_many_whole_reports_at_once_one_is_refused_and_pages_are_not(many: Books) -> None:
     path = f"/v1/usage?from={T0}&to={T0 + DAY}&group=pod"
     reading = [many.get(path) for _ in range(2)]
@@ -719,6 +721,7 @@ def test_of_too_many_whole_reports_at_once_one_is_refused_and_pages_are_not(many
     again.close()
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 def test_the_database_waits_for_who_takes_a_whole_report_slowly(many: Books) -> None:
     idle = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction'"

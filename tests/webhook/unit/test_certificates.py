@@ -402,6 +402,7 @@ LOOKS = st.tuples(
 )
 
 
+@pytest.mark.untraced
 @given(st.lists(LOOKS, min_size=150, max_size=180))
 @hypothesis_settings(max_examples=examples(8, soak=80))
 def test_whoever_dies_and_however_late_they_hear_nobody_is_ever_refused(

@@ -5,6 +5,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,6 +23,9 @@ from timekeeper.core.request.request import parse
 from webhook.admission.pods import mutate, validate
 from webhook.policy import Standing
 from webhook.wire.pod_review import PodReview, read
+
+pytestmark = pytest.mark.untraced
+
 
 Json = dict[str, Any]
 

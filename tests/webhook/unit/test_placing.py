@@ -244,6 +244,7 @@ _JSON = st.recursive(
 )
 
 
+@pytest.mark.untraced
 @given(st.dictionaries(st.text(max_size=4), _JSON, max_size=9))
 @example({"": [0] * 99})
 @example({"": [[], {}, "", None] * 9})
@@ -263,6 +264,7 @@ def test_what_is_nested_deeper_than_json_is_written_is_weighed_all_the_same() ->
     assert broken(raw) == []
 
 
+@pytest.mark.untraced
 def test_what_a_pod_grows_by_after_it_is_judged_counts_too() -> None:
     """The API server writes an expression for each label key once webhooks have changed the pod, and we
     variables into each container."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import orjson
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,6 +39,7 @@ def caches() -> Iterator[Any]:
             yield from (each for each in vars(module).values() if hasattr(each, "cache_clear"))
 
 
+@pytest.mark.untraced
 @given(pods(), st.lists(st.tuples(pods(), WORDS, ALL_POLICIES), max_size=3), WORDS, ALL_POLICIES)
 def test_an_answer_does_not_depend_on_the_pods_before(
     raw: Json, others: list[tuple[Json, Any, AdmissionPolicy]], word: Any, policy: AdmissionPolicy
@@ -52,6 +54,7 @@ def test_an_answer_does_not_depend_on_the_pods_before(
     assert answered(raw, word, policy) == fresh
 
 
+@pytest.mark.untraced
 def test_pods_with_long_names_leave_nothing_behind() -> None:
     """Whoever reaches the port can send names of any length: a worker's memory must not grow with them."""
 
