@@ -79,7 +79,7 @@ def world(machine: NodeHost) -> Iterator[World]:
         Stack(control_plane, Tuning(timekeeper_address=GATEWAY)) as stack,
         RealNode(machine, control_plane, NODE) as node,
     ):
-        advertise(stack)
+        advertise(control_plane)
         control_plane.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
         account = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/default"
         stack.wait(f"namespace {NAMESPACE}", lambda: stack.exists(account))

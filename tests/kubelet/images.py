@@ -39,7 +39,7 @@ def write(folder: Path, cards: str) -> Path:
     """
     interpreter = Path(sys.executable).resolve()
     files = {
-        **_python(interpreter),
+        **python(interpreter),
         **_sidecar(folder),
         **_fake_nvml(folder, cards),
         "/pause": _compiled(folder / "pause", "-static"),
@@ -63,12 +63,12 @@ def _environment() -> dict[str, str]:
     return path | dict(word.split("=", 1) for word in words) | {DESCRIPTION: DESCRIBED_AT}
 
 
-def _python(interpreter: Path) -> dict[str, Path]:
+def python(interpreter: Path) -> dict[str, Path]:
     """The interpreter, its library and theirs, at the paths that they have here: so it finds them there."""
     library = Path(sysconfig.get_paths()["stdlib"]).resolve()
     own = [interpreter, *_standard_library(library)]
     programs = [interpreter, *(file for file in own if file.suffix == ".so")]
-    return {str(file): file for file in own} | {str(file): file for file in _linked(programs)}
+    return {str(file): file for file in own} | {str(file): file for file in linked(programs)}
 
 
 def _standard_library(library: Path) -> Iterator[Path]:
@@ -79,7 +79,7 @@ def _standard_library(library: Path) -> Iterator[Path]:
         )
 
 
-def _linked(programs: Sequence[Path]) -> Iterator[Path]:
+def linked(programs: Sequence[Path]) -> Iterator[Path]:
     """The shared libraries that programs are linked with, at the paths where the loader looks for them."""
     told = subprocess.run(["ldd", *programs], capture_output=True, text=True, check=True).stdout
     yield from {Path(path) for path in _LOADED.findall(told)}

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from deploy.local.api import ApiError
+from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import card_uuid, inventory, our_capacity
 from deploy.local.real_node import RealNode
 from deploy.local.stack import Stack
@@ -124,14 +125,14 @@ class World:
         return int(session["posted"])
 
 
-def advertise(stack: Stack) -> None:
+def advertise(cp: ControlPlane) -> None:
     """Write what the node agent would: the cards, and what they add up to."""
     path = f"/api/v1/nodes/{NODE}"
     annotations = {"bursar.dev/inventory": inventory(NODE, len(CARDS), MEMORY_MIB, MODEL)}
     merge = "application/merge-patch+json"
-    stack.cp.api.call("PATCH", path, {"metadata": {"annotations": annotations}}, content_type=merge)
+    cp.api.call("PATCH", path, {"metadata": {"annotations": annotations}}, content_type=merge)
     status = {"status": {"capacity": our_capacity(len(CARDS), MEMORY_MIB)}}
-    stack.cp.api.call("PATCH", f"{path}/status", status, content_type=merge)
+    cp.api.call("PATCH", f"{path}/status", status, content_type=merge)
 
 
 def allocatable(stack: Stack) -> Mapping[str, str]:

@@ -1,0 +1,103 @@
+"""The chart on a real kubelet, from imported images: installed until its pods are ready, and uninstalled."""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy import rendered
+from deploy.local.cluster import ControlPlane
+from deploy.local.commands import Options
+from deploy.local.real_node import GATEWAY, NodeHost, RealNode
+from tests.kubelet import chart
+from tests.kubelet.worlds import NODE, advertise, gpu_pod, runs_for
+from tests.kubelet.worlds import container as running
+from tests.support.control_plane import create_namespace, kubectl
+from tests.support.waiting import eventually
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
+
+VALUES = {
+    "images": {"pullPolicy": "Never"},
+    "webhook": {"replicas": 1},
+    "certificates": {"replicas": 1},
+    "scheduler": {"replicas": 1},
+    "nodeAgent": {"enabled": False},
+}
+
+
+@pytest.fixture(scope="module")
+def cluster(machine: NodeHost, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """A cluster of one real node with two cards, with nothing of Bursar but its images, and a volume."""
+    folder = tmp_path_factory.mktemp("chart")
+    machine.load(chart.write(folder, machine.tools["kube-scheduler"]))
+    options = Options(listen=GATEWAY, nodes=(NODE,), api_flags=("--enable-aggregator-routing=true",))
+    with (
+        ControlPlane(options, tools=machine.tools) as cp,
+        RealNode(machine, cp, NODE),
+        chart.service_address(machine, cp.url),
+    ):
+        cp.start_scheduler()
+        offer_volume(cp, folder / "ledger")
+        advertise(cp)
+        yield cp
+
+
+def offer_volume(cp: ControlPlane, folder: Path) -> None:
+    """A volume that the user of the images may write to."""
+    folder.mkdir()
+    folder.chmod(0o777)
+    volume = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": "ledger"},
+        "spec": {
+            "capacity": {"storage": "10Gi"},
+            "accessModes": ["ReadWriteOncePod"],
+            "persistentVolumeReclaimPolicy": "Retain",
+            "hostPath": {"path": str(folder)},
+        },
+    }
+    kubectl(cp, "create", "-f", "-", input=json.dumps(volume))
+
+
+def helm(cp: ControlPlane, folder: Path, *arguments: str) -> None:
+    """Run helm as the administrator."""
+    environment = os.environ | {"KUBECONFIG": str(cp.admin_kubeconfig), "HOME": str(folder)}
+    done = subprocess.run(
+        [rendered.helm(), *arguments, "-n", "kube-system"], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr + states(cp)
+
+
+def states(cp: ControlPlane) -> str:
+    """How the pods are, for a failure's message."""
+    pods = cp.kubectl("get", "pods", "-n", "bursar-system", "-o", "name").stdout.split()
+    logs = [cp.kubectl("logs", "-n", "bursar-system", pod, "--all-containers", "--tail=9") for pod in pods]
+    events = cp.kubectl("get", "events", "-n", "bursar-system").stdout[-3000:]
+    return "\n".join([cp.kubectl("get", "pods", "-A").stdout, *(each.stdout for each in logs), events])
+
+
+def test_the_charts_pods_run_govern_a_pod_and_leave_no_stuck_pod_or_namespace(
+    cluster: ControlPlane, tmp_path: Path
+) -> None:
+    cp = cluster
+    (tmp_path / "values.yaml").write_text(json.dumps(VALUES))
+    install = ("install", "bursar", str(rendered.CHART), f"--values={tmp_path}/values.yaml")
+    helm(cp, tmp_path, *install, "--wait", "--timeout=240s")
+    pods = create_namespace(cp, "gpus")
+
+    half = running("main", runs_for(600), gpu_percent="50")
+    cp.api.call("POST", pods, gpu_pod("one", half))
+    eventually(lambda: cp.api.call("GET", f"{pods}/one")["status"]["phase"] == "Running", within_s=90)
+    pod: dict[str, Any] = cp.api.call("GET", f"{pods}/one")
+    assert pod["spec"]["schedulerName"] == "bursar-scheduler"
+    assert "bursar.dev/devices" in pod["metadata"]["annotations"]
+
+    helm(cp, tmp_path, "uninstall", "bursar", "--wait", "--timeout=120s")
+    kubectl(cp, "delete", "namespace", "bursar-system", "bursar-node", "gpus", "--timeout=120s")
+    assert "bursar" not in cp.kubectl("get", "pods,namespaces", "-A").stdout
