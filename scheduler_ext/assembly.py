@@ -51,6 +51,9 @@ from scheduler_ext.scoring.selection import Policies
 from scheduler_ext.serving.read_routes import Pages
 from scheduler_ext.serving.routes import create_app, verb_calls
 from scheduler_ext.settings import ExtenderSettings
+from scheduler_ext.simulation.bodies import Asked
+from scheduler_ext.simulation.simulate import Books
+from scheduler_ext.simulation.simulator import Simulator
 from scheduler_ext.snapshot.node_info import Allocation
 from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.verbs.last_decisions import LastDecisions
@@ -202,7 +205,6 @@ class Extender:
     @cached_property
     def preemptor(self) -> Preemptor:
         """Makes room for waiting pods."""
-        wanted = self._settings.preempting
         wiring = PreemptorWiring(
             cache=self.cache,
             waiting_pods=self.requeuer.waiting,
@@ -219,14 +221,37 @@ class Extender:
             evicted=self.decision_reports.evicted,
             is_capped=self._is_capped,
         )
-        limits = PreemptionLimits(
+        return Preemptor(self._api, wiring, self._limits)
+
+    @cached_property
+    def _limits(self) -> PreemptionLimits:
+        wanted = self._settings.preempting
+        return PreemptionLimits(
             wanted.patience_ms,
             wanted.pdb_grace_ms,
             wanted.most,
             self._settings.scheduler_name,
             self._settings.timekeeper is not None,
         )
-        return Preemptor(self._api, wiring, limits)
+
+    @cached_property
+    def simulator(self) -> Simulator:
+        """Simulates pods."""
+        port = self._settings.read_port
+        timeout_ms = port.simulation_ms if port is not None else 0
+        return Simulator(self._books, timeout_ms, self._say, self._metrics.simulated)
+
+    def _books(self, asked: Asked) -> Books:
+        standings = asked.over(self.standings())
+        return Books(
+            self.cache.snapshot,
+            standings,
+            self.pdbs.now(),
+            self.cooldown(),
+            self.policies.at(standings),
+            self._limits,
+            now_ms(),
+        )
 
     @cached_property
     def leadership(self) -> Leadership:
@@ -382,7 +407,7 @@ class Extender:
         if self.decision_posts is not None:
             work["decisions"] = self.decision_posts.run
             work["reasons"] = self.decision_reports.run
-        _ = self.app  # every part exists before the first thread runs
+        _ = self.app, self.simulator  # every part exists before the first thread runs
         self._threads.start(work)
 
     def stop(self) -> None:

@@ -16,6 +16,7 @@ from timekeeper.runtime.flags import (
     Parser,
     address,
     duration_ms,
+    https,
     nonempty,
     optional,
     path_or_none,
@@ -82,6 +83,9 @@ class TimekeeperSettings:
     retain_ms: int = 0
     retain_decisions_ms: int = 92 * 86_400_000
     notification_key: Path | None = None
+    webhook_url: str = ""
+    extender_url: str = ""
+    token_file: Path = Path("/var/run/bursar/token/token")
     holder: str = ""
     pod_uid: str = ""
     log_format: str = "logfmt"
@@ -207,6 +211,7 @@ def _add_flags(parser: Parser) -> None:
         "",
         "file with the key that notifications are signed with (HMAC-SHA256); empty: none are sent",
     )
+    _add_peers(parser)
     parser.add(
         "--retain-decisions",
         optional(duration_ms("1d", "36500d", "92d", unit="1d"), 0),
@@ -218,4 +223,22 @@ def _add_flags(parser: Parser) -> None:
         _AGE_MS,
         "",
         "sessions that ended longer ago, such as 400d, are folded once a day; empty: never",
+    )
+
+
+def _add_peers(parser: Parser) -> None:
+    parser.add(
+        "--webhook-url", optional(https, ""), "", "URL of the webhook, for simulations; empty: there are none"
+    )
+    parser.add(
+        "--extender-url",
+        optional(https, ""),
+        "",
+        "URL of the extender's read-only port, for simulations; empty: they tell no placement",
+    )
+    parser.add(
+        "--token-file",
+        Path,
+        "/var/run/bursar/token/token",
+        "token for the extender's read-only port, read before each call",
     )

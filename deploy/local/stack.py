@@ -155,12 +155,16 @@ class Stack:
             self.wait(f"{role} to be ready", lambda url=url: self.is_ready(url), role)  # type: ignore[misc]
 
     def _timekeeper_flags(self) -> list[str]:
+        token = self.folder / "timekeeper.token"
+        token.write_text(self.token(NAMESPACE, "bursar-timekeeper", audience="bursar"))
         return [
             *("-m", "timekeeper", "--listen", self.timekeeper_at),
             *self._tls_flags("timekeeper"),
             *("--database", f"sqlite:///{self.folder}/bursar.db"),
             *("--workers", str(self.tuning.timekeeper_workers)),
             *("--heartbeat-interval", self.tuning.heartbeat_interval),
+            *("--webhook-url", self.webhook_url, "--extender-url", self.read_url),
+            *("--token-file", str(token)),
             *("--kubeconfig", str(self._kubeconfig("bursar-timekeeper"))),
         ]
 

@@ -114,6 +114,29 @@ def plan(
     return best(choices, context)
 
 
+def foreseen(
+    waiting_pod: WaitingPod,
+    nodes: Iterable[NodeInfo],
+    context: PreemptionContext,
+    limits: PreemptionLimits,
+) -> Choice | None:
+    """The choice that would be made for a pod that fits nowhere: by `plan`, or by kube-scheduler where it
+    preempts by itself."""
+    pod, choices = waiting_pod.pod, []
+    acts = limits.most > 0 and pod.scheduler == limits.scheduler
+    for node in nodes:
+        if not _may_run_there(waiting_pod, node) or context.is_capped(pod, node.name):
+            continue
+        choice = choose(pod, node, context, waiting_pod.policy)
+        if choice is None or not (choice.victims or choice.awaits):
+            continue
+        watched = any(context.standings.of(v.namespace).watched for v in choice.victims)
+        ours = acts and not watched and _is_ours(pod, node, choice, context, limits)
+        if ours or _is_kube_schedulers(pod, node, choice):
+            choices.append(choice)
+    return best(choices, context)
+
+
 def has_room(waiting_pod: WaitingPod, nodes: Iterable[NodeInfo]) -> bool:
     """True if one of these nodes has the cards that the pod waits for."""
     pod = waiting_pod.pod
@@ -193,7 +216,11 @@ def is_refused_there(
     filter: for it time alone tells. Times of a monotonic clock, in seconds."""
     if pod.constrained and now_s - free_since_s >= UNUSED_S:
         return True
-    if waiting_pod is None or waiting_pod.offered is None or _in_tree_short(pod, without_pod(node, pod.uid)):
+    if (
+        waiting_pod is None
+        or waiting_pod.offered is None
+        or is_in_tree_short(pod, without_pod(node, pod.uid))
+    ):
         return False
     return waiting_pod.refused_s > free_since_s + NOTICED_S and node.name not in waiting_pod.offered
 
@@ -233,12 +260,13 @@ def _may_run_there(waiting_pod: WaitingPod, node: NodeInfo) -> bool:
         return node.name in passed
     if exceed(pod.others, node.node_object.others):
         return False
-    if waiting_pod.offered is not None and not _in_tree_short(pod, node):
+    if waiting_pod.offered is not None and not is_in_tree_short(pod, node):
         return False
     return pod.node_constraints.admit(node.name, node.node_object.node_labels)
 
 
-def _in_tree_short(pod: Pod, node: NodeInfo) -> bool:
+def is_in_tree_short(pod: Pod, node: NodeInfo) -> bool:
+    """True if kube-scheduler's own sums of the node's GPU resources or CPU do not suffice for the pod."""
     return is_short(node, pod.amounts) or node.cpu_left < pod.cpu_milli
 
 
@@ -247,13 +275,18 @@ def _is_ours(
 ) -> bool:
     """True if kube-scheduler would not do it and it is certain to succeed: kube-scheduler's own sums suffice
     then, and no PodDisruptionBudget forbids it."""
-    lower = all(victim.priority < pod.priority and not victim.deleting for victim in choice.victims)
-    if choice.victims and lower and _in_tree_short(pod, node):
+    if _is_kube_schedulers(pod, node, choice):
         return False
     if not _sums_suffice(pod, node, (*choice.victims, *choice.leaving)):
         return False
     kept = [each for each in choice.victims if not may_be_forced(pod, each, context.standings, limits)]
     return context.pdbs.violations(kept) == 0
+
+
+def _is_kube_schedulers(pod: Pod, node: NodeInfo, choice: Choice) -> bool:
+    """True if kube-scheduler preempts by itself: its sums are short, and the victims' priority is lower."""
+    lower = all(victim.priority < pod.priority and not victim.deleting for victim in choice.victims)
+    return bool(choice.victims) and lower and is_in_tree_short(pod, node)
 
 
 def _sums_suffice(pod: Pod, node: NodeInfo, going: Iterable[Pod]) -> bool:

@@ -58,6 +58,14 @@ class ExtenderMetrics:
             ["verb", "result"],
             registry=self._registry,
         )
+        self._simulations = Counter(
+            "bursar_extender_simulations",
+            "Simulations by result: done, busy (another was running), ended (killed, or failed).",
+            ["result"],
+            registry=self._registry,
+        )
+        for result in ("done", "busy", "ended"):
+            self._simulations.labels(result)
         self._polls = Counter(
             "bursar_extender_standings_polls",
             "Polls of the standings: heard, failed.",
@@ -92,6 +100,10 @@ class ExtenderMetrics:
         """One poll of the cards' measured use, heard or failed, and how old it is after that."""
         self._usage_polls.labels(outcome).inc()
         self._usage_age.set(age_s)
+
+    def simulated(self, result: str) -> None:
+        """One simulation."""
+        self._simulations.labels(result).inc()
 
     def answered(self, verb: str, result: str, seconds: float) -> None:
         """One call."""

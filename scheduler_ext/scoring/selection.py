@@ -65,6 +65,13 @@ class Policies:
             self._say(NO_MEASUREMENTS)
         return fragmentation(self.fragmentation_model, cpu_milli)
 
+    def at(self, standings: NamespaceStandings) -> "Policies":
+        """The policies of this moment, under these standings; nothing changes them."""
+        figures = self._measured()
+        fixed = Policies(self._default, lambda: standings, lambda: figures, lambda _why: None)
+        fixed.fragmentation_model = self.fragmentation_model
+        return fixed
+
     def learn(self, snapshot: Snapshot) -> bool:
         """Adopts the typical pods of the snapshot if they differ enough from the present ones. True if it
         did."""

@@ -8,8 +8,9 @@ from http import HTTPStatus
 from flask import Flask, Response, request
 
 from scheduler_ext.serving.read_routes import Pages, register
+from scheduler_ext.simulation.child import BusyError, ChildError
 from timekeeper.runtime.auth.gate import Gate
-from timekeeper.runtime.http.problem_details import Problem, answer_with_problems
+from timekeeper.runtime.http.problem_details import Problem, answer_with_problems, unavailable
 from timekeeper.runtime.http.service import HttpAnswer, HttpLimits, HttpService
 
 MOST_BODY_BYTES = 4 * 1024 * 1024
@@ -17,17 +18,23 @@ _THREADS = 4
 _LIMITS = HttpLimits(MOST_BODY_BYTES, connections=64, unanswered_bytes=4 * MOST_BODY_BYTES)
 
 
+# The answer to a body. Raises BusyError, ChildError, or a Problem for a bad body.
+Simulate = Callable[[bytes], bytes]
+
+
 def read_service(
     gate: Gate,
     pages: Pages,
     incomplete: Callable[[], str],
+    simulate: Simulate,
     tls: Callable[[], ssl.SSLContext | None],
 ) -> HttpService:
     """The port's service. ``incomplete``: why the cluster is not known yet, "" if it is."""
-    return HttpService(read_app(gate, pages, incomplete), _THREADS, _LIMITS, tls=tls, refusal=_refusal)
+    app = read_app(gate, pages, incomplete, simulate)
+    return HttpService(app, _THREADS, _LIMITS, tls=tls, refusal=_refusal)
 
 
-def read_app(gate: Gate, pages: Pages, incomplete: Callable[[], str]) -> Flask:
+def read_app(gate: Gate, pages: Pages, incomplete: Callable[[], str], simulate: Simulate) -> Flask:
     """The WSGI application. /livez and /readyz need no token."""
     app = Flask("scheduler_ext.read_port", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = MOST_BODY_BYTES
@@ -36,6 +43,15 @@ def read_app(gate: Gate, pages: Pages, incomplete: Callable[[], str]) -> Flask:
         gate.allow(request.headers.get("Authorization"), "get", resource, namespace)
 
     register(app, pages, incomplete, admit)
+
+    @app.post("/v1/simulate")
+    def simulation() -> Response:
+        gate.allow(request.headers.get("Authorization"), "create", "simulations")
+        why = incomplete()
+        if why:
+            return unavailable(why).response()
+        return _simulated(simulate, request.get_data(cache=False))
+
     answer_with_problems(app)
 
     @app.errorhandler(Problem)
@@ -43,6 +59,16 @@ def read_app(gate: Gate, pages: Pages, incomplete: Callable[[], str]) -> Flask:
         return problem.response()
 
     return app
+
+
+def _simulated(simulate: Simulate, body: bytes) -> Response:
+    try:
+        return Response(simulate(body), mimetype="application/json")
+    except BusyError:
+        busy = "another simulation is running; one runs at a time"
+        return Problem(429, busy, headers={"Retry-After": "1"}).response()
+    except ChildError as error:
+        return unavailable(f"the simulation gave no answer: {error}").response()
 
 
 def _refusal(status: HTTPStatus, sentence: str) -> HttpAnswer:

@@ -47,7 +47,7 @@ class LastDecisions:
 
     def refused(self, uid: str, offered: int, whys: Iterable[Mapping[str, Refusal]]) -> None:
         """Every one of the offered nodes refused the pod; ``whys``: node -> reason."""
-        reasons = _summed(whys)
+        reasons = summed(whys)
         now_ms = self._now_ms()
         with self._lock:
             for each in reasons:
@@ -94,7 +94,7 @@ def _said(reasons: tuple[CountedRefusal, ...]) -> set[Refusal]:
     return {each.refusal for each in reasons}
 
 
-def _summed(whys: Iterable[Mapping[str, Refusal]]) -> tuple[CountedRefusal, ...]:
+def summed(whys: Iterable[Mapping[str, Refusal]]) -> tuple[CountedRefusal, ...]:
     """The reasons, that of most nodes first."""
     counts: Counter[Refusal] = Counter()
     examples: dict[Refusal, list[str]] = {}

@@ -81,6 +81,12 @@ class Process:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         return [pid, *map(int, children)]
 
+    def descendants(self) -> list[int]:
+        """The same, and the worker's own children."""
+        master, *workers = self.pids()
+        files = (path for pid in workers for path in Path(f"/proc/{pid}/task").glob("*/children"))
+        return [master, *workers, *(int(pid) for file in files for pid in file.read_text().split())]
+
     def said(self) -> str:
         """What it has written so far."""
         return self.log.read_text()

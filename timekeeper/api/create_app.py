@@ -11,6 +11,7 @@ from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.heartbeat_writer import HeartbeatWriter
 from timekeeper.api.ledger.ledger_reader import LedgerReader
 from timekeeper.api.ledger.outage_log import OutageLog
+from timekeeper.api.peers import NO_PEERS, Peers
 from timekeeper.api.problem import Problem, unavailable
 from timekeeper.api.resources import (
     account_metrics,
@@ -30,6 +31,7 @@ from timekeeper.api.resources import (
 )
 from timekeeper.api.resources.extender_posts import bindings, cluster_map
 from timekeeper.api.resources.granting import grants, group_grants
+from timekeeper.api.simulation import route as simulation
 from timekeeper.runtime.auth.gate import Gate
 from timekeeper.runtime.http.problem_details import answer_with_problems
 from timekeeper.runtime.log import log_exception
@@ -54,12 +56,13 @@ def create_services(
     heartbeat_interval_ms: int,
     damage: Callable[[], str] = lambda: "",
     clock_fault: Callable[[], str] = lambda: "",
+    peers: Peers = NO_PEERS,
 ) -> Services:
     """See `create_app`. ``damage``: what is wrong with the database's file, "" if nothing is;
-    ``clock_fault``: the same for this machine's clock."""
+    ``clock_fault``: the same for this machine's clock; ``peers``: the roles that simulations ask."""
     ledger = LedgerReader(store, clock)
     writer = HeartbeatWriter(store, ledger.served, heartbeat_interval_ms)
-    return Services(ledger, gate, writer, clock, ca, damage, clock_fault)
+    return Services(ledger, gate, writer, clock, ca, damage, clock_fault, peers=peers)
 
 
 def app_of(services: Services) -> Flask:
@@ -83,6 +86,7 @@ def app_of(services: Services) -> Flask:
         decisions,
         explain,
         forecasts,
+        simulation,
         ancestor,
         health,
         route_table,

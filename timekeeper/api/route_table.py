@@ -25,6 +25,7 @@ from timekeeper.api.resources import (
 )
 from timekeeper.api.resources.extender_posts import bindings, cluster_map
 from timekeeper.api.resources.granting import grants, group_grants
+from timekeeper.api.simulation import route as simulation
 from timekeeper.core.wire import HeartbeatAnswer, Heartbeats
 
 TEXT = "text/plain"
@@ -123,6 +124,7 @@ ROUTES = (
     *decisions.ROUTES,
     *explain.ROUTES,
     *forecasts.ROUTES,
+    *simulation.ROUTES,
     *ANCESTORS,
     *OPEN,
 )

@@ -20,6 +20,7 @@ from timekeeper.cli.errors import CommandError
 from timekeeper.cli.flags import ClusterCommand
 from timekeeper.cli.scheduler.commands import scheduler
 from timekeeper.cli.sheet import Sheet
+from timekeeper.cli.simulation import simulate
 from timekeeper.cli.views import budgets, cards, decisions, usage
 from timekeeper.core import __version__
 
@@ -245,6 +246,7 @@ def explain(options: Options, target: str, uid: str | None, form: str) -> None:
 
 
 cli.add_command(explain, "why")
+cli.add_command(simulate)
 
 
 @cli.command(name="decisions", cls=ClusterCommand)

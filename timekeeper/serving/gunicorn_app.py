@@ -11,6 +11,7 @@ from timekeeper import metrics
 from timekeeper.api.create_app import app_of, create_services
 from timekeeper.api.http.body import LARGEST_BODY
 from timekeeper.api.ledger.damage_watch import DamageWatch
+from timekeeper.api.peers import peers
 from timekeeper.api.problem import Problem
 from timekeeper.api.resources.heartbeats import HeartbeatHandler
 from timekeeper.dashboard.app import with_dashboard
@@ -68,14 +69,16 @@ def make_service(settings: TimekeeperSettings, limits: HttpLimits) -> HttpServic
     store = open_store(settings.database, connections=settings.database_connections)
     watch = DamageWatch(lambda: damage_of(store))
     watch.start()
+    ca = newest_text(Path(settings.ca))
     services = create_services(
         store,
         gate_of(api, settings.audience, settings.issuer, count),
         now_ms,
-        newest_text(Path(settings.ca)),
+        ca,
         settings.heartbeat_interval_ms,
         lambda: watch.damage,
         api.clock.sentence,
+        peers(settings.webhook_url, settings.extender_url, settings.token_file, ca),
     )
     heartbeats = HeartbeatHandler(services)
     return HttpService(

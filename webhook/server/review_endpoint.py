@@ -51,9 +51,15 @@ def review_calls(
     return {f"/{each.name}": call(each) for each in webhooks}
 
 
-def review_routes(calls: Mapping[str, PostCall], log: Log, verified_only: bool = False) -> tuple[Route, ...]:
+def review_routes(
+    calls: Mapping[str, PostCall],
+    log: Log,
+    verified_only: bool = False,
+    threads: Mapping[str, int] | None = None,
+) -> tuple[Route, ...]:
     """The calls as routes of the loop: a review is pure computation, and threads would only slow it down.
-    ``verified_only``: a caller without a certificate of the client CA gets 403, and nothing is counted."""
+    ``threads``: of the paths that have some, because no pod's creation waits for them. ``verified_only``: a
+    caller without a certificate of the client CA gets 403, and nothing is counted."""
 
     def route(path: str, call: PostCall) -> Route:
         def handler(request: HttpRequest) -> HttpAnswer:
@@ -62,7 +68,7 @@ def review_routes(calls: Mapping[str, PostCall], log: Log, verified_only: bool =
                 return _UNVERIFIED
             return call(request.body)
 
-        return Route("POST", path, handler)
+        return Route("POST", path, handler, (threads or {}).get(path, 0))
 
     return tuple(route(path, call) for path, call in calls.items())
 

@@ -75,6 +75,10 @@ class Reviewer:
         """The answer of /validate. Raises NotReadyError."""
         return pods.validate(review, self.policy_for(review.namespace))
 
+    def beside(self, table: StandingsTable) -> "Reviewer":
+        """A reviewer with this table, and with an estimate of its own: it has admitted nothing."""
+        return Reviewer(self._flags, lambda: table, self._ca, self._now_ms, self._stale_after_ms)
+
     def policy_for(self, namespace: str) -> AdmissionPolicy:
         """The policy of the namespace's pods at this moment. Raises NotReadyError."""
         return self._policy_of(namespace, self._table())

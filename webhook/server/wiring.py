@@ -19,6 +19,7 @@ from webhook.server.app import create_app, create_calls
 from webhook.server.owner_events import start_owner_events
 from webhook.server.review_endpoint import MAX_REVIEW_BYTES, review_routes
 from webhook.server.reviewer import Reviewer
+from webhook.server.simulation import PATH, simulation_call
 from webhook.server.standings_poller import StandingsPoller
 from webhook.settings.serve import WebhookSettings
 
@@ -39,10 +40,11 @@ def make_service(
     notice = start_owner_events(settings, socket.gethostname())
     record = _start_decision_posts(settings, ca, metrics)
     calls = create_calls(admission, metrics, log, settings.template_paths, notice, record)
+    calls[PATH] = simulation_call(admission, monotonic_ms, log)
     verified_only = settings.client_ca is not None
     # Flask does not see the certificate of a caller, so with a client CA it takes no reviews
     app = create_app({} if verified_only else calls, admission, metrics)
-    routes = review_routes(calls, log, verified_only)
+    routes = review_routes(calls, log, verified_only, {PATH: 1})
     return HttpService(app, _APP_THREADS, HttpLimits(MAX_REVIEW_BYTES), routes, tls=tls)
 
 

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from timekeeper.cli import output
+from timekeeper.cli.errors import CommandError
 from timekeeper.cli.sheet import Column, Sheet
-from timekeeper.cli.views import budgets, cards, decisions, usage
+from timekeeper.cli.simulation import pods_of
+from timekeeper.cli.views import budgets, cards, decisions, simulation, usage
 from timekeeper.core import texts
 
 HOUR = 3_600_000_000
@@ -224,3 +226,58 @@ def test_a_held_pod_says_its_place_and_when_it_is_released_at_the_earliest() -> 
         "2026-11-21 00:00Z",
     )
     assert never["earliest"] == "not by this budget"
+
+
+def simulated_pod(name: str, **fields: Any) -> dict[str, Any]:
+    """A pod of a simulation's answer."""
+    pod = {
+        **{
+            "name": name,
+            "outcome": "fits",
+            "refusal": "",
+            "held": "",
+            "priorityClass": "gpu-default-priority",
+        },
+        **{"node": "gpu-1", "cards": [{"index": 0}, {"index": 2}], "victims": [], "reasons": []},
+        **{"hasUnreadConstraints": False, "cost": {"rateMilli": 2000}},
+    }
+    return pod | fields
+
+
+def test_a_simulation_shows_pods_and_says_what_they_cost() -> None:
+    hidden = {"namespace": None, "name": None}
+    answer = {
+        "pods": [
+            simulated_pod("one", victims=[{"namespace": "team-b", "name": "low"}, hidden]),
+            simulated_pod("two", outcome="waits", reasons=[{"reason": "no room", "nodes": 3}], held="budget"),
+        ],
+        "cost": {"gpuHoursPerDay": "48", "price": "96", "currency": "EUR"},
+        "before": {"now": {"goneAt": None}},
+        "after": {"now": {"goneAt": MIDNIGHT}},
+        "note": "",
+    }
+
+    one, two = simulation.pods(answer).rows
+
+    assert (one["cards"], one["victims"]) == ("0,2", "team-b/low, a pod of another namespace")
+    assert (two["outcome"], two["why"]) == ("held, then waits", "3 nodes: no room")
+    assert list(simulation.sentences(answer)) == [
+        "Cost of a day: 48 GPU-hours, 96 EUR.",
+        "The budget is never gone as things are, and is gone at 2026-11-21 00:00Z with these pods.",
+    ]
+
+
+def test_the_pods_of_a_workload_are_as_many_as_its_replicas() -> None:
+    spec: dict[str, Any] = {"containers": []}
+    deployment = {
+        "kind": "Deployment",
+        "metadata": {"name": "web"},
+        "spec": {"replicas": 2, "template": {"metadata": {"labels": {"a": "b"}}, "spec": spec}},
+    }
+    listed = {"kind": "List", "items": [deployment, {"kind": "Pod", "metadata": {"name": "p"}, "spec": spec}]}
+
+    assert [each["metadata"]["name"] for each in pods_of(listed, "team-a")] == ["web-0", "web-1", "p"]
+    with pytest.raises(CommandError, match="Service has no pods"):
+        list(pods_of({"kind": "Service"}, "team-a"))
+    with pytest.raises(CommandError, match="is in namespace team-b"):
+        list(pods_of({"kind": "Pod", "metadata": {"name": "p", "namespace": "team-b"}}, "team-a"))

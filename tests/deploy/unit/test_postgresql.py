@@ -31,7 +31,7 @@ def test_but_for_the_ledgers_place_the_containers_are_alike() -> None:
 
     assert mine.pop("args") == [word for word in other.pop("args") if not word.startswith("--database")]
     assert mine.pop("lifecycle") == container("bursar-webhook/webhook")["lifecycle"]
-    assert [each["name"] for each in mine.pop("volumeMounts")] == ["tls", "tmp"]
+    assert [each["name"] for each in mine.pop("volumeMounts")] == ["tls", "token", "tmp"]
     del mine["env"], other["volumeMounts"]
     assert mine == other
 

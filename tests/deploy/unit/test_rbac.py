@@ -77,6 +77,9 @@ NEEDED: dict[str, Reasons] = {
         "to show budgets as objects": {
             Right(verb, "gpubudgets", "bursar.dev") for verb in ("list", "create", "patch")
         },
+        "to ask the extender where simulated pods would be placed": {
+            Right("create", "simulations", "bursar.dev")
+        },
         "to tell them why, and what is wrong with a budget": {Right("create", "events", "events.k8s.io")},
         "values of the classes it names": followed("priorityclasses", "scheduling.k8s.io"),
         "whether the policies on grace periods have its figure": {
@@ -132,6 +135,7 @@ PEOPLE = {
         ),
         *(Right(verb, "gpubudgets", "bursar.dev") for verb in ("get", "list", "watch")),
     },
+    "bursar-simulations": {Right("create", "simulations", "bursar.dev")},
     "bursar-metrics": {Right("get", "metrics", "bursar.dev")},
     "bursar-grants": {
         *(Right("create", each, "bursar.dev") for each in ("grants", "groups/grants")),

@@ -152,7 +152,7 @@ def read_only(folder: Path) -> Iterator[Server]:
         )
         process.start_ready()
         try:
-            yield Server(number, tls.client(), process.pids, b"/v1/simulate", b"{}", 404, 4 * 1024 * 1024)
+            yield Server(number, tls.client(), process.pids, b"/v1/simulate", b"{}", 401, 4 * 1024 * 1024)
             assert "Traceback" not in process.said()
         finally:
             process.kill()

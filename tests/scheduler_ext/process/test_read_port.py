@@ -3,6 +3,7 @@
 import http.client
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,14 +14,14 @@ import pytest
 from deploy.local.stack import free_port
 from tests.scheduler_ext.apiserver import ApiServer, api_server
 from tests.scheduler_ext.processes import Process
-from tests.scheduler_ext.worlds import node
+from tests.scheduler_ext.worlds import asking, node, percent
 from tests.support.kubeconfig import kubeconfig
 from tests.support.tls import Tls
 from tests.support.waiting import eventually
 from tests.timekeeper.worlds import token
-from tests.worlds import container, pod
+from tests.worlds import card, container, pod
 
-READER, SCRAPER, TEAM = "reader", "scraper", "team-reader"
+READER, SCRAPER, TEAM, PLANNER = "reader", "scraper", "team-reader", "planner"
 LASTS_MS = 4_000_000_000_000
 
 
@@ -58,12 +59,14 @@ def serving(folder: Path, *flags: str, with_certificate: bool = True) -> Iterato
     with api_server() as api:
         api.put("nodes", node("a"))
         api.put("pods", pod(container("main", {"bursar.dev/gpu-percent": "50"})))
-        api.users = {token(user, LASTS_MS): user for user in (READER, SCRAPER, TEAM)}
+        api.users = {token(user, LASTS_MS): user for user in (READER, SCRAPER, TEAM, PLANNER)}
         api.rights = {
             (READER, "get", "cards", ""),
             (READER, "get", "decisions", ""),
             (TEAM, "get", "decisions", "team-a"),
             (SCRAPER, "get", "metrics", ""),
+            (PLANNER, "create", "simulations", ""),
+            (TEAM, "create", "simulations", "team-a"),
         }
         process = Process(
             folder,
@@ -118,6 +121,88 @@ def test_others_get_a_problem_that_names_the_right(
 
     assert answer == status
     assert said in problem["detail"]
+
+
+def asked(count: int, share: int = 50) -> dict[str, Any]:
+    """The body of a simulation of pods that request this share of a card."""
+    pods = [percent(share, f"p{at}") for at in range(count)]
+    return {"version": 1, "pods": pods}
+
+
+def test_a_simulation_says_where_pods_would_be_placed_and_binds_none(port: Port) -> None:
+    status, answer = port.ask("/v1/simulate", PLANNER, asked(3))
+
+    assert status == 200
+    assert [(each["name"], each["outcome"], each["node"]) for each in answer["pods"]] == [
+        ("p0", "fits", "a"),
+        ("p1", "fits", "a"),
+        ("p2", "waits", ""),
+    ]
+    (card,) = answer["pods"][0]["cards"]
+    assert (card["uuid"], card["model"], card["cardMemoryMib"]) == ("a-GPU-0", "A100", 16000)
+    assert (card["shareMilli"], card["memoryMib"]) == (500, 8000)
+    (reason,) = answer["pods"][2]["reasons"]
+    assert (reason["kind"], reason["nodes"]) == ("room", 1)
+    assert port.api.made("bind") == []
+    assert [each["name"] for each in json.loads(port.extender.get("/v1/waiting")[1])["pods"]] == ["p"]
+    assert port.extender.cluster()["nodes"][0]["cards"][0]["used_share_milli"] == 0
+    assert 'bursar_extender_simulations_total{result="done"}' in port.ask("/metrics", SCRAPER)[1]
+
+
+@pytest.mark.parametrize(
+    ("user", "body", "status", "field", "said"),
+    [
+        (TEAM, {}, 403, "", "team-reader may not create simulations.bursar.dev in all namespaces"),
+        (PLANNER, [], 400, "", "the body must be an object"),
+        (PLANNER, {"version": 2}, 400, "version", "it must be 1"),
+        (PLANNER, {"version": 1, "pods": []}, 400, "pods", "a list of 1 to 50 pods"),
+        (PLANNER, asked(1) | {"budget": 1}, 400, "budget", "no such field"),
+        (PLANNER, {"version": 1, "pods": [7]}, 400, "pods[0]", "it must be a Pod"),
+        (PLANNER, {"version": 1, "pods": [{"metadata": {}}]}, 400, "pods[0].spec", "an object"),
+        (PLANNER, {"version": 1, "pods": [pod()]}, 400, "pods[0]", "it requests no GPU"),
+        (
+            PLANNER,
+            {"version": 1, "pods": [percent(5) | {"spec": {"containers": 7}}]},
+            400,
+            "pods[0]",
+            "",
+        ),
+        (PLANNER, asked(1) | {"standings": {"version": 1}}, 400, "standings", "standings:"),
+    ],
+)
+def test_a_bad_simulation_is_refused_with_its_field(
+    port: Port, user: str, body: object, status: int, field: str, said: str
+) -> None:
+    got, problem = port.ask("/v1/simulate", user, body)
+
+    assert (got, problem.get("field", "")) == (status, field)
+    assert said in problem["detail"]
+
+
+def test_one_simulation_runs_at_a_time_and_is_killed_when_its_time_is_over(tmp_path: Path) -> None:
+    """A pod with a search that takes long: hundreds of them, one after another, on many nodes."""
+    with serving(tmp_path, "--simulation-timeout=1500ms") as port:
+        for at in range(400):
+            port.api.put("nodes", node(f"n{at}", *(card(each, memory_mib=16000 + at) for each in range(8))))
+        eventually(lambda: port.extender.cluster()["nodes_with_cards"] == 401, "the nodes to be known")
+        pods = [
+            asking(*(container(f"c{c}", gpu_percent=str(31 + at % 7 + c)) for c in range(12)), name=f"p{at}")
+            for at in range(50)
+        ]
+        body = {"version": 1, "pods": pods}
+        with ThreadPoolExecutor(1) as pool:
+            first = pool.submit(port.ask, "/v1/simulate", PLANNER, body)
+            eventually(lambda: len(port.extender.descendants()) > 2, "the child to run")
+            busy = port.ask("/v1/simulate", PLANNER, asked(1))
+            filtered = port.extender.call("POST", "/filter", {"Pod": percent(50, "x"), "NodeNames": ["a"]})
+            late = first.result(timeout=20)
+
+        assert (busy[0], busy[1]["detail"]) == (429, "another simulation is running; one runs at a time")
+        assert json.loads(filtered[1])["NodeNames"] == ["a"]
+        assert late[0] == 503
+        assert "it took longer than 1.5 s and was ended" in late[1]["detail"]
+        eventually(lambda: len(port.extender.descendants()) == 2, "the child to be gone")
+        assert port.ask("/v1/simulate", PLANNER, asked(1))[0] == 200
 
 
 def test_a_token_for_another_audience_costs_no_review(port: Port) -> None:

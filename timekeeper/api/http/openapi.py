@@ -41,6 +41,7 @@ _WHY = {
     409: "the current state of the ledger does not allow it",
     413: "the body is too large",
     422: "the idempotency key was used for another grant",
+    429: "another simulation is running; retry",
     500: "internal error",
     503: "the database or the API server is unreachable; retry",
 }

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from threading import Lock
 
 from timekeeper.api.ledger.heartbeat_writer import HeartbeatWriter
 from timekeeper.api.ledger.ledger_reader import LedgerReader
 from timekeeper.api.ledger.outage_log import OutageLog
+from timekeeper.api.peers import NO_PEERS, Peers
 from timekeeper.runtime.auth.gate import Gate
 
 
@@ -13,7 +15,7 @@ from timekeeper.runtime.auth.gate import Gate
 class Services:
     """``ca`` returns the CA bundle for sidecars, empty if there is none; ``clock`` returns milliseconds since
     1970; ``damage`` what is wrong with the database's file, empty if nothing is; ``clock_fault`` the
-    same for this machine's clock."""
+    same for this machine's clock; ``peers``: the roles that simulations ask."""
 
     ledger: LedgerReader
     gate: Gate
@@ -23,3 +25,5 @@ class Services:
     damage: Callable[[], str] = lambda: ""
     clock_fault: Callable[[], str] = lambda: ""
     outages: OutageLog = field(default_factory=OutageLog)
+    peers: Peers = NO_PEERS
+    simulating: Lock = field(default_factory=Lock)  # held by the one simulation of this process

@@ -71,14 +71,14 @@ def register(app: Flask, services: Services) -> None:
             accounts, follows = services.ledger.account_page(call.get("limit"), after[0] if after else "")
             accounts += [] if follows else services.ledger.group_accounts()
         page = cursor(follows) if follows else None
-        paces = _Paces(services, subject)
+        paces = Paces(services, subject)
         found = [paces.of(each) for each in accounts]
         return answer({"version": 1, "days": DAYS, "forecasts": found, "next": page}, page)
 
     serve(app, services, FORECAST, forecasts)
 
 
-class _Paces:
+class Paces:
     """The rates now and the charges of the last days, by namespace and by group."""
 
     def __init__(self, services: Services, subject: str) -> None:
@@ -100,12 +100,13 @@ class _Paces:
             asked = ReportQuery(span, ("group",), self._now_ms, None, "day", zone)
             self._days |= _days(services, asked, GROUP)
 
-    def of(self, account: AccountReading) -> dict[str, Any]:
-        """The account's forecast."""
+    def of(self, account: AccountReading, more_milli: int = 0) -> dict[str, Any]:
+        """The account's forecast. ``more_milli``: a rate that is supposed beside those that there are."""
         statement, name = account.statement, account.namespace
         charged = self._days.get(name, {})
-        days = [*charged.values(), *([0] * (DAYS - len(charged)))]
-        found = forecast(statement.balance.remaining, self._rates[name], days, self._now_ms)
+        days = [each + more_milli * DAY_MS for each in (*charged.values(), *([0] * (DAYS - len(charged))))]
+        rate = self._rates[name] + more_milli
+        found = forecast(statement.balance.remaining, rate, days, self._now_ms)
         ends_ms = statement.account.span.end_ms
         return {
             "namespace": name,

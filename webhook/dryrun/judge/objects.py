@@ -13,11 +13,11 @@ from timekeeper.core.violation import Violation, message, shown
 from webhook.admission import budgets, cel, pods, workloads
 from webhook.admission.answers import split_by_mode
 from webhook.dryrun.judge.assumed_cluster import AssumedCluster
-from webhook.dryrun.judge.patching import patched
 from webhook.policy import AdmissionPolicy, Standing
 from webhook.rules.bypass import bypass_violations, suspect_violations
 from webhook.rules.pod_rules import pod_violations
 from webhook.wire import defaulting, pod_review
+from webhook.wire.patching import patched
 from webhook.wire.pod_review import AdmissionAnswer, MalformedError, PodReview
 
 _ALL_CHARACTERS = 1 << 40  # unlike a serving worker this process has time

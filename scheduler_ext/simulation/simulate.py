@@ -1,0 +1,154 @@
+"""What the verbs and the preemptor would decide about pods that do not exist, one after another. Each takes
+its cards in the next one's snapshot, and its victims are gone there. Pure, by the functions that decide.
+
+kube-scheduler has checks and preferences of its own. Of its checks those that the extender reads are made
+here: labels, taints and resources of nodes. Its preferences choose among nodes only where the extender's
+ranks, of which the best node alone has the highest, do not outweigh them.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from scheduler_ext.fit import refusal
+from scheduler_ext.fit.caps import CapChecks
+from scheduler_ext.fit.fit import fit
+from scheduler_ext.fit.refusal import Refusal
+from scheduler_ext.model.other_resources import exceed
+from scheduler_ext.model.pdb import PDBs
+from scheduler_ext.model.pod import Pod
+from scheduler_ext.model.standing import UNHEARD, NamespaceStandings
+from scheduler_ext.preemption.cooldown import Cooldown
+from scheduler_ext.preemption.plan import PreemptionLimits, foreseen, is_in_tree_short, kind_of
+from scheduler_ext.preemption.victims import PreemptionContext
+from scheduler_ext.scoring.policy import Policy
+from scheduler_ext.scoring.rank import MOST, ranked
+from scheduler_ext.scoring.selection import Policies, for_fits
+from scheduler_ext.snapshot.node_info import Allocation
+from scheduler_ext.snapshot.snapshot import Snapshot, assume, pod_deleted, release
+from scheduler_ext.verbs.fit_cache import FitCache, fit_key
+from scheduler_ext.verbs.last_decisions import CountedRefusal, summed
+from scheduler_ext.waiting.order import WaitingPod
+from timekeeper.core.values import Card, GPURequest, Placement
+
+IN_TREE = Refusal("kube-scheduler's own sums of the node are short", "room")
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """Everything that a simulation reads, of one moment."""
+
+    snapshot: Snapshot
+    standings: NamespaceStandings
+    pdbs: PDBs
+    cooldown: Cooldown
+    policies: Policies
+    limits: PreemptionLimits
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedPod:
+    """What would happen to a pod. ``node``: "" where it waits; ``cards``: all of the node. ``fitting``: how
+    many nodes fit without a victim. ``victims`` leave for it, by a preemption of this ``kind``; ``awaited``:
+    further pods that terminate already. ``reasons``: why nodes refuse it, if it waits."""
+
+    pod: Pod
+    node: str = ""
+    allocation: Allocation | None = None
+    cards: tuple[Card, ...] = ()
+    fitting: int = 0
+    victims: tuple[Pod, ...] = ()
+    awaited: int = 0
+    kind: str = ""
+    reasons: tuple[CountedRefusal, ...] = ()
+
+
+def simulate(pods: Sequence[Pod], books: Books) -> list[SimulatedPod]:
+    """The outcome of each pod, in this order."""
+    simulation = _Simulation(books)
+    return [simulation.add(pod) for pod in pods]
+
+
+class _Simulation:
+    def __init__(self, books: Books) -> None:
+        self._books, self.snapshot = books, books.snapshot
+        self._caps, self._fit_cache = CapChecks(lambda: books.standings), FitCache()
+
+    def add(self, pod: Pod) -> SimulatedPod:
+        """Decides about the pod, and lets the outcome count for the next one."""
+        request = pod.request
+        if request is None:
+            return _refused(pod, refusal.malformed(pod.malformed))
+        if self._books.standings.of(pod.namespace).refuses:
+            return _refused(pod, refusal.SPENT)
+        capped = self._caps.refusal(pod, self.snapshot)
+        if capped is not None:
+            return _refused(pod, capped)
+        policy = self._books.policies(pod)
+        key = fit_key(request, for_fits(policy), pod.amounts)
+        found = self._fit_cache.sort(key, self.snapshot.nodes, list(self._candidates(pod)))
+        short = {n: IN_TREE for n in found.fits if is_in_tree_short(pod, self.snapshot.node(n))}
+        short |= self._caps.refused_nodes(pod, found.fits, self.snapshot)
+        fits = [name for name in found.fits if name not in short]
+        if fits:
+            return self._placed(pod, request, policy, fits)
+        return self._preempting(pod, policy) or SimulatedPod(
+            pod, reasons=summed((short, found.short, found.refused))
+        )
+
+    def _candidates(self, pod: Pod) -> Iterator[str]:
+        """The nodes that kube-scheduler would offer if it had room there."""
+        for node in self.snapshot.nodes.values():
+            there = node.node_object
+            if there is None or exceed(pod.others, there.others):
+                continue
+            if pod.node_constraints.admit(node.name, there.node_labels):
+                yield node.name
+
+    def _placed(self, pod: Pod, request: GPURequest, policy: Policy, fits: list[str]) -> SimulatedPod:
+        key = fit_key(request, policy, pod.amounts)
+        scores = self._fit_cache.scores(key, self.snapshot.nodes, fits)
+        node = fits[ranked(policy, pod.uid, scores, fits).index(MOST)]
+        placement = fit(request, self.snapshot.node(node), policy)
+        if isinstance(placement, Refusal):
+            return _refused(pod, placement)
+        return replace(self._taken(pod, node, placement), fitting=len(fits))
+
+    def _preempting(self, pod: Pod, policy: Policy) -> SimulatedPod | None:
+        books = self._books
+        context = PreemptionContext(
+            self.snapshot.pods,
+            books.standings,
+            books.now_ms,
+            books.pdbs,
+            books.cooldown,
+            is_capped=lambda each, node: self._caps.is_capped(each, node, self.snapshot),
+        )
+        if context.cooldown.is_exhausted(pod, context.now_ms):
+            return None
+        limits = books.limits
+        if limits.needs_standings and books.standings is UNHEARD:
+            limits = replace(limits, most=0)
+        waiting = WaitingPod(pod, policy, None)
+        choice = foreseen(waiting, self.snapshot.nodes.values(), context, limits)
+        if choice is None:
+            return None
+        for victim in (*choice.victims, *choice.leaving):
+            self.snapshot = release(pod_deleted(self.snapshot, victim, books.now_ms), victim.uid)
+        for ended in choice.ending:
+            self.snapshot = release(self.snapshot, ended.uid)
+        return replace(
+            self._taken(pod, choice.node, choice.placement),
+            victims=choice.victims,
+            awaited=len(choice.leaving) + len(choice.ending),
+            kind=kind_of(pod, choice.victims, books.standings) if choice.victims else "",
+        )
+
+    def _taken(self, pod: Pod, node: str, placement: Placement) -> SimulatedPod:
+        self.snapshot = assume(self.snapshot, pod, node, placement)
+        return SimulatedPod(pod, node, self.snapshot.allocation(pod.uid), self.snapshot.node(node).cards)
+
+
+def _refused(pod: Pod, why: Refusal) -> SimulatedPod:
+    """By every node alike."""
+    return SimulatedPod(pod, reasons=(CountedRefusal(why, 0, ()),))

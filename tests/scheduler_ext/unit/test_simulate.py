@@ -1,0 +1,101 @@
+"""What a simulation says of pods that do not exist: by the functions that decide, and without an effect."""
+
+from dataclasses import replace
+
+from scheduler_ext.model.standing import UNHEARD, NamespaceStanding, NamespaceStandings
+from scheduler_ext.preemption.cooldown import NOTHING_DONE
+from scheduler_ext.preemption.plan import PreemptionLimits
+from scheduler_ext.scoring.selection import Policies
+from scheduler_ext.simulation.simulate import Books, SimulatedPod, simulate
+from scheduler_ext.snapshot.snapshot import Snapshot
+from tests.scheduler_ext.preemption_worlds import budget, of, pdbs, standing
+from tests.scheduler_ext.worlds import node, on, percent, read, rebuilt
+from tests.worlds import Json, card
+from timekeeper.core.standings import NO_CAP, Cap, Caps
+
+IN_BUDGET = NamespaceStanding("IN_BUDGET")
+OVER = NamespaceStanding("OVER_BUDGET", "reclaim")
+NOW_MS = 1_000_000_000
+
+
+def books(snapshot: Snapshot, standings: NamespaceStandings = UNHEARD, *promised: Json) -> Books:
+    policies = Policies("binpack", lambda: standings, lambda: None, lambda _: None)
+    limits = PreemptionLimits(180_000, 600_000, 8, "bursar-scheduler", False)
+    return Books(snapshot, standings, pdbs(*promised), NOTHING_DONE, policies, limits, NOW_MS)
+
+
+def waiting(share: int, name: str, namespace: str = "team-a", **spec: object) -> Json:
+    return of(percent(share, name, schedulerName="bursar-scheduler", **spec), namespace)
+
+
+def told(found: list[SimulatedPod]) -> list[tuple[str, list[str], list[str]]]:
+    """Of each pod the node, its cards and its victims."""
+    return [
+        (
+            each.node,
+            [uuid for uuid, _ in each.allocation.uses] if each.allocation else [],
+            sorted(victim.name for victim in each.victims),
+        )
+        for each in found
+    ]
+
+
+def test_pods_take_their_cards_one_after_another_and_the_books_stay_as_they_are() -> None:
+    snapshot = rebuilt([node("a", card(0)), node("b", card(0), card(1))], [])
+    known = books(snapshot)
+    pods = [read(waiting(100, f"p{at}")) for at in range(4)]
+
+    found = simulate(pods, known)
+
+    assert [each.node for each in found[:3]] == ["a", "b", "b"]
+    assert [each.fitting for each in found] == [2, 1, 1, 0]
+    assert {cards[0] for _, cards, _ in told(found)[1:3]} == {"b-GPU-0", "b-GPU-1"}
+    assert [(r.refusal.kind, r.nodes) for r in found[3].reasons] == [("room", 2)]
+    assert known.snapshot is snapshot
+    assert simulate(pods, known) == found
+
+
+def test_whom_reclaim_would_evict_is_named_and_gone_for_the_next_pod() -> None:
+    debtor = on(of(percent(100, "debtor"), "team-b"), "a", "a-GPU-0")
+    snapshot = rebuilt([node("a", card(0))], [debtor])
+    standings = standing(**{"team-a": IN_BUDGET, "team-b": OVER})
+    pods = [read(waiting(50, "one")), read(waiting(50, "two"))]
+
+    found = simulate(pods, books(snapshot, standings))
+
+    assert [(node, victims) for node, _, victims in told(found)] == [("a", ["debtor"]), ("a", [])]
+    assert (found[0].kind, found[1].kind) == ("reclaim", "")
+    # without the standings nobody leaves, and the pod waits
+    assert [each.node for each in simulate(pods, books(snapshot))] == ["", ""]
+
+
+def test_kube_schedulers_own_preemption_is_foreseen_even_against_a_promise_that_ours_keeps() -> None:
+    low = on(of(percent(100, "low", priority=-5), "team-b"), "a", "a-GPU-0")
+    snapshot = rebuilt([node("a", card(0))], [low])
+    promise = budget("team-b", 0, {})
+    pod = [read(waiting(100, "p", priority=0))]
+
+    assert told(simulate(pod, books(snapshot, UNHEARD, promise))) == [("a", ["a-GPU-0"], ["low"])]
+
+
+def test_a_spent_budget_and_a_cap_refuse_with_the_sentences_of_filter() -> None:
+    snapshot = rebuilt([node("a", card(0), card(1))], [])
+    spent = standing(**{"team-a": NamespaceStanding("OVER_BUDGET", "deny", spent=True)})
+    capped = standing(**{"team-a": replace(IN_BUDGET, caps=Caps(Cap(1000, None), "", NO_CAP))})
+    pods = [read(waiting(100, "one")), read(waiting(100, "two"))]
+
+    assert [each.reasons[0].refusal.sentence for each in simulate(pods, books(snapshot, spent))] == [
+        "the namespace has spent its GPU budget"
+    ] * 2
+    one, two = simulate(pods, books(snapshot, capped))
+    assert one.node == "a"
+    assert (two.node, two.reasons[0].refusal.kind) == ("", "cap")
+
+
+def test_nodes_that_kube_scheduler_would_not_offer_are_left_out() -> None:
+    snapshot = rebuilt([node("a", card(0))], [])
+    elsewhere = read(waiting(50, "p", nodeSelector={"zone": "x"}))
+
+    (found,) = simulate([elsewhere], books(snapshot))
+
+    assert (found.node, found.reasons) == ("", ())

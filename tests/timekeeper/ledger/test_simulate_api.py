@@ -1,0 +1,229 @@
+"""``POST /v1/simulate`` over the real ledger. The webhook's and the extender's own code is called instead of
+their processes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+import pytest
+from flask.testing import FlaskClient
+
+from scheduler_ext.model.standing import NamespaceStanding
+from scheduler_ext.preemption.cooldown import NOTHING_DONE
+from scheduler_ext.preemption.plan import PreemptionLimits
+from scheduler_ext.scoring.selection import Policies
+from scheduler_ext.simulation.bodies import answer_of, read_simulation
+from scheduler_ext.simulation.simulate import Books, simulate
+from tests.runtime.lines import into
+from tests.scheduler_ext.preemption_worlds import of, pdbs, standing
+from tests.scheduler_ext.worlds import node as cards_node
+from tests.scheduler_ext.worlds import on, percent, rebuilt
+from tests.timekeeper.worlds import (
+    ADMIN,
+    CA,
+    HOUR,
+    T0,
+    Town,
+    budgets,
+    gpu_pod,
+    lease,
+    node,
+    token,
+    user_status,
+)
+from tests.webhook.worlds import POLICY
+from tests.worlds import Json, card
+from timekeeper.api.create_app import app_of, create_services
+from timekeeper.api.peers import Peer, Peers
+from timekeeper.api.problem import Problem
+from timekeeper.runtime.auth.gate import Gate
+from timekeeper.runtime.auth.tokens import Expected
+from webhook.server.reviewer import Reviewer
+from webhook.server.simulation import simulation_call
+
+ONE_DATABASE = "arithmetic over statements that other modules read on both"
+
+READER = token("reader")
+
+
+@dataclass(frozen=True, slots=True)
+class InProcess(Peer):
+    """A role that is called instead of asked."""
+
+    called: Any = None
+
+    def ask(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        answer = self.called(orjson.dumps(body))
+        assert isinstance(answer, bytes)
+        found: Mapping[str, Any] = orjson.loads(answer)
+        return found
+
+
+def admits(body: bytes) -> bytes:
+    """The webhook, which has polled nothing."""
+    reviewer = Reviewer(POLICY, lambda: None, lambda: "ca", lambda: 0, 30_000)
+    answer = simulation_call(reviewer, lambda: 0, into([]))(body)
+    assert answer.status == 200, answer.body
+    assert isinstance(answer.body, bytes)
+    return answer.body
+
+
+def places(body: bytes) -> bytes:
+    """The extender: a node with two cards, of which one is a debtor's of team-b."""
+    debtor = on(of(percent(100, "debtor"), "team-b"), "a", "a-GPU-0")
+    snapshot = rebuilt([cards_node("a", card(0), card(1))], [debtor])
+    asked = read_simulation(body, 0)
+    standings = asked.over(standing(**{"team-b": NamespaceStanding("OVER_BUDGET", "reclaim")}))
+    policies = Policies("binpack", lambda: standings, lambda: None, lambda _: None)
+    limits = PreemptionLimits(180_000, 600_000, 8, "bursar-scheduler", False)
+    books = Books(snapshot, standings, pdbs(), NOTHING_DONE, policies, limits, 0)
+    return answer_of(simulate(asked.pods, books), standings)
+
+
+@dataclass
+class Planner:
+    town: Town
+    client: FlaskClient
+
+    def asks(self, *pods: Json, status: int = 200, bearer: str = ADMIN, **more: object) -> Any:
+        body = {"version": 1, "namespace": "team-a", "pods": list(pods), **more}
+        answer = self.client.post("/v1/simulate", json=body, headers={"Authorization": f"Bearer {bearer}"})
+        assert answer.status_code == status, answer.get_data(as_text=True)
+        return answer.get_json()
+
+
+@pytest.fixture
+def planner(town: Town) -> Planner:
+    settings = "lookahead: 0s\nprice: 2\ncurrency: EUR\nweights: {A100: 1.5}\n"
+    town.begin(
+        ("nodes", node(cards=8)),
+        ("leases", lease(T0)),
+        ("configmaps", budgets(team_a="gpuHours: 100\nperiod: month\nonExhausted: hold", _settings=settings)),
+    )
+    for name, value in (("gpu-default-priority", 0), ("gpu-lower-priority", -5)):
+        raw = {"metadata": {"name": name}, "value": value, "preemptionPolicy": "PreemptLowerPriority"}
+        town.hear("priorityclasses", raw)
+    town.advance(0)
+    gate = Gate(town.reviews.post, Expected("bursar", "test"), town.clock)
+    peers = Peers(
+        InProcess("webhook", "x", str, 1, called=admits), InProcess("extender", "x", str, 1, called=places)
+    )
+    services = create_services(town.store, gate, town.clock, lambda: CA, 5_000, peers=peers)
+    return Planner(town, app_of(services).test_client())
+
+
+def pod(name: str, share: int = 50) -> Json:
+    limits = {"limits": {"bursar.dev/gpu-percent": str(share)}}
+    return {
+        "metadata": {"name": name},
+        "spec": {"containers": [{"name": "m", "image": "x", "resources": limits}]},
+    }
+
+
+def test_pods_get_class_place_victims_cost_and_the_end_of_the_budget(planner: Planner) -> None:
+    answer = planner.asks(pod("one", 100), pod("two", 100), pod("three", 100))
+
+    one, two, three = answer["pods"]
+    assert (one["standing"], one["priorityClass"], one["held"]) == ("IN_BUDGET", "gpu-default-priority", "")
+    assert [(each["outcome"], each["node"]) for each in answer["pods"]] == [
+        ("fits", "a"),
+        ("preempts", "a"),
+        ("waits", ""),
+    ]
+    assert [each["name"] for each in two["victims"]] == ["debtor"]
+    assert (two["kind"], one["cards"][0]["uuid"]) == ("reclaim", "a-GPU-1")
+    # 1.5 x 24 hours for each card, at 2 EUR
+    assert (one["cost"]["gpuHoursPerDay"], one["cost"]["price"]) == ("36", "72")
+    assert three["cost"]["rateMilli"] == 0
+    assert (answer["cost"]["gpuHoursPerDay"], answer["cost"]["price"]) == ("72", "144")
+    assert answer["before"]["now"] == {"rateMilli": 0, "goneAt": None}
+    # 100 hours at 3 a hour
+    assert answer["after"]["now"] == {"rateMilli": 3000, "goneAt": T0 + 120_000_000}
+    assert planner.asks(pod("one", 100), pod("two", 100), pod("three", 100)) == answer
+
+
+def test_a_supposed_budget_decides_class_hold_and_end_and_is_not_kept(planner: Planner) -> None:
+    planner.town.hear("pods", gpu_pod("p", namespace="team-a", started_ms=T0))
+    planner.town.advance(3 * HOUR)  # 4.5 weighted hours
+    before = planner.town.budget()
+
+    spent = "gpuHours: 4\nperiod: month\n"
+    demoted = planner.asks(pod("one"), budget=spent)["pods"][0]
+    held = planner.asks(pod("one"), budget=spent + "onExhausted: hold")["pods"][0]
+    denied = planner.asks(pod("one"), budget=spent + "onExhausted: deny")["pods"][0]
+    more = planner.asks(pod("one"), budget="gpuHours: 1000\nperiod: month\n")
+
+    assert (demoted["standing"], demoted["priorityClass"]) == ("OVER_BUDGET", "gpu-lower-priority")
+    assert (held["held"], held["priorityClass"], held["outcome"]) == (
+        "budget",
+        "gpu-default-priority",
+        "fits",
+    )
+    assert (denied["outcome"], denied["node"]) == ("refused", "")
+    assert "has used its GPU budget" in denied["refusal"]
+    assert more["after"]["now"]["goneAt"] > more["before"]["now"]["goneAt"]
+    assert planner.town.budget() == before
+
+
+def test_other_namespaces_pods_have_names_only_for_those_who_may_read_there(planner: Planner) -> None:
+    planner.town.reviews.tokens[READER] = user_status("reader")
+    planner.town.reviews.denied.add(("reader", "get", "decisions", "team-b"))
+
+    seen = planner.asks(pod("one", 100), pod("two", 100))["pods"][1]["victims"]
+    hidden = planner.asks(pod("one", 100), pod("two", 100), bearer=READER)["pods"][1]["victims"]
+
+    assert [each["namespace"] for each in seen] == ["team-b"]
+    assert hidden == [{**seen[0], "namespace": None, "name": None, "uid": None}]
+
+
+def test_who_may_not_simulate_here_is_refused(planner: Planner) -> None:
+    planner.town.reviews.tokens[READER] = user_status("reader")
+    planner.town.reviews.denied.add(("reader", "create", "simulations", "team-a"))
+
+    problem = planner.asks(pod("one"), status=403, bearer=READER)
+
+    assert problem["detail"] == "reader may not create simulations.bursar.dev in namespace team-a"
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "said"),
+    [
+        ({"version": 2}, "version", "it must be 1"),
+        ({"namespace": "Team A"}, "namespace", "the name of a namespace"),
+        ({"pods": []}, "pods", "1 to 50 pods"),
+        ({"pods": [7]}, "pods[0]", "it must be a Pod"),
+        ({"pods": [{"metadata": 7, "spec": {}}]}, "pods[0].metadata", "an object"),
+        ({"pods": [{"spec": {}}]}, "pods[0].spec", "with containers"),
+        (
+            {"pods": [pod("x") | {"metadata": {"namespace": "team-b"}}]},
+            "pods[0].metadata.namespace",
+            "team-a",
+        ),
+        ({"budget": "gpuHours: many\nperiod: month"}, "budget", "line 1, gpuHours"),
+        ({"budget": 7}, "budget", "the text of a budget entry"),
+        ({"nodes": []}, "nodes", "no such field"),
+    ],
+)
+def test_a_bad_body_is_refused_with_its_field(planner: Planner, body: Json, field: str, said: str) -> None:
+    whole = {"version": 1, "namespace": "team-a", "pods": [pod("x")], **body}
+    answer = planner.client.post("/v1/simulate", json=whole, headers={"Authorization": f"Bearer {ADMIN}"})
+
+    assert (answer.status_code, answer.get_json()["field"]) == (400, field)
+    assert said in answer.get_json()["detail"]
+
+
+def test_a_pod_without_a_gpu_is_not_governed(planner: Planner) -> None:
+    plain = {"spec": {"containers": [{"name": "web", "image": "x"}]}}
+
+    (found,) = planner.asks(plain)["pods"]
+
+    assert (found["name"], found["outcome"], found["cost"]["rateMilli"]) == ("pod-0", "not-governed", 0)
+
+
+def test_a_role_that_gives_no_answer_is_named() -> None:
+    with pytest.raises(Problem) as found:
+        Peer("webhook", "https://127.0.0.1:1", lambda: "", 1.0).ask("/simulate", {})
+
+    assert found.value.status == 503
+    assert "the webhook cannot be asked" in found.value.detail

@@ -1,0 +1,49 @@
+"""What simulated pods cost, and the history with a budget that is only supposed. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from timekeeper.accounts.budget_history import BudgetEntry, History, entry_value, history_of
+from timekeeper.core.budgets.mistakes import EntryError
+from timekeeper.core.budgets.policy import BudgetSettings
+from timekeeper.core.request.card_amounts import CardAmount, NamedAmount
+from timekeeper.core.request.cards import rate, weight_of
+from timekeeper.core.values import WHOLE_MILLI, Card
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedUse:
+    """What a pod would take of a card."""
+
+    card: Card
+    amount: CardAmount | NamedAmount
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedPlacement:
+    """What a pod would take; ``unnamed``: whole cards of this ``model`` that only a device plugin names."""
+
+    uses: tuple[SimulatedUse, ...]
+    unnamed: int = 0
+    model: str = ""
+
+
+def rate_of(placement: SimulatedPlacement, settings: BudgetSettings) -> int:
+    """The rate that a session there would have now, in thousandths of a weighted GPU."""
+    named = rate(
+        {each.card.uuid: each.amount for each in placement.uses},
+        [each.card for each in placement.uses],
+        settings.weights,
+        settings.charge_by,
+        settings.unit_costs,
+    )
+    return named + placement.unnamed * WHOLE_MILLI * weight_of(placement.model, settings.weights) // 1000
+
+
+def supposed(entries: Sequence[BudgetEntry], namespace: str, text: str, at_ms: int) -> History | EntryError:
+    """The history if the namespace's entry had been changed to this text a moment ago; what is wrong with
+    the text, if it is no entry."""
+    value = entry_value(namespace, text)
+    if isinstance(value, EntryError):
+        return value
+    return history_of((*entries, BudgetEntry(namespace, text, at_ms)))

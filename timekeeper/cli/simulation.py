@@ -1,0 +1,102 @@
+"""``kubectl bursar simulate``: the pods of manifests, and what would happen to them."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import yaml
+
+from timekeeper.cli import output, words
+from timekeeper.cli.connection import Options, connected
+from timekeeper.cli.errors import CommandError
+from timekeeper.cli.flags import ClusterCommand
+from timekeeper.cli.views import simulation
+
+_REPLICAS = {
+    "Deployment": "replicas",
+    "ReplicaSet": "replicas",
+    "StatefulSet": "replicas",
+    "Job": "parallelism",
+}
+
+
+@click.command(cls=ClusterCommand)
+@click.pass_obj
+@click.option(
+    "-f",
+    "--filename",
+    "files",
+    multiple=True,
+    required=True,
+    metavar="FILE",
+    shell_complete=words.files,
+    help="manifests of Pods, Deployments, ReplicaSets, StatefulSets and Jobs; - for standard input",
+)
+@click.option(
+    "--budget",
+    default=None,
+    metavar="FILE",
+    shell_complete=words.files,
+    help="the namespace's entry of bursar-budgets that is supposed; without it, the present one",
+)
+@click.option("-o", "--output", "form", type=click.Choice(output.FORMS), default="table", show_default=True)
+def simulate(options: Options, files: tuple[str, ...], budget: str | None, form: str) -> None:
+    """What would happen to these pods: class, place, victims, cost, and when the budget is gone. Nothing is
+    created."""
+    namespace = options.one_namespace()
+    body: dict[str, Any] = {"version": 1, "namespace": namespace, "pods": []}
+    for file in files:
+        for document in _documents(file):
+            body["pods"] += list(pods_of(document, namespace))
+    if budget is not None:
+        body["budget"] = _text(budget)
+    with connected(options, namespace) as client:
+        answer = client.post("/v1/simulate", body, {"Content-Type": "application/json"})
+    output.show(simulation.pods(answer), form)
+    if form == "table":
+        for sentence in simulation.sentences(answer):
+            print(sentence)
+
+
+def pods_of(document: Any, namespace: str) -> Iterator[dict[str, Any]]:
+    """The pods of a manifest: itself, or one for each replica. Raises CommandError."""
+    kind = document.get("kind") if isinstance(document, dict) else None
+    if not isinstance(kind, str) or kind not in ("Pod", "List", *_REPLICAS):
+        what = kind if isinstance(kind, str) else "a document without a kind"
+        raise CommandError(f"{what} has no pods; allowed: Pod, List, {', '.join(_REPLICAS)}")
+    if kind == "List":
+        for item in document.get("items") or ():
+            yield from pods_of(item, namespace)
+        return
+    metadata, spec = document.get("metadata") or {}, document.get("spec") or {}
+    if metadata.get("namespace", namespace) != namespace:
+        raise CommandError(
+            f"{kind} {metadata.get('name')} is in namespace {metadata['namespace']}, and {namespace} is"
+            " simulated; --namespace names another one"
+        )
+    if kind == "Pod":
+        yield document
+        return
+    template = spec.get("template") or {}
+    count = spec.get(_REPLICAS[kind], 1)
+    for at in range(count if isinstance(count, int) else 1):
+        named = {**(template.get("metadata") or {}), "name": f"{metadata.get('name')}-{at}"}
+        yield {"metadata": named, "spec": template.get("spec")}
+
+
+def _documents(file: str) -> Iterator[Any]:
+    try:
+        found = list(yaml.safe_load_all(_text(file)))
+    except yaml.YAMLError as error:
+        raise CommandError(f"{file} is not YAML: {error}") from error
+    yield from (json.loads(json.dumps(each, default=str)) for each in found if each is not None)
+
+
+def _text(file: str) -> str:
+    try:
+        return sys.stdin.read() if file == "-" else Path(file).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise CommandError(f"{file} cannot be read: {error}") from error

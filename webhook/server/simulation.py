@@ -1,0 +1,91 @@
+"""``POST /simulate``: what /mutate would answer to a review under given standings, without an effect: no
+estimate of what was admitted, no Event, no decision, and no count of a review."""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from http import HTTPStatus
+
+import orjson
+
+from timekeeper.core.json_values import Json
+from timekeeper.core.standings import UndecodableStandingsError
+from timekeeper.runtime.http.flask_routes import PostCall
+from timekeeper.runtime.http.service import HttpAnswer, plain_text
+from timekeeper.runtime.log import Log
+from webhook.policy import AdmissionPolicy
+from webhook.server.reviewer import NotReadyError, Reviewer
+from webhook.standings.table import decode
+from webhook.wire import defaulting
+from webhook.wire.patching import patched
+from webhook.wire.pod_review import AdmissionAnswer, MalformedError, PodReview, read
+
+PATH = "/simulate"
+
+
+def simulation_call(admission: Reviewer, now_ms: Callable[[], int], log: Log) -> PostCall:
+    """The call: ``{"review": AdmissionReview, "standings": as of GET /v1/standings}`` in; out come the answer
+    and the pod as it would be stored. The review must have ``dryRun``. Its pod need not have what an API
+    server sets before it calls webhooks."""
+
+    def call(body: bytes) -> HttpAnswer:
+        began = time.perf_counter()
+        try:
+            review, standings = _read(body)
+            table = decode(orjson.dumps(standings), "", now_ms())
+            judging = admission.beside(table)
+            answer = judging.mutate(review)
+            policy = judging.policy_for(review.namespace)
+        except (MalformedError, UndecodableStandingsError) as error:
+            return plain_text(HTTPStatus.BAD_REQUEST, f"malformed simulation: {error}")
+        except NotReadyError as error:
+            return plain_text(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
+        ms = 1000 * (time.perf_counter() - began)
+        log("simulated", level="info", namespace=review.namespace, verdict=answer.verdict, ms=f"{ms:.2f}")
+        return HttpAnswer(HTTPStatus.OK, "application/json", _answer(review, answer, policy))
+
+    return call
+
+
+def _answer(review: PodReview, answer: AdmissionAnswer, policy: AdmissionPolicy) -> bytes:
+    pod = _numbered(patched(review.pod, answer.operations), policy)
+    return orjson.dumps(
+        {
+            "version": 1,
+            "verdict": answer.verdict,
+            "refusal": answer.refusal,
+            "warnings": answer.warnings,
+            "standing": answer.audit.get("standing", ""),
+            "held": answer.audit.get("held", ""),
+            "pod": None if answer.refusal else pod,
+        }
+    )
+
+
+def _read(body: bytes) -> tuple[PodReview, Json]:
+    """Raises MalformedError."""
+    try:
+        whole = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise MalformedError(f"the body is not JSON: {error}") from error
+    if not isinstance(whole, dict) or not isinstance(whole.get("standings"), dict):
+        raise MalformedError("standings: must be an object")
+    review = read(orjson.dumps(whole.get("review")))
+    if not review.dry_run or review.operation != "CREATE" or review.subresource:
+        raise MalformedError("review.request: must be of a pod's creation, with dryRun true")
+    raw = defaulting.pod(review.pod)
+    spec = {"priority": 0, "preemptionPolicy": "PreemptLowerPriority", **raw["spec"]}
+    return replace(review, pod={**raw, "spec": spec}), whole["standings"]
+
+
+def _numbered(pod: Json, policy: AdmissionPolicy) -> Json:
+    """The pod with the numbers of its priority class, as the API server sets them after admission."""
+    spec = pod["spec"]
+    named = spec.get("priorityClassName")
+    found = next((e for e in (policy.in_budget, policy.over_budget) if e.name == named), None)
+    if found is None or found.value is None:
+        return pod
+    numbers = {"priority": found.value}
+    if found.preemption_policy is not None:
+        return {**pod, "spec": {**spec, **numbers, "preemptionPolicy": found.preemption_policy}}
+    return {**pod, "spec": {**spec, **numbers}}
