@@ -22,6 +22,7 @@ BENCHMARKS = {
     "heartbeats": ["heartbeats.py"],
     "standings": ["standings.py"],
     "reports": ["reports.py"],
+    "dashboard": ["dashboard.py"],
     "ledger": ["ledger.py"],
     "sidecar": ["sidecar.py"],
     "agent": ["agent.py"],

@@ -3,7 +3,7 @@ and its pages as a client or a server on loopback."""
 
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -57,8 +57,8 @@ class Dashboards:
             thread.join()
             server.server_close()
 
-    def fill(self) -> None:
-        """Write the cluster."""
+    def fill(self, told: str = HOSTILE) -> None:
+        """Write the cluster. ``told``: what people of a tenant wrote."""
         self.books.entries(
             ("team-a", "gpuHours: 400\nperiod: month\ngroup: lab\nwarnAt: 0.8", 0),
             ("team-b", "gpuHours: 100\nperiod: month\ngroup: lab\nonExhausted: hold", 0),
@@ -68,22 +68,23 @@ class Dashboards:
             ("_group.lab", "gpuHours: 600\nperiod: month", 0),
         )
         self.books.write(*_runs())
-        for at in range(0, 10 * 24, 3):
-            hour = T0 - at * HOUR - HOUR
-            self.books.used("train-7", hour, "node", HOUR, HOUR * 380)
-            self.books.used("infer-1", hour, "node", HOUR, HOUR * 90)
-        self._decide()
+        for at in range(12, 19):
+            for namespace, used in (("team-a", 310), ("team-b", 640), ("team-c", 90), ("vision", 880)):
+                for hour in range(5):
+                    start = _BEGIN + at * DAY + (6 + hour) * HOUR
+                    self.books.used(f"{namespace}-{at}", start, "node", HOUR, HOUR * used)
+        self._decide(told)
         self._hold()
         self._post_map()
 
     def _post_map(self) -> None:
         there = {"gpu-1": (("team-a", "train-7"), ("vision", "train-v")), "gpu-2": (("team-a", "infer-1"),)}
         nodes = [_node(f"gpu-{at}", there.get(f"gpu-{at}", ()), at) for at in range(12)]
-        waiting = {"total": 1, "pods": [_waits("train-9")]}
+        waiting = {"total": 1, "pods": [waits("train-9")]}
         body = {"version": 1, "nodes": nodes, "gone": [], "waiting": waiting}
         assert self.books.post("/v1/cluster", body).status_code == 200
 
-    def _decide(self) -> None:
+    def _decide(self, told: str) -> None:
         entries = [
             _decision(
                 "placed",
@@ -111,7 +112,7 @@ class Dashboards:
                 largestHoleMilli=500,
             ),
             _decision(
-                "refused", "SpentGrant", "", 9, message=f"the grant is spent {HOSTILE}", generate_name=HOSTILE
+                "refused", "SpentGrant", "", 9, message=f"the grant is spent {told}", generate_name=told
             ),
             _decision(
                 "evicted",
@@ -124,7 +125,7 @@ class Dashboards:
         body = {"version": 1, "source": "extender", "decisions": entries}
         answer = self.books.post("/v1/decisions", body)
         assert answer.status_code == 200, answer.text
-        grant = {"subject": "team-a", "gpuHours": "25", "reason": HOSTILE}
+        grant = {"subject": "team-a", "gpuHours": "25", "reason": told}
         assert self.books.post("/v1/grants", grant, **{"Idempotency-Key": "k"}).status_code == 200
 
     def _hold(self) -> None:
@@ -198,6 +199,16 @@ def _runs() -> Iterator[Run]:
                   heard_ms=T0, settled=False)  # fmt: skip
 
 
+def on_node(name: str, runs: Sequence[Run], cards: int) -> Json:
+    """A node of the map with each of these sessions on a whole card."""
+    pods = [((run.namespace, run.name),) for run in runs[:cards]] + [()] * (cards - len(runs))
+    return {
+        "name": name,
+        "closed": "",
+        "cards": [_card(f"{name}-{at}", at, "H100", each, 0) for at, each in enumerate(pods)],
+    }
+
+
 def _node(name: str, pods: tuple[tuple[str, str], ...], at: int) -> Json:
     model = "H100" if at < 5 else "A100"
     cards = [_card(f"{name}-{number}", number, model, pods[number : number + 1], at) for number in range(8)]
@@ -227,7 +238,8 @@ def _card(uuid: str, number: int, model: str, pods: tuple[tuple[str, str], ...],
     }
 
 
-def _waits(name: str) -> Json:
+def waits(name: str) -> Json:
+    """A waiting pod of the map."""
     return {
         "namespace": "team-a",
         "name": name,

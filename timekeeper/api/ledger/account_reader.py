@@ -5,10 +5,12 @@ from collections.abc import Collection
 from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import History, is_group
 from timekeeper.accounts.grants import GrantSums
-from timekeeper.accounts.statements import stated, working_set
+from timekeeper.accounts.statements import namespaces_read, stated, working_set
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.queries import ledger
 from timekeeper.store.queries.sums import DatabaseSums, held
+
+_FEW = 100  # namespaces whose sessions are read one by one; above that, all sessions are read at once
 
 
 def stated_now(
@@ -26,6 +28,10 @@ def stated_now(
     sums = DatabaseSums(
         connection, ledger.waiting(connection), now_ms, _granted=ledger.granted(connection, now_ms)
     )
+    read = namespaces_read(history, subjects, spenders, now_ms)
+    if len(read) <= _FEW:
+        sums.hold(held(connection, sorted(read)), read)
+        return stated(history, subjects, spenders, sums, now_ms)
     sums.hold(held(connection, None), spenders | set(subjects))
     asked = working_set(history, [each for each in subjects if not is_group(each)], spenders, now_ms)
     sums.expect_granted(asked.accounts)

@@ -98,25 +98,42 @@ class LedgerReader:
         at most ``limit``, after the given name. Also the name after which the next page begins; empty on the
         last page."""
         with self.store.reading() as connection:
-            history = self.history(connection)
-            names = {key for key in history.current_keys() if not key.startswith("_")}
-            if history.text(DEFAULTS) is not None:
-                names |= ledger.namespaces(connection)
-            left = sorted(name for name in names if name > after)
+            left = [name for name in self._listed(connection) if name > after]
             page = left if limit is None else left[:limit]
             return self._readings(connection, page), page[-1] if len(page) < len(left) else ""
+
+    def all_accounts(self) -> tuple[list[AccountReading], list[AccountReading]]:
+        """What `account_page` gives without a limit, and `group_accounts`, of one moment."""
+        with self.store.reading() as connection:
+            names, groups = self._listed(connection), self._groups(connection)
+            found = self._readings(connection, [*names, *groups])
+        return found[: len(names)], found[len(names) :]
 
     def group_accounts(self) -> list[AccountReading]:
         """The accounts of all groups that have an entry or are named by one."""
         with self.store.reading() as connection:
-            return self._readings(
-                connection, sorted(GROUP + each for each in self.history(connection).groups)
-            )
+            return self._readings(connection, self._groups(connection))
+
+    def _listed(self, connection: Connection) -> list[str]:
+        history = self.history(connection)
+        names = {key for key in history.current_keys() if not key.startswith("_")}
+        if history.text(DEFAULTS) is not None:
+            names |= ledger.namespaces(connection)
+        return sorted(names)
+
+    def _groups(self, connection: Connection) -> list[str]:
+        return sorted(GROUP + each for each in self.history(connection).groups)
 
     def account(self, connection: Connection, namespace: str) -> tuple[Statement, GrantSums]:
         """One namespace's statement and grants, inside the caller's transaction."""
+        return self.accounts(connection, (namespace,))[namespace]
+
+    def accounts(
+        self, connection: Connection, namespaces: Collection[str]
+    ) -> dict[str, tuple[Statement, GrantSums]]:
+        """The same of several."""
         now_ms, history = self.moment(connection)
-        return stated_now(connection, history, (namespace,), now_ms)[namespace]
+        return stated_now(connection, history, namespaces, now_ms) if namespaces else {}
 
     def moment(self, connection: Connection) -> tuple[int, History]:
         """The present time, not before the last entry's, and the budget history."""

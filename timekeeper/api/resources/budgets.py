@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from flask import Flask, Response
+from flask import Flask, Response, request
 
 from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import GROUP
@@ -13,6 +13,7 @@ from timekeeper.api.http.parameters import AFTER, LIMIT, NAMESPACE_IN_PATH, curs
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, may, serve
 from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.ledger_reader import AccountReading
+from timekeeper.api.ledger.recent_value import RecentValue, oldest_ms
 from timekeeper.core.budgets.policy import ineffective_fields
 from timekeeper.core.ledger.metering import FOREVER_MS
 
@@ -40,12 +41,18 @@ ROUTES = (BUDGETS, BUDGET)
 
 def register(app: Flask, services: Services) -> None:
     """Add the routes."""
+    recent = RecentValue(services.ledger.all_accounts)
 
     def budgets(call: Call) -> Response:
-        after = shaped(call.get("after"), str)
-        account, follows = services.ledger.account_page(call.get("limit"), after[0] if after else "")
+        after, limit = shaped(call.get("after"), str), call.get("limit")
+        follows, group_accounts = "", list[AccountReading]()
+        if after is None and limit is None:
+            account, group_accounts = recent.get(oldest_ms(request.cache_control.max_age))
+        else:
+            account, follows = services.ledger.account_page(limit, after[0] if after else "")
+            group_accounts = [] if after else services.ledger.group_accounts()
         page = cursor(follows) if follows else None
-        groups = [] if after else [shown(each, True) for each in services.ledger.group_accounts()]
+        groups = [shown(each, True) for each in group_accounts]
         # a caller that may list all budgets may get each by name
         body = {
             "version": 1,

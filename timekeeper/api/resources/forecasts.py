@@ -93,9 +93,10 @@ class Paces:
         today_ms = period_at("day", zone, self._now_ms).start_ms
         first_ms = period_at("day", zone, today_ms - DAYS * DAY_MS + DAY_MS // 2).start_ms
         span = Interval(first_ms, today_ms)
-        self._days = _days(
-            services, ReportQuery(span, ("namespace",), self._now_ms, namespace, "day", zone), ""
-        )
+        self._days: dict[str, Mapping[int, int]] = {}
+        if not is_group(subject):
+            asked = ReportQuery(span, ("namespace",), self._now_ms, namespace, "day", zone)
+            self._days |= _days(services, asked, "")
         if namespace is None:
             asked = ReportQuery(span, ("group",), self._now_ms, None, "day", zone)
             self._days |= _days(services, asked, GROUP)

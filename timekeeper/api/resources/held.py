@@ -5,6 +5,7 @@ from typing import Any
 
 from flask import Flask, Response
 
+from timekeeper.accounts.held.order import HeldPod
 from timekeeper.accounts.held.queue import QueuedPod, queue_of
 from timekeeper.api.http.answers import HeldAnswer, answer
 from timekeeper.api.http.parameters import AFTER, LIMIT, NAMESPACE, cursor, shaped
@@ -30,7 +31,7 @@ def register(app: Flask, services: Services) -> None:
 
     def list_held(call: Call) -> Response:
         limit, after = call.get("limit", _PAGE), shaped(call.get("after"), str, int)
-        found = _queues(services, call.get("namespace", ""))
+        found = _queues(services, call.get("namespace", ""), after[0] if after else "", limit)
         left = [each for each in found if after is None or (each.pod.namespace, each.ahead) > after]
         page = left[:limit]
         follows = cursor(page[-1].pod.namespace, page[-1].ahead) if len(left) > limit else None
@@ -39,18 +40,26 @@ def register(app: Flask, services: Services) -> None:
     serve(app, services, HELD, list_held)
 
 
-def _queues(services: Services, namespace: str) -> list[QueuedPod]:
-    """The queues of all namespaces, or of one, by name."""
+def _queues(services: Services, namespace: str, first: str, limit: int) -> list[QueuedPod]:
+    """The queues of the namespaces from ``first`` on, by name, or of one: whole ones, as many as hold more
+    than ``limit`` pods beside those of ``first``."""
     ledger = services.ledger
     with ledger.store.reading() as connection:
-        now_ms, _ = ledger.moment(connection)
-        lookahead_ms = ledger.history(connection).settings(now_ms).lookahead_ms
+        now_ms, history = ledger.moment(connection)
+        lookahead_ms = history.settings(now_ms).lookahead_ms
         pods = sorted(held_pods.held(connection, namespace), key=lambda each: each.namespace)
-        queues: list[QueuedPod] = []
+        by_name: dict[str, list[HeldPod]] = {}
+        listed = 0
         for name, mine in groupby(pods, key=lambda each: each.namespace):
-            statement, _ = ledger.account(connection, name)
-            queues += queue_of(mine, statement, lookahead_ms, now_ms)
-    return queues
+            if name >= first and listed <= limit:
+                by_name[name] = list(mine)
+                listed += len(by_name[name]) if name != first else 0
+        stated = ledger.accounts(connection, by_name)
+    return [
+        each
+        for name, mine in by_name.items()
+        for each in queue_of(mine, stated[name][0], lookahead_ms, now_ms)
+    ]
 
 
 def _shown(queued: QueuedPod) -> dict[str, Any]:

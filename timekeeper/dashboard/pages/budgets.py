@@ -28,7 +28,7 @@ class BudgetTotals:
 
 def overview(visit: Visit) -> PageContent:
     """Every namespace with a budget: those that need attention first."""
-    answer = visit.api.get("/v1/budgets")
+    answer = visit.api.recent("/v1/budgets")
     wanted = (visit.text("find") or "").lower()
     found = [each for each in answer["budgets"] if wanted in each["namespace"]]
     by_name = visit.text("sort") == "name"
@@ -50,7 +50,7 @@ def overview(visit: Visit) -> PageContent:
 
 def groups(visit: Visit) -> PageContent:
     """Every group with its account and members."""
-    answer = visit.api.get("/v1/budgets")
+    answer = visit.api.recent("/v1/budgets")
     members = _members(answer["budgets"])
     rows = [(each, members.get(_name(each), [])) for each in answer["groups"]]
     rows.sort(key=lambda row: (urgency(row[0]), row[0]["namespace"]))
@@ -59,7 +59,7 @@ def groups(visit: Visit) -> PageContent:
 
 def group(visit: Visit, group: str) -> PageContent:
     """One group: its account over time, and what each member used of it."""
-    answer = visit.api.get("/v1/budgets")
+    answer = visit.api.recent("/v1/budgets")
     key = f"_group.{group}"
     budget = visit.api.get(f"/v1/budgets/{segment(key)}")
     members = sorted(_members(answer["budgets"]).get(group, []), key=lambda each: -used_of(each))

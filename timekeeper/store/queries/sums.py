@@ -69,17 +69,18 @@ class DatabaseSums:
 
     def _sessions(self, namespace: str) -> tuple[UnsettledSession, ...]:
         if namespace not in self._held:
-            self.hold(held(self.connection, namespace), (namespace,))
+            self.hold(held(self.connection, (namespace,)), (namespace,))
         return self._held[namespace]
 
 
-def held(connection: Connection, namespace: str | None) -> dict[str, tuple[UnsettledSession, ...]]:
-    """The unsettled sessions with their evidence, of one namespace or of all."""
-    found = ledger.unsettled(connection, namespace)
-    watermarks, beats = ledger.watermarks(connection), ledger.beats(connection, namespace=namespace)
+def held(connection: Connection, names: Iterable[str] | None) -> dict[str, tuple[UnsettledSession, ...]]:
+    """The unsettled sessions with their evidence, of these namespaces or (None) of all."""
+    watermarks = ledger.watermarks(connection)
     by_namespace: dict[str, list[UnsettledSession]] = {}
-    for uid, session in found.sessions.items():
-        known = evidence(session, watermarks.get(session.node), beats.get(uid))
-        each = UnsettledSession(session, known, found.posted.get(uid, ()))
-        by_namespace.setdefault(session.namespace, []).append(each)
+    for name in (None,) if names is None else names:
+        found, beats = ledger.unsettled(connection, name), ledger.beats(connection, namespace=name)
+        for uid, session in found.sessions.items():
+            known = evidence(session, watermarks.get(session.node), beats.get(uid))
+            each = UnsettledSession(session, known, found.posted.get(uid, ()))
+            by_namespace.setdefault(session.namespace, []).append(each)
     return {name: tuple(each) for name, each in by_namespace.items()}

@@ -1,0 +1,63 @@
+"""A value that takes long is made for callers that accept no older one, once for all of them."""
+
+import threading
+
+import pytest
+
+from tests.support.clock import SecondsClock
+from tests.support.waiting import eventually
+from timekeeper.api.ledger.recent_value import RecentValue, oldest_ms
+
+
+def test_a_value_is_given_again_until_it_is_too_old_and_renewed_before_that() -> None:
+    clock, made = SecondsClock(), list[int]()
+
+    def make() -> int:
+        made.append(len(made))
+        return made[-1]
+
+    value = RecentValue(make, clock)
+    assert (value.get(10_000), value.get(10_000)) == (0, 0)
+    assert (value.get(0), value.get(10_000)) == (1, 1)
+
+    clock.s = 6
+    assert value.get(10_000) == 1
+    eventually(lambda: made == [0, 1, 2])
+    eventually(lambda: value.get(10_000) == 2)
+    clock.s = 17
+    assert value.get(10_000) == 3
+
+
+def test_callers_at_the_same_time_share_one_value_and_an_error_reaches_its_caller() -> None:
+    release, started = threading.Event(), threading.Event()
+    made: list[int] = []
+
+    def make() -> int:
+        made.append(1)
+        started.set()
+        release.wait(10)
+        if len(made) == 1:
+            raise ValueError("away")
+        return len(made)
+
+    value = RecentValue(make, SecondsClock())
+    found: list[int] = []
+    release.set()
+    with pytest.raises(ValueError, match="away"):
+        value.get(5_000)
+    release.clear()
+    started.clear()
+    callers = [threading.Thread(target=lambda: found.append(value.get(5_000))) for _ in range(4)]
+    for each in callers:
+        each.start()
+    started.wait(10)
+    release.set()
+    for each in callers:
+        each.join(10)
+
+    assert (found, len(made)) == ([2, 2, 2, 2], 2)
+
+
+@pytest.mark.parametrize(("given", "found"), [(None, 0), (0, 0), (-5, 0), (30, 30_000), (10**9, 60_000)])
+def test_a_request_accepts_a_minute_at_most(given: int | None, found: int) -> None:
+    assert oldest_ms(given) == found

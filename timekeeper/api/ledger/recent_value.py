@@ -1,0 +1,60 @@
+"""A value that takes long to make, kept for callers that accept an older one."""
+
+import time
+from collections.abc import Callable
+from threading import Lock, Thread
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class RecentValue(Generic[T]):
+    """One per process. ``make`` is called by one thread at a time; ``seconds``: a monotonic clock."""
+
+    def __init__(self, make: Callable[[], T], seconds: Callable[[], float] = time.monotonic) -> None:
+        self._make, self._seconds = make, seconds
+        self._lock, self._state = Lock(), Lock()
+        self._made: tuple[float, T] | None = None
+        self._is_renewing = False
+
+    def get(self, oldest_ms: int) -> T:
+        """A value that is not older; 0: a new one. One that is older than half of that is made again
+        meanwhile, so that frequent callers never wait."""
+        known = self._known(oldest_ms)
+        if known is None:
+            with self._lock:
+                known = self._known(oldest_ms) or self._renew()
+        age_s, value = self._seconds() - known[0], known[1]
+        if 2000 * age_s > oldest_ms > 0:
+            self._renew_meanwhile()
+        return value
+
+    def _known(self, oldest_ms: int) -> tuple[float, T] | None:
+        made = self._made
+        return made if made is not None and 1000 * (self._seconds() - made[0]) <= oldest_ms != 0 else None
+
+    def _renew(self) -> tuple[float, T]:
+        began = self._seconds()
+        self._made = began, self._make()
+        return self._made
+
+    def _renew_meanwhile(self) -> None:
+        with self._state:
+            if self._is_renewing:
+                return
+            self._is_renewing = True
+        Thread(target=self._renew_once, name="recent", daemon=True).start()
+
+    def _renew_once(self) -> None:
+        try:
+            with self._lock:
+                self._renew()
+        except Exception:  # noqa: S110 -- the value grows too old, and the next caller gets the error
+            pass
+        finally:
+            self._is_renewing = False
+
+
+def oldest_ms(max_age_s: int | None) -> int:
+    """The age that a request's ``Cache-Control: max-age`` accepts, a minute at most; 0 without one."""
+    return 1000 * min(max(0, max_age_s or 0), 60)
