@@ -1,6 +1,6 @@
 """How long the dashboard's pages take on a large cluster.
 
-``python -m tests.bench.dashboard [--namespaces N] [--nodes N] [--pods N] [--rounds N]``: nodes of 8 cards, and
+``python -m tests.bench.dashboard [--namespaces N] [--nodes N] [--pods N] [--rounds N]``: nodes of 8 cards,
 every pod on a card of its own; a month of charges, waiting and held pods, decisions. A fresh SQLite file, one
 worker, without a network: what the server itself needs for a page. The first load of each page is not among
 the rounds; it has a column of its own.
