@@ -1,0 +1,243 @@
+"""Bursts of 500 creations over two webhook replicas, on a real control plane: no more are admitted than each
+worker's estimate allows, and nothing of the rest is lost."""
+
+import http.client
+import json
+import os
+import signal
+import ssl
+import threading
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from deploy.local.cluster import ControlPlane
+from deploy.local.kwok_nodes import kwok_node
+from deploy.local.stack import Stack
+from tests.story.cluster.test_held_pods import gated, pods, running, template
+from tests.story.cluster.test_metering import set_budgets
+from tests.support.control_plane import create_namespace, kubectl
+from tests.support.waiting import eventually
+from tests.webhook.replicas import BY_ENDPOINTS, MANIFESTS, Replica, service
+
+pytestmark = pytest.mark.timeout(400)
+
+Json = dict[str, Any]
+BURST = 500
+WORKERS = 2  # of each replica
+PAID = 20  # pods: each reserves a sixtieth of a GPU-hour
+HOURS = round(PAID / 60 + 0.001, 6)
+MOST_OF_A_WORKER = PAID + 1  # it stops once it has itself admitted what remained
+
+
+@pytest.fixture(scope="module")
+def control_plane() -> Iterator[ControlPlane]:
+    """Its API server asks the endpoints of the webhook's Service, each new connection at random."""
+    with ControlPlane(BY_ENDPOINTS) as cp:
+        yield cp
+
+
+@pytest.fixture(scope="module")
+def replicas(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Replica]]:
+    """Two webhooks behind the Service in place of the stack's own; and 80 cards."""
+    folder: Path = tmp_path_factory.mktemp("replicas")
+    cp = stack.cp
+    for index in range(10):
+        cp.api.call("POST", "/api/v1/nodes", kwok_node(f"burst-{index}", cards=8, memory_mib=16_000))
+    kubectl(
+        cp, "apply", "--server-side", "--force-conflicts", "-f", f"{MANIFESTS}/webhook-configurations.yaml"
+    )
+    service(cp)
+    stack.stop("webhook")
+    kubeconfig = cp.folder / "bursar-webhook.kubeconfig"
+    flags = (
+        *("--workers", str(WORKERS), "--timekeeper-url", stack.timekeeper_url),
+        *("--token-file", f"{stack.folder}/webhook.token", "--kubeconfig", str(kubeconfig)),
+    )
+    tls = stack.tls / "webhook"
+    with Replica(cp, folder, "one", tls, *flags) as one, Replica(cp, folder, "two", tls, *flags) as two:
+        yield [one, two]
+
+
+@dataclass
+class Burst:
+    """Eight clients that create pods at once, each until it has its answer: what became of them by name. A
+    failed call is made again, as controllers do."""
+
+    stack: Stack
+    path: str
+    size: int = BURST
+    answers: dict[str, str] = field(default_factory=dict)  # name -> "held", "admitted" or "refused"
+    failures: Counter[str] = field(default_factory=Counter)
+    local: threading.local = field(default_factory=threading.local)
+    connections: list[http.client.HTTPSConnection] = field(default_factory=list)
+
+    def create(self, name: str) -> None:
+        """One pod of a tenth of a card."""
+        body = json.dumps(template() | {"metadata": {"name": name}})
+        for attempt in count():
+            assert attempt < 200, self.failures
+            try:
+                status, said = self._post(body)
+            except (OSError, http.client.HTTPException) as error:
+                self.failures[type(error).__name__] += 1
+                del self.local.connection
+                continue
+            if status == 201:
+                self.answers[name] = "held" if said["spec"].get("schedulingGates") else "admitted"
+                return
+            if status == 403 and "govern.bursar.dev" in said["message"]:
+                self.answers[name] = "refused"
+                return
+            self.failures[f"{status} {said['message'][:120]}"] += 1
+            time.sleep(0.05)  # a webhook is away
+
+    def _post(self, body: str) -> tuple[int, Json]:
+        cp = self.stack.cp
+        if not hasattr(self.local, "connection"):  # one for each client
+            address = urlsplit(cp.url)
+            context = ssl.create_default_context(cafile=str(cp.ca_file))
+            self.local.connection = http.client.HTTPSConnection(
+                str(address.hostname), address.port, timeout=60, context=context
+            )
+            self.connections.append(self.local.connection)
+        headers = {"Authorization": f"Bearer {cp.admin_token}", "Content-Type": "application/json"}
+        self.local.connection.request("POST", self.path, body, headers)
+        with self.local.connection.getresponse() as answer:
+            return answer.status, json.loads(answer.read())
+
+    def run(self, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """All of them; ``meanwhile`` is called once they have begun."""
+        with ThreadPoolExecutor(8) as clients:
+            done = [clients.submit(self.create, f"p{number:03}") for number in range(self.size)]
+            meanwhile()
+            for each in done:
+                each.result()
+        for connection in self.connections:
+            connection.close()
+
+    def named(self, answer: str) -> set[str]:
+        """The names of the pods with this answer."""
+        return {name for name, mine in self.answers.items() if mine == answer}
+
+
+def polls(replica: Replica) -> float:
+    """How many answers of the timekeeper its workers have had together."""
+    trusting = ssl.create_default_context()
+    trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+    url = f"https://{replica.host}:{replica.port}/metrics"
+    with urllib.request.urlopen(url, timeout=10, context=trusting) as answer:
+        lines = answer.read().decode().splitlines()
+    name = 'bursar_webhook_standings_polls_total{outcome="heard"} '
+    return sum(float(line.removeprefix(name)) for line in lines if line.startswith(name))
+
+
+def spend(stack: Stack, path: str, replicas: list[Replica], mode: str) -> None:
+    """A budget of nothing that every worker knows, and then one of HOURS that one of them knows. A worker
+    that is late admits fewer, not more."""
+    name = path.split("/")[4]
+    set_budgets(stack, **{name: f"gpuHours: 0\nonExhausted: {mode}\n"})
+
+    def admitted(of: int) -> bool:
+        dry = Burst(stack, f"{path}?dryRun=All", of)
+        dry.run()
+        return bool(dry.named("admitted"))
+
+    eventually(lambda: not admitted(24), "no pod to be admitted")
+    had = list(map(polls, replicas))
+    eventually(
+        lambda: all(polls(each) >= before + 3 * WORKERS for each, before in zip(replicas, had, strict=True)),
+        "further polls of each worker",
+    )
+    assert not admitted(24)
+    set_budgets(stack, **{name: f"gpuHours: {HOURS}\nonExhausted: {mode}\n"})
+    eventually(lambda: admitted(1), "a pod to be admitted")
+
+
+@pytest.mark.parametrize("size", [160, pytest.param(BURST, marks=pytest.mark.soak)])
+def test_a_burst_under_hold_admits_what_each_worker_may_and_the_rest_waits_for_the_budget(
+    stack: Stack, replicas: list[Replica], reader: str, size: int
+) -> None:
+    name = f"burst-{size}"
+    path = create_namespace(stack.cp, name)
+    spend(stack, path, replicas, "hold")
+    asked = [each.reviews() for each in replicas]
+
+    burst = Burst(stack, path, size)
+    burst.run()
+
+    assert burst.failures == {}
+    assert all(each.reviews() - before > size // 10 for each, before in zip(replicas, asked, strict=True))
+    admitted, held = burst.named("admitted"), burst.named("held")
+    # a worker's own admissions count twice once the table has them: it may stop halfway
+    assert PAID // 2 <= len(admitted) <= 2 * WORKERS * MOST_OF_A_WORKER
+    found = pods(stack, path)
+    assert {each["metadata"]["name"] for each in found} == admitted | held
+    assert len(found) == size
+
+    def ungated() -> set[str]:
+        return {each["metadata"]["name"] for each in pods(stack, path) if not gated([each])}
+
+    def queue() -> set[str]:
+        return {each["pod"] for each in stack.get(f"/v1/held?namespace={name}", reader)["held"]}
+
+    stack.wait("what is paid", lambda: len(ungated()) >= PAID - 1, "timekeeper")
+    stack.wait("the queue", lambda: queue() == held - ungated(), "timekeeper")
+    # the timekeeper may release what the last standings allowed, as a worker may admit it
+    assert len(ungated()) <= len(admitted) + PAID
+
+    # the budget pays 120 of them; the first of them have used a little before the last is released
+    set_budgets(stack, **{name: "gpuHours: 2\nonExhausted: hold\n"})
+    stack.wait("what can be paid to run", lambda: len(running(pods(stack, path))) >= 118, "timekeeper", 90)
+    most = max(len(ungated()) for _ in range(20))
+    assert 118 <= most <= 120
+    set_budgets(stack, **{name: "gpuHours: 900\nonExhausted: hold\n"})
+    stack.wait("all to run", lambda: len(running(pods(stack, path))) == size, "timekeeper", 120)
+
+
+def test_a_burst_under_deny_loses_no_answer_though_a_replica_is_killed_in_it(
+    stack: Stack, replicas: list[Replica], reader: str
+) -> None:
+    path = create_namespace(stack.cp, "denied")
+    spend(stack, path, replicas, "deny")
+    one, _ = replicas
+    asked = [each.reviews() for each in replicas]
+    answered: list[int] = []
+
+    def kill() -> None:
+        stack.wait("the burst to be under way", lambda: len(burst.answers) >= 40)
+        master = one.process.pid
+        workers = Path(f"/proc/{master}/task/{master}/children").read_text().split()
+        assert len(workers) == WORKERS
+        for pid in (master, *map(int, workers)):
+            os.kill(pid, signal.SIGKILL)
+        assert one.process.wait(10) == -signal.SIGKILL
+        answered.append(len(burst.answers))
+        one.begin()
+
+    burst = Burst(stack, path)
+    burst.run(kill)
+
+    assert answered[0] < BURST
+    assert all(each.reviews() > before for each, before in zip(replicas, asked, strict=True))
+    admitted, refused = burst.named("admitted"), burst.named("refused")
+    assert len(admitted) + len(refused) == BURST
+    assert PAID <= len(admitted) <= 3 * WORKERS * MOST_OF_A_WORKER  # the killed one's workers forget theirs
+    assert {each["metadata"]["name"] for each in pods(stack, path)} == admitted
+
+    def recorded() -> set[str]:
+        query = "/v1/decisions?namespace=denied&kind=refused&limit=1000"
+        return {each["pod"] for each in stack.get(query, reader)["decisions"]}
+
+    # the killed replica may lose what it had not posted yet: the second before its end
+    stack.wait("the records", lambda: len(recorded()) >= len(refused) - answered[0], "timekeeper")
+    assert recorded() <= refused

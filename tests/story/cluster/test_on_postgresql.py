@@ -1,0 +1,44 @@
+"""The stories of `evict` and `hold` with the ledger in PostgreSQL, also across kills of the timekeeper."""
+
+from collections.abc import Iterator
+
+import pytest
+import yaml
+
+from deploy.local.cluster import ControlPlane
+from deploy.local.stack import MANIFESTS, Stack, Tuning
+from tests.postgresql import fresh_postgresql, server
+from tests.story.cluster.test_exhausted_evicts import (
+    shop,
+    test_an_exhausted_budget_ends_its_pods_and_a_raised_one_brings_them_back,
+)
+from tests.story.cluster.test_held_pods import (
+    test_a_deployment_waits_for_its_budget_and_then_runs,
+    test_a_timekeeper_that_is_killed_while_it_releases_releases_no_more_than_can_be_paid,
+)
+from tests.support.control_plane import kubectl
+
+__all__ = [
+    "shop",
+    "test_a_deployment_waits_for_its_budget_and_then_runs",
+    "test_a_timekeeper_that_is_killed_while_it_releases_releases_no_more_than_can_be_paid",
+    "test_an_exhausted_budget_ends_its_pods_and_a_raised_one_brings_them_back",
+]
+
+pytestmark = [pytest.mark.timeout(400), pytest.mark.soak]
+
+
+@pytest.fixture(scope="module")
+def stack(control_plane: ControlPlane) -> Iterator[Stack]:
+    """Every role as a process, ready; a killed timekeeper is the same replica when it starts again."""
+    (manifest,) = (MANIFESTS.parent / "postgresql").glob("*.yaml")
+    rights = [each for each in yaml.safe_load_all(manifest.read_text()) if each["kind"].startswith("Role")]
+    kubectl(control_plane, "apply", "--server-side", "-f", f"{MANIFESTS}/00-namespace.yaml")
+    kubectl(control_plane, "apply", "--server-side", "-f", "-", input=yaml.safe_dump_all(rights))
+    with fresh_postgresql() as url:
+        flags = (f"--database={url}", "--pod-uid=the-replica")
+        tuning = Tuning(heartbeat_interval="200ms", flags=(("timekeeper", flags),))
+        with Stack(control_plane, tuning) as running:
+            yield running
+        used = server().as_admin("SELECT sum(xact_commit) FROM pg_stat_database WHERE datname LIKE 't%'")
+        assert used[0][0] > 100  # these stories were told to this database
