@@ -88,7 +88,7 @@ def books_of(facts: Facts) -> tuple[int | None, str, str]:
 
 def new_facts(random: Random, size: Size, subject: str) -> Facts:
     """A budget of this namespace or group."""
-    hours = random.choice((0, 100, 300, 1_000, 3_000, None))
+    hours = random.choice((0, 100, 300, 1_000, 3_000, 20_000, 20_000, None))
     is_group = subject.startswith(GROUP)
     hours = None if hours is None else hours * size.scale * (3 if is_group else 1)
     period, mode = random.choice(("hour", "day")), random.choice(MODES)
