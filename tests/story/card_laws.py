@@ -1,7 +1,6 @@
 """The laws of cards: none is given twice, no cap is exceeded."""
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
@@ -17,11 +16,13 @@ from timekeeper.core.values import Placement
 class CardLaws(Law):
     """Of what pods hold."""
 
-    def stepped(self) -> None:
-        """A step of all has ended."""
+    def bound(self) -> None:
+        """kube-scheduler has tried every pod once."""
         if self.simulation.bindings:
             self._no_card_is_given_twice()
-        self._caps_hold()
+            self._no_binding_exceeds_a_cap()
+        if "cap" in self.simulation.extender.reasons.values():
+            self._who_waits_for_a_cap_would_exceed_it()
 
     def _no_card_is_given_twice(self) -> None:
         it, found = self.simulation, dict[tuple[str, str], Room]()
@@ -32,47 +33,48 @@ class CardLaws(Law):
             assert room.share_used <= 1000
             assert room.mib_used <= room.mib
 
-    def _caps_hold(self) -> None:
-        """No binding exceeds a cap that the extender knew, and a pod that waits for a cap would exceed it."""
-        it = self.simulation
-        if not it.bindings and "cap" not in it.extender.reasons.values():
-            return
-        held = self._held()
-        for each in it.bindings:
+    def _no_binding_exceeds_a_cap(self) -> None:
+        """By the caps that the extender knew, and what was held at that moment."""
+        it, held = self.simulation, self._held()
+        for each in reversed(it.bindings):
             for subject, facts in self._caps_of(each.pod.namespace):
                 assert facts.most is None or held[subject] <= facts.most, subject
                 assert facts.most_of_pod is None or each.pod.held_milli <= facts.most_of_pod
                 self.kinds["capped"] += facts.most is not None
+            for subject in self._subjects_of(each.pod.namespace):
+                held[subject] -= each.pod.held_milli
+
+    def _who_waits_for_a_cap_would_exceed_it(self) -> None:
+        it, held = self.simulation, self._held()
         for uid, why in it.extender.reasons.items():
-            pod = it.server.pods.get(uid)
-            if why == "cap" and pod is not None and not pod.is_leaving:
+            pod = it.server.pods[uid]
+            if why == "cap":
                 self.kinds["waits for a cap"] += 1
-                most = most_milli(pod.work.limits, it.sizes)
-                own = self._reserved_milli(pod)
+                most, own = most_milli(pod.work.limits, it.sizes), self._reserved_milli(pod)
                 assert any(
                     (facts.most is not None and held[subject] - own + most > facts.most)
                     or (facts.most_of_pod is not None and most > facts.most_of_pod)
                     for subject, facts in self._caps_of(pod.namespace)
                 )
 
-    def _caps_of(self, namespace: str) -> Iterator[tuple[str, Facts]]:
+    def _subjects_of(self, namespace: str) -> list[str]:
+        """The namespace, and its group if it has one."""
+        group = self.simulation.known[namespace].group
+        return [namespace, GROUP + group] if group else [namespace]
+
+    def _caps_of(self, namespace: str) -> list[tuple[str, Facts]]:
         known = self.simulation.known
-        facts = known[namespace]
-        if facts.observes:
-            return
-        yield namespace, facts
-        if facts.group:
-            yield GROUP + facts.group, known[GROUP + facts.group]
+        if known[namespace].observes:
+            return []
+        return [(subject, known[subject]) for subject in self._subjects_of(namespace)]
 
     def _held(self) -> Counter[str]:
         """What the pods of each namespace and group hold, unweighted, reserved cards included."""
         it, found = self.simulation, Counter[str]()
         for pod in it.server.pods.values():
             milli = pod.held_milli if pod.runs else self._reserved_milli(pod)
-            found[pod.namespace] += milli
-            group = it.known[pod.namespace].group
-            if group:
-                found[GROUP + group] += milli
+            for subject in self._subjects_of(pod.namespace):
+                found[subject] += milli
         return found
 
     def _reserved_milli(self, pod: SimPod) -> int:

@@ -18,20 +18,22 @@ class Laws:
         self.kinds: Counter[str] = Counter()
         self._balances = BalanceLaws(simulation, self.kinds)
         self._leaving = LeavingLaws(simulation, self.kinds)
-        self._others = CardLaws(simulation, self.kinds), WaitingLaws(simulation, self.kinds)
+        self._cards = CardLaws(simulation, self.kinds)
+        self._waiting = WaitingLaws(simulation, self.kinds)
         simulation.tell = self._heard
 
     def _heard(self, what: str) -> None:
         if what == "ticked":
             self._balances.ticked()
+        elif what == "bound":
+            self._cards.bound()
         elif what == "acted":
             self._leaving.acted()
         elif what == "preempted":
             self._leaving.preempted()
         else:
             self._leaving.stepped()
-            for each in self._others:
-                each.stepped()
+            self._waiting.stepped()
 
 
 @dataclass

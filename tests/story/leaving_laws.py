@@ -84,7 +84,7 @@ class LeavingLaws(Law):
         order, now_ms = (pod.priority, -(pod.bound_ms or 0)), self.simulation.clock()
         for other in self.simulation.server.pods.values():
             due_ms = other.evict_after_ms
-            if other.namespace != pod.namespace or other.is_leaving or other.work.protects:
+            if other.namespace != pod.namespace or not other.runs or other.is_leaving or other.work.protects:
                 continue
             if due_ms is None or due_ms > now_ms or now_ms - other.tried_ms < AGAIN_MS:
                 continue

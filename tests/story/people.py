@@ -93,7 +93,7 @@ def new_facts(random: Random, size: Size, subject: str) -> Facts:
     hours = None if hours is None else hours * size.scale * (3 if is_group else 1)
     period, mode = random.choice(("hour", "day")), random.choice(MODES)
     most = random.choice((500, 1_000, 2_500)) * size.scale if random.random() < 0.2 else None
-    of_pod = random.choice((250, 750, 1_000)) if random.random() < 0.1 else None
+    of_pod = random.choice((250, 750, 1_000)) if random.random() < 0.15 else None
     if is_group:
         return Facts(hours, period, mode, most=most, most_of_pod=of_pod)
     return Facts(

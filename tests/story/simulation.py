@@ -56,8 +56,8 @@ class Faults:
 
 
 class Simulation:
-    """``tell`` is called with "ticked" once the settler has written, "acted" after each step of the evictor,
-    "preempted" after each of the preemptor, and "stepped"."""
+    """``tell`` is called with "ticked" once the settler has written, "bound" once every waiting pod was tried,
+    "acted" after each step of the evictor, "preempted" after each of the preemptor, and "stepped"."""
 
     def __init__(self, random: Random, size: Size, tell: Callable[[str], None] = lambda _what: None) -> None:
         self.random, self.size, self.tell = random, size, tell
@@ -109,6 +109,7 @@ class Simulation:
         self._create()
         self.extender.schedule()
         self._note_bindings()
+        self.tell("bound")
         for _ in range(self.size.sub_steps):
             self._act()
         self.tell("stepped")

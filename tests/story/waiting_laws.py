@@ -89,7 +89,9 @@ class WaitingLaws(Law):
             is_so = is_in and why == "room" and pod.template.extender.preempts and would_fit(pod)
             lasts_ms = self.lasts("debtors", uid, is_so)
             self.kinds["waits for debtors"] += is_so
-            assert lasts_ms <= DELAY_MS + waiting * STEP_MS, f"{pod.name} waits, though debtors have its cards"
+            assert lasts_ms <= DELAY_MS + waiting * STEP_MS, (
+                f"{pod.name} waits, though debtors have its cards"
+            )
 
     def _fits(self, leaves: Callable[[SimPod], bool]) -> Callable[[SimPod], bool]:
         """Whether a pod would fit on some node now, by the oracle, without the pods that ``leaves`` names."""
