@@ -56,7 +56,7 @@ class Faults:
 
 
 class Simulation:
-    """``tell`` is called with "ticked" once the settler has written, "bound" once every waiting pod was tried,
+    """``tell`` is called with "ticked" once the settler has written, "bound" once each waiting pod was tried,
     "acted" after each step of the evictor, "preempted" after each of the preemptor, and "stepped"."""
 
     def __init__(self, random: Random, size: Size, tell: Callable[[str], None] = lambda _what: None) -> None:
