@@ -14,7 +14,7 @@ pytestmark = pytest.mark.untraced
 
 STEPS = 390  # of 10 s: an hour's period ends within
 LARGE_STEPS = 120
-BATCH = 10  # runs of one test
+BATCH = examples(20, 20)  # runs of one test
 # what the runs of a batch must have contained, so that no law is kept for want of a case
 CONTAINED = (
     *("balances", "evicted", "deleted", "reclaimed", "preempted", "served", "all have left", "held"),
@@ -37,14 +37,14 @@ def run(seed: int, random: Random, size: Size, steps: int) -> Counter[str]:
     return laws.kinds
 
 
-@pytest.mark.parametrize("first", range(0, examples(2 * BATCH, 10_000), BATCH))
+@pytest.mark.parametrize("first", range(0, examples(BATCH, 10_000), BATCH))
 def test_every_mode_keeps_its_laws(first: int) -> None:
     contained: Counter[str] = Counter()
     for seed in range(first, first + BATCH):
         random = Random(seed)
         contained += run(seed, random, small(random), STEPS)
 
-    if first == 0:
+    if first == 0 and BATCH == 20:
         assert {kind for kind in CONTAINED if not contained[kind]} == set()
 
 
