@@ -52,19 +52,72 @@ def workload(name: str, ready: int = 2) -> dict[str, Any]:
 
 def agent(ready: int = 3) -> dict[str, Any]:
     status = {"desiredNumberScheduled": 3, "numberReady": ready}
-    return {"kind": "DaemonSet", "metadata": {"name": "bursar-node"}, "status": status}
+    pod = {"spec": {}}
+    return {
+        "kind": "DaemonSet",
+        "metadata": {"name": "bursar-node"},
+        "spec": {"template": pod},
+        "status": status,
+    }
 
 
-def node(name: str, inventory: bool = True, capacity: dict[str, str] | None = None) -> dict[str, Any]:
+def node(
+    name: str,
+    inventory: bool = True,
+    capacity: dict[str, str] | None = None,
+    labels: dict[str, str] | None = None,
+    closed: str = "",
+) -> dict[str, Any]:
     annotations = {"bursar.dev/inventory": "{}"} if inventory else {}
-    return {"metadata": {"name": name, "annotations": annotations}, "status": {"capacity": capacity or {}}}
+    if closed:
+        annotations["bursar.dev/holders"] = json.dumps({"closed": closed})
+    metadata = {"name": name, "annotations": annotations, "labels": labels or {}}
+    return {"metadata": metadata, "status": {"capacity": capacity or {}}}
+
+
+def second_scheduler(version: str = "1.36.3") -> dict[str, Any]:
+    """The Deployment with kube-scheduler and extender."""
+    containers = [{"name": "kube-scheduler", "image": f"registry.k8s.io/kube-scheduler:v{version}"}]
+    made = workload("bursar-scheduler")
+    return {**made, "spec": {"replicas": 2, "template": {"spec": {"containers": containers}}}}
+
+
+def configuration(**changes: Any) -> dict[str, Any]:
+    """The ConfigMap of that kube-scheduler, as the manifests have it but for changed fields."""
+    documents = yaml.safe_load_all((MANIFESTS / "scheduler.yaml").read_text())
+    (found,) = [each for each in documents if each["kind"] == "ConfigMap"]
+    read = yaml.safe_load(found["data"]["scheduler.yaml"])
+    return {**found, "data": {"scheduler.yaml": yaml.safe_dump({**read, **changes})}}
+
+
+def without(resource: str) -> dict[str, Any]:
+    """That ConfigMap with one managed resource less."""
+    (entry,) = yaml.safe_load(configuration()["data"]["scheduler.yaml"])["extenders"]
+    kept = [each for each in entry["managedResources"] if each["name"] != resource]
+    return configuration(extenders=[{**entry, "managedResources": kept}])
+
+
+def static_pod(node: str, patched: bool) -> dict[str, Any]:
+    """A kube-scheduler of kubeadm."""
+    volumes = [{"name": "kubeconfig"}, *([{"name": "bursar-scheduler"}] if patched else [])]
+    return {"kind": "Pod", "metadata": {"name": node}, "spec": {"nodeName": node, "volumes": volumes}}
+
+
+def lease(node: str, renewed: str, noted: str) -> dict[str, Any]:
+    """A kubelet's Lease with its own time and the API server's."""
+    managed = [{"time": "2026-11-20T00:00:00Z"}, {"time": noted}]
+    return {"metadata": {"name": node, "managedFields": managed}, "spec": {"renewTime": renewed}}
+
+
+LABELLED = {"bursar.node-restriction.kubernetes.io/gpu-node": "true"}
+NVIDIA = {"metadata": {"name": "nvidia"}, "handler": "nvidia"}
 
 
 def named(*names: str) -> dict[str, Any]:
     return listed(*({"metadata": {"name": name}} for name in names))
 
 
-ROLES = [workload(each) for each in ("bursar-webhook", "bursar-timekeeper", "bursar-scheduler")]
+ROLES = [workload("bursar-webhook"), workload("bursar-timekeeper"), second_scheduler()]
 GOOD = bundle(NOW + timedelta(days=300))
 CLASSES = [("gpu-default-priority", 1000), ("gpu-lower-priority", 10)]
 SOUND = Facts(
@@ -77,11 +130,18 @@ SOUND = Facts(
     policies=named(*POLICIES),
     policy_bindings=named(*POLICIES),
     priority_classes=listed(*({"metadata": {"name": name}, "value": value} for name, value in CLASSES)),
-    budgets=listed({"metadata": {"name": "bursar-budgets"}, "data": {"_settings": "", "team-a": ""}}),
+    budgets=listed(
+        {"metadata": {"name": "bursar-budgets"}, "data": {"_settings": "timeZone: Asia/Tokyo", "team-a": ""}},
+        configuration(),
+    ),
     nodes=listed(
         node("g", capacity={"bursar.dev/gpu-percent": "100"}),
         node("cpu", inventory=False, capacity={"cpu": "8"}),
     ),
+    runtime_classes=listed(NVIDIA),
+    leases=listed(lease("g", "2026-11-21T00:00:00.900000Z", "2026-11-21T00:00:00Z")),
+    static_schedulers=listed(static_pod("cp-1", patched=False)),
+    time_zone="Asia/Tokyo",
     readiness=Readiness(200, "ok", 0.2),
     now_s=NOW.timestamp(),
 )
@@ -103,7 +163,13 @@ def test_a_sound_cluster_has_nothing_to_mend() -> None:
 
 CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "unreachable": ({"version": NotReadable("no route")}, "error", "API server", "no route"),
-    "old": ({"version": '{"minor": "29"}'}, "error", "API server", "1.29 is older than 1.30"),
+    "old": (
+        {
+            "version": '{"minor": "29"}',
+            "workloads": [listed(*ROLES[:2], second_scheduler("1.29.1")), listed(agent())],
+        },
+        *("error", "API server", "1.29 is older than 1.30"),
+    ),
     "not installed": ({"namespace": None}, "error", "namespace", "does not exist"),
     "a role is missing": (
         {"workloads": [listed(*ROLES[1:]), listed(agent())]},
@@ -160,7 +226,76 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "not ready": ({"readiness": Readiness(503, "database away", 0)}, "error", "timekeeper", "database away"),
     "no answer": ({"readiness": NotReadable("no token")}, "unknown", "timekeeper", "no token"),
     "clocks differ": ({"readiness": Readiness(200, "ok", -60.0)}, "warning", "clocks", "by -60 s"),
-    "no budget": ({"budgets": listed()}, "warning", "budgets", "every namespace is unlimited"),
+    "another time zone": ({"time_zone": "UTC"}, "error", "time zone", "has timeZone Asia/Tokyo"),
+    "no extender": (
+        {
+            "budgets": listed(
+                {"metadata": {"name": "bursar-budgets"}, "data": {"a": ""}}, configuration(extenders=[])
+            )
+        }
+        | {"time_zone": "UTC"},
+        *("error", "kube-scheduler's configuration", "the extender is not registered"),
+    ),
+    "no profile": (
+        {
+            "budgets": listed(
+                {"metadata": {"name": "bursar-budgets"}, "data": {"a": ""}}, configuration(profiles=[])
+            )
+        }
+        | {"time_zone": "UTC"},
+        *("error", "kube-scheduler's configuration", "no profile bursar-scheduler"),
+    ),
+    "a resource is not managed": (
+        {
+            "budgets": listed(
+                {"metadata": {"name": "bursar-budgets"}, "data": {"a": ""}}, without("nvidia.com/gpu")
+            )
+        }
+        | {"time_zone": "UTC"},
+        *("error", "kube-scheduler's configuration", "managedResources lacks nvidia.com/gpu"),
+    ),
+    "a newer kube-scheduler": (
+        {"workloads": [listed(*ROLES[:2], second_scheduler("1.37.0")), listed(agent())]},
+        *("error", "versions", "1.37 does not fit the API server 1.36"),
+    ),
+    "two for one profile": (
+        {"static_schedulers": listed(static_pod("cp-1", patched=True))},
+        *("error", "kube-scheduler", "share the profile"),
+    ),
+    "one is not patched": (
+        {
+            "workloads": [listed(*ROLES[:2], workload("bursar-extender")), listed(agent())],
+            "static_schedulers": listed(static_pod("cp-1", True), static_pod("cp-2", False)),
+        },
+        *("error", "kube-scheduler", "the static pod of cp-2 is not patched"),
+    ),
+    "no kube-scheduler": (
+        {"workloads": [listed(*ROLES[:2], workload("bursar-extender")), listed(agent())]},
+        *("error", "kube-scheduler", "no kube-scheduler calls the extender"),
+    ),
+    "a closed node": (
+        {"nodes": listed(node("g", closed="the default runtime gives out all cards"))},
+        *("warning", "nodes", "g is closed: the default runtime"),
+    ),
+    "a kubelet's clock": (
+        {"leases": listed(lease("g", "2026-11-21T00:01:00.000000Z", "2026-11-21T00:00:00Z"))},
+        *("warning", "clocks", "clocks of g differ from the API server's, g's by 60 s"),
+    ),
+    "no runtime of this name": (
+        {
+            "workloads": [
+                listed(*ROLES),
+                listed(agent() | {"spec": {"template": {"spec": {"runtimeClassName": "gone"}}}}),
+            ]
+        },
+        *("error", "runtime", "runtimeClassName gone does not exist"),
+    ),
+    "no budget": (
+        {"budgets": listed(configuration()), "time_zone": "UTC"},
+        "warning",
+        "budgets",
+        "every namespace is unlimited",
+    ),
     "no GPU": (
         {"nodes": listed(node("cpu", inventory=False, capacity={"cpu": "8"}))},
         "warning",
@@ -169,7 +304,11 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
     ),
     "no inventory": (
         {"nodes": listed(node("bare", inventory=False, capacity={"nvidia.com/gpu": "2"}))},
-        *("warning", "nodes", "no inventory on bare"),
+        *("warning", "nodes", "no inventory on bare: without the label no agent"),
+    ),
+    "an agent that reads nothing": (
+        {"nodes": listed(node("bare", inventory=False, labels=LABELLED)), "runtime_classes": listed()},
+        *("warning", "nodes", "no inventory on bare: its agent has not read the cards"),
     ),
     "no right to see": ({"policies": NotReadable("forbidden")}, "unknown", "policies", "forbidden"),
 }
@@ -184,6 +323,28 @@ def test_each_fault_is_named_with_what_mends_it(case: str) -> None:
     assert [(each.level, each.subject) for each in bad] == [(level, subject)]
     assert sentence in bad[0].sentence
     assert bad[0].command
+
+
+def test_a_patched_control_plane_needs_no_second_kube_scheduler() -> None:
+    found = results(
+        replace(
+            SOUND,
+            workloads=[listed(*ROLES[:2], workload("bursar-extender")), listed(agent())],
+            static_schedulers=listed(static_pod("cp-1", True), static_pod("cp-2", True)),
+        )
+    )
+
+    assert {each.level for each in found} == {"ok"}
+    assert "bursar-scheduler" not in {each.subject for each in found}
+
+
+def test_an_agent_without_the_driver_gets_the_runtime_class_that_is_there() -> None:
+    blind = replace(SOUND, nodes=listed(node("bare", inventory=False, labels=LABELLED)))
+
+    (found,) = [each for each in results(blind) if each.subject == "runtime"]
+
+    body = json.loads(found.command.partition("-p '")[2].rstrip("'"))
+    assert body == {"spec": {"template": {"spec": {"runtimeClassName": "nvidia"}}}}
 
 
 def test_the_policies_are_those_of_the_manifests() -> None:
@@ -210,4 +371,10 @@ def test_every_command_names_the_namespace_in_which_bursar_runs() -> None:
     }
 
     assert not [each for each in commands if "bursar-system" in each]
-    assert {each.split()[3] for each in commands if each.startswith("kubectl logs -n")} == {"gpu-budgets"}
+    assert {"deployment/bursar-scheduler", "gpu-budgets"} <= {
+        word for each in commands for word in each.split()
+    }
+    assert {each.split()[3] for each in commands if each.startswith("kubectl logs -n")} == {
+        "gpu-budgets",
+        "bursar-node",
+    }

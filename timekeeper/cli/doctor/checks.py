@@ -1,7 +1,7 @@
 """The checks, in the order in which their results are mended: each needs what stands before it."""
 
 import base64
-import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -10,7 +10,10 @@ from cryptography import x509
 
 from timekeeper.cli.doctor.check_result import CheckResult
 from timekeeper.cli.doctor.facts import NODE_NAMESPACE, Facts, NotReadable, Readiness
-from timekeeper.core.json_values import annotations_of, mapping, sequence
+from timekeeper.cli.doctor.node_checks import clocks, nodes, runtimes
+from timekeeper.cli.doctor.reading import APPLY, items, minor_of, named, unknown
+from timekeeper.cli.doctor.scheduler_checks import ALONE, DEPLOYMENT, schedulers
+from timekeeper.core.json_values import mapping, sequence
 
 LEAST_MINOR = 30  # docs/versions.md
 POLICIES = (  # deploy/manifests, compared by a test
@@ -35,13 +38,11 @@ POLICIES = (  # deploy/manifests, compared by a test
     "bursar-ways-around",
     "bursar-written-once",
 )
-WORKLOADS = ("bursar-webhook", "bursar-timekeeper", "bursar-scheduler", "bursar-node")
+WORKLOADS = ("bursar-webhook", "bursar-timekeeper", DEPLOYMENT, "bursar-node")
 CONFIGURATION = "zz-bursar"
-INVENTORY = "bursar.dev/inventory"
-_GPU_WORDS = ("gpu", "vcuda", "mig-")
+_ZONE = re.compile(r"""^timeZone:[ \t]*["']?([^\s"'#]+)""", re.MULTILINE)
 _SOON_S = 7 * 86_400
 _CLOCK_S = 5
-_APPLY = "kubectl apply --server-side -f deploy/manifests/"
 
 Check = Callable[[Facts], Iterator[CheckResult]]
 
@@ -56,8 +57,8 @@ def version(facts: Facts) -> Iterator[CheckResult]:
     if isinstance(facts.version, NotReadable):
         yield CheckResult("error", "API server", facts.version.reason, "kubectl version")
         return
-    minor = "".join(filter(str.isdigit, str(json.loads(facts.version).get("minor", "0")))) or "0"
-    if int(minor) < LEAST_MINOR:
+    minor = minor_of(facts)
+    if minor < LEAST_MINOR:
         sentence = f"Kubernetes 1.{minor} is older than 1.{LEAST_MINOR}, which the manifests need"
         yield CheckResult("error", "API server", sentence, "see docs/versions.md")
     else:
@@ -67,10 +68,10 @@ def version(facts: Facts) -> Iterator[CheckResult]:
 def namespace(facts: Facts) -> Iterator[CheckResult]:
     """Bursar is installed at all."""
     if isinstance(facts.namespace, NotReadable):
-        yield _unknown("namespace", facts.namespace)
+        yield unknown("namespace", facts.namespace)
     elif facts.namespace is None:
         yield CheckResult(
-            "error", "namespace", "Bursar's namespace does not exist", f"{_APPLY} (docs/install.md)"
+            "error", "namespace", "Bursar's namespace does not exist", f"{APPLY} (docs/install.md)"
         )
 
 
@@ -79,13 +80,13 @@ def workloads(facts: Facts) -> Iterator[CheckResult]:
     found: dict[str, Any] = {}
     for listed in facts.workloads:
         if isinstance(listed, NotReadable):
-            yield _unknown("roles", listed)
+            yield unknown("roles", listed)
             return
-        found |= {each["metadata"]["name"]: each for each in _items(listed)}
-    for name in WORKLOADS:
+        found |= {each["metadata"]["name"]: each for each in items(listed)}
+    for name in (ALONE if each == DEPLOYMENT and ALONE in found else each for each in WORKLOADS):
         home = NODE_NAMESPACE if name == "bursar-node" else facts.system_namespace
         if name not in found:
-            yield CheckResult("error", name, "it is not installed", f"{_APPLY} (docs/install.md)")
+            yield CheckResult("error", name, "it is not installed", f"{APPLY} (docs/install.md)")
             continue
         wanted, ready = _replicas(found[name])
         if ready < wanted:
@@ -100,15 +101,15 @@ def workloads(facts: Facts) -> Iterator[CheckResult]:
 def webhooks(facts: Facts) -> Iterator[CheckResult]:
     """The API server asks the webhook, and trusts a CA that is valid."""
     if isinstance(facts.mutating, NotReadable) or isinstance(facts.validating, NotReadable):
-        yield _unknown(
+        yield unknown(
             "webhooks", next(x for x in (facts.mutating, facts.validating) if isinstance(x, NotReadable))
         )
         return
-    ours = {"mutating": _named(facts.mutating, CONFIGURATION), "validating": facts.validating}
+    ours = {"mutating": named(facts.mutating, CONFIGURATION), "validating": facts.validating}
     for kind, configuration in ours.items():
         if configuration is None:
             sentence = "it does not exist, so GPU pods are not governed"
-            command = f"{_APPLY}webhook-configurations.yaml"
+            command = f"{APPLY}webhook-configurations.yaml"
             yield CheckResult("error", f"{kind} webhooks", sentence, command)
             continue
         yield from _trusted(f"{kind} webhooks", configuration, facts)
@@ -147,7 +148,7 @@ def _end_s(bundle: str) -> float:
 
 def _later_webhooks(listed: Any) -> Iterator[CheckResult]:
     """Webhooks that the API server calls after ours may change what ours wrote; ours is called again then."""
-    for each in _items(listed):
+    for each in items(listed):
         name = str(each["metadata"]["name"])
         for webhook in sequence(each.get("webhooks")):
             if name > CONFIGURATION and _is_about_pods(webhook):
@@ -165,12 +166,12 @@ def policies(facts: Facts) -> Iterator[CheckResult]:
     """Each policy is there and bound."""
     for subject, listed in (("policies", facts.policies), ("policy bindings", facts.policy_bindings)):
         if isinstance(listed, NotReadable):
-            yield _unknown(subject, listed)
+            yield unknown(subject, listed)
             continue
-        missing = sorted(set(POLICIES) - {each["metadata"]["name"] for each in _items(listed)})
+        missing = sorted(set(POLICIES) - {each["metadata"]["name"] for each in items(listed)})
         if missing:
             sentence = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"
-            yield CheckResult("error", subject, sentence, f"{_APPLY} (docs/bypass.md says what each is for)")
+            yield CheckResult("error", subject, sentence, f"{APPLY} (docs/bypass.md says what each is for)")
         else:
             yield CheckResult("ok", subject, f"all {len(POLICIES)} are there")
 
@@ -178,9 +179,9 @@ def policies(facts: Facts) -> Iterator[CheckResult]:
 def priority_classes(facts: Facts) -> Iterator[CheckResult]:
     """The default classes exist; `_settings` may name others, which the timekeeper checks."""
     if isinstance(facts.priority_classes, NotReadable):
-        yield _unknown("priority classes", facts.priority_classes)
+        yield unknown("priority classes", facts.priority_classes)
         return
-    values = {each["metadata"]["name"]: each["value"] for each in _items(facts.priority_classes)}
+    values = {each["metadata"]["name"]: each["value"] for each in items(facts.priority_classes)}
     within, over = values.get("gpu-default-priority"), values.get("gpu-lower-priority")
     if within is None or over is None:
         sentence = "gpu-default-priority or gpu-lower-priority does not exist"
@@ -188,11 +189,11 @@ def priority_classes(facts: Facts) -> Iterator[CheckResult]:
             "warning",
             "priority classes",
             sentence,
-            f"{_APPLY}priority-classes.yaml, or name yours in _settings",
+            f"{APPLY}priority-classes.yaml, or name yours in _settings",
         )
     elif over >= within:
         sentence = f"gpu-lower-priority ({over}) is not below gpu-default-priority ({within})"
-        yield CheckResult("error", "priority classes", sentence, f"{_APPLY}priority-classes.yaml")
+        yield CheckResult("error", "priority classes", sentence, f"{APPLY}priority-classes.yaml")
     else:
         yield CheckResult("ok", "priority classes", "both exist")
 
@@ -200,7 +201,7 @@ def priority_classes(facts: Facts) -> Iterator[CheckResult]:
 def timekeeper(facts: Facts) -> Iterator[CheckResult]:
     """It answers, is ready, and its clock is ours."""
     if isinstance(facts.readiness, NotReadable):
-        yield _unknown("timekeeper", facts.readiness)
+        yield unknown("timekeeper", facts.readiness)
         return
     ready: Readiness = facts.readiness
     if ready.status != 200:
@@ -216,11 +217,11 @@ def timekeeper(facts: Facts) -> Iterator[CheckResult]:
 def budgets(facts: Facts) -> Iterator[CheckResult]:
     """There is a budget."""
     if isinstance(facts.budgets, NotReadable):
-        yield _unknown("budgets", facts.budgets)
+        yield unknown("budgets", facts.budgets)
         return
     keys = [
         key
-        for each in _items(facts.budgets)
+        for each in items(facts.budgets)
         if each["metadata"]["name"] == "bursar-budgets"
         or mapping(each["metadata"].get("labels")).get("bursar.dev/budgets") == "true"
         for key in mapping(each.get("data"))
@@ -233,25 +234,21 @@ def budgets(facts: Facts) -> Iterator[CheckResult]:
         yield CheckResult("warning", "budgets", sentence, "see docs/budgets.md")
 
 
-def nodes(facts: Facts) -> Iterator[CheckResult]:
-    """GPU nodes have an inventory, of our agent or of a plugin that describes its cards."""
-    if isinstance(facts.nodes, NotReadable):
-        yield _unknown("nodes", facts.nodes)
-        return
-    with_gpus = {each["metadata"]["name"]: each for each in _items(facts.nodes) if _has_gpus(each)}
-    bare = [name for name, each in with_gpus.items() if INVENTORY not in annotations_of(each)]
-    if not with_gpus:
-        command = "see docs/node-agent.md: the agent's DaemonSet must run on the GPU nodes"
-        yield CheckResult("warning", "nodes", "no node advertises GPUs", command)
-        return
-    inventoried = len(with_gpus) - len(bare)
-    yield CheckResult("ok", "nodes", f"{inventoried} of {len(with_gpus)} nodes with GPUs have an inventory")
-    if bare:
-        some = ", ".join(sorted(bare)[:5]) + (" and others" if len(bare) > 5 else "")
-        sentence = f"no inventory on {some}: its plugin or its labels must describe the cards"
-        yield CheckResult(
-            "warning", "nodes", sentence, "kubectl get pods -n bursar-node -o wide (docs/dialects.md)"
+def time_zone(facts: Facts) -> Iterator[CheckResult]:
+    """The timekeeper counts by the time zone of `_settings`: an older image may not know it."""
+    if isinstance(facts.time_zone, NotReadable) or isinstance(facts.budgets, NotReadable):
+        return  # said by the checks of the timekeeper and of the budgets
+    texts = [str(mapping(each.get("data")).get("_settings", "")) for each in items(facts.budgets)]
+    wanted = [found[1] for text in texts if (found := _ZONE.search(text))] or ["UTC"]
+    if facts.time_zone in wanted:
+        yield CheckResult("ok", "time zone", f"periods follow {facts.time_zone}")
+    else:
+        sentence = (
+            f"_settings has timeZone {', '.join(wanted)}, but the timekeeper counts by {facts.time_zone}:"
+            " its image does not know the zone, or _settings has a mistake"
         )
+        command = f"kubectl logs -n {facts.system_namespace} bursar-timekeeper-0"
+        yield CheckResult("error", "time zone", sentence, command)
 
 
 CHECKS: tuple[Check, ...] = (
@@ -262,21 +259,13 @@ CHECKS: tuple[Check, ...] = (
     policies,
     priority_classes,
     timekeeper,
+    time_zone,
+    schedulers,
     budgets,
     nodes,
+    runtimes,
+    clocks,
 )
-
-
-def _unknown(subject: str, why: NotReadable) -> CheckResult:
-    return CheckResult("unknown", subject, why.reason.splitlines()[0], "use an account that may read it")
-
-
-def _items(listed: Any) -> list[Any]:
-    return list(sequence(mapping(listed).get("items")))
-
-
-def _named(listed: Any, name: str) -> Any:
-    return next((each for each in _items(listed) if each["metadata"]["name"] == name), None)
 
 
 def _replicas(workload: Mapping[str, Any]) -> tuple[int, int]:
@@ -291,13 +280,4 @@ def _is_about_pods(webhook: Mapping[str, Any]) -> bool:
     return any(
         {"pods", "*", "*/*"} & set(map(str, sequence(rule.get("resources"))))
         for rule in sequence(webhook.get("rules"))
-    )
-
-
-def _has_gpus(node: Mapping[str, Any]) -> bool:
-    capacity = mapping(mapping(node.get("status")).get("capacity"))
-    return INVENTORY in annotations_of(node) or any(
-        word in name and "/" in name and str(amount) not in ("", "0")
-        for name, amount in capacity.items()
-        for word in _GPU_WORDS
     )

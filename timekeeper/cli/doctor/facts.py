@@ -44,6 +44,10 @@ class Facts:
     priority_classes: Any
     budgets: Any  # ConfigMaps of the system namespace
     nodes: Any
+    runtime_classes: Any
+    leases: Any  # of the kubelets, with managed fields
+    static_schedulers: Any  # pods of kube-scheduler that kubeadm set up
+    time_zone: Any  # by which the timekeeper counts
     readiness: Readiness | NotReadable
     now_s: float
 
@@ -69,6 +73,10 @@ def read_facts(options: Options) -> Facts:
         priority_classes=read("priorityclasses"),
         budgets=read("configmaps", "-n", system),
         nodes=read("nodes"),
+        runtime_classes=read("runtimeclasses"),
+        leases=read("leases", "-n", "kube-node-lease", "--show-managed-fields"),
+        static_schedulers=read("pods", "-n", "kube-system", "-l", "component=kube-scheduler"),
+        time_zone=_or_reason(lambda: _time_zone(options)),
         readiness=_or_reason(lambda: _readiness(options)),
         now_s=time.time(),
     )
@@ -77,6 +85,11 @@ def read_facts(options: Options) -> Facts:
 def _readiness(options: Options) -> Readiness:
     with connected(options, "") as client:
         return _ask(client)
+
+
+def _time_zone(options: Options) -> str:
+    with connected(options, "") as client:
+        return str(client.get("/v1/usage", namespace=options.system_namespace)["timeZone"])
 
 
 def _ask(client: Client) -> Readiness:

@@ -1,0 +1,124 @@
+"""The nodes with GPUs: inventory, container runtime, clocks."""
+
+import json
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+from timekeeper.cli.doctor.check_result import CheckResult
+from timekeeper.cli.doctor.facts import NODE_NAMESPACE, Facts, NotReadable
+from timekeeper.cli.doctor.reading import items, named, some_of, unknown
+from timekeeper.core.json_values import annotations_of, mapping, sequence
+
+INVENTORY, HOLDERS = "bursar.dev/inventory", "bursar.dev/holders"
+LABEL = "bursar.node-restriction.kubernetes.io/gpu-node"
+_AGENT = "bursar-node"
+_GPU_WORDS = ("gpu", "vcuda", "mig-")
+_CLOCK_S = 5
+
+
+def nodes(facts: Facts) -> Iterator[CheckResult]:
+    """GPU nodes have an inventory, of our agent or of a plugin that describes its cards, and are open."""
+    if isinstance(facts.nodes, NotReadable):
+        yield unknown("nodes", facts.nodes)
+        return
+    with_gpus = {each["metadata"]["name"]: each for each in items(facts.nodes) if _has_gpus(each)}
+    if not with_gpus:
+        command = f"kubectl label node NODE {LABEL}=true (docs/node-agent.md)"
+        yield CheckResult("warning", "nodes", "no node advertises GPUs", command)
+        return
+    bare = [name for name, each in with_gpus.items() if INVENTORY not in annotations_of(each)]
+    inventoried = len(with_gpus) - len(bare)
+    yield CheckResult("ok", "nodes", f"{inventoried} of {len(with_gpus)} nodes with GPUs have an inventory")
+    unlabelled = [each for each in bare if not _is_labelled(with_gpus[each])]
+    if unlabelled:
+        sentence = f"no inventory on {some_of(unlabelled)}: without the label no agent runs there"
+        command = f"kubectl label node {unlabelled[0]} {LABEL}=true (docs/node-agent.md)"
+        yield CheckResult("warning", "nodes", sentence, command)
+    silent = [each for each in bare if each not in unlabelled]
+    if silent:
+        sentence = f"no inventory on {some_of(silent)}: its agent has not read the cards"
+        command = f"kubectl logs -n {NODE_NAMESPACE} daemonset/{_AGENT} --all-pods --tail=20"
+        yield CheckResult("warning", "nodes", sentence, command)
+    for name, each in sorted(with_gpus.items()):
+        if reason := _closed(each):
+            command = f"kubectl describe node {name} (docs/node-agent-holders.md)"
+            yield CheckResult("warning", "nodes", f"{name} is closed: {reason}", command)
+
+
+def runtimes(facts: Facts) -> Iterator[CheckResult]:
+    """The agent gets NVML from NVIDIA's runtime: by the default runtime, which the API does not show, or by a
+    RuntimeClass."""
+    if any(isinstance(each, NotReadable) for each in (facts.runtime_classes, facts.nodes, *facts.workloads)):
+        return  # said by other checks, or of no use alone
+    agent = next((found for each in facts.workloads if (found := named(each, _AGENT))), None)
+    classes = {
+        each["metadata"]["name"]: str(each.get("handler", "")) for each in items(facts.runtime_classes)
+    }
+    if agent is None:
+        return
+    used = mapping(agent["spec"].get("template", {}).get("spec")).get("runtimeClassName")
+    if used and used not in classes:
+        sentence = f"the agent's runtimeClassName {used} does not exist, so its pods cannot start"
+        yield CheckResult("error", "runtime", sentence, "kubectl get runtimeclasses (docs/node-agent.md)")
+    blind = any(_is_labelled(each) and INVENTORY not in annotations_of(each) for each in items(facts.nodes))
+    offered = [name for name, handler in classes.items() if "nvidia" in handler]
+    if not used and blind and offered:
+        sentence = "nodes have no inventory, and the agent does not use the RuntimeClass of NVIDIA's driver"
+        body = json.dumps({"spec": {"template": {"spec": {"runtimeClassName": offered[0]}}}})
+        command = f"kubectl patch daemonset {_AGENT} -n {NODE_NAMESPACE} --type merge -p '{body}'"
+        yield CheckResult("warning", "runtime", sentence, command)
+
+
+def clocks(facts: Facts) -> Iterator[CheckResult]:
+    """The clocks of kubelets, whose timestamps prove charges: a kubelet writes its time into its Lease, and
+    the API server notes its own beside it."""
+    if isinstance(facts.leases, NotReadable) or isinstance(facts.nodes, NotReadable):
+        return
+    with_gpus = {each["metadata"]["name"] for each in items(facts.nodes) if _has_gpus(each)}
+    ahead = {each["metadata"]["name"]: _ahead_s(each) for each in items(facts.leases)}
+    wrong = [name for name, each in ahead.items() if name in with_gpus and abs(each) > _CLOCK_S]
+    if wrong:
+        worst = max(wrong, key=lambda name: abs(ahead[name]))
+        sentence = (
+            f"clocks of {some_of(wrong)} differ from the API server's, {worst}'s by {ahead[worst]:.0f} s"
+        )
+        yield CheckResult(
+            "warning", "clocks", sentence, "check NTP on these nodes: charges follow their clocks"
+        )
+
+
+def _ahead_s(lease: Mapping[str, Any]) -> float:
+    """By how much the holder's clock was ahead of the API server's at the last renewal; 0: not known."""
+    renewed = mapping(lease.get("spec")).get("renewTime")
+    noted = [mapping(each).get("time") for each in sequence(lease["metadata"].get("managedFields"))]
+    if not renewed or not any(noted):
+        return 0.0
+    seconds = [datetime.fromisoformat(str(each)).timestamp() for each in noted if each]
+    difference = datetime.fromisoformat(str(renewed)).timestamp() - max(seconds)
+    return difference if abs(difference) > 1 else 0.0  # managed fields have whole seconds
+
+
+def _closed(node: Mapping[str, Any]) -> str:
+    """Why its agent has closed the node; "": it has not."""
+    try:
+        return str(mapping(json.loads(str(annotations_of(node).get(HOLDERS, "{}")))).get("closed", ""))
+    except ValueError:
+        return ""
+
+
+def _is_labelled(node: Mapping[str, Any]) -> bool:
+    return bool(mapping(node["metadata"].get("labels")).get(LABEL) == "true")
+
+
+def _has_gpus(node: Mapping[str, Any]) -> bool:
+    capacity = mapping(mapping(node.get("status")).get("capacity"))
+    return (
+        INVENTORY in annotations_of(node)
+        or _is_labelled(node)
+        or any(
+            word in name and "/" in name and str(amount) not in ("", "0")
+            for name, amount in capacity.items()
+            for word in _GPU_WORDS
+        )
+    )
