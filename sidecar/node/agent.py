@@ -40,8 +40,17 @@ class AgentPorts:
 class Agent:
     """The state. Pass it each event (``on_...``), then call `write_if_due`."""
 
-    def __init__(self, ports: AgentPorts, boot: str, look_every_ms: int, now_ms: int) -> None:
-        """``boot``: the kernel's ID of this boot."""
+    def __init__(
+        self,
+        ports: AgentPorts,
+        boot: str,
+        look_every_ms: int,
+        now_ms: int,
+        remove_taint: Callable[[dict[str, Any]], ApiAnswer] | None = None,
+    ) -> None:
+        """``boot``: the kernel's ID of this boot. ``remove_taint``: a merge patch of the node, raises
+        ApiUnreachable; None: the startup taint stays."""
+        self._remove_taint = remove_taint
         self._ports, self._boot, self._silence_ms = ports, boot, look_every_ms + HUNG_MS
         self._read_at = now_ms  # when the cards were read last
         self._reading: DeviceReading | None = None  # the last one
@@ -113,11 +122,13 @@ class Agent:
         """Write the difference between the wanted and the present node, if there is one and it is time."""
         if self.node is None or now_ms < self._paused_until:
             return
-        patch = node_patch.change(self.node, self._wanted())
+        patch, write = node_patch.change(self.node, self._wanted()), self._ports.write
+        if not patch and self._remove_taint is not None and self.nvml_answers:
+            patch, write = node_patch.without_startup_taint(self.node), self._remove_taint
         if not patch:
             return
         try:
-            self._judge(self._ports.write(patch), now_ms)
+            self._judge(write(patch), now_ms)
         except ApiUnreachable as error:
             self._rest("failed", str(error), now_ms)
 

@@ -30,6 +30,7 @@ from sidecar.run import UNTRIED, PostDone, boot_ms, fraction
 from sidecar.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from sidecar.node.devices import DeviceReader
@@ -75,7 +76,9 @@ def until_the_end(settings: AgentSettings, loop: EventLoop) -> None:
     board = metrics.MetricsPage(boot_ms)
     metrics.serve(board, settings.host, settings.port)
     boot = node_boot()
-    agent = Agent(_ports(server, events, settings.node_name), boot, settings.look_every_ms, boot_ms())
+    ports = _ports(server, events, settings.node_name)
+    remove_taint = _taint_remover(server, settings) if settings.removes_startup_taint else None
+    agent = Agent(ports, boot, settings.look_every_ms, boot_ms(), remove_taint)
     reports = _usage_reports(settings, loop)
     tasks = UsageTasks(settings, agent, reports, events, boot)
     log("started", node=settings.node_name, api=settings.api_url, reports=bool(reports))
@@ -155,6 +158,11 @@ def _page(agent: Agent, tasks: UsageTasks) -> str:
 def _ports(server: api.NodeApi, events: EventPoster, node: str) -> AgentPorts:
     path = f"/api/v1/nodes/{node}/status"
     return AgentPorts(lambda patch: server.call("PATCH", path, patch, api.MERGE), events.post, log)
+
+
+def _taint_remover(server: api.NodeApi, settings: AgentSettings) -> Callable[[dict[str, Any]], api.ApiAnswer]:
+    path = f"/api/v1/nodes/{settings.node_name}"
+    return lambda patch: server.call("PATCH", path, patch, api.MERGE)
 
 
 def _usage_reports(settings: AgentSettings, loop: EventLoop) -> reports.UsageReports | None:

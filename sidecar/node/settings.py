@@ -11,6 +11,7 @@ from sidecar import __version__
 from sidecar import settings as of_pods
 from sidecar.log import FORMATS
 from sidecar.node.nvml.cards import OF_PROGRAMS
+from sidecar.node.state.node_patch import STARTUP_TAINT
 from sidecar.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
@@ -58,6 +59,11 @@ FLAGS = (
         "kube-system,gpu-operator,bursar-system,bursar-node",
         "namespaces whose pods may use any card, separated by commas",
     ),
+    (
+        "startup-taint",
+        "off",
+        f"on: the taint {STARTUP_TAINT} is removed from the node once its inventory stands",
+    ),
     ("log-format", FORMATS[0], f"format of the log lines on stderr: {' or '.join(FORMATS)}"),
 )
 
@@ -82,6 +88,7 @@ class AgentSettings:
     runtime_configs: tuple[str, ...]
     close_on_strangers: bool
     trusted_namespaces: frozenset[str]
+    removes_startup_taint: bool
     log_format: str
 
 
@@ -128,8 +135,9 @@ def _settings(given: Mapping[str, str], environment: Mapping[str, str]) -> Agent
         given["cgroups"],
         given["pod-resources"],
         tuple(each.strip() for each in given["runtime-configs"].split(",") if each.strip()),
-        _switch(given["close-on-strangers"]),
+        _switch(given["close-on-strangers"], "--close-on-strangers"),
         frozenset(each.strip() for each in given["trusted-namespaces"].split(",") if each.strip()),
+        _switch(given["startup-taint"], "--startup-taint"),
         of_pods.log_format(given["log-format"], "--log-format"),
     )
 
@@ -171,9 +179,9 @@ def _numbers(text: str) -> frozenset[int]:
     return frozenset(map(int, words))
 
 
-def _switch(text: str) -> bool:
+def _switch(text: str, flag: str) -> bool:
     if text not in ("on", "off"):
-        raise of_pods.SettingError(f"--close-on-strangers is {text!r}, but must be on or off.")
+        raise of_pods.SettingError(f"{flag} is {text!r}, but must be on or off.")
     return text == "on"
 
 

@@ -80,6 +80,7 @@ class NodeState:
     holders: str | None  # the annotation; None: there is none
     capacity: tuple[tuple[str, str], ...]  # GPU resources and their quantities as Kubernetes writes them
     allocatable: tuple[tuple[str, str], ...]
+    other_taints: str | None  # JSON of the taints beside the startup taint; None: the node does not have it
 
 
 @value

@@ -59,4 +59,5 @@ def node(
         holders,
         stands,
         given,
+        fields.get("other_taints"),
     )

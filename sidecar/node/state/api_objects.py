@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from urllib.parse import quote
 
-from sidecar.node.state.node_patch import HOLDERS, INVENTORY, OF_OTHERS, OURS
+from sidecar.node.state.node_patch import HOLDERS, INVENTORY, OF_OTHERS, OURS, STARTUP_TAINT
 from sidecar.node.state.overuse import shares
 from sidecar.node.values import NodeState, PodState
 from sidecar.value import TYPE_CHECKING, value
@@ -48,6 +48,7 @@ def read_node(raw: Mapping[str, Any]) -> NodeState:
         annotations.get(HOLDERS),
         _of_gpus(status.get("capacity") or {}),
         _of_gpus(status.get("allocatable") or {}),
+        _other_taints((raw.get("spec") or {}).get("taints") or []),
     )
 
 
@@ -79,6 +80,11 @@ def _containers(text: str | None) -> tuple[tuple[str, tuple[str, ...]], ...]:
         return tuple((str(name), tuple(str(each["uuid"]) for each in slices)) for name, slices in listed)
     except (ValueError, TypeError, AttributeError, LookupError, RecursionError):
         return ()
+
+
+def _other_taints(taints: list[Any]) -> str | None:
+    others = [each for each in taints if each.get("key") != STARTUP_TAINT]
+    return None if len(others) == len(taints) else json.dumps(others)
 
 
 def _of_gpus(amounts: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:

@@ -25,6 +25,8 @@ GPU_PERCENT = "bursar.dev/gpu-percent"
 GPU_MEMORY = "bursar.dev/gpu-memory"
 OURS = (GPU_PERCENT, GPU_MEMORY)
 PERCENT_OF_A_CARD = 100
+# The prefix makes Cluster Autoscaler expect that the taint goes away.
+STARTUP_TAINT = "startup-taint.cluster-autoscaler.kubernetes.io/bursar"
 # resources of other vendors' GPU plugins; as in timekeeper.core.dialects
 OF_OTHERS = re.compile(
     r"^(nvidia\.com/(gpu|mig-|vgpu|priority$)|tencent\.com/vcuda-|elasticgpu\.(io|com)/|nano-gpu(\.io)?/|gpu\.intel\.com/"
@@ -98,6 +100,17 @@ def change(node: NodeState, wanted: DesiredNode) -> dict[str, Any]:
     if capacity or allocatable:
         patch["status"] = {"capacity": capacity, "allocatable": allocatable}
     return patch
+
+
+def without_startup_taint(node: NodeState) -> dict[str, Any]:
+    """The merge patch of the node that removes the startup taint once the inventory stands; empty: there is
+    nothing to remove. It names the node's version, so that no taint of another client is lost."""
+    if node.other_taints is None or not read_inventory(node.inventory):
+        return {}
+    return {
+        "metadata": {"resourceVersion": node.version},
+        "spec": {"taints": json.loads(node.other_taints)},
+    }
 
 
 def is_served_by_another(node: NodeState) -> bool:

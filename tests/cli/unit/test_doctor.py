@@ -52,7 +52,7 @@ def workload(name: str, ready: int = 2) -> dict[str, Any]:
 
 def agent(ready: int = 3) -> dict[str, Any]:
     status = {"desiredNumberScheduled": 3, "numberReady": ready}
-    pod = {"spec": {}}
+    pod: dict[str, Any] = {"spec": {}}
     return {
         "kind": "DaemonSet",
         "metadata": {"name": "bursar-node"},
@@ -226,7 +226,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "not ready": ({"readiness": Readiness(503, "database away", 0)}, "error", "timekeeper", "database away"),
     "no answer": ({"readiness": NotReadable("no token")}, "unknown", "timekeeper", "no token"),
     "clocks differ": ({"readiness": Readiness(200, "ok", -60.0)}, "warning", "clocks", "by -60 s"),
-    "another time zone": ({"time_zone": "UTC"}, "error", "time zone", "has timeZone Asia/Tokyo"),
+    "another time zone": ({"time_zone": "UTC"}, "warning", "time zone", "has timeZone Asia/Tokyo"),
     "no extender": (
         {
             "budgets": listed(

@@ -60,7 +60,7 @@ class Agent:
     def __init__(self, annotation: str | None = None) -> None:
         places = SurveyPaths("/proc", "/sys/fs/cgroup", SOCKET, (), True, frozenset())
         self._parts = HolderSurvey(places, cgroups.boot(Path("/proc")), _say, lambda _: None)
-        self._parts.on_node(NodeState("n", "1", "", None, annotation, NVIDIAS, NVIDIAS))
+        self._parts.on_node(NodeState("n", "1", "", None, annotation, NVIDIAS, NVIDIAS, None))
         self._now_ms = 0
 
     def tells(self, *pods: dict[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from deploy.local.identity import LocalAuthority
 from deploy.local.kwok_nodes import kwok_node
 from deploy.local.stack import free_port
 from sidecar.run import boot_ms
-from tests.deploy.reading import AGENTS, MANIFESTS, the
+from tests.deploy.reading import AGENTS, MANIFESTS, SAMPLES, the
 from tests.nvml import describe, fake_nvml
 from tests.sidecar.worlds import ROOT, Arrival, Timekeeper, events
 from tests.support.control_plane import kubectl
@@ -207,6 +207,50 @@ def test_no_node_can_call_an_agent_to_itself(world: World) -> None:
 
     assert f"is not allowed to modify labels: {label}" in labelled(label)
     assert labelled("bursar.dev/any-other") == ""
+
+
+TAINTS = [{"key": "startup-taint.cluster-autoscaler.kubernetes.io/bursar", "effect": "NoSchedule"}]
+OTHERS = [{"key": "example.com/a", "effect": "NoSchedule", "value": "x"}, {"key": "b", "effect": "NoExecute"}]
+
+
+def tainted(world: World, name: str) -> None:
+    """A node without cards that has the startup taint between two others."""
+    world.make_node(name)
+    taints = [OTHERS[0], *TAINTS, OTHERS[1]]
+    world.call("PATCH", f"/api/v1/nodes/{name}", {"spec": {"taints": taints}}, MERGE)
+
+
+def is_refused(api: AdminApi, spec: dict[str, Any]) -> None:
+    """Waits until RBAC has let the agent to its policy, which refuses the change."""
+    eventually(lambda: "spec: a node's agent removes" in refusal(api, "new", {"spec": spec}, ""))
+
+
+def keys(world: World, name: str) -> list[str]:
+    """The keys of a node's taints but for those of the node's controller."""
+    taints = world.node(name)["spec"].get("taints", [])
+    return [each["key"] for each in taints if not each["key"].startswith("node.kubernetes.io/")]
+
+
+def test_the_startup_taint_goes_when_the_inventory_stands_and_no_other_taint_does(
+    world: World, tmp_path: Path
+) -> None:
+    tainted(world, "new")
+    kubectl(world.cp, "apply", "--server-side", "-f", str(SAMPLES / "startup-taint.yaml"))
+    api = world.as_agent("new")
+    more = {"key": "mine", "effect": "NoSchedule"}
+    for spec in (
+        {"taints": [OTHERS[0]]},
+        {"taints": [*OTHERS, more]},
+        {"taints": [*OTHERS, *TAINTS, more]},
+        {"taints": OTHERS, "unschedulable": True},
+    ):
+        is_refused(api, spec)
+    assert keys(world, "new") == ["example.com/a", TAINTS[0]["key"], "b"]
+
+    with running(world, tmp_path, "new", startup_taint="on") as agent:
+        eventually(lambda: keys(world, "new") == ["example.com/a", "b"])
+        assert agent.is_whole()
+    kubectl(world.cp, "delete", "-f", str(SAMPLES / "startup-taint.yaml"))
 
 
 def test_others_write_nodes_as_they_like(world: World) -> None:

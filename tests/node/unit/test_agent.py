@@ -51,6 +51,50 @@ class World:
         return [event for event, _ in self.said]
 
 
+CAPACITY = {"bursar.dev/gpu-percent": "200", "bursar.dev/gpu-memory": str(2 * MEMORY_MIB)}
+INVENTORY = node_patch.inventory((A, B))
+TAINTED = node(INVENTORY, capacity=CAPACITY, other_taints='[{"key": "other"}]')
+
+
+def removals(remove: bool, stands: NodeState, seen: bool) -> list[dict[str, Any]]:
+    """The patches with which an agent removes the startup taint of this node."""
+    found: list[dict[str, Any]] = []
+    world = World()
+
+    def removed(patch: dict[str, Any]) -> ApiAnswer:
+        found.append(patch)
+        return world.well({})
+
+    ports = AgentPorts(world.well, lambda _: None, lambda *_, **__: None)
+    agent = Agent(ports, "boot-1", LOOK_MS, 0, removed if remove else None)
+    agent.on_node(stands, 0)
+    if seen:
+        agent.on_reading(look(A, B), 1)
+    for at in range(3):
+        agent.write_if_due(10_000 * (at + 1))
+    return found
+
+
+def test_the_startup_taint_is_removed_once_and_the_patch_names_the_nodes_version() -> None:
+    patch = {"metadata": {"resourceVersion": "1"}, "spec": {"taints": [{"key": "other"}]}}
+
+    assert removals(True, TAINTED, seen=True) == [patch]
+
+
+@pytest.mark.parametrize(
+    ("remove", "stands", "seen"),
+    [
+        (False, TAINTED, True),
+        (True, node(INVENTORY, capacity=CAPACITY), True),
+        (True, node(other_taints="[]"), False),
+        (True, TAINTED, False),
+    ],
+    ids=["off", "no taint", "no inventory", "cards not seen yet"],
+)
+def test_the_startup_taint_stays(remove: bool, stands: NodeState, seen: bool) -> None:
+    assert removals(remove, stands, seen) == []
+
+
 @pytest.fixture
 def world() -> World:
     return World()

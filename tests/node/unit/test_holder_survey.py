@@ -68,7 +68,7 @@ class World:
         self.agent = HolderSurvey(
             places, boot, lambda event, **pairs: self.said.append((event, pairs)), self.tell
         )
-        self.agent.on_node(NodeState("n", "1", boot, None, annotation, self.resources, self.resources))
+        self.agent.on_node(NodeState("n", "1", boot, None, annotation, self.resources, self.resources, None))
         return self.agent
 
     def tell(self, notice: AgentEvent) -> None:

@@ -47,7 +47,7 @@ class Facts:
     runtime_classes: Any
     leases: Any  # of the kubelets, with managed fields
     static_schedulers: Any  # pods of kube-scheduler that kubeadm set up
-    time_zone: Any  # by which the timekeeper counts
+    time_zone: Any  # of the present period
     readiness: Readiness | NotReadable
     now_s: float
 
@@ -89,7 +89,7 @@ def _readiness(options: Options) -> Readiness:
 
 def _time_zone(options: Options) -> str:
     with connected(options, "") as client:
-        return str(client.get("/v1/usage", namespace=options.system_namespace)["timeZone"])
+        return str(client.get(f"/v1/budgets/{options.system_namespace}")["period"]["timeZone"])
 
 
 def _ask(client: Client) -> Readiness:
