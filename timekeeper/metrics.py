@@ -47,6 +47,12 @@ BUDGET_EVICTION_NOTICES = Gauge(
     multiprocess_mode="mostrecent",
 )
 IDLE_EVICTIONS = Counter("bursar_idle_evictions", "Attempts to evict an idle pod, by result", ["result"])
+OVERTIME_EVICTIONS = Counter(
+    "bursar_overtime_evictions", "Attempts to evict a pod past its declared time, by result", ["result"]
+)
+OVERTIME_PODS = Gauge(
+    "bursar_overtime_pods", "Pods that hold cards past their declared time", multiprocess_mode="mostrecent"
+)
 IDLE_PODS = Gauge(
     "bursar_idle_pods",
     "Pods that use no card of theirs, by their nodes' reports",

@@ -31,6 +31,8 @@ from timekeeper.settler.state.totals import GrantCache
 NODES = ("n1", "n2", "n3")
 TEAMS = ("team-a", "team-b", "team-c", "other")
 SPANS = (0, 1, 250, 7 * SECOND, 40 * SECOND, 9 * MINUTE, 11 * MINUTE, HOUR, 5 * HOUR, DAY)
+# a pod that reserves two hours
+DECLARED = {"bursar.dev/held": "budget", "bursar.dev/declared": "7200"}
 ALWAYS = Interval(0, T0 + 1000 * DAY)
 BUDGETS: tuple[dict[str, str], ...] = (
     {"team_a": "gpuHours: 1\nperiod: hour", "team_b": "gpuHours: 3\nperiod: day"},
@@ -147,6 +149,8 @@ class Life:
         for name in TEAMS:
             owed = sum(each.pending(ALWAYS, now) for each in by_namespace[name])
             assert ledger.open_totals.pending(name, ALWAYS) == owed
+            reserved = sum(each.declared(ALWAYS, now) for each in by_namespace[name])
+            assert ledger.open_totals.declared(name, ALWAYS) == reserved
             assert list(differences(ledger, name)) == []
         assert len(ledger.open_totals) == len(held)
         assert ledger.totals == self.shelf.posted(ledger.totals)
@@ -205,6 +209,7 @@ class Life:
             "created_ms": bound,
             "started_ms": bound + span // 2 if more % 3 and more % 7 else None,
             "ended_ms": None,
+            "annotations": DECLARED if more % 7 and more % 4 == 1 else None,
         }
         self.tell(name)
 

@@ -43,6 +43,10 @@ class Listed:
         namespace, start, end = part
         return sum(each.pending(Interval(start, end), self.now_ms) for each in self.held.get(namespace, ()))
 
+    def declared(self, part: Part) -> int:
+        namespace, start, end = part
+        return sum(each.declared(Interval(start, end), self.now_ms) for each in self.held.get(namespace, ()))
+
     def rates(self, namespace: str) -> Rates:
         return rates_of(self.held.get(namespace, ()), self.waiting.get(namespace, 0), self.now_ms)
 

@@ -95,6 +95,10 @@ GOOD: dict[str, Row] = {
         "rate_milli": 0,
         "needs_budget": True,
     },
+    "declared_pods": {
+        **{"uid": "u", "namespace": "a", "name": "p"},
+        **{"rate_milli": 1, "length_ms": 1, "reserved_ms": 1},
+    },
     "standings": {"id": 1, "revision": "r", "body": "{}"},
     "pulse": {"id": 1, "tick_ms": 1, "decided_ms": 1, "state": ""},
 }

@@ -36,6 +36,15 @@ class UnsettledSession:
         due = self.witnessed(now_ms).interval.within(span)
         return charge(self.session.rate_milli, due) - amount_within(self.posted, span)
 
+    def declared(self, span: Interval, now_ms: int) -> int:
+        """What it reserves of its declared time inside the span, beyond its evidence so far. Nothing once it
+        is closed."""
+        until_ms, current = self.session.reserves_until_ms, self.witnessed(now_ms)
+        if until_ms is None or current.closed:
+            return 0
+        start_ms = max(self.session.bound_ms, current.interval.end_ms)
+        return charge(self.session.rate_milli, Interval(start_ms, until_ms).within(span))
+
 
 @dataclass(frozen=True, slots=True)
 class Statement:
@@ -125,6 +134,7 @@ _STRICTEST = ("deny", "hold", "evict", "reclaim", "deprioritize")
 class Rates:
     """A namespace's rates now, in milli-GPU."""
 
+    # each without pods that reserve their declared time
     reserving_milli: int = 0  # live sessions that were admitted in budget
     running_milli: int = 0  # sessions whose charge has begun and not ended
     waiting_milli: int = 0  # admitted pods without a node
@@ -142,6 +152,7 @@ class BalanceFigures:
     pending: int = 0  # owed by open sessions beyond ``posted``
     rates: Rates = NO_RATES
     carried: int = 0  # the part of ``granted`` that was carried over
+    declared: int = 0  # reserved by pods that declared their time
 
 
 def rates_of(held: Iterable[UnsettledSession], waiting_milli: int, now_ms: int) -> Rates:
@@ -150,7 +161,7 @@ def rates_of(held: Iterable[UnsettledSession], waiting_milli: int, now_ms: int) 
     reserving = running = 0
     for each in held:
         current = each.witnessed(now_ms)
-        if not current.closed:
+        if not current.closed and each.session.reserves_until_ms is None:
             reserving += each.session.rate_milli if each.session.admitted_in_budget else 0
             running += each.session.rate_milli if current.interval.start_ms else 0
     return Rates(reserving, running, waiting_milli)
@@ -167,7 +178,9 @@ def figures_of(
     """The figures of an account with this span, from its unsettled sessions one by one."""
     sessions = tuple(held)
     pending = sum(each.pending(span, now_ms) for each in sessions)
-    return BalanceFigures(granted, posted, pending, rates_of(sessions, waiting_milli, now_ms))
+    declared = sum(each.declared(span, now_ms) for each in sessions)
+    rates = rates_of(sessions, waiting_milli, now_ms)
+    return BalanceFigures(granted, posted, pending, rates, declared=declared)
 
 
 def statement(
@@ -182,7 +195,8 @@ def statement(
         granted=None if in_force.budget.amount is None else figures.granted,
         posted=figures.posted,
         pending=figures.pending,
-        reserved=reserved(reserving, lookahead, account.span, now_ms),
+        reserved=reserved(reserving, lookahead, account.span, now_ms) + figures.declared,
+        declared=figures.declared,
     )
     ends = exhausted_at(balance, rates.running_milli, sum(reserving), lookahead, account.span, now_ms)
     return Statement(in_force, account, balance, figures.carried, ends, group)

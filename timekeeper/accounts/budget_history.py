@@ -172,6 +172,15 @@ class History:
             "evict" if action == "evict" else "reclaim", settings.idle_after_ms, settings.idle_grace_ms
         )
 
+    def ends_overtime(self, namespace: str, at_ms: int) -> bool:
+        """Whether pods of the namespace are ended past their declared time. ``overtime`` comes from the
+        namespace's entry, else ``_defaults``, else ``_settings``; in mode ``observe`` none is."""
+        settings = self.settings(at_ms)
+        entries = self._entries(namespace, at_ms)
+        action = next((each.overtime for each in entries if each.overtime), settings.overtime)
+        mode = self.budget(namespace, at_ms).budget.mode or settings.mode
+        return action == "evict" and mode == "enforce"
+
     def billing_intervals(self, namespace: str, interval: Interval) -> Iterator[BillingInterval]:
         """The interval cut wherever the namespace's group, price or currency changed; in order, without empty
         parts."""

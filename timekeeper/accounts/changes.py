@@ -1,10 +1,11 @@
 """The result of one tick of the settler: written in one transaction, or not at all."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
 from timekeeper.accounts.budget_history import BudgetEntry
 from timekeeper.accounts.grants import Grant
+from timekeeper.accounts.held.declared import DeclaredReservation
 from timekeeper.accounts.held.order import HeldPod
 from timekeeper.accounts.posting import Posting
 from timekeeper.accounts.session import Session
@@ -38,4 +39,6 @@ class Changes:
     waiting: Mapping[str, int] | None = None
     held: tuple[HeldPod, ...] = ()  # pods that are held now, or whose figures changed
     released: tuple[str, ...] = ()  # UIDs of pods that are held no more
+    declared: tuple[DeclaredReservation, ...] = ()  # reservations of declared time that no release wrote
+    undeclared: Set[str] = frozenset()  # UIDs of pods whose reservation is over or has become a session
     published: StandingsDocument | None = None  # the standings document; None: unchanged

@@ -48,6 +48,12 @@ class LedgerPod:
     delete_after_ms: int | None = None
     idle_until_ms: int | None = None  # it was warned that it is idle, and is left alone until then
     is_reclaimable: bool = False
+    declared_ms: int = 0  # how long it means to run, if it reserves that; 0: it reserves the lookahead
+
+    @property
+    def length_ms(self) -> int:
+        """What it reserves: its declared time and its grace period; 0: it declared none."""
+        return self.declared_ms + self.hold.grace_ms if self.declared_ms else 0
 
     @property
     def ended_ms(self) -> int | None:
@@ -101,11 +107,19 @@ def read_pod(raw: Json) -> LedgerPod | UnreadablePod | None:
         delete_after_ms=hold.millis(annotations.get(names.DELETE_AFTER)),
         idle_until_ms=hold.millis(annotations.get(names.IDLE_UNTIL)),
         is_reclaimable=names.RECLAIMABLE in annotations,
+        declared_ms=_declared_ms(annotations.get(names.DECLARED)) if held == "budget" else 0,
     )
 
 
 def _held(recorded: object) -> HeldFor:
     return "budget" if recorded == "budget" else "turn" if recorded == "turn" else ""
+
+
+def _declared_ms(recorded: object) -> int:
+    """0 for anything but a number of seconds that the API server allows."""
+    text = str(recorded)
+    is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(_MOST_SECONDS))
+    return 1000 * min(int(text), _MOST_SECONDS) if is_number else 0
 
 
 def _is_gated(spec: Json) -> bool:
@@ -172,3 +186,4 @@ _CONTROLLER_LABELS = (
     "apps.kubernetes.io/pod-index",
 )
 _MOST_LABELS = 32
+_MOST_SECONDS = 2**31 - 1  # of activeDeadlineSeconds

@@ -47,6 +47,8 @@ class Session:
     labels: str = "{}"  # the pod's own labels as canonical JSON, as of opening
     requested_milli: int = 0  # what it holds of its cards together, unweighted
     requested_mib: int = 0  # the same for memory
+    # until when it reserves its rate: its declared time and grace; None: it reserves the lookahead
+    reserves_until_ms: int | None = None
 
     @property
     def is_reserved(self) -> bool:
@@ -134,6 +136,8 @@ def open_session(
         requested_milli=requested.share_milli,
         requested_mib=requested.memory_mib,
     )
+    if pod.length_ms:
+        session = replace(session, reserves_until_ms=session.bound_ms + pod.length_ms)
     return OpenedSession(session, placement if isinstance(placement, str) else "")
 
 

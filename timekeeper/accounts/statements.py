@@ -47,6 +47,9 @@ class LedgerTotals(Protocol):
         """What the namespace's unsettled sessions owe for time inside the part beyond what is posted.
         Negative if a correction is due."""
 
+    def declared(self, part: Part) -> int:
+        """What the namespace's pods that declared their time reserve inside the part."""
+
     def rates(self, namespace: str) -> Rates:
         """The rates of the namespace's sessions and waiting pods now."""
 
@@ -220,7 +223,12 @@ class _StatementMaker:
         due = carry_over.due(history, subject, accounts, granted_in, spent_in, now_ms)
         posted, pending = self._spent(subject, accounts[-1].span)
         figures = BalanceFigures(
-            due.granted.amount, posted, pending, self._rates(subject), due.granted.carried
+            due.granted.amount,
+            posted,
+            pending,
+            self._rates(subject),
+            due.granted.carried,
+            sum(map(self.sums.declared, _parts(self.members, subject, accounts[-1].span))),
         )
         each = statement(history, subject, figures, now_ms, group)
         is_listed = (

@@ -79,10 +79,19 @@ def held_notice(pod: LedgerPod, queued: QueuedPod) -> PodNotice:
         earliest = f"{datetime.fromtimestamp(at_ms // 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
     message = (
         f"The scheduling gate {BUDGET_GATE} holds this pod until the GPU budget of namespace {pod.namespace} "
-        f"can pay it. Held pods of the namespace that go before it: {queued.ahead}. Released at the "
-        f"earliest: {earliest}."
+        f"can pay it{_cost(queued)}. Held pods of the namespace that go before it: {queued.ahead}. Released "
+        f"at the earliest: {earliest}."
     )
     return PodNotice(pod, "HeldByBudget", message, "Normal")
+
+
+def _cost(queued: QueuedPod) -> str:
+    """What a pod that declares its time needs at once."""
+    length_ms = queued.pod.length_ms
+    if not length_ms:
+        return ""
+    hours = hours_text(queued.pod.rate_milli * length_ms)
+    return f": {hours} GPU-hours for the {length_ms // 1000} s of its declared time and grace period"
 
 
 def of_standings(

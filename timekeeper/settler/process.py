@@ -25,6 +25,7 @@ from timekeeper.settler.election import SettlerElection
 from timekeeper.settler.evictions.budget_evictor import BudgetEvictor
 from timekeeper.settler.evictions.evictor import Evictor, keep_evicting, view_of
 from timekeeper.settler.evictions.idle_evictor import IdleEvictor
+from timekeeper.settler.evictions.overtime_evictor import OvertimeEvictor
 from timekeeper.settler.grace_policies import GracePolicies
 from timekeeper.settler.notifier import Notifier
 from timekeeper.settler.pod_notices import PodNotice, state_after
@@ -55,6 +56,7 @@ def settle(settings: TimekeeperSettings) -> int:
     metrics.OVERUSE_HELD_BACK.set(0)
     metrics.BUDGET_EVICTION_NOTICES.set(0)
     metrics.IDLE_PODS.set(0)
+    metrics.OVERTIME_PODS.set(0)
     me = settings.holder or settings.new_holder()
     try:
         if not store.is_shared:
@@ -75,6 +77,7 @@ def settle(settings: TimekeeperSettings) -> int:
         metrics.OVERUSE_HELD_BACK.set(0)
         metrics.BUDGET_EVICTION_NOTICES.set(0)
         metrics.IDLE_PODS.set(0)
+        metrics.OVERTIME_PODS.set(0)
         store.close()
 
 
@@ -116,7 +119,8 @@ def _settle(settings: TimekeeperSettings, store: Store, api: Api, me: str, stop:
     evictor = Evictor(*shared, record=recorder.record)
     budget_evictor = BudgetEvictor(*shared, record=recorder.record)
     idle_evictor = IdleEvictor(*shared, record=recorder.record)
-    steps = (evictor.run, budget_evictor.run, idle_evictor.run)
+    overtime_evictor = OvertimeEvictor(*shared, record=recorder.record)
+    steps = (evictor.run, budget_evictor.run, idle_evictor.run, overtime_evictor.run)
     evicting = Thread(target=keep_evicting, args=(steps, stop), name="evict", daemon=True)
     evicting.start()
     releaser = Releaser(
@@ -126,6 +130,7 @@ def _settle(settings: TimekeeperSettings, store: Store, api: Api, me: str, stop:
         events.post,
         lambda: settler.held,
         record=recorder.record,
+        reserved=settler.reserve,
     )
     releasing = Thread(target=keep_releasing, args=(releaser.step, stop), name="release", daemon=True)
     releasing.start()

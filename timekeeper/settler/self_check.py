@@ -40,6 +40,10 @@ def differences(ledger: LedgerState, namespace: str) -> Iterator[str]:
     open_sessions = [ledger.unsettled(each, ledger.watermarks.get(each.node)) for each in sessions]
     for span in totals.spans_of(namespace):
         figures = figures_of(span, 0, 0, open_sessions, 0, now_ms)
-        cached = (totals.pending(namespace, span), totals.rates(namespace, 0))
-        if cached != (figures.pending, figures.rates):
+        cached = (
+            totals.pending(namespace, span),
+            totals.declared(namespace, span),
+            totals.rates(namespace, 0),
+        )
+        if cached != (figures.pending, figures.declared, figures.rates):
             yield f"{namespace} from {span.start_ms} to {span.end_ms}: cached {cached}, expected {figures}"

@@ -1,8 +1,8 @@
 """The settler's loop: apply watch updates, and several times a second decide and write."""
 
 import time
-from collections.abc import Callable
-from queue import Empty, Queue
+from collections.abc import Callable, Sequence
+from queue import Empty, Queue, SimpleQueue
 from threading import Event
 
 from timekeeper import metrics
@@ -11,6 +11,7 @@ from timekeeper.accounts.budget_history import History, history_of
 from timekeeper.accounts.changes import Changes, Pulse
 from timekeeper.accounts.decisions.ledger_decisions import of_changes
 from timekeeper.accounts.held.cards import capped_namespaces, cards_held
+from timekeeper.accounts.held.declared import DeclaredReservation
 from timekeeper.accounts.held.limits import HeldView
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.accounts.reserved import reserved_uid
@@ -23,6 +24,7 @@ from timekeeper.settler.missing_namespaces import MissingNamespaces
 from timekeeper.settler.pod_notices import PodNotice
 from timekeeper.settler.self_check import SelfCheck
 from timekeeper.settler.state.database_totals import DatabaseTotals, read_grants
+from timekeeper.settler.state.later_rooms import LaterRooms
 from timekeeper.settler.state.ledger_state import read_ledger_state
 from timekeeper.settler.state.open_session_totals import OpenSessionTotals
 from timekeeper.settler.tick_report import Notices, report
@@ -75,6 +77,8 @@ class Settler:
         self._self_check = SelfCheck()
         self._missing_namespaces = MissingNamespaces()
         self._unchanged: tuple[int, History, EntryChanges] | None = None
+        self._reserved: SimpleQueue[Sequence[DeclaredReservation]] = SimpleQueue()
+        self._later = LaterRooms()
         self._listed_names: tuple[History, int, int, tuple[str, ...]] | None = None
         self.cluster = ClusterState()
         self.held = HeldView()  # of the last written tick; replaced as a whole, for other threads
@@ -87,6 +91,10 @@ class Settler:
 
     def apply(self, update: WatchUpdate) -> None:
         self.cluster.apply(update)
+
+    def reserve(self, written: Sequence[DeclaredReservation]) -> None:
+        """What a release has written; the next tick counts it. Called by another thread."""
+        self._reserved.put(written)
 
     def tick(self) -> bool:
         """Decide and write. Returns False if the database is unreachable: the updates are kept, and the next
@@ -128,6 +136,8 @@ class Settler:
         self._failed = error
 
     def _tick(self) -> bool:
+        while not self._reserved.empty():
+            self.ledger.declared.add(self._reserved.get())
         missing = self.cluster.missing_sources()
         if missing:
             return self._write_waiting(missing)
@@ -163,7 +173,11 @@ class Settler:
         self.has_decided = True
         waits, statements = self.ledger.unbound_pods, decision.statement_cache.statements
         cards = self._cards_held(history, now_ms)
-        self.held = HeldView(waits.held, waits.rates, dict(waits.seen), statements, history, now_ms, cards)
+        later = self._later.of(self.ledger, statements, self.cluster.namespaces, now_ms)
+        reserved = frozenset(self.ledger.declared.rows.keys() & waits.held.keys())
+        self.held = HeldView(
+            waits.held, waits.rates, dict(waits.seen), statements, history, now_ms, cards, reserved, later
+        )
 
     def _cards_held(self, history: History, now_ms: int) -> dict[str, int]:
         """See `HeldView.cards_milli`. Computed only while such a pod is held."""

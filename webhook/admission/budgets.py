@@ -61,6 +61,8 @@ EXAMPLES: Mapping[str, str] = {
     "evictGrace": "evictGrace: 10m",
     "evictRate": "evictRate: 6",
     "idle": "idle: reclaim",
+    "reserve": "reserve: declared",
+    "overtime": "overtime: warn",
     "requireDuration": "requireDuration: true",
     "idleBelow": "idleBelow: 0.05",
     "idleAfter": "idleAfter: 1h",

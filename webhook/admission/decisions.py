@@ -4,7 +4,7 @@ from timekeeper.core import names
 from timekeeper.core.decisions import DEMOTED, HELD, MESSAGE, MOST_TEXT, REFUSED, Decision, Figure
 from timekeeper.core.json_values import annotations_of, mapping
 from timekeeper.core.kube.owner import owner_of
-from webhook.mutation.govern import recorded_hold
+from webhook.mutation.govern import recorded_hold, recorded_time
 from webhook.policy import Mode
 from webhook.wire.object_review import ObjectReview
 from webhook.wire.pod_review import AdmissionAnswer, PodReview, sequence_of
@@ -33,7 +33,11 @@ def of_admission(review: PodReview, answer: AdmissionAnswer, mode: Mode, at_ms: 
     }
     gates = sequence_of(spec.get("schedulingGates"))
     if any(gate["name"] == names.BUDGET_GATE for gate in gates):
-        return _decision(review, HELD, _HELD_REASONS[recorded_hold(review.pod)], figures, at_ms)
+        declared = recorded_time(review.pod)
+        if declared:
+            figures["declaredMs"] = 1000 * int(declared)
+        reason = "DeclaredTime" if declared else _HELD_REASONS[recorded_hold(review.pod)]
+        return _decision(review, HELD, reason, figures, at_ms)
     if word == "OVER_BUDGET" and mode == "enforce":
         return _decision(review, DEMOTED, "OverBudget", figures, at_ms)
     return None

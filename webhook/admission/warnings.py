@@ -99,6 +99,8 @@ def _of_standing(namespace: str, standing: Standing, policy: AdmissionPolicy) ->
         )
     elif standing.word == "OVER_BUDGET":
         yield f"{used} its GPU budget.{effect}"
+    elif is_held and policy.reserves_declared:
+        yield f"Namespace {namespace}: pods reserve the time that they declare.{_HELD}"
     elif is_held:
         yield f"Namespace {namespace}: pods wait for its GPU budget.{_HELD}"
     if standing.word == "IN_BUDGET" and _is_nearly_used(standing):

@@ -68,6 +68,7 @@ class Holding:
             lambda _namespace, name, _uid, reason, _note: self.events.append((name, reason)),
             lambda: settler.held,
             self.town.clock,
+            reserved=settler.reserve,
         )
         self.town.clock.turn(QUIET_MS)
         return made

@@ -52,6 +52,7 @@ BAD = [
     ("ck_notified_is_a_place", "notified", {"destination": ""}),
     ("ck_node_uses_no_use_from_the_future", "node_uses", {"use_ms": 2}),
     ("ck_held_pods_rate_is_no_debt", "held_pods", {"rate_milli": -1}),
+    ("ck_declared_pods_is_an_amount", "declared_pods", {"length_ms": 0}),
     ("ck_waiting_rate_is_positive", "waiting", {"rate_milli": 0}),
     ("ck_standings_there_is_one", "standings", {"id": 2}),
     ("ck_pulse_there_is_one", "pulse", {"id": 2}),

@@ -50,7 +50,11 @@ def world(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory)
     """The webhook in a cluster that knew a broken workload of each kind before it."""
     folder: Path = tmp_path_factory.mktemp("templates")
     flags = ("--template-path", "example.org/Training=spec.workers.*.template")
-    document = standings(team_a=entry("IN_BUDGET"), team_b=entry("IN_BUDGET", mode="observe"))
+    document = standings(
+        team_a=entry("IN_BUDGET"),
+        team_b=entry("IN_BUDGET", mode="observe"),
+        planned=entry("IN_BUDGET", requireDuration=True),
+    )
     made = Registered(control_plane, folder, *flags, document=document)
     old = [workload(kind, BAD, name=f"old-{kind.lower()}") for kind in RESOURCES]
     for each in old:
@@ -161,6 +165,26 @@ def test_a_kind_of_ones_own_is_refused_by_the_webhook_that_the_docs_tell_to_add(
     _, said = world.apply(written)
 
     assert sentence("spec.workers[1].template") in said
+
+
+def test_a_jobs_deadline_becomes_that_of_its_pods_where_they_must_have_one(world: Registered) -> None:
+    world.post("/api/v1/namespaces", {"metadata": {"name": "planned"}})
+    path = "/apis/batch/v1/namespaces/planned/jobs"
+    said = []
+    for kind in ("Job", "Deployment"):
+        text = orjson.dumps(workload(kind, GOOD)).decode()
+        said.append(world.said("create", "-n", "planned", "-f", "-", input=text)[1])
+    timed, short = workload("Job", GOOD, name="timed"), workload("Job", GOOD, name="short")
+    timed["spec"]["activeDeadlineSeconds"] = short["spec"]["activeDeadlineSeconds"] = 7_200
+    short["spec"]["template"]["spec"]["activeDeadlineSeconds"] = 60
+    timed["spec"]["suspend"] = short["spec"]["suspend"] = True
+
+    made = [world.post(path, each)["spec"]["template"]["spec"] for each in (timed, short)]
+
+    assert all(
+        "spec.template.spec.activeDeadlineSeconds: the budget of the namespace" in each for each in said
+    )
+    assert [each["activeDeadlineSeconds"] for each in made] == [7_200, 60]
 
 
 def test_while_the_webhook_is_down_workloads_are_written_all_the_same(world: Registered) -> None:

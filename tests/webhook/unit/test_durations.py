@@ -9,11 +9,17 @@ import pytest
 
 from tests.support.simulated_timekeeper import entry, standings
 from tests.webhook.unit.test_templates import template, workload
-from tests.webhook.worlds import POLICY, admitted, half, patched, review_of
+from tests.webhook.worlds import POLICY, admitted, half, patched, review_of, with_annotations
 from tests.worlds import Json
+from timekeeper.core.budgets.mistakes import EntryError
+from timekeeper.core.budgets.policy import Budget, ineffective_fields
+from timekeeper.core.budgets.reader import read_entry
+from webhook.admission.pods import mutate, validate
 from webhook.admission.workloads import judge, with_jobs_duration
+from webhook.policy import Standing
 from webhook.rules.duration import duration_violations
 from webhook.standings.table import decode, effective_policy
+from webhook.wire import pod_review
 from webhook.wire.object_review import ObjectReview, read
 from webhook.wire.pod_review import AdmissionAnswer
 
@@ -97,3 +103,73 @@ def test_the_deadline_of_a_new_job_is_copied_into_its_template(policy: Any) -> N
 )
 def test_nothing_else_is_copied(job: Json, policy: Any) -> None:
     assert copied(job, policy) == AdmissionAnswer("passed")
+
+
+# the gate where pods reserve their declared time
+
+RESERVING = replace(POLICY, reserves_declared=True)
+IN_BUDGET = Standing("IN_BUDGET", hold="budget")
+
+
+def created(raw: Json, policy: Any = RESERVING, standing: Standing = IN_BUDGET) -> Json:
+    """The pod after /mutate."""
+    answer = mutate(pod_review.read(orjson.dumps(review_of(raw))), lambda _: standing, policy)
+    assert not answer.refusal
+    return patched(raw, list(answer.operations))
+
+
+def noted(raw: Json) -> str | None:
+    """What the annotation says."""
+    value = raw["metadata"]["annotations"].get("bursar.dev/declared")
+    return None if value is None else str(value)
+
+
+def test_every_pod_waits_behind_the_gate_with_its_time_noted() -> None:
+    after = created(admitted(half(), **HOUR))
+
+    assert after["spec"]["schedulingGates"] == [{"name": "bursar.dev/budget"}]
+    assert (noted(after), after["metadata"]["annotations"]["bursar.dev/held"]) == ("3600", "budget")
+    assert after["spec"]["priorityClassName"] == "gpu-default-priority"
+    assert created(after) == after
+
+
+@pytest.mark.parametrize(
+    ("raw", "policy", "standing"),
+    [
+        (admitted(half()), RESERVING, IN_BUDGET),
+        (admitted(half(), **HOUR), POLICY, IN_BUDGET),
+        (admitted(half(), **HOUR), RESERVING, Standing("UNKNOWN")),
+        (admitted(half(), **HOUR), replace(RESERVING, mode="observe"), IN_BUDGET),
+    ],
+    ids=["declares-none", "reserves-none", "unknown", "observe"],
+)
+def test_no_other_pod_gets_the_note_and_a_forged_one_is_removed(
+    raw: Json, policy: Any, standing: Standing
+) -> None:
+    forged = with_annotations(copy.deepcopy(raw), {"bursar.dev/declared": "60"})
+
+    assert noted(created(raw, policy, standing)) is None
+    assert noted(created(forged, policy, standing)) is None
+
+
+def test_a_deadline_that_another_webhook_changed_is_refused_by_validate() -> None:
+    after = created(admitted(half(), **HOUR))
+    review_it = pod_review.read(orjson.dumps(review_of(after)))
+    assert not validate(review_it, RESERVING).refusal
+
+    after["spec"]["activeDeadlineSeconds"] = 60
+
+    answer = validate(pod_review.read(orjson.dumps(review_of(after))), RESERVING)
+    assert "metadata/annotations/bursar.dev~1declared" in answer.refusal
+
+
+def test_the_budget_makes_the_table_say_so() -> None:
+    """From the entry's text to what the webhook reads."""
+    value = read_entry("team-a", "gpuHours: 1\nreserve: declared\nrequireDuration: true\novertime: evict")
+
+    assert isinstance(value, Budget)
+    assert (value.reserve, value.require_duration, value.overtime) == ("declared", True, "evict")
+    assert isinstance(read_entry("team-a", "gpuHours: 1\nrequireDuration: yes"), EntryError)
+    assert ineffective_fields(value) == ()
+    (said,) = ineffective_fields(Budget(amount=1, overtime="evict"))
+    assert said == "overtime: it has no effect without reserve: declared"

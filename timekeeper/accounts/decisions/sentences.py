@@ -97,10 +97,12 @@ def _demoted(_reason: str, figures: Figures) -> str:
     )
 
 
-def _held(reason: str, _figures: Figures) -> str:
+def _held(reason: str, figures: Figures) -> str:
     why = {
         "OverBudget": "its namespace is over its GPU budget",
         "WaitsForTurn": "it must wait for its turn",
+        "DeclaredTime": "its budget reserves the whole time that it declares, "
+        f"{int(figures.get('declaredMs', 0)) // 1000} s and its grace period, before it is released",
     }.get(reason, "its budget asks for it")
     return f"Created with the scheduling gate bursar.dev/budget: {why}."
 

@@ -1,10 +1,11 @@
 """What bounds the release of held pods: the accounts of their namespace and its group, and `maxWaiting`."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import GROUP, History
+from timekeeper.accounts.held.declared import MOST_PERIODS, LaterRoom
 from timekeeper.accounts.held.order import HeldPod, Limit
 from timekeeper.accounts.statements import Statements
 from timekeeper.core.budgets.policy import Budget
@@ -28,6 +29,10 @@ class HeldView:
     # namespace -> what its pods hold of cards, and what released pods of other schedulers may: for the
     # namespaces whose caps such a held pod must keep
     cards_milli: Mapping[str, int] = field(default_factory=dict)
+    # UIDs of held pods that have reserved their declared time: the statements contain it
+    reserved: Set[str] = frozenset()
+    # namespace or group -> later periods, for the accounts of held pods that declare their time
+    later: Mapping[str, tuple[LaterRoom, ...]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -35,16 +40,40 @@ class ReleaseLimits:
     """The limits of each namespace by one view; each is computed once."""
 
     view: HeldView
-    _known: dict[tuple[str, bool], tuple[Limit, ...]] = field(default_factory=dict)
+    _known: dict[tuple[str, bool, bool], tuple[Limit, ...]] = field(default_factory=dict)
     _groups: dict[str, int] | None = None
 
     def of(self, pod: HeldPod) -> tuple[Limit, ...]:
         """The limits of the pod's namespace; none in observe mode, and without an account that keeps pods
-        while it is exhausted."""
-        key = (pod.namespace, pod.needs_budget)
+        while it is exhausted. A pod that declares its time is kept by every account, also of later
+        periods."""
+        key = (pod.namespace, pod.needs_budget, pod.length_ms > 0)
         if key not in self._known:
-            self._known[key] = tuple(self._limits(pod.namespace))
-        return (*self._known[key], *self._caps(pod)) if pod.by_other else self._known[key]
+            self._known[key] = tuple(self._limits(pod.namespace, pod.length_ms > 0))
+        alone = self._caps(pod) if pod.by_other else ()
+        if pod.length_ms and not self._is_payable(pod):
+            return (Limit(f"whole cost of {pod.uid}", 0, is_cap=True),)
+        return (*self._known[key], *alone)
+
+    def _is_payable(self, pod: HeldPod) -> bool:
+        """Whether the declared time of the pod can ever be paid by the present budgets. One that cannot waits
+        alone: it holds no other back."""
+        history, made, now_ms = self.view.history, self.view.statements, self.view.at_ms
+        if history is None or made is None or self._observes(pod.namespace):
+            return True
+        mine = made.namespaces.get(pod.namespace, made.default)
+        for account in (mine, mine.group):
+            if account is not None and account.balance.granted is not None:
+                most = max(account.balance.granted, account.in_force.budget.amount or 0)
+                if pod.rate_milli * min(pod.length_ms, account.account.span.length_ms) > most:
+                    return False
+        group = GROUP + history.group(pod.namespace, now_ms)
+        return all(self._pays_later(pod, self.view.later.get(each, ())) for each in (pod.namespace, group))
+
+    def _pays_later(self, pod: HeldPod, periods: Sequence[LaterRoom]) -> bool:
+        is_far = len(periods) >= MOST_PERIODS and self.view.at_ms + pod.length_ms > periods[-1].span.end_ms
+        costs = ((pod.rate_milli * min(pod.length_ms, each.span.length_ms), each.amount) for each in periods)
+        return not is_far and all(cost <= amount for cost, amount in costs)
 
     def _caps(self, pod: HeldPod) -> Iterator[Limit]:
         """The caps of a pod that another scheduler places. A pod that a cap can never allow waits alone: its
@@ -75,7 +104,7 @@ class ReleaseLimits:
             return False
         return (history.budget(namespace, now_ms).budget.mode or history.settings(now_ms).mode) == "observe"
 
-    def _limits(self, namespace: str) -> list[Limit]:
+    def _limits(self, namespace: str, declares: bool) -> list[Limit]:
         history, made, now_ms = self.view.history, self.view.statements, self.view.at_ms
         if history is None or made is None:
             return []
@@ -83,23 +112,32 @@ class ReleaseLimits:
             return []
         budget = history.budget(namespace, now_ms).budget
         mine = made.namespaces.get(namespace, made.default)
-        limits = self._account(namespace, mine, 0)
+        keeps = declares or budget.reserve == "declared"
+        limits = self._account(namespace, mine, 0, keeps)
         if budget.max_waiting is not None:
             places = budget.max_waiting - self.view.seen.get(namespace, 0)
             limits.append(Limit(f"{namespace}/waiting", places, each=1))
         if mine.group is not None:
             group = GROUP + budget.group
-            limits += self._account(group, mine.group, self._waiting_of(budget.group))
-        return limits
+            limits += self._account(group, mine.group, self._waiting_of(budget.group), keeps)
+        subjects = (namespace, GROUP + budget.group) if declares else ()
+        return limits + [each for subject in subjects for each in self._later(subject)]
 
-    def _account(self, subject: str, mine: Statement, waiting_milli: int) -> list[Limit]:
+    def _later(self, subject: str) -> Iterator[Limit]:
+        """The limits of the account's later periods."""
+        for each in self.view.later.get(subject, ()):
+            name = f"{subject} from {each.span.start_ms}"
+            yield Limit(name, each.room, left_ms=each.span.length_ms)
+
+    def _account(self, subject: str, mine: Statement, waiting_milli: int, keeps: bool) -> list[Limit]:
         """The limit of one account. ``waiting_milli``: the rate of waiting pods that its statement leaves
-        out."""
+        out; ``keeps``: it keeps pods whatever its ``onExhausted`` is."""
         remaining, granted = mine.balance.remaining, mine.balance.granted
-        if remaining is None or mine.in_force.budget.on_exhausted not in KEEPING:
+        if remaining is None or not (keeps or mine.in_force.budget.on_exhausted in KEEPING):
             return []
-        span_ms = self._span_ms(mine)
-        return [Limit(subject, remaining - waiting_milli * span_ms, span_ms, most=granted)]
+        span_ms, left_ms = self._span_ms(mine), mine.ends_ms - whole_seconds(self.view.at_ms)
+        room = remaining - waiting_milli * span_ms
+        return [Limit(subject, room, span_ms, left_ms=left_ms, most=granted)]
 
     def _span_ms(self, mine: Statement) -> int:
         """How far ahead a pod reserves: the lookahead, at most to the end of the account's period."""
@@ -116,3 +154,8 @@ class ReleaseLimits:
                 of = history.group(name, self.view.at_ms) if history else ""
                 self._groups[of] = self._groups.get(of, 0) + rate
         return self._groups.get(group, 0)
+
+
+def whole_seconds(at_ms: int) -> int:
+    """The moment, as the API server dates what happens then: without fractions of a second."""
+    return at_ms // 1000 * 1000

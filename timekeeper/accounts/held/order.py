@@ -23,7 +23,9 @@ class HeldPod:
     rate_milli: int  # the highest rate that it can have
     needs_budget: bool  # it counts as in budget from its release on
     by_other: bool = False  # another scheduler places it
-    cards_milli: int = 0  # of such a pod: the most that it can hold of cards, unweighted
+    # its declared time and its grace; 0: it reserves the lookahead
+    length_ms: int = 0
+    cards_milli: int = 0  # of a pod of another scheduler: the most that it can hold of cards, unweighted
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,24 +33,30 @@ class Limit:
     """What the pods of a namespace take from one account, or another bound on them.
 
     A pod takes ``rate x span_ms + each``. It needs that much room, but no more than ``most``: a pod that
-    costs more than a whole grant is released once nothing of the grant is used.
+    costs more than a whole grant is released once nothing of the grant is used. A pod that declares its time
+    takes that, within ``left_ms``, instead of the span, and needs all of it.
     """
 
     subject: str  # the same text: the same room
     room: int
     span_ms: int = 0
     each: int = 0
+    left_ms: int = 0
     most: int | None = None  # None: it needs all that it takes
     is_cap: bool = False  # the room is of cards, in milli-GPU
 
     def takes(self, pod: HeldPod) -> int:
         """What the pod takes from the room."""
-        return pod.cards_milli if self.is_cap else pod.rate_milli * self.span_ms + self.each
+        if self.is_cap:
+            return pod.cards_milli
+        span_ms = min(pod.length_ms, self.left_ms) if pod.length_ms else self.span_ms
+        return pod.rate_milli * span_ms + self.each
 
     def has_room(self, pod: HeldPod, room: int) -> bool:
         """Whether the pod can be released while this much room is left."""
         takes = self.takes(pod)
-        return room > 0 and room >= (takes if self.most is None else min(takes, self.most))
+        needs_all = self.most is None or pod.length_ms > 0
+        return room > 0 and room >= (takes if needs_all else min(takes, self.most or 0))
 
 
 Limits = Callable[[HeldPod], tuple[Limit, ...]]

@@ -25,32 +25,49 @@ def queue_of(
     pods: Iterable[HeldPod], statement: Statement, lookahead_ms: int, now_ms: int
 ) -> list[QueuedPod]:
     """The held pods of one namespace, in the order of their release."""
-    queue, rate_milli = [], 0
+    accounts = [_Account(each, lookahead_ms, now_ms) for each in (statement, statement.group) if each]
+    queue = []
     for ahead, pod in enumerate(in_order(pods)):
-        rate_milli += pod.rate_milli
-        moments = [
-            _earliest_ms(each, rate_milli, lookahead_ms, now_ms)
-            for each in (statement, statement.group)
-            if each is not None
-        ]
+        moments = [each.earliest_ms(pod) for each in accounts]
         known = [each for each in moments if each is not None]
         queue.append(QueuedPod(pod, ahead, max(known) if len(known) == len(moments) else None))
     return queue
 
 
-def _earliest_ms(statement: Statement, rate_milli: int, lookahead_ms: int, now_ms: int) -> int | None:
-    """From when the account can reserve ``rate_milli`` for the lookahead: now, or at the beginning of a later
-    period, each of which adds its amount."""
-    remaining, amount = statement.balance.remaining, statement.in_force.budget.amount
-    if remaining is None or amount is None or statement.in_force.budget.on_exhausted not in KEEPING:
-        return now_ms
-    account = statement.account
-    if remaining > 0 and rate_milli * min(lookahead_ms, account.span.end_ms - now_ms) <= remaining:
-        return now_ms
-    periods = -(-rate_milli * lookahead_ms // amount) if amount else _MOST_PERIODS + 1
-    if account.kind == "once" or periods > _MOST_PERIODS:
-        return None
-    at_ms = account.span.end_ms
-    for _ in range(max(1, periods) - 1):
-        at_ms = period_at(account.kind, account.zone, at_ms).end_ms
-    return at_ms if at_ms < FOREVER_MS else None
+@dataclass(slots=True)
+class _Account:
+    """One account, and what the pods of the queue so far reserve of it, if they begin together."""
+
+    statement: Statement
+    lookahead_ms: int
+    now_ms: int
+    present: int = 0  # of the present period, from now on
+    whole: int = 0  # of a whole period
+
+    def earliest_ms(self, pod: HeldPod) -> int | None:
+        """Add the pod. From when the account can reserve what it and those before it need: now, or from the
+        beginning of a later period, each of which adds its amount. A pod that declares its time is released
+        only if one period's amount pays its part."""
+        span, length_ms = self.statement.account.span, pod.length_ms or self.lookahead_ms
+        alone = pod.rate_milli * min(length_ms, span.length_ms)
+        self.present += pod.rate_milli * min(length_ms, span.end_ms - self.now_ms)
+        self.whole += alone
+        remaining, budget = self.statement.balance.remaining, self.statement.in_force.budget
+        keeps = budget.on_exhausted in KEEPING or budget.reserve == "declared" or pod.length_ms > 0
+        if remaining is None or budget.amount is None or not keeps:
+            return self.now_ms
+        if pod.length_ms and alone > max(budget.amount, remaining):
+            return None
+        if remaining > 0 and self.present <= remaining:
+            return self.now_ms
+        return self._later_ms(-(-self.whole // budget.amount) if budget.amount else _MOST_PERIODS + 1)
+
+    def _later_ms(self, periods: int) -> int | None:
+        """The beginning of the last of ``periods`` periods after the present one."""
+        account = self.statement.account
+        if account.kind == "once" or periods > _MOST_PERIODS:
+            return None
+        at_ms = account.span.end_ms
+        for _ in range(max(1, periods) - 1):
+            at_ms = period_at(account.kind, account.zone, at_ms).end_ms
+        return at_ms if at_ms < FOREVER_MS else None

@@ -247,8 +247,9 @@ class SessionsAnswer(TypedDict):
 
 class HeldPodAnswer(TypedDict):
     """A pod behind the gate. `ahead`: held pods of its namespace that are released before it; `rateMilli`:
-    the highest rate that it can have; `earliest`: when it is released at the earliest by the present budget,
-    null: not by this budget."""
+    the highest rate that it can have; `lengthMs`: its declared time and grace, which it reserves, 0: it
+    reserves the lookahead; `earliest`: when it is released at the earliest by the present budget, null: not
+    by this budget."""
 
     uid: str
     namespace: str
@@ -257,6 +258,7 @@ class HeldPodAnswer(TypedDict):
     priority: int
     created: int
     rateMilli: int
+    lengthMs: int
     ahead: int
     earliest: int | None
 

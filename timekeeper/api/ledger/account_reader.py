@@ -7,7 +7,7 @@ from timekeeper.accounts.budget_history import History, is_group
 from timekeeper.accounts.grants import GrantSums
 from timekeeper.accounts.statements import namespaces_read, stated, working_set
 from timekeeper.store.engine.engine import Connection
-from timekeeper.store.queries import ledger
+from timekeeper.store.queries import held_pods, ledger
 from timekeeper.store.queries.sums import DatabaseSums, held
 
 _FEW = 100  # namespaces whose sessions are read one by one; above that, all sessions are read at once
@@ -24,10 +24,12 @@ def stated_now(
     if is_alone:
         sums = DatabaseSums(connection, ledger.waiting(connection), now_ms)
         return stated(history, subjects, subjects, sums, now_ms)
-    spenders = ledger.namespaces(connection)
+    declared = held_pods.declared(connection)
+    spenders = ledger.namespaces(connection) | {each.namespace for each in declared}
     sums = DatabaseSums(
         connection, ledger.waiting(connection), now_ms, _granted=ledger.granted(connection, now_ms)
     )
+    sums.reserve(declared, spenders | set(subjects))
     read = namespaces_read(history, subjects, spenders, now_ms)
     if len(read) <= _FEW:
         sums.hold(held(connection, sorted(read)), read)

@@ -1,6 +1,6 @@
 """``GET /v1/explain``: the life of a pod, or of an owner's pods, as sentences with their figures."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, TypedDict
@@ -9,6 +9,7 @@ from flask import Flask, Response
 
 from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.decisions.sentences import waits_for
+from timekeeper.accounts.held.order import HeldPod, in_order
 from timekeeper.accounts.usage import gpu_hours
 from timekeeper.api.http.answers import Version, answer
 from timekeeper.api.http.parameters import (
@@ -24,7 +25,7 @@ from timekeeper.api.resources.decisions import READ, DecisionAnswer, shown, visi
 from timekeeper.core.decisions import CAPPED, HELD, WAITING, DecisionRun
 from timekeeper.core.ledger.metering import FOREVER_MS
 from timekeeper.store.engine.engine import Connection
-from timekeeper.store.queries import sessions
+from timekeeper.store.queries import held_pods, sessions
 from timekeeper.store.queries.decisions import DecisionFilter, DecisionRow, jobs_of, page
 from timekeeper.store.queries.sessions import ChargedSession
 
@@ -116,6 +117,7 @@ def _explained(services: Services, which: DecisionFilter, subject: str) -> Respo
         now_ms, history = ledger.moment(connection)
         rows = page(connection, which, _MOST)[::-1]
         charged = _sessions(connection, which, now_ms)
+        held = {each.uid: each for each in held_pods.held(connection, which.namespace)}
         statement, _ = ledger.account(connection, which.namespace)
     visible = visible_to(services, which.namespace)
     body = {
@@ -124,7 +126,7 @@ def _explained(services: Services, which: DecisionFilter, subject: str) -> Respo
         "subject": subject,
         "steps": [shown(each, history, visible) for each in rows],
         "charges": [_charge(each) for each in charged],
-        "waitsFor": list(_waits_for(rows, charged, statement, which.namespace)),
+        "waitsFor": list(_waits_for(rows, charged, held, statement, which.namespace)),
         "budget": budget_sentence(which.namespace, statement),
     }
     return answer(body)
@@ -153,7 +155,11 @@ def _charge(charged: ChargedSession) -> dict[str, Any]:
 
 
 def _waits_for(
-    rows: Iterable[DecisionRow], charged: list[ChargedSession], statement: Statement, namespace: str
+    rows: Iterable[DecisionRow],
+    charged: list[ChargedSession],
+    held: Mapping[str, HeldPod],
+    statement: Statement,
+    namespace: str,
 ) -> Iterator[str]:
     """Of a pod that no later session or decision has let run."""
     last: DecisionRun | None = None
@@ -164,8 +170,26 @@ def _waits_for(
     if any(each.session.uid == last.decision.uid for each in charged):
         return
     yield from waits_for(last.decision.figures)
+    waits = held.get(last.decision.uid)
+    if waits is not None and waits.length_ms:
+        yield _cost(waits, in_order(held.values()), statement)
+        yield budget_sentence(namespace, statement)
+        return
     if statement.standing == "OVER_BUDGET":
         yield budget_sentence(namespace, statement)
+
+
+def _cost(pod: HeldPod, queue: list[HeldPod], statement: Statement) -> str:
+    """What a pod that declares its time needs before it is released."""
+    hours = float(gpu_hours(pod.rate_milli * pod.length_ms))
+    account = statement.deciding.account
+    in_period = float(gpu_hours(pod.rate_milli * min(pod.length_ms, account.span.length_ms)))
+    part = "" if in_period == hours else f", of which a period holds at most {in_period:.4g}"
+    return (
+        f"needs {hours:.4g} GPU-hours at once, for {pod.length_ms // 1000} s of declared time and grace"
+        f" period at the rate {pod.rate_milli / 1000:g}{part};"
+        f" {queue.index(pod)} held pods of the namespace are ahead"
+    )
 
 
 def budget_sentence(namespace: str, statement: Statement) -> str:

@@ -72,6 +72,7 @@ def _shown(queued: QueuedPod) -> dict[str, Any]:
         "priority": pod.priority,
         "created": pod.created_ms,
         "rateMilli": pod.rate_milli,
+        "lengthMs": pod.length_ms,
         "ahead": queued.ahead,
         "earliest": queued.earliest_ms,
     }

@@ -229,7 +229,9 @@ _BUDGET_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
     "evictGrace": ("evict_grace_ms", scalars.duration_ms),
     "evictRate": ("evict_rate", scalars.per_minute),
     "idle": ("idle", scalars.idle),
+    "reserve": ("reserve", scalars.one_of(policy.RESERVE)),
     "requireDuration": ("require_duration", scalars.yes_or_no),
+    "overtime": ("overtime", scalars.one_of(policy.OVERTIME)),
 }
 
 _OF_NAMESPACES = (
@@ -243,7 +245,9 @@ _OF_NAMESPACES = (
     "overuseGrace",
     "idle",
     "maxWaiting",
+    "reserve",
     "requireDuration",
+    "overtime",
 )
 
 _SETTING_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
@@ -266,6 +270,7 @@ _SETTING_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
     "idleBelow": ("idle_below_milli", scalars.thousandths(1)),
     "idleAfter": ("idle_after_ms", scalars.duration_ms),
     "idleGrace": ("idle_grace_ms", scalars.duration_ms),
+    "overtime": ("overtime", scalars.one_of(policy.OVERTIME)),
     "unknownStanding": ("unknown_standing", scalars.one_of(("inBudget", "overBudget"))),
     "price": ("price", scalars.price),
     "currency": ("currency", scalars.currency),

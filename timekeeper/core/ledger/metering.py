@@ -202,7 +202,8 @@ class Balance:
     granted: int | None  # None: unlimited
     posted: int  # settled charges
     pending: int  # owed by open sessions beyond ``posted``
-    reserved: int  # what running sessions will use within the lookahead
+    reserved: int  # what running sessions will use within the lookahead, and ``declared``
+    declared: int = 0  # the part of ``reserved`` of pods that declared their time
 
     @property
     def spent(self) -> int:
@@ -227,10 +228,12 @@ class Balance:
 
     @property
     def standing(self) -> str:
-        """IN_BUDGET while something remains, else OVER_BUDGET; UNLIMITED without a budget."""
+        """IN_BUDGET while something remains, else OVER_BUDGET; UNLIMITED without a budget. Where pods have
+        reserved exactly what remained, they can be paid, and the account is in budget."""
         if self.remaining is None:
             return "UNLIMITED"
-        return "IN_BUDGET" if self.remaining > 0 else "OVER_BUDGET"
+        is_paid = self.remaining > 0 or (self.remaining == 0 and self.declared > 0)
+        return "IN_BUDGET" if is_paid else "OVER_BUDGET"
 
 
 def charge(rate_milli: int, interval: Interval) -> int:

@@ -15,6 +15,7 @@ from timekeeper.accounts.standings import StandingsDocument, publish
 from timekeeper.settler.budget_entries import EntryChanges
 from timekeeper.settler.cluster.cluster_state import ClusterState
 from timekeeper.settler.decide import settlement
+from timekeeper.settler.decide.declared_changes import DeclaredChanges, changed_reservations
 from timekeeper.settler.decide.reserved_changes import follow_reserved
 from timekeeper.settler.decide.session_changes import SessionChanges, advanced_watermarks, changed_sessions
 from timekeeper.settler.decide.settlement import Settlement
@@ -65,27 +66,42 @@ def decide(cluster: ClusterState, ledger: LedgerState, tick: TickInputs) -> Tick
     watermarks = advanced_watermarks(cluster, ledger, now_ms)
     settled = settlement.settle_due(ledger, session_changes.sessions, watermarks, history, now_ms)
     waiting = ledger.unbound_pods.update(cluster, settings, now_ms)
+    declared = changed_reservations(cluster, ledger, session_changes, now_ms)
     invalid = statement_cache.Invalidation(
-        namespaces=ledger.open_totals.changed_since.keys() | waiting | ledger.changed_grants,
+        namespaces=ledger.open_totals.changed_since.keys()
+        | waiting
+        | ledger.changed_grants
+        | declared.namespaces,
         keys=frozenset(each.key for each in tick.entry_changes.entries),
         everything=is_rebuilt,
     )
     cache, grants = statement_cache.refreshed(
-        ledger.statement_cache, invalid, _statement_inputs(ledger, tick, session_changes, settled)
+        ledger.statement_cache, invalid, _statement_inputs(ledger, tick, session_changes, settled, declared)
     )
     published = _published(cluster, ledger, tick, cache)
     changes = _changes(ledger, tick, session_changes, settled, grants, published)
     new_nodes = frozenset(watermarks.keys() - ledger.watermarks.keys())
-    changes = replace(changes, watermarks=watermarks, new_nodes=new_nodes)
+    changes = replace(
+        changes,
+        watermarks=watermarks,
+        new_nodes=new_nodes,
+        declared=declared.added,
+        undeclared=declared.removed,
+    )
     if abs(now_ms - ledger.pulse.decided_ms) >= PULSE_MS or changes != Changes():
         changes = replace(changes, pulse=Pulse(now_ms, now_ms, ""))
     return TickDecision(changes, session_changes, cache)
 
 
 def _statement_inputs(
-    ledger: LedgerState, tick: TickInputs, session_changes: SessionChanges, settled: Settlement
+    ledger: LedgerState,
+    tick: TickInputs,
+    session_changes: SessionChanges,
+    settled: Settlement,
+    declared: DeclaredChanges,
 ) -> statement_cache.StatementInputs:
-    new = {each.namespace for each in session_changes.sessions.values()} - ledger.namespaces
+    new = {each.namespace for each in session_changes.sessions.values()}
+    new = new.union(ledger.declared.namespaces(), declared.namespaces) - ledger.namespaces
     spenders = ledger.namespaces | new if new else ledger.namespaces
     postings = settled.by_namespace()
     sums = TickTotals(
@@ -96,6 +112,7 @@ def _statement_inputs(
         postings,
         tick.stored,
         tick.now_ms,
+        declared.within,
     )
     return statement_cache.StatementInputs(tick.history, tick.names, spenders, sums, tick.now_ms)
 

@@ -2,16 +2,19 @@
 
 Each release is decided from one tick of the settler. A pod whose gate the API server was asked to remove
 takes its part of the limits from that moment on, until a tick sees the pod without the gate: then the
-reservations of that tick contain it. After a restart the pods themselves say the same.
+reservations of that tick contain it. After a restart the pods themselves say the same. A pod that declares
+its time is released in two steps: one transaction writes its reservation, then the gate is removed, again
+after a restart if need be.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from threading import Event
 from typing import Any, Literal
 
 from timekeeper import metrics
-from timekeeper.accounts.held.limits import HeldView, ReleaseLimits
+from timekeeper.accounts.held.declared import DeclaredReservation
+from timekeeper.accounts.held.limits import HeldView, ReleaseLimits, whole_seconds
 from timekeeper.accounts.held.order import HeldPod, next_released, queues_of
 from timekeeper.core import names
 from timekeeper.core.decisions import MESSAGE, Decision, Figure, Record, record_nothing
@@ -19,8 +22,9 @@ from timekeeper.core.decisions import RELEASED as RELEASED_KIND
 from timekeeper.runtime.api_server import ANSWER_S, STRATEGIC_MERGE, Answered, Api, Reply
 from timekeeper.runtime.clock import monotonic_ms
 from timekeeper.runtime.log import log, log_exception
+from timekeeper.settler.pod_notices import hours_text
 from timekeeper.store.engine.engine import ConflictError, Store, UnavailableError
-from timekeeper.store.writes import fencing
+from timekeeper.store.writes import declared, fencing
 from timekeeper.store.writes.fencing import Epoch, EpochOverError
 
 STEP_S = 0.5
@@ -39,7 +43,8 @@ RESULTS: tuple[Result, ...] = ("released", "changed", "refused", "unclear")
 class Releaser:
     """Used by one thread for as long as the term lasts. ``patch``: sends a strategic merge patch to a path;
     ``report``: posts an Event on a pod, by namespace, name, UID, reason and note; ``view``: the settler's
-    last tick; ``steady``: a monotonic clock in milliseconds."""
+    last tick; ``steady``: a monotonic clock in milliseconds; ``reserved``: called with the reservations of
+    declared time that are written."""
 
     def __init__(
         self,
@@ -50,7 +55,9 @@ class Releaser:
         view: Callable[[], HeldView],
         steady: Callable[[], int] = monotonic_ms,
         record: Record = record_nothing,
+        reserved: Callable[[Sequence[DeclaredReservation]], None] = lambda _: None,
     ) -> None:
+        self._reserved = reserved
         self._store, self._term, self._patch, self._report = store, term, patch, report
         self._view, self._steady, self._record = view, steady, record
         self._began_ms = steady()
@@ -75,17 +82,50 @@ class Releaser:
             return 0
         if self._queues[0] is not view.pods:
             self._queues = (view.pods, queues_of(view.pods.values()))
-        sent = [view.pods[uid] for uid in self._sent]
-        limits, paused = ReleaseLimits(view).of, self._paused.keys()
-        chosen = next_released(self._queues[1], sent, limits, self._served, MOST_AT_ONCE, paused)
+        chosen = self._chosen(view)
         if not chosen:
             return 0
-        with self._store.reading() as connection:
-            fencing.confirm(connection, self._term)
+        self._reserve(chosen, view)
         for pod in chosen:
             if self._release(pod, view.at_ms) == "unclear":
                 break  # an answer takes long: decide anew
         return len(chosen)
+
+    def _chosen(self, view: HeldView) -> list[HeldPod]:
+        """First those that have reserved their time and have the gate all the same, then those whose turn it
+        is."""
+        held = view.reserved - self._sent.keys() - self._paused.keys()
+        again = [view.pods[uid] for uid in sorted(held)][:MOST_AT_ONCE]
+        sent = [view.pods[uid] for uid in self._sent if uid not in view.reserved]
+        passed = self._paused.keys() | view.reserved
+        most = MOST_AT_ONCE - len(again)
+        limits = ReleaseLimits(view).of
+        return again + next_released(self._queues[1], sent, limits, self._served, most, passed)
+
+    def _reserve(self, chosen: Sequence[HeldPod], view: HeldView) -> None:
+        """Write what these pods reserve of their declared time, in one transaction; without such pods the
+        epoch is confirmed alone."""
+        new = [
+            DeclaredReservation(
+                pod.uid,
+                pod.namespace,
+                pod.name,
+                pod.rate_milli,
+                pod.length_ms,
+                whole_seconds(view.at_ms),
+            )
+            for pod in chosen
+            if pod.length_ms and pod.uid not in view.reserved
+        ]
+        if not new:
+            with self._store.reading() as connection:
+                fencing.confirm(connection, self._term)
+            return
+        with fencing.writing(self._store, self._term) as connection:
+            declared.reserve(connection, new)
+        until_ms = self._steady() + UNCLEAR_MS
+        self._sent.update({each.uid: until_ms for each in new})
+        self._reserved(new)
 
     def _forget(self, view: HeldView, at_ms: int) -> None:
         """A tick that sees a pod without its gate contains its reservation."""
@@ -150,10 +190,18 @@ def _decision(pod: HeldPod, at_ms: int) -> Decision:
         "priority": pod.priority,
         "waitedMs": max(0, at_ms - pod.created_ms),
     }
+    if pod.length_ms:
+        figures |= {"lengthMs": pod.length_ms, "reserved": pod.rate_milli * pod.length_ms}
     return Decision(at_ms, RELEASED_KIND, RELEASED, pod.namespace, figures, name=pod.name, uid=pod.uid)
 
 
 def _note(pod: HeldPod) -> str:
+    if pod.length_ms:
+        hours = hours_text(pod.rate_milli * pod.length_ms)
+        return (
+            f"The GPU budget of namespace {pod.namespace} has reserved {hours} GPU-hours, the declared time "
+            "of this pod and its grace period; it is no longer held."
+        )
     if pod.needs_budget:
         return f"The GPU budget of namespace {pod.namespace} can pay this pod; it is no longer held."
     return "It is this pod's turn; it is no longer held."

@@ -15,6 +15,7 @@ from timekeeper.accounts.standings import EntryCache, StandingsDocument
 from timekeeper.accounts.statements import Part
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.settler.pod_notices import BudgetState
+from timekeeper.settler.state.declared import DeclaredReservations
 from timekeeper.settler.state.open_session_totals import OpenSessionTotals
 from timekeeper.settler.state.statement_cache import StatementCache
 from timekeeper.settler.state.totals import GrantCache
@@ -60,6 +61,7 @@ class LedgerState:
     held: Mapping[str, HeldPod] = field(default_factory=dict)  # UID -> held pod, as written
     queued: frozenset[str] = frozenset()  # namespaces whose pods wait for their budget, in the document
     classes_version: int = 0  # version of the priority classes in the standings document
+    declared: DeclaredReservations = field(default_factory=DeclaredReservations)  # without a session
     entry_cache: EntryCache = field(default_factory=EntryCache)  # encoded entries of the standings document
     watermarks_ms: int = 0  # when watermarks were last written
     # UIDs of vanished pods that a fresh report of their node's agent lists
@@ -96,6 +98,9 @@ class LedgerState:
         self.waiting = self.unbound_pods.rates
         self.queued = self.unbound_pods.queued
         self.held = self.unbound_pods.held
+        self.declared.remove(changes.undeclared)
+        self.declared.add(changes.declared)
+        self.declared.changed.clear()
         self.published = changes.published or self.published
         self.pulse = changes.pulse or self.pulse
         self.watermarks.update(changes.watermarks)
@@ -149,6 +154,7 @@ def read_ledger_state(store: Store) -> LedgerState:
     with store.reading() as connection:
         entries = reading.entries(connection)
         found = reading.unsettled(connection)
+        declared = held_pods.declared(connection)
         ledger = LedgerState(
             history=history_of(()),
             errors=reading.entry_errors(connection),
@@ -161,5 +167,6 @@ def read_ledger_state(store: Store) -> LedgerState:
             held={each.uid: each for each in held_pods.held(connection)},
             pulse=reading.pulse(connection) or NEVER,
         )
+    ledger.declared.add(declared)
     ledger.history = history_of(entries)
     return ledger

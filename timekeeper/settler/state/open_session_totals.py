@@ -8,7 +8,7 @@ settler does so too, a namespace at a time (`self_check`).
 """
 
 import heapq
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, field
 
 from timekeeper.accounts.balance import Rates, UnsettledSession
@@ -31,6 +31,7 @@ class _SessionTotals:
     posted: tuple[Posting, ...]
     runs: bool  # the pod exists and its start is known: only the end of its evidence can move
     due_ms: int = 0  # when time alone may change it; 0: never
+    reserves_until_ms: int = 0  # until when it reserves its declared time; 0: it does not
 
     def within(self, span: Span) -> int:
         """The charge for the part of the session inside the span, by its evidence."""
@@ -42,6 +43,13 @@ class _SessionTotals:
         owed = self.within(span)
         return owed - amount_within(self.posted, Interval(*span)) if self.posted else owed
 
+    def declared(self, span: Span) -> int:
+        """What it reserves of its declared time inside the span, beyond its evidence so far."""
+        if not self.reserves_until_ms:
+            return 0
+        start, end = max(self.end_ms, span[0]), min(self.reserves_until_ms, span[1])
+        return self.rate_milli * (end - start) if end > start else 0
+
 
 @dataclass(slots=True)
 class _NamespaceTotals:
@@ -52,6 +60,7 @@ class _NamespaceTotals:
     reserving_milli: int = 0
     running_milli: int = 0
     pending: dict[Span, int] = field(default_factory=dict)
+    declared: dict[Span, int] = field(default_factory=dict)  # span -> what pods reserve of it
 
 
 @dataclass(slots=True)
@@ -114,6 +123,22 @@ class OpenSessionTotals:
             sums.pending[key] = sum(self._sessions[uid].pending(key) for uid in sums.uids)
         return sums.pending[key]
 
+    def declared(self, namespace: str, span: Interval) -> int:
+        """What the namespace's open sessions reserve of their declared time inside the span."""
+        sums, key = self._namespaces.get(namespace), (span.start_ms, span.end_ms)
+        if sums is None:
+            return 0
+        if key not in sums.declared:
+            sums.declared[key] = sum(self._sessions[uid].declared(key) for uid in sums.uids)
+        return sums.declared[key]
+
+    def declared_each(self, namespace: str) -> Iterator[tuple[int, int, int]]:
+        """Of each of these sessions: its rate, and from when until when it reserves."""
+        for uid in self.sessions_of(namespace):
+            each = self._sessions[uid]
+            if each.reserves_until_ms > each.end_ms:
+                yield each.rate_milli, each.end_ms, each.reserves_until_ms
+
     def rates(self, namespace: str, waiting_milli: int) -> Rates:
         """The rates of the namespace's open sessions, together with its waiting pods' rate."""
         sums = self._namespaces.get(namespace)
@@ -137,6 +162,9 @@ class OpenSessionTotals:
         """Drop the pending amounts of all other namespaces and spans."""
         for namespace, sums in self._namespaces.items():
             sums.pending = {span: each for span, each in sums.pending.items() if (namespace, *span) in parts}
+            sums.declared = {
+                span: each for span, each in sums.declared.items() if (namespace, *span) in parts
+            }
 
     def due(self, now_ms: int) -> set[str]:
         """UIDs of sessions that time alone may have changed by now."""
@@ -159,10 +187,13 @@ class OpenSessionTotals:
         if end_ms != part.end_ms:
             sums = self._namespaces[part.namespace]
             befores = [part.within(span) for span in sums.pending]
+            reserved = [part.declared(span) for span in sums.declared]
             self._note_change(part.namespace, min(end_ms, part.end_ms))
             part.end_ms = end_ms
             for span, before in zip(sums.pending, befores, strict=True):
                 sums.pending[span] += part.within(span) - before
+            for span, before in zip(sums.declared, reserved, strict=True):
+                sums.declared[span] += part.declared(span) - before
             if not part.due_ms:
                 self._plan_check(uid, part, end_ms + self.settle_after_ms)
         return True
@@ -170,7 +201,8 @@ class OpenSessionTotals:
     def put(self, open_session: UnsettledSession, witnessed: WitnessedInterval, now_ms: int) -> None:
         session, uid = open_session.session, open_session.session.uid
         before, start_ms = self._sessions.get(uid), witnessed.interval.start_ms
-        live_milli = 0 if witnessed.closed else session.rate_milli
+        declares = session.reserves_until_ms is not None
+        live_milli = 0 if witnessed.closed or declares else session.rate_milli
         part = _SessionTotals(
             namespace=session.namespace,
             node=session.node,
@@ -182,6 +214,7 @@ class OpenSessionTotals:
             posted=open_session.posted,
             runs=start_ms > 0 and not session.is_over,
             due_ms=before.due_ms if before else 0,
+            reserves_until_ms=0 if witnessed.closed else session.reserves_until_ms or 0,
         )
         self._note_change(
             session.namespace,
@@ -226,6 +259,9 @@ class OpenSessionTotals:
         for span in sums.pending:
             less = before.pending(span) if before else 0
             sums.pending[span] += (after.pending(span) if after else 0) - less
+        for span in sums.declared:
+            less = before.declared(span) if before else 0
+            sums.declared[span] += (after.declared(span) if after else 0) - less
         for part, sign in ((before, -1), (after, 1)):
             if part is not None:
                 sums.reserving_milli += sign * part.reserving_milli

@@ -1,6 +1,6 @@
 """Answers what `statements` reads from the ledger: from cached totals, and from the database for the rest."""
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -52,6 +52,8 @@ class TickTotals:
     new: Mapping[str, tuple[Posting, ...]]  # namespace -> this tick's postings
     stored: StoredTotals
     now_ms: int
+    # what the namespace's pods that declared their time and have no session reserve of a span
+    unbound: Callable[[str, Interval], int] = lambda _namespace, _span: 0
 
     def expect(self, parts: Iterable[Part]) -> None:
         """Read the parts that are not cached in one query."""
@@ -116,6 +118,11 @@ class TickTotals:
     def pending(self, part: Part) -> int:
         namespace, start, end = part
         return self.open_totals.pending(namespace, Interval(start, end))
+
+    def declared(self, part: Part) -> int:
+        namespace, start, end = part
+        span = Interval(start, end)
+        return self.open_totals.declared(namespace, span) + self.unbound(namespace, span)
 
     def rates(self, namespace: str) -> Rates:
         return self.open_totals.rates(namespace, self.waiting.get(namespace, 0))

@@ -31,6 +31,8 @@ class UnboundPods:
     rates: dict[str, int] = field(default_factory=dict)  # namespace -> the rate its waiting pods will have
     held: Mapping[str, HeldPod] = field(default_factory=dict)  # by UID; a new object with each change
     queued: frozenset[str] = frozenset()  # namespaces of held pods that wait for their budget
+    # UIDs of pods without node and gate that reserve their declared time: they are not in ``rates``
+    declaring: set[str] = field(default_factory=set)
     seen: dict[str, int] = field(default_factory=dict)  # namespace -> number of pods without node and gate
     # the settings that the estimates are based on
     _settings: BudgetSettings = field(default_factory=BudgetSettings)
@@ -94,10 +96,14 @@ class UnboundPods:
         """Remove the pod from the sums; add it again if it still waits."""
         namespace, rate, was_released = self._waiting.pop(uid, ("", 0, False))
         self._add(namespace, -rate, was_released)
+        self.declaring.discard(uid)
+        if pod is not None and pod.length_ms and not pod.is_gated:
+            self.declaring.add(uid)
+            return
         if pod is None or pod.is_gated or not admitted_in_budget(pod.standing, self._settings):
             return
         until_ms, is_released = pod.created_ms + self._settings.lookahead_ms, pod.held == "budget"
-        rate = self._estimate(pod.request) if is_released or now_ms < until_ms else 0
+        rate = self.most_rate(pod.request) if is_released or now_ms < until_ms else 0
         if rate:
             self._waiting[uid] = (pod.namespace, rate, is_released)
             self._add(pod.namespace, rate, is_released)
@@ -122,9 +128,10 @@ class UnboundPods:
             pod.name,
             pod.priority,
             pod.created_ms,
-            self._estimate(pod.request),
+            self.most_rate(pod.request),
             pod.held == "budget",
             by_other := is_by_other(pod, self._settings.scheduler_name),
+            pod.length_ms,
             self.most_milli(pod.request) if by_other else 0,
         )
 
@@ -146,7 +153,8 @@ class UnboundPods:
             if not sums[namespace]:
                 del sums[namespace]
 
-    def _estimate(self, request: GPURequest) -> int:
+    def most_rate(self, request: GPURequest) -> int:
+        """The highest rate that the request can have."""
         if request not in self._estimates:
             if len(self._estimates) >= MOST_ESTIMATES:
                 self._estimates.clear()  # each can be made again

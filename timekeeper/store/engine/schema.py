@@ -128,6 +128,7 @@ SESSIONS = Table(
     Column("labels", Text, nullable=False, server_default="{}"),
     Column("requested_milli", BigInteger, nullable=False, server_default="0"),
     Column("requested_mib", BigInteger, nullable=False, server_default="0"),
+    Column("reserves_until_ms", BigInteger),
     Column("folded_ms", BigInteger),
     CheckConstraint("uid <> '' AND namespace <> '' AND node <> ''", name="is_named"),
     CheckConstraint("rate_milli >= 0", name="rate_is_not_negative"),
@@ -399,8 +400,22 @@ HELD_PODS = Table(
     Column("created_ms", BigInteger, nullable=False),
     Column("rate_milli", BigInteger, nullable=False),
     Column("needs_budget", Boolean, nullable=False),
+    Column("length_ms", BigInteger, nullable=False, server_default="0"),
     CheckConstraint("rate_milli >= 0", name="rate_is_no_debt"),
     comment="pods that wait behind the gate bursar.dev/budget",
+)
+
+DECLARED_PODS = Table(
+    "declared_pods",
+    METADATA,
+    Column("uid", Text, primary_key=True),
+    Column("namespace", Text, nullable=False, index=True),
+    Column("name", Text, nullable=False),
+    Column("rate_milli", BigInteger, nullable=False),
+    Column("length_ms", BigInteger, nullable=False),
+    Column("reserved_ms", BigInteger, nullable=False),
+    CheckConstraint("rate_milli >= 0 AND length_ms > 0", name="is_an_amount"),
+    comment="pods that reserve their declared time and have no session yet",
 )
 
 STANDINGS = Table(

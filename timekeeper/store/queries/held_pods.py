@@ -2,9 +2,10 @@
 
 from sqlalchemy import select
 
+from timekeeper.accounts.held.declared import DeclaredReservation
 from timekeeper.accounts.held.order import HeldPod
 from timekeeper.store.engine.engine import Connection
-from timekeeper.store.engine.schema import HELD_PODS
+from timekeeper.store.engine.schema import DECLARED_PODS, HELD_PODS
 
 
 def held(connection: Connection, namespace: str = "") -> list[HeldPod]:
@@ -13,3 +14,11 @@ def held(connection: Connection, namespace: str = "") -> list[HeldPod]:
     if namespace:
         query = query.where(HELD_PODS.c.namespace == namespace)
     return [HeldPod(**row) for row in connection.execute(query).mappings()]
+
+
+def declared(connection: Connection, namespace: str = "") -> list[DeclaredReservation]:
+    """What pods without a session reserve of their declared time; of the namespace, "": of all."""
+    query = select(DECLARED_PODS)
+    if namespace:
+        query = query.where(DECLARED_PODS.c.namespace == namespace)
+    return [DeclaredReservation(**row) for row in connection.execute(query).mappings()]

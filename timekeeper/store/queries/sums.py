@@ -5,11 +5,12 @@ from dataclasses import dataclass, field
 
 from timekeeper.accounts.balance import Rates, UnsettledSession, rates_of
 from timekeeper.accounts.grants import NO_GRANTS, GrantSums
+from timekeeper.accounts.held.declared import DeclaredReservation
 from timekeeper.accounts.session import evidence
 from timekeeper.accounts.statements import AccountKey, Part
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.store.engine.engine import Connection
-from timekeeper.store.queries import granted, ledger
+from timekeeper.store.queries import granted, held_pods, ledger
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,7 @@ class DatabaseSums:
     _posted: dict[Part, int] = field(default_factory=dict)
     _granted: dict[AccountKey, GrantSums] = field(default_factory=dict)
     _held: dict[str, tuple[UnsettledSession, ...]] = field(default_factory=dict)
+    _declared: dict[str, list[DeclaredReservation]] = field(default_factory=dict)
 
     def expect(self, wanted: Iterable[Part]) -> None:
         """Read the unknown ones of these parts together."""
@@ -38,6 +40,12 @@ class DatabaseSums:
     def hold(self, found: Mapping[str, tuple[UnsettledSession, ...]], names: Iterable[str]) -> None:
         """Add the open sessions of these namespaces."""
         self._held.update({name: found.get(name, ()) for name in names})
+
+    def reserve(self, found: Iterable[DeclaredReservation], names: Iterable[str]) -> None:
+        """Add what pods without a session reserve in these namespaces."""
+        self._declared.update({name: [] for name in names})
+        for each in found:
+            self._declared.setdefault(each.namespace, []).append(each)
 
     def granted(self, key: AccountKey) -> GrantSums:
         """See `accounts.statements.Sums`."""
@@ -58,6 +66,14 @@ class DatabaseSums:
         """See `accounts.statements.Sums`."""
         namespace, start, end = part
         return sum(each.pending(Interval(start, end), self.now_ms) for each in self._sessions(namespace))
+
+    def declared(self, part: Part) -> int:
+        """See `accounts.statements.Sums`."""
+        namespace, span = part[0], Interval(part[1], part[2])
+        if namespace not in self._declared:
+            self._declared[namespace] = held_pods.declared(self.connection, namespace)
+        unbound = sum(each.within(span) for each in self._declared[namespace])
+        return unbound + sum(each.declared(span, self.now_ms) for each in self._sessions(namespace))
 
     def rates(self, namespace: str) -> Rates:
         """See `accounts.statements.Sums`."""

@@ -15,6 +15,7 @@ from timekeeper.store.engine.schema import (
     BINDINGS,
     DAYS,
     DECISIONS,
+    DECLARED_PODS,
     ENTRIES,
     ENTRY_ERRORS,
     FIGURES,
@@ -56,6 +57,7 @@ TABLES = (
     DAYS,
     WAITING,
     HELD_PODS,
+    DECLARED_PODS,
     STANDINGS,
     PULSE,
 )

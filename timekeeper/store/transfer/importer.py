@@ -27,6 +27,7 @@ from timekeeper.store.engine.schema import (
     BINDINGS,
     DAYS,
     DECISIONS,
+    DECLARED_PODS,
     ENTRY_ERRORS,
     FOLDED,
     HELD_PODS,
@@ -46,7 +47,7 @@ _BATCH = 500
 
 # Rows that a timekeeper writes before the first charge. All but decisions are recreated at every start.
 _PASSING = (
-    *(ENTRY_ERRORS, WAITING, HELD_PODS, STANDINGS, PULSE, NODE_USES, BINDINGS),
+    *(ENTRY_ERRORS, WAITING, HELD_PODS, DECLARED_PODS, STANDINGS, PULSE, NODE_USES, BINDINGS),
     *(DECISIONS, NOTIFIED),
 )
 

@@ -24,6 +24,7 @@ from timekeeper.store.engine.schema import (
     STANDINGS,
     WAITING,
 )
+from timekeeper.store.writes import declared
 from timekeeper.store.writes.inserting import insert_all
 
 _SESSION = tuple(each.name for each in fields(Session))
@@ -57,6 +58,8 @@ def apply(connection: Connection, changes: Changes) -> None:
         _write_waiting(connection, changes.waiting)
     if changes.held or changes.released:
         _write_held(connection, changes)
+    declared.free(connection, changes.undeclared)
+    declared.reserve(connection, changes.declared)
     if changes.published is not None:
         row = {"id": 1, "revision": changes.published.revision, "body": changes.published.body.decode()}
         _replace(connection, STANDINGS, [row])

@@ -1,0 +1,116 @@
+"""Pods past their declared time: a real database and settler, an API server whose answers are told, and a
+clock turned by hand."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.events import UnqueuedRecorder
+from tests.support.kubeconfig import kubeconfig
+from tests.timekeeper.fake_api_server import FakeApiServer, serving
+from tests.timekeeper.ledger.test_declared import ended
+from tests.timekeeper.ledger.test_evicting import PDB_429
+from tests.timekeeper.worlds import MINUTE, SECOND, T0, Json, Town, budgets, gpu_pod, node
+from timekeeper.core.decisions import Decision
+from timekeeper.runtime.connect import connect
+from timekeeper.runtime.log import log
+from timekeeper.settler.evictions.evictor import view_of
+from timekeeper.settler.evictions.overtime_evictor import OvertimeEvictor
+from timekeeper.settler.process import REPORTER
+
+ONE_DATABASE = "decisions and calls of the API server; no SQL of their own"
+
+BUDGET = "gpuHours: 100\nreserve: declared\nrequireDuration: true\novertime: evict"
+
+
+def late_pod() -> Json:
+    """Bound at T0 for ten minutes and half a minute of grace."""
+    noted = {"bursar.dev/held": "budget", "bursar.dev/declared": "600"}
+    return gpu_pod("p", started_ms=T0, annotations=noted)
+
+
+class Late:
+    """Such a pod, and who follows it."""
+
+    def __init__(self, town: Town, api: FakeApiServer, url: str, folder: Path, budget: str) -> None:
+        self.town, self.api, self.decisions = town, api, list[Decision]()
+        town.begin(("nodes", node()), ("configmaps", budgets(team_a=budget)), ("pods", late_pod()))
+        server = connect(kubeconfig(folder, url))
+        events = UnqueuedRecorder(server, REPORTER, town.settler.term.holder, town.clock, log)
+        shared = (town.store, town.settler.term, server, events, view_of(town.settler), town.clock)
+        self.evictor = OvertimeEvictor(*shared, town.clock, self.decisions.append)
+
+    def turn(self, ms: int) -> None:
+        """Time passes; the pod runs on."""
+        self.town.advance(ms)
+        self.evictor.step()
+
+    def told(self) -> list[tuple[str, str]]:
+        return [(each.kind, each.reason) for each in self.decisions]
+
+
+Begin = Callable[[str], Late]
+
+
+@pytest.fixture
+def late(town: Town, tmp_path: Path) -> object:
+    api = FakeApiServer()
+    with serving(api) as url:
+        yield lambda budget: Late(town, api, url, tmp_path, budget)
+
+
+WARNED, ENDED = ("warned", "OvertimeWarning"), ("evicted", "OvertimeEviction")
+
+
+def test_a_pod_past_its_time_is_warned_and_after_its_grace_evicted(late: Begin) -> None:
+    pod = late(BUDGET)
+    pod.turn(10 * MINUTE - 1)
+    assert pod.told() == []
+
+    pod.turn(1)
+    pod.turn(29 * SECOND)
+    assert (pod.told(), pod.api.evictions) == ([WARNED], [])
+    pod.turn(SECOND)
+
+    assert pod.told() == [WARNED, ENDED]
+    assert [each["metadata"]["name"] for each in pod.api.evictions] == ["p"]
+    assert [each["reason"] for each in pod.api.events] == ["OvertimeWarning", "OvertimeEviction"]
+    (written,) = [body["status"]["conditions"][0] for _, body in pod.api.patches]
+    assert (written["type"], written["reason"]) == ("DisruptionTarget", "BursarOvertime")
+    assert pod.decisions[0].figures["message"] == (
+        "The pod declared 600 s (activeDeadlineSeconds), which were over at 2026-11-20T10:10:00Z; it is "
+        "evicted after 2026-11-20T10:10:30Z."
+    )
+
+
+def test_its_disruption_budget_is_respected_for_a_while_and_then_the_pod_is_deleted(late: Begin) -> None:
+    pod = late(BUDGET)
+    pod.api.refusals["p"] = 429, PDB_429
+    pod.turn(10 * MINUTE + 30 * SECOND)
+    pod.turn(9 * MINUTE)
+    assert (pod.told(), pod.api.deletions) == ([WARNED], [])
+
+    for _ in range(70):
+        if not pod.api.deletions:
+            pod.turn(MINUTE)
+
+    assert pod.told() == [WARNED, ENDED]
+    assert pod.api.deletions[0]["preconditions"] == {"uid": "uid-p"}
+
+
+@pytest.mark.parametrize("budget", [BUDGET.replace("evict", "warn"), f"{BUDGET}\nmode: observe"])
+def test_where_the_budget_does_not_say_so_it_is_only_warned(late: Begin, budget: str) -> None:
+    pod = late(budget)
+    for _ in range(20):
+        pod.turn(MINUTE)
+
+    assert (pod.told(), pod.api.evictions) == ([WARNED], [])
+
+
+def test_a_pod_that_has_ended_is_left_alone(late: Begin) -> None:
+    pod = late(BUDGET)
+    pod.town.change("pods", ended(late_pod(), T0, T0 + 600 * SECOND))
+    pod.turn(30 * MINUTE)
+
+    assert pod.told() == []
