@@ -3,7 +3,7 @@
 from timekeeper.dashboard.pages.accounts import account_values
 from timekeeper.dashboard.visits import PageContent, Visit, part, segment
 
-_SESSIONS, _DECISIONS, _OWNERS, _HELD = 100, 12, 12, 20
+_SESSIONS, _DECISIONS, _OWNERS = 100, 12, 12
 
 
 def namespace(visit: Visit, namespace: str) -> PageContent:
@@ -13,7 +13,6 @@ def namespace(visit: Visit, namespace: str) -> PageContent:
     begin_ms = max(0, budget["period"]["from"])
     parts = {
         "sessions": part(lambda: ask("/v1/sessions", namespace=namespace, state="open", limit=_SESSIONS)),
-        "held": part(lambda: ask("/v1/held", namespace=namespace, limit=_HELD)),
         "decisions": part(lambda: ask("/v1/decisions", namespace=namespace, limit=_DECISIONS)),
         "grants": part(lambda: ask("/v1/grants", subject=namespace, limit=1_000)),
         "owners": part(
