@@ -1,0 +1,110 @@
+"""A simulation is compared with what happens: on a real API server and kube-scheduler, by the command of
+people."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.local.cluster import ControlPlane
+from deploy.local.kwok_nodes import kwok_node
+from deploy.local.stack import NAMESPACE, Stack
+from tests.story.cluster.test_held_pods import template
+from tests.story.cluster.test_metering import set_budgets
+from tests.support.control_plane import create_namespace, kubectl
+
+pytestmark = pytest.mark.timeout(300)
+
+Json = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def stack(control_plane: ControlPlane) -> Iterator[Stack]:
+    with Stack(control_plane) as started:
+        yield started
+
+
+def one(name: str, percent: int = 100) -> Json:
+    return {"kind": "Pod", "apiVersion": "v1", **template(percent=percent), "metadata": {"name": name}}
+
+
+def simulated(stack: Stack, folder: Path, token: str, *pods: Json, budget: str = "") -> Any:
+    """The answer to ``kubectl bursar simulate``, without a kubeconfig."""
+    (folder / "token").write_text(token)
+    flags = ["--server", stack.timekeeper_url, "--ca-file", str(stack.ca_file)]
+    flags += ["--token-file", str(folder / "token"), "-n", "payer", "-o", "json", "-f", "-"]
+    if budget:
+        (folder / "budget").write_text(budget)
+        flags += ["--budget", str(folder / "budget")]
+    listed = json.dumps({"kind": "List", "items": pods})
+    command = [sys.executable, "-m", "timekeeper.cli.main", "simulate", *flags]
+    done = subprocess.run(command, input=listed, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def planner(stack: Stack) -> str:
+    """A token that may read everything, and simulate in the namespace payer."""
+    token = stack.reader_token()
+    binding = ("create", "rolebinding", "simulates", "-n", "payer", "--clusterrole", "bursar-simulations")
+    kubectl(stack.cp, *binding, "--serviceaccount", f"{NAMESPACE}:reader")
+    return token
+
+
+def test_what_a_simulation_says_is_what_happens(stack: Stack, tmp_path: Path) -> None:
+    mine, theirs = create_namespace(stack.cp, "payer"), create_namespace(stack.cp, "debtor")
+    stack.cp.api.call("POST", "/api/v1/nodes", kwok_node("only", cards=2))
+    budgets = {"payer": "gpuHours: 100\n", "debtor": "gpuHours: 100\nonExhausted: reclaim\n"}
+    set_budgets(stack, **budgets)
+    token = planner(stack)
+
+    def pod(path: str, name: str) -> Json:
+        found: Json = stack.cp.api.call("GET", f"{path}/{name}")
+        return found
+
+    def runs(path: str, name: str) -> bool:
+        return bool(pod(path, name)["status"].get("phase") == "Running")
+
+    stack.cp.api.call("POST", theirs, one("holder"))
+    stack.wait("the debtor to run", lambda: runs(theirs, "holder"))
+    set_budgets(stack, **budgets | {"debtor": "gpuHours: 0.00000001\nonExhausted: reclaim\n"})
+    stack.wait(
+        "the debtor to be over budget",
+        lambda: stack.get("/v1/budgets/debtor", token)["standing"] == "OVER_BUDGET",
+    )
+
+    def foretold() -> Any:
+        return simulated(stack, tmp_path, token, one("first"), one("second"), one("third"))
+
+    stack.wait("the extender to know it", lambda: [e["outcome"] for e in foretold()["pods"]][1] == "preempts")
+    before = [each["metadata"]["name"] for each in stack.cp.api.call("GET", mine)["items"]]
+    decided = stack.get("/v1/decisions?namespace=payer", token)["decisions"]
+    answer = foretold()
+    first, second, third = answer["pods"]
+
+    assert before == []
+    assert (first["outcome"], second["outcome"], third["outcome"]) == ("fits", "preempts", "waits")
+    assert [(each["namespace"], each["name"]) for each in second["victims"]] == [("debtor", "holder")]
+    assert answer["cost"]["gpuHoursPerDay"] == "48"
+    held = simulated(stack, tmp_path, token, one("x"), budget="gpuHours: 0\nonExhausted: hold\n")["pods"][0]
+    assert (held["standing"], held["held"]) == ("OVER_BUDGET", "budget")
+    assert stack.get("/v1/decisions?namespace=payer", token)["decisions"] == decided
+
+    for name, told in (("first", first), ("second", second)):
+        stack.cp.api.call("POST", mine, one(name))
+        stack.wait(f"{name} to run", lambda name=name: runs(mine, name), within_s=60)  # type: ignore[misc]
+        real = pod(mine, name)
+        devices = json.loads(real["metadata"]["annotations"]["bursar.dev/devices"])["containers"]
+        assert (real["spec"]["nodeName"], real["spec"]["priorityClassName"]) == (
+            told["node"],
+            told["priorityClass"],
+        )
+        assert real["spec"]["priority"] == told["priority"]
+        assert [each["uuid"] for cards in devices.values() for each in cards] == [
+            each["uuid"] for each in told["cards"]
+        ]
+    stack.wait("the victim to be gone", lambda: not stack.exists(f"{theirs}/holder"))
