@@ -113,8 +113,24 @@ def live(stack: Stack) -> Json:
     reader = stack.reader_token()
     stack.get("/v1/usage", reader)
     stack.get("/v1/cluster", reader, stack.read_url)
+    simulate(stack, reader)
     renew(stack)
     return sample
+
+
+def simulate(stack: Stack, reader: str) -> None:
+    """A pod that does not exist, asked about by the reader."""
+    kubectl(
+        stack.cp,
+        *("create", "rolebinding", "simulates", "-n", "team-a"),
+        *("--clusterrole", "bursar-simulations", "--serviceaccount", f"{NAMESPACE}:reader"),
+    )
+    body = {"version": 1, "namespace": "team-a", "pods": [waiter()]}
+    headers = {"Authorization": f"Bearer {reader}", "Content-Type": "application/json"}
+    url = f"{stack.timekeeper_url}/v1/simulate"
+    request = urllib.request.Request(url, json.dumps(body).encode(), headers)
+    with urllib.request.urlopen(request, timeout=30, context=stack.tls_context()) as answered:
+        assert [each["name"] for each in json.loads(answered.read())["pods"]] == ["waiter"]
 
 
 def budget_map(name: str, data: dict[str, str]) -> Json:
