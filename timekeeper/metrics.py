@@ -103,6 +103,17 @@ TICK_SECONDS = Gauge(
 )
 
 
+# All are there from the first scrape on, so that the first of a kind is an increase from 0 for Prometheus.
+for _metric, _words in (
+    (BUDGET_OBJECTS, ("written", "failed")),
+    (DECISIONS, ("webhook", "extender", "timekeeper")),
+    (NOTIFICATIONS, ("sent", "given up", "failed")),
+    (TICKS, ("written", "nothing new", "database away")),
+):
+    for _word in _words:
+        _metric.labels(_word)
+
+
 def exposition() -> bytes:
     """All metrics of all processes in Prometheus' text format."""
     if VARIABLE not in os.environ:  # the same condition as in prometheus_client

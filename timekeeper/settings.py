@@ -198,7 +198,7 @@ def _add_flags(parser: Parser) -> None:
         "5s",
         "shortest interval between a sidecar's heartbeats, such as 5s or 500ms",
     )
-    parser.add("--output", str, "text", "output format of audit", ("text", "json"), short="-o")
+    parser.add("--output", str, "text", "output format of audit", ("text", "json", "prometheus"), short="-o")
     parser.add_argument(
         "--cluster",
         action="store_true",

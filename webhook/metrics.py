@@ -45,6 +45,7 @@ class WebhookMetrics:
             ["webhook"],
             registry=registry,
         )
+        self._not_ready.labels("mutate")  # there from the first scrape on
         self._unknown = Counter(
             "bursar_webhook_unknown_standing",
             "Pods governed while their standing was UNKNOWN.",

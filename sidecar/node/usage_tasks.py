@@ -45,6 +45,7 @@ class UsageTasks:
         self._pods: NodePods | None = None  # None until they were listed
         self._is_fresh = False  # the watch of the pods is up to date
         self._usage = use.NOTHING  # by the last reading
+        self._by_container: tuple[use.ContainerLoad, ...] = ()
         self._episodes: dict[str, OveruseEpisode] = {}  # by pod UID
         self._logged: set[str] = set()
         self._ended = False
@@ -52,7 +53,7 @@ class UsageTasks:
     def on_reading(self, reading: DeviceReading, now_ms: int) -> None:
         """NVML was read: survey the holders, measure use and detect overuse."""
         if reading.error:
-            self._usage = use.NOTHING
+            self._usage, self._by_container = use.NOTHING, ()
             self._look_for_holders(reading, None, now_ms)
             return
         owners = self._owners(reading.processes)
@@ -60,6 +61,7 @@ class UsageTasks:
         if self._pods is None:
             return
         self._usage = use.measure(reading.loads, reading.processes, owners or {}, self._pods.pods)
+        self._by_container = use.by_container(reading.loads, reading.processes, owners or {}, self._pods.pods)
         if self._reports:
             self._reports.add(self._usage)
         self._episodes, due = overuse.detect(
@@ -120,6 +122,7 @@ class UsageTasks:
         return (
             exporter.of_cards(self._agent.cards, self._usage, self._settings.node_name)
             + exporter.of_pods(pods, self._usage, self._shares(), self._episodes)
+            + exporter.of_containers(pods, self._by_container)
             + (exporter.of_reports(self._reports) if self._reports else "")
             + self._survey.page()
         )

@@ -10,10 +10,10 @@ if TYPE_CHECKING:
 
     from sidecar.node.state.overuse import OveruseEpisode, Shares
     from sidecar.node.state.reports import UsageReports
-    from sidecar.node.state.use import UsageReading
+    from sidecar.node.state.use import ContainerLoad, UsageReading
     from sidecar.node.values import NodeCard, PodState
 
-    Sample = tuple[Mapping[str, object], int]
+    Sample = tuple[Mapping[str, object], int | float]
 
 MIB = 1 << 20
 
@@ -50,16 +50,16 @@ def of_pods(
     used: list[Sample] = []
     share: list[Sample] = []
     for pod, load in rows:
-        labels = {"namespace": pod.namespace, "pod": pod.name, "uid": pod.uid, "UUID": load.uuid}
+        labels = {"namespace": pod.namespace, "pod": pod.name, "uid": pod.uid, "uuid": load.uuid}
         if load.utilisation is not None:
-            busy.append((labels, load.utilisation))
+            busy.append((labels, load.utilisation / 100))
         if load.memory_mib is not None:
             used.append((labels, load.memory_mib * MIB))
         if load.uuid in given.get(pod.uid, {}):
             share.append((labels, given[pod.uid][load.uuid] * MIB))
     over: list[Sample] = [
         (
-            {"namespace": pod.namespace, "pod": pod.name, "uid": uid, "UUID": each.uuid},
+            {"namespace": pod.namespace, "pod": pod.name, "uid": uid, "uuid": each.uuid},
             (each.memory_mib - each.share_mib) * MIB,
         )
         for uid, pod in seen.items()
@@ -68,14 +68,40 @@ def of_pods(
     ]
     return (
         metric(
-            "bursar_pod_gpu_utilization_percent",
+            "bursar_pod_gpu_utilization_ratio",
             "gauge",
-            "Percent of the card's time that the pod uses.",
+            "The part of the card's time that the pod uses, 1 is all.",
             busy,
         )
         + metric("bursar_pod_gpu_memory_used_bytes", "gauge", "Card memory in use by the pod.", used)
         + metric("bursar_pod_gpu_memory_share_bytes", "gauge", "Card memory allocated to the pod.", share)
         + metric("bursar_pod_gpu_memory_over_bytes", "gauge", "Card memory in use beyond the share.", over)
+    )
+
+
+def of_containers(pods: Iterable[PodState], measured: Iterable[ContainerLoad]) -> str:
+    """The use of each card by each container's processes."""
+    seen = {pod.uid: pod for pod in pods}
+    busy: list[Sample] = []
+    used: list[Sample] = []
+    for each in measured:
+        pod = seen.get(each.uid)
+        if pod is None:
+            continue
+        whose = {"namespace": pod.namespace, "pod": pod.name, "uid": each.uid, "container": each.container}
+        for load in each.cards:
+            labels = {**whose, "container_id": each.container_id, "uuid": load.uuid}
+            if load.utilisation is not None:
+                busy.append((labels, load.utilisation / 100))
+            if load.memory_mib is not None:
+                used.append((labels, load.memory_mib * MIB))
+    return metric(
+        "bursar_container_gpu_utilization_ratio",
+        "gauge",
+        "The part of the card's time that the container uses, 1 is all.",
+        busy,
+    ) + metric(
+        "bursar_container_gpu_memory_used_bytes", "gauge", "Card memory in use by the container.", used
     )
 
 

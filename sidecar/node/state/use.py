@@ -33,6 +33,16 @@ class UsageReading:
     cards: tuple[CardLoad, ...]
 
 
+@value
+class ContainerLoad:
+    """The use of cards by the processes of one container. ``container``: its name; empty: unknown."""
+
+    uid: str  # of its pod
+    container: str
+    container_id: str  # of the runtime; empty if the kernel names the pod alone
+    cards: tuple[CardLoad, ...]
+
+
 NOTHING = UsageReading((), ())
 
 
@@ -58,6 +68,49 @@ def measure(
         cards = (_on(pod.uid, uuid, by_uuid.get(uuid), on_card.get(uuid, []), owners) for uuid in uuids)
         found.append(PodLoad(pod.uid, tuple(cards)))
     return UsageReading(tuple(found), loads)
+
+
+def by_container(
+    loads: tuple[CardLoad, ...],
+    processes: Iterable[GPUProcess],
+    owners: Mapping[int, ProcessOwner | None],
+    pods: Iterable[PodState],
+) -> tuple[ContainerLoad, ...]:
+    """The use of each container that has processes on cards, in the order of UIDs and container IDs. The
+    arguments are those of `measure`.
+
+    A process names its container by ID alone. The name is that of the one container of the pod which was
+    allocated all cards that this ID is on; where several were, or none, it is unknown.
+    """
+    seen = tuple(processes)
+    by_uuid = {each.uuid: each for each in loads}
+    found = []
+    for pod in sorted((each for each in pods if each.cards), key=lambda each: each.uid):
+        by_id: dict[str, list[GPUProcess]] = {}
+        for each in seen:
+            owner = owners.get(each.pid)
+            if owner is not None and owner.pod_uid == pod.uid:
+                by_id.setdefault(owner.container_id, []).append(each)
+        for container_id, those in sorted(by_id.items()):
+            uuids = sorted({each.uuid for each in those})
+            cards = tuple(_of_processes(by_uuid.get(uuid), uuid, those, seen) for uuid in uuids)
+            found.append(ContainerLoad(pod.uid, _container(pod, uuids), container_id, cards))
+    return tuple(found)
+
+
+def _container(pod: PodState, uuids: list[str]) -> str:
+    names = [name for name, cards in pod.containers if set(uuids) <= set(cards)]
+    return names[0] if len(names) == 1 else ""
+
+
+def _of_processes(
+    load: CardLoad | None, uuid: str, mine: list[GPUProcess], seen: tuple[GPUProcess, ...]
+) -> CardLoad:
+    """The use of one card by these of its processes; ``load`` None: the card did not answer."""
+    if load is None:
+        return CardLoad(uuid, None, None)
+    own = [each for each in mine if each.uuid == uuid]
+    return _sum_on(load, own, len(own) == sum(each.uuid == uuid for each in seen))
 
 
 def mean(looks: tuple[UsageReading, ...]) -> UsageReading:
@@ -89,12 +142,17 @@ def _on(
     is_untold = any(each.pid not in owners for each in there) or (not there and (load.utilisation or 0) > 0)
     if not mine:
         return CardLoad(uuid, None, None) if is_untold else CardLoad(uuid, 0, 0)
+    return _sum_on(load, mine, len(mine) == len(there))
+
+
+def _sum_on(load: CardLoad, mine: list[GPUProcess], is_alone: bool) -> CardLoad:
+    """The sum of these processes. Where they alone use the card, its own figures stand for unknown ones."""
     utilisation = _sum([each.utilisation for each in mine])
     memory_mib = _sum([each.memory_mib for each in mine])
-    if len(mine) == len(there):  # the pod alone uses the card
+    if is_alone:
         utilisation = load.utilisation if utilisation is None else utilisation
         memory_mib = load.memory_mib if memory_mib is None else memory_mib
-    return CardLoad(uuid, None if utilisation is None else min(WHOLE_PERCENT, utilisation), memory_mib)
+    return CardLoad(load.uuid, None if utilisation is None else min(WHOLE_PERCENT, utilisation), memory_mib)
 
 
 def _of(uid: str, there: list[GPUProcess], owners: Mapping[int, ProcessOwner | None]) -> list[GPUProcess]:

@@ -136,7 +136,7 @@ PEOPLE = {
         *(Right(verb, "gpubudgets", "bursar.dev") for verb in ("get", "list", "watch")),
     },
     "bursar-simulations": {Right("create", "simulations", "bursar.dev")},
-    "bursar-metrics": {Right("get", "metrics", "bursar.dev")},
+    "bursar-metrics": {Right("get", each, "bursar.dev") for each in ("balances", "metrics")},
     "bursar-grants": {
         *(Right("create", each, "bursar.dev") for each in ("grants", "groups/grants")),
         *(Right("get", each, "bursar.dev") for each in ("balances", "budgets", "grants")),

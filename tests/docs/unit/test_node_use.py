@@ -5,10 +5,10 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from sidecar.node.state.exporter import of_cards, of_pods, of_reports
+from sidecar.node.state.exporter import of_cards, of_containers, of_pods, of_reports
 from sidecar.node.state.overuse import OVER, WITHIN, CardOveruse, OveruseEpisode
 from sidecar.node.state.reports import UsagePorts, UsageReports
-from sidecar.node.state.use import PodLoad, UsageReading
+from sidecar.node.state.use import ContainerLoad, PodLoad, UsageReading
 from sidecar.node.values import CardLoad, NodeCard, PodState
 from timekeeper import metrics
 from timekeeper.accounts.card_use import evictions, overuse
@@ -29,7 +29,10 @@ def test_every_metric_of_use_is_explained_with_its_kind_and_labels() -> None:
     reports = UsageReports(UsagePorts(lambda _: None, lambda *_: True, lambda: 0.5, _say), "run", 0)
     episodes = {"u": OveruseEpisode(0, None, (CardOveruse("G", 9, 8),))}
     text = (
-        of_cards((card,), seen, "n") + of_pods((pod,), seen, {"u": {"G": 8}}, episodes) + of_reports(reports)
+        of_cards((card,), seen, "n")
+        + of_pods((pod,), seen, {"u": {"G": 8}}, episodes)
+        + of_containers((pod,), (ContainerLoad("u", "main", "id", (CardLoad("G", 1, 9),)),))
+        + of_reports(reports)
     )
     families = list(text_string_to_metric_families(text))
     exist = {each.name + ("_total" if each.type == "counter" else ""): each.type for each in families}

@@ -2,10 +2,10 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from sidecar.node.state.exporter import MIB, of_cards, of_pods, of_reports
+from sidecar.node.state.exporter import MIB, of_cards, of_containers, of_pods, of_reports
 from sidecar.node.state.overuse import CardOveruse, OveruseEpisode
 from sidecar.node.state.reports import UsagePorts, UsageReports
-from sidecar.node.state.use import PodLoad, UsageReading
+from sidecar.node.state.use import ContainerLoad, PodLoad, UsageReading
 from sidecar.node.values import CardLoad, NodeCard, PodState
 
 WHOLE = NodeCard("GPU-0", 0, 'NVIDIA "A100"\\n', 40_960, True, "", 0, (), None)
@@ -56,12 +56,30 @@ def test_pods_are_told_by_namespace_name_uid_and_card() -> None:
 
     found = read(of_pods((POD,), SEEN, {"u": {"GPU-0": 8_000}}, episodes))
 
-    labels = {"namespace": "team", "pod": "p", "uid": "u", "UUID": "GPU-0"}
+    labels = {"namespace": "team", "pod": "p", "uid": "u", "uuid": "GPU-0"}
     assert found == {
-        "bursar_pod_gpu_utilization_percent": [(labels, 30)],
+        "bursar_pod_gpu_utilization_ratio": [(labels, 0.3)],
         "bursar_pod_gpu_memory_used_bytes": [(labels, 9_000 * MIB)],
         "bursar_pod_gpu_memory_share_bytes": [(labels, 8_000 * MIB)],
         "bursar_pod_gpu_memory_over_bytes": [(labels, 1_000 * MIB)],
+    }
+
+
+def test_containers_are_told_by_name_and_by_the_runtimes_id() -> None:
+    loads = (
+        ContainerLoad("u", "main", "c1", (CardLoad("GPU-0", 20, 7_000),)),
+        ContainerLoad("u", "", "c2", (CardLoad("GPU-0", None, 2_000),)),
+        ContainerLoad("gone", "main", "c3", (CardLoad("GPU-0", 1, 1),)),
+    )
+
+    found = read(of_containers((POD,), loads))
+
+    labels = {"namespace": "team", "pod": "p", "uid": "u", "uuid": "GPU-0"}
+    named = labels | {"container": "main", "container_id": "c1"}
+    unnamed = labels | {"container": "", "container_id": "c2"}
+    assert found == {
+        "bursar_container_gpu_utilization_ratio": [(named, 0.2)],
+        "bursar_container_gpu_memory_used_bytes": [(named, 7_000 * MIB), (unnamed, 2_000 * MIB)],
     }
 
 

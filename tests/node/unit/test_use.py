@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.node.state.use import NOTHING, PodLoad, UsageReading, mean, measure
+from sidecar.node.state.use import NOTHING, ContainerLoad, PodLoad, UsageReading, by_container, mean, measure
 from sidecar.node.values import CardLoad, GPUProcess, PodState, ProcessOwner
 
 SEATS: dict[int, ProcessOwner | None] = {
@@ -116,3 +116,21 @@ def test_pods_together_use_no_more_than_all_processes_do(given: list[tuple[int, 
     for uuid in ("G0", "G1"):
         told = sum(card.memory_mib or 0 for cards in found.values() for card in cards if card.uuid == uuid)
         assert told <= sum(each.memory_mib or 0 for each in processes if each.uuid == uuid)
+
+
+def test_each_container_has_the_use_of_its_processes_and_the_name_that_its_cards_leave() -> None:
+    own = PodState("a", "team", "a", ("G0", "G1"), False, (("main", ("G0",)), ("aux", ("G1",))))
+    shared = PodState("b", "team", "b", ("G0",), False, (("left", ("G0",)), ("right", ("G0",))))
+    processes = (
+        *(process(1, 100, 10), process(1, 20, None, "G1"), process(3, 50, 5)),
+        *(process(2, 700, 40), process(9), process(77)),
+    )
+
+    found = by_container((CardLoad("G0", 60, 900), CardLoad("G1", 30, 25)), processes, SEATS, (own, shared))
+
+    assert found == (
+        # of no container's cards: it strays onto that of another
+        ContainerLoad("a", "", "c1", (CardLoad("G0", 10, 100), CardLoad("G1", 30, 20))),
+        ContainerLoad("a", "main", "c3", (CardLoad("G0", 5, 50),)),
+        ContainerLoad("b", "", "c2", (CardLoad("G0", 40, 700),)),
+    )

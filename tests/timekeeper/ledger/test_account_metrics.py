@@ -26,19 +26,19 @@ def test_each_figure_is_that_of_the_budget_and_an_unlimited_one_has_no_limit(spe
     told = {key: float(value) for key, value in lines.items() if 'namespace="team-a"' in key}
     budget = spending.budget()
 
-    hours = {name: float(value) for name, value in budget["gpuHours"].items()}
+    seconds = {name: 3600 * float(value) for name, value in budget["gpuHours"].items()}
     assert told == {
-        'bursar_account_granted_gpu_hours{namespace="team-a"}': 10,
-        'bursar_account_posted_gpu_hours{namespace="team-a"}': hours["posted"],
-        'bursar_account_pending_gpu_hours{namespace="team-a"}': hours["pending"],
-        'bursar_account_remaining_gpu_hours{namespace="team-a"}': pytest.approx(hours["remaining"]),
+        'bursar_account_granted_gpu_seconds{namespace="team-a"}': 36_000,
+        'bursar_account_posted_gpu_seconds{namespace="team-a"}': pytest.approx(seconds["posted"]),
+        'bursar_account_pending_gpu_seconds{namespace="team-a"}': pytest.approx(seconds["pending"]),
+        'bursar_account_remaining_gpu_seconds{namespace="team-a"}': pytest.approx(seconds["remaining"]),
         'bursar_account_used_ratio{namespace="team-a"}': budget["ratioMilli"] / 1000,
-        'bursar_account_exhausted_at_seconds{namespace="team-a"}': budget["exhaustedAt"] / 1000,
+        'bursar_account_exhausted_timestamp_seconds{namespace="team-a"}': budget["exhaustedAt"] / 1000,
     }
-    assert hours["pending"] == 1
+    assert seconds["pending"] == 3_600
     assert sorted(key.partition("{")[0] for key in lines if 'namespace="team-b"' in key) == [
-        "bursar_account_pending_gpu_hours",
-        "bursar_account_posted_gpu_hours",
+        "bursar_account_pending_gpu_seconds",
+        "bursar_account_posted_gpu_seconds",
     ]
 
 

@@ -13,7 +13,6 @@ from timekeeper.api.http.parameters import NAMESPACE
 from timekeeper.api.http.routes import ApiRoute, Call, Right, serve
 from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.ledger_reader import AccountReading
-from timekeeper.core.budgets.policy import GPU_HOUR
 
 ACCOUNT_METRICS = ApiRoute(
     "GET",
@@ -25,10 +24,11 @@ ACCOUNT_METRICS = ApiRoute(
     (NAMESPACE,),
 )
 ROUTES = (ACCOUNT_METRICS,)
+GPU_SECOND = 1_000_000  # milli-GPU x milliseconds
 
 
-def _hours(amount: int | None) -> float | None:
-    return None if amount is None else amount / GPU_HOUR
+def _seconds(amount: int | None) -> float | None:
+    return None if amount is None else amount / GPU_SECOND
 
 
 def _ratio(statement: Statement) -> float | None:
@@ -42,15 +42,18 @@ def _exhausted_s(statement: Statement) -> float | None:
 
 # name -> (help, value; None: the account has none)
 FAMILIES: dict[str, tuple[str, Callable[[Statement], float | None]]] = {
-    "granted_gpu_hours": (
+    "granted_gpu_seconds": (
         "Granted in this period; absent without a limit",
-        lambda s: _hours(s.balance.granted),
+        lambda s: _seconds(s.balance.granted),
     ),
-    "posted_gpu_hours": ("Settled charges of this period", lambda s: _hours(s.balance.posted)),
-    "pending_gpu_hours": ("What open sessions owe", lambda s: _hours(s.balance.pending)),
-    "remaining_gpu_hours": ("What remains; absent without a limit", lambda s: _hours(s.balance.remaining)),
+    "posted_gpu_seconds": ("Settled charges of this period", lambda s: _seconds(s.balance.posted)),
+    "pending_gpu_seconds": ("What open sessions owe", lambda s: _seconds(s.balance.pending)),
+    "remaining_gpu_seconds": (
+        "What remains; absent without a limit",
+        lambda s: _seconds(s.balance.remaining),
+    ),
     "used_ratio": ("The used part of the grant, 1 is all; absent without a limit", _ratio),
-    "exhausted_at_seconds": (
+    "exhausted_timestamp_seconds": (
         "Unix time at which the account will be out of budget at its present rate; absent if it will not be",
         _exhausted_s,
     ),

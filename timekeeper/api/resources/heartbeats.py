@@ -100,6 +100,8 @@ def carries_the_ca(sequence: int, interval_ms: int) -> bool:
 
 def register(app: Flask, services: Services) -> None:
     """Add the route."""
+    for outcome in PostOutcome:  # all are there from the first scrape on
+        metrics.HEARTBEATS.labels(outcome.value)
     door = HeartbeatHandler(services)
 
     @app.post(PATH)
