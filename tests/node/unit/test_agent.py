@@ -11,7 +11,7 @@ from sidecar.node.state import node_patch
 from sidecar.node.state.card_events import QUIET_MS
 from sidecar.node.state.health import PATIENCE_MS
 from sidecar.node.state.overuse import AgentEvent
-from sidecar.node.values import CardFailed, NodeState
+from sidecar.node.values import CardFailed, DeviceReading, NodeState
 from tests.node.worlds import MEMORY_MIB, card, look, lost, node, pod
 
 A, B = card("GPU-a"), card("GPU-b", index=1)
@@ -56,7 +56,7 @@ INVENTORY = node_patch.inventory((A, B))
 TAINTED = node(INVENTORY, capacity=CAPACITY, other_taints='[{"key": "other"}]')
 
 
-def removals(remove: bool, stands: NodeState, seen: bool) -> list[dict[str, Any]]:
+def removals(remove: bool, stands: NodeState, seen: DeviceReading | None) -> list[dict[str, Any]]:
     """The patches with which an agent removes the startup taint of this node."""
     found: list[dict[str, Any]] = []
     world = World()
@@ -69,7 +69,7 @@ def removals(remove: bool, stands: NodeState, seen: bool) -> list[dict[str, Any]
     agent = Agent(ports, "boot-1", LOOK_MS, 0, removed if remove else None)
     agent.on_node(stands, 0)
     if seen:
-        agent.on_reading(look(A, B), 1)
+        agent.on_reading(seen, 1)
     for at in range(3):
         agent.write_if_due(10_000 * (at + 1))
     return found
@@ -78,20 +78,21 @@ def removals(remove: bool, stands: NodeState, seen: bool) -> list[dict[str, Any]
 def test_the_startup_taint_is_removed_once_and_the_patch_names_the_nodes_version() -> None:
     patch = {"metadata": {"resourceVersion": "1"}, "spec": {"taints": [{"key": "other"}]}}
 
-    assert removals(True, TAINTED, seen=True) == [patch]
+    assert removals(True, TAINTED, look(A, B)) == [patch]
 
 
 @pytest.mark.parametrize(
     ("remove", "stands", "seen"),
     [
-        (False, TAINTED, True),
-        (True, node(INVENTORY, capacity=CAPACITY), True),
-        (True, node(other_taints="[]"), False),
-        (True, TAINTED, False),
+        (False, TAINTED, look(A, B)),
+        (True, node(INVENTORY, capacity=CAPACITY), look(A, B)),
+        (True, node(other_taints="[]"), None),
+        (True, node(node_patch.inventory(()), other_taints="[]"), look()),
+        (True, TAINTED, None),
     ],
-    ids=["off", "no taint", "no inventory", "cards not seen yet"],
+    ids=["off", "no taint", "no inventory", "no cards", "cards not seen yet"],
 )
-def test_the_startup_taint_stays(remove: bool, stands: NodeState, seen: bool) -> None:
+def test_the_startup_taint_stays(remove: bool, stands: NodeState, seen: DeviceReading | None) -> None:
     assert removals(remove, stands, seen) == []
 
 
