@@ -16,7 +16,7 @@ from tests.docs.shell import console, run
 pytestmark = pytest.mark.cluster
 
 PAGE = (ROOT / "docs" / "access.md").read_text()
-ADMINISTRATOR, READER, LEADS = console(PAGE)
+ADMINISTRATOR, READER, SIMULATES, LEADS = console(PAGE)
 INSTALL = (ROOT / "docs" / "install.md").read_text()
 # The local cluster has no kubelet, so no connection can be forwarded to a pod: the rights are checked.
 RIGHTS = """\
@@ -70,6 +70,20 @@ def rest_of(said: str) -> tuple[dict[str, Any], str]:
     start = said.index("{")
     value, end = json.JSONDecoder().raw_decode(said[start:])
     return value, said[start + end :].strip()
+
+
+def test_an_account_may_simulate_where_the_page_has_bound_it_and_nowhere_else(
+    stack: Stack, tmp_path: Path
+) -> None:
+    def may(namespace: str) -> bool:
+        asked = {"group": "bursar.dev", "resource": "simulations", "verb": "create", "namespace": namespace}
+        spec = {"user": "system:serviceaccount:team-a:bursar-reader", "resourceAttributes": asked}
+        path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+        return bool(stack.cp.api.call("POST", path, {"spec": spec})["status"]["allowed"])
+
+    assert not may("team-a")
+    run(stack.cp, SIMULATES, tmp_path)
+    assert (may("team-a"), may("team-b")) == (True, False)
 
 
 def test_the_rights_lead_to_nothing_else(stack: Stack, tmp_path: Path) -> None:
