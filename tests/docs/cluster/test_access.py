@@ -16,7 +16,7 @@ from tests.docs.shell import console, run
 pytestmark = pytest.mark.cluster
 
 PAGE = (ROOT / "docs" / "access.md").read_text()
-ADMINISTRATOR, READER, SIMULATES, LEADS = console(PAGE)
+ADMINISTRATOR, READER, LEADS, SIMULATES = console(PAGE)
 INSTALL = (ROOT / "docs" / "install.md").read_text()
 # The local cluster has no kubelet, so no connection can be forwarded to a pod: the rights are checked.
 RIGHTS = """\
