@@ -146,7 +146,11 @@ def test_a_page_shows_what_changes_and_keeps_focus_and_open_parts(
 
     page.get_by_role("button", name="Live updates are on").click()
     give("second")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
     page.clock.run_for(60_000)
+    page.evaluate("fetch('/static/theme.js')")  # a request that is seen follows any that the page made
+    assert [each.rpartition("/")[2] for each in asked] == ["theme.js"]
     expect(page.get_by_role("cell", name="given second", exact=True)).to_have_count(0)
     page.get_by_role("button", name="Live updates are off").click()
     expect(page.get_by_role("cell", name="given second", exact=True)).to_be_visible()

@@ -1,0 +1,69 @@
+"""The burn-down: the line ends at what is left, and each pace meets zero when the forecast says so."""
+
+from typing import Any
+
+from timekeeper.dashboard.charts.burn_down import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, burn_down
+
+DAY = 86_400_000
+HOUR = 3_600_000_000  # a GPU-hour
+BEGIN = 100 * DAY
+Json = dict[str, Any]
+
+
+def budget(granted: int | None, used: int, to: int | None = BEGIN + 10 * DAY) -> Json:
+    left = None if granted is None else granted - used
+    return {"granted": granted, "remaining": left, "period": {"from": BEGIN, "to": to}}
+
+
+def paces(now: int, fastest: int, slowest: int, gone: int | None) -> Json:
+    rates = {"now": now, "fastest": fastest, "slowest": slowest}
+    return {name: {"rateMilli": rate, "goneAt": gone} for name, rate in rates.items()}
+
+
+def places(points: str) -> list[tuple[float, float]]:
+    """Time in days and part of the grant that is left, of each point."""
+    found = []
+    for pair in points.split():
+        x, y = map(float, pair.split(","))
+        at = 10 * (x - LEFT) / (WIDTH - LEFT - RIGHT)
+        found.append((round(at, 1), round((HEIGHT - BOTTOM - y) / (HEIGHT - TOP - BOTTOM), 2)))
+    return found
+
+
+def test_lines_go_from_the_grant_over_what_is_left_to_the_moments_of_the_forecast() -> None:
+    steps = [(BEGIN + at * DAY, 10 * HOUR) for at in range(1, 5)]
+    left = 60 * HOUR
+    rate = left // (3 * DAY)  # gone after three days
+
+    found = burn_down(
+        budget(100 * HOUR, 40 * HOUR), paces(rate, 2 * rate, 0, BEGIN + 7 * DAY), steps, BEGIN + 4 * DAY
+    )
+
+    assert found is not None
+    assert places(found.left) == [(0, 1), (1, 0.9), (2, 0.8), (3, 0.7), (4, 0.6)]
+    assert places(found.ahead) == [(4, 0.6), (7, 0), (10, 0)]
+    assert places(found.band) == [(4, 0.6), (10, 0.6), (10, 0), (5.5, 0), (4, 0.6)]
+    assert places(found.even) == [(0, 1), (10, 0)]
+    assert found.rows[-1] == (BEGIN + 4 * DAY, 40 * HOUR, 60 * HOUR)
+    assert found.sentence == (
+        "Of 100.00 GPU-hours 40.00 are used. At the present rate the budget is gone at 1970-04-18 00:00Z."
+    )
+
+
+def test_without_a_limit_the_line_is_what_was_used_and_nothing_is_forecast() -> None:
+    found = burn_down(
+        budget(None, 0, None), None, [(BEGIN + DAY, 5 * HOUR), (BEGIN + 2 * DAY, 0)], BEGIN + 2 * DAY
+    )
+
+    assert found is not None
+    assert (found.ahead, found.band, found.even, found.is_limited) == ("", "", "", False)
+    assert found.rows[-1] == (BEGIN + 2 * DAY, 5 * HOUR, 5 * HOUR)
+
+
+def test_a_budget_that_is_used_up_ends_at_zero_without_a_pace() -> None:
+    gone, now = BEGIN + 2 * DAY, BEGIN + 2 * DAY
+    found = burn_down(budget(10 * HOUR, 12 * HOUR), paces(1000, 1000, 0, gone), [(now, 12 * HOUR)], now)
+
+    assert found is not None
+    assert (places(found.left)[-1], found.ahead, found.band) == ((2, 0), "", "")
+    assert burn_down(budget(1, 0), None, [], 0) is None
