@@ -19,6 +19,7 @@ BENCHMARKS = {
     "throughput-500": ["throughput.py", "--nodes", "500", "--pods", "2000"],
     "throughput-2000": ["throughput.py", "--nodes", "2000", "--pods", "2000"],
     "waiting": ["waiting.py"],
+    "releases": ["releases.py"],
     "heartbeats": ["heartbeats.py"],
     "standings": ["standings.py"],
     "reports": ["reports.py"],
