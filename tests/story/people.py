@@ -31,7 +31,8 @@ SHAPES: tuple[Limits, ...] = (
 @dataclass(frozen=True)
 class Size:
     """How large a run is. ``ending``: the part of the running pods that end by themselves in a step;
-    ``scale``: of budgets; ``rate``: evictions a minute."""
+    ``scale``: of budgets; ``rate``: evictions a minute; ``changing``: how likely a budget changes in a
+    step."""
 
     pods: int
     namespaces: int
@@ -40,6 +41,8 @@ class Size:
     sub_steps: int = 4
     rate: int = 12
     scale: int = 1
+    modes: tuple[str, ...] = MODES
+    changing: float = 0.02
 
 
 def small(random: Random) -> Size:
@@ -47,6 +50,7 @@ def small(random: Random) -> Size:
     return Size(int(5 * 40 ** (random.random() ** 2)), random.randint(2, 5))
 
 
+DEBTORS = Size(40, 3, (), modes=("reclaim",), changing=0.001)
 LARGE = Size(5_000, 40, ("lab", "hall", "yard"), 0.01, 6, 600, 20)
 
 
@@ -91,7 +95,7 @@ def new_facts(random: Random, size: Size, subject: str) -> Facts:
     hours = random.choice((0, 100, 300, 1_000, 3_000, 20_000, 20_000, None))
     is_group = subject.startswith(GROUP)
     hours = None if hours is None else hours * size.scale * (3 if is_group else 1)
-    period, mode = random.choice(("hour", "day")), random.choice(MODES)
+    period, mode = random.choice(("hour", "day")), random.choice(size.modes)
     most = random.choice((500, 1_000, 2_500)) * size.scale if random.random() < 0.2 else None
     of_pod = random.choice((250, 750, 1_000)) if random.random() < 0.15 else None
     if is_group:
@@ -100,7 +104,7 @@ def new_facts(random: Random, size: Size, subject: str) -> Facts:
         hours,
         period,
         mode,
-        random.choice(size.groups) if random.random() < 0.4 else "",
+        random.choice(size.groups) if size.groups and random.random() < 0.4 else "",
         random.random() < 0.1,
         most,
         of_pod,

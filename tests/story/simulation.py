@@ -192,7 +192,7 @@ class Simulation:
 
     def _happen(self) -> None:
         random, now_ms, faults = self.random, self.clock(), self.faults
-        if random.random() < 0.02:
+        if random.random() < self.size.changing:
             subject = random.choice([*self.facts])
             self.facts[subject] = new_facts(random, self.size, subject)
             self._write()

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from tests.story.laws import Laws
-from tests.story.people import LARGE, Size, small
+from tests.story.people import DEBTORS, LARGE, Size, small
 from tests.story.simulation import Simulation
 from tests.support.profile import examples
 
@@ -46,6 +46,11 @@ def test_every_mode_keeps_its_laws(first: int) -> None:
 
     if first == 0 and BATCH == 20:
         assert {kind for kind in CONTAINED if not contained[kind]} == set()
+
+
+@pytest.mark.parametrize("seed", range(examples(6, 500)))
+def test_debtors_give_up_their_cards(seed: int) -> None:
+    run(seed, Random(seed), DEBTORS, STEPS // 2)
 
 
 @pytest.mark.soak
