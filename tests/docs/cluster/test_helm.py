@@ -148,7 +148,9 @@ def left(cp: ControlPlane) -> list[str]:
     return sorted(
         f"{each['kind']}/{each['metadata']['name']}"
         for each in (*found[0], *found[1])
-        if each["kind"] != "Node" and "bursar" in json.dumps(each["metadata"])
+        if each["kind"] != "Node"
+        and "bursar" in json.dumps(each["metadata"])
+        and not (each["kind"] == "Namespace" and "deletionTimestamp" in each["metadata"])
     )
 
 
