@@ -7,11 +7,13 @@ nothing is cached: then it runs beside lint, types and the tests that need none,
 """
 
 import argparse
+import json
 import os
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 # Before anything is imported that an old Python could not even read.
@@ -23,6 +25,8 @@ from tests import debian
 
 ROOT = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
+FAILED = ROOT / ".pytest_cache/v/cache/lastfailed"  # pytest's own record, by test
+MOST_TRIED_AGAIN = 4  # files; more that fail are no accident of a busy machine
 LEAST_COVERAGE = 96  # percent of branches and lines, over all test processes; raised as it rises
 
 CHECKS = (
@@ -93,8 +97,33 @@ def build() -> Beside:
 def pytest(marks: str, *more: str) -> list[str]:
     """The command for the tests that these marks choose, over several workers; it ends with the slowest."""
     workers = f"--numprocesses={(os.cpu_count() or 1) + 1}"
-    order = ["--no-loadscope-reorder", "--durations=15", "--durations-min=1"]
+    order = ["--no-loadscope-reorder", "--durations=15", "--durations-min=1", "--cache-clear"]
     return ["-m", "pytest", "-q", "-m", marks, workers, *order, *more]
+
+
+def tried_again(failed: Iterable[str]) -> list[str]:
+    """The files of these tests, if they may be tried once more: a few that use processes, sockets or
+    databases. A pure test fails for a reason of its own."""
+    files = sorted({test.partition("::")[0] for test in failed})
+    is_pure = any(Path(file).parent.name == "unit" for file in files)
+    return [] if is_pure or len(files) > MOST_TRIED_AGAIN else files
+
+
+def tests(name: str, marks: str) -> None:
+    """The tests that these marks choose. What failed beside others is tried once more, alone; both outcomes
+    are told. Raises FailedError."""
+    try:
+        step(name, covered(pytest(marks)))
+    except FailedError:
+        failed = sorted(json.loads(FAILED.read_text())) if FAILED.exists() else []
+        files = tried_again(failed)
+        if not files:
+            raise
+        print(
+            "== these failed beside others; their files run once more, alone:", *failed, sep="\n", flush=True
+        )
+        step(f"{name}, once more", covered(["-m", "pytest", "-q", "-m", marks, *files]))
+        print("== these failed beside others and passed alone; mend them:", *failed, sep="\n", flush=True)
 
 
 def covered(command: list[str]) -> list[str]:
@@ -128,10 +157,10 @@ def test() -> None:
         check()
         is_cold = control_plane.runs
         if is_cold:
-            step("tests that need no control plane", covered(pytest("not cluster and not soak")))
+            tests("tests that need no control plane", "not cluster and not soak")
         control_plane.wait()
         os.environ.setdefault("GOGC", "300")  # each of many API servers starts with a fifth less work
-        step("tests", covered(pytest("cluster and not soak" if is_cold else "not soak")))
+        tests("tests", "cluster and not soak" if is_cold else "not soak")
     finally:
         control_plane.stop()
     step("collect coverage", [f"{BIN}/coverage", "combine", "--quiet", "--rcfile", "setup.cfg"])
