@@ -114,7 +114,9 @@ def test_the_certificates_are_made(certificates: Path) -> None:
     made = sorted(str(file.relative_to(certificates)) for file in certificates.glob("*/*"))
 
     assert made == [
-        f"{role}/{file}" for role in ("timekeeper", "webhook") for file in ("ca.crt", "tls.crt", "tls.key")
+        f"{role}/{file}"
+        for role in ("scheduler", "timekeeper", "webhook")
+        for file in ("ca.crt", "tls.crt", "tls.key")
     ]
 
 
