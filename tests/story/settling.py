@@ -35,7 +35,7 @@ from timekeeper.settler.cluster.cluster_state import (
 )
 from timekeeper.settler.decide.decide import TickInputs, decide, listed_namespaces
 from timekeeper.settler.evictions.budget_evictor import BudgetEvictor
-from timekeeper.settler.evictions.evictor import SettlerView
+from timekeeper.settler.evictions.context import EvictorContext, SettlerView
 from timekeeper.settler.releases.releaser import Releaser
 from timekeeper.settler.state.ledger_state import LedgerState
 from timekeeper.settler.state.totals import GrantCache
@@ -173,17 +173,11 @@ class Timekeeper:
         self._list("priorityclasses", *(KnownPriorityClass(name, *each) for name, each in classes.items()))
         store: Any = self.database
         api: Any = self.server
-        self.evictor = BudgetEvictor(
-            store,
-            term,
-            api,
-            cast(EventRecorder, NoEvents()),
-            self._view(),
-            self.clock,
-            self.clock,
-            self.decisions.append,
-            lambda: 0.0,
+        events = cast(EventRecorder, NoEvents())
+        context = EvictorContext(
+            store, term, api, events, self._view(), self.clock, self.clock, self.decisions.append
         )
+        self.evictor = BudgetEvictor(context, lambda: 0.0)
         self.releaser = Releaser(
             store,
             term,

@@ -23,7 +23,8 @@ from timekeeper.settler.cluster.watches import sources, start_watching
 from timekeeper.settler.decision_recorder import DecisionRecorder
 from timekeeper.settler.election import SettlerElection
 from timekeeper.settler.evictions.budget_evictor import BudgetEvictor
-from timekeeper.settler.evictions.evictor import Evictor, keep_evicting, view_of
+from timekeeper.settler.evictions.context import EvictorContext, view_of
+from timekeeper.settler.evictions.evictor import Evictor, keep_evicting
 from timekeeper.settler.evictions.idle_evictor import IdleEvictor
 from timekeeper.settler.evictions.overtime_evictor import OvertimeEvictor
 from timekeeper.settler.grace_policies import GracePolicies
@@ -115,12 +116,11 @@ def _settle(settings: TimekeeperSettings, store: Store, api: Api, me: str, stop:
     if settings.retain_ms:
         arguments = (FencedStore(store, settler.term), now_ms, settings.retain_ms, stop)
         Thread(target=roll_up_daily, args=arguments, name="retain", daemon=True).start()
-    shared = (store, settler.term, api, events, view_of(settler), now_ms)
-    evictor = Evictor(*shared, record=recorder.record)
-    budget_evictor = BudgetEvictor(*shared, record=recorder.record)
-    idle_evictor = IdleEvictor(*shared, record=recorder.record)
-    overtime_evictor = OvertimeEvictor(*shared, record=recorder.record)
-    steps = (evictor.run, budget_evictor.run, idle_evictor.run, overtime_evictor.run)
+    context = EvictorContext(
+        store, settler.term, api, events, view_of(settler), now_ms, record=recorder.record
+    )
+    evictors = (Evictor(context), BudgetEvictor(context), IdleEvictor(context), OvertimeEvictor(context))
+    steps = tuple(each.run for each in evictors)
     evicting = Thread(target=keep_evicting, args=(steps, stop), name="evict", daemon=True)
     evicting.start()
     releaser = Releaser(

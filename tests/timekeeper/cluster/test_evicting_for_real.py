@@ -20,7 +20,8 @@ from tests.timekeeper.worlds import MINUTE, Json, Town, agent_status, budgets, n
 from timekeeper.runtime.clock import now_ms
 from timekeeper.runtime.connect import connect
 from timekeeper.runtime.log import log
-from timekeeper.settler.evictions.evictor import Evictor, view_of
+from timekeeper.settler.evictions.context import EvictorContext, view_of
+from timekeeper.settler.evictions.evictor import Evictor
 from timekeeper.settler.evictions.notices import EVICTED, PROTECTED
 from timekeeper.settler.process import REPORTER
 
@@ -60,9 +61,8 @@ class Users:
         settler = town.settler
         api = connect(file)
         events = UnqueuedRecorder(api, REPORTER, settler.term.holder, town.clock, log)
-        self.evictor = Evictor(
-            town.store, settler.term, api, events, view_of(settler), town.clock, town.clock
-        )
+        shared = (town.store, settler.term, api, events, view_of(settler), town.clock, town.clock)
+        self.evictor = Evictor(EvictorContext(*shared))
 
     def run(self, name: str) -> Json:
         """A pod that runs with half of a card, and that the timekeeper has heard of."""

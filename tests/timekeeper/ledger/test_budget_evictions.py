@@ -27,7 +27,7 @@ from timekeeper.runtime.connect import connect
 from timekeeper.runtime.log import log
 from timekeeper.settler.evictions import budget_notices
 from timekeeper.settler.evictions.budget_evictor import BudgetEvictor
-from timekeeper.settler.evictions.evictor import view_of
+from timekeeper.settler.evictions.context import EvictorContext, view_of
 from timekeeper.settler.process import REPORTER
 from timekeeper.store.writes import fencing
 
@@ -54,7 +54,7 @@ class Spending:
         events = UnqueuedRecorder(self._server, REPORTER, settler.term.holder, town.clock, log)
         view = view_of(settler)
         shared = (town.store, settler.term, self._server, events, view, town.clock, town.clock)
-        return BudgetEvictor(*shared, seconds=lambda: self.seconds)
+        return BudgetEvictor(EvictorContext(*shared), seconds=lambda: self.seconds)
 
     def begin(self, *pods: Json, **entries: str) -> None:
         entries = {"_settings": SETTINGS} | entries
@@ -320,16 +320,16 @@ def test_only_the_newest_settler_evicts(spending: Spending) -> None:
     view_is_old = spending.town.clock() - 2 * MINUTE
 
     assert view_is_old
-    elder._view.statements()  # the elder still sees its own last decision
+    elder._context.view.statements()  # the elder still sees its own last decision
     with pytest.raises(fencing.EpochOverError):
         _step_as_if_fresh(elder, spending)
     assert spending.api.evictions == []
 
 
 def _step_as_if_fresh(elder: BudgetEvictor, spending: Spending) -> None:
-    stated = elder._view.statements()
+    stated = elder._context.view.statements()
     assert stated is not None
-    object.__setattr__(elder._view, "statements", lambda: (stated[0], spending.town.clock()))
+    object.__setattr__(elder._context.view, "statements", lambda: (stated[0], spending.town.clock()))
     elder.step()
 
 
@@ -392,13 +392,13 @@ def test_where_looking_takes_long_only_namespaces_whose_standing_changed_are_loo
 ) -> None:
     spending.begin(pod("a"), pod("b", 1, namespace="team-b"), team_a=ONE_HOUR, team_b="gpuHours: 9")
     spending.turn(HOUR)
-    pods = spending.evictor._view.pods
+    pods = spending.evictor._context.view.pods
 
     def slow() -> tuple[LedgerPod, ...]:
         spending.seconds += 1
         return pods()
 
-    object.__setattr__(spending.evictor._view, "pods", slow)
+    object.__setattr__(spending.evictor._context.view, "pods", slow)
     assert spending.turn(4 * MINUTE) == []  # a look of a second, and then none for nine seconds
     entry = "gpuHours: 0\nonExhausted: evict"
     spending.town.change("configmaps", budgets(_settings=SETTINGS, team_a=ONE_HOUR, team_b=entry))

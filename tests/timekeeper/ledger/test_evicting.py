@@ -35,6 +35,7 @@ from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.connect import connect
 from timekeeper.runtime.kubeconfig import of_configuration
 from timekeeper.runtime.log import log
+from timekeeper.settler.evictions.context import EvictorContext, view_of
 from timekeeper.settler.evictions.evictor import (
     LOOK_S,
     SOON_S,
@@ -42,7 +43,6 @@ from timekeeper.settler.evictions.evictor import (
     keep_evicting,
     may_be_evicted,
     pause_after_s,
-    view_of,
 )
 from timekeeper.settler.evictions.notices import EVICTED, PROTECTED
 from timekeeper.settler.process import REPORTER
@@ -85,7 +85,7 @@ class Overused:
         served = server or self._server
         events = UnqueuedRecorder(served, REPORTER, settler.term.holder, town.clock, log)
         shared = town.store, settler.term, served, events, view_of(settler), town.clock, self.steady
-        return Evictor(*shared, record=town.recorded.append)
+        return Evictor(EvictorContext(*shared, record=town.recorded.append))
 
     def steady(self) -> int:
         """The clock that nobody sets: ``ahead_ms`` is what the other was set forward."""

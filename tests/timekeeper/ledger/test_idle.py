@@ -25,7 +25,7 @@ from tests.timekeeper.worlds import (
 from timekeeper.core.decisions import Decision
 from timekeeper.runtime.connect import connect
 from timekeeper.runtime.log import log
-from timekeeper.settler.evictions.evictor import view_of
+from timekeeper.settler.evictions.context import EvictorContext, view_of
 from timekeeper.settler.evictions.idle_evictor import IdleEvictor
 from timekeeper.settler.process import REPORTER
 
@@ -58,16 +58,8 @@ class Resting:
         """Of a process that has just begun to settle."""
         town, settler = self.town, self.town.settler
         events = UnqueuedRecorder(self._server, REPORTER, settler.term.holder, town.clock, log)
-        self.evictor = IdleEvictor(
-            town.store,
-            settler.term,
-            self._server,
-            events,
-            view_of(settler),
-            town.clock,
-            town.clock,
-            self.decisions.append,
-        )
+        shared = (town.store, settler.term, self._server, events, view_of(settler), town.clock)
+        self.evictor = IdleEvictor(EvictorContext(*shared, town.clock, self.decisions.append))
 
     def turn(self, minutes: int, utilisation: int | None = 0, reports: bool = True) -> list[str]:
         """Minutes with this use; the pods that were evicted meanwhile."""

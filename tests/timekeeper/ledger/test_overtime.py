@@ -15,7 +15,7 @@ from tests.timekeeper.worlds import MINUTE, SECOND, T0, Json, Town, budgets, gpu
 from timekeeper.core.decisions import Decision
 from timekeeper.runtime.connect import connect
 from timekeeper.runtime.log import log
-from timekeeper.settler.evictions.evictor import view_of
+from timekeeper.settler.evictions.context import EvictorContext, view_of
 from timekeeper.settler.evictions.overtime_evictor import OvertimeEvictor
 from timekeeper.settler.process import REPORTER
 
@@ -39,7 +39,7 @@ class Late:
         server = connect(kubeconfig(folder, url))
         events = UnqueuedRecorder(server, REPORTER, town.settler.term.holder, town.clock, log)
         shared = (town.store, town.settler.term, server, events, view_of(town.settler), town.clock)
-        self.evictor = OvertimeEvictor(*shared, town.clock, self.decisions.append)
+        self.evictor = OvertimeEvictor(EvictorContext(*shared, town.clock, self.decisions.append))
 
     def turn(self, ms: int) -> None:
         """Time passes; the pod runs on."""

@@ -22,17 +22,13 @@ from timekeeper.accounts.exhaustion.evictions import (
 )
 from timekeeper.accounts.exhaustion.terms import EvictionTerms, evicting, terms_of
 from timekeeper.accounts.pods import LedgerPod
-from timekeeper.core.decisions import EVICTED, MESSAGE, WARNED, Decision, Record, record_nothing
-from timekeeper.runtime.api_server import Answered, Api, Reply
-from timekeeper.runtime.clock import monotonic_ms
-from timekeeper.runtime.event_recorder import EventRecorder
+from timekeeper.core.decisions import EVICTED, MESSAGE, WARNED, Decision
+from timekeeper.runtime.api_server import Answered, Reply
 from timekeeper.runtime.log import log
 from timekeeper.settler.evictions import budget_notices as texts
 from timekeeper.settler.evictions import calls
-from timekeeper.settler.evictions.evictor import SettlerView
-from timekeeper.store.engine.engine import Store
+from timekeeper.settler.evictions.context import EvictorContext
 from timekeeper.store.writes import fencing
-from timekeeper.store.writes.fencing import Epoch
 
 BUSY_S = 0.05  # between two steps that did something
 IDLE_S = 0.2
@@ -41,26 +37,11 @@ OBSERVED_EACH_MS = 300_000
 
 
 class BudgetEvictor:
-    """Used by one thread for as long as the term lasts. ``clock`` dates notices; ``steady``, a monotonic
-    clock in milliseconds, spaces evictions; ``seconds`` measures how long looking takes."""
+    """Used by one thread for as long as the term lasts. ``seconds`` measures how long looking takes."""
 
-    def __init__(
-        self,
-        store: Store,
-        term: Epoch,
-        api: Api,
-        events: EventRecorder,
-        view: SettlerView,
-        clock: Callable[[], int],
-        steady: Callable[[], int] = monotonic_ms,
-        record: Record = record_nothing,
-        seconds: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._store, self._term = store, term
-        self._api, self._events = api, events
-        self._view, self._clock, self._steady = view, clock, steady
-        self._record = record
-        self._memory = BudgetEvictionMemory(steady())
+    def __init__(self, context: EvictorContext, seconds: Callable[[], float] = time.monotonic) -> None:
+        self._context = context
+        self._memory = BudgetEvictionMemory(context.steady())
         self._seconds = seconds
         self._next_s = 0.0  # when all pods are looked at again
         # namespace -> whether its account is spent, and whether it is observed; as of the last look
@@ -79,7 +60,7 @@ class BudgetEvictor:
         Raises EpochOverError if another settler has started, UnavailableError or ConflictError if the
         database cannot be read.
         """
-        now_ms = self._clock()
+        now_ms = self._context.clock()
         exhausted = self._exhausted(now_ms)
         if exhausted is None:
             return False
@@ -100,7 +81,7 @@ class BudgetEvictor:
         self._states = states
         began_s = self._seconds()
         if began_s >= self._next_s:
-            found = plan(self._view.pods(), exhausted, self._memory, now_ms, self._steady())
+            found = plan(self._context.view.pods(), exhausted, self._memory, now_ms, self._context.steady())
             took_s = self._seconds() - began_s
             is_idle = not found.evictions and not found.changes
             self._next_s = began_s + took_s * (10 if is_idle else 2)
@@ -110,26 +91,27 @@ class BudgetEvictor:
             return found
         if not changed:
             return None
-        pods = (each for each in self._view.pods() if each.namespace in changed)
-        found = plan(pods, exhausted, self._memory, now_ms, self._steady())
+        pods = (each for each in self._context.view.pods() if each.namespace in changed)
+        found = plan(pods, exhausted, self._memory, now_ms, self._context.steady())
         self._memory = replace(self._memory, void=self._memory.void | found.void)
         return found
 
     def _exhausted(self, now_ms: int) -> dict[str, EvictionTerms] | None:
         """The namespaces whose pods must leave; None where that is not known now."""
-        stated = self._view.statements()
+        stated = self._context.view.statements()
         if stated is None or abs(now_ms - stated[1]) > STALE_MS:
             return None
-        return evicting(stated[0], self._view.history().settings(now_ms), now_ms)
+        return evicting(stated[0], self._context.view.history().settings(now_ms), now_ms)
 
     def _is_in_force(self, namespace: str) -> EvictionTerms | None:
         """The namespace's terms at this moment, read anew, while this settler's term lasts."""
-        with self._store.reading() as connection:
-            fencing.confirm(connection, self._term)
-        now_ms, stated = self._clock(), self._view.statements()
+        with self._context.store.reading() as connection:
+            fencing.confirm(connection, self._context.term)
+        now_ms, stated = self._context.clock(), self._context.view.statements()
         if stated is None or namespace not in stated[0]:
             return None
-        return terms_of(namespace, stated[0][namespace], self._view.history().settings(now_ms), now_ms)
+        settings = self._context.view.history().settings(now_ms)
+        return terms_of(namespace, stated[0][namespace], settings, now_ms)
 
     def _evict(self, due: BudgetEviction) -> None:
         pod = due.pod
@@ -138,7 +120,7 @@ class BudgetEvictor:
             return
         result, error = self._delete(due) if due.deletes else self._post_eviction(due)
         before = self._memory.attempts.get(pod.uid)
-        self._memory = self._memory.after(pod.uid, terms.subject, result, self._steady())
+        self._memory = self._memory.after(pod.uid, terms.subject, result, self._context.steady())
         metrics.BUDGET_EVICTIONS.labels(result).inc()
         log(
             "budget-eviction",
@@ -161,10 +143,12 @@ class BudgetEvictor:
 
     def _protect(self, due: BudgetEviction, terms: EvictionTerms, is_first: bool) -> None:
         """Note on the pod until when its PodDisruptionBudget protects it, if that is not noted."""
-        notice = self._memory.notice_of(due.pod, self._steady())
-        protected = protected_notice(notice, terms, self._clock())
-        if protected != notice and self._accepted(calls.write_notice(self._api, due.pod, protected, None)):
-            self._memory = self._memory.after_writing(due.pod.uid, protected, self._steady())
+        notice = self._memory.notice_of(due.pod, self._context.steady())
+        protected = protected_notice(notice, terms, self._context.clock())
+        if protected != notice and self._accepted(
+            calls.write_notice(self._context.api, due.pod, protected, None)
+        ):
+            self._memory = self._memory.after_writing(due.pod.uid, protected, self._context.steady())
         if is_first:
             until = calls.timestamp(protected.delete_after_ms) or ""
             self._post(due, texts.PROTECTED, texts.protected(terms, until))
@@ -172,20 +156,20 @@ class BudgetEvictor:
     def _post_eviction(self, due: BudgetEviction) -> tuple[BudgetResult, str]:
         """The result, and the API server's message unless it evicted the pod."""
         pod = due.pod
-        reply = calls.evict(self._api, pod.namespace, pod.name, pod.uid)
+        reply = calls.evict(self._context.api, pod.namespace, pod.name, pod.uid)
         if not isinstance(reply, Answered):
             return "unclear", reply.message
         if reply.status >= 300:
             return calls.refusal(reply), f"{reply.status} {reply.message}"
         # The Eviction API writes a reason of its own; a pod that has gone already needs none.
-        calls.write_condition(self._api, pod, self._target(due))
+        calls.write_condition(self._context.api, pod, self._target(due))
         return "evicted", ""
 
     def _delete(self, due: BudgetEviction) -> tuple[BudgetResult, str]:
         """The pod's condition tells why it ends, also to a Job: without it the pod is not deleted."""
-        reply = calls.write_condition(self._api, due.pod, self._target(due))
+        reply = calls.write_condition(self._context.api, due.pod, self._target(due))
         if isinstance(reply, Answered) and reply.status < 300:
-            reply = calls.delete(self._api, due.pod)
+            reply = calls.delete(self._context.api, due.pod)
         if not isinstance(reply, Answered):
             return "unclear", reply.message
         return (
@@ -195,7 +179,7 @@ class BudgetEvictor:
         )
 
     def _target(self, due: BudgetEviction) -> Mapping[str, object]:
-        return calls.disruption(True, texts.TARGET, texts.exhausted(due.terms), self._clock())
+        return calls.disruption(True, texts.TARGET, texts.exhausted(due.terms), self._context.clock())
 
     def _write(self, change: NoticeChange) -> None:
         pod, notice = change.pod, change.notice
@@ -205,8 +189,8 @@ class BudgetEvictor:
             return  # the account changed meanwhile: the next step decides again
         spared = None
         if change.is_spared:
-            spared = calls.disruption(False, texts.SPARED, texts.spared(pod.namespace), self._clock())
-        reply = calls.write_notice(self._api, pod, notice, spared)
+            spared = calls.disruption(False, texts.SPARED, texts.spared(pod.namespace), self._context.clock())
+        reply = calls.write_notice(self._context.api, pod, notice, spared)
         if not self._accepted(reply):
             log(
                 "notice-not-written",
@@ -216,10 +200,10 @@ class BudgetEvictor:
                 error=reply.message,
             )
             return
-        self._memory = self._memory.after_writing(pod.uid, notice, self._steady())
+        self._memory = self._memory.after_writing(pod.uid, notice, self._context.steady())
         if terms is not None and is_needed:
             text = texts.notice(terms, calls.timestamp(notice.evict_after_ms) or "")
-            self._events.post(pod.namespace, pod.name, pod.uid, texts.NOTICE, text, "Warning")
+            self._context.events.post(pod.namespace, pod.name, pod.uid, texts.NOTICE, text, "Warning")
             self._decided(WARNED, texts.NOTICE, pod, terms, text)
 
     def _decided(
@@ -241,7 +225,7 @@ class BudgetEvictor:
             "deleted": int(is_deleted),
         }
         where = {"owner": pod.owner, "name": pod.name, "uid": pod.uid, "budget": terms.entry}
-        self._record(Decision(self._clock(), kind, reason, pod.namespace, figures, **where))
+        self._context.record(Decision(self._context.clock(), kind, reason, pod.namespace, figures, **where))
 
     def _accepted(self, reply: Reply) -> bool:
         """Whether the call succeeded; a pod that is gone needs nothing."""
@@ -250,10 +234,10 @@ class BudgetEvictor:
         return reply.status < 300 or calls.refusal(reply) == "gone"
 
     def _post(self, due: BudgetEviction, reason: str, note: str) -> None:
-        self._events.post(due.pod.namespace, due.pod.name, due.pod.uid, reason, note, "Warning")
+        self._context.events.post(due.pod.namespace, due.pod.name, due.pod.uid, reason, note, "Warning")
 
     def _report_observed(self, found: EvictionPlan) -> None:
-        at_ms = self._steady()
+        at_ms = self._context.steady()
         for namespace, pods in found.observed.items():
             last_ms = self._observed_ms.get(namespace)
             if last_ms is None or at_ms - last_ms >= OBSERVED_EACH_MS:

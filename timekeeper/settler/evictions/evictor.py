@@ -5,90 +5,36 @@ Each eviction is decided from what the database and the watches say at that mome
 evictions is remembered. A PodDisruptionBudget is always respected: a pod is never deleted instead of evicted.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from threading import Event
 
 from timekeeper import metrics
-from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import History
 from timekeeper.accounts.card_use.evictions import RESULTS, EvictionCandidate, EvictionHistory, Result, decide
 from timekeeper.accounts.card_use.overuse import OverusingPod
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core.decisions import EVICTED as EVICTED_KIND
-from timekeeper.core.decisions import MESSAGE, Decision, Figure, Record, record_nothing
-from timekeeper.runtime.api_server import Answered, Api
-from timekeeper.runtime.clock import monotonic_ms
-from timekeeper.runtime.event_recorder import EventRecorder
+from timekeeper.core.decisions import MESSAGE, Decision, Figure
+from timekeeper.runtime.api_server import Answered
 from timekeeper.runtime.log import log, log_exception
 from timekeeper.settler.evictions.calls import evict, refusal
+from timekeeper.settler.evictions.context import EvictorContext
 from timekeeper.settler.evictions.notices import EVICTED, PROTECTED, evicted, protected
-from timekeeper.settler.settler import Settler
-from timekeeper.store.engine.engine import ConflictError, Store, UnavailableError
+from timekeeper.store.engine.engine import ConflictError, UnavailableError
 from timekeeper.store.writes import fencing, node_usage
-from timekeeper.store.writes.fencing import Epoch, EpochOverError
+from timekeeper.store.writes.fencing import EpochOverError
 
 LOOK_S = 10.0
 SOON_S = 1.0  # after an attempt with a result: other pods may be due
 AWAY_S = 30.0  # if the database is unreachable, or after an unexpected error
 
 
-@dataclass(frozen=True, slots=True)
-class SettlerView:
-    """What another thread may read from the settler; each is one immutable value that the settler replaces as
-    a whole."""
-
-    # the pod of a UID; None before the settler's first decision, because budgets may have changed while no
-    # settler was running
-    pod: Callable[[str], LedgerPod | None]
-    history: Callable[[], History]  # the budgets
-    pods: Callable[[], tuple[LedgerPod, ...]]  # all that exist
-    # each listed namespace's account as of this time; None before the first decision
-    statements: Callable[[], tuple[Mapping[str, Statement], int] | None]
-
-
-def view_of(settler: Settler) -> SettlerView:
-    """The view of this settler, from its first decision on."""
-
-    def pod(uid: str) -> LedgerPod | None:
-        return settler.cluster.pods.get(uid) if settler.has_decided else None
-
-    def pods() -> tuple[LedgerPod, ...]:
-        return tuple(settler.cluster.pods.copy().values())  # a copy is one step for other threads
-
-    def statements() -> tuple[Mapping[str, Statement], int] | None:
-        cache = settler.ledger.statement_cache
-        if not settler.has_decided or cache is None:
-            return None
-        return cache.statements.namespaces, settler.ledger.pulse.decided_ms
-
-    return SettlerView(pod, lambda: settler.ledger.history, pods, statements)
-
-
 class Evictor:
-    """Used by one thread for as long as the term lasts. ``steady`` is a monotonic clock in milliseconds: it
-    spaces and counts evictions."""
+    """Used by one thread for as long as the term lasts."""
 
-    def __init__(
-        self,
-        store: Store,
-        term: Epoch,
-        api: Api,
-        events: EventRecorder,
-        view: SettlerView,
-        clock: Callable[[], int],
-        steady: Callable[[], int] = monotonic_ms,
-        record: Record = record_nothing,
-    ) -> None:
-        self._store = store
-        self._term = term
-        self._api = api
-        self._events = events
-        self._view = view
-        self._clock = clock
-        self._steady = steady
-        self._record_decision = record
-        self._history = EvictionHistory(steady())
+    def __init__(self, context: EvictorContext) -> None:
+        self._context = context
+        self._history = EvictionHistory(context.steady())
         for result in RESULTS:
             metrics.OVERUSE_EVICTIONS.labels(result)
 
@@ -102,15 +48,15 @@ class Evictor:
         Raises OverError if another settler has started, UnavailableError or ConflictError if the database
         cannot be read.
         """
-        now_ms = self._clock()
-        with self._store.reading() as connection:
-            fencing.confirm(connection, self._term)
+        now_ms = self._context.clock()
+        with self._context.store.reading() as connection:
+            fencing.confirm(connection, self._context.term)
             over = node_usage.over(connection, "", now_ms)
-        history = self._view.history()
+        history = self._context.view.history()
         # if the clock was set back, the newest entries still count
         in_force_ms = max(now_ms, history.newest_ms())
         candidates = (self._candidate(each, history, in_force_ms) for each in over)
-        decision = decide(candidates, self._history, now_ms, self._steady())
+        decision = decide(candidates, self._history, now_ms, self._context.steady())
         metrics.OVERUSE_HELD_BACK.set(decision.held_back)
         if decision.chosen is None:
             return None
@@ -118,7 +64,7 @@ class Evictor:
 
     def _candidate(self, over: OverusingPod, history: History, in_force_ms: int) -> EvictionCandidate:
         grace_ms = history.overuse_grace_ms(over.namespace, in_force_ms)
-        pod = self._view.pod(over.uid)
+        pod = self._context.view.pod(over.uid)
         evictable = pod is not None and may_be_evicted(pod, over.node)
         return EvictionCandidate(over, grace_ms, evictable)
 
@@ -126,7 +72,7 @@ class Evictor:
         over = candidate.over
         before = self._history.attempts.get(over.uid)
         result, error_text = self._post_eviction(over)
-        self._history = self._history.after(over.uid, over.node, result, self._steady())
+        self._history = self._history.after(over.uid, over.node, result, self._context.steady())
         attempt = self._history.attempts[over.uid].count
         metrics.OVERUSE_EVICTIONS.labels(result).inc()
         log(
@@ -144,17 +90,17 @@ class Evictor:
         )
         if result == "evicted":
             self._record(over, EVICTED, evicted(candidate))
-            self._record_decision(_decision(candidate, self._clock()))
+            self._context.record(_decision(candidate, self._context.clock()))
         elif result == "protected" and (before is None or before.result != "protected"):
             self._record(over, PROTECTED, protected(candidate))
         return result
 
     def _record(self, over: OverusingPod, reason: str, note: str) -> None:
-        self._events.post(over.namespace, over.name, over.uid, reason, note, "Warning")
+        self._context.events.post(over.namespace, over.name, over.uid, reason, note, "Warning")
 
     def _post_eviction(self, over: OverusingPod) -> tuple[Result, str]:
         """The result, and the API server's message unless it evicted the pod."""
-        reply = evict(self._api, over.namespace, over.name, over.uid)
+        reply = evict(self._context.api, over.namespace, over.name, over.uid)
         if not isinstance(reply, Answered):
             return "unclear", reply.message
         return ("evicted", "") if reply.status < 300 else (refusal(reply), f"{reply.status} {reply.message}")

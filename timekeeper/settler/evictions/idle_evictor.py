@@ -5,7 +5,6 @@ What is to be done follows from the agents' reports and the pod's annotations. A
 respected: no pod is deleted instead of evicted.
 """
 
-from collections.abc import Callable
 from datetime import UTC, datetime
 
 from timekeeper import metrics
@@ -19,18 +18,13 @@ from timekeeper.core.decisions import (
     RECLAIMABLE,
     WARNED,
     Decision,
-    Record,
-    record_nothing,
 )
-from timekeeper.runtime.api_server import Answered, Api, Reply
-from timekeeper.runtime.clock import monotonic_ms
-from timekeeper.runtime.event_recorder import EventRecorder
+from timekeeper.runtime.api_server import Answered, Reply
 from timekeeper.runtime.log import log
 from timekeeper.settler.evictions import calls
-from timekeeper.settler.evictions.evictor import SettlerView, may_be_evicted
-from timekeeper.store.engine.engine import Store
+from timekeeper.settler.evictions.context import EvictorContext
+from timekeeper.settler.evictions.evictor import may_be_evicted
 from timekeeper.store.writes import fencing, node_usage
-from timekeeper.store.writes.fencing import Epoch
 
 LOOK_S = 10.0
 TARGET = "BursarIdle"
@@ -47,22 +41,9 @@ _REASONS = {
 class IdleEvictor:
     """Used by one thread for as long as the term lasts."""
 
-    def __init__(
-        self,
-        store: Store,
-        term: Epoch,
-        api: Api,
-        events: EventRecorder,
-        view: SettlerView,
-        clock: Callable[[], int],
-        steady: Callable[[], int] = monotonic_ms,
-        record: Record = record_nothing,
-    ) -> None:
-        self._store, self._term = store, term
-        self._api, self._events = api, events
-        self._view, self._clock, self._steady = view, clock, steady
-        self._record = record
-        self._history = EvictionHistory(steady())
+    def __init__(self, context: EvictorContext) -> None:
+        self._context = context
+        self._history = EvictionHistory(context.steady())
         self._written_ms: dict[str, int] = {}  # UID -> when its annotations were last written
 
     def run(self) -> float:
@@ -76,16 +57,16 @@ class IdleEvictor:
         Raises EpochOverError if another settler has started, UnavailableError or ConflictError if the
         database cannot be read.
         """
-        now_ms = self._clock()
-        if self._view.statements() is None:
+        now_ms = self._context.clock()
+        if self._context.view.statements() is None:
             return
-        with self._store.reading() as connection:
-            fencing.confirm(connection, self._term)
+        with self._context.store.reading() as connection:
+            fencing.confirm(connection, self._context.term)
             found = {each.uid: each for each in node_usage.idle(connection, now_ms)}
         metrics.IDLE_PODS.set(len(found))
-        history = self._view.history()
+        history = self._context.view.history()
         in_force_ms = max(now_ms, history.newest_ms())
-        for pod in self._view.pods():
+        for pod in self._context.view.pods():
             is_noted = pod.idle_until_ms is not None or pod.is_reclaimable
             if (pod.uid in found or is_noted) and not self._was_just_written(pod.uid):
                 self._follow(pod, found.get(pod.uid), history.idle_terms(pod.namespace, in_force_ms), now_ms)
@@ -116,12 +97,12 @@ class IdleEvictor:
 
     def _evict(self, pod: LedgerPod) -> bool:
         """Whether the pod was evicted."""
-        at_ms = self._steady()
+        at_ms = self._context.steady()
         if self._history.is_limited(at_ms) or self._history.is_paused(pod.uid, at_ms):
             return False
-        reply = calls.evict(self._api, pod.namespace, pod.name, pod.uid)
+        reply = calls.evict(self._context.api, pod.namespace, pod.name, pod.uid)
         result, error = _result(reply)
-        self._history = self._history.after(pod.uid, pod.node, result, self._steady())
+        self._history = self._history.after(pod.uid, pod.node, result, self._context.steady())
         metrics.IDLE_EVICTIONS.labels(result).inc()
         log(
             "idle-eviction",
@@ -135,25 +116,26 @@ class IdleEvictor:
         if result != "evicted":
             return False
         message = "The pod did not use its cards."
-        calls.write_condition(self._api, pod, calls.disruption(True, TARGET, message, self._clock()))
+        condition = calls.disruption(True, TARGET, message, self._context.clock())
+        calls.write_condition(self._context.api, pod, condition)
         return True
 
     def _annotate(self, pod: LedgerPod, annotations: dict[str, str | None]) -> bool:
-        reply = calls.annotate(self._api, pod, annotations)
+        reply = calls.annotate(self._context.api, pod, annotations)
         if isinstance(reply, Answered) and reply.status < 300:
-            self._written_ms[pod.uid] = self._steady()
+            self._written_ms[pod.uid] = self._context.steady()
             return True
         log("notice-not-written", level="warning", namespace=pod.namespace, pod=pod.name, error=reply.message)
         return False
 
     def _was_just_written(self, uid: str) -> bool:
-        at_ms = self._steady()
+        at_ms = self._context.steady()
         self._written_ms = {key: each for key, each in self._written_ms.items() if at_ms - each < WRITTEN_MS}
         return uid in self._written_ms
 
     def _tell(self, step: IdleStep, pod: LedgerPod, idle: IdlePod, terms: IdleTerms, text: str) -> None:
         reason, kind = _REASONS[step]
-        self._events.post(pod.namespace, pod.name, pod.uid, reason, text, "Warning")
+        self._context.events.post(pod.namespace, pod.name, pod.uid, reason, text, "Warning")
         figures: dict[str, int | str] = {
             MESSAGE: text,
             "node": pod.node,
@@ -161,9 +143,9 @@ class IdleEvictor:
             "afterMs": terms.after_ms,
             "graceMs": terms.grace_ms,
         }
-        self._record(
+        self._context.record(
             Decision(
-                self._clock(),
+                self._context.clock(),
                 kind,
                 reason,
                 pod.namespace,

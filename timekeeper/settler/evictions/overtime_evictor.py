@@ -6,21 +6,16 @@ its declared time and its grace from its binding; its eviction begins only after
 is respected for ``pdbGrace``; then the pod is deleted.
 """
 
-from collections.abc import Callable
-
 from timekeeper import metrics
 from timekeeper.accounts.card_use.evictions import EvictionHistory, Result
 from timekeeper.accounts.held.overtime import Overtime, overtime_of
-from timekeeper.core.decisions import EVICTED, MESSAGE, WARNED, Decision, Record, record_nothing
-from timekeeper.runtime.api_server import Answered, Api, Reply
-from timekeeper.runtime.clock import monotonic_ms
-from timekeeper.runtime.event_recorder import EventRecorder
+from timekeeper.core.decisions import EVICTED, MESSAGE, WARNED, Decision
+from timekeeper.runtime.api_server import Answered, Reply
 from timekeeper.runtime.log import log
 from timekeeper.settler.evictions import calls
-from timekeeper.settler.evictions.evictor import SettlerView, may_be_evicted
-from timekeeper.store.engine.engine import Store
+from timekeeper.settler.evictions.context import EvictorContext
+from timekeeper.settler.evictions.evictor import may_be_evicted
 from timekeeper.store.writes import fencing
-from timekeeper.store.writes.fencing import Epoch
 
 LOOK_S = 5.0
 TARGET = "BursarOvertime"
@@ -31,22 +26,9 @@ class OvertimeEvictor:
     """Used by one thread for as long as the term lasts. A warning is given once in a term; Events and
     decisions that repeat are counted, not added."""
 
-    def __init__(
-        self,
-        store: Store,
-        term: Epoch,
-        api: Api,
-        events: EventRecorder,
-        view: SettlerView,
-        clock: Callable[[], int],
-        steady: Callable[[], int] = monotonic_ms,
-        record: Record = record_nothing,
-    ) -> None:
-        self._store, self._term = store, term
-        self._api, self._events = api, events
-        self._view, self._clock, self._steady = view, clock, steady
-        self._record = record
-        self._history = EvictionHistory(steady())
+    def __init__(self, context: EvictorContext) -> None:
+        self._context = context
+        self._history = EvictionHistory(context.steady())
         self._warned: set[str] = set()
 
     def run(self) -> float:
@@ -60,17 +42,17 @@ class OvertimeEvictor:
         Raises EpochOverError if another settler has started, UnavailableError or ConflictError if the
         database cannot be read.
         """
-        now_ms = self._clock()
-        if self._view.statements() is None:
+        now_ms = self._context.clock()
+        if self._context.view.statements() is None:
             return
-        late = [each for pod in self._view.pods() if (each := overtime_of(pod, now_ms)) is not None]
+        late = [each for pod in self._context.view.pods() if (each := overtime_of(pod, now_ms)) is not None]
         metrics.OVERTIME_PODS.set(len(late))
         self._warned &= {each.pod.uid for each in late}
         if not late:
             return
-        with self._store.reading() as connection:
-            fencing.confirm(connection, self._term)
-        history = self._view.history()
+        with self._context.store.reading() as connection:
+            fencing.confirm(connection, self._context.term)
+        history = self._context.view.history()
         in_force_ms = max(now_ms, history.newest_ms())
         for each in late:
             if each.pod.uid not in self._warned:
@@ -86,22 +68,22 @@ class OvertimeEvictor:
                 self._end(each, deletes=now_ms >= pdb_until_ms)
 
     def _end(self, late: Overtime, deletes: bool) -> None:
-        pod, at_ms = late.pod, self._steady()
+        pod, at_ms = late.pod, self._context.steady()
         if not may_be_evicted(pod, pod.node) or self._history.is_paused(pod.uid, at_ms):
             return
         if self._history.is_limited(at_ms):
             return
         message = "The pod held its cards for longer than it had declared."
-        target = calls.disruption(True, TARGET, message, self._clock())
-        reply = calls.evict(self._api, pod.namespace, pod.name, pod.uid)
+        target = calls.disruption(True, TARGET, message, self._context.clock())
+        reply = calls.evict(self._context.api, pod.namespace, pod.name, pod.uid)
         result, error = _result(reply)
         if result == "evicted":
-            calls.write_condition(self._api, pod, target)
+            calls.write_condition(self._context.api, pod, target)
         elif result == "protected" and deletes:
-            written = calls.write_condition(self._api, pod, target)
+            written = calls.write_condition(self._context.api, pod, target)
             if isinstance(written, Answered) and written.status < 300:
-                result, error = _result(calls.delete(self._api, pod))
-        self._history = self._history.after(pod.uid, pod.node, result, self._steady())
+                result, error = _result(calls.delete(self._context.api, pod))
+        self._history = self._history.after(pod.uid, pod.node, result, self._context.steady())
         metrics.OVERTIME_EVICTIONS.labels(result).inc()
         log(
             "overtime-eviction",
@@ -117,7 +99,7 @@ class OvertimeEvictor:
 
     def _tell(self, reason: str, kind: str, late: Overtime, text: str) -> None:
         pod = late.pod
-        self._events.post(pod.namespace, pod.name, pod.uid, reason, text, "Warning")
+        self._context.events.post(pod.namespace, pod.name, pod.uid, reason, text, "Warning")
         figures: dict[str, int | str] = {
             MESSAGE: text,
             "node": pod.node,
@@ -126,7 +108,7 @@ class OvertimeEvictor:
             "declaredUntilMs": late.until_ms,
         }
         where = {"owner": pod.owner, "name": pod.name, "uid": pod.uid}
-        self._record(Decision(self._clock(), kind, reason, pod.namespace, figures, **where))
+        self._context.record(Decision(self._context.clock(), kind, reason, pod.namespace, figures, **where))
 
 
 def _past(late: Overtime) -> str:
