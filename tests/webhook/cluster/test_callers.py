@@ -176,11 +176,13 @@ def test_network_policies_are_refused_unfilled_and_name_the_api_servers_once_fil
 
     made = {each["metadata"]["name"]: each for each in world.cp.api.call("GET", policies)["items"]}
     assert made.keys() == {"bursar-webhook", "bursar-node"}
-    reviews, metrics = made["bursar-webhook"]["spec"]["ingress"]
+    reviews, simulations, metrics = made["bursar-webhook"]["spec"]["ingress"]
     assert [each["ipBlock"]["cidr"] for each in reviews["from"]] == [
         "192.0.2.1/32",
         "192.0.2.2/32",
         "2001:db8::1/128",
     ]
+    timekeeper = {"app.kubernetes.io/name": "bursar", "app.kubernetes.io/component": "timekeeper"}
+    assert simulations["from"] == [{"podSelector": {"matchLabels": timekeeper}}]
     selector = {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}
     assert metrics["from"] == [{"namespaceSelector": selector}]
