@@ -61,19 +61,22 @@ def test_a_burst_fills_a_cap_and_never_exceeds_it_and_each_release_wakes_the_nex
         def waiting() -> list[str]:
             return [name for name in names if name not in gone and not world.node_info_of(name)]
 
+        def end_one() -> None:
+            name = world.bound()[0]["metadata"]["name"]
+            gone.append(name)
+            world.delete(name)
+            eventually(lambda: name not in {each["metadata"]["name"] for each in world.pods()})
+
         gone: list[str] = []
         eventually(lambda: len(world.bound()) == 4)
         eventually(lambda: all(FULL.format(2) in world.refusals(name) for name in waiting()))
 
         for _ in range(2):
-            first = world.bound()[0]["metadata"]["name"]
-            gone.append(first)
-            world.delete(first)
+            end_one()
             eventually(lambda: len(world.bound()) == 4)
 
         world.extender.kill()
-        gone.append(world.bound()[0]["metadata"]["name"])
-        world.delete(gone[-1])
+        end_one()
         world.extender.start_ready()
         eventually(lambda: len(world.bound()) == 4)
         assert (history.most_milli, history.wrong) == (2_000, [])
