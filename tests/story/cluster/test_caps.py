@@ -76,7 +76,8 @@ def test_a_deployment_runs_up_to_its_cap_across_a_kill_and_on_when_the_cap_is_ra
     stack.wait(
         "another in its place",
         lambda: (
-            len(running(pods(stack, path))) == 3 and first not in {e["metadata"]["name"] for e in bound()}
+            len(running(pods(stack, path))) == len(bound()) == 3
+            and first not in {e["metadata"]["name"] for e in bound()}
         ),
         within_s=60,
     )
