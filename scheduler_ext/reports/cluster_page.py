@@ -13,20 +13,14 @@ from scheduler_ext.reports.totals import Figures, Total, Totals, figures_of
 from scheduler_ext.scoring.fragmentation_model import FragmentationModel
 from scheduler_ext.snapshot.node_info import Allocation, NodeInfo, unreserved, uses_of
 from scheduler_ext.snapshot.snapshot import Snapshot
+from timekeeper.core.cluster_map import MapPod
 from timekeeper.core.request.cards import NO_AMOUNT, CardAmount, share_of
 from timekeeper.core.values import MOST_AMOUNT, Amounts, Card
 
 
-class PodView(TypedDict):
-    """A pod on a card: its share, and its state: bound, assumed, vanished (its object is gone), or reserved
-    (it still waits, and the card is reserved for it)."""
+class PodView(MapPod):
+    """A pod on a card as the map has it, and the named resources that it takes."""
 
-    namespace: str
-    name: str
-    uid: str
-    share_milli: int
-    memory_mib: int
-    held: str
     resources: NotRequired[dict[str, int]]  # named ones; then the share is the largest part
 
 

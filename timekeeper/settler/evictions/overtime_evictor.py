@@ -55,15 +55,11 @@ class OvertimeEvictor:
         history = self._context.view.history()
         in_force_ms = max(now_ms, history.newest_ms())
         for each in late:
+            ends = history.ends_overtime(each.pod.namespace, in_force_ms)
             if each.pod.uid not in self._warned:
                 self._warned.add(each.pod.uid)
-                self._tell(
-                    WARNING,
-                    WARNED,
-                    each,
-                    _warning(each, history.ends_overtime(each.pod.namespace, in_force_ms)),
-                )
-            if each.may_end_ms <= now_ms and history.ends_overtime(each.pod.namespace, in_force_ms):
+                self._tell(WARNING, WARNED, each, _warning(each, ends))
+            if ends and each.may_end_ms <= now_ms:
                 pdb_until_ms = each.may_end_ms + history.settings(in_force_ms).pdb_grace_ms
                 self._end(each, deletes=now_ms >= pdb_until_ms)
 
