@@ -18,7 +18,9 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 
-MORE_MEMORY = 512 * 1024 * 1024  # what the child may allocate beyond its copy, in bytes
+MORE_MEMORY = (
+    512 * 1024 * 1024
+)  # of address space, which the child may take beyond that of its copy, in bytes
 _MOST_RESULT = 16 * 1024 * 1024
 _OUT_OF_MEMORY = 3
 _SET_PARENT_DEATH_SIGNAL = 1  # prctl(2)

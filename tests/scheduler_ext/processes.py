@@ -16,12 +16,14 @@ ROOT = Path(__file__).parents[2]
 
 
 class Process:
-    """One role process after another on the same port, with the same flags; what they say is in ``log``."""
+    """One role process after another on the same port, with the same flags; what they say is in ``log``.
+    ``module``: what runs, with the extender's flags."""
 
-    def __init__(self, folder: Path, *flags: str) -> None:
+    def __init__(self, folder: Path, *flags: str, module: str = "scheduler_ext") -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = folder / "extender.log"
+        self._module = module
         self._flags = [f"--listen=127.0.0.1:{self.port}", *flags]
         self._running: subprocess.Popen[bytes] | None = None
 
@@ -29,7 +31,7 @@ class Process:
         """Start it; it is not waited for."""
         with self.log.open("ab") as log:
             self._running = subprocess.Popen(
-                [sys.executable, "-m", "scheduler_ext", *self._flags],
+                [sys.executable, "-m", self._module, *self._flags],
                 cwd=ROOT,
                 stderr=log,
                 start_new_session=True,  # so that master and worker can be killed together
