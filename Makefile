@@ -8,7 +8,7 @@ RUN := $(BIN)/python
 PYTEST := $(BIN)/pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up quick test check bench soak docs clean
+.PHONY: help demo up quick test check bench soak docs dist clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -44,6 +44,9 @@ soak: $(VENV)/.ready ## the larger profiles of the same tests (an hour and more)
 
 docs: $(VENV)/.ready ## build the documentation as a site in build/site
 	@$(RUN) -m deploy.site build/site
+
+dist: $(VENV)/.ready ## the files of a release of the last commit, in dist: wheel, source archive, bill of materials
+	@$(RUN) -m deploy.release
 
 clean: ## remove what the other targets made in the checkout
 	@rm -rf $(VENV) .bench .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.* build dist *.egg-info

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from deploy.local.kwok_stages import FAKE_NODE
-from deploy.local.tools import KUBERNETES_VERSION
+from deploy.local.tools import KUBERNETES
 
 # A namespace of our own for name-based UUIDs, so that a node's cards have the same UUIDs in every run.
 _CARDS = uuid.UUID("6f3c0ad4-6a0c-5d0e-9d3a-2f1f0a6c9b11")
@@ -108,7 +108,7 @@ def kwok_node(
 _NODE_INFO = {
     "architecture": "amd64",
     "operatingSystem": "linux",
-    "kubeletVersion": f"v{KUBERNETES_VERSION}",
+    "kubeletVersion": f"v{KUBERNETES.version}",
     "kubeProxyVersion": "",
     "containerRuntimeVersion": "kwok://0.8.0",
     "kernelVersion": "",

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 KUBERNETES_VERSION = "1.36.3"
+# The older ones that `make test-versions` runs the cluster tests with, each named by BURSAR_KUBERNETES.
+OLDER_KUBERNETES = {"1.33": "1.33.13", "1.34": "1.34.4", "1.35": "1.35.4"}
 ETCD_VERSION = "3.6.8"
 KWOK_VERSION = "0.8.0"
 CONTAINERD_VERSION = "2.4.2"
@@ -15,17 +17,6 @@ RUNC_VERSION = "1.5.2"
 CNI_VERSION = "1.9.1"
 PROMETHEUS_VERSION = "0.311.3"  # of the Go module: Prometheus 3.11.3
 HELM_VERSION = "4.3.1"
-
-_K8S_STAMP = tuple(
-    f"{package}.{variable}={value}"
-    for package in ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
-    for variable, value in (
-        ("gitVersion", f"v{KUBERNETES_VERSION}"),
-        ("gitMajor", KUBERNETES_VERSION.split(".")[0]),
-        ("gitMinor", KUBERNETES_VERSION.split(".")[1]),
-        ("gitTreeState", "clean"),
-    )
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +50,26 @@ class Tool:
     version_args: tuple[str, ...] = ("--version",)  # with which it prints its version
 
 
-KUBERNETES = GoModule("kubernetes", "k8s.io/kubernetes", KUBERNETES_VERSION, _K8S_STAMP, staged=True)
+def kubernetes(environ: Mapping[str, str] = os.environ) -> GoModule:
+    """Kubernetes in the version that this process runs: the tested one, or the older one whose series
+    BURSAR_KUBERNETES names. Raises ValueError for another series."""
+    series = environ.get("BURSAR_KUBERNETES") or KUBERNETES_VERSION.rpartition(".")[0]
+    version = {KUBERNETES_VERSION.rpartition(".")[0]: KUBERNETES_VERSION, **OLDER_KUBERNETES}.get(series)
+    if version is None:
+        raise ValueError(
+            f"BURSAR_KUBERNETES: no tests run on {series}, only on {', '.join(OLDER_KUBERNETES)}"
+        )
+    major, minor, _ = version.split(".")
+    told = {"gitVersion": f"v{version}", "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
+    stamps = tuple(
+        f"{package}.{variable}={value}"
+        for package in ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
+        for variable, value in told.items()
+    )
+    return GoModule("kubernetes", "k8s.io/kubernetes", version, stamps, staged=True)
+
+
+KUBERNETES = kubernetes()
 ETCD = GoModule("etcd", "go.etcd.io/etcd/server/v3", ETCD_VERSION)
 KWOK = GoModule(
     "kwok", "sigs.k8s.io/kwok", KWOK_VERSION, (f"sigs.k8s.io/kwok/pkg/consts.Version=v{KWOK_VERSION}",)

@@ -1,0 +1,55 @@
+"""The software bill of materials of a wheel, as CycloneDX 1.6 in JSON."""
+
+import hashlib
+import uuid
+from datetime import UTC, datetime
+from pathlib import Path
+
+from cyclonedx.factory.license import LicenseFactory
+from cyclonedx.model import HashAlgorithm, HashType
+from cyclonedx.model.bom import Bom
+from cyclonedx.model.component import Component, ComponentType
+from cyclonedx.output.json import JsonV1Dot6
+from packageurl import PackageURL
+from packaging.utils import canonicalize_name
+
+from deploy.release.dependencies import Dependency, dependencies, direct
+
+_LICENCES = LicenseFactory()
+
+
+def bill_of_materials(wheel: Path, epoch_s: int) -> str:
+    """The wheel with its hash, and everything that it needs, as it is tested. The same wheel, dependencies
+    and time, in seconds since 1970, give the same text. Raises ReleaseError as `dependencies` does.
+    """
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    version = wheel.name.split("-")[1]
+    root = Component(
+        name="bursar",
+        version=version,
+        type=ComponentType.APPLICATION,
+        bom_ref=f"bursar=={version}",
+        purl=PackageURL("pypi", name="bursar", version=version),
+        licenses=[_LICENCES.make_with_expression("Apache-2.0")],
+        hashes=[HashType(alg=HashAlgorithm.SHA_256, content=digest)],
+    )
+    needed = dependencies()
+    parts = {key: _component(each) for key, each in needed.items()}
+    bom = Bom(components=parts.values(), serial_number=uuid.uuid5(uuid.NAMESPACE_OID, digest))
+    bom.metadata.timestamp = datetime.fromtimestamp(epoch_s, UTC)
+    bom.metadata.component = root
+    bom.register_dependency(root, [parts[canonicalize_name(each.name)] for each in direct()])
+    for key, each in needed.items():
+        bom.register_dependency(parts[key], [parts[name] for name in each.needs])
+    return JsonV1Dot6(bom).output_as_string(indent=2) + "\n"
+
+
+def _component(dependency: Dependency) -> Component:
+    return Component(
+        name=dependency.name,
+        version=dependency.version,
+        type=ComponentType.LIBRARY,
+        bom_ref=f"{dependency.key}=={dependency.version}",
+        purl=PackageURL("pypi", name=dependency.key, version=dependency.version),
+        licenses=[_LICENCES.make_from_string(dependency.licence)],
+    )

@@ -1,0 +1,163 @@
+"""What an installed wheel needs, direct and indirect, and under which licences; the page that lists it.
+
+It is read from the packages that are installed here, which must be those of constraints.txt.
+"""
+
+import configparser
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+
+from license_expression import ExpressionError, LicenseExpression, LicenseSymbol, get_spdx_licensing
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from deploy.release.archives import ROOT, ReleaseError
+
+PAGE = ROOT / "docs" / "dependencies.md"
+
+# SPDX identifiers. Packages are used unchanged, and each is installed as a package of its own.
+ALLOWED = frozenset(
+    {"0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "CC0-1.0", "ISC", "LGPL-3.0-only", "MIT"}
+    | {"MIT-0", "MPL-2.0", "PSF-2.0", "Zlib"}
+)
+
+# Packages that write no SPDX expression into their metadata: what they write there -> what it means. Where
+# BSD has no number, their licence text was read: it has three clauses.
+_MEANT = {
+    "Apache 2.0": "Apache-2.0",
+    "BSD": "BSD-3-Clause",
+    "License :: OSI Approved :: BSD License": "BSD-3-Clause",
+    "License :: OSI Approved :: MIT License": "MIT",
+}
+
+_TABLE = re.compile(r"(?<=<!-- dependencies -->\n).*?(?=<!-- end of dependencies -->)", re.S)
+_SPDX = get_spdx_licensing()
+
+
+@dataclass(frozen=True, slots=True)
+class Dependency:
+    """A package at the version that is tested."""
+
+    name: str  # as its metadata writes it
+    version: str
+    licence: str  # an SPDX expression, or what its metadata says where that is none
+    needs: tuple[str, ...]  # normalised names
+
+    @property
+    def key(self) -> str:
+        """The normalised name."""
+        return canonicalize_name(self.name)
+
+
+def direct() -> list[Requirement]:
+    """What setup.cfg declares for an installation."""
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    return [Requirement(line) for line in setup["options"]["install_requires"].split()]
+
+
+def dependencies() -> dict[str, Dependency]:
+    """All of an installation's, by their normalised names, sorted. Raises ReleaseError where one is missing
+    here, or has another version than constraints.txt says.
+    """
+    pinned = _pinned()
+    found: dict[str, tuple[Distribution, frozenset[str]]] = {}
+    left = direct()
+    while left:
+        wanted = left.pop()
+        name, extras = canonicalize_name(wanted.name), frozenset(wanted.extras)
+        known = found.get(name)
+        if known is None or not extras <= known[1]:
+            extras |= known[1] if known else frozenset()
+            found[name] = _installed(name, pinned), extras
+            left += needed(found[name][0].requires or (), extras)
+    return {name: _dependency(*found[name]) for name in sorted(found)}
+
+
+def needed(lines: Iterable[str], extras: frozenset[str]) -> list[Requirement]:
+    """Those of a package's requirements that hold on this machine with these of its extras."""
+    requirements = [Requirement(line) for line in lines]
+    return [
+        each
+        for each in requirements
+        if not each.marker or any(each.marker.evaluate({"extra": extra}) for extra in extras | {""})
+    ]
+
+
+def licence(metadata: Mapping[str, str], classifiers: Iterable[str]) -> str:
+    """A package's licence as an SPDX expression; where its metadata has none, what it has."""
+    told = [metadata.get("License-Expression"), metadata.get("License"), *classifiers]
+    texts = [_MEANT.get(text, text) for text in told if text]
+    return next((text for text in texts if _parsed(text) is not None), "; ".join(texts) or "none")
+
+
+def is_allowed(expression: str) -> bool:
+    """Whether a licence that we may choose by an SPDX expression is on the list. What is no expression is
+    not allowed."""
+    parsed = _parsed(expression)
+    return parsed is not None and _holds(parsed)
+
+
+def demand_allowed_licences() -> None:
+    """Raises ReleaseError with each dependency whose licence is not on the list."""
+    others = [
+        f"{each.name} ({each.licence})" for each in dependencies().values() if not is_allowed(each.licence)
+    ]
+    if others:
+        raise ReleaseError(
+            f"licences that are not in ALLOWED of deploy/release/dependencies.py: {', '.join(others)}"
+        )
+
+
+def page() -> str:
+    """docs/dependencies.md with its table as the installed packages give it."""
+    declared = {canonicalize_name(each.name) for each in direct()}
+    rows = "".join(
+        f"| `{each.name}` | {each.version} | {each.licence} | {'yes' if key in declared else ''} |\n"
+        for key, each in dependencies().items()
+    )
+    return _TABLE.sub(
+        f"\n| package | version | licence | direct |\n|---|---|---|---|\n{rows}\n", PAGE.read_text()
+    )
+
+
+def _parsed(text: str) -> LicenseExpression | None:
+    try:
+        return _SPDX.parse(text, validate=True)
+    except ExpressionError:
+        return None
+
+
+def _holds(parsed: LicenseExpression) -> bool:
+    if isinstance(parsed, LicenseSymbol):
+        return parsed.key in ALLOWED
+    if isinstance(parsed, (_SPDX.AND, _SPDX.OR)):
+        combine = all if isinstance(parsed, _SPDX.AND) else any
+        return combine(_holds(each) for each in parsed.args)
+    return False  # an exception to a licence, which the list has none of
+
+
+def _pinned() -> dict[str, str]:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pairs = (line.split("==") for line in lines if not line.startswith("#"))
+    return {canonicalize_name(name): version for name, version in pairs}
+
+
+def _installed(name: str, pinned: Mapping[str, str]) -> Distribution:
+    try:
+        found = distribution(name)
+    except PackageNotFoundError as error:
+        raise ReleaseError(f"{name} is not installed here") from error
+    if found.version != pinned.get(name):
+        raise ReleaseError(f"{name} {found.version} is installed; constraints.txt says {pinned.get(name)}")
+    return found
+
+
+def _dependency(found: Distribution, extras: frozenset[str]) -> Dependency:
+    told = found.metadata
+    classifiers = [each for each in told.get_all("Classifier") or [] if each.startswith("License ::")]
+    single = {name: told[name] for name in ("License-Expression", "License") if name in told}
+    names = {canonicalize_name(each.name) for each in needed(found.requires or (), extras)}
+    return Dependency(told["Name"], found.version, licence(single, classifiers), tuple(sorted(names)))

@@ -1,0 +1,160 @@
+"""What `make dist` writes: the same bytes from every checkout of a commit, and a bill of materials."""
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cyclonedx.schema
+import jsonschema_rs
+import pytest
+
+from tests.packaging.checkout import ROOT, copy, packaged
+from timekeeper.core import __version__
+
+NAMES = [f"bursar-{__version__}{end}" for end in ("-py3-none-any.whl", ".cdx.json", ".tar.gz")]
+SCHEMAS = Path(cyclonedx.schema.__file__).parent / "_res"
+COMMITTED_S = 1_700_000_000  # an even second, for a ZIP has no odd ones
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """The folder of a release, and its checkout."""
+
+    folder: Path
+    checkout: Path
+
+    def file(self, end: str) -> Path:
+        """The only file whose name ends so."""
+        (found,) = self.folder.glob(f"*{end}")
+        return found
+
+    @property
+    def bill(self) -> dict[str, Any]:
+        """The bill of materials."""
+        read: dict[str, Any] = json.loads(self.file(".cdx.json").read_text())
+        return read
+
+
+def run(folder: Path, *command: str, umask: int = 0o022, env: Mapping[str, str] | None = None) -> None:
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **(env or {})}
+    done = subprocess.run(command, cwd=folder, env=environment, umask=umask, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The working tree's files as the only commit of a repository."""
+    folder = copy(tmp_path_factory.mktemp("repository"))
+    date = {"GIT_AUTHOR_DATE": f"{COMMITTED_S} +0000", "GIT_COMMITTER_DATE": f"{COMMITTED_S} +0000"}
+    author = ["-c", "user.name=test", "-c", "user.email=test@example.com"]
+    run(folder, "git", "init", "-q")
+    run(folder, "git", "add", "-A")
+    run(folder, "git", *author, "commit", "-q", "-m", "all of it", env=date)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def released(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Release:
+    """The files of a release."""
+    folder = tmp_path_factory.mktemp("released")
+    run(repository, sys.executable, "-m", "deploy.release", str(folder))
+    return Release(folder, repository)
+
+
+def test_every_checkout_of_a_commit_makes_the_same_bytes(
+    released: Release, repository: Path, tmp_path: Path
+) -> None:
+    """Another path, modes, times of files, locale and time zone, and changes that are not committed."""
+    other = tmp_path / "some" / "other" / "path"
+    run(tmp_path, "git", "clone", "-q", str(repository), str(other), umask=0o077)
+    for file in other.rglob("*.py"):
+        os.utime(file, (1_000_000_000, 1_000_000_000))
+    with (other / "timekeeper" / "core" / "__init__.py").open("a") as module:
+        module.write("# not committed\n")
+    elsewhere = {"TZ": "Pacific/Kiritimati", "LC_ALL": "C", "SOURCE_DATE_EPOCH": "1"}
+    run(other, sys.executable, "-m", "deploy.release", "here", umask=0o077, env=elsewhere)
+
+    made = {file.name: file.read_bytes() for file in (other / "here").iterdir()}
+    assert sorted(made) == ["SHA256SUMS", *NAMES]
+    assert made == {file.name: file.read_bytes() for file in released.folder.iterdir()}
+
+
+def test_the_sums_are_those_of_the_files(released: Release) -> None:
+    lines = (released.folder / "SHA256SUMS").read_text().splitlines()
+    told = {name: digest for digest, name in (line.split("  ") for line in lines)}
+
+    assert told == {name: hashlib.sha256((released.folder / name).read_bytes()).hexdigest() for name in NAMES}
+
+
+def test_the_wheel_has_every_file_and_the_source_archive_makes_the_same_wheel(
+    released: Release, tmp_path: Path
+) -> None:
+    held = {name for name in zipfile.ZipFile(released.file(".whl")).namelist() if ".dist-info/" not in name}
+    assert held == packaged()
+
+    with tarfile.open(released.file(".tar.gz")) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (source,) = tmp_path.iterdir()
+    build = "import setuptools.build_meta as backend; backend.build_wheel('..')"
+    run(source, sys.executable, "-c", build, env={"SOURCE_DATE_EPOCH": str(COMMITTED_S)})
+
+    (again,) = tmp_path.glob("*.whl")
+    assert contents(again) == contents(released.file(".whl"))
+
+
+def contents(wheel: Path) -> dict[str, bytes]:
+    """Each file of a wheel."""
+    archive = zipfile.ZipFile(wheel)
+    return {name: archive.read(name) for name in archive.namelist()}
+
+
+def test_the_bill_of_materials_is_valid_by_the_schema_of_its_format(released: Release) -> None:
+    schemas = {
+        file.name: json.loads(file.read_text())
+        for file in SCHEMAS.glob("*.json")
+        if file.name.startswith(("bom-1.6.", "spdx.", "jsf-"))
+    }
+    named = [(f"http://cyclonedx.org/schema/{name}", schema) for name, schema in schemas.items()]
+    registry = jsonschema_rs.Registry(named)
+    valid = jsonschema_rs.validator_for(schemas["bom-1.6.SNAPSHOT.schema.json"], registry=registry)
+
+    assert [error.message for error in valid.iter_errors(released.bill)] == []
+    assert not valid.is_valid(released.bill | {"components": [{"name": "without a type"}]})
+
+
+def test_the_bill_of_materials_lists_the_wheel_and_what_it_needs_as_it_is_installed(
+    released: Release,
+) -> None:
+    bill = released.bill
+    wheel = bill["metadata"]["component"]
+    needs = {each["ref"]: each.get("dependsOn", []) for each in bill["dependencies"]}
+    pinned = [line.lower().replace("_", "-") for line in (ROOT / "constraints.txt").read_text().splitlines()]
+    (told,) = (text for name, text in contents(released.file(".whl")).items() if name.endswith("/METADATA"))
+    requires = re.findall(r"(?m)^Requires-Dist: (?!.*extra ==)(.*)$", told.decode())
+
+    assert (wheel["name"], wheel["version"]) == ("bursar", __version__)
+    assert wheel["hashes"][0]["content"] == hashlib.sha256(released.file(".whl").read_bytes()).hexdigest()
+    listed = [each["bom-ref"] for each in bill["components"]]
+    assert set(listed) <= set(pinned)
+    assert {each for reached in needs.values() for each in reached} == set(listed)
+    assert len(needs[wheel["bom-ref"]]) == len(requires) > 10
+    assert {"psycopg-binary", "werkzeug", "urllib3"} <= {each.partition("==")[0] for each in listed}
+    assert all(each["licenses"] for each in bill["components"])
+
+
+def test_without_a_repository_there_is_a_sentence(tmp_path: Path) -> None:
+    source = copy(tmp_path / "exported")
+    command = [sys.executable, "-m", "deploy.release", str(tmp_path / "out")]
+    done = subprocess.run(command, cwd=source, capture_output=True, text=True)
+
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: git log: fatal: not a git repository")
