@@ -38,6 +38,7 @@ class Admission:
         key = (
             *(work.name, its.word, its.on_exhausted, its.hold, its.until_ms),
             *(policy.mode, policy.caps, policy.in_budget, policy.over_budget, policy.unknown_standing),
+            *(policy.reserves_declared, policy.requires_duration),
         )
         if key not in self._known:
             self._known[key] = _admitted(work, its, policy)
@@ -48,6 +49,8 @@ def raw_of(work: Workload) -> Json:
     """The pod that the controller creates."""
     containers = [of_resources(dict(limits), f"c{at}") for at, limits in enumerate(work.limits)]
     fields: dict[str, Any] = {"terminationGracePeriodSeconds": work.grace_s}
+    if work.declares_s:
+        fields["activeDeadlineSeconds"] = work.declares_s
     if work.priority:
         fields |= {"priorityClassName": LOWER, "priority": work.priority}
     raw = admitted(*containers, **fields)

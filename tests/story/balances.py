@@ -4,7 +4,7 @@ what happened. Imports nothing of ours.
 Times are milliseconds since 1970, amounts thousandths of a card x milliseconds.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
@@ -16,19 +16,31 @@ GROUP = "_group."
 @dataclass
 class Charge:
     """A pod's hold of its cards, or the cards that are held for a waiting one. ``end`` None: it has not
-    ended; ``is_held``: the clock alone extends it, until its end at the latest."""
+    ended; ``is_held``: the clock alone extends it, until its end at the latest; ``promised``: until when the
+    pod has reserved them, 0: it has not."""
 
     rate: int
     node: str
     bound: int
     end: int | None = None
     is_held: bool = False
+    promised: int = 0
+    uid: str = ""
 
     def until(self, now: int, leases: Mapping[str, int]) -> int:
         """Its end; while it has none, until when its node is known to have run it."""
         if self.end is None:
             return max(self.bound, min(now, leases[self.node]))
         return min(now, self.end) if self.is_held else self.end
+
+
+@dataclass(frozen=True)
+class Promise:
+    """A pod without cards that has reserved so much time, at the highest rate that it can have."""
+
+    namespace: str
+    rate: int
+    length: int
 
 
 @dataclass
@@ -39,6 +51,7 @@ class Accounts:
     groups: dict[str, list[tuple[int, str]]] = field(default_factory=dict)  # namespace -> (since, group)
     charges: dict[str, list[Charge]] = field(default_factory=dict)  # by namespace
     by_hand: list[tuple[str, tuple[int, int], int]] = field(default_factory=list)  # subject, account, amount
+    promises: dict[str, Promise] = field(default_factory=dict)  # by UID
     _open: dict[str, Charge] = field(default_factory=dict)
 
     def change(self, subject: str, amount: int | None, period: str, group: str, now: int) -> None:
@@ -52,7 +65,8 @@ class Accounts:
 
     def binds(self, uid: str, namespace: str, node: str, rate: int, at: int) -> None:
         """A pod is bound."""
-        self._open[uid] = Charge(rate, node, at)
+        promise = self.promises.pop(uid, None)
+        self._open[uid] = Charge(rate, node, at, promised=at + promise.length if promise else 0, uid=uid)
         self.charges.setdefault(namespace, []).append(self._open[uid])
 
     def ends(self, uid: str, at: int) -> None:
@@ -69,6 +83,26 @@ class Accounts:
         """The waiting pod was bound, or no cards are held for it any more."""
         held = self._open.pop(uid)
         held.end = max(held.bound, min(held.end or at, at))
+
+    def promised(self, subject: str, now: int, among: Container[str] | None = None) -> int:
+        """What pods that have reserved their time have used of the present account, and may still use of it
+        within their time. ``among``: these pods alone, by UID."""
+        start, end = self.books.account(subject, now)
+        total = 0
+        for name, since, until in self._parts(subject, start, end):
+            for charge in self.charges.get(name, ()):
+                if charge.promised > since and (among is None or charge.uid in among):
+                    last = charge.promised if charge.end is None else min(charge.promised, charge.end)
+                    total += charge.rate * max(0, min(last, until) - max(charge.bound, since))
+            for uid, each in self.promises.items():
+                if each.namespace == name and (among is None or uid in among):
+                    total += each.rate * max(0, min(each.length, until - max(now, since)))
+        return total
+
+    def reserving(self) -> set[str]:
+        """The pods that have ever reserved time."""
+        held = {each.uid for charges in self.charges.values() for each in charges if each.promised}
+        return held | self.promises.keys()
 
     def granted(self, subject: str, now: int) -> int | None:
         """The grant of the present account; None: without a limit."""

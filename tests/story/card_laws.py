@@ -2,11 +2,10 @@
 
 from collections import Counter
 from dataclasses import dataclass
-from functools import cache
 
 from tests.story.balances import GROUP, Room
 from tests.story.law import Law
-from tests.story.people import Facts, Limits, needs_of
+from tests.story.people import Facts, most_milli
 from tests.story.pods import SimPod
 from tests.timekeeper.oracle import Terms
 from timekeeper.core.values import Placement
@@ -82,14 +81,6 @@ class CardLaws(Law):
         if its is None or pod.node or pod.is_leaving:
             return 0
         return self.simulation.rate_of(pod, its.node, its.placement, Terms())
-
-
-@cache
-def most_milli(limits: Limits, sizes: frozenset[int]) -> int:
-    """The most that a pod can hold on cards of these sizes in MiB, unweighted."""
-    return max(
-        sum(n.cards * max(n.share, -(-1000 * n.of(size) // size)) for n in needs_of(limits)) for size in sizes
-    )
 
 
 def take(found: dict[tuple[str, str], Room], mib: dict[str, int], node: str, placement: Placement) -> None:

@@ -8,6 +8,7 @@ from tests.story.card_laws import CardLaws
 from tests.story.law import Law
 from tests.story.leaving_laws import LeavingLaws
 from tests.story.simulation import Simulation
+from tests.story.time_laws import DeclaredLaws, EndingLaws
 from tests.story.waiting_laws import WaitingLaws
 
 
@@ -20,19 +21,31 @@ class Laws:
         self._leaving = LeavingLaws(simulation, self.kinds)
         self._cards = CardLaws(simulation, self.kinds)
         self._waiting = WaitingLaws(simulation, self.kinds)
+        self._declared = DeclaredLaws(simulation, self.kinds)
+        self._ending = EndingLaws(simulation, self.kinds)
+        self._asked = 0  # calls that were looked at
+        self._simulation = simulation
+        self._of_calls = {
+            "evictor": self._leaving.acted,
+            "preempted": self._leaving.preempted,
+            "overtime": self._ending.outlived,
+            "idle": self._ending.idled,
+        }
         simulation.tell = self._heard
 
     def _heard(self, what: str) -> None:
         if what == "ticked":
             self._balances.ticked()
+            self._declared.ticked()
         elif what == "bound":
             self._cards.bound()
-        elif what == "acted":
-            self._leaving.acted()
-        elif what == "preempted":
-            self._leaving.preempted()
-        else:
+        elif what in self._of_calls:
+            asked = self._simulation.server.asked
+            new, self._asked = asked[self._asked :], len(asked)
+            self._of_calls[what](new)
+        elif what == "stepped":
             self._leaving.stepped()
+            self._ending.stepped()
             self._waiting.stepped()
 
 

@@ -1,5 +1,6 @@
 """The laws of pods that are made to leave: by the evictor for a budget, by the preemptor for a pod."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tests.story.balances import GROUP
@@ -19,7 +20,6 @@ AGAIN_MS = 60_000  # an evictor leaves a pod alone for so long after an attempt
 class LeavingLaws(Law):
     """``acted`` follows each step of the evictor, ``preempted`` each of the preemptor."""
 
-    _asked: int = 0  # calls that were looked at
     _decided: int = 0  # records that were looked at
     _evicted_ms: dict[str, int] = field(default_factory=dict)  # account -> its last eviction
     # beneficiaries that have to run, since when, and their budget at that time
@@ -31,17 +31,12 @@ class LeavingLaws(Law):
         self._in_the_end_all_leave()
         self._no_pod_in_budget_has_a_notice()
 
-    def _new(self) -> list[tuple[SimPod, str]]:
-        asked = self.simulation.server.asked
-        new, self._asked = asked[self._asked :], len(asked)
-        return new
-
-    def acted(self) -> None:
+    def acted(self, asked: Sequence[tuple[SimPod, str]]) -> None:
         """The evictor's step has just ended."""
         it, made = self.simulation, self.simulation.timekeeper.decisions
         decided = [each for each in made[self._decided :] if each.kind == EVICTED]
         self._decided = len(made)
-        for pod, how in self._new():
+        for pod, how in asked:
             self.kinds[how] += 1
             self._it_had_a_reason(pod, how)
             self._it_was_the_lowest(pod)
@@ -99,10 +94,10 @@ class LeavingLaws(Law):
         assert figures["priority"] == pod.priority
         assert decision.namespace == pod.namespace
 
-    def preempted(self) -> None:
+    def preempted(self, asked: Sequence[tuple[SimPod, str]]) -> None:
         """Each has its two records, and its beneficiary runs, unless the world has changed meanwhile."""
         it = self.simulation
-        for pod, how in self._new():
+        for pod, how in asked:
             made = [e for e in it.extender.decisions if e.uid == pod.uid and e.kind in (RECLAIMED, PREEMPTED)]
             if not made and it.clock() < it.faults.api_ms:
                 continue
@@ -116,8 +111,9 @@ class LeavingLaws(Law):
             known = it.known[pod.namespace]
             group = it.known.get(GROUP + known.group, known)
             if decision.kind == RECLAIMED:
-                assert "reclaim" in (known.mode, group.mode)
-                assert not known.observes
+                self.kinds["reclaimed idle"] += pod.is_reclaimable
+                assert pod.is_reclaimable or "reclaim" in (known.mode, group.mode)
+                assert pod.is_reclaimable or not known.observes
             else:
                 assert pod.priority < beneficiary.priority
             assert figures["podStanding"] != "OVER_BUDGET"

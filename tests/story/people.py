@@ -32,7 +32,7 @@ SHAPES: tuple[Limits, ...] = (
 class Size:
     """How large a run is. ``ending``: the part of the running pods that end by themselves in a step;
     ``scale``: of budgets; ``rate``: evictions a minute; ``changing``: how likely a budget changes in a
-    step."""
+    step; ``declaring``: the part of the namespaces whose pods reserve their declared time."""
 
     pods: int
     namespaces: int
@@ -43,6 +43,7 @@ class Size:
     scale: int = 1
     modes: tuple[str, ...] = MODES
     changing: float = 0.02
+    declaring: float = 0.3
 
 
 def small(random: Random) -> Size:
@@ -68,6 +69,10 @@ class Facts:
     most_of_pod: int | None = None
     waiting: int | None = None
     policy: str = ""
+    declared: bool = False  # its pods reserve the time that they declare
+    requires: bool = False  # they must declare it
+    overtime: str = ""
+    idle: str = ""
 
     def text(self) -> str:
         """The entry of the ConfigMap."""
@@ -81,6 +86,10 @@ class Facts:
             f"maxGPUsPerPod: {self.most_of_pod / 1000}" if self.most_of_pod is not None else "",
             f"maxWaiting: {self.waiting}" if self.waiting is not None else "",
             f"policy: {self.policy}" if self.policy else "",
+            "reserve: declared" if self.declared else "",
+            "requireDuration: true" if self.requires else "",
+            f"overtime: {self.overtime}" if self.overtime else "",
+            f"idle: {self.idle}" if self.idle else "",
         ]
         return "\n".join(filter(None, lines))
 
@@ -110,6 +119,10 @@ def new_facts(random: Random, size: Size, subject: str) -> Facts:
         of_pod,
         random.choice((1, 3)) * size.scale if random.random() < 0.1 else None,
         random.choice(("", "", "spread", "binpack", "fragmentation")),
+        random.random() < size.declaring,
+        random.random() < size.declaring / 2,
+        random.choice(("", "evict")),
+        random.choice(("", "reclaim", "evict")),
     )
 
 
@@ -129,6 +142,9 @@ def new_workloads(random: Random, size: Size) -> list[Workload]:
                 replicas,
                 random.random() < 0.25,
                 random.choice((1, 30, 60)),
+                random.choice((0, 120, 600, 1_500)) if size.declaring else 0,
+                random.random() < 0.2,
+                random.random() < 0.3,
             )
         )
         left -= replicas
@@ -145,6 +161,14 @@ def needs_of(limits: Limits) -> tuple[Need, ...]:
         cards = max(1, percent // 100)
         found.append(Need(cards, 10 * percent // cards, int(given.get(MEMORY, 0)) // cards))
     return tuple(found)
+
+
+@cache
+def most_milli(limits: Limits, sizes: frozenset[int]) -> int:
+    """The most that a pod can hold on cards of these sizes in MiB, unweighted."""
+    return max(
+        sum(n.cards * max(n.share, -(-1000 * n.of(size) // size)) for n in needs_of(limits)) for size in sizes
+    )
 
 
 def new_nodes(random: Random, size: Size) -> tuple[list[Json], dict[str, Json]]:

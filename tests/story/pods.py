@@ -34,6 +34,9 @@ class Workload:
     replicas: int
     protects: bool
     grace_s: int
+    declares_s: int = 0  # its pods' activeDeadlineSeconds; 0: none
+    overstays: bool = False  # their kubelet does not end them then
+    idles: bool = False  # they do not always use their cards
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,9 @@ class SimPod:
     delete_after_ms: int | None = None
     reserved: Reservation | None = None
     let_go_ms: int | None = None
+    idle_until_ms: int | None = None
+    is_reclaimable: bool = False
+    is_used: bool = True  # its cards, by its processes
     nominated: str = ""
     tried: bool = False
     version: int = 1
@@ -75,6 +81,9 @@ class SimPod:
     first_refusal_ms: int | None = None
     gone_ms: int | None = None
     tried_ms: int = 0  # the last call that asked it to leave
+    unused_since_ms: int | None = None  # by the reports of its node; None: they show it in use, or nothing
+    reported_ms: int = 0  # by the last of them
+    is_noted_ms: int = 0  # when a notice that it is idle was last written
 
     @property
     def namespace(self) -> str:
@@ -88,6 +97,11 @@ class SimPod:
     def standing(self) -> str:
         """As the webhook recorded it, and for a pod that was held for its budget IN_BUDGET."""
         return self.template.ledger.standing
+
+    @property
+    def length_ms(self) -> int:
+        """The time that it declared to reserve, and its grace; 0: none."""
+        return self.template.ledger.length_ms
 
     @property
     def waits(self) -> bool:
@@ -127,6 +141,8 @@ class SimPod:
             let_go_ms=self.let_go_ms,
             evict_after_ms=self.evict_after_ms,
             delete_after_ms=self.delete_after_ms,
+            idle_until_ms=self.idle_until_ms,
+            is_reclaimable=self.is_reclaimable,
         )
 
     def for_extender(self) -> extenders.Pod:
@@ -149,6 +165,7 @@ class SimPod:
             nominated="" if self.node else self.nominated,
             unschedulable=self.tried and not self.node,
             tried=self.tried,
+            is_idle=self.is_reclaimable,
         )
 
 
@@ -174,6 +191,7 @@ class PodServer:
     loses: int = 0
     kills: bool = False
     asked: list[tuple[SimPod, str]] = field(default_factory=list)  # who was made to leave, and how
+    released: list[SimPod] = field(default_factory=list)  # whose gate was removed
     _by_name: dict[str, SimPod] = field(default_factory=dict)
 
     def add(self, pod: SimPod) -> None:
@@ -240,7 +258,8 @@ class PodServer:
         if not pod.is_leaving:
             self.asked.append((pod, how))
         pod.deletion_ms = self.now_ms() + 1000 * grace_s
-        pod.ends_ms = self.now_ms() + self.random.randint(0, 1000 * grace_s)
+        ends_ms = self.now_ms() + self.random.randint(0, 1000 * grace_s)
+        pod.ends_ms = ends_ms if pod.ends_ms is None else min(pod.ends_ms, ends_ms)
         self._touch(pod)
 
     def _patch(self, pod: SimPod, body: Json) -> Reply:
@@ -258,6 +277,7 @@ class PodServer:
             pod.nominated = body["status"]["nominatedNodeName"] or ""
         if "schedulingGates" in body.get("spec", {}):
             pod.gated = False
+            self.released.append(pod)
         self._touch(pod)
         return Answered(200, {})
 
@@ -269,6 +289,10 @@ class PodServer:
             pod.first_refusal_ms = None if at_ms is None else pod.first_refusal_ms
         elif name == names.DELETE_AFTER:
             pod.delete_after_ms = at_ms
+        elif name == names.IDLE_UNTIL:
+            pod.idle_until_ms, pod.is_noted_ms = at_ms, self.now_ms()
+        elif name == names.RECLAIMABLE:
+            pod.is_reclaimable, pod.is_noted_ms = value is not None, self.now_ms()
 
     def _touch(self, pod: SimPod) -> None:
         pod.version += 1

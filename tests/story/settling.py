@@ -2,15 +2,19 @@
 killed settler, with the evictor and the releaser as they are.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 from tests.story.pods import PodServer
 from timekeeper.accounts.budget_history import BudgetEntry, History, history_of
+from timekeeper.accounts.card_use.idleness import IdlePeriod, IdlePod
+from timekeeper.accounts.card_use.overuse import FRESH_MS
 from timekeeper.accounts.changes import NEVER, Changes, Pulse
 from timekeeper.accounts.grants import BY_BUDGET, CARRY, SETTLER, Grant, GrantSums
+from timekeeper.accounts.held.declared import DeclaredReservation
 from timekeeper.accounts.held.limits import HeldView
 from timekeeper.accounts.held.order import HeldPod
 from timekeeper.accounts.pods import LedgerPod
@@ -36,7 +40,10 @@ from timekeeper.settler.cluster.cluster_state import (
 from timekeeper.settler.decide.decide import TickInputs, decide, listed_namespaces
 from timekeeper.settler.evictions.budget_evictor import BudgetEvictor
 from timekeeper.settler.evictions.context import EvictorContext, SettlerView
+from timekeeper.settler.evictions.idle_evictor import IdleEvictor
+from timekeeper.settler.evictions.overtime_evictor import OvertimeEvictor
 from timekeeper.settler.releases.releaser import Releaser
+from timekeeper.settler.state.later_rooms import LaterRooms
 from timekeeper.settler.state.ledger_state import LedgerState
 from timekeeper.settler.state.totals import GrantCache
 from timekeeper.store.engine.engine import UnavailableError
@@ -56,6 +63,9 @@ class Database:
     grants: list[Grant] = field(default_factory=list)
     waiting: dict[str, int] = field(default_factory=dict)
     held: dict[str, HeldPod] = field(default_factory=dict)
+    declared: dict[str, DeclaredReservation] = field(default_factory=dict)
+    # node -> time of its last report, and its idle pods
+    idle: dict[str, tuple[int, dict[str, IdlePeriod]]] = field(default_factory=dict)
     pulse: Pulse = NEVER
     published: StandingsDocument | None = None
     epoch: int = 0
@@ -77,6 +87,9 @@ class Database:
         self.held |= {each.uid: each for each in changes.held}
         for uid in changes.released:
             self.held.pop(uid, None)
+        self.declared |= {each.uid: each for each in changes.declared}
+        for uid in changes.undeclared:
+            del self.declared[uid]
         self.pulse = changes.pulse or self.pulse
         self.published = changes.published or self.published
 
@@ -111,13 +124,32 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[Any]:
-        """A connection that answers which epoch is the newest: all that the evictor and the releaser ask."""
+        """A connection that answers which epoch is the newest, and takes reservations of declared time: all
+        that evictors and releaser ask."""
         if self.is_away:
             raise UnavailableError("the database is away")
         yield self
 
-    def execute(self, _statement: object) -> "Database":
+    writing = reading
+    dialect = SimpleNamespace(name="sqlite")
+
+    def execute(self, _statement: object, rows: Sequence[Any] = ()) -> "Database":
+        for row in rows:
+            assert row["uid"] not in self.declared
+            self.declared[row["uid"]] = DeclaredReservation(**row)
         return self
+
+    def idle_pods(self, now_ms: int) -> list[IdlePod]:
+        """As `node_usage.idle`."""
+        return [
+            IdlePod(uid, its.namespace, its.name, node, period)
+            for node, (at_ms, periods) in self.idle.items()
+            for uid, period in periods.items()
+            if now_ms - at_ms < FRESH_MS
+            and (its := self.sessions.get(uid)) is not None
+            and its.ended_ms is None
+            and its.node == node
+        ]
 
     def one(self) -> tuple[int, str]:
         return self.epoch, "settler"
@@ -144,6 +176,7 @@ class Timekeeper:
         self.config = BudgetConfigMap("bursar-budgets", "u", ())
         self.settings = BudgetConfigMap("bursar-settings", "s", ())
         self._lists: tuple[str, ...] = ()
+        self._later = LaterRooms()
         self.restart({each.name: self.clock() for each in self.nodes})
 
     def restart(self, leases: dict[str, int]) -> None:
@@ -164,6 +197,8 @@ class Timekeeper:
             held=dict(stored.held),
             pulse=stored.pulse,
         )
+        self.ledger.declared.add(stored.declared.values())
+        self._reserved: list[DeclaredReservation] = []
         self.cluster, self.held_view = ClusterState(), HeldView()
         self._list("pods", *(each.for_ledger() for each in self.server.pods.values()))
         self._list("nodes", *self.nodes)
@@ -178,6 +213,8 @@ class Timekeeper:
             store, term, api, events, self._view(), self.clock, self.clock, self.decisions.append
         )
         self.evictor = BudgetEvictor(context, lambda: 0.0)
+        self.overtime = OvertimeEvictor(context)
+        self.idle = IdleEvictor(context, lambda connection, now_ms: cast(Any, connection).idle_pods(now_ms))
         self.releaser = Releaser(
             store,
             term,
@@ -186,6 +223,7 @@ class Timekeeper:
             lambda: self.held_view,
             self.clock,
             self.decisions.append,
+            lambda written: self._reserved.extend(written),
         )
 
     def _send_patch(self, path: str, body: Any) -> Any:
@@ -208,6 +246,8 @@ class Timekeeper:
         """Decide and write, as `Settler.tick`; returns the entries that took effect. ``is_written``: False if
         the database is away, so that nothing is written and all of it is decided again."""
         ledger, now_ms = self.ledger, max(self.clock(), self.ledger.history.newest_ms() + 1)
+        ledger.declared.add(self._reserved)
+        self._reserved.clear()
         read = read_entries(self.cluster.config_maps, ledger.history, ledger.errors, now_ms)
         assert not read.errors, read.errors
         self._load_settled()
@@ -222,7 +262,11 @@ class Timekeeper:
         ledger.forget(self.cluster.pods)
         self.cluster.mark_written(decision.session_changes.deferred)
         waits, made = ledger.unbound_pods, decision.statement_cache.statements
-        self.held_view = HeldView(waits.held, waits.rates, dict(waits.seen), made, history, now_ms, {})
+        reserved = frozenset(ledger.declared.rows.keys() & waits.held.keys())
+        later = self._later.of(ledger, made, self._lists, now_ms)
+        self.held_view = HeldView(
+            waits.held, waits.rates, dict(waits.seen), made, history, now_ms, {}, reserved, later
+        )
         return read.entries
 
     def _inputs(self, read: EntryChanges, history: History, now_ms: int) -> TickInputs:

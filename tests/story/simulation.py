@@ -8,7 +8,7 @@ PodDisruptionBudgets, and faults: calls that fail or stay without an answer, set
 killed, a database that is away, polls that fail until the standings are outdated, silent nodes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -18,8 +18,9 @@ from typing import Any
 from scheduler_ext.model.node import read_node
 from scheduler_ext.model.standing_table import decode as decode_for_extender
 from tests.story.admitting import Admission
-from tests.story.balances import GROUP, Accounts
-from tests.story.people import Facts, Size, books_of, new_facts, new_nodes, new_workloads
+from tests.story.agents import report
+from tests.story.balances import GROUP, Accounts, Promise
+from tests.story.people import Facts, Size, books_of, most_milli, new_facts, new_nodes, new_workloads
 from tests.story.placing import SUB_STEP_MS, Binding, Extender
 from tests.story.pods import Killed, PodServer, SimPod, Workload
 from tests.story.settling import Database, Timekeeper
@@ -38,7 +39,10 @@ from webhook.standings.table import decode as decode_for_webhook
 
 STEP_MS = 10 * SECOND
 GRACE_MS, PDB_GRACE_MS, LOOKAHEAD_MS = 2 * MINUTE, 3 * MINUTE, 5 * MINUTE
+IDLE_AFTER_MS, IDLE_GRACE_MS = 3 * MINUTE, MINUTE
 RATE = 12  # evictions a minute
+SOON = ("releaser", "evictor")  # parts of the settler that act several times in a step
+EVERY_STEP = (*SOON, "overtime", "idle")
 WEIGHTED = Terms(weights=(("T4", Fraction(1, 2)),))
 
 
@@ -57,7 +61,8 @@ class Faults:
 
 class Simulation:
     """``tell`` is called with "ticked" once the settler has written, "bound" once each waiting pod was tried,
-    "acted" after each step of the evictor, "preempted" after each of the preemptor, and "stepped"."""
+    the name of a part of the settler after its step, "preempted" after each of the preemptor, and
+    "stepped"."""
 
     def __init__(self, random: Random, size: Size, tell: Callable[[str], None] = lambda _what: None) -> None:
         self.random, self.size, self.tell = random, size, tell
@@ -75,6 +80,11 @@ class Simulation:
         self.in_force: dict[str, Facts] = {}  # as of the last tick
         self.known: dict[str, Facts] = {}  # as of the last poll
         self.accounts = Accounts()
+        self.weighted = {  # the cards' sizes, and their weights
+            (int(card["memory_mib"]), Fraction(1, 2) if card["model"] == "T4" else Fraction(1))
+            for its in self.cards.values()
+            for card in its.values()
+        }
         self.faults, self.silent = Faults(), dict[str, int]()
         self.leases = dict.fromkeys(self.cards, T0)
         self.server = PodServer(self.clock, self._changed, random)
@@ -110,27 +120,29 @@ class Simulation:
         self.extender.schedule()
         self._note_bindings()
         self.tell("bound")
-        for _ in range(self.size.sub_steps):
-            self._act()
+        self._report()
+        for turn in range(self.size.sub_steps):
+            self._act(EVERY_STEP if turn == 0 else SOON)
         self.tell("stepped")
 
-    def _act(self) -> None:
-        """The parts that act several times in a step."""
+    def _act(self, parts: Sequence[str]) -> None:
+        """These parts of the settler, and the preemptor."""
         is_away = self.timekeeper.database.is_away
         if not is_away and self.random.random() < 0.01:
             self._restart()
         # the settler is killed after one of its calls
         self.server.kills = not is_away and self.random.random() < 0.01
-        self.was_killed = False
-        with suppress(UnavailableError):
-            try:
-                self.timekeeper.releaser.step()
-                self.timekeeper.evictor.step()
-            except Killed:
-                self.was_killed = True
-                self._restart()
+        for part in parts:
+            self.was_killed = False
+            with suppress(UnavailableError):
+                try:
+                    getattr(self.timekeeper, part).step()
+                except Killed:
+                    self.was_killed, self.server.kills = True, False
+                    self._restart()
+            self._note_released()
+            self.tell(part)
         self.server.kills = False
-        self.tell("acted")
         self.extender.preempt(1)
         self.tell("preempted")
 
@@ -161,6 +173,7 @@ class Simulation:
 
     def _remove(self, pod: SimPod) -> None:
         self.server.remove(pod)
+        self.accounts.promises.pop(pod.uid, None)
         pod.gone_ms = self.clock()
         self._heard.append((pod.for_ledger(), True))
         self.extender.cache.pod_deleted(pod.for_extender())
@@ -221,7 +234,7 @@ class Simulation:
         """The ConfigMaps as they are now."""
         entries = tuple((subject, each.text()) for subject, each in self.facts.items())
         settings = f"lookahead: 5m\nevictGrace: 2m\nevictRate: {self.size.rate}\npdbGrace: 3m"
-        settings += "\nweights: {T4: 0.5}"
+        settings += "\nweights: {T4: 0.5}\nidleAfter: 3m\nidleGrace: 1m"
         of = self.timekeeper
         of.config = replace(of.config, data=entries)
         of.settings = replace(of.settings, data=(("_settings", settings),))
@@ -285,6 +298,31 @@ class Simulation:
             pod.rate = self.rate_of(pod, pod.node, pod.placement, WEIGHTED)
             pod.held_milli = self.rate_of(pod, pod.node, pod.placement, Terms())
             self.accounts.binds(pod.uid, pod.namespace, pod.node, pod.rate, each.at_ms)
+            if pod.work.declares_s and not pod.work.overstays:
+                within_ms = 1000 * pod.work.declares_s + self.random.randint(0, 1000 * pod.work.grace_s)
+                pod.ends_ms = each.at_ms + within_ms
+
+    def _note_released(self) -> None:
+        """Pods that were released to use the time that they declared."""
+        for pod in self.server.released:
+            if pod.length_ms and not self.in_force[pod.namespace].observes:
+                rate = max(
+                    int(weight * most_milli(pod.work.limits, frozenset([mib])))
+                    for mib, weight in self.weighted
+                )
+                self.accounts.promises[pod.uid] = Promise(pod.namespace, rate, pod.length_ms)
+        self.server.released.clear()
+
+    def _report(self) -> None:
+        """The agents of the nodes that are heard."""
+        now_ms = self.clock()
+        if now_ms >= self.faults.database_ms:
+            pods = [
+                each
+                for each in self.server.pods.values()
+                if each.work.idles and each.runs and self.silent.get(each.node, 0) <= now_ms
+            ]
+            report(self.timekeeper.database, pods, self.random, now_ms)
 
     def _note_held(self) -> None:
         """Which free cards are held for waiting pods, as the tick has seen it."""

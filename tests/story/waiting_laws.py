@@ -5,12 +5,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tests.story.balances import GROUP, Room, fits
-from tests.story.card_laws import most_milli, take
+from tests.story.card_laws import take
 from tests.story.law import Law
-from tests.story.people import needs_of
+from tests.story.leaving_laws import LATEST_MS
+from tests.story.people import most_milli, needs_of
 from tests.story.pods import SimPod
 from tests.story.simulation import LOOKAHEAD_MS, PDB_GRACE_MS, STEP_MS
-from tests.timekeeper.worlds import MINUTE
+from tests.timekeeper.worlds import HOUR, MINUTE
 
 # The stated delay: PodDisruptionBudgets of debtors are respected for `pdbGrace`; replacements are spared for
 # a minute, and a pod for which cards were held in vain rests for one. It begins anew when a pod of the
@@ -43,23 +44,32 @@ class WaitingLaws(Law):
         if made is None:
             return  # a settler has just started
         gated = [each for each in it.server.pods.values() if each.gated and not each.is_leaving]
-        waiting: Counter[str] = Counter()
-        for pod in (*gated, *it.server.waiting()):
-            waiting[pod.namespace] += most_milli(pod.work.limits, it.sizes)
-            waiting[GROUP + it.in_force[pod.namespace].group] += most_milli(pod.work.limits, it.sizes)
+        waiting, declared = Counter[str](), Counter[str]()
+        if not gated:
+            return
+        for pod in it.server.pods.values():
+            cost = most_milli(pod.work.limits, it.sizes) * (pod.length_ms or LOOKAHEAD_MS)
+            for subject in (pod.namespace, GROUP + it.in_force[pod.namespace].group):
+                waiting[subject] += cost if not pod.node and pod.ended_ms is None else 0
+                declared[subject] += cost if pod.length_ms and pod.ended_ms is None else 0
         for pod in gated:
             facts, mine = it.in_force[pod.namespace], made.namespaces.get(pod.namespace)
             assert pod.bound_ms is None, "it is bound behind its gate"
             both = [(pod.namespace, mine), (GROUP + facts.group, mine.group if mine else None)]
             rooms = [
-                each.balance.remaining > waiting[subject] * LOOKAHEAD_MS
+                each.balance.remaining > waiting[subject]
                 for subject, each in both
                 if each is not None and each.balance.remaining is not None
             ]
-            is_so = all(rooms) and facts.waiting is None and not it.faults.last(it.clock())
+            # a later period must be able to pay its part, by its regular amount alone
+            regular = [it.in_force[each].hours for each, its in both if pod.length_ms and its is not None]
+            pays = [
+                h is None or h * HOUR > declared[each] for h, (each, _) in zip(regular, both, strict=False)
+            ]
+            is_so = all(rooms) and all(pays) and facts.waiting is None and not it.faults.last(it.clock())
             lasts_ms = self.lasts("held", pod.uid, is_so)
             assert lasts_ms <= 40_000 + STEP_MS * (len(gated) // 25)
-        self.kinds["held"] += bool(gated)
+        self.kinds["held"] += 1
 
     def _nothing_waits_for_free_cards(self) -> None:
         """Idle cards go to whoever waits, over budget or not: a pod that no budget and no cap refuses does
@@ -76,15 +86,22 @@ class WaitingLaws(Law):
 
     def _pods_in_budget_get_the_cards_of_debtors(self) -> None:
         """A pod in budget does not wait longer than the stated delay while pods of a namespace over budget in
-        `reclaim` or `evict` hold cards that it would fit on."""
+        `reclaim`, or idle ones, hold cards that it would fit on; nor longer than evictions last while pods of
+        a namespace that has spent its budget hold them in `evict`."""
         it = self.simulation
         standings = it.extender.standings()
 
         def owes(pod: SimPod) -> bool:
             its = standings.of(pod.namespace)
-            return its.over and its.on_exhausted in ("reclaim", "evict")
+            return pod.is_reclaimable or (its.over and its.on_exhausted == "reclaim")
 
-        waiting, would_fit = len(it.extender.reasons), self._fits(owes)
+        def leaves(pod: SimPod) -> bool:
+            its = standings.of(pod.namespace)
+            return owes(pod) or (its.over and its.spent and its.on_exhausted == "evict")
+
+        waiting, would_fit, will_fit = len(it.extender.reasons), self._fits(owes), self._fits(leaves)
+        number = it.size.pods * max(STEP_MS // it.size.sub_steps, 60_000 // it.size.rate)
+        latest = {"debtors": DELAY_MS + waiting * STEP_MS, "leaving": LATEST_MS + DELAY_MS + number}
         for left, _ in it.server.asked[self._asked :]:
             self._left_ms[left.namespace] = it.clock()
         self._asked = len(it.server.asked)
@@ -96,11 +113,10 @@ class WaitingLaws(Law):
             rests = it.clock() - self._left_ms.get(pod.namespace, 0) < BACK_MS or it.faults.last(it.clock())
             is_in &= why == "room" and pod.template.extender.preempts and not rests
             is_so = is_in and would_fit(pod)
-            lasts_ms = self.lasts("debtors", uid, is_so)
             self.kinds["waits for debtors"] += is_so
-            assert lasts_ms <= DELAY_MS + waiting * STEP_MS, (
-                f"{pod.name} waits, though debtors have its cards"
-            )
+            for law, holds in (("debtors", is_so), ("leaving", is_in and (is_so or will_fit(pod)))):
+                lasts_ms = self.lasts(law, uid, holds)
+                assert lasts_ms <= latest[law], f"{pod.name} waits, though debtors have its cards ({law})"
 
     def _fits(self, leaves: Callable[[SimPod], bool]) -> Callable[[SimPod], bool]:
         """Whether a pod would fit on some node now, by the oracle, without the pods that ``leaves`` names."""

@@ -5,6 +5,7 @@ Times are milliseconds since 1970, amounts thousandths of a card x milliseconds.
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from zoneinfo import ZoneInfo
 
 HOUR, DAY = 3_600_000, 86_400_000
@@ -56,10 +57,11 @@ class Books:
 
     def account(self, name: str, at: int) -> tuple[int, int]:
         """Start and end of the account that contains this moment."""
-        past = [each for each in self._stretches(name) if each.since <= at]
+        stretches = self._stretches(name)
+        past = [each for each in stretches if each.since <= at]
         if not past:
             return 0, FOREVER
-        later = [each.since for each in self._stretches(name) if each.since > at]
+        later = [each.since for each in stretches if each.since > at]
         start, end = past[-1].account(at)
         return start, min([end, *later])
 
@@ -118,6 +120,7 @@ def period(kind: str, zone: str, at: int) -> tuple[int, int]:
     return start, end
 
 
+@lru_cache(maxsize=65_536)
 def _label(kind: str, zone: str, at: int) -> tuple[object, ...]:
     local = (_EPOCH + timedelta(milliseconds=at)).astimezone(ZoneInfo(zone))
     if kind == "hour":

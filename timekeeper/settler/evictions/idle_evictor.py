@@ -5,6 +5,7 @@ What is to be done follows from the agents' reports and the pod's annotations. A
 respected: no pod is deleted instead of evicted.
 """
 
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 
 from timekeeper import metrics
@@ -24,6 +25,7 @@ from timekeeper.runtime.log import log
 from timekeeper.settler.evictions import calls
 from timekeeper.settler.evictions.context import EvictorContext
 from timekeeper.settler.evictions.evictor import may_be_evicted
+from timekeeper.store.engine.engine import Connection
 from timekeeper.store.writes import fencing, node_usage
 
 LOOK_S = 10.0
@@ -39,10 +41,15 @@ _REASONS = {
 
 
 class IdleEvictor:
-    """Used by one thread for as long as the term lasts."""
+    """Used by one thread for as long as the term lasts. ``read``: the pods that are idle now, from a
+    connection."""
 
-    def __init__(self, context: EvictorContext) -> None:
-        self._context = context
+    def __init__(
+        self,
+        context: EvictorContext,
+        read: Callable[[Connection, int], Iterable[IdlePod]] = node_usage.idle,
+    ) -> None:
+        self._context, self._read = context, read
         self._history = EvictionHistory(context.steady())
         self._written_ms: dict[str, int] = {}  # UID -> when its annotations were last written
 
@@ -62,7 +69,7 @@ class IdleEvictor:
             return
         with self._context.store.reading() as connection:
             fencing.confirm(connection, self._context.term)
-            found = {each.uid: each for each in node_usage.idle(connection, now_ms)}
+            found = {each.uid: each for each in self._read(connection, now_ms)}
         metrics.IDLE_PODS.set(len(found))
         history = self._context.view.history()
         in_force_ms = max(now_ms, history.newest_ms())
