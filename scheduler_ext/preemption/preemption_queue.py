@@ -31,9 +31,9 @@ class PreemptionQueue:
         self._pods: Map[Pod] = Map()
         self._nodes: Map[NodeInfo] = Map()
         self._changed_at: dict[str, float] = {}
-        self._unbound: set[str] = set()
-        self._tried: set[str] = set()  # of them those that kube-scheduler could not place
+        self._tried: set[str] = set()  # UIDs of unbound pods that kube-scheduler could not place
         self._held: set[str] = set()  # of them those for which cards are held
+        self._nominated: set[str] = set()  # of them those for which kube-scheduler makes room
         self._since: dict[str, float] = {}
         self._look_at: dict[str, float] = {}
         self._none_until: dict[object, float] = {}
@@ -50,10 +50,11 @@ class PreemptionQueue:
         self._nodes = snapshot.nodes
         for uid in snapshot.pods.changed_since(self._pods):
             pod = snapshot.pods.get(uid)
-            for uids in (self._unbound, self._tried, self._held):
+            for uids in (self._tried, self._held, self._nominated):
                 uids.discard(uid)
             if pod is not None and not pod.node:
-                self._unbound.add(uid)
+                if pod.nominated:
+                    self._nominated.add(uid)
                 if pod.unschedulable:
                     self._tried.add(uid)
                 if pod.reserved is not None:
@@ -127,9 +128,8 @@ class PreemptionQueue:
 
     def claimed(self, snapshot: Snapshot, pod: Pod) -> set[str]:
         """The nodes where kube-scheduler makes room for pods other than this one."""
-        others = (snapshot.pods.get(uid) for uid in self._unbound if uid != pod.uid)
-        theirs = [each for each in others if each is not None and each.reserved is None]
-        return {each.nominated for each in theirs if each.nominated}
+        others = (snapshot.pods.get(uid) for uid in self._nominated if uid != pod.uid)
+        return {each.nominated for each in others if each is not None and each.reserved is None}
 
     def worth(self, snapshot: Snapshot, pod: Pod, standings: NamespaceStandings) -> Iterator[NodeInfo]:
         """The nodes that have a possible victim for the pod."""
