@@ -19,7 +19,7 @@ from timekeeper.runtime.log import log
 from timekeeper.runtime.tls import server_context
 
 if TYPE_CHECKING:
-    from scheduler_ext.assembly import Extender
+    from scheduler_ext.assembly.extender import Extender
 
 COLLECT_AFTER = 50_000  # new objects; the cache's values have no cycles, so there is little to collect
 
@@ -39,7 +39,7 @@ def serve(settings: ExtenderSettings) -> int:
 
     def make_service() -> HttpService:
         """In the worker, after the fork: the watches live there."""
-        from scheduler_ext.assembly import Extender
+        from scheduler_ext.assembly.extender import Extender
         from scheduler_ext.serving.routes import verb_routes
 
         gc.set_threshold(COLLECT_AFTER, 20, 100)

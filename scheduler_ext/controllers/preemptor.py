@@ -39,6 +39,7 @@ from scheduler_ext.preemption.precedence import outranks
 from scheduler_ext.preemption.preemption_queue import PreemptionQueue
 from scheduler_ext.preemption.victims import Choice, PreemptionContext
 from scheduler_ext.scoring.policy import Policy
+from scheduler_ext.settings import ExtenderSettings
 from scheduler_ext.snapshot.node_info import NodeInfo
 from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.waiting.order import WaitingPod
@@ -89,6 +90,18 @@ class PreemptorWiring:
     breathe: Callable[[float], object]
     evicted: Evicted = lambda _victim, _pod, _kind, _how, _node: None
     is_capped: Callable[[Pod, str], bool] = lambda _pod, _node: False
+
+
+def limits_of(settings: ExtenderSettings) -> PreemptionLimits:
+    """The limits that the settings set."""
+    wanted = settings.preempting
+    return PreemptionLimits(
+        wanted.patience_ms,
+        wanted.pdb_grace_ms,
+        wanted.most,
+        settings.scheduler_name,
+        settings.timekeeper is not None,
+    )
 
 
 class Preemptor:

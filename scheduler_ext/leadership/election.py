@@ -4,11 +4,14 @@ The answer is only a hint. Fencing (`scheduler_ext.leadership.takeover`) keeps t
 they lead from giving out a card twice, so nothing here needs a clock that replicas agree on.
 """
 
+import time
 from typing import Protocol
 
+from scheduler_ext.settings import ElectionSettings
 from timekeeper.core.kube.lease import read_lease
 from timekeeper.runtime.api_server import Answered, Api
 from timekeeper.runtime.lease_election import CALL_S, LeaseElection, LeaseName
+from timekeeper.runtime.log import Log
 
 FOLLOW_S = 2.0  # kube-scheduler renews its own each two seconds
 
@@ -75,3 +78,13 @@ class OwnLease(LeaseElection):
         if holds is False:
             self._renewed_s = None
         return holds
+
+
+def election_of(api: Api, wanted: ElectionSettings, log: Log) -> Election:
+    """The election that the settings name."""
+    if wanted.form == "scheduler":
+        return SchedulersLease(api, LeaseName(*wanted.lease), wanted.identity)
+    if wanted.form == "lease":
+        seconds = wanted.duration_ms // 1000
+        return OwnLease(api, LeaseName(*wanted.lease), wanted.identity, seconds, time.monotonic, log)
+    return Unelected()

@@ -5,7 +5,7 @@ Nothing is changed in place. The next snapshot shares all but the touched pod an
 reader keeps the version that it started with; to undo is to keep the old one.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from scheduler_ext.model.node import Node
@@ -29,7 +29,7 @@ from scheduler_ext.snapshot.node_info import (
 )
 from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import PodHold
-from timekeeper.core.values import Placement
+from timekeeper.core.values import Card, Placement
 
 ENDED_MS = 60_000  # how long after its end an agent's earlier look may still list a pod
 
@@ -60,6 +60,12 @@ class Snapshot:
         """The pod's allocation, on whichever node it is."""
         name = self.allocated_on.get(uid)
         return self.node(name).allocations.get(uid) if name is not None else None
+
+    def cards(self) -> Iterator[tuple[str, Card]]:
+        """Each card, with its node's name."""
+        for name, node in self.nodes.items():
+            for card in node.cards:
+                yield name, card
 
 
 EMPTY = Snapshot()

@@ -21,7 +21,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent.parent))
 
 from scheduler_ext import settings
-from scheduler_ext.assembly import Extender
+from scheduler_ext.assembly.extender import Extender
 from scheduler_ext.binding.manifest import written_for
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.model.node import read_node

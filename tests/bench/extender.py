@@ -376,7 +376,7 @@ def over_http(api_port: int, port: int, pid: int, names: list[str], calls: int) 
 def in_process(nodes: int, cards: int, pods: int, names: list[str], calls: int, folder: Path) -> Json:
     """filter and prioritize straight into the WSGI app, with a pod booked between any two."""
     from scheduler_ext import settings
-    from scheduler_ext.assembly import Extender
+    from scheduler_ext.assembly.extender import Extender
     from scheduler_ext.model.node import read_node
     from scheduler_ext.model.pod import read_any
     from timekeeper.runtime.connect import connect

@@ -9,7 +9,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from scheduler_ext import settings
-from scheduler_ext.assembly import Extender
+from scheduler_ext.assembly.extender import Extender
 from tests.scheduler_ext.apiserver import ApiServer, api_server
 from tests.support.kubeconfig import kubeconfig
 from tests.support.waiting import eventually

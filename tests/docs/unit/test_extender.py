@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from scheduler_ext.assembly import REPORTER
+from scheduler_ext.assembly.extender import REPORTER
 from scheduler_ext.fit.refusal import KINDS
 from scheduler_ext.model.node import CLOSED
 from scheduler_ext.reports import cluster_page as view

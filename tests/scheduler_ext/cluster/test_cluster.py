@@ -13,7 +13,7 @@ import pytest
 from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import tencent_capacity
-from scheduler_ext.assembly import REPORTER
+from scheduler_ext.assembly.extender import REPORTER
 from tests.scheduler_ext.clusters import World, decided, extender, placed, plane, world
 from tests.scheduler_ext.processes import Process
 from tests.support.waiting import eventually, seconds_until

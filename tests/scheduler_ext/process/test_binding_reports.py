@@ -106,7 +106,7 @@ def test_a_bind_that_succeeds_is_reported_as_the_timekeeper_reads_it(
     )
     world.put_node(node("n"))
     waiting = world.put_pod(percent(50, "p"))
-    spool, client = world.extender.binding_reports, Client()
+    spool, client = world.extender.reporting.binding_reports, Client()
     assert spool is not None
     spool._poster._client, client.away = client, True
 

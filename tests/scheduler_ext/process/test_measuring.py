@@ -205,7 +205,7 @@ def test_the_running_extender_places_by_what_is_measured(
 
     eventually(lambda: world.prioritize(quiet, "a", "b") == {"a": 10, "b": 9})
     timekeeper.document = usage("2", a={"a-GPU-0": 95}, b={"b-GPU-0": 90})
-    measuring = world.extender.card_loads
+    measuring = world.extender.polling.card_loads
     assert measuring is not None
     measuring.poll()
     assert world.prioritize(quiet, "a", "b") == {"a": 9, "b": 10}

@@ -226,7 +226,7 @@ def test_the_running_extender_places_by_prometheus_and_without_it_as_by_default(
     assert world.filter(quiet, "a", "b")["NodeNames"] == ["a", "b"]
 
     server.status, server.body = 200, vector(a_GPU_0=90, b_GPU_0=5)
-    measuring = world.extender.card_loads
+    measuring = world.extender.polling.card_loads
     assert measuring is not None
     measuring.poll()
     assert world.prioritize(quiet, "a", "b") == {"a": 9, "b": 10}

@@ -7,7 +7,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from scheduler_ext import settings
-from scheduler_ext.assembly import Extender
+from scheduler_ext.assembly.extender import Extender
 from tests.scheduler_ext.apiserver import ApiServer, Fault
 from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.worlds import asking, bound, node, on, percent

@@ -1,0 +1,81 @@
+"""What the extender reports: Events on pods, and to the timekeeper bound pods, decisions and the live map."""
+
+from collections.abc import Mapping
+
+from scheduler_ext.background import Work
+from scheduler_ext.clients import binding_reports
+from scheduler_ext.clients.binding_reports import BindingReports
+from scheduler_ext.clients.timekeeper import client
+from scheduler_ext.model.pod import Pod
+from scheduler_ext.reports import cluster_posts
+from scheduler_ext.reports.cluster_posts import ClusterPosts, MapSources
+from scheduler_ext.reports.decision_reports import DecisionReports, WaitingState
+from scheduler_ext.settings import Timekeeper
+from scheduler_ext.snapshot.node_info import Allocation
+from timekeeper.core.decisions import record_nothing
+from timekeeper.core.values import Placement
+from timekeeper.runtime.clock import monotonic_ms
+from timekeeper.runtime.event_recorder import EventRecorder, EventType
+from timekeeper.runtime.log import Log
+from timekeeper.runtime.recording import decision_posts
+from timekeeper.runtime.recording.decision_posts import DecisionPosts
+
+
+class Reporting:
+    """Its methods never wait. ``wanted`` None: there is no timekeeper, and only Events are posted."""
+
+    def __init__(
+        self,
+        wanted: Timekeeper | None,
+        events: EventRecorder,
+        state: WaitingState,
+        sources: MapSources,
+        log: Log,
+    ) -> None:
+        self.events = events
+        self.binding_reports: BindingReports | None = None
+        self._posts: DecisionPosts | None = None
+        self._map: ClusterPosts | None = None
+        if wanted is not None:
+            self.binding_reports = BindingReports(client(wanted, binding_reports.PATH), monotonic_ms, log)
+            self._posts = DecisionPosts(client(wanted, decision_posts.PATH), "extender", monotonic_ms, log)
+            self._map = ClusterPosts(client(wanted, cluster_posts.PATH), sources, log)
+        record = record_nothing if self._posts is None else self._posts.record
+        self.decisions = DecisionReports(record, state, monotonic_ms)
+
+    def work(self) -> dict[str, Work]:
+        """The threads, by name."""
+        work: dict[str, Work] = {"events": self.events.run}
+        if self.binding_reports is not None:
+            work["bindings"] = self.binding_reports.run
+        if self._map is not None:
+            work["map"] = self._map.run
+        if self._posts is not None:
+            work["decisions"] = self._posts.run
+            work["reasons"] = self.decisions.run
+        return work
+
+    def tell(self, pod: Pod, reason: str, text: str, event_type: EventType = "Normal", /) -> None:
+        """Post an Event on the pod."""
+        self.events.post(pod.namespace, pod.name, pod.uid, reason, text, event_type)
+
+    def bound(self, pod: Pod, node: str, placement: Placement) -> None:
+        """The pod was bound."""
+        self.decisions.placed(pod, node, placement)
+        if self.binding_reports is not None:
+            self.binding_reports.bound(pod, node, placement)
+
+    def taken_back(self, allocation: Allocation, node: str) -> None:
+        """A binding that was assumed did not happen."""
+        namespace, _, name = allocation.full_name.partition("/")
+        text = f"The binding to node {node} did not happen; the GPUs assumed for it there are free again."
+        self.events.post(namespace, name, allocation.uid, "BindTakenBack", text, "Warning")
+        self.decisions.undone(allocation, node)
+
+    def bindings_reported(self) -> Mapping[str, int]:
+        """Reports of bound pods, by result; empty without a timekeeper."""
+        return {} if self.binding_reports is None else self.binding_reports.results
+
+    def decisions_reported(self) -> Mapping[str, int]:
+        """Reports of decisions, by result; empty without a timekeeper."""
+        return {} if self._posts is None else self._posts.results()

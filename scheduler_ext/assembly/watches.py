@@ -1,0 +1,89 @@
+"""The kinds of objects that the extender follows, each in a thread of its own."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+from scheduler_ext.background import Work
+from scheduler_ext.cache import pdb_cache
+from scheduler_ext.cache.cluster_cache import ClusterCache
+from scheduler_ext.cache.informers import Hearing, Kind, follow, kinds
+from scheduler_ext.cache.pdb_cache import PDBCache
+from scheduler_ext.cache.unhealthy_lists import UnhealthyLists
+from scheduler_ext.model.leader_mark import LeaderMark
+from scheduler_ext.model.pod import NonGPUPod, Pod
+from scheduler_ext.settings import ExtenderSettings
+from timekeeper.runtime.api_server import Api
+from timekeeper.runtime.log import Log
+
+V = TypeVar("V")
+
+
+class Watches:
+    """Keeps ``cache`` and ``pdbs`` up to date. ``hearing`` gets the replicas' leader marks; ``pod_seen`` is
+    called with each GPU pod that was created or changed, once the cache has it."""
+
+    def __init__(
+        self,
+        settings: ExtenderSettings,
+        api: Api,
+        cache: ClusterCache,
+        pdbs: PDBCache,
+        hearing: Hearing,
+        pod_seen: Callable[[Pod], None],
+        log: Log,
+    ) -> None:
+        self._settings, self._api, self._log = settings, api, log
+        self._cache, self._pdbs, self._hearing, self._pod_seen = cache, pdbs, hearing, pod_seen
+        self._last_sign: dict[str, float] = {}  # watched path -> monotonic second of the last event
+
+    def work(self) -> dict[str, Work]:
+        """The threads, by name."""
+        wanted = self._settings
+        namespace, _ = wanted.election.pod
+        pods, nodes = kinds(
+            self._cache,
+            wanted.most_grace_ms,
+            self._hearing,
+            namespace,
+            wanted.lock_nodes,
+            wanted.model_names,
+        )
+        work = {
+            "pods": self._followed(replace(pods, seen=self._observed(pods.seen))),
+            "disruption": self._followed(pdb_cache.kind(self._pdbs)),
+        }
+        if not wanted.unhealthy_lists:
+            return {**work, "nodes": self._followed(nodes)}
+        lists = UnhealthyLists(self._cache, self._log)
+        return {
+            **work,
+            "nodes": self._followed(lists.of_nodes(nodes)),
+            "unhealthy": self._followed(lists.kind(wanted.unhealthy_lists)),
+        }
+
+    def silent_s(self) -> dict[str, float]:
+        """Seconds since the API server's last sign of life, by kind."""
+        now = time.monotonic()
+        return {path.rpartition("/")[2]: now - sign for path, sign in self._last_sign.items()}
+
+    def _followed(self, kind: Kind[V]) -> Work:
+        def heard() -> None:
+            self._last_sign[kind.path] = time.monotonic()
+
+        def work(stop: threading.Event) -> None:
+            follow(self._api, kind, heard, self._log, stop)
+
+        return work
+
+    def _observed(
+        self, seen: Callable[[Pod | NonGPUPod | LeaderMark], None]
+    ) -> Callable[[Pod | NonGPUPod | LeaderMark], None]:
+        def observed(value: Pod | NonGPUPod | LeaderMark) -> None:
+            seen(value)
+            if isinstance(value, Pod):
+                self._pod_seen(value)
+
+        return observed
