@@ -184,18 +184,19 @@ def _parser(environment: Mapping[str, str]) -> Parser:
         "(cards and the pods on them), /v1/waiting (why pods wait), /livez, /readyz, /metrics. The read-only "
         "port serves the latter, with a token, and POST /v1/simulate.",
     )
-    _own_flags(parser)
+    _serving_flags(parser)
+    _placement_flags(parser)
+    _foreign_node_flags(parser)
     parser.add_log_format()
     _election_flags(parser)
     _standings_flags(parser)
     _preemption_flags(parser)
     card_settings.add_flags(parser)
-    _tls_flags(parser)
     read_port_settings.add_flags(parser)
     return parser
 
 
-def _own_flags(parser: Parser) -> None:
+def _serving_flags(parser: Parser) -> None:
     parser.add(
         "--listen", address, "127.0.0.1:8445", "address to serve on; other than loopback only with TLS"
     )
@@ -206,6 +207,12 @@ def _own_flags(parser: Parser) -> None:
         "binds at a time; each waits for the API server",
     )
     parser.add("--kubeconfig", path_or_none, "", "kubeconfig file; empty: the pod's own service account")
+    parser.add("--tls-cert", path_or_none, "", "certificate to serve with, PEM")
+    parser.add("--tls-key", path_or_none, "", "its private key, PEM")
+    parser.add("--client-ca", path_or_none, "", "CA of permitted clients, PEM")
+
+
+def _placement_flags(parser: Parser) -> None:
     parser.add(
         "--policy",
         str,
@@ -232,6 +239,9 @@ def _own_flags(parser: Parser) -> None:
         "maximum number of best-fitting nodes returned by filter; 0 = all",
     )
 
+
+def _foreign_node_flags(parser: Parser) -> None:
+    """What other products' nodes need."""
     parser.add(
         "--lock-nodes",
         optional(_locking, ()),
@@ -253,12 +263,6 @@ def _locking(text: str) -> tuple[str, ...]:
     if any(each not in LOCKING for each in given):
         raise wrong(text, f"dialects, separated by commas, out of {', '.join(LOCKING)}")
     return given
-
-
-def _tls_flags(parser: Parser) -> None:
-    parser.add("--tls-cert", path_or_none, "", "certificate to serve with, PEM")
-    parser.add("--tls-key", path_or_none, "", "its private key, PEM")
-    parser.add("--client-ca", path_or_none, "", "CA of permitted clients, PEM")
 
 
 def _election_flags(parser: Parser) -> None:

@@ -136,7 +136,11 @@ def _parser(environment: Mapping[str, str]) -> Parser:
     commands = ("serve", "settle", "workers", "migrate", *AUDITING)
     parser.add_argument("command", nargs="?", choices=commands, default="serve", help="see below")
     parser.add_argument("file", nargs="?", default="", metavar="FILE", help="for export, import and backup")
-    _add_flags(parser)
+    _serving_flags(parser)
+    _ledger_flags(parser)
+    _command_flags(parser)
+    _peer_flags(parser)
+    _retention_flags(parser)
     parser.add_log_format()
     # set by the supervisor for its children
     parser.add_argument("--as", choices=(*commands, "prepare"), help=argparse.SUPPRESS)
@@ -146,7 +150,8 @@ def _parser(environment: Mapping[str, str]) -> Parser:
     return parser
 
 
-def _add_flags(parser: Parser) -> None:
+def _serving_flags(parser: Parser) -> None:
+    """The REST API: its address, certificates, processes and callers."""
     parser.add("--listen", address, "0.0.0.0:8444", "HOST:PORT of the REST API")
     parser.add("--tls-cert", str, "/etc/bursar/tls/tls.crt", "certificate chain, PEM; reread when it changes")
     parser.add("--tls-key", str, "/etc/bursar/tls/tls.key", "its private key, PEM")
@@ -156,6 +161,25 @@ def _add_flags(parser: Parser) -> None:
         "/etc/bursar/tls/ca.crt",
         "CA bundle that sidecars must trust, PEM; sent with heartbeat answers",
     )
+    parser.add("--workers", whole_number(1, 64), "2", "number of serving processes")
+    parser.add("--threads", whole_number(1, 256), "16", "threads of each serving process")
+    parser.add("--audience", nonempty, AUDIENCE, "required audience of callers' tokens")
+    parser.add(
+        "--issuer",
+        str,
+        "",
+        "required issuer of callers' tokens; empty: the issuer of the timekeeper's own token",
+    )
+    parser.add(
+        "--heartbeat-interval",
+        duration_ms("100ms", "5m", "5s"),
+        "5s",
+        "shortest interval between a sidecar's heartbeats, such as 5s or 500ms",
+    )
+
+
+def _ledger_flags(parser: Parser) -> None:
+    """The ledger, the settler that writes it, and the cluster that it follows."""
     parser.add(
         "--database",
         nonempty,
@@ -181,23 +205,12 @@ def _add_flags(parser: Parser) -> None:
         "UID of its pod, from the downward API: a restarted container takes its own Lease at once; empty: it"
         " waits",
     )
-    parser.add("--workers", whole_number(1, 64), "2", "number of serving processes")
-    parser.add("--threads", whole_number(1, 256), "16", "threads of each serving process")
     parser.add("--kubeconfig", path_or_none, "", "kubeconfig file; empty: the pod's own service account")
     parser.add("--namespace", nonempty, NAMESPACE, "namespace of the budget ConfigMaps")
-    parser.add("--audience", nonempty, AUDIENCE, "required audience of callers' tokens")
-    parser.add(
-        "--issuer",
-        str,
-        "",
-        "required issuer of callers' tokens; empty: the issuer of the timekeeper's own token",
-    )
-    parser.add(
-        "--heartbeat-interval",
-        duration_ms("100ms", "5m", "5s"),
-        "5s",
-        "shortest interval between a sidecar's heartbeats, such as 5s or 500ms",
-    )
+
+
+def _command_flags(parser: Parser) -> None:
+    """Flags of single commands."""
     parser.add("--output", str, "text", "output format of audit", ("text", "json", "prometheus"), short="-o")
     parser.add_argument(
         "--cluster",
@@ -205,13 +218,10 @@ def _add_flags(parser: Parser) -> None:
         help="for audit: compare the sessions with the API server's pods too",
     )
     parser.add("--older-than", _AGE_MS, "", "for fold: minimum time since a session's end, such as 400d")
-    parser.add(
-        "--notification-key",
-        path_or_none,
-        "",
-        "file with the key that notifications are signed with (HMAC-SHA256); empty: none are sent",
-    )
-    _add_peers(parser)
+
+
+def _retention_flags(parser: Parser) -> None:
+    """How long rows are kept."""
     parser.add(
         "--retain-decisions",
         optional(duration_ms("1d", "36500d", "92d", unit="1d"), 0),
@@ -226,7 +236,14 @@ def _add_flags(parser: Parser) -> None:
     )
 
 
-def _add_peers(parser: Parser) -> None:
+def _peer_flags(parser: Parser) -> None:
+    """Other processes that the timekeeper calls."""
+    parser.add(
+        "--notification-key",
+        path_or_none,
+        "",
+        "file with the key that notifications are signed with (HMAC-SHA256); empty: none are sent",
+    )
     parser.add(
         "--webhook-url", optional(https, ""), "", "URL of the webhook, for simulations; empty: there are none"
     )

@@ -10,28 +10,26 @@ objects alone: they say which victims are left.
 """
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.controllers.evictions import delete, evict, hold_cards, let_go, shorten
+from scheduler_ext.controllers.victim_chooser import VictimChooser
 from scheduler_ext.model.pdb import PDBs
 from scheduler_ext.model.pod import Pod
-from scheduler_ext.model.standing import UNHEARD, NamespaceStandings, as_if_enforced
+from scheduler_ext.model.standing import UNHEARD, NamespaceStandings
 from scheduler_ext.preemption.active import ActivePreemption, ActivePreemptions, PreemptionCounts
 from scheduler_ext.preemption.answered import AnsweredPreemptions
 from scheduler_ext.preemption.cooldown import Cooldown
 from scheduler_ext.preemption.event_texts import held_text, left_text
 from scheduler_ext.preemption.plan import (
     PreemptionLimits,
-    has_room,
     is_refused_there,
     kind_of,
     may_be_forced,
-    may_begin,
     pdb_grace_ms,
-    plan,
     remaining_victims,
     reservation_for,
 )
@@ -40,7 +38,6 @@ from scheduler_ext.preemption.preemption_queue import PreemptionQueue
 from scheduler_ext.preemption.victims import Choice, PreemptionContext
 from scheduler_ext.scoring.policy import Policy
 from scheduler_ext.settings import ExtenderSettings
-from scheduler_ext.snapshot.node_info import NodeInfo
 from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.waiting.order import WaitingPod
 from timekeeper.core.ledger.reservation import Reservation
@@ -52,10 +49,7 @@ TICK_S = 0.1
 RETRY_S = 1.0
 GIVES_UP_S = 3.0  # so long there must have been no way
 WAKES_AGAIN_S = 2.0
-LOOK_FOR_S = 2.0  # at the nodes, for one waiting pod
 BEGINS_WITHIN_S = 0.5  # no further look begins in a step: what has been begun waits for it
-BREATHES_EACH = 8  # nodes
-BREATH_S = 0.002
 
 
 class Tell(Protocol):
@@ -115,6 +109,7 @@ class Preemptor:
         self._api, self._wiring, self._limits = api, wiring, limits
         self._active, self._queue = ActivePreemptions(), PreemptionQueue(limits)
         self.answered, self.cooldown, self.counts = AnsweredPreemptions(), Cooldown(), PreemptionCounts()
+        self._chooser = VictimChooser(limits, wiring.seconds, wiring.breathe, self.counts, wiring.log)
 
     def run(self, stop: threading.Event) -> None:
         """Act until ``stop``, while this replica leads."""
@@ -303,60 +298,13 @@ class Preemptor:
             preemptible = told.preemptible if told is not None else frozenset[str]()
             waiting_pod = WaitingPod(pod, self._wiring.policy(pod), offered, preemptible=preemptible)
             began_s = self._wiring.seconds()
-            choice = self._choice(waiting_pod, snapshot, context)
+            choice = self._chooser.choice(waiting_pod, snapshot, context, self._queue)
             if choice is None:
                 ended_s = self._wiring.seconds()
                 self._queue.found_none(pod, ended_s, ended_s - began_s)
             else:
                 return self._hold(pod, choice, context)
         return None
-
-    def _choice(
-        self, waiting_pod: WaitingPod, snapshot: Snapshot, context: PreemptionContext
-    ) -> Choice | None:
-        """The victims for the pod. Also None if the choice is only reported, for budgets in observe mode."""
-        standings = context.standings
-        claimed = self._queue.claimed(snapshot, waiting_pod.pod)
-        choice = plan(
-            waiting_pod, self._nodes(waiting_pod, snapshot, standings), context, self._limits, claimed
-        )
-        if choice is not None and has_room(waiting_pod, self._queue.may_have_room(snapshot, waiting_pod)):
-            return None
-        if choice is not None and not any(standings.of(v.namespace).watched for v in choice.victims):
-            return choice
-        if not standings.watches:
-            return None
-        supposed = replace(context, standings=as_if_enforced(standings))
-        if choice is None and may_begin(waiting_pod.pod, self._limits, supposed.standings):
-            nodes = self._nodes(waiting_pod, snapshot, supposed.standings)
-            choice = plan(waiting_pod, nodes, supposed, self._limits, claimed)
-        if choice is None or not choice.victims:
-            return None
-        if self._queue.may_report(waiting_pod.pod.uid, self._wiring.seconds()):
-            kind = kind_of(waiting_pod.pod, choice.victims, supposed.standings)
-            self.counts.ended(kind, "observed")
-            self._wiring.log(
-                "would-preempt",
-                pod=waiting_pod.pod.full_name,
-                uid=waiting_pod.pod.uid,
-                node=choice.node,
-                kind=kind,
-                victims=",".join(each.full_name for each in choice.victims),
-            )
-        return None
-
-    def _nodes(
-        self, waiting_pod: WaitingPod, snapshot: Snapshot, standings: NamespaceStandings
-    ) -> Iterator[NodeInfo]:
-        """The nodes worth examining, with a pause now and then, because the same process answers the verbs.
-        With very many nodes it stops when time is up."""
-        until_s = self._wiring.seconds() + LOOK_FOR_S
-        for at, node in enumerate(self._queue.worth(snapshot, waiting_pod.pod, standings), 1):
-            if self._wiring.seconds() > until_s:
-                return
-            yield node
-            if at % BREATHES_EACH == 0:
-                self._wiring.breathe(BREATH_S)
 
     def _hold(self, pod: Pod, choice: Choice, context: PreemptionContext) -> None:
         reservation = reservation_for(pod, choice, context, self._limits)

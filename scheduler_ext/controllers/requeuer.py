@@ -13,9 +13,9 @@ back (`hold_backs` has one more limit).
 
 import threading
 import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain, islice
 
 from scheduler_ext.cache.cluster_cache import ClusterCache, roomier_nodes
@@ -29,16 +29,14 @@ from scheduler_ext.scoring.policy import Policy
 from scheduler_ext.snapshot.node_info import NodeInfo
 from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.waiting.denied_pods import WOKEN, DeniedPods
-from scheduler_ext.waiting.hold_backs import HOLD_BACK_S, HoldBacks
+from scheduler_ext.waiting.hold_backs import HoldBacks
 from scheduler_ext.waiting.order import ANYWHERE, WaitingPod, first_that_fits, next_to_wake, queue_key
+from scheduler_ext.waiting.rounds import Candidates, Rounds
 from scheduler_ext.waiting.waiting_queue import WaitingQueue
 from timekeeper.runtime.api_server import STRATEGIC_MERGE, Answered, Api
 from timekeeper.runtime.clock import now_ms
 from timekeeper.runtime.log import Log
 
-# kube-scheduler often notices a freed card at the same time and retries pods by itself
-FIRST_LOOK_S = 0.03
-TRIED_WITHIN_S = 2.0
 PATCH_S = 2.0
 IDLE_S = 0.5
 # limits of one call of `held_back`
@@ -48,33 +46,6 @@ MOST_LOOKS = 192  # fits computed: one pod on one node
 HELD_BACK_STEPS = 2_000  # of all these searches together, about 0.03 s
 MOST_PREEMPTIBLE = 1_000  # nodes remembered of a call of preempt
 TOGETHER = 256  # waiting pods read from the queue at a time
-
-
-@dataclass(slots=True)
-class _Round:
-    """One node's round: when to look at it, until when it holds other pods back, which pods were requeued,
-    which of them is awaited, and which pods were held back."""
-
-    look_at: float
-    holds_until: float
-    woken: set[str] = field(default_factory=set)
-    awaited: str = ""
-    kept: set[str] = field(default_factory=set)
-
-
-@dataclass(frozen=True, slots=True)
-class _Candidates:
-    """The pods that may take a node's cards in its round: of the requeued ones only the awaited one, and none
-    that another node awaits. ``woken`` keeps growing, which is harmless."""
-
-    current: _Round
-    woken: Collection[str]
-    awaited: str
-    awaited_anywhere: Counter[str]
-
-    def may(self, uid: str) -> bool:
-        its = uid == self.awaited
-        return self.awaited_anywhere[uid] == its and (its or uid not in self.woken)
 
 
 class Requeuer:
@@ -96,15 +67,14 @@ class Requeuer:
         self._changed = threading.Event()
         self._version = 0  # changes when a pod starts waiting or is held back
         self._waiting_queue = WaitingQueue()
-        self._rounds: dict[str, _Round] = {}
+        self._rounds = Rounds()
         self._hold_backs = HoldBacks()
         self._denied = DeniedPods(self._caps)
 
     def freed(self, nodes: Iterable[str]) -> None:
         """These nodes have more room than before."""
-        now = time.monotonic()
         with self._lock:
-            self._rounds |= {name: _Round(now + FIRST_LOOK_S, now + HOLD_BACK_S) for name in nodes}
+            self._rounds.begin(nodes, time.monotonic())
         self._changed.set()
 
     def refused(self, waiting: WaitingPod, by: Snapshot) -> None:
@@ -149,7 +119,7 @@ class Requeuer:
             return set()
         mine, standings = waiting(), self._standings()
         with self._lock:
-            rounds = self._holding_back(fits)
+            rounds = self._rounds.holding_back(fits, time.monotonic(), MOST_NODES)
             own = queue_key(mine.pod, ANYWHERE, standings)
             ahead = self._waiting_queue.some(standings, MOST_AHEAD, before=own) if rounds else []
         found = self._another_fits(mine, rounds, self._refreshed(ahead), standings) if rounds else {}
@@ -159,8 +129,7 @@ class Requeuer:
             kept = {name for name in found if self._rounds.get(name) is rounds[name].current}
             self._hold_backs.note(((name, found[name].pod.namespace) for name in kept), time.monotonic())
             for current in [rounds[name].current for name in kept]:
-                current.kept.add(mine.pod.uid)
-                current.look_at = min(current.look_at, current.holds_until)
+                current.keep(mine.pod.uid)
             self._version += 1
             if kept and len(kept) == len(fits):
                 self._add(mine)
@@ -191,14 +160,13 @@ class Requeuer:
         """Requeue pods until ``stop``."""
         while not stop.is_set():
             with self._lock:
-                look_at = min((each.look_at for each in self._rounds.values()), default=None)
+                look_at = self._rounds.next_look()
             wait_s = IDLE_S if look_at is None else min(IDLE_S, look_at - time.monotonic())
             if wait_s > 0:
                 self._changed.wait(wait_s)
                 self._changed.clear()
             with self._lock:
-                now = time.monotonic()
-                due = [name for name, each in self._rounds.items() if each.look_at <= now]
+                due = self._rounds.due(time.monotonic())
             for name in due:
                 self._look(name)
             self._wake_undenied()
@@ -223,20 +191,18 @@ class Requeuer:
     def _look(self, name: str) -> None:
         """Requeue the next pod for this node; without one the round is over."""
         with self._lock:
-            current, version = self._rounds[name], self._version
-            current.awaited = ""
-            candidates = self._candidates(current, self._awaited())
+            candidates, version = self._rounds.look(name), self._version
+            current = candidates.current
             kept = [each for each in map(self._waiting_queue.get, current.kept) if each is not None]
         chosen = self._choose(name, candidates, kept)
         with self._lock:
-            if self._rounds[name] is not current:
+            if self._rounds.get(name) is not current:
                 return  # more cards were freed meanwhile
             if chosen is None:
                 if self._version == version:
-                    del self._rounds[name]
+                    self._rounds.end(name)
                 return  # or a pod was added meanwhile: look again
-            current.woken.add(chosen.pod.uid)
-            current.awaited, current.look_at = chosen.pod.uid, time.monotonic() + TRIED_WITHIN_S
+            current.woke(chosen.pod.uid, time.monotonic())
             if self._denied.is_woken(chosen.pod.uid):
                 return  # kube-scheduler is about to try it
             why = self._denied.uids.get(chosen.pod.uid)
@@ -244,7 +210,7 @@ class Requeuer:
                 self._denied.wake([(chosen.pod, why)], time.monotonic())
         self._wake(chosen.pod, "CardFreed", f"cards were freed on node {name}")
 
-    def _choose(self, name: str, candidates: _Candidates, kept: Iterable[WaitingPod]) -> WaitingPod | None:
+    def _choose(self, name: str, candidates: Candidates, kept: Iterable[WaitingPod]) -> WaitingPod | None:
         node, standings = self._cache.snapshot.node(name), self._standings()
         left: defaultdict[str, Steps] = defaultdict(Steps)  # by namespace: none uses up those of another
 
@@ -260,18 +226,10 @@ class Requeuer:
         may_take = (each for each in in_turn if self._is_candidate(each, candidates, standings))
         return first_that_fits(node, may_take, steps_of)
 
-    def _holding_back(self, fits: Iterable[str]) -> dict[str, _Candidates]:
-        """Of these nodes the first few that are still kept for somebody."""
-        now = time.monotonic()
-        there = ((name, self._rounds[name]) for name in fits if name in self._rounds)
-        keep = dict(islice((each for each in there if now < each[1].holds_until), MOST_NODES))
-        awaited = self._awaited() if keep else Counter()
-        return {name: self._candidates(current, awaited) for name, current in keep.items()}
-
     def _another_fits(
         self,
         mine: WaitingPod,
-        rounds: dict[str, _Candidates],
+        rounds: dict[str, Candidates],
         ahead: list[WaitingPod],
         standings: NamespaceStandings,
     ) -> dict[str, WaitingPod]:
@@ -280,7 +238,7 @@ class Requeuer:
         snapshot, looks = self._cache.snapshot, iter(range(MOST_LOOKS))
         left = Steps(HELD_BACK_STEPS)
 
-        def before(name: str, candidates: _Candidates) -> Iterator[WaitingPod]:
+        def before(name: str, candidates: Candidates) -> Iterator[WaitingPod]:
             own = queue_key(mine.pod, name, standings)
             for each in (*self._held_for(snapshot.node(name)), *ahead):
                 if queue_key(each.pod, name, standings) >= own:
@@ -299,13 +257,7 @@ class Requeuer:
         }
         return {name: each for name, each in found.items() if each is not None}
 
-    def _candidates(self, current: _Round, awaited: Counter[str]) -> _Candidates:
-        return _Candidates(current, current.woken, current.awaited, awaited)
-
-    def _awaited(self) -> Counter[str]:
-        return Counter(each.awaited for each in self._rounds.values() if each.awaited)
-
-    def _is_candidate(self, each: WaitingPod, candidates: _Candidates, standings: NamespaceStandings) -> bool:
+    def _is_candidate(self, each: WaitingPod, candidates: Candidates, standings: NamespaceStandings) -> bool:
         if standings.of(each.pod.namespace).refuses:
             return False
         if each.pod.scheduler != self._scheduler or not candidates.may(each.pod.uid):
@@ -362,10 +314,8 @@ class Requeuer:
 
     def _was_tried(self, uid: str) -> None:
         self._denied.tried(uid)
-        for each in self._rounds.values():
-            if each.awaited == uid:
-                each.awaited, each.look_at = "", time.monotonic()
-                self._changed.set()
+        if self._rounds.tried(uid, time.monotonic()):
+            self._changed.set()
 
     def _wake(self, pod: Pod, reason: str, message: str) -> bool:
         """Makes kube-scheduler try the pod again. False if the API server did not answer."""

@@ -62,6 +62,28 @@ def _parser(environment: Mapping[str, str]) -> Parser:
         "renews them in time, and writes the CA into the webhook configurations. Runs until SIGTERM, or "
         "once.",
     )
+    _kept_objects(parser, environment.get("BURSAR_EXTRA_NAME", ""))
+    _lifetimes(parser)
+    parser.add_log_format()
+    parser.add(
+        "--pod-uid",
+        str,
+        "",
+        "UID of its pod, from the downward API: a restarted container takes its own Lease at once; empty: it "
+        "waits",
+    )
+    parser.add("--every", NATURAL, "10", "seconds between two checks")
+    parser.add("--write", path_or_none, "", "folder to which the certificates are written too; empty: none")
+    parser.add_argument(
+        "--once",
+        action="store_true",
+        help="check and correct everything once, then exit: 0, or 1 where something failed",
+    )
+    return parser
+
+
+def _kept_objects(parser: Parser, extra_name: str) -> None:
+    """The objects that are kept, and the names in the certificates."""
     parser.add("--kubeconfig", path_or_none, "", "kubeconfig file; empty: the pod's own service account")
     parser.add("--namespace", str, names.NAMESPACE, "namespace of the Secrets and Services")
     parser.add(
@@ -84,30 +106,13 @@ def _parser(environment: Mapping[str, str]) -> Parser:
         "to the webhook configurations",
         ("bursar", "cert-manager"),
     )
-    _lifetimes(parser)
-    parser.add_log_format()
-    parser.add(
-        "--pod-uid",
-        str,
-        "",
-        "UID of its pod, from the downward API: a restarted container takes its own Lease at once; empty: it "
-        "waits",
-    )
-    parser.add("--every", NATURAL, "10", "seconds between two checks")
-    parser.add("--write", path_or_none, "", "folder to which the certificates are written too; empty: none")
     parser.add_argument(
         "--extra-name",
         action="append",
-        default=[environment["BURSAR_EXTRA_NAME"]] if environment.get("BURSAR_EXTRA_NAME") else [],
+        default=[extra_name] if extra_name else [],
         help="another name or address for the certificates, for example 127.0.0.1; may be repeated "
         "(BURSAR_EXTRA_NAME: several, separated by commas)",
     )
-    parser.add_argument(
-        "--once",
-        action="store_true",
-        help="check and correct everything once, then exit: 0, or 1 where something failed",
-    )
-    return parser
 
 
 def _lifetimes(flags: Parser) -> None:
