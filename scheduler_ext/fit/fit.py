@@ -1,6 +1,7 @@
 """Whether a request fits on a node, and on which cards. Filter, prioritize and bind all ask here."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from scheduler_ext.fit import refusal
 from scheduler_ext.fit.card_sets import Steps, TooManyStepsError, best_set
@@ -18,6 +19,7 @@ from timekeeper.core.request.cards import allowed, need
 from timekeeper.core.values import CLOSEST, Ask, Card, GPURequest, Placement, Slice
 
 PREFERRED: Score = 2**60  # of a node on whose preferred card the pod has room: above any policy's score
+CLOSER: Score = 2**61  # for each step of closeness, above that
 
 
 def fit(
@@ -105,7 +107,7 @@ def score_of(layout: Layout, policy: Policy) -> Score:
     """The policy's score of the layout, to compare with other nodes."""
     used = sorted({at for chosen in layout.chosen for at in chosen})
     preferred = any(layout.free_by_card[at].preferred for at in used)
-    return policy.score(layout.free_by_card, used) + PREFERRED * preferred
+    return policy.score(layout.free_by_card, used) + PREFERRED * preferred + CLOSER * layout.closeness
 
 
 def _barred(request: GPURequest, node: NodeInfo) -> Refusal | None:
@@ -205,15 +207,15 @@ def _shape(request: GPURequest, usable: list[tuple[Free, Card]], node: NodeInfo)
 
 def _closest(request: GPURequest, shape: FreeShape, policy: Policy, steps: Steps) -> Layout | Refusal:
     """The layout by the strictest topology that one meets. Each topology has an equal part of the steps."""
-    parts, answer = 3, refusal.GIVEN_UP
-    for near in (shape.near, shape.wider, ()):
-        mine = Steps(steps.left // parts)
+    answer = refusal.GIVEN_UP
+    for closeness, near in ((2, shape.near), (1, shape.wider), (0, ())):
+        mine = Steps(steps.left // (closeness + 1))
         steps.left -= mine.left
         found = _layout_in(request, shape_of(shape.free_by_card, near), policy, mine)
         steps.left += mine.left
         if isinstance(found, Layout):
-            return found
-        parts, answer = parts - 1, found
+            return replace(found, closeness=closeness)
+        answer = found
     return answer
 
 

@@ -15,6 +15,7 @@ class Layout:
     free_by_card: tuple[Free, ...]  # what is then left on each card
     # for each ask and each of its cards the tile, where Xe links join them; else empty
     tiles: tuple[tuple[int, ...], ...] = ()
+    closeness: int = 0  # of a pod that wants its cards as close as possible: 2 linked, 1 on one NUMA node
 
 
 @dataclass(frozen=True, slots=True)

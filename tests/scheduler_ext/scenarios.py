@@ -23,9 +23,11 @@ TOLD_AS_STORIES = {
     "S48": "test_late_events_of_a_pod_do_not_touch_its_successor_of_the_same_name",
     "S49": "test_capacity_that_shrinks_under_use_leaves_nothing_and_never_less",
 }
+TOLD_OF_GAS = {  # in tests/scheduler_ext/unit/test_gas.py
+    "S29": "test_a_pod_gets_the_cards_of_the_scenario",
+    "S31": "test_the_labels_number_the_cards",
+}
 NOT_OURS = {
-    "S29": "tiles of Intel's cards: that dialect is not spoken",
-    "S31": "the spelling of Intel's node labels: that dialect is not spoken",
     "S32": "the arithmetic of a running ledger: there is none here, what is free is summed anew each time",
 }
 NUMBERS = (
@@ -116,6 +118,11 @@ def cards_asked(name: str, count: int) -> Json:
     return container(name, gpu_count=str(count))
 
 
+def at_least(memory_mib: int, *containers: Json, init: list[Json] | None = None) -> Json:
+    """A pod that only uses cards of so much memory."""
+    return asking(*containers, init=init, annotations={"bursar.dev/min-gpu-memory": str(memory_mib)})
+
+
 def near(topology: str, *containers: Json) -> Json:
     """A pod whose containers' cards must be near each other."""
     return asking(*containers, annotations={"bursar.dev/topology": topology})
@@ -196,6 +203,26 @@ def kube_gpu() -> Iterator[Scenario]:
         mixed,
         policies=binpack,
     )
+    for least, card_of_it in ((256_000, 1), (178_000, 4), (190_000, 3), (100_000, 0), (257_000, 2)):
+        pod = at_least(least, cards_asked("a", 1))
+        words = f"a card of at least {least} MiB, of those the smallest"
+        yield Scenario("S12", words, pod, {"a": [card_of_it]}, mixed, policies=binpack)
+    yield Scenario(
+        "S12",
+        "one least memory for all containers of a pod",
+        at_least(178_000, cards_asked("a", 2), cards_asked("b", 1), init=[cards_asked("i", 1)]),
+        {"a": [4, 3], "b": [1], "i": [4]},
+        mixed,
+        policies=binpack,
+    )
+    yield Scenario(
+        "S12",
+        "no card is so large",
+        at_least(257_001, cards_asked("a", 1)),
+        {},
+        mixed,
+        reason="no card with 257001 MiB of memory here",
+    )
     counts = asking(cards_asked("a", 2), cards_asked("b", 1), init=[cards_asked("i", 1)])
     yield Scenario("S13", "counts alone", counts, {"a": [0, 4], "b": [3], "i": [0]}, mixed, policies=binpack)
     yield Scenario("S15", "two in one pair", near("pair", cards_asked("a", 2)), {"a": [0, 1]}, (wired(),))
@@ -205,6 +232,23 @@ def kube_gpu() -> Iterator[Scenario]:
         near("numa", cards_asked("a", 4), cards_asked("b", 2)),
         {"a": [0, 1, 2, 3], "b": [4, 5]},
         (wired(),),
+    )
+    four = tuple(on(percent(100, f"user-{at}"), "n", f"GPU-{at}") for at in (4, 5, 6, 7))
+    yield Scenario(
+        "S15",
+        "a pair beside a pod with four",
+        near("pair", cards_asked("a", 2)),
+        {"a": [0, 1]},
+        (wired(),),
+        four,
+    )
+    yield Scenario(
+        "S15",
+        "four beside a pod with a pair",
+        near("numa", cards_asked("a", 4)),
+        {"a": [0, 1, 2, 3]},
+        (wired(),),
+        four[2:],
     )
     yield Scenario(
         "S16b",

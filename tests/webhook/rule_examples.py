@@ -54,7 +54,7 @@ PODS: dict[str, Json] = {
     ),
     "combination": admitted(limits_of("main", koordinator_sh__gpu_core="50")),
     "own-scheduler": admitted(limits_of("main", koordinator_sh__gpu="50")),
-    "dialect-not-spoken": admitted(limits_of("main", volcano_sh__gpu_memory="3")),
+    "dialect-not-spoken": admitted(limits_of("main", amd_com__gpu="3")),
     "request-differs-from-limit": admitted(
         container(requests={"bursar.dev/gpu-percent": "20"}, gpu_percent="50")
     ),

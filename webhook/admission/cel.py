@@ -183,7 +183,7 @@ def _has_one(annotations: Iterable[str]) -> str:
 
 def locks() -> str:
     """The annotations by which nodes are locked for their node plugins."""
-    return _list(f"'{each.node_lock}'" for each in DIALECTS if each.node_lock)
+    return _list(f"'{lock}'" for lock in dict.fromkeys(each.node_lock for each in DIALECTS) if lock)
 
 
 def _list(words: Iterable[str]) -> str:
@@ -237,9 +237,8 @@ def immutable_annotations() -> str:
 def plugin_annotations() -> str:
     """For each dialect whose node plugin changes annotations of bound pods, a list of their names: first the
     one that it turns from ``false`` to ``true``, then those that it may change in the same update."""
-    return _list(
-        _list(f"'{name}'" for name in dialect.plugin_writes) for dialect in DIALECTS if dialect.plugin_writes
-    )
+    lists = dict.fromkeys(dialect.plugin_writes for dialect in DIALECTS if dialect.plugin_writes)
+    return _list(_list(f"'{name}'" for name in names) for names in lists)
 
 
 def erased_annotations() -> str:

@@ -18,6 +18,7 @@ from tests.scheduler_ext import scenarios
 from tests.scheduler_ext.apiserver import ApiServer, Fault
 from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.scenarios import CASES, IDS, Scenario, cards_asked, equal, near, used
+from tests.scheduler_ext.unit import test_gas
 from tests.scheduler_ext.worlds import (
     GIB,
     Json,
@@ -43,9 +44,11 @@ Start = Callable[..., Running]
 def test_every_scenario_of_the_collection_is_told_or_is_none_of_ours() -> None:
     told = {scenario.number for scenario in scenarios.TABLE}
     stories, others = scenarios.TOLD_AS_STORIES, scenarios.NOT_OURS
+    of_gas = scenarios.TOLD_OF_GAS
 
-    assert sorted([*told, *stories, *others]) == sorted(scenarios.NUMBERS)
+    assert sorted([*told, *stories, *of_gas, *others]) == sorted(scenarios.NUMBERS)
     assert [name for name in stories.values() if name not in globals()] == []
+    assert [name for name in of_gas.values() if name not in vars(test_gas)] == []
 
 
 @pytest.mark.parametrize(("scenario", "policy"), CASES, ids=IDS)

@@ -2,12 +2,17 @@
 the bounds of one search."""
 
 from dataclasses import replace
+from itertools import combinations
+from random import Random
+
+import pytest
 
 from scheduler_ext.fit.card_sets import Steps
-from scheduler_ext.fit.fit import fit
+from scheduler_ext.fit.fit import CLOSER, fit
 from scheduler_ext.fit.refusal import Refusal
-from scheduler_ext.scoring.policy import BINPACK
-from tests.scheduler_ext.worlds import asking, cards_of, rebuilt, request_of
+from scheduler_ext.scoring.policy import BINPACK, NO_FIT
+from scheduler_ext.verbs.fit_cache import FitCache, fit_key
+from tests.scheduler_ext.worlds import asking, cards_of, on, percent, rebuilt, request_of
 from tests.scheduler_ext.worlds import node as node_with
 from tests.worlds import card, container
 from timekeeper.core.values import CLOSEST
@@ -38,3 +43,29 @@ def test_the_search_has_the_bounds_of_any_other() -> None:
 
     assert not isinstance(fit(request, node, BINPACK, steps), Refusal)
     assert 0 <= steps.left < 300
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_nodes_whose_free_cards_are_closest_score_highest_of_the_cluster(seed: int) -> None:
+    """Compared with every choice of free cards on every node."""
+    random = Random(seed)
+    wanted, nodes, taken, expected = random.randint(2, 3), [], [], {}
+    for name in ("a", "b", "c", "d"):
+        numas, pairs = ([random.randrange(kinds) for _ in range(6)] for kinds in (2, 3))
+        links = [[f"{name}-GPU-{y}" for y in range(6) if pairs[x] == pairs[y]] for x in range(6)]
+        nodes.append(node_with(name, *(card(x, numa=numas[x], links=links[x]) for x in range(6))))
+        busy = [x for x in range(6) if random.random() < 0.4]
+        taken += [on(percent(100, f"{name}-{x}"), name, f"{name}-GPU-{x}") for x in busy]
+        choices = list(combinations([x for x in range(6) if x not in busy], wanted))
+        for closeness, groups in ((0, [0] * 6), (1, numas), (2, pairs)):
+            if any(len({groups[x] for x in chosen}) == 1 for chosen in choices):
+                expected[name] = closeness
+    request = replace(request_of(asking(container(gpu_count=str(wanted)))), topology=CLOSEST)
+
+    names, snapshot = ["a", "b", "c", "d"], rebuilt(nodes, taken)
+    scores = FitCache().scores(fit_key(request, BINPACK, ()), snapshot.nodes, names).tolist()
+
+    found = {
+        name: round(score / CLOSER) for name, score in zip(names, scores, strict=True) if score != NO_FIT
+    }
+    assert found == expected

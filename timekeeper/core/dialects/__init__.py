@@ -36,7 +36,7 @@ BUILT_IN: tuple[Dialect, ...] = (
     hami.DIALECT,
     gas.DIALECT,
     *kubegpu.DIALECTS,
-    volcano.DIALECT,
+    *volcano.DIALECTS,
     kai.DIALECT,
     koordinator.DIALECT,
     vgpu_manager.DIALECT,

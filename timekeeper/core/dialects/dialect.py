@@ -72,7 +72,10 @@ class Dialect:
     # the cards that the annotations of a bound pod name, which may be of this system's own scheduler
     found: Callable[[PodFacts, GPURequest], Found] = nothing_found
     one_card: bool = False  # all containers of a pod share one card
-    node_resources: tuple[str, ...] = ()  # what nodes advertise beside `resources`, and no pod requests
+    # what nodes advertise beside `resources`; there it is no sign of another dialect
+    node_resources: tuple[str, ...] = ()
+    # the resource that counts memory in units of the node plugin, of which the node advertises a sum
+    memory_units: str = ""
     percent: PercentResources | None = None  # where the resources count per cent: what policies need of them
     ignored_by_scheduler: tuple[str, ...] = ()  # resources that kube-scheduler ignores
     # annotations and labels in which users write requests; a pod with one of them is of this dialect

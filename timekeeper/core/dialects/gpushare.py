@@ -60,6 +60,7 @@ DIALECT = Dialect(
     name="gpushare",
     resources=(MEMORY,),
     node_resources=(COUNT,),
+    memory_units=MEMORY,
     examples={MEMORY: "3"},
     read=_read,
     at_admission=nothing_at_admission,

@@ -52,7 +52,7 @@ class PercentResources:
         if not count:
             return ()
         total = node.capacity.get(self.memory, 0) * self.unit_mib
-        memory = total // count or _label_mib(node.labels) or UNKNOWN_MEMORY_MIB
+        memory = total // count or label_mib(node.labels) or UNKNOWN_MEMORY_MIB
         model = node.labels.get(MODEL_LABEL, "GPU")
         return tuple(Card(f"card{index}", index, model, memory) for index in range(count))
 
@@ -93,6 +93,7 @@ class PercentResources:
         return Violation("share-without-memory", limits.at(resource), "", problem, allowed, example)
 
 
-def _label_mib(labels: Mapping[str, str]) -> int:
+def label_mib(labels: Mapping[str, str]) -> int:
+    """The memory of each card by GPU feature discovery, 0 where it does not say."""
     text = labels.get(MEMORY_LABEL, "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0

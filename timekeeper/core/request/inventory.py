@@ -2,6 +2,7 @@
 them."""
 
 from collections.abc import Collection
+from dataclasses import replace
 
 from timekeeper.core import names
 from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE_PATTERN, Dialect
@@ -19,7 +20,7 @@ def read_cards(raw: Json) -> tuple[Card, ...] | None:
     described = [each for each in dialects_of(facts) if each.node_annotation or each.own_cards]
     inventory = annotations_of(raw).get(names.INVENTORY)
     if inventory is not None and not described:
-        return decode_inventory(str(inventory))
+        return _in_units(decode_inventory(str(inventory)), facts)
     try:
         return next(filter(None, (each.cards(facts) for each in described or dialects_of(facts))), None)
     except ValueError as error:
@@ -38,6 +39,16 @@ def charged_cards(raw: Json) -> tuple[Card, ...]:
     except ValueError as error:
         raise UndecodableError(f"the node plugin's description: {error}") from error
     return described or _labelled_cards(facts)
+
+
+def _in_units(cards: tuple[Card, ...], node: NodeFacts) -> tuple[Card, ...]:
+    """The cards with their memory in the units of the node's plugin, in proportion to their sizes: pods
+    request these units, and which they are no object says."""
+    total = next((node.capacity.get(each.memory_units, 0) for each in dialects_of(node)), 0)
+    whole = sum(card.memory_mib for card in cards)
+    if not total or not whole:
+        return cards
+    return tuple(replace(card, memory_mib=card.memory_mib * total // whole) for card in cards)
 
 
 def _labelled_cards(node: NodeFacts) -> tuple[Card, ...]:
@@ -64,6 +75,7 @@ def dialects_of(node: NodeFacts) -> tuple[Dialect, ...]:
     }
     taken = {resource for name in marked for resource in described[name].shared}
     left = node.capacity.keys() - taken
+    left -= {name for each in DIALECTS if _advertises(left, each) for name in each.node_resources}
     return tuple(each for each in DIALECTS if each.name in marked or _advertises(left, each))
 
 

@@ -6,6 +6,8 @@ kubelet asks for. So a pod has one container with devices, and no second pod is 
 own. Sources: volcano, volcano-vgpu-device-plugin (`docs/dialects.md`).
 """
 
+from collections.abc import Collection
+
 from timekeeper.core.dialects.amounts import NodeFacts, PodFacts, indexes
 from timekeeper.core.dialects.dialect import Dialect, Found, PlacedRequest, nothing_at_admission
 from timekeeper.core.dialects.vgpu import (
@@ -18,7 +20,6 @@ from timekeeper.core.dialects.vgpu import (
     natural,
     registered,
 )
-from timekeeper.core.json_values import mapping
 from timekeeper.core.values import Card, GPURequest
 from timekeeper.core.violation import Violation, first_of
 
@@ -45,32 +46,37 @@ ANNOTATIONS = VgpuAnnotations(
 
 def _constrain(request: GPURequest, pod: PodFacts) -> GPURequest | tuple[Violation, ...]:
     answer = ANNOTATIONS.constrain(request, pod)
-    asking = [
-        each.path
-        for each in pod.containers
-        if any(name in mapping(mapping(each.raw.get("resources")).get("limits")) for name in RESOURCES.names)
-    ]
-    if len(asking) == 1 and asking[0].startswith("spec.containers"):
+    problems = one_container(pod, RESOURCES.names, RESOURCES.number)
+    if not problems:
         return answer
+    return problems if isinstance(answer, GPURequest) else (*answer, *problems)
+
+
+def one_container(pod: PodFacts, resources: Collection[str], example: str) -> tuple[Violation, ...]:
+    """A violation where not exactly one ordinary container has limits of these resources."""
+    asking = [each.path for each in pod.containers if not each.limits.keys().isdisjoint(resources)]
+    if len(asking) == 1 and asking[0].startswith("spec.containers"):
+        return ()
     problem = Violation(
         "vgpu-one-container",
         "spec.containers",
         first_of(asking, 20),
         "the node plugin of Volcano serves one container of a pod, and no init container",
-        f"{RESOURCES.number} in one container of spec.containers",
-        f'{RESOURCES.number}: "1" in the container that computes',
+        f"{example} in one container of spec.containers",
+        f'{example}: "1" in the container that computes',
     )
-    return (problem,) if isinstance(answer, GPURequest) else (*answer, problem)
+    return (problem,)
 
 
 def _cards(node: NodeFacts) -> tuple[Card, ...]:
     parts = [each.split(",") for each in node.annotations.get(REGISTER, "").split(":") if each]
-    unhealthy = _unhealthy(node.annotations.get(UNHEALTHY, ""))
+    unhealthy = unhealthy_cards(node)
     return registered(_from_fields(place, each, place in unhealthy) for place, each in enumerate(parts))
 
 
-def _unhealthy(text: str) -> tuple[int, ...]:
-    """The indexes in the list of Volcano's older GPU sharing. Raises ValueError."""
+def unhealthy_cards(node: NodeFacts) -> tuple[int, ...]:
+    """The indexes in the list that Volcano's plugins write on a node. Raises ValueError."""
+    text = node.annotations.get(UNHEALTHY, "")
     found = indexes(text.replace(" ", ""))
     if text.strip() and not found:
         raise ValueError(f"{UNHEALTHY} is not a list of indexes")
