@@ -2,13 +2,12 @@
 
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from queue import Queue
-from threading import Event, Thread
+from threading import Event
 
 from timekeeper import metrics
-from timekeeper.accounts.balance import Statement
 from timekeeper.core.names import DOMAIN
 from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.connect import connect
@@ -17,25 +16,16 @@ from timekeeper.runtime.lease_election import CALL_S
 from timekeeper.runtime.log import log
 from timekeeper.settings import TimekeeperSettings
 from timekeeper.settler.budget_entries import BudgetNotice
-from timekeeper.settler.budget_objects import BudgetObjects
 from timekeeper.settler.cluster.cluster_state import WatchUpdate
 from timekeeper.settler.cluster.watches import sources, start_watching
 from timekeeper.settler.decision_recorder import DecisionRecorder
 from timekeeper.settler.election import SettlerElection
-from timekeeper.settler.evictions.budget_evictor import BudgetEvictor
-from timekeeper.settler.evictions.context import EvictorContext, view_of
-from timekeeper.settler.evictions.evictor import Evictor, keep_evicting
-from timekeeper.settler.evictions.idle_evictor import IdleEvictor
-from timekeeper.settler.evictions.overtime_evictor import OvertimeEvictor
-from timekeeper.settler.grace_policies import GracePolicies
-from timekeeper.settler.notifier import Notifier
 from timekeeper.settler.pod_notices import PodNotice, state_after
-from timekeeper.settler.releases.releaser import Releaser, keep_releasing, patch_with
 from timekeeper.settler.settler import Settler, run
+from timekeeper.settler.term_threads import TermThreads, start_thread
 from timekeeper.store.engine.engine import ConflictError, Store, UnavailableError, open_store
 from timekeeper.store.queries.decisions import last_standings
-from timekeeper.store.retention import forget_decisions, roll_up_daily
-from timekeeper.store.writes.fencing import EpochOverError, FencedStore
+from timekeeper.store.writes.fencing import EpochOverError
 
 # Updates waiting to be applied. A full queue blocks the watches, and the API server buffers.
 _MOST_QUEUED = 10_000
@@ -54,10 +44,7 @@ def settle(settings: TimekeeperSettings) -> int:
     store = open_store(settings.database, connections=settings.database_connections, name="bursar-settler")
     metrics.DATABASE.labels(store.engine.dialect.name).set(1)
     api = connect(settings.kubeconfig)
-    metrics.OVERUSE_HELD_BACK.set(0)
-    metrics.BUDGET_EVICTION_NOTICES.set(0)
-    metrics.IDLE_PODS.set(0)
-    metrics.OVERTIME_PODS.set(0)
+    _reset_figures()
     me = settings.holder or settings.new_holder()
     try:
         if not store.is_shared:
@@ -75,21 +62,25 @@ def settle(settings: TimekeeperSettings) -> int:
     finally:
         metrics.LEADS.set(0)
         metrics.HELD.set(0)
-        metrics.OVERUSE_HELD_BACK.set(0)
-        metrics.BUDGET_EVICTION_NOTICES.set(0)
-        metrics.IDLE_PODS.set(0)
-        metrics.OVERTIME_PODS.set(0)
+        _reset_figures()
         store.close()
+
+
+def _reset_figures() -> None:
+    """Figures of one term: a process that does not settle has none of them."""
+    metrics.OVERUSE_HELD_BACK.set(0)
+    metrics.BUDGET_EVICTION_NOTICES.set(0)
+    metrics.IDLE_PODS.set(0)
+    metrics.OVERTIME_PODS.set(0)
 
 
 def _settle(settings: TimekeeperSettings, store: Store, api: Api, me: str, stop: Event) -> int:
     """Settle for one term, from its beginning to its end; returns the exit code."""
     now_ms = _clock_of(api)
     events = EventRecorder(api, REPORTER, me, now_ms, log, _MOST_EVENTS_PER_OBJECT)
-    Thread(target=events.run, args=(stop,), name="events", daemon=True).start()
+    start_thread("events", events.run, stop)
     recorder = DecisionRecorder(store)
-    recording = Thread(target=recorder.run, args=(stop,), name="decisions", daemon=True)
-    recording.start()
+    recording = start_thread("decisions", recorder.run, stop)
     try:
         settler = Settler(
             store,
@@ -110,42 +101,25 @@ def _settle(settings: TimekeeperSettings, store: Store, api: Api, me: str, stop:
     updates: Queue[WatchUpdate] = Queue(_MOST_QUEUED)
     for source in sources(settings.namespace):
         start_watching(source, api, updates, now_ms, stop, _failed)
-    if settings.retain_decisions_ms:
-        limits = (FencedStore(store, settler.term), now_ms, settings.retain_decisions_ms, stop)
-        Thread(target=forget_decisions, args=limits, name="forget", daemon=True).start()
-    if settings.retain_ms:
-        arguments = (FencedStore(store, settler.term), now_ms, settings.retain_ms, stop)
-        Thread(target=roll_up_daily, args=arguments, name="retain", daemon=True).start()
-    context = EvictorContext(
-        store, settler.term, api, events, view_of(settler), now_ms, record=recorder.record
-    )
-    evictors = (Evictor(context), BudgetEvictor(context), IdleEvictor(context), OvertimeEvictor(context))
-    steps = tuple(each.run for each in evictors)
-    evicting = Thread(target=keep_evicting, args=(steps, stop), name="evict", daemon=True)
-    evicting.start()
-    releaser = Releaser(
-        store,
-        settler.term,
-        patch_with(api),
-        events.post,
-        lambda: settler.held,
-        record=recorder.record,
-        reserved=settler.reserve,
-    )
-    releasing = Thread(target=keep_releasing, args=(releaser.step, stop), name="release", daemon=True)
-    releasing.start()
-    objects = BudgetObjects(
-        api, partial(_statements, settler), settler.cluster.existing_namespaces.__contains__, time.monotonic
-    )
-    Thread(target=objects.keep, args=(stop,), name="budget-objects", daemon=True).start()
-    _notify(settings, store, settler, now_ms, stop)
-    policies = GracePolicies(api, lambda: _longest_grace_ms(settler, now_ms()))
-    Thread(target=policies.keep, args=(stop,), name="grace-policies", daemon=True).start()
+    threads = TermThreads(store, api, settler, events, recorder.record, now_ms)
+    readers = (recording, *threads.start(settings, stop))
     log("settler-started", sessions=len(settler.ledger.sessions), term=settler.term.number, holder=me)
+    try:
+        return _run(settler, updates, stop, store.is_shared)
+    finally:
+        # These must not read the database after it is closed. A call in flight may outlast this wait.
+        stop.set()
+        for thread in readers:
+            thread.join(_ENDING_S)
+
+
+def _run(settler: Settler, updates: Queue[WatchUpdate], stop: Event, is_shared: bool) -> int:
+    """Settle until ``stop``, or until another settler writes; returns the exit code. ``is_shared``: several
+    timekeepers may use the database."""
     try:
         run(settler, updates, stop)
     except EpochOverError as error:
-        allowed = "" if store.is_shared else "; two timekeepers must not share a file, so stop one of them"
+        allowed = "" if is_shared else "; two timekeepers must not share a file, so stop one of them"
         log("settler-ends", level="warning", reason=f"another settler has started{allowed}", error=error)
         return 1
     except ConflictError as error:
@@ -157,25 +131,7 @@ def _settle(settings: TimekeeperSettings, store: Store, api: Api, me: str, stop:
             error=error,
         )
         return 1
-    finally:
-        # These must not read the database after it is closed. A call in flight may outlast this wait.
-        stop.set()
-        evicting.join(_ENDING_S)
-        recording.join(_ENDING_S)
-        releasing.join(_ENDING_S)
     return 0
-
-
-def _notify(
-    settings: TimekeeperSettings, store: Store, settler: Settler, now_ms: Callable[[], int], stop: Event
-) -> None:
-    """Start the thread that sends notifications, if there is a key to sign them with."""
-    if settings.notification_key is None:
-        return
-    notifier = Notifier(
-        store, settler.term, lambda: settler.ledger.history, settings.notification_key, now_ms
-    )
-    Thread(target=notifier.keep, args=(stop,), name="notify", daemon=True).start()
 
 
 def _clock_of(api: Api) -> Callable[[], int]:
@@ -189,19 +145,6 @@ def _clock_of(api: Api) -> Callable[[], int]:
         return api.clock.now_ms()
 
     return now_ms
-
-
-def _statements(settler: Settler) -> Mapping[str, Statement] | None:
-    """The accounts of the last tick; None before the first decision."""
-    cache = settler.ledger.statement_cache
-    return None if cache is None or not settler.has_decided else cache.statements.namespaces
-
-
-def _longest_grace_ms(settler: Settler, now_ms: int) -> int | None:
-    """`maxGracePeriod` now, in milliseconds; None before the first decision."""
-    if not settler.has_decided:
-        return None
-    return settler.ledger.history.settings(now_ms).max_grace_period_ms
 
 
 def report(events: EventRecorder, namespace: str, notice: BudgetNotice) -> None:

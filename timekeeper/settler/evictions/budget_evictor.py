@@ -156,27 +156,19 @@ class BudgetEvictor:
     def _post_eviction(self, due: BudgetEviction) -> tuple[BudgetResult, str]:
         """The result, and the API server's message unless it evicted the pod."""
         pod = due.pod
-        reply = calls.evict(self._context.api, pod.namespace, pod.name, pod.uid)
-        if not isinstance(reply, Answered):
-            return "unclear", reply.message
-        if reply.status >= 300:
-            return calls.refusal(reply), f"{reply.status} {reply.message}"
-        # The Eviction API writes a reason of its own; a pod that has gone already needs none.
-        calls.write_condition(self._context.api, pod, self._target(due))
-        return "evicted", ""
+        result, error = calls.result_of(calls.evict(self._context.api, pod.namespace, pod.name, pod.uid))
+        if result == "evicted":
+            # The Eviction API writes a reason of its own; a pod that has gone already needs none.
+            calls.write_condition(self._context.api, pod, self._target(due))
+        return result, error
 
     def _delete(self, due: BudgetEviction) -> tuple[BudgetResult, str]:
         """The pod's condition tells why it ends, also to a Job: without it the pod is not deleted."""
         reply = calls.write_condition(self._context.api, due.pod, self._target(due))
         if isinstance(reply, Answered) and reply.status < 300:
             reply = calls.delete(self._context.api, due.pod)
-        if not isinstance(reply, Answered):
-            return "unclear", reply.message
-        return (
-            ("deleted", "")
-            if reply.status < 300
-            else (calls.refusal(reply), f"{reply.status} {reply.message}")
-        )
+        result, error = calls.result_of(reply)
+        return "deleted" if result == "evicted" else result, error
 
     def _target(self, due: BudgetEviction) -> Mapping[str, object]:
         return calls.disruption(True, texts.TARGET, texts.exhausted(due.terms), self._context.clock())

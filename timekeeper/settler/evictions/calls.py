@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal
 
+from timekeeper.accounts.card_use.evictions import Result
 from timekeeper.accounts.exhaustion.evictions import EvictionNotice
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core import names
@@ -76,6 +77,13 @@ def refusal(answer: Answered) -> Refusal:
     if is_protected(answer.status, answer.message, answer.body):
         return "protected"
     return "refused" if answer.status < 500 else "unclear"
+
+
+def result_of(reply: Reply) -> tuple[Result, str]:
+    """The result of an eviction or a deletion, and the API server's message unless it succeeded."""
+    if not isinstance(reply, Answered):
+        return "unclear", reply.message
+    return ("evicted", "") if reply.status < 300 else (refusal(reply), f"{reply.status} {reply.message}")
 
 
 def timestamp(at_ms: int | None) -> str | None:

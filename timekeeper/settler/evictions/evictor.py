@@ -15,9 +15,8 @@ from timekeeper.accounts.card_use.overuse import OverusingPod
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core.decisions import EVICTED as EVICTED_KIND
 from timekeeper.core.decisions import MESSAGE, Decision, Figure
-from timekeeper.runtime.api_server import Answered
 from timekeeper.runtime.log import log, log_exception
-from timekeeper.settler.evictions.calls import evict, refusal
+from timekeeper.settler.evictions.calls import evict, result_of
 from timekeeper.settler.evictions.context import EvictorContext
 from timekeeper.settler.evictions.notices import EVICTED, PROTECTED, evicted, protected
 from timekeeper.store.engine.engine import ConflictError, UnavailableError
@@ -71,7 +70,7 @@ class Evictor:
     def _evict(self, candidate: EvictionCandidate) -> Result:
         over = candidate.over
         before = self._history.attempts.get(over.uid)
-        result, error_text = self._post_eviction(over)
+        result, error_text = result_of(evict(self._context.api, over.namespace, over.name, over.uid))
         self._history = self._history.after(over.uid, over.node, result, self._context.steady())
         attempt = self._history.attempts[over.uid].count
         metrics.OVERUSE_EVICTIONS.labels(result).inc()
@@ -97,13 +96,6 @@ class Evictor:
 
     def _record(self, over: OverusingPod, reason: str, note: str) -> None:
         self._context.events.post(over.namespace, over.name, over.uid, reason, note, "Warning")
-
-    def _post_eviction(self, over: OverusingPod) -> tuple[Result, str]:
-        """The result, and the API server's message unless it evicted the pod."""
-        reply = evict(self._context.api, over.namespace, over.name, over.uid)
-        if not isinstance(reply, Answered):
-            return "unclear", reply.message
-        return ("evicted", "") if reply.status < 300 else (refusal(reply), f"{reply.status} {reply.message}")
 
 
 def _decision(candidate: EvictionCandidate, at_ms: int) -> Decision:

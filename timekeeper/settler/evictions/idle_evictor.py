@@ -6,10 +6,9 @@ respected: no pod is deleted instead of evicted.
 """
 
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime
 
 from timekeeper import metrics
-from timekeeper.accounts.card_use.evictions import EvictionHistory, Result
+from timekeeper.accounts.card_use.evictions import EvictionHistory
 from timekeeper.accounts.card_use.idleness import IdlePod, IdleStep, IdleTerms, next_step
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core import names
@@ -20,7 +19,7 @@ from timekeeper.core.decisions import (
     WARNED,
     Decision,
 )
-from timekeeper.runtime.api_server import Answered, Reply
+from timekeeper.runtime.api_server import Answered
 from timekeeper.runtime.log import log
 from timekeeper.settler.evictions import calls
 from timekeeper.settler.evictions.context import EvictorContext
@@ -107,8 +106,7 @@ class IdleEvictor:
         at_ms = self._context.steady()
         if self._history.is_limited(at_ms) or self._history.is_paused(pod.uid, at_ms):
             return False
-        reply = calls.evict(self._context.api, pod.namespace, pod.name, pod.uid)
-        result, error = _result(reply)
+        result, error = calls.result_of(calls.evict(self._context.api, pod.namespace, pod.name, pod.uid))
         self._history = self._history.after(pod.uid, pod.node, result, self._context.steady())
         metrics.IDLE_EVICTIONS.labels(result).inc()
         log(
@@ -165,7 +163,7 @@ class IdleEvictor:
 
 
 def _text(step: IdleStep, idle: IdlePod, terms: IdleTerms, until_ms: int) -> str:
-    since = datetime.fromtimestamp(idle.period.since_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    since = calls.timestamp(idle.period.since_ms)
     unused = f"The pod has not used its cards since {since}."
     if step == "reclaim":
         return f"{unused} Waiting pods of namespaces in budget may take them from now on."
@@ -175,11 +173,3 @@ def _text(step: IdleStep, idle: IdlePod, terms: IdleTerms, until_ms: int) -> str
         "it is evicted" if terms.action == "evict" else "waiting pods of namespaces in budget may take them"
     )
     return f"{unused} If it does not until {calls.timestamp(until_ms)}, {then}."
-
-
-def _result(reply: Reply) -> tuple[Result, str]:
-    if not isinstance(reply, Answered):
-        return "unclear", reply.message
-    return (
-        ("evicted", "") if reply.status < 300 else (calls.refusal(reply), f"{reply.status} {reply.message}")
-    )

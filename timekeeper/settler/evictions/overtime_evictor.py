@@ -7,10 +7,10 @@ is respected for ``pdbGrace``; then the pod is deleted.
 """
 
 from timekeeper import metrics
-from timekeeper.accounts.card_use.evictions import EvictionHistory, Result
+from timekeeper.accounts.card_use.evictions import EvictionHistory
 from timekeeper.accounts.held.overtime import Overtime, overtime_of
 from timekeeper.core.decisions import EVICTED, MESSAGE, WARNED, Decision
-from timekeeper.runtime.api_server import Answered, Reply
+from timekeeper.runtime.api_server import Answered
 from timekeeper.runtime.log import log
 from timekeeper.settler.evictions import calls
 from timekeeper.settler.evictions.context import EvictorContext
@@ -71,14 +71,13 @@ class OvertimeEvictor:
             return
         message = "The pod held its cards for longer than it had declared."
         target = calls.disruption(True, TARGET, message, self._context.clock())
-        reply = calls.evict(self._context.api, pod.namespace, pod.name, pod.uid)
-        result, error = _result(reply)
+        result, error = calls.result_of(calls.evict(self._context.api, pod.namespace, pod.name, pod.uid))
         if result == "evicted":
             calls.write_condition(self._context.api, pod, target)
         elif result == "protected" and deletes:
             written = calls.write_condition(self._context.api, pod, target)
             if isinstance(written, Answered) and written.status < 300:
-                result, error = _result(calls.delete(self._context.api, pod))
+                result, error = calls.result_of(calls.delete(self._context.api, pod))
         self._history = self._history.after(pod.uid, pod.node, result, self._context.steady())
         metrics.OVERTIME_EVICTIONS.labels(result).inc()
         log(
@@ -122,11 +121,3 @@ def _warning(late: Overtime, is_ended: bool) -> str:
         else "what it uses after its grace period is not reserved"
     )
     return f"{text[0].upper()}{text[1:]}; {then}."
-
-
-def _result(reply: Reply) -> tuple[Result, str]:
-    if not isinstance(reply, Answered):
-        return "unclear", reply.message
-    if reply.status < 300:
-        return "evicted", ""
-    return calls.refusal(reply), f"{reply.status} {reply.message}"

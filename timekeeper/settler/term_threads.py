@@ -1,0 +1,115 @@
+"""The threads beside the settler, for one term: evictions, releases, objects, notifications, retention."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from threading import Event, Thread
+
+from timekeeper.accounts.balance import Statement
+from timekeeper.core.decisions import Record
+from timekeeper.runtime.api_server import Api
+from timekeeper.runtime.event_recorder import EventRecorder
+from timekeeper.settings import TimekeeperSettings
+from timekeeper.settler.budget_objects import BudgetObjects
+from timekeeper.settler.evictions.budget_evictor import BudgetEvictor
+from timekeeper.settler.evictions.context import EvictorContext, view_of
+from timekeeper.settler.evictions.evictor import Evictor, Step, keep_evicting
+from timekeeper.settler.evictions.idle_evictor import IdleEvictor
+from timekeeper.settler.evictions.overtime_evictor import OvertimeEvictor
+from timekeeper.settler.grace_policies import GracePolicies
+from timekeeper.settler.notifier import Notifier
+from timekeeper.settler.releases.releaser import Releaser, keep_releasing, patch_with
+from timekeeper.settler.settler import Settler
+from timekeeper.store.engine.engine import Store
+from timekeeper.store.retention import forget_decisions, roll_up_daily
+from timekeeper.store.writes.fencing import FencedStore
+
+Work = Callable[[Event], object]
+
+
+def start_thread(name: str, work: Work, stop: Event) -> Thread:
+    """Start a thread that works until ``stop``. It is a daemon: the process does not wait for it."""
+    thread = Thread(target=work, args=(stop,), name=name, daemon=True)
+    thread.start()
+    return thread
+
+
+@dataclass(frozen=True, slots=True)
+class TermThreads:
+    """What the threads of one term work with. ``now_ms``: the API server's clock; ``record``: keeps a
+    decision."""
+
+    store: Store
+    api: Api
+    settler: Settler
+    events: EventRecorder
+    record: Record
+    now_ms: Callable[[], int]
+
+    def start(self, settings: TimekeeperSettings, stop: Event) -> tuple[Thread, ...]:
+        """Start all that the settings ask for; returns those that must not read the database once it is
+        closed."""
+        start_thread("budget-objects", self._budget_objects().keep, stop)
+        start_thread("grace-policies", GracePolicies(self.api, self._longest_grace_ms).keep, stop)
+        if settings.notification_key is not None:
+            start_thread("notify", self._notifier(settings.notification_key).keep, stop)
+        if settings.retain_decisions_ms:
+            start_thread("forget", partial(self._forget, settings.retain_decisions_ms), stop)
+        if settings.retain_ms:
+            start_thread("retain", partial(self._roll_up, settings.retain_ms), stop)
+        return (
+            start_thread("evict", partial(keep_evicting, self._eviction_steps()), stop),
+            start_thread("release", partial(keep_releasing, self._releaser().step), stop),
+        )
+
+    def _eviction_steps(self) -> tuple[Step, ...]:
+        context = EvictorContext(
+            self.store,
+            self.settler.term,
+            self.api,
+            self.events,
+            view_of(self.settler),
+            self.now_ms,
+            record=self.record,
+        )
+        evictors = (Evictor(context), BudgetEvictor(context), IdleEvictor(context), OvertimeEvictor(context))
+        return tuple(each.run for each in evictors)
+
+    def _releaser(self) -> Releaser:
+        settler = self.settler
+        return Releaser(
+            self.store,
+            settler.term,
+            patch_with(self.api),
+            self.events.post,
+            lambda: settler.held,
+            record=self.record,
+            reserved=settler.reserve,
+        )
+
+    def _forget(self, retain_ms: int, stop: Event) -> None:
+        forget_decisions(FencedStore(self.store, self.settler.term), self.now_ms, retain_ms, stop)
+
+    def _roll_up(self, retain_ms: int, stop: Event) -> None:
+        roll_up_daily(FencedStore(self.store, self.settler.term), self.now_ms, retain_ms, stop)
+
+    def _budget_objects(self) -> BudgetObjects:
+        exists = self.settler.cluster.existing_namespaces.__contains__
+        return BudgetObjects(self.api, self._statements, exists, time.monotonic)
+
+    def _notifier(self, key: Path) -> Notifier:
+        settler = self.settler
+        return Notifier(self.store, settler.term, lambda: settler.ledger.history, key, self.now_ms)
+
+    def _statements(self) -> Mapping[str, Statement] | None:
+        """The accounts of the last tick; None before the first decision."""
+        cache = self.settler.ledger.statement_cache
+        return None if cache is None or not self.settler.has_decided else cache.statements.namespaces
+
+    def _longest_grace_ms(self) -> int | None:
+        """`maxGracePeriod` now, in milliseconds; None before the first decision."""
+        if not self.settler.has_decided:
+            return None
+        return self.settler.ledger.history.settings(self.now_ms()).max_grace_period_ms
