@@ -6,24 +6,24 @@ handler that waits has a thread of a bounded pool, which gets a request only whe
 is silent or slow, or stops in the middle of a head or a body, holds no thread.
 """
 
-import os
 import selectors
 import socket
 import ssl
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
-from typing import NamedTuple
+from typing import Any
 
+from timekeeper.runtime.http.acceptor import LEFT_TO_OTHERS_S, Acceptor
 from timekeeper.runtime.http.connection import WOULD_BLOCK, HttpConnection
 from timekeeper.runtime.http.connection_balance import ConnectionBalance
 from timekeeper.runtime.http.framing import RejectedRequestError
+from timekeeper.runtime.http.handler_pools import HandlerPools
+from timekeeper.runtime.http.reply_queue import ReplyQueue
 from timekeeper.runtime.http.service import Handler, HttpAnswer, HttpRequest, HttpService
-from timekeeper.runtime.http.wsgi_gateway import wsgi_handler
 from timekeeper.runtime.log import log, log_exception
 
 RECEIVES_A_TURN = 64  # of one connection; then the others have their turn
@@ -32,14 +32,8 @@ LINGER_S = 3.0  # on a graceful stop, for requests that are being sent or answer
 _IDLE_LINGER_S = 2.0  # on a graceful stop, for requests that may be on their way on an idle connection
 _LAST_ANSWER_S = 3.0  # for a client to read the last answer of a connection, and to stop sending
 _CLOCK_EVERY_S = 0.5
-_LEFT_TO_OTHERS_S = 0.005  # how long a client waits for a worker that has fewer connections but may hang
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-
-
-class _Pool(NamedTuple):
-    handler: Handler
-    threads: ThreadPoolExecutor | None
 
 
 class HttpLoop:
@@ -58,28 +52,20 @@ class HttpLoop:
         """``pipe``: not blocking; a byte in it wakes the loop. ``is_alive``: False once it should end.
         ``number``: of this process in ``balance``. ``notify``: called at least each second."""
         self._service, self._limits = service, service.limits
-        self._listeners, self._pipe, self._is_alive = listeners, pipe, is_alive
+        self._is_alive = is_alive
         self._balance, self._number, self._notify = balance, number, notify
         self._poller = selectors.DefaultSelector()
+        self._acceptor = Acceptor(listeners, self._poller, service.tls, self._has_fewer, self._connect)
         self._connections: set[HttpConnection] = set()
         self._unanswered_bytes = 0
-        self._left_to_others: list[socket.socket] = []  # listeners, for a moment
         self._clock_at = 0.0  # when deadlines are looked at again
-        self._finished: deque[tuple[HttpConnection, bool, HttpAnswer | None]] = deque()
-        self._wake_is_sent = False
-        self._app_threads = _threads(service.app_threads)
-        self._others = _Pool(wsgi_handler(service.app, "https" if service.tls else "http"), self._app_threads)
-        self._routes = {
-            (each.method, each.path): _Pool(each.handler, _threads(each.threads) if each.threads else None)
-            for each in service.routes
-        }
+        self._replies: ReplyQueue[tuple[HttpConnection, bool, HttpAnswer | None]] = ReplyQueue(pipe)
+        self._handlers = HandlerPools(service)
 
     def run(self) -> None:
         """Serves until `is_alive` is False, then answers what has begun, for LINGER_S at most."""
-        self._poller.register(self._pipe[0], selectors.EVENT_READ, self._finish_answers)
-        for listener in self._listeners:
-            listener.setblocking(False)
-            self._poller.register(listener, selectors.EVENT_READ, partial(self._invite, listener))
+        self._poller.register(self._replies.fileno, selectors.EVENT_READ, self._finish_answers)
+        self._acceptor.open()
         self._balance.set(self._number, 0)
         while self._is_alive():
             self._turn(_CLOCK_EVERY_S)
@@ -87,11 +73,7 @@ class HttpLoop:
 
     def _stop(self) -> None:
         self._balance.leave(self._number)
-        for listener in self._listeners:
-            if listener not in self._left_to_others:
-                self._poller.unregister(listener)
-            listener.close()  # the next client goes to another replica, and waits in no backlog of ours
-        self._left_to_others = []
+        self._acceptor.close()
         began = time.monotonic()
         for connection in self._connections:
             connection.until = min(connection.until, began + _IDLE_LINGER_S)
@@ -99,17 +81,13 @@ class HttpLoop:
             self._turn(0.1)
         for connection in tuple(self._connections):
             self._close(connection)
-        for pool in (self._others, *self._routes.values()):
-            if pool.threads is not None:
-                pool.threads.shutdown(wait=False, cancel_futures=True)
+        self._handlers.close()
 
     def _turn(self, max_s: float) -> None:
-        left, self._left_to_others = self._left_to_others, []
-        for key, _ in self._poller.select(_LEFT_TO_OTHERS_S if left else max_s):
+        left = self._acceptor.take_left()
+        for key, _ in self._poller.select(LEFT_TO_OTHERS_S if left else max_s):
             key.data()
-        for listener in left:
-            self._poller.register(listener, selectors.EVENT_READ, partial(self._invite, listener))
-            self._accept(listener)  # if no other worker has accepted the client
+        self._acceptor.accept_left(left)
         now = time.monotonic()
         if now < self._clock_at:
             return
@@ -122,39 +100,18 @@ class HttpLoop:
 
     # New connections.
 
-    def _invite(self, listener: socket.socket) -> None:
-        if self._balance.another_has_fewer(len(self._connections)):
-            self._poller.unregister(listener)
-            self._left_to_others.append(listener)
-        else:
-            self._accept(listener)
+    def _has_fewer(self) -> bool:
+        """Whether another worker should accept the next client."""
+        return self._balance.another_has_fewer(len(self._connections))
 
-    def _accept(self, listener: socket.socket) -> None:
-        try:
-            raw, client = listener.accept()
-        except OSError:
-            return  # another worker has accepted it, it has left, or too many files are open
-        try:
-            raw.setblocking(False)
-            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock = self._with_tls(raw)
-            self._make_room()
-            until = time.monotonic() + self._limits.first_request_s
-            connection = HttpConnection(sock, client, self._limits.body_bytes, until)
-        except OSError:
-            raw.close()
-            return
+    def _connect(self, sock: socket.socket, client: Any) -> None:
+        """Receive from this client. Raises OSError if all connections are busy."""
+        self._make_room()
+        until = time.monotonic() + self._limits.first_request_s
+        connection = HttpConnection(sock, client, self._limits.body_bytes, until)
         self._connections.add(connection)
         self._balance.set(self._number, len(self._connections))
         self._poller.register(sock, selectors.EVENT_READ, partial(self._advance, connection))
-
-    def _with_tls(self, raw: socket.socket) -> socket.socket:
-        if self._service.tls is None:
-            return raw
-        context = self._service.tls()
-        if context is None:
-            raise OSError("there is no certificate yet")
-        return context.wrap_socket(raw, server_side=True, do_handshake_on_connect=False)
 
     def _make_room(self) -> None:
         """Closes the connection that has the least time left if there are too many. Raises OSError if all of
@@ -272,7 +229,7 @@ class HttpLoop:
         connection.busy = True
         reply = partial(self._reply, connection, head.closes)
         request = HttpRequest(head, body, connection.client, connection.server, reply, connection.is_verified)
-        handler, threads = self._routes.get((head.method, head.path), self._others)
+        handler, threads = self._handlers.find(head.method, head.path)
         return self._answer(connection, request, handler, threads)
 
     def _answer(
@@ -289,7 +246,9 @@ class HttpLoop:
                 self._compose(connection, answer, request.head.closes)
                 self._release(connection)
                 return True
-            return answer is not None and self._answer(connection, request, answer, self._app_threads)
+            if answer is None:
+                return False
+            return self._answer(connection, request, answer, self._handlers.app_threads)
         connection.busy_bytes = len(request.body)
         self._unanswered_bytes += connection.busy_bytes
         threads.submit(self._answer_in_thread, connection, request, handler)
@@ -335,18 +294,11 @@ class HttpLoop:
 
     def _reply(self, connection: HttpConnection, closes: bool, answer: HttpAnswer | None) -> None:
         """In any thread: gives a busy connection back to the loop, which sends ``answer``; None if a thread
-        has sent as much as the socket took. The loop is woken once for all replies that wait for it."""
-        self._finished.append((connection, closes, answer))
-        if not self._wake_is_sent:
-            self._wake_is_sent = True
-            with suppress(BlockingIOError):  # the pipe is full, so the loop wakes anyway
-                os.write(self._pipe[1], b".")
+        has sent as much as the socket took."""
+        self._replies.put((connection, closes, answer))
 
     def _finish_answers(self) -> None:
-        os.read(self._pipe[0], 4096)
-        self._wake_is_sent = False
-        while self._finished:
-            connection, closes, answer = self._finished.popleft()
+        for connection, closes, answer in self._replies.take():
             self._release(connection)
             if connection.closed:
                 connection.sock.close()
@@ -388,7 +340,3 @@ class HttpLoop:
         with suppress(*WOULD_BLOCK):
             connection.send()
         return closes
-
-
-def _threads(count: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(count, thread_name_prefix="http")
