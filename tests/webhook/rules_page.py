@@ -8,7 +8,8 @@ from pathlib import Path
 
 from tests.webhook.rule_examples import examples
 from timekeeper.core.violation import Violation
-from webhook.rules.catalogue import BYPASS, FORGERY, PLACING, REQUEST, Rule
+from webhook.rules.catalogue import BYPASS, FORGERY, PLACING, REQUEST
+from webhook.rules.rule import Rule
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "rules.md"
 MARK = "<!-- From here on written by `python -m tests.webhook.rules_page`. -->\n"

@@ -6,7 +6,7 @@ from dataclasses import replace
 from timekeeper.core.violation import Violation, message
 from webhook.admission.warnings import violation_warnings, within_limits
 from webhook.policy import AdmissionPolicy
-from webhook.rules.catalogue import effective_mode
+from webhook.rules.modes import effective_mode
 from webhook.wire.pod_review import AdmissionAnswer, PodReview
 
 MOST_SHOWN = 50  # violations in one refusal; answers stay small

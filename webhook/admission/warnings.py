@@ -14,7 +14,8 @@ from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation, shown
 from webhook.mutation import govern
 from webhook.policy import AdmissionPolicy, PriorityClass, Standing
-from webhook.rules.catalogue import CATALOGUE, EffectiveMode, effective_mode
+from webhook.rules.catalogue import CATALOGUE
+from webhook.rules.modes import EffectiveMode, effective_mode
 
 LONGEST_BYTES = 256
 ALL_BYTES = 4000

@@ -14,10 +14,10 @@ from webhook.admission.workloads import TemplatePath
 from webhook.mutation import sidecar, visible_devices
 from webhook.policy import AdmissionPolicy
 from webhook.rules.bypass import bypass_violations, suspect_violations
-from webhook.rules.catalogue import effective_mode
 from webhook.rules.device_classes import NONE_LISTED, JudgedClasses
 from webhook.rules.forged import OURS, is_owned
 from webhook.rules.isolation import ephemeral_violations
+from webhook.rules.modes import effective_mode
 from webhook.rules.pod_rules import pod_violations
 from webhook.wire.pod_review import CONTAINER_LISTS, MalformedError, sequence_of
 

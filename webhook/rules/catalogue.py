@@ -4,31 +4,7 @@ A rule's mode is ``enforce`` (refused), ``warn`` (admitted with a warning), or `
 this table with an example of each rule; a test compares the two.
 """
 
-from dataclasses import dataclass
-from typing import Literal
-
-from timekeeper.core.budgets.rule_ids import FIXED
-from webhook.policy import AdmissionPolicy
-
-RuleMode = Literal["enforce", "warn", "off"]
-EffectiveMode = Literal["enforce", "warn", "off", "observe", "exempt"]
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """One rule. ``instead``: what happens in mode ``warn``, as the warning for a governed pod says."""
-
-    id: str
-    refuses: str
-    why: str
-    default: RuleMode = "enforce"
-    instead: str = "admitted"
-
-    @property
-    def fixed(self) -> bool:
-        """Whether budgets cannot set the rule's mode."""
-        return self.id in FIXED
-
+from webhook.rules.rule import Rule
 
 # A valid request. Without one a pod can be neither placed nor charged, so these rules cannot be turned off.
 REQUEST = (
@@ -362,29 +338,3 @@ PLACING = (
 )
 
 CATALOGUE = {rule.id: rule for rule in (*REQUEST, *FORGERY, *BYPASS, *PLACING)}
-
-
-def mode_of(rule: str, policy: AdmissionPolicy) -> RuleMode:
-    """The rule's mode under this policy; an unknown rule is enforced."""
-    if is_fixed(rule):
-        return "enforce"
-    match policy.rules.get(rule):
-        case "enforce" | "warn" | "off" as mode:
-            return mode
-    return CATALOGUE[rule].default
-
-
-def effective_mode(rule: str, policy: AdmissionPolicy, exempt: bool = False) -> EffectiveMode:
-    """The rule's mode, except that an enforced rule only warns in observe mode and for an exempt user. Fixed
-    rules have no exemption."""
-    mode = mode_of(rule, policy)
-    if mode != "enforce":
-        return mode
-    if exempt and not is_fixed(rule):
-        return "exempt"
-    return "observe" if policy.mode == "observe" else "enforce"
-
-
-def is_fixed(rule: str) -> bool:
-    """Whether budgets cannot set the rule's mode; true for a rule that is not in the catalogue."""
-    return rule not in CATALOGUE or CATALOGUE[rule].fixed

@@ -29,7 +29,7 @@ from timekeeper.core.standings import Cap, Caps
 from webhook.admission.answers import split_by_mode
 from webhook.admission.pods import mutate, validate
 from webhook.policy import AdmissionPolicy, Standing
-from webhook.rules.catalogue import effective_mode
+from webhook.rules.modes import effective_mode
 from webhook.wire.pod_review import AdmissionAnswer, PodReview, read
 
 IN_BUDGET = Standing("IN_BUDGET")

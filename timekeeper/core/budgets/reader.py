@@ -1,8 +1,4 @@
-"""The only reader of the budget ConfigMaps: text into values, or errors with key, line and field.
-
-Scalars are read as text with line marks (PyYAML's composer), so 0.1 is exactly a tenth and ``on`` is not
-True. Anchors and aliases are refused: budgets do not need them, and they can be made to expand without limit.
-"""
+"""The only reader of the budget ConfigMaps: text into values, or errors with key, line and field."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -14,12 +10,11 @@ from timekeeper.core.budgets import policy, scalars
 from timekeeper.core.budgets.mistakes import BadEntryError, EntryError, Mistakes, meant_field, unknown_field
 from timekeeper.core.budgets.policy import Budget, BudgetSettings
 from timekeeper.core.budgets.rule_ids import FIXED, SETTABLE
+from timekeeper.core.budgets.yaml_nodes import fields_of, line_of, pairs_of, value_of, values_of
 from timekeeper.core.names import BUDGET_CONFIG_MAPS
 from timekeeper.core.request.request import POLICIES
 
-LONGEST_ENTRY = 16 * 1024  # characters; an entry is a dozen lines
 MOST_ERRORS = 20  # reported of one entry
-DEEPEST = 4  # levels of nesting; the deepest value of an entry is a rule's mode
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +86,7 @@ def read_entry(key: str, text: str, settled: bool = False) -> Budget | BudgetSet
 
 def _entry(key: str, text: str, settled: bool, mistakes: Mistakes) -> Budget | BudgetSettings | None:
     """The entry's value; None where there are mistakes."""
-    fields = _fields(text)
+    fields = fields_of(text)
     if key == "_settings":
         return _settings(fields, settled, mistakes)
     _check_key(key)
@@ -109,10 +104,10 @@ def _without_effect(
     for field in _OF_NAMESPACES if key.startswith("_group.") else ():
         if field in fields:
             problem = "a group cannot be in a group" if field == "group" else "a group's entry cannot set it"
-            yield BadEntryError(_line(fields[field]), field, problem, "omit the field")
+            yield BadEntryError(line_of(fields[field]), field, problem, "omit the field")
     if budget is not None and budget.carry_over_milli > 0 and budget.period == "once":
         problem = "nothing is carried over where the period is once"
-        yield BadEntryError(_line(fields["carryOver"]), "carryOver", problem, "omit the field")
+        yield BadEntryError(line_of(fields["carryOver"]), "carryOver", problem, "omit the field")
 
 
 def group_key(group: str) -> str:
@@ -125,7 +120,7 @@ def _missing_groups(budgets: Mapping[str, Budget], texts: Mapping[str, str]) -> 
     limit."""
     for key, budget in budgets.items():
         if budget.group and group_key(budget.group) not in texts:
-            line = _line(_fields(texts[key])["group"])
+            line = line_of(fields_of(texts[key])["group"])
             problem = (
                 f"{group_key(budget.group)} is not defined in any budget ConfigMap, so the group has no limit"
             )
@@ -141,72 +136,6 @@ def _check_key(key: str) -> None:
     name = key.removeprefix("_group.")
     if key != "_defaults" and not scalars.NAME.fullmatch(name):
         raise BadEntryError(1, "", "no such key", "a namespace's name, _group.NAME, _defaults or _settings")
-
-
-def _fields(text: str) -> dict[str, yaml.Node]:
-    """The entry's mapping as field -> node. Refuses duplicate fields, aliases and several documents."""
-    if len(text) > LONGEST_ENTRY:
-        raise BadEntryError(1, "", "too long", f"at most {LONGEST_ENTRY} characters")
-    root = _compose(text)
-    if root is None:
-        return {}
-    return _pairs(root, "")
-
-
-def _compose(text: str) -> yaml.Node | None:
-    try:
-        _check_shape(text)
-        return yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise BadEntryError(line, "", f"not YAML: {error.problem}", "one mapping of fields") from error
-    except yaml.YAMLError as error:
-        problem = str(error).splitlines()[0]
-        raise BadEntryError(1, "", f"not YAML: {problem}", "one mapping of fields") from error
-
-
-def _check_shape(text: str) -> None:
-    """Refuses anchors, aliases and deep nesting while the text is a stream of events, before it can use
-    memory."""
-    depth = 0
-    for event in yaml.parse(text, Loader=yaml.SafeLoader):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        line = event.start_mark.line + 1 if event.start_mark else 1
-        if getattr(event, "anchor", None):
-            raise BadEntryError(line, "", "anchors and aliases are not allowed", "plain fields")
-        if depth > DEEPEST:
-            raise BadEntryError(line, "", "nested too deeply", f"at most {DEEPEST} levels")
-
-
-def _pairs(node: yaml.Node, field: str) -> dict[str, yaml.Node]:
-    if not isinstance(node, yaml.MappingNode):
-        raise BadEntryError(_line(node), field, "not a mapping", "fields as name: value")
-    pairs: dict[str, yaml.Node] = {}
-    for key, value in node.value:
-        name = str(key.value) if isinstance(key, yaml.ScalarNode) else ""
-        if not name or name in pairs:
-            problem = f"the field {name} appears twice" if name else "a field without a name"
-            raise BadEntryError(_line(key), field or name, problem, "each field once")
-        pairs[name] = value
-    return pairs
-
-
-def _line(node: yaml.Node) -> int:
-    return int(node.start_mark.line) + 1
-
-
-def _scalar(node: yaml.Node, field: str) -> str:
-    if not isinstance(node, yaml.ScalarNode):
-        raise BadEntryError(_line(node), field, "not a single value", "one value")
-    return str(node.value)
-
-
-def _scalars(node: yaml.Node, field: str, reader: scalars.Reader, mistakes: Mistakes) -> tuple[Any, ...]:
-    if not isinstance(node, yaml.SequenceNode):
-        raise BadEntryError(_line(node), field, "not a list", "a list of values")
-    return tuple(
-        mistakes.tried(_value, each, f"{field}[{place}]", reader) for place, each in enumerate(node.value)
-    )
 
 
 _BUDGET_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
@@ -300,9 +229,9 @@ def _settings(fields: dict[str, yaml.Node], settled: bool, mistakes: Mistakes) -
     values |= _admission(fields, settled, mistakes)
     for field, (attribute, reader) in _FIGURE_FIELDS.items():
         if field in fields:
-            pairs = mistakes.tried(_pairs, fields[field], field) or {}
+            pairs = mistakes.tried(pairs_of, fields[field], field) or {}
             values[attribute] = tuple(
-                (name, mistakes.tried(_value, node, f"{field}.{name}", reader))
+                (name, mistakes.tried(value_of, node, f"{field}.{name}", reader))
                 for name, node in pairs.items()
             )
     if "priorityClasses" in fields:
@@ -314,12 +243,12 @@ def _admission(fields: dict[str, yaml.Node], settled: bool, mistakes: Mistakes) 
     """The fields ``rules`` and ``exempt``, which namespaces and the cluster have in common."""
     values: dict[str, Any] = {}
     if "rules" in fields:
-        pairs = mistakes.tried(_pairs, fields["rules"], "rules") or {}
+        pairs = mistakes.tried(pairs_of, fields["rules"], "rules") or {}
         modes = {rule: mistakes.tried(_rule_mode, rule, node, settled) for rule, node in pairs.items()}
         values["rules"] = tuple((rule, mode) for rule, mode in modes.items() if mode)
     if "exempt" in fields:
         values["exempt"] = mistakes.tried(
-            _scalars, fields["exempt"], "exempt", scalars.user_or_group, mistakes
+            values_of, fields["exempt"], "exempt", scalars.user_or_group, mistakes
         )
     return values
 
@@ -328,25 +257,25 @@ def _rule_mode(rule: str, node: yaml.Node, settled: bool) -> str:
     """The mode of one rule; "" for an ignored rule."""
     field = f"rules.{rule[:60]}"
     if rule in SETTABLE:
-        return str(_value(node, field, scalars.one_of(policy.RULE_MODES)))
+        return str(value_of(node, field, scalars.one_of(policy.RULE_MODES)))
     if settled:
         return ""
     if rule not in FIXED:
-        raise BadEntryError(_line(node), field, "no such rule", ", ".join(SETTABLE))
-    if _value(node, field, scalars.one_of(policy.RULE_MODES)) != "enforce":
-        raise BadEntryError(_line(node), field, "this rule is always enforced", "enforce, or omit the rule")
+        raise BadEntryError(line_of(node), field, "no such rule", ", ".join(SETTABLE))
+    if value_of(node, field, scalars.one_of(policy.RULE_MODES)) != "enforce":
+        raise BadEntryError(line_of(node), field, "this rule is always enforced", "enforce, or omit the rule")
     return ""
 
 
 def _classes(node: yaml.Node, mistakes: Mistakes) -> dict[str, Any]:
     known = {"inBudget": "in_budget_class", "overBudget": "over_budget_class"}
     classes = {}
-    for name, value in (mistakes.tried(_pairs, node, "priorityClasses") or {}).items():
+    for name, value in (mistakes.tried(pairs_of, node, "priorityClasses") or {}).items():
         field = f"priorityClasses.{name}"
         if name in known:
-            classes[known[name]] = mistakes.tried(_value, value, field, scalars.name)
+            classes[known[name]] = mistakes.tried(value_of, value, field, scalars.name)
         else:
-            mistakes.found.append(unknown_field(_line(value), field, name, tuple(known)))
+            mistakes.found.append(unknown_field(line_of(value), field, name, tuple(known)))
     return classes
 
 
@@ -362,15 +291,7 @@ def _read_fields(
             break
         if field in known:
             attribute, reader = known[field]
-            values[attribute] = mistakes.tried(_value, node, field, reader)
+            values[attribute] = mistakes.tried(value_of, node, field, reader)
         elif field not in nested:
-            mistakes.found.append(unknown_field(_line(node), field, field, (*known, *nested)))
+            mistakes.found.append(unknown_field(line_of(node), field, field, (*known, *nested)))
     return values
-
-
-def _value(node: yaml.Node, field: str, reader: scalars.Reader) -> Any:
-    text = _scalar(node, field)
-    try:
-        return reader(text)
-    except scalars.BadValueError as bad:
-        raise BadEntryError(_line(node), field, f'"{text[:60]}" is not a valid value', str(bad)) from bad
