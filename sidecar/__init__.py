@@ -6,4 +6,4 @@ GPU pod, and its memory is counted. Never here: a third-party package or `timeke
 only the wire format (types of `timekeeper.core.wire`).
 """
 
-__version__ = "0.1.0"  # equal to that of `timekeeper.core`
+__version__ = "0.2.0"  # equal to that of `timekeeper.core`

@@ -20,7 +20,7 @@ _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 class Image:
     """An image's configuration."""
 
-    name: str  # in full, such as docker.io/bursar/sidecar:0.1.0
+    name: str  # in full, such as docker.io/bursar/sidecar:0.2.0
     entrypoint: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
     user: str = ""

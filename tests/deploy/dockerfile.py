@@ -3,6 +3,7 @@
 import configparser
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,14 +38,19 @@ class Stage:
         return [each for each in self.instructions if each.word == word]
 
 
-def stages(file: Path = DOCKERFILE) -> dict[str, Stage]:
-    """The stages by name. Raises ValueError for anything before the first."""
+def stages(file: Path = DOCKERFILE, given: Mapping[str, str] | None = None) -> dict[str, Stage]:
+    """The stages by name, with the values of ``--build-arg`` that are given. Raises ValueError for anything
+    but ARG before the first."""
     found: dict[str, Stage] = {}
+    arguments: dict[str, str] = {}
     name = ""
     for instruction in _instructions(file.read_text()):
         if instruction.word == "FROM":
             base, _, name = instruction.text.partition(" AS ")
-            found[name] = Stage(name, base, ())
+            found[name] = Stage(name, _expanded(base, arguments), ())
+        elif not name and instruction.word == "ARG":
+            argument, _, default = instruction.text.partition("=")
+            arguments[argument] = (given or {}).get(argument, default.strip('"'))
         elif not name:
             raise ValueError(f"{instruction.word} stands before the first FROM")
         else:
@@ -71,6 +77,15 @@ def console_scripts() -> dict[str, str]:
     setup.read(ROOT / "setup.cfg")
     lines = setup["options.entry_points"]["console_scripts"].strip().splitlines()
     return dict((part.strip() for part in line.split("=", 1)) for line in lines)  # type: ignore[misc]
+
+
+def _expanded(text: str, arguments: Mapping[str, str]) -> str:
+    """``${NAME:+word}`` is the word where the argument is not empty, ``${NAME}`` is its value. Raises
+    KeyError for an argument that was not declared."""
+    text = re.sub(
+        r"\$\{(\w+):\+((?:[^{}]|\{\w+\})*)\}", lambda found: found[2] if arguments[found[1]] else "", text
+    )
+    return re.sub(r"\$\{(\w+)\}", lambda found: arguments[found[1]], text)
 
 
 def _instructions(text: str) -> list[Instruction]:

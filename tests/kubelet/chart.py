@@ -21,6 +21,7 @@ from tests.deploy.dockerfile import console_scripts, last
 from tests.deploy.reading import ROOT
 from tests.kubelet import forward
 from tests.kubelet.images import linked, python
+from timekeeper.core import __version__
 
 ROLES = ("webhook", "timekeeper", "extender")
 _PLACE = "/opt/bursar"
@@ -45,7 +46,7 @@ def write(folder: Path, kube_scheduler: Path) -> Path:
     env = path | {"PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     ours = [
         Image(
-            f"docker.io/bursar/{role}:0.1.0",
+            f"docker.io/bursar/{role}:{__version__}",
             tuple(last(role, "ENTRYPOINT").words()),
             env,
             last(role, "USER").text,

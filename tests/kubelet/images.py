@@ -19,8 +19,9 @@ from deploy.local.real_node import PAUSE
 from tests.deploy.dockerfile import last, lineage
 from tests.deploy.reading import ROOT
 from tests.nvml.build import DESCRIPTION, SOURCE, compile_library
+from timekeeper.core import __version__
 
-SIDECAR = "docker.io/bursar/sidecar:0.1.0"
+SIDECAR = f"docker.io/bursar/sidecar:{__version__}"
 # As images made for CUDA are: whoever runs one sees every card, unless told otherwise.
 CUDA = "docker.io/example/cuda:1"
 DESCRIBED_AT = "/etc/fake-nvml/cards"

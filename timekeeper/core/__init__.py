@@ -4,4 +4,4 @@ Functions of values; imports the standard library, and PyYAML's parser in `budge
 Never here: a clock, a network, a disk, or a name of one role.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

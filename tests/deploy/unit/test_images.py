@@ -27,10 +27,18 @@ def copied_from_the_checkout(stage: Stage) -> list[str]:
 
 
 @pytest.mark.parametrize("stage", stages().values(), ids=stages().keys())
-def test_every_base_is_a_stage_or_pinned_by_a_version(stage: Stage) -> None:
-    pinned = re.fullmatch(r"[a-z0-9/-]+:[0-9]+\.[0-9]+[a-z0-9.-]*", stage.base)
+def test_every_base_is_a_stage_or_pinned_by_an_exact_version(stage: Stage) -> None:
+    pinned = re.fullmatch(r"[a-z0-9/-]+:[0-9]+\.[0-9]+\.[0-9]+-[a-z0-9-]+", stage.base)
 
     assert stage.base in stages() or pinned
+
+
+def test_a_build_argument_pins_every_base_to_a_digest_too() -> None:
+    digest = f"sha256:{'0' * 64}"
+    plain = {each.base for each in stages().values()} - stages().keys()
+    given = stages(given={"PYTHON_DIGEST": digest})
+
+    assert {each.base for each in given.values()} - given.keys() == {f"{base}@{digest}" for base in plain}
 
 
 @pytest.mark.parametrize("stage", stages().values(), ids=stages().keys())

@@ -223,6 +223,15 @@ def test_pods_get_the_sidecar_of_this_version() -> None:
     assert read.policy.sidecar.image == f"bursar/sidecar:{__version__}"
 
 
+def test_replicas_of_two_releases_take_what_the_other_has_injected() -> None:
+    images = webhook.settings.serve.read(
+        container("bursar-webhook/webhook")["args"], {}
+    ).policy.sidecar_images
+
+    assert images.allow("bursar/sidecar:9.9.9")
+    assert not images.allow("bursar/sidecar-of-another:9.9.9")
+
+
 def test_the_sidecar_is_started_in_a_pod_as_its_image_starts_it() -> None:
     assert COMMAND == ["python", "-m", "sidecar"]
     assert "BURSAR_TIMEKEEPER_URL" in dict(VARIABLES)

@@ -27,6 +27,7 @@ from tests.docs.cluster.test_install import (
 )
 from tests.docs.cluster.test_uninstall import everything, refusal
 from tests.docs.shell import console, run
+from timekeeper.core import __version__
 
 pytestmark = pytest.mark.cluster
 
@@ -45,7 +46,7 @@ CRDS = (
 )
 # a later release of the chart: what it changes in each file
 LATER = {
-    "Chart.yaml": ("ersion: 0.1.0", "ersion: 9.9.9"),
+    "Chart.yaml": (f"ersion: {__version__}", "ersion: 9.9.9"),
     "values.yaml": ("mode:", "later: true\nmode:"),
     "values.schema.json": ('"mode": {', '"later": {"type": "boolean"},\n    "mode": {'),
     "templates/gpubudgets.yaml": ("name: Standing, type: string", "name: Later, type: string"),
@@ -174,7 +175,7 @@ def test_the_chart_is_installed_upgraded_rolled_back_and_uninstalled_and_leaves_
     run(cp, typed("helm upgrade bursar"), folder)
     assert (release(cp), bundles(cp)) == (("bursar/webhook:9.9.9", "Later"), trusted)
     run(cp, typed("helm rollback bursar"), folder)
-    assert (release(cp), bundles(cp)) == (("bursar/webhook:0.1.0", "Standing"), trusted)
+    assert (release(cp), bundles(cp)) == ((f"bursar/webhook:{__version__}", "Standing"), trusted)
 
     with pods_are_created(cp) as refused:
         run(cp, typed("helm uninstall bursar"), folder)
@@ -195,7 +196,7 @@ def test_helm_takes_over_what_was_applied_from_the_manifests(
 
     run(cp, f"{taking} --set images.prefix=registry.example.com/bursar", folder)
     assert missing(cp) == ""
-    assert container(cp)["image"] == "registry.example.com/bursar/webhook:0.1.0"
+    assert container(cp)["image"] == f"registry.example.com/bursar/webhook:{__version__}"
     run(cp, typed("helm uninstall bursar"), folder)
 
     assert left(cp) == KEPT

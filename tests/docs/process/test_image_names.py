@@ -23,4 +23,5 @@ def test_the_command_that_sets_the_registry_leaves_no_image_that_cannot_be_pulle
         for image in re.findall(r"^[^#\n]*image[:=] *(\S+[/:]\S+)", text, re.MULTILINE)
     }
     assert {image.partition("/")[0] for image in named} == {"registry.example.com", "registry.k8s.io"}
+    assert any("--sidecar-mirrors=registry.example.com/b/sidecar:" in text for text in texts)
     assert any("--sidecar-image=registry.example.com/b/sidecar" in text for text in texts)

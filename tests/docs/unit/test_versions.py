@@ -1,10 +1,14 @@
 """The page on versions has those that the tests really build and run."""
 
+import re
 from pathlib import Path
 
+import sidecar
 from deploy.local import tools
+from timekeeper.core import __version__
 
-PAGE = (Path(__file__).parents[3] / "docs" / "versions.md").read_text()
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "versions.md").read_text()
 
 
 def series(*versions: str) -> str:
@@ -22,3 +26,16 @@ def test_the_versions_that_are_built_are_on_the_page() -> None:
     assert rows["containerd, runc, CNI plugins"] == series(
         tools.CONTAINERD_VERSION, tools.RUNC_VERSION, tools.CNI_VERSION
     )
+
+
+def test_the_sidecar_has_the_version_of_all_parts() -> None:
+    assert sidecar.__version__ == __version__
+
+
+def test_the_newest_release_of_the_changelog_is_this_version_and_has_notes_for_the_upgrade() -> None:
+    released = re.findall(r"(?m)^## (.*)$", (ROOT / "CHANGELOG.md").read_text())
+    notes = re.findall(r"(?m)^### (.*)$", (ROOT / "docs" / "upgrade.md").read_text())
+
+    assert released[0] == "Unreleased"
+    assert re.fullmatch(rf"{re.escape(__version__)} \(\d{{4}}-\d\d-\d\d\)", released[1])
+    assert notes[:2] == ["Unreleased", __version__]

@@ -20,6 +20,7 @@ from deploy.local.commands import Options
 from deploy.local.errors import LocalError
 from deploy.local.folder import sweep
 from deploy.local.kwok_nodes import kwok_node
+from deploy.local.tools import KUBERNETES
 from tests.local.worlds import NODES, get
 from tests.support.waiting import eventually
 
@@ -38,7 +39,7 @@ def running_in(folder: Path) -> list[str]:
 
 
 def test_the_api_server_answers_admins_and_refuses_strangers(control_plane: ControlPlane) -> None:
-    assert control_plane.api.call("GET", "/version")["gitVersion"] == "v1.36.3"
+    assert control_plane.api.call("GET", "/version")["gitVersion"] == f"v{KUBERNETES.version}"
 
     with pytest.raises(ApiError, match="401"):
         AdminApi(control_plane.url, control_plane.ca_file, "guessed").call("GET", "/api/v1/namespaces")

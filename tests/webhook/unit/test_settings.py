@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from timekeeper.core import __version__
 from webhook.policy import AdmissionPolicy, PriorityClass, Sidecar, SidecarImages
 from webhook.settings.certificates import read_certificates
 from webhook.settings.serve import read
@@ -18,8 +19,8 @@ POLICY = AdmissionPolicy(
     unknown_standing="inBudget",
     max_grace_s=600,
     runtime_class="",
-    sidecar=Sidecar("bursar/sidecar:0.1.0", "https://bursar-timekeeper.bursar-system.svc", ""),
-    sidecar_images=SidecarImages("bursar/sidecar:0.1.0"),
+    sidecar=Sidecar(f"bursar/sidecar:{__version__}", "https://bursar-timekeeper.bursar-system.svc", ""),
+    sidecar_images=SidecarImages(f"bursar/sidecar:{__version__}"),
 )
 
 
