@@ -38,6 +38,7 @@ from scheduler_ext.binding.outcome import (
     is_unknown,
     refused,
 )
+from scheduler_ext.binding.pod_calls import PodCalls
 from scheduler_ext.binding.values import BindingArgs, ReadPod, Sending, Turn
 from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.clients.pod_patches import is_too_large, pod_path, touch_patch
@@ -45,18 +46,16 @@ from scheduler_ext.fit import refusal
 from scheduler_ext.fit.caps import CapChecks
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
-from scheduler_ext.model.pod import Pod, read_pod
+from scheduler_ext.model.pod import Pod
 from scheduler_ext.model.standing import UNHEARD, NamespaceStandings, as_if_enforced
 from scheduler_ext.scoring.policy import Policy
 from scheduler_ext.snapshot.node_info import Allocation, without_pod
 from scheduler_ext.snapshot.snapshot import Snapshot
-from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.values import GPURequest, Placement
 from timekeeper.runtime.api_server import STRATEGIC_MERGE, Answered, Api, Reply, Unsent
 from timekeeper.runtime.log import Log
 
 MOST_SENT = 4  # attempts to send a Binding, each after a read that found the pod unbound
-LEAST_S = 0.05  # with less time left another call is pointless
 SETTLE_S = 2.0
 EARLIER = "?"  # stands for the unknown version of a Binding that an earlier call sent
 
@@ -82,13 +81,14 @@ class Binder:
         caps: CapChecks | None = None,
         bound: Callable[[Pod, str, Placement], None] = lambda _pod, _node, _placement: None,
     ) -> None:
-        self._api, self._cache, self._policy, self._log = api, cache, policy, log
-        self._timeout_s, self._most_grace_ms, self._ended = timeout_s, most_grace_ms, ended
+        self._calls = PodCalls(api, most_grace_ms)
+        self._cache, self._policy, self._log = cache, policy, log
+        self._timeout_s, self._ended = timeout_s, ended
         self._turn, self._taken_back, self._standings = turn, taken_back, standings
         self._bound = bound
         self._caps = caps or CapChecks(standings)
         self._pods, self._nodes = Locks(), Locks()
-        self._locks = NodeLocks(self._call, cache, lambda: datetime.datetime.now(datetime.UTC))
+        self._locks = NodeLocks(self._calls.send, cache, lambda: datetime.datetime.now(datetime.UTC))
 
     def bind(self, args: BindingArgs) -> Outcome:
         """Bind the pod to the node, within the time limit."""
@@ -192,7 +192,7 @@ class Binder:
 
     def _superseded(self, args: BindingArgs, until: float) -> Outcome:
         """The outcome for a pod that was bound, or deleted, after it was read as waiting."""
-        read = self._read(args, until)
+        read = self._calls.read(args, until)
         if isinstance(read, NotBound):
             return read
         if read.uid != args.uid:
@@ -231,7 +231,7 @@ class Binder:
                 lost.add(version)
             elif not is_conflict(reply):
                 return self._give_up(args, lost, reply)
-            read = self._read(args, sending.until)
+            read = self._calls.read(args, sending.until)
             if isinstance(read, NotBound) and read != GONE:
                 break
             if isinstance(read, NotBound) or read.uid != args.uid:
@@ -252,7 +252,7 @@ class Binder:
             return Unsent(FOLLOWER.sentence)
         args = sending.args
         body = binding(args.namespace, args.name, args.uid, version, args.node, sending.written)
-        return self._call("POST", binding_path(args.namespace, args.name), body, sending.until)
+        return self._calls.send("POST", binding_path(args.namespace, args.name), body, sending.until)
 
     def _shown(self, read: ReadPod, before: str, until: float) -> str:
         """The version that a Binding may name. With other replicas it is one that the watch has shown, other
@@ -286,31 +286,13 @@ class Binder:
         pod = self._cache.snapshot.pods.get(args.uid)
         if pod is not None:
             return ReadPod(pod.uid, pod.version, pod.node, pod)
-        read = self._read(args, until)
+        read = self._calls.read(args, until)
         if isinstance(read, NotBound):
             return read
         if read.uid != args.uid:
             return GONE
         version = self._shown(read, "", until)
         return replace(read, version=version) if read.node or version else NOT_SHOWN
-
-    def _read(self, args: BindingArgs, until: float) -> ReadPod | NotBound:
-        """The pod of this name from the API server; `GONE`, or why the read failed."""
-        reply = self._call("GET", pod_path(args.namespace, args.name), None, until)
-        if isinstance(reply, Answered) and reply.status == 200:
-            return self._parse(reply.body)
-        if isinstance(reply, Answered):
-            return GONE if reply.status == 404 else refused(reply.message)
-        return refused(reply.message)
-
-    def _parse(self, raw: Json) -> ReadPod:
-        metadata, spec = mapping(raw.get("metadata")), mapping(raw.get("spec"))
-        return ReadPod(
-            uid=str(metadata.get("uid", "")),
-            version=str(metadata.get("resourceVersion", "")),
-            node=str(spec.get("nodeName") or ""),
-            pod=read_pod(raw, self._most_grace_ms),
-        )
 
     def _settle(self, uid: str, timeout_s: float) -> None:
         allocation, _ = self._allocation(uid)
@@ -321,13 +303,15 @@ class Binder:
         tried = known is not None and known.tried
         patch = touch_patch(uid, f"settles {time.time_ns() // 1_000_000 % 10**9}", tried=tried)
         path, until = f"{pod_path(namespace, name)}/status", time.monotonic() + timeout_s
-        reply = self._call("PATCH", path, patch, until, STRATEGIC_MERGE)
+        reply = self._calls.send("PATCH", path, patch, until, STRATEGIC_MERGE)
         why, full = reply.message, is_too_large(known, reply)
         if isinstance(reply, Answered) and reply.status == 200:
-            return self._settled(allocation, self._parse(reply.body))
+            return self._settled(allocation, self._calls.parse(reply.body))
         # A denying webhook and a faster writer answer 409 too. Only a read proves that the pod is gone.
         may_be_gone = isinstance(reply, Answered) and (reply.status in (404, 409) or full)
-        found = self._read(BindingArgs(namespace, name, uid, ""), until) if may_be_gone else refused(why)
+        found = (
+            self._calls.read(BindingArgs(namespace, name, uid, ""), until) if may_be_gone else refused(why)
+        )
         if found == GONE or (isinstance(found, ReadPod) and found.uid != uid):
             self._cache.orphan(uid)
             return self._log("settled", pod=allocation.full_name, uid=uid, gone=why)
@@ -347,11 +331,3 @@ class Binder:
             self._cache.forget(read.uid)
             self._taken_back(allocation, node)
         self._log("settled", pod=allocation.full_name, uid=read.uid, node=read.node or "none")
-
-    def _call(
-        self, method: str, path: str, body: Json | None, until: float, content_type: str = "application/json"
-    ) -> Reply:
-        left = until - time.monotonic()
-        if left < LEAST_S:
-            return Unsent("the API server was too slow: no time was left for the call")
-        return self._api.call(method, path, body, content_type=content_type, timeout_s=left)

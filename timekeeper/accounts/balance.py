@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from timekeeper.accounts.budget_history import Account, BudgetInForce, History
+from timekeeper.accounts.budget_history import BudgetInForce, History
 from timekeeper.accounts.posting import Posting, amount_within
 from timekeeper.accounts.session import Session
 from timekeeper.core.ledger.metering import (
@@ -17,6 +17,7 @@ from timekeeper.core.ledger.metering import (
     reserved,
     witnessed,
 )
+from timekeeper.core.ledger.period_rules import Account
 
 
 @dataclass(frozen=True, slots=True)

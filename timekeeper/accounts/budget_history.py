@@ -7,14 +7,15 @@ A report of last month uses last month's entries. A change today affects nothing
 import functools
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 
 from timekeeper.accounts.card_use.idleness import IdleTerms
 from timekeeper.core.budgets.mistakes import EntryError
 from timekeeper.core.budgets.policy import UNLIMITED, Budget, BudgetSettings
 from timekeeper.core.budgets.reader import read_entry
-from timekeeper.core.ledger.metering import FOREVER_MS, Interval, period_at
+from timekeeper.core.ledger.metering import FOREVER_MS, Interval
+from timekeeper.core.ledger.period_rules import Account, PeriodRule, account_in, period_rules
 
 DAY_MS = 86_400_000
 SETTINGS = "_settings"
@@ -41,15 +42,6 @@ class BudgetInForce:
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
-    """The span in which a namespace's grants and charges are balanced against each other."""
-
-    kind: str
-    zone: str
-    span: Interval
-
-
-@dataclass(frozen=True, slots=True)
 class BillingInterval:
     """A time during which a namespace was in one group ("": none) at one price per weighted GPU-hour (decimal
     text, "": none)."""
@@ -58,16 +50,6 @@ class BillingInterval:
     group: str
     price: str
     currency: str
-
-
-@dataclass(frozen=True, slots=True)
-class _PeriodRule:
-    """From ``start_ms`` on, periods are of this kind and time zone."""
-
-    start_ms: int
-    kind: str
-    zone: str
-    first_end_ms: int = 0  # end of the first period if the calendar does not determine it
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +74,7 @@ class History:
     groups: frozenset[str]  # groups that have an entry now, or that an entry names
     has_groups: bool  # whether there ever were any
     _dated: dict[str, _DatedValues]
-    _period_rules: dict[str, tuple[_PeriodRule, ...]] = field(default_factory=dict, compare=False)
+    _period_rules: dict[str, tuple[PeriodRule, ...]] = field(default_factory=dict, compare=False)
     _memberships: dict[str, tuple[tuple[Interval, str], ...]] = field(default_factory=dict, compare=False)
     # the last two accounts of each subject that were requested: the present one, and perhaps its predecessor
     _recent: dict[str, tuple[Account, ...]] = field(default_factory=dict, compare=False)
@@ -257,7 +239,7 @@ class History:
         if not index:
             return Account("once", "UTC", Interval(0, FOREVER_MS))
         until = rules[index].start_ms if index < len(rules) else FOREVER_MS
-        return _account(rules[index - 1], until, at_ms)
+        return account_in(rules[index - 1], until, at_ms)
 
     def _billing_of(self, namespace: str, at_ms: int) -> tuple[str, str, str]:
         return self.group(namespace, at_ms), *self.price(namespace, at_ms)
@@ -268,17 +250,17 @@ class History:
         dated = (self._dated[key].from_ms for key in keys if key in self._dated)
         return sorted({at for each in dated for at in each if at > after_ms})
 
-    def _period_rules_of(self, subject: str) -> tuple[_PeriodRule, ...]:
+    def _period_rules_of(self, subject: str) -> tuple[PeriodRule, ...]:
         if subject not in self._period_rules:
-            self._period_rules[subject] = _period_rules(self._changes(subject))
+            self._period_rules[subject] = period_rules(self._changes(subject))
         return self._period_rules[subject]
 
-    def _changes(self, subject: str) -> Iterator[_PeriodRule]:
+    def _changes(self, subject: str) -> Iterator[PeriodRule]:
         """Kind and zone at each moment when either may have changed, while there was a limit."""
         for at in self._moments(subject):
             budget = self.budget(subject, at).budget
             if budget.amount is not None:
-                yield _PeriodRule(at, budget.period, self.settings(at).time_zone)
+                yield PeriodRule(at, budget.period, self.settings(at).time_zone)
 
 
 def is_group(subject: str) -> bool:
@@ -326,40 +308,3 @@ def _group(key: str, value: Budget | BudgetSettings | None) -> str:
     if not isinstance(value, Budget):
         return ""
     return key.removeprefix(GROUP) if is_group(key) else value.group
-
-
-def _period_rules(changes: Iterable[_PeriodRule]) -> tuple[_PeriodRule, ...]:
-    """Adjacent rules of the same kind and zone are one; the first applies from the beginning of time."""
-    rules: list[_PeriodRule] = []
-    for change in changes:
-        while len(rules) > 1 and rules[-1].start_ms > change.start_ms:
-            rules.pop()  # this change of zone was replaced before it took effect
-        last = rules[-1] if rules else None
-        if last is None:
-            rules.append(replace(change, start_ms=0))
-        elif last.kind != change.kind:
-            rules.append(change)
-        elif last.zone != change.zone:
-            rules.append(_in_another_zone(last, change))
-    return tuple(rules)
-
-
-def _in_another_zone(last: _PeriodRule, change: _PeriodRule) -> _PeriodRule:
-    """The rule that applies when the running period ends. If less than half a period is left until the new
-    zone's next boundary, that rest belongs to the first new period: a few hours are not granted a month's
-    budget."""
-    start = _account(last, FOREVER_MS, change.start_ms).span.end_ms
-    first = period_at(change.kind, change.zone, start)
-    if 2 * (first.end_ms - start) < first.length_ms:
-        first = period_at(change.kind, change.zone, first.end_ms)
-    return _PeriodRule(start, change.kind, change.zone, first.end_ms)
-
-
-def _account(rule: _PeriodRule, until_ms: int, at_ms: int) -> Account:
-    """The account within a rule that applies until ``until_ms``."""
-    if at_ms < rule.first_end_ms:
-        span = Interval(rule.start_ms, min(rule.first_end_ms, until_ms))
-    else:
-        within = Interval(rule.start_ms, until_ms)
-        span = period_at(rule.kind, rule.zone, at_ms).within(within)
-    return Account(rule.kind, rule.zone, span)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from timekeeper.accounts.budget_history import Account, History
+from timekeeper.accounts.budget_history import History
 from timekeeper.accounts.grants import (
     NO_GRANTS,
     Grant,
@@ -21,6 +21,7 @@ from timekeeper.accounts.grants import (
     carry_part,
 )
 from timekeeper.core.ledger.metering import Interval
+from timekeeper.core.ledger.period_rules import Account
 
 # Evidence of a period's last seconds arrives during the first seconds of the next. The carry-over is granted
 # at once and corrected at most this often.

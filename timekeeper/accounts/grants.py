@@ -3,8 +3,9 @@
 from dataclasses import dataclass, replace
 from urllib.parse import quote
 
-from timekeeper.accounts.budget_history import Account, BudgetInForce, History
+from timekeeper.accounts.budget_history import BudgetInForce, History
 from timekeeper.core.ledger.metering import Interval
+from timekeeper.core.ledger.period_rules import Account
 
 PERIOD = "period"
 CORRECTION = "correction"

@@ -10,9 +10,10 @@ from typing import Protocol
 
 from timekeeper.accounts import carry_over
 from timekeeper.accounts.balance import BalanceFigures, Rates, Statement, statement, untouched
-from timekeeper.accounts.budget_history import GROUP, Account, History, is_group
+from timekeeper.accounts.budget_history import GROUP, History, is_group
 from timekeeper.accounts.grants import CARRY, NO_GRANTS, Grant, GrantSums
 from timekeeper.core.ledger.metering import Interval
+from timekeeper.core.ledger.period_rules import Account
 
 # A namespace or group (``_group.NAME``), and the bounds of its account. A part is a namespace with any span,
 # for example the time when it was a member of a group.

@@ -1,12 +1,10 @@
 """Parses manifests as kubectl does: the documents of a YAML or JSON text, with the lines of their fields.
 
 Values are built from the parser's events and bounded in length, depth and number (an alias counts as often as
-it is used), so no text can exhaust memory. Scalars are resolved as kubectl's library does (sigs.k8s.io/yaml):
-``yes`` is true, ``1e3`` is 1000, ``0o17`` is 15, a date is text.
+it is used), so no text can exhaust memory.
 """
 
 import json
-import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -15,6 +13,8 @@ from typing import Any
 import yaml
 from yaml.reader import Reader
 
+from webhook.dryrun.judge.plain_scalars import NO_NUMBER, plain
+
 MOST_CHARACTERS = 16 * 1024 * 1024
 MOST_VALUES = 1_000_000
 DEEPEST = 100
@@ -22,12 +22,6 @@ DEEPEST = 100
 Path = tuple[str | int, ...]
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_NULLS = frozenset(("", "~", "null", "Null", "NULL"))
-_TRUE = frozenset(("y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON"))
-_FALSE = frozenset(("n", "N", "no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF"))
-_INTEGER = re.compile(r"([-+]?)(?:0[xX]([0-9a-fA-F]+)|0[bB]([01]+)|0[oO]?([0-7]+)|([0-9]+))", re.ASCII)
-_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", re.ASCII)
-_NO_NUMBER = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 _CORE = "tag:yaml.org,2002:"
 _MERGE = "<<"
 
@@ -303,35 +297,9 @@ class _Reading:
         if tag is not None and tag not in {f"{_CORE}{name}" for name in ("int", "float", "bool", "null")}:
             self.wrong(line, f"the tag {_shown(tag)} is not supported")
             return event.value
-        if _NO_NUMBER.fullmatch(event.value):
+        if NO_NUMBER.fullmatch(event.value):
             self.wrong(line, f"{event.value} is not a number in Kubernetes")
         return plain(event.value)
-
-
-def plain(text: str) -> Any:
-    """A plain scalar's value, as kubectl's library resolves it."""
-    if text in _NULLS:
-        return None
-    if text in _TRUE or text in _FALSE:
-        return text in _TRUE
-    digits = text.replace("_", "") if text[:1] in "-+.0123456789" else ""
-    integer = _INTEGER.fullmatch(digits)
-    if integer and len(digits) <= 64:
-        whole = _integer(*integer.groups())
-        if -(2**63) <= whole < 2**64:
-            return whole
-    if _FLOAT.fullmatch(digits):
-        number = float(digits)
-        if not math.isinf(number):
-            return int(number) if number.is_integer() and abs(number) < 1e21 else number
-    return text
-
-
-def _integer(sign: str, sixteen: str, two: str, eight: str, ten: str) -> int:
-    for digits, base in ((sixteen, 16), (two, 2), (eight, 8), (ten, 10)):
-        if digits is not None:
-            return int(digits, base) * (-1 if sign == "-" else 1)
-    raise AssertionError("one of them has matched")
 
 
 def _of_yaml(text: str) -> Iterator[ManifestDocument]:
