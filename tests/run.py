@@ -1,6 +1,6 @@
 """``make quick``, ``make test``, ``make check`` and ``make soak``: what must pass.
 
-Several workers (pytest-xdist) run the tests, one more than there are cores, for many tests wait. `make test`
+Several workers (pytest-xdist) run the tests, two more than there are cores, for many tests wait. `make test`
 runs all tiers in one session, so that tests that compute use the processors while others wait for a control
 plane. The build of the control plane, and of a real node where this machine can have one, takes minutes if
 nothing is cached: then it runs beside lint, types and the tests that need none, and the others come after it.
@@ -94,11 +94,19 @@ def build() -> Beside:
     return Beside("control plane", [sys.executable, "-m", "deploy.local", "build", "--helm", *real_node])
 
 
-def pytest(marks: str, *more: str) -> list[str]:
-    """The command for the tests that these marks choose, over several workers; it ends with the slowest."""
-    workers = f"--numprocesses={(os.cpu_count() or 1) + 1}"
+def import_tests() -> subprocess.Popen[bytes]:
+    """Imports all tests once, silently, so that their bytecode is there: pytest rewrites their assertions in
+    ten seconds of a processor. Otherwise each worker does it, at half the speed, for coverage traces it."""
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def pytest(marks: str, waiting: int) -> list[str]:
+    """The command for the tests that these marks choose, over as many workers as there are cores and as are
+    ``waiting`` at a time; it ends with the slowest."""
+    workers = f"--numprocesses={(os.cpu_count() or 1) + waiting}"
     order = ["--no-loadscope-reorder", "--durations=15", "--durations-min=1", "--cache-clear"]
-    return ["-m", "pytest", "-q", "-m", marks, workers, *order, *more]
+    return ["-m", "pytest", "-q", "-m", marks, workers, *order]
 
 
 def tried_again(failed: Iterable[str]) -> list[str]:
@@ -113,7 +121,7 @@ def tests(name: str, marks: str) -> None:
     """The tests that these marks choose. What failed beside others is tried once more, alone; both outcomes
     are told. Raises FailedError."""
     try:
-        step(name, covered(pytest(marks)))
+        step(name, covered(pytest(marks, waiting=2)))
     except FailedError:
         failed = sorted(json.loads(FAILED.read_text())) if FAILED.exists() else []
         files = tried_again(failed)
@@ -142,7 +150,7 @@ def quick() -> None:
     os.environ["BURSAR_PROFILE"] = "quick"
     checks = Beside("checks", [sys.executable, "-m", "tests.run", "--check"])
     try:
-        step("pure tests", [sys.executable, *pytest("unit and not soak")])
+        step("pure tests", [sys.executable, *pytest("unit and not soak", waiting=1)])
         checks.wait()
     finally:
         checks.stop()
@@ -152,9 +160,10 @@ def test() -> None:
     """All of it. Raises FailedError at the first step that fails."""
     debian.install()
     step("forget old coverage", [f"{BIN}/coverage", "erase", "--rcfile", "setup.cfg"])
-    control_plane = build()
+    control_plane, importing = build(), import_tests()
     try:
         check()
+        importing.wait()  # what fails here fails again below, with its reason
         is_cold = control_plane.runs
         if is_cold:
             tests("tests that need no control plane", "not cluster and not soak")
@@ -162,6 +171,7 @@ def test() -> None:
         os.environ.setdefault("GOGC", "300")  # each of many API servers starts with a fifth less work
         tests("tests", "cluster and not soak" if is_cold else "not soak")
     finally:
+        importing.kill()
         control_plane.stop()
     step("collect coverage", [f"{BIN}/coverage", "combine", "--quiet", "--rcfile", "setup.cfg"])
     step(

@@ -16,7 +16,7 @@ from tests.timekeeper.worlds import ADMIN, DAY, GPU, T0, Reviews, user_status
 from timekeeper.api.create_app import create_app
 from timekeeper.runtime.auth.gate import Gate
 from timekeeper.runtime.auth.tokens import Expected
-from timekeeper.store.engine.engine import Connection, Store, open_store
+from timekeeper.store.engine.engine import PATIENCE_MS, Connection, Store, open_store
 from timekeeper.store.engine.schema import ENTRIES, FIGURES, FOLDED, HEARTBEATS, POSTINGS, SESSIONS
 from timekeeper.store.engine.upgrade import upgrade
 
@@ -53,8 +53,8 @@ def days(start: int, end: int) -> tuple[tuple[int, int, int], ...]:
 class Books:
     """The database at a URL, with an API of one worker. ``clock`` is a day after T0."""
 
-    def __init__(self, url: str) -> None:
-        self.store: Store = open_store(url)
+    def __init__(self, url: str, patience_ms: int = PATIENCE_MS) -> None:
+        self.store: Store = open_store(url, patience_ms)
         upgrade(self.store)
         self.clock = Clock(T0 + DAY)
         self.reviews = Reviews({ADMIN: user_status("admin")})

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.postgresql import EMPTY, fresh_postgresql
-from tests.timekeeper.worlds import Town
+from tests.timekeeper.worlds import Town, new_ledger
 from timekeeper.store.engine.engine import Store, open_store
 from timekeeper.store.engine.upgrade import upgrade
 
@@ -26,12 +26,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """A database of the test's own without a row in it; on PostgreSQL with this release's schema already.
+    """A database of the test's own with this release's schema and without a row.
 
     A test that concerns one kind alone says so:
     ``@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)``.
     """
     if request.param == "sqlite":
+        (tmp_path / "ledger.db").write_bytes(new_ledger())
         yield f"sqlite:///{tmp_path}/ledger.db"
     else:
         with fresh_postgresql() as url:

@@ -173,7 +173,7 @@ CA = "-----BEGIN CERTIFICATE-----\n"
 
 
 @cache
-def _new_ledger() -> bytes:
+def new_ledger() -> bytes:
     """An SQLite file with this release's schema and no rows: migrations run once, not in each test."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "ledger.db"
@@ -194,7 +194,7 @@ class Town:
         self.url = where if isinstance(where, str) else f"sqlite:///{where}/ledger.db"
         file = Path(self.url.removeprefix("sqlite:///"))
         if self.url.startswith("sqlite:///") and not file.exists():
-            file.write_bytes(_new_ledger())
+            file.write_bytes(new_ledger())
         self.store: Store = open_store(self.url)
         upgrade(self.store)
         self.reviews = Reviews({ADMIN: user_status("admin")})

@@ -31,7 +31,7 @@ MEMBER = "gpuHours: 0\nperiod: month\ngroup: blue"
 @pytest.fixture
 def books(database_url: str) -> Iterator[Books]:
     """team-a and team-b have nothing of their own in group blue, which has 100 GPU-hours a month."""
-    built = Books(database_url)
+    built = Books(database_url, patience_ms=60_000)  # four that write at once, on a busy machine
     built.entries(
         ("team-a", MEMBER, 0),
         ("team-b", MEMBER, 0),
