@@ -9,16 +9,14 @@ from dataclasses import dataclass
 
 from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import GROUP
-from timekeeper.accounts.decisions.ledger_decisions import of_changes
 from timekeeper.accounts.grants import MOST_GRANTED, TRANSFER, Grant, caller_key
 from timekeeper.accounts.usage import gpu_hours
+from timekeeper.api.ledger.granting_once import grant_once
 from timekeeper.api.ledger.ledger_reader import LedgerReader
 from timekeeper.api.problem import Problem
 from timekeeper.core.ledger.metering import Interval
-from timekeeper.runtime.log import log
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.queries import granted
-from timekeeper.store.writes import decisions, grants
 from timekeeper.store.writes.grants import GrantRow
 
 
@@ -59,34 +57,17 @@ def group_budget(ledger: LedgerReader, connection: Connection, group: str) -> Gr
 
 
 def pass_on(ledger: LedgerReader, group: str, asked: PassingOn, actor: str, key: str) -> tuple[GrantRow, ...]:
-    """Add the amount to the namespace's running account, once per caller's key. Raises a Problem.
+    """Add the amount to the namespace's running account, once per caller's key. Raises a Problem."""
 
-    Readings and the row are one transaction, which takes the turn of all that grant by hand.
-    """
-    with ledger.store.writing(turn=grants.TURN) as connection:
-        known = grants.known(connection, caller_key(0, actor, key), caller_key(1, actor, key))
-        if known:
-            _check_same(group, asked, known)
-            return known
-        grant = _Passing(ledger, connection, group, asked).grant(actor, key)
-        given = grants.give(connection, grant)
-        decisions.record(connection, decisions.SOURCE, of_changes((), given.grants))
-    log(
-        "granted",
-        subject=grant.subject,
-        amount=grant.amount,
-        kind=grant.kind,
-        group=group,
-        actor=actor,
-        reason=grant.reason,
-    )
-    return given.written
+    def is_same(known: tuple[GrantRow, ...]) -> bool:
+        before = known[0].grant
+        same = PassingOn(before.subject, before.amount, before.reason)
+        return before.group == GROUP + group and same == asked
 
+    def made(connection: Connection) -> tuple[Grant, ...]:
+        return (_Passing(ledger, connection, group, asked).grant(actor, key),)
 
-def _check_same(group: str, asked: PassingOn, known: tuple[GrantRow, ...]) -> None:
-    before = known[0].grant
-    if (before.group, PassingOn(before.subject, before.amount, before.reason)) != (GROUP + group, asked):
-        raise Problem(422, "this Idempotency-Key was already used for another grant", "Idempotency-Key")
+    return grant_once(ledger, (actor, key), is_same, made)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ from flask import Flask, Response
 
 from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import GROUP, is_group
-from timekeeper.accounts.decisions.ledger_decisions import of_changes
 from timekeeper.accounts.grants import MOST_GRANTED, Grant, caller_key
 from timekeeper.accounts.usage import gpu_hours
 from timekeeper.api.bodies.grants import GrantRequest, read_grant
@@ -17,14 +16,14 @@ from timekeeper.api.http.body import read_body
 from timekeeper.api.http.parameters import AFTER, IDEMPOTENCY_KEY, LIMIT, NAME, SUBJECT_GIVEN, cursor, shaped
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, Form, Right, admit, serve
 from timekeeper.api.http.services import Services
+from timekeeper.api.ledger.granting_once import grant_once
 from timekeeper.api.ledger.group_budget import group_budget
 from timekeeper.api.ledger.ledger_reader import LedgerReader
 from timekeeper.api.problem import Problem
 from timekeeper.core.ledger.metering import FOREVER_MS
 from timekeeper.core.names import DOMAIN
-from timekeeper.runtime.log import log
 from timekeeper.store.engine.engine import Connection
-from timekeeper.store.writes import decisions, grants
+from timekeeper.store.writes import grants
 from timekeeper.store.writes.grants import GrantFilter, GrantRow
 
 _PAGE = 1_000
@@ -85,14 +84,14 @@ def register(app: Flask, services: Services) -> None:
             found = grants.page(connection, which, limit + 1)
         follows = cursor(found[limit - 1].number) if len(found) > limit else None
         return answer(
-            {"version": 1, "grants": [grant_shown(each) for each in found[:limit]], "next": follows}, follows
+            {"version": 1, "grants": [_shown(each) for each in found[:limit]], "next": follows}, follows
         )
 
     def give(call: Call) -> Response:
         asked = read_grant(read_body())
         caller, group = _admit(services, asked)
         given = _give(services, asked, group, caller, call.given["Idempotency-Key"])
-        return answer({"version": 1, "grants": [grant_shown(each) for each in given]})
+        return written_answer(given)
 
     serve(app, services, GRANTS, list_all)
     serve(app, services, GIVE, give)
@@ -124,33 +123,19 @@ def _group(ledger: LedgerReader, connection: Connection, asked: GrantRequest) ->
 
 def _give(services: Services, asked: GrantRequest, group: str, actor: str, key: str) -> tuple[GrantRow, ...]:
     """Write the grant, or the two of a transfer within this group, once per caller's key."""
-    with services.ledger.store.writing(turn=grants.TURN) as connection:
-        known = grants.known(connection, caller_key(0, actor, key), caller_key(1, actor, key))
-        if known:
-            _check_same(asked, known)
-            return known
+
+    def made(connection: Connection) -> tuple[Grant, ...]:
         giving = _Giving(services.ledger, connection, asked, group, actor, key)
-        given = grants.give(connection, *(giving.moved() if asked.giver else (giving.added(),)))
-        if given.is_new:
-            decisions.record(connection, decisions.SOURCE, of_changes((), given.grants))
-    for each in given.grants:
-        log(
-            "granted",
-            subject=each.subject,
-            amount=each.amount,
-            kind=each.kind,
-            actor=actor,
-            reason=each.reason,
-        )
-    return given.written
+        return giving.moved() if asked.giver else (giving.added(),)
+
+    return grant_once(services.ledger, (actor, key), lambda known: _request_of(known) == asked, made)
 
 
-def _check_same(asked: GrantRequest, known: tuple[GrantRow, ...]) -> None:
+def _request_of(known: tuple[GrantRow, ...]) -> GrantRequest:
+    """The request that these rows were written for."""
     receiver = known[-1].grant
     giver = known[0].grant.subject if len(known) > 1 else ""
-    before = GrantRequest(receiver.subject, giver, receiver.amount, receiver.reason, receiver.kind)
-    if before != asked:
-        raise Problem(422, "this Idempotency-Key was already used for another grant", "Idempotency-Key")
+    return GrantRequest(receiver.subject, giver, receiver.amount, receiver.reason, receiver.kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +197,13 @@ class _Giving:
         return Grant(subject, span, amount, asked.kind, asked.reason, self.actor, key, now_ms)
 
 
-def grant_shown(written: GrantRow) -> dict[str, Any]:
+def written_answer(given: tuple[GrantRow, ...]) -> Response:
+    """The answer to a grant: a `WrittenGrantsAnswer`."""
+    return answer({"version": 1, "grants": [_shown(each) for each in given]})
+
+
+def _shown(written: GrantRow) -> dict[str, Any]:
+    """A `GrantAnswer`. Times are Unix milliseconds, ``amount`` is milli-GPU x ms."""
     grant = written.grant
     return {
         "id": written.number,

@@ -13,7 +13,7 @@ from timekeeper.api.http.parameters import GROUP_IN_PATH, IDEMPOTENCY_KEY, NAME
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, Form, Right, admit, serve
 from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.group_budget import GroupBudget, group_budget, pass_on
-from timekeeper.api.resources.granting.grants import ONE_AMOUNT, Amount, Hours, grant_shown
+from timekeeper.api.resources.granting.grants import ONE_AMOUNT, Amount, Hours, written_answer
 from timekeeper.core.ledger.metering import FOREVER_MS
 
 _READ = Right("get", "grants")
@@ -67,7 +67,7 @@ def register(app: Flask, services: Services) -> None:
         authorization = request.headers.get("Authorization")
         caller = services.gate.allow(authorization, _CREATE.verb, _CREATE.resource, name=group)
         given = pass_on(services.ledger, group, asked, caller.username, key)
-        return answer({"version": 1, "grants": [grant_shown(each) for each in given]})
+        return written_answer(given)
 
     serve(app, services, GROUP_GRANTS, read)
     serve(app, services, PASS_ON, give)
