@@ -20,6 +20,7 @@ BENCHMARKS = {
     "throughput-2000": ["throughput.py", "--nodes", "2000", "--pods", "2000"],
     "waiting": ["waiting.py"],
     "releases": ["releases.py"],
+    "recording": ["recording.py"],
     "heartbeats": ["heartbeats.py"],
     "standings": ["standings.py"],
     "reports": ["reports.py"],

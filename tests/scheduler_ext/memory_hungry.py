@@ -1,6 +1,7 @@
-"""``python -m tests.scheduler_ext.memory_hungry``: the extender, whose simulation of a pod named ``mib-N``
-first allocates N MiB in its child process."""
+"""``python -m tests.scheduler_ext.memory_hungry scheduler_ext FLAGS``: the extender. Its simulation of a pod
+named ``mib-N`` first allocates N MiB in the child process."""
 
+import sys
 from collections.abc import Sequence
 
 from scheduler_ext.__main__ import main
@@ -21,4 +22,4 @@ def hungry(pods: Sequence[Pod], books: Books) -> list[SimulatedPod]:
 
 if __name__ == "__main__":
     simulator.simulate = hungry  # type: ignore[attr-defined]
-    main()
+    main(sys.argv[2:])

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,13 @@ ROOT = Path(__file__).parents[2]
 
 class Process:
     """One role process after another on the same port, with the same flags; what they say is in ``log``.
-    ``module``: what runs, with the extender's flags."""
+    ``through``: the module that runs it, in place of Python itself."""
 
-    def __init__(self, folder: Path, *flags: str, module: str = "scheduler_ext") -> None:
+    def __init__(self, folder: Path, *flags: str, through: Sequence[str] = ()) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = folder / "extender.log"
-        self._module = module
+        self._module = *through, "scheduler_ext"
         self._flags = [f"--listen=127.0.0.1:{self.port}", *flags]
         self._running: subprocess.Popen[bytes] | None = None
 
@@ -31,7 +32,7 @@ class Process:
         """Start it; it is not waited for."""
         with self.log.open("ab") as log:
             self._running = subprocess.Popen(
-                [sys.executable, "-m", self._module, *self._flags],
+                [sys.executable, "-m", *self._module, *self._flags],
                 cwd=ROOT,
                 stderr=log,
                 start_new_session=True,  # so that master and worker can be killed together

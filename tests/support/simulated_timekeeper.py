@@ -13,8 +13,8 @@ Json = dict[str, Any]
 
 class SimulatedTimekeeper(Served):
     """Answers each GET from ``document``, compressed for whoever accepts that; None answers 503. Remembers
-    the headers of each request; ``spoilt`` sends a body that is no gzip. ``flags`` are an
-    extender's that asks it."""
+    the headers of each request; ``spoilt`` sends a body that is no gzip. Takes each POST, and counts them in
+    ``posted``. ``flags`` are an extender's that asks it."""
 
     def __init__(self, tls: Tls, document: Json | None = None) -> None:
         self.document: Json | None = document or standings()
@@ -22,6 +22,7 @@ class SimulatedTimekeeper(Served):
         self.spoilt = False
         self.asked: list[dict[str, str]] = []
         self.answered: list[int] = []
+        self.posted = 0
         super().__init__(type("Handler", (_Handler,), {"timekeeper": self}), tls.server())
         self.flags = (
             f"--timekeeper-url={self.url}",
@@ -51,6 +52,11 @@ class _Handler(JsonHandler):
             headers.append(("Content-Encoding", "gzip"))
             body = b"\x1f\x8bspoilt" if self.timekeeper.spoilt else gzip.compress(body)
         self.answer(status, body, headers)
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.timekeeper.posted += 1
+        self.answer(200, {"version": 1})
 
 
 def entry(standing: str = "IN_BUDGET", **fields: Any) -> Json:

@@ -142,7 +142,7 @@ class Replica:
         """Starts it, and once it says that it is ready has the API server hear of it, as a kubelet does."""
         self.start()
         try:
-            eventually(lambda: self.status("/readyz") == 200, f"{self.name} to be ready")
+            eventually(lambda: self.status("/readyz") == 200, f"{self.name} to be ready", 120)
             self.announce(ready=True)
         except BaseException:
             self.close()

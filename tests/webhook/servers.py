@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -32,9 +33,18 @@ def runs(pid: int) -> bool:
 
 
 class Webhook:
-    """``python -m webhook`` with these flags, ready; ended by SIGTERM."""
+    """``python -m webhook`` with these flags, ready; ended by SIGTERM. ``through``: the module that runs it,
+    in place of Python itself."""
 
-    def __init__(self, folder: Path, tls: Tls, timekeeper_url: str, *flags: str, workers: int = 2) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        tls: Tls,
+        timekeeper_url: str,
+        *flags: str,
+        workers: int = 2,
+        through: Sequence[str] = (),
+    ) -> None:
         self.tls, self.port = tls, free_port()
         self.log_file = folder / "webhook.log"
         token = folder / "token"
@@ -43,6 +53,7 @@ class Webhook:
             *(
                 sys.executable,
                 "-m",
+                *through,
                 "webhook",
                 "--listen",
                 f"127.0.0.1:{self.port}",

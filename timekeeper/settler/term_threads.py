@@ -20,7 +20,7 @@ from timekeeper.settler.evictions.idle_evictor import IdleEvictor
 from timekeeper.settler.evictions.overtime_evictor import OvertimeEvictor
 from timekeeper.settler.grace_policies import GracePolicies
 from timekeeper.settler.notifier import Notifier
-from timekeeper.settler.releases.releaser import Releaser, keep_releasing, patch_with
+from timekeeper.settler.releases.releaser import CALLS_AT_ONCE, Releaser, keep_releasing, patch_with
 from timekeeper.settler.settler import Settler
 from timekeeper.store.engine.engine import Store
 from timekeeper.store.retention import forget_decisions, roll_up_daily
@@ -87,6 +87,7 @@ class TermThreads:
             lambda: settler.held,
             record=self.record,
             reserved=settler.reserve,
+            at_once=CALLS_AT_ONCE,
         )
 
     def _forget(self, retain_ms: int, stop: Event) -> None:

@@ -53,9 +53,9 @@ class Port:
 
 @contextmanager
 def serving(
-    folder: Path, *flags: str, with_certificate: bool = True, module: str = "scheduler_ext"
+    folder: Path, *flags: str, with_certificate: bool = True, through: tuple[str, ...] = ()
 ) -> Iterator[Port]:
-    """An extender with a node, a waiting pod and a read-only port. ``module``: what runs as the extender."""
+    """An extender with a node, a waiting pod and a read-only port. ``through``: what runs it."""
     tls, number = Tls(folder / "made"), free_port()
     files = tls.folder if with_certificate else folder / "absent"
     with api_server() as api:
@@ -77,7 +77,7 @@ def serving(
             f"--read-tls-cert={files / 'tls.crt'}",
             f"--read-tls-key={files / 'tls.key'}",
             *flags,
-            module=module,
+            through=through,
         )
         process.start_ready()
         try:
@@ -212,7 +212,7 @@ def test_a_simulation_that_needs_too_much_memory_is_ended_and_the_extender_goes_
     def asking_for(mib: int) -> dict[str, Any]:
         return {"version": 1, "pods": [percent(50, f"mib-{mib}")]}
 
-    with serving(tmp_path, module="tests.scheduler_ext.memory_hungry") as port:
+    with serving(tmp_path, through=("tests.scheduler_ext.memory_hungry",)) as port:
         before = port.extender.pids()
         allowed = port.ask("/v1/simulate", PLANNER, asking_for(450))
         too_much = port.ask("/v1/simulate", PLANNER, asking_for(700))

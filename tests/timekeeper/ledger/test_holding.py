@@ -3,6 +3,7 @@ database and settler, an API server of dicts, a clock turned by hand."""
 
 import copy
 import random
+from threading import Barrier, Lock
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from timekeeper.runtime.api_server import Answered, Lost, Reply, Unsent
 from timekeeper.settler.releases.releaser import (
     AWAY_MS,
     AWAY_S,
+    CALLS_AT_ONCE,
     MOST_AT_ONCE,
     QUIET_MS,
     SOON_MS,
@@ -47,9 +49,11 @@ def held_pod(
 
 class Holding:
     """A town, and who releases its pods. ``loses``: the API server carries calls out and does not answer;
-    ``refuses``: it answers so."""
+    ``refuses``: it answers so. ``waits``: it answers calls once as many are under way."""
 
     def __init__(self, town: Town) -> None:
+        self.waits: Barrier | None = None
+        self._one = Lock()  # the settler hears one change after another
         self.town = town
         self.loses = False
         self.refuses: Reply | None = None
@@ -58,7 +62,7 @@ class Holding:
         self.events: list[tuple[str, str]] = []
         self.releaser = self.new_releaser()
 
-    def new_releaser(self) -> Releaser:
+    def new_releaser(self, at_once: int = 1) -> Releaser:
         """Of the town's settler, after its quiet time."""
         settler = self.town.settler
         made = Releaser(
@@ -69,12 +73,19 @@ class Holding:
             lambda: settler.held,
             self.town.clock,
             reserved=settler.reserve,
+            at_once=at_once,
         )
         self.town.clock.turn(QUIET_MS)
         return made
 
     def patch(self, path: str, body: Any) -> Reply:
         """The API server's answer to a strategic merge patch."""
+        if self.waits is not None:
+            self.waits.wait()
+        with self._one:
+            return self._patched(path, body)
+
+    def _patched(self, path: str, body: Any) -> Reply:
         self.calls.append(path.rpartition("/")[2])
         if self.refuses is not None:
             return self.refuses
@@ -313,6 +324,24 @@ def test_a_new_period_releases_the_pods_and_the_rate_is_bounded(holding: Holding
 
     assert len(holding.step()) == MOST_AT_ONCE
     assert len(holding.step()) == 2
+
+
+def test_calls_are_under_way_together_and_one_without_an_answer_ends_the_step(holding: Holding) -> None:
+    """So the rate does not depend on how long the API server takes for one call."""
+    holding.waits = Barrier(CALLS_AT_ONCE, timeout=60)
+    pods = [held_pod(f"p{index:02}", percent=1, created_ms=T0 + index) for index in range(3 * CALLS_AT_ONCE)]
+    holding.begin(*pods, team_a=HOLD.format(hours=100))
+    holding.releaser = holding.new_releaser(CALLS_AT_ONCE)
+    names = [each["metadata"]["name"] for each in pods]
+
+    holding.loses = True
+    first = holding.step()
+    holding.loses = False
+    second = holding.step()
+
+    assert first == names[:CALLS_AT_ONCE]
+    assert second == names[CALLS_AT_ONCE:]
+    assert sorted(holding.calls) == names
 
 
 def test_schedulers_see_no_more_waiting_pods_than_the_budget_says(holding: Holding) -> None:

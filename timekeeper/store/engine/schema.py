@@ -141,6 +141,7 @@ SESSIONS = Table(
     ),
     Index(None, "namespace", "settled_ms"),
     Index(None, "namespace", "name"),
+    Index(None, "namespace", "owner"),
     Index(
         "ix_sessions_unsettled",
         "uid",

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Select, select
+from sqlalchemy import Select, Table, select
 
 from timekeeper.core.decisions import STANDING, Decision, DecisionRun
 from timekeeper.store.engine.engine import Connection
@@ -53,7 +53,9 @@ def page(connection: Connection, which: DecisionFilter, limit: int) -> list[Deci
         its.kind: which.kind,
         its.reason: which.reason,
     }
-    found: Select[Any] = select(DECISIONS).order_by(its.id.desc()).limit(limit)
+    # the rows of several owners are sorted: read by number, all of the namespace would be passed over
+    number = its.id + 0 if len(which.owners) > 1 else its.id
+    found: Select[Any] = select(DECISIONS).order_by(number.desc()).limit(limit)
     found = found.where(*(column == value for column, value in wanted.items() if value))
     if which.owners:
         found = found.where(its.owner.in_(which.owners))
@@ -73,14 +75,32 @@ def jobs_of(connection: Connection, namespace: str, cron_job: str) -> tuple[str,
     user made from the CronJob has any name and is not among them.
     """
     prefix = f"Job/{cron_job}-"
-    owners: set[str] = set()
-    for its in (DECISIONS.c, SESSIONS.c):
-        found = select(its.owner).distinct().where(its.namespace == namespace)
-        found = found.where(its.owner.startswith(prefix, autoescape=True))
-        owners.update(connection.execute(found).scalars())
-    ends = (owner.removeprefix(prefix) for owner in owners)
-    minutes = sorted(int(end) for end in ends if _MINUTE.fullmatch(end))
-    return tuple(f"{prefix}{each}" for each in minutes[-_MOST_JOBS:])
+    minutes: set[int] = set()
+    for table in (DECISIONS, SESSIONS):
+        minutes |= _newest_minutes(connection, table, namespace, prefix)
+    return tuple(f"{prefix}{each}" for each in sorted(minutes)[-_MOST_JOBS:])
+
+
+def _newest_minutes(connection: Connection, table: Table, namespace: str, prefix: str) -> set[int]:
+    """The newest minutes with which owners of this table go on after the prefix: a hundred where there are
+    as many.
+
+    They are read in the order of the index from its end, so older ones cost nothing. In every order of text
+    equal beginnings are followed by digits in their order; what else lies between them is passed over.
+    """
+    its = table.c
+    found: set[int] = set()
+    below = prefix + "9" * 19  # more digits than a minute has
+    while len(found) < _MOST_JOBS:
+        owners = select(its.owner).distinct().order_by(its.owner.desc()).limit(_MOST_JOBS)
+        owners = owners.where(its.namespace == namespace, its.owner >= f"{prefix}0", its.owner < below)
+        page = connection.execute(owners).scalars().all()
+        ends = (owner.removeprefix(prefix) for owner in page)
+        found.update(int(end) for end in ends if _MINUTE.fullmatch(end))
+        if len(page) < _MOST_JOBS:
+            break
+        below = page[-1]
+    return found
 
 
 def after(connection: Connection, number: int, limit: int) -> list[DecisionRow]:

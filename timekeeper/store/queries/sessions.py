@@ -10,7 +10,7 @@ from timekeeper.accounts.session import Session
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.engine.schema import HEARTBEATS, POSTINGS, SESSIONS
-from timekeeper.store.queries.unsettled import KNOWN, due, greatest
+from timekeeper.store.queries.unsettled import due, greatest, known, latest_beats
 
 _COLUMNS = tuple(SESSIONS.c[each.name] for each in fields(Session))
 
@@ -38,8 +38,7 @@ class ChargedSession:
 
 def page(connection: Connection, which: SessionFilter, now_ms: int, limit: int) -> list[ChargedSession]:
     """Sessions ordered by UID."""
-    found = _owing(now_ms)
-    found = found.where(SESSIONS.c.uid > which.after).order_by(SESSIONS.c.uid).limit(limit)
+    found = select(SESSIONS.c.uid).where(SESSIONS.c.uid > which.after).order_by(SESSIONS.c.uid).limit(limit)
     if which.namespace:
         found = found.where(SESSIONS.c.namespace == which.namespace)
     if which.node:
@@ -52,7 +51,7 @@ def page(connection: Connection, which: SessionFilter, now_ms: int, limit: int) 
         ended = case((SESSIONS.c.ended_ms == 0, _last_evidence()), else_=known)
         is_after = or_(ended.is_(None), ended > which.span.start_ms)
         found = found.where(SESSIONS.c.bound_ms < which.span.end_ms, is_after)
-    return _charged_of(connection, found)
+    return _charged_of(connection, found, now_ms)
 
 
 def of_pods(
@@ -67,25 +66,30 @@ def of_pods(
     """The newest sessions of a namespace's pods with this name, one of these owners, and this UID (empty:
     any), oldest first."""
     wanted = {SESSIONS.c.name: name, SESSIONS.c.uid: uid}
-    found = _owing(now_ms).where(SESSIONS.c.namespace == namespace)
+    found = select(SESSIONS.c.uid).where(SESSIONS.c.namespace == namespace)
     found = found.where(*(column == value for column, value in wanted.items() if value))
     if owners:
         found = found.where(SESSIONS.c.owner.in_(owners))
-    return _charged_of(connection, found.order_by(SESSIONS.c.bound_ms.desc()).limit(limit))[::-1]
+    newest = found.order_by(SESSIONS.c.bound_ms.desc(), SESSIONS.c.uid.desc()).limit(limit)
+    return _charged_of(connection, newest, now_ms)[::-1]
 
 
-def _owing(now_ms: int) -> Select[Any]:
-    """All sessions, each with the charge of an unsettled one until now as ``owed``."""
-    start, end = due(now_ms)
+def _charged_of(connection: Connection, found: Select[Any], now_ms: int) -> list[ChargedSession]:
+    """The sessions with these UIDs, in this order. Evidence is read of these alone."""
+    uids = connection.execute(found).scalars().all()
+    rows = {row.uid: row for row in connection.execute(_owing(uids, now_ms))}
+    posted = _posted(connection, uids)
+    return [_charged(Session(*rows[uid][:-1]), posted.get(uid, 0), int(rows[uid].owed)) for uid in uids]
+
+
+def _owing(uids: Sequence[str], now_ms: int) -> Select[Any]:
+    """These sessions, each with the charge of an unsettled one until now as ``owed``."""
+    beats = latest_beats(uids)
+    start, end = due(now_ms, beats)
     is_owed = and_(SESSIONS.c.settled_ms.is_(None), end > start)
     owed = case((is_owed, SESSIONS.c.rate_milli * (end - start)), else_=literal(0))
-    return select(*_COLUMNS, owed.label("owed")).select_from(KNOWN)
-
-
-def _charged_of(connection: Connection, found: Select[Any]) -> list[ChargedSession]:
-    rows = connection.execute(found).all()
-    posted = _posted(connection, [row.uid for row in rows])
-    return [_charged(Session(*row[:-1]), posted.get(row.uid, 0), int(row.owed)) for row in rows]
+    found = select(*_COLUMNS, owed.label("owed")).select_from(known(beats))
+    return found.where(SESSIONS.c.uid.in_(uids))
 
 
 def _last_evidence() -> ColumnElement[int]:

@@ -1,31 +1,37 @@
 """The charge of an unsettled session in SQL: `core.ledger.metering.witnessed` a second time, for reports that
 the database adds up."""
 
+from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, case, func, literal, or_, select
+from sqlalchemy import ColumnElement, Join, Select, Subquery, case, func, literal, or_, select
 
 from timekeeper.store.engine.schema import HEARTBEATS, NODES, SESSIONS
 
 Expression = ColumnElement[Any]
 
-_LATEST = func.max(HEARTBEATS.c.beat_ms).label("beat_ms")
-_OPEN = select(SESSIONS.c.uid).where(SESSIONS.c.settled_ms.is_(None))
-_BEATS = (
-    select(HEARTBEATS.c.session_uid, _LATEST)
-    .where(HEARTBEATS.c.session_uid.in_(_OPEN))
-    .group_by(HEARTBEATS.c.session_uid)
-    .subquery("beats")
-)
-# Sessions joined with the evidence outside their row: their node's watermark and their latest heartbeat.
-KNOWN = SESSIONS.outerjoin(NODES, NODES.c.name == SESSIONS.c.node).outerjoin(
-    _BEATS, _BEATS.c.session_uid == SESSIONS.c.uid
-)
+
+def latest_beats(uids: Sequence[str] | Select[Any]) -> Subquery:
+    """The latest heartbeat of each of these sessions."""
+    latest = func.max(HEARTBEATS.c.beat_ms).label("beat_ms")
+    found = select(HEARTBEATS.c.session_uid, latest).where(HEARTBEATS.c.session_uid.in_(uids))
+    return found.group_by(HEARTBEATS.c.session_uid).subquery("beats")
 
 
-def due(now_ms: int) -> tuple[Expression, Expression]:
+def known(beats: Subquery) -> Join:
+    """Sessions joined with the evidence outside their row: their node's watermark and their latest
+    heartbeat."""
+    with_nodes = SESSIONS.outerjoin(NODES, NODES.c.name == SESSIONS.c.node)
+    return with_nodes.outerjoin(beats, beats.c.session_uid == SESSIONS.c.uid)
+
+
+_OPEN_BEATS = latest_beats(select(SESSIONS.c.uid).where(SESSIONS.c.settled_ms.is_(None)))
+KNOWN = known(_OPEN_BEATS)
+
+
+def due(now_ms: int, beats: Subquery = _OPEN_BEATS) -> tuple[Expression, Expression]:
     """``witnessed`` as SQL: the start and end of the charged interval now. NULL, or an end not after the
-    start, means no charge. Select from `KNOWN`.
+    start, means no charge. Select from `known` of these heartbeats; by default from `KNOWN`.
 
     A test compares both for arbitrary evidence.
     """
@@ -37,7 +43,7 @@ def due(now_ms: int) -> tuple[Expression, Expression]:
     )
     is_over = or_(its.ended_ms.is_not(None), its.vanished_ms.is_not(None))
     heard = func.coalesce(case((is_over, its.watermark_ms), else_=NODES.c.watermark_ms), 0)
-    seen = greatest(func.coalesce(_BEATS.c.beat_ms, 0), heard)
+    seen = greatest(func.coalesce(beats.c.beat_ms, 0), heard)
     last = greatest(its.bound_ms, greatest(func.coalesce(its.started_ms, 0), seen))
     end = case(
         (its.ended_ms == 0, last),
