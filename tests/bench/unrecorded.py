@@ -7,7 +7,7 @@ from timekeeper.core.decisions import Decision
 from timekeeper.runtime.recording.decision_posts import DecisionPosts
 
 
-def dropped(_posts: DecisionPosts, _decision: Decision) -> None:
+def dropped(self: DecisionPosts, decision: Decision) -> None:
     """In place of `DecisionPosts.record`."""
 
 
