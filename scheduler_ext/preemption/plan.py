@@ -48,11 +48,13 @@ def may_begin(pod: Pod, limits: PreemptionLimits, standings: NamespaceStandings)
 
 
 class PreemptibleNodes:
-    """Per node, what decides whether it is worth a search: the least priority on its cards, and the
-    namespaces of its pods. Only changed nodes are computed again."""
+    """Per node, what decides whether it is worth a search: the least priority on its cards, the namespaces of
+    its pods, and whether one of them is idle. Only changed nodes and pods are computed again."""
 
     def __init__(self) -> None:
         self._nodes: Map[NodeInfo] = Map()
+        self._pods: Map[Pod] = Map()
+        self._idle: dict[str, str] = {}  # UID of an idle pod -> its node
         self._preemptible: dict[str, tuple[int, frozenset[str]]] = {}
 
     def follow(self, snapshot: Snapshot) -> None:
@@ -65,7 +67,12 @@ class PreemptibleNodes:
             if there:
                 least = min(pod.priority for pod in there)
                 self._preemptible[name] = least, frozenset(pod.namespace for pod in there)
-        self._nodes = snapshot.nodes
+        for uid in snapshot.pods.changed_since(self._pods):
+            pod = snapshot.pods.get(uid)
+            self._idle.pop(uid, None)
+            if pod is not None and pod.is_idle and pod.holding:
+                self._idle[uid] = pod.node
+        self._nodes, self._pods = snapshot.nodes, snapshot.pods
 
     def worth(self, waiting: Pod, standings: NamespaceStandings) -> list[str]:
         """Names of the nodes that have a pod of lower rank, sorted."""
@@ -75,12 +82,13 @@ class PreemptibleNodes:
             if standing.over and standing.on_exhausted == "reclaim"
         }
         in_budget = standings.of(waiting.namespace).word == "IN_BUDGET"
+        idle = {*self._idle.values()}
         default_owes = standings.default.over and standings.default.on_exhausted == "reclaim"
         return sorted(
             name
             for name, (least, namespaces) in self._preemptible.items()
             if least < waiting.priority
-            or (in_budget and (default_owes or not debtors.isdisjoint(namespaces)))
+            or (in_budget and (default_owes or name in idle or not debtors.isdisjoint(namespaces)))
         )
 
 

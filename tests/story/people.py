@@ -1,6 +1,6 @@
 """What people make in a simulated cluster, at random: nodes, workloads, budgets."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from random import Random
 from typing import Any
@@ -32,7 +32,9 @@ SHAPES: tuple[Limits, ...] = (
 class Size:
     """How large a run is. ``ending``: the part of the running pods that end by themselves in a step;
     ``scale``: of budgets; ``rate``: evictions a minute; ``changing``: how likely a budget changes in a
-    step; ``declaring``: the part of the namespaces whose pods reserve their declared time."""
+    step; ``declaring``: the part of the namespaces whose pods reserve their declared time; ``capping``: of
+    the budgets that cap cards; ``amounts``: thousandths of GPU-hours; ``idling``: of the workloads that do
+    not always use their cards; ``in_turn``: namespaces have amounts and workloads in turn, not at random."""
 
     pods: int
     namespaces: int
@@ -44,6 +46,10 @@ class Size:
     modes: tuple[str, ...] = MODES
     changing: float = 0.02
     declaring: float = 0.3
+    capping: float = 0.2
+    amounts: tuple[int | None, ...] = (0, 100, 300, 1_000, 3_000, 20_000, 20_000, None)
+    idling: float = 0.3
+    in_turn: bool = False
 
 
 def small(random: Random) -> Size:
@@ -51,7 +57,13 @@ def small(random: Random) -> Size:
     return Size(int(5 * 40 ** (random.random() ** 2)), random.randint(2, 5))
 
 
-DEBTORS = Size(40, 3, (), modes=("reclaim",), changing=0.001)
+# runs in which one law has many cases
+CALM = Size(16, 2, (), changing=0.0, declaring=0.0, capping=0.0, idling=0.0, in_turn=True)
+DEBTORS = replace(CALM, modes=("reclaim",), amounts=(20, 20_000))
+EVICTING = replace(CALM, modes=("evict",), amounts=(50, 20_000))
+CAPPED = replace(CALM, pods=24, namespaces=3, groups=("lab",), changing=0.2, capping=0.8, ending=0.03)
+DECLARED = replace(CALM, pods=30, declaring=1.0, amounts=(300, 1_000), ending=0.02)
+IDLE = replace(CALM, idling=1.0, amounts=(20_000, None))
 LARGE = Size(5_000, 40, ("lab", "hall", "yard"), 0.01, 6, 600, 20)
 
 
@@ -101,12 +113,14 @@ def books_of(facts: Facts) -> tuple[int | None, str, str]:
 
 def new_facts(random: Random, size: Size, subject: str) -> Facts:
     """A budget of this namespace or group."""
-    hours = random.choice((0, 100, 300, 1_000, 3_000, 20_000, 20_000, None))
+    hours = random.choice(size.amounts)
+    if size.in_turn:
+        hours = size.amounts[int(subject[-1], 36) % len(size.amounts)]
     is_group = subject.startswith(GROUP)
     hours = None if hours is None else hours * size.scale * (3 if is_group else 1)
     period, mode = random.choice(("hour", "day")), random.choice(size.modes)
-    most = random.choice((500, 1_000, 2_500)) * size.scale if random.random() < 0.2 else None
-    of_pod = random.choice((250, 750, 1_000)) if random.random() < 0.15 else None
+    most = random.choice((500, 1_000, 2_500)) * size.scale if random.random() < size.capping else None
+    of_pod = random.choice((250, 750, 1_000)) if random.random() < 0.75 * size.capping else None
     if is_group:
         return Facts(hours, period, mode, most=most, most_of_pod=of_pod)
     return Facts(
@@ -132,7 +146,8 @@ def new_workloads(random: Random, size: Size) -> list[Workload]:
     left = size.pods
     while left > 0:
         replicas = min(left, random.choice((1, 2, 4, 8)) * size.scale)
-        namespace = f"team-{random.randrange(size.namespaces)}"
+        number = len(made) if size.in_turn else random.randrange(1_000)
+        namespace = f"team-{number % size.namespaces}"
         made.append(
             Workload(
                 f"w{len(made)}",
@@ -144,7 +159,7 @@ def new_workloads(random: Random, size: Size) -> list[Workload]:
                 random.choice((1, 30, 60)),
                 random.choice((0, 120, 600, 1_500)) if size.declaring else 0,
                 random.random() < 0.2,
-                random.random() < 0.3,
+                random.random() < size.idling,
             )
         )
         left -= replicas
