@@ -1,12 +1,14 @@
 """Who leaves so that a waiting pod has its cards: the choice on one node, and among nodes."""
 
+import copy
 from typing import Any
 
 import pytest
 
+from scheduler_ext.preemption.plan import PreemptibleNodes
 from scheduler_ext.preemption.victims import Choice, best
 from scheduler_ext.snapshot.node_info import NodeInfo
-from scheduler_ext.snapshot.snapshot import Snapshot, assume
+from scheduler_ext.snapshot.snapshot import Snapshot, assume, pod_updated
 from tests.scheduler_ext.preemption_worlds import (
     DEMOTED,
     IN,
@@ -192,6 +194,23 @@ def test_a_pod_that_is_marked_as_idle_is_a_debtor_of_a_namespace_in_budget() -> 
     context = at(snapshot, standing(team_in=IN, team_a=IN))
 
     assert names_of(chosen(read(percent(60, "waiting", priority=0)), snapshot, context)) == ["idle"]
+
+
+def test_a_node_is_worth_a_search_for_its_idle_pod_alone_and_only_while_it_is_idle() -> None:
+    """No namespace owes anything, and none of its pods has a lower priority."""
+    busy = of(on(percent(60, "pod", priority=0), "n", "GPU-0"), "team-in")
+    idle = copy.deepcopy(busy)
+    idle["metadata"]["annotations"]["bursar.dev/reclaimable"] = "idle"
+    nodes, waiting, found = PreemptibleNodes(), read(percent(60, "waiting", priority=0)), []
+    snapshot = cards(1, busy)
+
+    for each in (busy, idle, busy):
+        snapshot = pod_updated(snapshot, read(each), NOW_MS)
+        nodes.follow(snapshot)
+        found.append(nodes.worth(waiting, standing(team_in=IN, team_a=IN)))
+
+    assert found == [[], ["n"], []]
+    assert nodes.worth(waiting, standing(team_in=IN, team_a=OVER)) == []
 
 
 def test_of_two_debtors_the_one_of_lower_priority_goes_then_the_younger() -> None:
