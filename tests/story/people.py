@@ -30,11 +30,13 @@ SHAPES: tuple[Limits, ...] = (
 
 @dataclass(frozen=True)
 class Size:
-    """How large a run is. ``ending``: the part of the running pods that end by themselves in a step;
-    ``scale``: of budgets; ``rate``: evictions a minute; ``changing``: how likely a budget changes in a
-    step; ``declaring``: the part of the namespaces whose pods reserve their declared time; ``capping``: of
-    the budgets that cap cards; ``amounts``: thousandths of GPU-hours; ``idling``: of the workloads that do
-    not always use their cards; ``in_turn``: namespaces have amounts and workloads in turn, not at random."""
+    """How large a run is, and what it has. ``ending``: the part of the running pods that end by themselves in
+    a step; ``scale``: of budgets; ``rate``: evictions a minute; ``changing``: how likely a budget changes in
+    a step; ``declaring``: the part of the namespaces whose pods reserve their declared time; ``capping``: of
+    the budgets that cap cards; ``amounts``: thousandths of GPU-hours; ``parts``: cards for each pod;
+    ``lengths``: declared times in seconds, 0: none; ``idling``: of the workloads that do not always use their
+    cards; ``late``: of those that no kubelet ends at their time; ``in_turn``: namespaces have amounts and
+    workloads in turn, and not at random."""
 
     pods: int
     namespaces: int
@@ -48,7 +50,12 @@ class Size:
     declaring: float = 0.3
     capping: float = 0.2
     amounts: tuple[int | None, ...] = (0, 100, 300, 1_000, 3_000, 20_000, 20_000, None)
+    periods: tuple[str, ...] = ("hour", "day")
+    shapes: tuple[Limits, ...] = SHAPES
+    parts: tuple[float, ...] = (0.1, 0.2, 0.3, 0.5)
+    lengths: tuple[int, ...] = (0, 120, 600, 1_500)
     idling: float = 0.3
+    late: float = 0.2
     in_turn: bool = False
 
 
@@ -58,11 +65,33 @@ def small(random: Random) -> Size:
 
 
 # runs in which one law has many cases
-CALM = Size(16, 2, (), changing=0.0, declaring=0.0, capping=0.0, idling=0.0, in_turn=True)
+CALM = Size(
+    *(16, 2, ()),
+    changing=0.0,
+    declaring=0.0,
+    capping=0.0,
+    shapes=SHAPES[1:3],
+    parts=(0.3,),
+    lengths=(0,),
+    idling=0.0,
+    in_turn=True,
+)
 DEBTORS = replace(CALM, modes=("reclaim",), amounts=(20, 20_000))
-EVICTING = replace(CALM, modes=("evict",), amounts=(50, 20_000))
-CAPPED = replace(CALM, pods=24, namespaces=3, groups=("lab",), changing=0.2, capping=0.8, ending=0.03)
-DECLARED = replace(CALM, pods=30, declaring=1.0, amounts=(300, 1_000), ending=0.02)
+EVICTING = replace(CALM, pods=24, modes=("evict",), amounts=(50, 100))
+CAPPED = replace(
+    CALM, pods=24, namespaces=3, groups=("lab",), changing=0.2, capping=0.8, ending=0.03, shapes=SHAPES
+)
+DECLARED = replace(
+    CALM,
+    modes=("hold",),
+    groups=("lab",),
+    amounts=(1_000, 3_000),
+    periods=("hour",),
+    declaring=1.0,
+    lengths=(120, 600, 1_500),
+    late=0.5,
+    ending=0.02,
+)
 IDLE = replace(CALM, idling=1.0, amounts=(20_000, None))
 LARGE = Size(5_000, 40, ("lab", "hall", "yard"), 0.01, 6, 600, 20)
 
@@ -118,7 +147,7 @@ def new_facts(random: Random, size: Size, subject: str) -> Facts:
         hours = size.amounts[int(subject[-1], 36) % len(size.amounts)]
     is_group = subject.startswith(GROUP)
     hours = None if hours is None else hours * size.scale * (3 if is_group else 1)
-    period, mode = random.choice(("hour", "day")), random.choice(size.modes)
+    period, mode = random.choice(size.periods), random.choice(size.modes)
     most = random.choice((500, 1_000, 2_500)) * size.scale if random.random() < size.capping else None
     of_pod = random.choice((250, 750, 1_000)) if random.random() < 0.75 * size.capping else None
     if is_group:
@@ -152,13 +181,13 @@ def new_workloads(random: Random, size: Size) -> list[Workload]:
             Workload(
                 f"w{len(made)}",
                 namespace,
-                random.choice(SHAPES),
+                random.choice(size.shapes),
                 random.choice((0, 0, 0, -3)),
                 replicas,
                 random.random() < 0.25,
                 random.choice((1, 30, 60)),
-                random.choice((0, 120, 600, 1_500)) if size.declaring else 0,
-                random.random() < 0.2,
+                random.choice(size.lengths),
+                random.random() < size.late,
                 random.random() < size.idling,
             )
         )
@@ -188,7 +217,7 @@ def most_milli(limits: Limits, sizes: frozenset[int]) -> int:
 
 def new_nodes(random: Random, size: Size) -> tuple[list[Json], dict[str, Json]]:
     """Nodes whose cards hold a part of the pods; and each one's cards by UUID, for the oracle."""
-    cards = max(2, int(size.pods * random.choice((0.1, 0.2, 0.3, 0.5))))
+    cards = max(2, int(size.pods * random.choice(size.parts)))
     raws, known = list[Json](), dict[str, Json]()
     while cards > 0:
         count, model = min(cards, random.choice((1, 2, 4, 8))), random.choice(tuple(SIZES))
