@@ -20,7 +20,7 @@ def report(database: Database, pods: Iterable[SimPod], random: Random, now_ms: i
     of other pods the reports say nothing."""
     by_node: dict[str, list[SimPod]] = {}
     for pod in pods:
-        pod.is_used ^= random.random() < (0.03 if pod.is_used else 0.01)
+        pod.is_used ^= random.random() < 0.03
         by_node.setdefault(pod.node, []).append(pod)
         if pod.is_used:
             pod.unused_since_ms = None

@@ -33,8 +33,9 @@ class Size:
     """How large a run is, and what it has. ``ending``: the part of the running pods that end by themselves in
     a step; ``scale``: of budgets; ``rate``: evictions a minute; ``changing``: how likely a budget changes in
     a step; ``declaring``: the part of the namespaces whose pods reserve their declared time; ``capping``: of
-    the budgets that cap cards; ``amounts``: thousandths of GPU-hours; ``parts``: cards for each pod;
-    ``lengths``: declared times in seconds, 0: none; ``idling``: of the workloads that do not always use their
+    the budgets that cap cards; ``amounts``: thousandths of GPU-hours; ``idle``: what happens to idle pods;
+    ``observing``: the part of the budgets that only report; ``parts``: cards for each pod; ``lengths``:
+    declared times in seconds, 0: none; ``idling``: the part of the workloads that do not always use their
     cards; ``late``: of those that no kubelet ends at their time; ``in_turn``: namespaces have amounts and
     workloads in turn, and not at random."""
 
@@ -51,9 +52,12 @@ class Size:
     capping: float = 0.2
     amounts: tuple[int | None, ...] = (0, 100, 300, 1_000, 3_000, 20_000, 20_000, None)
     periods: tuple[str, ...] = ("hour", "day")
+    observing: float = 0.1
+    priorities: tuple[int, ...] = (0, 0, 0, -3)
     shapes: tuple[Limits, ...] = SHAPES
     parts: tuple[float, ...] = (0.1, 0.2, 0.3, 0.5)
     lengths: tuple[int, ...] = (0, 120, 600, 1_500)
+    idle: tuple[str, ...] = ("", "reclaim", "evict")
     idling: float = 0.3
     late: float = 0.2
     in_turn: bool = False
@@ -70,6 +74,8 @@ CALM = Size(
     changing=0.0,
     declaring=0.0,
     capping=0.0,
+    observing=0.0,
+    priorities=(0,),
     shapes=SHAPES[1:3],
     parts=(0.3,),
     lengths=(0,),
@@ -77,7 +83,7 @@ CALM = Size(
     in_turn=True,
 )
 DEBTORS = replace(CALM, modes=("reclaim",), amounts=(20, 20_000))
-EVICTING = replace(CALM, pods=24, modes=("evict",), amounts=(50, 100))
+EVICTING = replace(CALM, pods=24, modes=("evict",), amounts=(50, 100), priorities=(0, -3))
 CAPPED = replace(
     CALM, pods=24, namespaces=3, groups=("lab",), changing=0.2, capping=0.8, ending=0.03, shapes=SHAPES
 )
@@ -85,14 +91,15 @@ DECLARED = replace(
     CALM,
     modes=("hold",),
     groups=("lab",),
-    amounts=(1_000, 3_000),
+    amounts=(1_000, 2_000),
     periods=("hour",),
     declaring=1.0,
-    lengths=(120, 600, 1_500),
+    lengths=(600, 3_000),
     late=0.5,
     ending=0.02,
 )
-IDLE = replace(CALM, idling=1.0, amounts=(20_000, None))
+OVERTIME = replace(DECLARED, lengths=(120,), late=1.0, ending=0.0)
+IDLE = replace(CALM, idling=1.0, amounts=(20_000, None), idle=("reclaim", "evict"))
 LARGE = Size(5_000, 40, ("lab", "hall", "yard"), 0.01, 6, 600, 20)
 
 
@@ -157,7 +164,7 @@ def new_facts(random: Random, size: Size, subject: str) -> Facts:
         period,
         mode,
         random.choice(size.groups) if size.groups and random.random() < 0.4 else "",
-        random.random() < 0.1,
+        random.random() < size.observing,
         most,
         of_pod,
         random.choice((1, 3)) * size.scale if random.random() < 0.1 else None,
@@ -165,7 +172,7 @@ def new_facts(random: Random, size: Size, subject: str) -> Facts:
         random.random() < size.declaring,
         random.random() < size.declaring / 2,
         random.choice(("", "evict")),
-        random.choice(("", "reclaim", "evict")),
+        random.choice(size.idle),
     )
 
 
@@ -182,7 +189,7 @@ def new_workloads(random: Random, size: Size) -> list[Workload]:
                 f"w{len(made)}",
                 namespace,
                 random.choice(size.shapes),
-                random.choice((0, 0, 0, -3)),
+                random.choice(size.priorities),
                 replicas,
                 random.random() < 0.25,
                 random.choice((1, 30, 60)),

@@ -122,7 +122,9 @@ class EndingLaws(Law):
     def _is_recorded(self, pod: SimPod, reason: str) -> None:
         it = self.simulation
         made = [
-            e for e in it.timekeeper.decisions[-4:] if (e.uid, e.kind, e.reason) == (pod.uid, EVICTED, reason)
+            e
+            for e in it.timekeeper.decisions[-100:]
+            if (e.uid, e.kind, e.reason) == (pod.uid, EVICTED, reason)
         ]
         assert made or it.clock() < it.faults.api_ms or it.was_killed, f"{pod.name} left without a decision"
 

@@ -93,8 +93,7 @@ class WaitingLaws(Law):
 
         def owes(pod: SimPod) -> bool:
             its = standings.of(pod.namespace)
-            is_idle = pod.is_reclaimable and not pod.work.protects  # which is always respected
-            return is_idle or (its.over and its.on_exhausted == "reclaim")
+            return pod.is_reclaimable or (its.over and its.on_exhausted == "reclaim")
 
         def leaves(pod: SimPod) -> bool:
             its = standings.of(pod.namespace)
