@@ -17,6 +17,7 @@ RUNC_VERSION = "1.5.2"
 CNI_VERSION = "1.9.1"
 PROMETHEUS_VERSION = "0.311.3"  # of the Go module: Prometheus 3.11.3
 HELM_VERSION = "4.3.1"
+KARPENTER_VERSION = "1.14.1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class Tool:
     name: str  # of the file
     source: GoModule
     package: str  # the path of its Go main package
-    version_args: tuple[str, ...] = ("--version",)  # with which it prints its version
+    version_args: tuple[str, ...] | None = ("--version",)  # with which it prints its version; None: it cannot
 
 
 def kubernetes(environ: Mapping[str, str] = os.environ) -> GoModule:
@@ -150,6 +151,11 @@ CERT_MANAGER = GoModule("cert-manager", "github.com/cert-manager/cert-manager", 
 # For tests of alerts; built on request only.
 PROMTOOL_TOOLS = (Tool("promtool", PROMETHEUS, f"{_PROMETHEUS_MODULE}/cmd/promtool"),)
 
+# Karpenter with the provider whose nodes are objects only; built on request only. It prints no version.
+_KARPENTER_MODULE = "sigs.k8s.io/karpenter"
+KARPENTER = GoModule("karpenter", _KARPENTER_MODULE, KARPENTER_VERSION)
+KARPENTER_TOOLS = (Tool("kwok-karpenter", KARPENTER, f"{_KARPENTER_MODULE}/kwok", None),)
+
 # "Kubernetes v1.36.3", "Client Version: v1.36.3", "etcd Version: 3.6.8", "kwok version v0.8.0 go1.26.8",
 # "containerd github.com/containerd/containerd/v2 v2.4.2 <revision>", "ctr <the same>", "  Version:  v2.4.2"
 # of the shim, "runc version 1.5.2", "CNI bridge plugin v1.9.1", "prometheus, version 0.311.3 (branch: ...",
@@ -215,7 +221,11 @@ def find(
     cache: Path,
     ask: Callable[[Path, tuple[str, ...]], tuple[int, int] | None] = asked_version,
 ) -> Path | None:
-    """The first candidate that is an executable file of the tested series, or None."""
+    """The first candidate that is an executable file of the tested series, or None. Of a tool that cannot
+    print its version, only our own build counts."""
+    if tool.version_args is None:
+        built = cached_path(tool, cache)
+        return built if built.is_file() else None
     for path in candidates(tool, environ, cache):
         if path.is_file() and os.access(path, os.X_OK) and ask(path, tool.version_args) == tool.source.series:
             return path.absolute()

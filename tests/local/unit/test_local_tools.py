@@ -7,6 +7,7 @@ import pytest
 from deploy.local.tools import (
     ETCD,
     HELM_TOOL,
+    KARPENTER_TOOLS,
     KUBERNETES,
     NODE_TOOLS,
     PROMETHEUS_TOOLS,
@@ -51,9 +52,9 @@ def test_a_version_is_read_from_what_a_binary_says_of_itself(
 
 
 def test_the_versions_we_build_are_of_the_series_we_take() -> None:
-    assert {
-        tool.source.name: tool.source.series for tool in (*TOOLS, *NODE_TOOLS, *PROMETHEUS_TOOLS, HELM_TOOL)
-    } == {
+    tools = (*TOOLS, *NODE_TOOLS, *PROMETHEUS_TOOLS, *KARPENTER_TOOLS, HELM_TOOL)
+
+    assert {tool.source.name: tool.source.series for tool in tools} == {
         "kubernetes": (1, 36),
         "etcd": (3, 6),
         "kwok": (0, 8),
@@ -62,6 +63,7 @@ def test_the_versions_we_build_are_of_the_series_we_take() -> None:
         "cni": (1, 9),
         "prometheus": (0, 311),
         "helm": (4, 3),
+        "karpenter": (1, 14),
     }
 
 

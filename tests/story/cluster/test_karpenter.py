@@ -1,0 +1,182 @@
+"""Karpenter, built from its Go module with the provider whose nodes are objects only, beside our extender.
+
+With the NodeOverlay and the startup taint of docs/karpenter.md it makes a node for a pod that needs cards. It
+does not see that the sums of a node can fit where no card does."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from deploy.local.build import binaries, module_file
+from deploy.local.cluster import ControlPlane
+from deploy.local.kwok_nodes import inventory, our_capacity
+from deploy.local.kwok_stages import FAKE_NODE
+from deploy.local.launcher import Launcher
+from deploy.local.stack import Stack, free_port
+from deploy.local.tools import KARPENTER, KARPENTER_TOOLS
+from tests.story.cluster.test_held_pods import template
+from tests.story.cluster.test_metering import set_budgets
+from tests.support.control_plane import create_namespace, kubectl
+
+# Karpenter's build takes minutes.
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(1200)]
+
+Json = dict[str, Any]
+MERGE = "application/merge-patch+json"
+PAGE = Path(__file__).parents[3] / "docs/karpenter.md"
+CRDS = (
+    "pkg/apis/crds/karpenter.sh_nodeclaims.yaml",
+    "pkg/apis/crds/karpenter.sh_nodepools.yaml",
+    "pkg/apis/crds/karpenter.sh_nodeoverlays.yaml",
+    "kwok/apis/crds/karpenter.kwok.sh_kwoknodeclasses.yaml",
+)
+CARDS, MEMORY_MIB = 8, 81_920
+NODE_CLASS = {
+    "apiVersion": "karpenter.kwok.sh/v1alpha1",
+    "kind": "KWOKNodeClass",
+    "metadata": {"name": "default"},
+    "spec": {},
+}
+
+
+def documented() -> tuple[Json, Json]:
+    """The page's NodeOverlay and NodePool."""
+    blocks = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    overlay, pool = (yaml.safe_load(block) for block in blocks)
+    return overlay, pool
+
+
+def whole_pool() -> Json:
+    """The page's NodePool, with the rest that is the user's."""
+    _, pool = documented()
+    template = pool["spec"]["template"]
+    key, _, value = FAKE_NODE.partition("=")
+    template["metadata"]["annotations"] = {key: value}
+    template["spec"] |= {
+        "nodeClassRef": {"group": "karpenter.kwok.sh", "kind": "KWOKNodeClass", "name": "default"},
+        "requirements": [
+            {"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"]},
+        ],
+    }
+    return {**pool, "spec": {**pool["spec"], "disruption": {"consolidateAfter": "Never"}}}
+
+
+def instance_types() -> list[Json]:
+    """The one type that the provider offers. It says nothing of Bursar's resources."""
+    needs = [("karpenter.sh/capacity-type", "on-demand"), ("topology.kubernetes.io/zone", "zone-a")]
+    requirements = [{"key": key, "operator": "In", "values": [value]} for key, value in needs]
+    return [
+        {
+            "name": "p5.48xlarge",
+            "architecture": "amd64",
+            "operatingSystems": ["linux"],
+            "resources": {"cpu": "192", "memory": "2048Gi", "ephemeral-storage": "1Ti"},
+            "offerings": [{"Price": 98.32, "Requirements": requirements}],
+        }
+    ]
+
+
+@pytest.fixture(scope="module")
+def stack(control_plane: ControlPlane) -> Iterator[Stack]:
+    with Stack(control_plane) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def karpenter(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """It runs, as the administrator; the path of its log."""
+    folder = tmp_path_factory.mktemp("karpenter")
+    program = binaries(print, KARPENTER_TOOLS)["kwok-karpenter"]
+    for path in CRDS:
+        kubectl(stack.cp, "create", "-f", str(module_file(KARPENTER, path, print)))
+    kubectl(stack.cp, "wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
+    (folder / "types.json").write_text(json.dumps(instance_types()))
+    environment = {
+        **stack.environment(),
+        "KUBECONFIG": str(stack.cp.admin_kubeconfig),
+        "SYSTEM_NAMESPACE": "kube-system",
+    }
+    flags = [
+        f"--instance-types-file-path={folder}/types.json",
+        f"--metrics-port={free_port()}",
+        f"--health-probe-port={free_port()}",
+        "--disable-leader-election=true",
+        "--feature-gates=NodeOverlay=true",
+    ]
+    log = folder / "log"
+    with Launcher() as launcher, log.open("wb") as output:
+        launcher.start([str(program), *flags], output, environment)
+        yield log
+
+
+def nodes(stack: Stack) -> list[Json]:
+    found: list[Json] = stack.cp.api.call("GET", "/api/v1/nodes")["items"]
+    return found
+
+
+def agent_reports(stack: Stack, name: str, cards: int) -> None:
+    """What the node's agent does once it has read its cards: capacity, inventory, then the taint goes."""
+    path = f"/api/v1/nodes/{name}"
+    capacity = our_capacity(cards, MEMORY_MIB)
+    stack.cp.api.call(
+        "PATCH", f"{path}/status", {"status": {"capacity": capacity, "allocatable": capacity}}, MERGE
+    )
+    stated = {"bursar.dev/inventory": inventory(name, cards, MEMORY_MIB, "H100")}
+    stack.cp.api.call("PATCH", path, {"metadata": {"annotations": stated}}, MERGE)
+    kubectl(stack.cp, "taint", "node", name, "startup-taint.cluster-autoscaler.kubernetes.io/bursar-")
+
+
+def taints(node: Json) -> list[str]:
+    return [each["key"] for each in node["spec"].get("taints", [])]
+
+
+def test_a_pod_gets_a_node_and_a_pod_that_only_fits_by_sums_gets_none(stack: Stack, karpenter: Path) -> None:
+    pods = create_namespace(stack.cp, "team")
+    set_budgets(stack, team="gpuHours: 1000\n")
+    overlay, _ = documented()
+    for each in (overlay, NODE_CLASS, whole_pool()):
+        kubectl(stack.cp, "create", "-f", "-", input=json.dumps(each))
+
+    def pod(name: str, percent: int) -> None:
+        made = template(percent=percent)
+        made["metadata"]["name"] = name
+        stack.cp.api.call("POST", pods, made)
+
+    def runs(name: str) -> bool:
+        return bool(stack.cp.api.call("GET", f"{pods}/{name}")["status"].get("phase") == "Running")
+
+    pod("first", 60)
+    stack.wait("Karpenter to make a node", lambda: len(nodes(stack)) == 1, within_s=120)
+    name = nodes(stack)[0]["metadata"]["name"]
+    stack.wait(
+        "the node to have nothing but the startup taint",
+        lambda: taints(nodes(stack)[0]) == ["startup-taint.cluster-autoscaler.kubernetes.io/bursar"],
+        within_s=120,
+    )
+    assert not runs("first")
+
+    agent_reports(stack, name, 2)
+    stack.wait("the pod to run", lambda: runs("first"), within_s=120)
+    assert stack.cp.api.call("GET", f"{pods}/first")["spec"]["nodeName"] == name
+
+    pod("second", 60)
+    stack.wait("both cards to be shared", lambda: runs("second"), within_s=60)
+    pod("third", 60)
+
+    def nominated() -> list[str]:
+        events = stack.cp.api.call("GET", "/api/v1/namespaces/team/events")["items"]
+        return [
+            each["message"]
+            for each in events
+            if each["reason"] == "Nominated" and each["involvedObject"]["name"] == "third"
+        ]
+
+    stack.wait("Karpenter to say that the pod fits", nominated, within_s=120)  # type: ignore[arg-type]
+    assert name in nominated()[0]
+    assert [each["metadata"]["name"] for each in nodes(stack)] == [name]
+    assert not runs("third")
