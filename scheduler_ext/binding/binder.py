@@ -49,7 +49,7 @@ from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.model.standing import UNHEARD, NamespaceStandings, as_if_enforced
 from scheduler_ext.scoring.policy import Policy
-from scheduler_ext.snapshot.node_info import Allocation, without_pod
+from scheduler_ext.snapshot.node_info import Allocation, as_found_by
 from scheduler_ext.snapshot.snapshot import Snapshot
 from timekeeper.core.values import GPURequest, Placement
 from timekeeper.runtime.api_server import STRATEGIC_MERGE, Answered, Api, Reply, Unsent
@@ -205,7 +205,7 @@ class Binder:
         with self._nodes.hold(name):
             while True:
                 node = self._cache.snapshot.node(name)
-                placement = fit(request, without_pod(node, pod.uid), self._policy(pod))
+                placement = fit(request, as_found_by(pod.uid, node), self._policy(pod))
                 if self._cache.is_superseded(pod.uid):
                     return None
                 if isinstance(placement, Refusal):

@@ -20,7 +20,7 @@ from scheduler_ext.preemption.victims import PreemptionContext
 from scheduler_ext.scoring.policy import Policy
 from scheduler_ext.scoring.rank import MOST, foremost, ranked
 from scheduler_ext.scoring.selection import Policies, for_fits
-from scheduler_ext.snapshot.node_info import without_pod
+from scheduler_ext.snapshot.node_info import as_found_by
 from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.verbs.dry_run import DryRun, dry_run
 from scheduler_ext.verbs.expected_binds import ExpectedBinds
@@ -252,7 +252,7 @@ def _beside_itself(
     name = snapshot.allocated_on.get(pod.uid)
     if name is None or name not in {**found.short, **found.refused}:
         return found
-    if isinstance(fit(request, without_pod(snapshot.node(name), pod.uid), policy), Refusal):
+    if isinstance(fit(request, as_found_by(pod.uid, snapshot.node(name)), policy), Refusal):
         return found
     return FilterResult(
         [*found.fits, name],

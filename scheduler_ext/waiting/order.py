@@ -15,7 +15,7 @@ from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.model.standing import UNHEARD, NamespaceStandings
 from scheduler_ext.scoring.policy import Policy
-from scheduler_ext.snapshot.node_info import NodeInfo, without_pod
+from scheduler_ext.snapshot.node_info import NodeInfo, as_found_by
 from timekeeper.core.values import GPURequest
 
 MOST_NODES = 1_000
@@ -90,6 +90,6 @@ def _accepts(each: WaitingPod, node: NodeInfo) -> bool:
 
 
 def _fits(each: WaitingPod, node: NodeInfo, steps: Steps) -> bool:
-    others = without_pod(node, each.pod.uid)  # a pod's own reservation does not stand in its way
+    others = as_found_by(each.pod.uid, node)
     request = each.pod.request
     return request is not None and not isinstance(fit(request, others, each.policy, steps), Refusal)

@@ -18,7 +18,7 @@ from scheduler_ext.model.standing_table import Table, standings_at
 from scheduler_ext.preemption.plan import PreemptionLimits
 from scheduler_ext.reports.decision_reports import DecisionReports, WaitingState
 from scheduler_ext.scoring.selection import Policies, for_fits
-from scheduler_ext.snapshot.node_info import without_pod
+from scheduler_ext.snapshot.node_info import as_found_by
 from scheduler_ext.verbs.fit_cache import FitCache, fit_key
 from scheduler_ext.waiting.order import ANYWHERE, WaitingPod, queue_key, waiting_pod
 from tests.story.pods import PodServer, SimPod, Workload
@@ -146,7 +146,7 @@ class Extender:
         if not found.fits:
             nowhere.add(asked)
         if pod.reserved is not None:
-            mine = without_pod(snapshot.node(pod.reserved.node), pod.uid)
+            mine = as_found_by(pod.uid, snapshot.node(pod.reserved.node))
             if not isinstance(fit(pod.request, mine, policy), Refusal):
                 return self._bind(pod, its, pod.reserved.node)
         if not fits:
@@ -158,7 +158,7 @@ class Extender:
         """As `Binder.bind`: fit again, take the cards, compare the caps, and write."""
         node = self.cache.snapshot.node(name)
         assert pod.request is not None
-        placement = fit(pod.request, without_pod(node, pod.uid), self.policies(pod))
+        placement = fit(pod.request, as_found_by(pod.uid, node), self.policies(pod))
         assert isinstance(placement, Placement), "it fitted a moment ago"
         taken = self.cache.assume(pod, node, placement, self.caps.exceeded)
         if isinstance(taken, Refusal):
