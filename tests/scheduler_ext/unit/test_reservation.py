@@ -13,7 +13,7 @@ from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.model.node import read_node
 from scheduler_ext.model.pod import read_pod
 from scheduler_ext.scoring.policy import BINPACK
-from scheduler_ext.snapshot.node_info import is_roomier, without_pod
+from scheduler_ext.snapshot.node_info import as_found_by, is_roomier, without_pod
 from scheduler_ext.snapshot.snapshot import (
     Snapshot,
     assume,
@@ -239,6 +239,18 @@ def test_what_is_written_is_read_back(free_ms: int | None) -> None:
     assert read_reservation({"status": {"conditions": [withdrawn("Late", "text", NOW_MS)]}}) is None
     assert read_reservation({}) is None
     assert json.loads(condition_of(made)["message"])["version"] == 1
+
+
+def test_of_two_pods_for_which_parts_of_one_card_are_held_the_earlier_takes_the_first_that_is_free() -> None:
+    """Two halves, each with a pod on it that must leave; one of them has left."""
+    busy, waiting = on(percent(50, "busy"), "n", "GPU-0"), [percent(50, "first"), percent(50, "second")]
+    holds = [held(raw, "n", "GPU-0", since_ms=NOW_MS + 1000 * at) for at, raw in enumerate(waiting)]
+    snapshot = rebuilt([node("n", card(0))], [busy, *holds], NOW_MS)
+
+    found = [as_found_by(f"uid-{name}", snapshot.node("n")) for name in ("first", "second", "third")]
+
+    rooms = [each.free_by_card[0] for each in found]
+    assert [room.share_milli for room in rooms if room is not None] == [500, 0, 0]
 
 
 @given(
