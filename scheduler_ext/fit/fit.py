@@ -50,7 +50,7 @@ def fit(
             (each.container, tuple(_slice(each.ask, cards[at]) for at in chosen)) for each, chosen in placed
         )
     )
-    return with_tiles(placement, layout, node) if asks_tiles(request) else placement
+    return with_tiles(request.asks, placement, layout, node) if asks_tiles(request) else placement
 
 
 def shape_for(request: GPURequest, node: NodeInfo) -> FreeShape | Refusal:

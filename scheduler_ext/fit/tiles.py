@@ -6,12 +6,13 @@ link joins two of them.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import zip_longest
 
-from scheduler_ext.fit.problem import Layout
+from scheduler_ext.fit.problem import Layout, beside
 from scheduler_ext.snapshot.free import TileLinks
 from scheduler_ext.snapshot.node_info import NodeInfo, uses_of
 from timekeeper.core.request.cards import NO_AMOUNT
-from timekeeper.core.values import TILES, Card, GPURequest, Placement, Slice
+from timekeeper.core.values import TILES, Card, ContainerAsk, GPURequest, Placement, Slice
 
 
 def asks_tiles(request: GPURequest) -> bool:
@@ -19,17 +20,22 @@ def asks_tiles(request: GPURequest) -> bool:
     return any(name == TILES for each in request.asks for name, _ in each.ask.resources)
 
 
-def with_tiles(placement: Placement, layout: Layout, node: NodeInfo) -> Placement:
+def with_tiles(
+    asks: Sequence[ContainerAsk], placement: Placement, layout: Layout, node: NodeInfo
+) -> Placement:
     """The placement with the tiles of each container: those of its Xe links, or else the card's free ones,
-    the preferred first. Each tile is given once."""
-    left = free_tiles(node.cards, node)
+    the preferred first. Containers that run together get different tiles."""
+    free = free_tiles(node.cards, node)
     linked = layout.tiles or ((),) * len(placement.containers)
-    return Placement(
-        tuple(
-            (container, tuple(_with_tiles(part, left, linked[at], place) for place, part in enumerate(parts)))
-            for at, (container, parts) in enumerate(placement.containers)
+    parts: dict[int, tuple[Slice, ...]] = {}
+    for at in sorted(range(len(asks)), key=lambda at: asks[at].init):
+        together = beside(asks, at) if asks[at].init else parts
+        taken = {(part.uuid, tile) for other in together for part in parts[other] for tile in part.tiles}
+        parts[at] = tuple(
+            _with_tiles(part, [tile for tile in free[part.uuid] if (part.uuid, tile) not in taken], links)
+            for part, links in zip_longest(placement.containers[at][1], linked[at])
         )
-    )
+    return Placement(tuple((name, parts[at]) for at, (name, _) in enumerate(placement.containers)))
 
 
 def free_tiles(cards: Sequence[Card], node: NodeInfo) -> dict[str, list[int]]:
@@ -54,8 +60,6 @@ def free_links(cards: Sequence[Card], node: NodeInfo) -> TileLinks:
     return tuple(sorted(found))
 
 
-def _with_tiles(part: Slice, left: dict[str, list[int]], linked: tuple[int, ...], place: int) -> Slice:
+def _with_tiles(part: Slice, left: Sequence[int], linked: int | None) -> Slice:
     count = dict(part.resources).get(TILES, 0)
-    tiles = (linked[place],) if linked else tuple(left[part.uuid][:count])
-    left[part.uuid] = [tile for tile in left[part.uuid] if tile not in tiles]
-    return replace(part, tiles=tiles)
+    return replace(part, tiles=tuple(left[:count]) if linked is None else (linked,))

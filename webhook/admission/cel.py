@@ -144,20 +144,31 @@ def zeros() -> str:
 def others_fields() -> str:
     """What only certain accounts write on pods that another system's scheduler places, for the policy
     `bursar-placed-by-others`: for each system the accounts, names of annotations and labels, and prefixes of
-    labels; and the requests, which must not change."""
+    labels; and the requests of the pods of its schedulers, which must not change."""
     found = [each for each in DIALECTS if each.placed_by_others]
     systems = [
-        _system(each.name, each.accounts, each.placement_annotations, each.placement_labels) for each in found
+        _system(each.name, each.accounts, (), each.placement_annotations, each.placement_labels)
+        for each in found
     ]
-    settled = [name for each in found for name in (*each.annotations, *each.settled_annotations)]
-    labels = [name for each in found for name in each.labels]
-    return _lines([*systems, _system("", (), settled, labels)])
+    settled = [
+        _system("", (), each.schedulers, (*each.annotations, *each.settled_annotations), each.labels)
+        for each in found
+        if each.annotations or each.settled_annotations or each.labels
+    ]
+    return _lines([*systems, *settled])
 
 
-def _system(name: str, accounts: Iterable[str], annotations: Iterable[str], labels: Iterable[str]) -> str:
+def _system(
+    name: str,
+    accounts: Iterable[str],
+    schedulers: Iterable[str],
+    annotations: Iterable[str],
+    labels: Iterable[str],
+) -> str:
     them = tuple(labels)
     lists = {
         "accounts": accounts,
+        "schedulers": schedulers,
         "annotations": annotations,
         "labels": [each for each in them if each[-1] not in STEM_ENDS],
         "prefixes": [each for each in them if each[-1] in STEM_ENDS],

@@ -31,6 +31,7 @@ def at_binding(placed):
 DIALECT = Dialect(
     name="example", resources=(TILES,), examples={TILES: "2"}, read=read, at_admission=nothing_at_admission,
     at_binding=at_binding, owned=("example.com/",), plugin_shows=True, cards=cards, replaces=("tiler",),
+    prefix="example.com/by-",
 )
 """
 
@@ -43,6 +44,8 @@ from scheduler_ext.model.pod import read_pod
 from scheduler_ext.snapshot.node_info import node_info_of
 from tests.webhook.worlds import POLICY, governed, violations_of
 from tests.worlds import of_resources, pod
+from timekeeper.core.dialects import GPU_RESOURCE, GPU_RESOURCE_PATTERN
+from webhook.admission.cel import gpu_pods
 
 raw = pod(of_resources({"example.com/tiles": "3"}, "main"))
 raw["spec"]["schedulerName"] = "tiler"
@@ -56,7 +59,9 @@ print(json.dumps({
     "written": written.annotations,
     "violations": [each.rule for each in violations_of(raw, POLICY)],
     "forged": [each.rule for each in violations_of(forged, POLICY)],
-    "reviewed": "example.com/tiles" in __import__("webhook.admission.cel").admission.cel.gpu_pods(),
+    "reviewed": [name for name in ("example.com/tiles", "example.com/by-hour", "example.com/other")
+                 if GPU_RESOURCE_PATTERN.match(name)],
+    "in_policies": GPU_RESOURCE in gpu_pods(),
 }))
 """
 
@@ -96,6 +101,7 @@ def test_a_pod_of_another_packages_dialect_is_read_placed_and_written(installed:
     assert json.loads(found["written"]["bursar.dev/devices"])["containers"]["main"][0]["share_milli"] == 750
     assert found["violations"] == []
     assert found["forged"] == ["forged-annotation"]
+    assert (found["reviewed"], found["in_policies"]) == (["example.com/tiles", "example.com/by-hour"], True)
 
 
 @pytest.mark.parametrize(

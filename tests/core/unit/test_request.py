@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.worlds import Json, container, limits_of, pod
-from timekeeper.core.request.request import canonical, parse
+from tests.worlds import Json, container, limits_of, of_resources, pod
+from timekeeper.core.request.request import ParsedRequest, canonical, parse
 from timekeeper.core.values import Ask, ContainerAsk, GPURequest
 from timekeeper.core.violation import message
 
@@ -88,6 +88,17 @@ def test_the_words_of_others_mean_the_same_as_on_their_own_systems(
         (limits_of("m", tencent_com__vcuda_core="150", tencent_com__vcuda_memory="5"), "share-range", "200"),
         (limits_of("m", tencent_com__vcuda_core="50", tencent_com__vcuda_memory="0"), "amount", "zero"),
         (limits_of("m", nvidia_com__vgpunumber="1"), "dialect-not-spoken", "nvidia.com/vgpunumber;"),
+        *(
+            (of_resources({f"nvidia.com/{name}": "1"}), "dialect-not-spoken", f"nvidia.com/{name};")
+            for name in (
+                "pgpu",
+                "GA102GL_A10",
+                "GH100_H100_PCIE",
+                "TU102_TITAN_RTX",
+                "GRID_T4-16Q",
+                "NVIDIA_A10-24Q",
+            )
+        ),
     ],
 )
 def test_each_malformed_request_is_refused_with_its_path_and_what_is_allowed(
@@ -327,3 +338,8 @@ def test_of_many_containers_in_two_dialects_the_first_20_are_named() -> None:
     assert violation.rule == "several-dialects"
     assert violation.got.count(" in container ") == 20
     assert violation.got.endswith(", 981 more")
+
+
+def test_resources_of_network_cards_are_no_gpus() -> None:
+    for name in ("nvidia.com/hostdev", "nvidia.com/rdma_shared_device_a", "nvidia.com/mlnxnics"):
+        assert parse(pod(of_resources({name: "1"}))) == ParsedRequest(None, ())

@@ -27,7 +27,7 @@ from tests.scheduler_ext.worlds import asking, bound, read, rebuilt, request_of
 from tests.support.profile import examples
 from tests.worlds import of_resources
 from timekeeper.core.dialects import gas, gas_nodes
-from timekeeper.core.request.cards import encode_placement
+from timekeeper.core.request.cards import decode_placement, encode_placement
 from timekeeper.core.request.foreign import foreign_placement, named_cards
 from timekeeper.core.values import Placement
 
@@ -698,3 +698,37 @@ def test_linked_cards_are_found_if_and_only_if_there_are_any(
     found = on(asking(*containers, annotations=LINKED), node=node)
 
     assert bool(found) == brute_force(links, pairs, dict.fromkeys(range(4), slots))
+
+
+@pytest.mark.parametrize(
+    ("tiles", "asked", "init", "expected"),
+    [
+        (1, 1, 1, {"i": (0,), "m": (0,)}),
+        (3, 1, 2, {"i": (0, 1), "m": (0,)}),
+        (3, 3, 2, {"i": (0, 1), "m": (0, 1, 2)}),
+    ],
+)
+def test_an_init_container_reuses_tiles_of_its_pod(
+    tiles: int, asked: int, init: int, expected: dict[str, tuple[int, ...]]
+) -> None:
+    node = intel_node(tiles=tiles)
+    raw = asking(wants("m", i915=1, tiles=asked), init=[wants("i", i915=1, tiles=init)])
+
+    bound_pod = placed(rebuilt([node], []), raw)
+
+    assert bound_pod is not None
+    written = decode_placement(bound_pod["metadata"]["annotations"]["bursar.dev/devices"])
+    assert {name: slices[0].tiles for name, slices in written.containers} == expected
+    assert rebuilt([node], [bound_pod]).node("n").closed == ""
+
+
+def test_a_native_sidecar_and_the_init_container_after_it_have_different_tiles() -> None:
+    node, before = intel_node(tiles=2), {**wants("s", i915=1, tiles=1), "restartPolicy": "Always"}
+    raw = asking(wants("m", i915=1, tiles=1), init=[before, wants("i", i915=1, tiles=1)])
+
+    bound_pod = placed(rebuilt([node], []), raw)
+
+    assert bound_pod is not None
+    written = decode_placement(bound_pod["metadata"]["annotations"]["bursar.dev/devices"])
+    assert {name: slices[0].tiles for name, slices in written.containers} == {"s": (0,), "i": (1,), "m": (1,)}
+    assert rebuilt([node], [bound_pod]).node("n").closed == ""

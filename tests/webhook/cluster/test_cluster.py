@@ -495,6 +495,7 @@ PLUGINS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
         {"ALIYUN_COM_GPU_MEM_ASSUME_TIME": "2", "ALIYUN_COM_GPU_MEM_IDX": "0"},
         {"ALIYUN_COM_GPU_MEM_ASSUME_TIME": "3"},
     ),
+    "volcano.sh/gpu-assigned": ({"volcano.sh/gpu-index": "0"}, {}),
 }
 
 
@@ -527,6 +528,32 @@ def test_a_node_plugin_turns_its_annotation_once_and_no_one_turns_it_back(
     back: dict[str, str | None] = {flag: "false"}
     for change in (*forged, back):
         assert "bursar-written-once" in world.refused(*patch(change))
+
+
+def test_while_devices_are_handed_out_a_containers_can_be_erased_but_not_repeated(
+    world: World, webhook: Webhook
+) -> None:
+    phase, devices = "hami.io/bind-phase", "hami.io/vgpu-devices-to-allocate"
+    first, second = "GPU-a,NVIDIA,3000,0:", "GPU-b,NVIDIA,9000,0:"
+    world.kubectl("create", "-n", "team-a", "-f", "-", input=manifest("handed-out", plain()))
+    given = {phase: "allocating", devices: f"{first};{first};{second};"}
+    world.post(
+        "/api/v1/namespaces/team-a/pods/handed-out/binding",
+        {
+            "metadata": {"name": "handed-out", "annotations": given},
+            "target": {"kind": "Node", "name": "nowhere"},
+        },
+    )
+
+    def patch(text: str) -> tuple[str, ...]:
+        metadata = json.dumps({"metadata": {"annotations": {devices: text}}})
+        return ("patch", "pod", "handed-out", "-n", "team-a", "--type=merge", "-p", metadata)
+
+    for forged in (f"{second};{second};{second};", f"{first};{first};{first};", "GPU-c,NVIDIA,1,0:;"):
+        assert "bursar-written-once" in world.refused(*patch(forged))
+    for erased in (f";{first};{second};", f"{second};", ""):
+        world.kubectl(*patch(erased))
+    assert "bursar-written-once" in world.refused(*patch(f"{first};"))
 
 
 def test_a_pod_that_is_not_governed_cannot_be_made_to_look_so(world: World, webhook: Webhook) -> None:

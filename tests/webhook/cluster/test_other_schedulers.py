@@ -274,6 +274,16 @@ def test_their_pods_are_governed_placed_by_their_accounts_alone_and_charged(worl
     }
 
 
+def test_their_requests_are_free_names_on_all_other_pods(world: World) -> None:
+    made = {
+        "metadata": {"name": "unrelated", "annotations": {"gpu-memory": "1"}},
+        "spec": {"containers": [of_resources({})]},
+    }
+    world.cluster.post(PODS, made)
+
+    assert world.patched("unrelated", "tess", annotations={"gpu-memory": "2", "gpu-fraction": "x"}) == ""
+
+
 @pytest.mark.parametrize(
     "metadata",
     [

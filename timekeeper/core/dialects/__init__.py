@@ -54,18 +54,17 @@ BY_NAME = {dialect.name: dialect for dialect in DIALECTS}
 
 # Every known GPU resource name, of supported and unsupported systems. A name of no dialect is refused: a pod
 # that uses it would bypass every budget. `sidecar.node.state.node_patch` has a copy.
+# KubeVirt's plugins name whole cards and vGPUs after the device: `pgpu`, `GA102GL_A10`, `NVIDIA_A10-24Q`.
 GPU_RESOURCE = (
-    r"^(bursar\.dev/|nvidia\.com/(gpu|mig-|vgpu|priority$)|tencent\.com/vcuda-|elasticgpu\.(io|com)/|nano-gpu(\.io)?/|gpu\.intel\.com/"
+    r"^(bursar\.dev/"
+    r"|nvidia\.com/(gpu|mig-|vgpu|pgpu|priority$|GRID_|NVIDIA_|[A-Z]{1,2}[0-9]{2,3}[A-Z]*_)|tencent\.com/vcuda-|elasticgpu\.(io|com)/|nano-gpu(\.io)?/|gpu\.intel\.com/"
     r"|aliyun\.com/gpu-|volcano\.sh/(vgpu-|gpu-)|koordinator\.sh/gpu|amd\.com/gpu)"
 )
-_others = [
-    name
-    for each in DIALECTS
-    for name in (*each.resources, *each.node_resources)
-    if not re.match(GPU_RESOURCE, name)
-]
+_named = (name for each in DIALECTS for name in (*each.resources, *each.node_resources))
+_others = [f"{re.escape(name)}$" for name in _named if not re.match(GPU_RESOURCE, name)]
+_others += [re.escape(prefix) for prefix in PREFIXES if not re.match(GPU_RESOURCE, prefix)]
 if _others:  # of other packages
-    GPU_RESOURCE = f"{GPU_RESOURCE[:-1]}|{'|'.join(re.escape(name) + '$' for name in _others)})"
+    GPU_RESOURCE = f"{GPU_RESOURCE[:-1]}|{'|'.join(_others)})"
 GPU_RESOURCE_PATTERN = re.compile(GPU_RESOURCE)
 
 

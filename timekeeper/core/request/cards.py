@@ -161,18 +161,22 @@ def mismatch(request: GPURequest, placement: Placement, cards: Iterable[Card]) -
                 return f"container {each.container} has other amounts than it requested"
             if given.resources and len(given.tiles) != dict(given.resources).get(TILES, 0):
                 return f"container {each.container} has another number of tiles than it requested"
-    return _tile_mismatch(placement, by_uuid) if request.asks[0].ask.resources else None
+    return _tile_mismatch(request, placed, by_uuid) if request.asks[0].ask.resources else None
 
 
-def _tile_mismatch(placement: Placement, cards: Mapping[str, Card]) -> str | None:
-    """Why the tiles are not ones that exist, each held once; None if they are."""
-    tiles = [
-        (each.uuid, tile) for _, slices in placement.containers for each in slices for tile in each.tiles
-    ]
-    if len(set(tiles)) < len(tiles):
-        return "a tile is held twice"
-    if any(tile >= dict(cards[uuid].resources).get(TILES, 0) for uuid, tile in tiles):
-        return "a tile is not in the node's inventory"
+def _tile_mismatch(
+    request: GPURequest, placed: Mapping[str, tuple[Slice, ...]], cards: Mapping[str, Card]
+) -> str | None:
+    """Why the tiles are not ones that exist, each held once by containers that run together; None if they
+    are."""
+    together: set[tuple[str, int]] = set()  # of the containers so far that are no ordinary init containers
+    for each in request.asks:
+        tiles = {(part.uuid, tile) for part in placed[each.container] for tile in part.tiles}
+        if tiles & together:
+            return "a tile is held twice"
+        if any(tile >= dict(cards[uuid].resources).get(TILES, 0) for uuid, tile in tiles):
+            return "a tile is not in the node's inventory"
+        together |= set() if each.init else tiles
     return None
 
 

@@ -150,9 +150,9 @@ def _dialects_of(resources: tuple[str, ...]) -> tuple[tuple[Dialect, ...], bool]
 
 
 def _has_any(dialect: Dialect, resources: tuple[str, ...]) -> bool:
-    if dialect.prefix:
-        return any(name.startswith(dialect.prefix) for name in resources)
-    return not set(dialect.resources).isdisjoint(resources)
+    if not set(dialect.resources).isdisjoint(resources):
+        return True
+    return bool(dialect.prefix) and any(name.startswith(dialect.prefix) for name in resources)
 
 
 _Read = tuple[tuple[Dialect, ...], ContainerAsk | None, tuple[Violation, ...]]
