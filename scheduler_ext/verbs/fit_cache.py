@@ -73,18 +73,22 @@ class FitCache:
         self._known: dict[Hashable, Score | Refusal] = {}
         self._fitting: deque[tuple[list[str], NDArray[np.int64]]] = deque(maxlen=4)
 
-    def sort(self, asked: FitKey, nodes: Map[NodeInfo], names: Sequence[str]) -> FilterResult:
-        """Each node's answer."""
+    def sort(
+        self, asked: FitKey, nodes: Map[NodeInfo], names: Sequence[str], steps: Steps | None = None
+    ) -> FilterResult:
+        """Each node's answer. ``steps``: how many more its caller may search."""
         with self._lock:
-            board, rows = self._column(asked, nodes), self._rows_of(names)
+            board, rows = self._column(asked, nodes, steps), self._rows_of(names)
             found = board.sort(names, rows)
             self._fitting.append((found.fits, rows[board.reasons[rows] == _FITS]))
             return found
 
-    def scores(self, asked: FitKey, nodes: Map[NodeInfo], names: Sequence[str]) -> NDArray[np.int64]:
+    def scores(
+        self, asked: FitKey, nodes: Map[NodeInfo], names: Sequence[str], steps: Steps | None = None
+    ) -> NDArray[np.int64]:
         """Each node's score; NO_FIT if the pod does not fit."""
         with self._lock:
-            board, rows = self._column(asked, nodes), self._rows_of(names)
+            board, rows = self._column(asked, nodes, steps), self._rows_of(names)
             return board.scores[rows]
 
     def _rows_of(self, names: Sequence[str]) -> NDArray[np.int64]:
@@ -94,7 +98,7 @@ class FitCache:
                 return rows
         return np.fromiter(map(self._rows.by_name.get, names, repeat(0)), np.int64, len(names))
 
-    def _column(self, asked: FitKey, nodes: Map[NodeInfo]) -> "_Column":
+    def _column(self, asked: FitKey, nodes: Map[NodeInfo], steps: Steps | None) -> "_Column":
         if len(self._rows.names) > 2 * len(nodes) + 1_000:  # mostly rows of deleted nodes
             self._rows = _Rows()
             self._columns.clear()
@@ -106,7 +110,7 @@ class FitCache:
         self._columns[asked] = board
         if len(self._columns) > MOST_QUESTIONS:
             self._columns.popitem(last=False)
-        board.follow()
+        board.follow(steps or Steps(CALL_STEPS))
         return board
 
 
@@ -157,14 +161,15 @@ class _Column:
         self.untried: set[str] = set()
         self.mine = object()  # distinguishes this column's entries in ``known``
 
-    def follow(self) -> None:
-        """Recompute the nodes that have changed."""
+    def follow(self, left: Steps) -> None:
+        """Recompute the nodes that have changed, as far as these steps go."""
         if self.moment == self.rows.moment and not self.untried:
             return
-        names = {*self.rows.since(self.moment), *self.untried}
-        self.moment, self.untried = self.rows.moment, set()
+        again = self.untried if left.left >= MOST_STEPS else set()
+        names = {*self.rows.since(self.moment), *again}
+        self.moment, self.untried = self.rows.moment, self.untried - names
         self._widen()
-        self._ask({name: self.rows.nodes.get(name) for name in names})
+        self._ask({name: self.rows.nodes.get(name) for name in names}, left)
 
     def sort(self, names: Sequence[str], rows: NDArray[np.int64]) -> FilterResult:
         reasons = self.reasons[rows]
@@ -187,8 +192,7 @@ class _Column:
             self.reasons = np.append(self.reasons, np.full(more, _UNKNOWN, np.int16))
             self.short = np.append(self.short, np.zeros(more, np.bool_))
 
-    def _ask(self, changed: dict[str, NodeInfo | None]) -> None:
-        left = Steps(CALL_STEPS)
+    def _ask(self, changed: dict[str, NodeInfo | None], left: Steps) -> None:
         together = self._together(changed) if len(changed) >= MANY else {}
         if together:
             self._note_many(together)

@@ -27,6 +27,7 @@ from scheduler_ext.verbs.expected_binds import ExpectedBinds
 from scheduler_ext.verbs.fit_cache import FilterResult, FitCache, FitKey, fit_key
 from scheduler_ext.verbs.preempt_verb import NodeVictims, with_cards
 from scheduler_ext.verbs.protocol import ExtenderArgs, PreemptionArgs
+from scheduler_ext.verbs.search_shares import SearchShares
 from scheduler_ext.waiting.order import waiting_pod
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.values import GPURequest
@@ -40,6 +41,7 @@ class Verbs:
     bind is `Binder`'s. ``patience`` waits while no replica can bind; filter calls it for GPU pods.
     ``answered``: called with the pod and the time when preempt names victims.
     ``most_offered``: maximum number of best-fitting nodes returned by filter; 0 = all.
+    ``search_shares``: how long each namespace may search.
     ``was_polled``: whether a poll of the standings was attempted; before it no cap would be known."""
 
     def __init__(
@@ -55,12 +57,13 @@ class Verbs:
         most_offered: int = 0,
         caps: CapChecks | None = None,
         was_polled: Callable[[], bool] = lambda: True,
+        search_shares: SearchShares | None = None,
     ) -> None:
         self._cache, self._policies, self._requeuer, self._binder = cache, policies, requeuer, binder
         self._context, self._patience, self._most_offered = context, patience, most_offered
         self._standings, self._answered = standings, answered
         self._caps, self._was_polled = caps or CapChecks(standings), was_polled
-        self._fit_cache = FitCache()
+        self._fit_cache, self._search_shares = FitCache(), search_shares or SearchShares()
         self._expected_binds = ExpectedBinds()
 
     @property
@@ -88,7 +91,8 @@ class Verbs:
         # 2. Which nodes fit.
         snapshot, policy = self._cache.snapshot, self._policies(pod)
         key = fit_key(pod.request, for_fits(policy), pod.amounts)
-        result = self._fit_cache.sort(key, snapshot.nodes, args.names)
+        with self._search_shares.steps_of(pod.namespace) as steps:
+            result = self._fit_cache.sort(key, snapshot.nodes, args.names, steps)
         # 3. Cards assumed for this very pod are no obstacle to it.
         result = _beside_itself(result, pod, pod.request, policy, snapshot)
         # 4. Nodes whose freed cards are held back for a pod that is first in turn.
@@ -115,7 +119,8 @@ class Verbs:
         if pod.request is None or expects_node or not 0 < self._most_offered < len(fits):
             return result
         key = fit_key(pod.request, policy, pod.amounts)
-        scores = self._fit_cache.scores(key, self._expected_binds.over(snapshot, pod.uid), fits)
+        with self._search_shares.steps_of(pod.namespace) as steps:
+            scores = self._fit_cache.scores(key, self._expected_binds.over(snapshot, pod.uid), fits, steps)
         best = foremost(policy, pod.uid, scores, fits, self._most_offered)
         return replace(result, fits=best)
 
@@ -155,7 +160,9 @@ class Verbs:
         if key is None:
             return [0] * len(args.names)
         uid = pod.uid if pod is not None else ""
-        scores = self._fit_cache.scores(key, self._expected_binds.over(snapshot, uid), args.names)
+        with self._search_shares.steps_of(pod.namespace if pod is not None else "") as steps:
+            nodes = self._expected_binds.over(snapshot, uid)
+            scores = self._fit_cache.scores(key, nodes, args.names, steps)
         ranks = ranked(key.policy, uid, scores, args.names)
         if pod is not None and uid in snapshot.pods and MOST in ranks:
             self._expected_binds.note(pod, key.policy, args.names[ranks.index(MOST)])

@@ -19,6 +19,7 @@ from scheduler_ext.scoring.selection import Policies
 from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.verbs.fit_cache import FilterResult
 from scheduler_ext.verbs.protocol import ExtenderArgs
+from scheduler_ext.verbs.search_shares import SearchShares
 from scheduler_ext.verbs.verbs import Verbs
 from tests.scheduler_ext import machine, readback
 from tests.scheduler_ext.machine import FINE, HOME, LATE, LOST_UNDONE, Cluster, Replica
@@ -427,7 +428,10 @@ BINPACKED = Policies("binpack", lambda: UNHEARD, lambda: None, lambda _why: None
 
 
 def verbs_of(
-    replica: Replica, waits: Callable[[], object] | None = None, policies: Policies = BINPACKED
+    replica: Replica,
+    waits: Callable[[], object] | None = None,
+    policies: Policies = BINPACKED,
+    search_shares: SearchShares | None = None,
 ) -> Verbs:
     """What kube-scheduler asks of this replica."""
     api: Any = replica.api
@@ -436,6 +440,7 @@ def verbs_of(
     return Verbs(
         *(replica.cache, policies, requeuer, replica.binder, nobody_leaves, patience),
         *(lambda: UNHEARD, lambda *_: None),
+        search_shares=search_shares,
     )
 
 

@@ -535,13 +535,15 @@ def test_while_devices_are_handed_out_a_containers_can_be_erased_but_not_repeate
 ) -> None:
     phase, devices = "hami.io/bind-phase", "hami.io/vgpu-devices-to-allocate"
     first, second = "GPU-a,NVIDIA,3000,0:", "GPU-b,NVIDIA,9000,0:"
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "handing-out"}}
+    world.kubectl("create", "-f", "-", input=json.dumps(node))
     world.kubectl("create", "-n", "team-a", "-f", "-", input=manifest("handed-out", plain()))
     given = {phase: "allocating", devices: f"{first};{first};{second};"}
     world.post(
         "/api/v1/namespaces/team-a/pods/handed-out/binding",
         {
             "metadata": {"name": "handed-out", "annotations": given},
-            "target": {"kind": "Node", "name": "nowhere"},
+            "target": {"kind": "Node", "name": "handing-out"},
         },
     )
 
@@ -554,6 +556,8 @@ def test_while_devices_are_handed_out_a_containers_can_be_erased_but_not_repeate
     for erased in (f";{first};{second};", f"{second};", ""):
         world.kubectl(*patch(erased))
     assert "bursar-written-once" in world.refused(*patch(f"{first};"))
+    world.kubectl("delete", "pod", "handed-out", "-n", "team-a", "--force", "--grace-period=0")
+    world.kubectl("delete", "node", "handing-out")
 
 
 def test_a_pod_that_is_not_governed_cannot_be_made_to_look_so(world: World, webhook: Webhook) -> None:

@@ -441,6 +441,27 @@ def test_a_sidecar_that_is_there_stays_where_it_is_whatever_the_setting_has_beco
     assert violations_of(before, now) == ()
 
 
+def test_a_sidecar_of_the_users_own_has_our_image_command_variables_and_cards() -> None:
+    """Its hooks and probes stay: they run what `kubectl exec` could run."""
+    raw = governed(admitted(half()))
+    ours, added = env(sidecar_of(raw)), {"LD_PRELOAD": "/own.so"}
+    forged = {"BURSAR_TIMEKEEPER_URL": "https://elsewhere"} | added
+    sidecar_of(raw).update(
+        env=[{"name": name, "value": value} for name, value in forged.items()],
+        lifecycle={"postStart": {"exec": {"command": ["true"]}}},
+        startupProbe={"exec": {"command": ["false"]}},
+    )
+
+    after = governed(raw)
+
+    assert violations_of(raw, POLICY) == ()
+    assert env(sidecar_of(after)) == ours | added
+    for field, other in (("image", "own:1"), ("command", ["sh"]), ("args", ["-c", "true"])):
+        sidecar_of(after)[field] = other
+        assert [each.rule for each in violations_of(after, POLICY)] == ["sidecar-name"]
+        sidecar_of(after)[field] = sidecar_of(governed(admitted(half()))).get(field)
+
+
 # a pod that another release of ours has governed
 
 
