@@ -14,7 +14,7 @@ from scheduler_ext.fit.card_sets import Steps
 from scheduler_ext.verbs.fit_cache import CALL_STEPS
 
 MOST_SAVED_MS = 2_000
-PART = 5  # a namespace gains one millisecond of search in so many
+PART = 5  # of this many milliseconds a namespace may search one
 MOST_NAMESPACES = 4096
 
 

@@ -24,6 +24,8 @@ def wanted(container: Json, request: GPURequest) -> tuple[Variable, ...]:
 def settled(container: Json, request: GPURequest) -> list[Json] | None:
     """The container's whole environment with these variables, once each; None where nothing changes."""
     right = wanted(container, request)
+    if not right:
+        return None
     present = sequence_of(container.get("env"))
     named = {each["name"] for each in right}
     if [each for each in present if each["name"] in named] == list(right):

@@ -89,8 +89,8 @@ def forgery_violations(pod: Json, request: GPURequest | None) -> Iterator[Violat
         is_ours = name.startswith(OURS) and (request is None or govern.LABELS.get(name) != value)
         if is_ours or name in _LABELS or (_LABEL_STEMS and name.startswith(_LABEL_STEMS)):
             yield _only_bursar_writes("forged-label", f"metadata.labels[{name}]", value)
-    is_held = request is not None and bool(govern.recorded_hold(pod))
     for index, gate in enumerate(sequence_of(pod["spec"].get("schedulingGates"))):
+        is_held = request is not None and bool(govern.recorded_hold(pod))
         if gate["name"].startswith(OURS) and not (is_held and gate["name"] == names.BUDGET_GATE):
             yield _only_bursar_writes("forged-gate", f"spec.schedulingGates[{index}]", gate["name"])
 

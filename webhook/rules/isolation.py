@@ -27,7 +27,8 @@ _SHOWN_BY_PLUGIN = tuple(name for each in DIALECTS if each.shown_by_plugin for n
 def visible_without_request(pod: Json) -> Iterator[Violation]:
     """For a pod without a GPU request: variables and resources that would make a card visible."""
     for path, container in _containers(pod):
-        yield from _monitoring(path, container)
+        if mapping(container.get("resources")).get("limits"):
+            yield from _monitoring(path, container)
         for place, variable in _seeing(container):
             yield Violation(
                 "sees-cards-without-asking",

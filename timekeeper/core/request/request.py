@@ -60,6 +60,8 @@ def parse(pod: Json) -> ParsedRequest:
     facts = PodFacts(annotations_of(pod), labels, found, str(mapping(pod.get("spec")).get("schedulerName")))
     marked = _marked(facts)
     read = [_read_container(container, bool(marked)) for container in found]
+    if not marked and all(each is _NO_GPU for each in read):
+        return ParsedRequest(None, ())
     asks = tuple(ask for _, ask, _ in read if ask is not None)
     dialects = _not_served({each.name for them, _, _ in read for each in them}.union(marked))
     violations = [violation for _, _, broken in read for violation in broken]
@@ -156,6 +158,7 @@ def _has_any(dialect: Dialect, resources: tuple[str, ...]) -> bool:
 
 
 _Read = tuple[tuple[Dialect, ...], ContainerAsk | None, tuple[Violation, ...]]
+_NO_GPU: _Read = ((), None, ())
 
 
 def _marked(facts: PodFacts) -> Mapping[str, str]:
@@ -193,12 +196,14 @@ def _read_container(container: Container, marked: bool) -> _Read:
     """``marked``: the pod's annotations or labels name a dialect."""
     given = mapping(container.raw.get("resources"))
     limits, requests = mapping(given.get("limits")), mapping(given.get("requests"))
+    if not limits and not requests:
+        return _NO_GPU
     amounts = {**requests, **limits}
     resources = tuple(amounts)
     cached = sum(map(len, resources)) <= _SHORT
     dialects, unsupported = (_dialects_of if cached else _dialects_of.__wrapped__)(resources)
     if not dialects and not unsupported:
-        return (), None, ()  # most containers of most pods
+        return _NO_GPU  # most containers of most pods
     if marked and names.GPU_PLACEMENT in amounts:
         amounts = {name: amount for name, amount in amounts.items() if name != names.GPU_PLACEMENT}
     violations = _unsupported(container, amounts) if unsupported else []
