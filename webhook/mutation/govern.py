@@ -90,6 +90,8 @@ def class_word(word: StandingWord, hold: HeldFor) -> StandingWord:
 def _gate(pod: Json, hold: HeldFor) -> list[Operation]:
     """Sets our scheduling gate for a held pod; removes it, and the annotation, from any other."""
     gates = sequence_of(pod["spec"].get("schedulingGates"))
+    if not (hold or gates or names.HELD in annotations_of(pod)):
+        return []  # nearly always
     places = [index for index, gate in enumerate(gates) if gate["name"] == names.BUDGET_GATE]
     if not hold:
         forged = [names.HELD] if names.HELD in annotations_of(pod) else []

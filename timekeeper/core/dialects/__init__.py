@@ -6,6 +6,7 @@ sends to the extender, and the annotations that users may not write. Installed p
 """
 
 import re
+from functools import cache
 
 from timekeeper.core.dialects import (
     gas,
@@ -75,6 +76,7 @@ def serves(family: str, dialect: str) -> bool:
     return family in BY_NAME and (dialect in BY_NAME[family].serves or family in BY_NAME[dialect].on_nodes_of)
 
 
+@cache
 def replaced_schedulers(dialect: str) -> tuple[str, ...]:
     """The schedulerNames that pods of this dialect may have, because Bursar replaces those schedulers."""
     return tuple(
