@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from deploy.local.stack import free_port
+from tests.support.waiting import pause_s
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,12 +41,12 @@ class Process:
 
     def ready(self, within_s: float = 20.0) -> None:
         """Wait until its books are complete."""
-        until = time.monotonic() + within_s
+        begun = time.monotonic()
         while not self.answers("/readyz"):
             assert self._running is not None
             assert self._running.poll() is None, self.said()
-            assert time.monotonic() < until, self.said()
-            time.sleep(0.02)
+            assert time.monotonic() < begun + within_s, self.said()
+            time.sleep(pause_s(begun))
 
     def start_ready(self) -> None:
         """Start it, and wait until its books are complete."""

@@ -9,15 +9,22 @@ Seen = TypeVar("Seen")
 WITHIN_S = 40.0
 
 
+def pause_s(begun: float) -> float:
+    """How long to wait, in seconds, before the next look for what is awaited since ``begun``: a twentieth of
+    the wait, up to a tenth of a second. Most looks ask a server; a hundred a second keep a processor busy."""
+    return min(0.1, max(0.01, (time.monotonic() - begun) / 20))
+
+
 def eventually(condition: Callable[[], Seen | None], what: object = "", within_s: float = WITHIN_S) -> Seen:
     """Wait until `condition()` is true, and return its value. Fails after `within_s`, with `what` was awaited
     (or with what it returns, if it can be called) and the last value."""
-    end = time.monotonic() + within_s
+    begun = time.monotonic()
+    end = begun + within_s
     while not (seen := condition()):
         if time.monotonic() > end:
             awaited = what() if callable(what) else what
             raise AssertionError(f"not within {within_s} s: {awaited}; last seen: {seen!r}")
-        time.sleep(0.01)
+        time.sleep(pause_s(begun))
     return seen
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from deploy.local.identity import new_authority
 from deploy.local.launcher import Launcher
 from deploy.local.stack import free_port
+from tests.support.waiting import pause_s
 
 WITHIN_S = 30.0
 
@@ -96,11 +97,11 @@ class Process:
 
     def wait(self, what: str, holds: Callable[[], bool], within_s: float = WITHIN_S) -> None:
         """Wait for a condition, as long as the process lives."""
-        until = time.monotonic() + within_s
+        begun = time.monotonic()
         while not holds():
             assert self.running is None or self.running.poll() is None, self.log()[-4000:]
-            assert time.monotonic() < until, f"waited in vain for {what}:\n{self.log()[-4000:]}"
-            time.sleep(0.02)
+            assert time.monotonic() < begun + within_s, f"waited in vain for {what}:\n{self.log()[-4000:]}"
+            time.sleep(pause_s(begun))
 
     def wait_ready(self) -> None:
         """Until /readyz says so."""
