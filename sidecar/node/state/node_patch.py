@@ -29,7 +29,7 @@ PERCENT_OF_A_CARD = 100
 STARTUP_TAINT = "startup-taint.cluster-autoscaler.kubernetes.io/bursar"
 # resources of other vendors' GPU plugins; as in timekeeper.core.dialects
 OF_OTHERS = re.compile(
-    r"^(nvidia\.com/(gpu|mig-|vgpu|pgpu|priority$|GRID_|NVIDIA_|[A-Z]{1,2}[0-9]{2,3}[A-Z]*_)"
+    r"^(nvidia\.com/(gpu|mig-|vgpu|pgpu|priority$|GRID_|NVIDIA_|[A-Z]{1,2}[0-9]{2,3}[A-Z]*(_|$))"
     r"|tencent\.com/vcuda-|elasticgpu\.(io|com)/|nano-gpu(\.io)?/|gpu\.intel\.com/"
     r"|aliyun\.com/gpu-|volcano\.sh/(vgpu-|gpu-)|koordinator\.sh/gpu|amd\.com/gpu)"
 )

@@ -94,6 +94,7 @@ def test_the_words_of_others_mean_the_same_as_on_their_own_systems(
                 "pgpu",
                 "GA102GL_A10",
                 "GH100_H100_PCIE",
+                "GH100",
                 "TU102_TITAN_RTX",
                 "GRID_T4-16Q",
                 "NVIDIA_A10-24Q",

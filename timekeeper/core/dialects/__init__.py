@@ -58,7 +58,7 @@ BY_NAME = {dialect.name: dialect for dialect in DIALECTS}
 # KubeVirt's plugins name whole cards and vGPUs after the device: `pgpu`, `GA102GL_A10`, `NVIDIA_A10-24Q`.
 GPU_RESOURCE = (
     r"^(bursar\.dev/"
-    r"|nvidia\.com/(gpu|mig-|vgpu|pgpu|priority$|GRID_|NVIDIA_|[A-Z]{1,2}[0-9]{2,3}[A-Z]*_)|tencent\.com/vcuda-|elasticgpu\.(io|com)/|nano-gpu(\.io)?/|gpu\.intel\.com/"
+    r"|nvidia\.com/(gpu|mig-|vgpu|pgpu|priority$|GRID_|NVIDIA_|[A-Z]{1,2}[0-9]{2,3}[A-Z]*(_|$))|tencent\.com/vcuda-|elasticgpu\.(io|com)/|nano-gpu(\.io)?/|gpu\.intel\.com/"
     r"|aliyun\.com/gpu-|volcano\.sh/(vgpu-|gpu-)|koordinator\.sh/gpu|amd\.com/gpu)"
 )
 _named = (name for each in DIALECTS for name in (*each.resources, *each.node_resources))
