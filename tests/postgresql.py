@@ -24,7 +24,7 @@ import psycopg
 from psycopg import sql
 
 from deploy.local.launcher import Launcher
-from deploy.local.stack import free_port
+from deploy.local.ports import free_port
 from timekeeper.store.engine.engine import open_store
 from timekeeper.store.engine.upgrade import upgrade
 

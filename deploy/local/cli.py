@@ -39,9 +39,9 @@ def _run(arguments: argparse.Namespace) -> int:
             serve(Options(arguments.listen, arguments.port, tuple(arguments.name)))
         # These two import Bursar's dependencies; the others must work without them.
         case "demo":
-            from deploy.local import demo
+            from deploy.local.demo.command import main as demo
 
-            return demo.main(_progress)
+            return demo(_progress)
         case "up":
             from deploy.local import up
 

@@ -3,9 +3,7 @@ token of its own service account."""
 
 import http.client
 import os
-import secrets
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -27,6 +25,7 @@ from deploy.local.cluster import ControlPlane
 from deploy.local.errors import LocalError
 from deploy.local.golang import last_lines
 from deploy.local.launcher import Launcher
+from deploy.local.ports import free_port
 from deploy.local.scheduler import GPU_PROFILE
 
 MANIFESTS = Path(__file__).parent.parent / "manifests"
@@ -49,7 +48,6 @@ _APPLIED = (
     *_WEBHOOKS,
 )
 _READY_WITHIN_S = 30.0
-_PORTS = range(20_000, 32_000)
 _LOOK_EVERY_S = 0.05
 _TOKEN_LIFE_S = 86_400
 
@@ -341,23 +339,6 @@ def manifests() -> Iterable[dict[str, Any]]:
     """Every document under deploy/manifests."""
     for file in sorted(MANIFESTS.glob("*.yaml")):
         yield from (document for document in yaml.safe_load_all(file.read_text()) if document)
-
-
-def free_port() -> int:
-    """A free port of loopback.
-
-    It is below the range that the kernel uses for outgoing connections, so none of those takes it before its
-    server does. It is random, so that two stacks that start together seldom choose the same.
-    """
-    while True:
-        port = secrets.choice(_PORTS)
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        return port
 
 
 def _by_url(configuration: dict[str, Any], url: str) -> None:

@@ -8,7 +8,7 @@ from textwrap import indent
 
 from deploy.local.build import Say
 from deploy.local.cluster import ControlPlane
-from deploy.local.demo import lay_out
+from deploy.local.demo.layout import lay_out
 from deploy.local.sidecars import Sidecars
 from deploy.local.stack import Stack
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from deploy.local.golang import Workshop, find_go, install_go
-from deploy.local.stack import free_port
+from deploy.local.ports import free_port
 from deploy.local.tools import cache_folder
 from tests.support.tls import Tls
 from tests.webhook.servers import Webhook

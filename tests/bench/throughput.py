@@ -31,8 +31,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent.parent))
 from deploy.local.cluster import ControlPlane
 from deploy.local.commands import Options
 from deploy.local.kwok_nodes import kwok_node
+from deploy.local.ports import free_port
 from deploy.local.scheduler import GPU_PROFILE
-from deploy.local.stack import free_port
 from tests.bench.contestants import compiled
 from timekeeper.runtime.api_server import Answered
 from timekeeper.runtime.connect import connect

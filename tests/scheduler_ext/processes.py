@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from deploy.local.stack import free_port
+from deploy.local.ports import free_port
 from tests.support.waiting import pause_s
 
 ROOT = Path(__file__).parents[2]

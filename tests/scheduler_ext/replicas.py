@@ -20,8 +20,8 @@ import yaml
 from deploy.local.build import binaries
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
+from deploy.local.ports import free_port
 from deploy.local.scheduler import extender, scheduler_configuration
-from deploy.local.stack import free_port
 from tests.scheduler_ext import readback
 from tests.scheduler_ext.processes import ROOT
 from tests.support.waiting import eventually

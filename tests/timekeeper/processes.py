@@ -16,7 +16,7 @@ from typing import Any
 
 from deploy.local.identity import new_authority
 from deploy.local.launcher import Launcher
-from deploy.local.stack import free_port
+from deploy.local.ports import free_port
 from tests.support.waiting import pause_s
 
 WITHIN_S = 30.0

@@ -30,7 +30,7 @@ from cryptography import x509
 
 from deploy.local.cluster import ControlPlane
 from deploy.local.commands import Options
-from deploy.local.stack import free_port
+from deploy.local.ports import free_port
 from tests.support.control_plane import kubectl
 from tests.support.waiting import eventually
 from tests.webhook.servers import ROOT, environment

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import orjson
 
-from deploy.local.stack import free_port
+from deploy.local.ports import free_port
 from tests.support.tls import Tls
 from tests.support.waiting import eventually
 from tests.webhook.worlds import review_of

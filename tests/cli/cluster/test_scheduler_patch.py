@@ -15,7 +15,8 @@ from deploy.local.build import binaries
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
 from deploy.local.launcher import Launcher
-from deploy.local.stack import Stack, free_port
+from deploy.local.ports import free_port
+from deploy.local.stack import Stack
 from deploy.local.tools import KUBEADM_TOOLS, KUBERNETES_VERSION
 from tests.cli.unit.test_scheduler_patch import KUBEADM
 from tests.deploy.reading import ROOT

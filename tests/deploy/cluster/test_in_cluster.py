@@ -18,7 +18,7 @@ import pytest
 
 from deploy.local.cluster import ControlPlane
 from deploy.local.launcher import Launcher
-from deploy.local.stack import free_port
+from deploy.local.ports import free_port
 from tests.deploy.dockerfile import console_scripts, last
 from tests.deploy.reading import MANIFESTS, NAMESPACE, ROOT, container, template, workloads
 from tests.support.control_plane import kubectl

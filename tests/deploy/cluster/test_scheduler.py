@@ -13,7 +13,7 @@ from deploy.local.build import binaries
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
 from deploy.local.launcher import Launcher
-from deploy.local.stack import free_port
+from deploy.local.ports import free_port
 from tests.deploy.reading import MANIFESTS, NAMESPACE, container, the
 from tests.local.worlds import get, pod
 from tests.support.control_plane import kubectl

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from deploy.local.cluster import ControlPlane
-from deploy.local.demo import BUDGETS, SETTINGS, apply_config_map
+from deploy.local.demo.layout import BUDGETS, SETTINGS, apply_config_map
 from tests.deploy.reading import ROOT, of_kind
 from tests.docs.shell import console, run
 

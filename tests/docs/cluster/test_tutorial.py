@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from deploy.local.cluster import ControlPlane
-from deploy.local.demo import lay_out
+from deploy.local.demo.layout import lay_out
 from deploy.local.sidecars import Sidecars
 from deploy.local.stack import Stack
 from deploy.local.up import exports

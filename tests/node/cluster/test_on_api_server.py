@@ -19,7 +19,7 @@ from deploy.local.api import AdminApi, ApiError
 from deploy.local.cluster import ControlPlane
 from deploy.local.identity import LocalAuthority
 from deploy.local.kwok_nodes import kwok_node
-from deploy.local.stack import free_port
+from deploy.local.ports import free_port
 from sidecar.run import boot_ms
 from tests.deploy.reading import AGENTS, MANIFESTS, SAMPLES, the
 from tests.nvml import describe, fake_nvml

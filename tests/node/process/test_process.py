@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.stack import free_port
+from deploy.local.ports import free_port
 from tests.nvml import fake_nvml
 from tests.sidecar.worlds import ROOT
 from tests.support.waiting import eventually

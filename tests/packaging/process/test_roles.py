@@ -16,7 +16,7 @@ import pytest
 
 from deploy.local.identity import new_authority, write_kubeconfig
 from deploy.local.launcher import Launcher
-from deploy.local.stack import free_port
+from deploy.local.ports import free_port
 from tests.packaging.checkout import ROOT
 from tests.packaging.environment import Environment
 

@@ -19,7 +19,7 @@ import orjson
 import pytest
 
 from deploy.local.identity import new_authority
-from deploy.local.stack import free_port
+from deploy.local.ports import free_port
 from tests.scheduler_ext.apiserver import api_server
 from tests.scheduler_ext.processes import Process as Extender
 from tests.scheduler_ext.worlds import node

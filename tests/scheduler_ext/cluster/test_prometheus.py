@@ -15,7 +15,7 @@ from deploy.local.build import binaries
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import card_uuid
 from deploy.local.launcher import Launcher
-from deploy.local.stack import free_port
+from deploy.local.ports import free_port
 from deploy.local.tools import PROMETHEUS_TOOLS
 from scheduler_ext.scoring.card_points import BUSY
 from scheduler_ext.scoring.load_series import query

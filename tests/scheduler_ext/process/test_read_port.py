@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from deploy.local.stack import free_port
+from deploy.local.ports import free_port
 from tests.scheduler_ext.apiserver import ApiServer, api_server
 from tests.scheduler_ext.processes import Process
 from tests.scheduler_ext.worlds import asking, node, percent

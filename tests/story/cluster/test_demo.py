@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.demo import STEPS
+from deploy.local.demo.steps import STEPS
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.timeout(300)

@@ -17,7 +17,8 @@ from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import inventory, our_capacity
 from deploy.local.kwok_stages import FAKE_NODE
 from deploy.local.launcher import Launcher
-from deploy.local.stack import Stack, free_port
+from deploy.local.ports import free_port
+from deploy.local.stack import Stack
 from deploy.local.tools import KARPENTER, KARPENTER_TOOLS
 from tests.story.cluster.test_held_pods import template
 from tests.story.cluster.test_metering import set_budgets

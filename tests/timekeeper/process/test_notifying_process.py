@@ -12,7 +12,7 @@ from threading import Event
 
 import pytest
 
-from deploy.local.stack import free_port
+from deploy.local.ports import free_port
 from tests.support.http_server import JsonHandler, Served
 from tests.support.kubeconfig import kubeconfig
 from tests.timekeeper.fake_api_server import FakeApiServer, serving

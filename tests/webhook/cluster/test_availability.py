@@ -12,7 +12,7 @@ import yaml
 from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
-from deploy.local.stack import free_port
+from deploy.local.ports import free_port
 from tests.support.control_plane import kubectl
 from tests.support.waiting import eventually
 from tests.webhook.replicas import (

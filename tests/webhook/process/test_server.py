@@ -18,7 +18,7 @@ from typing import Any
 import orjson
 import pytest
 
-from deploy.local.stack import free_port
+from deploy.local.ports import free_port
 from tests.support.simulated_timekeeper import SimulatedTimekeeper, entry, standings
 from tests.support.tls import Tls
 from tests.support.waiting import eventually

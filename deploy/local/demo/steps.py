@@ -1,174 +1,14 @@
-"""Bursar's main job in eight steps on a real control plane. Each step prints its command and the real output,
-and checks a claim."""
+"""The eight steps. Each prints its command and the real output, and checks a claim."""
 
 import json
-import sys
 import time
 from collections.abc import Callable
 from decimal import Decimal
-from typing import Any
 
-import yaml
-
-from deploy.local.build import Say
-from deploy.local.cluster import ControlPlane
-from deploy.local.errors import LocalError
-from deploy.local.kwok_nodes import kwok_node
-from deploy.local.sidecars import Sidecars
-from deploy.local.stack import Stack
-
-Json = dict[str, Any]
+from deploy.local.demo.layout import SMALL_BUDGET
+from deploy.local.demo.run import DemoRun, Json, card_of, check, gpu_pod, standing_of
 
 GPU_SECONDS = 1_000_000  # milli-GPU x milliseconds
-SMALL_BUDGET_HOURS = "0.00111111"  # 4 GPU-seconds, less four milli-GPU-milliseconds
-SMALL_BUDGET = 3_999_996
-
-SETTINGS = {"_settings": "lookahead: 0s\n"}
-BUDGETS = {
-    "team-a": "gpuHours: 100\nperiod: month\nonExhausted: reclaim\n",
-    "team-b": f"gpuHours: {SMALL_BUDGET_HOURS}\nperiod: once\nonExhausted: reclaim\nwarnAt: 0.5\n",
-}
-
-
-class StepError(LocalError):
-    """A step's claim is false."""
-
-
-def demo(say: Say) -> None:
-    """Runs all steps. Raises StepError at the first claim that is false."""
-    began = time.monotonic()
-    with ControlPlane(say=say) as cp, Stack(cp) as stack, Sidecars(stack) as sidecars:
-        say(f"Bursar is up on Kubernetes at {cp.url} after {time.monotonic() - began:.0f} s")
-        lay_out(stack)
-        run = DemoRun(stack, sidecars)
-        run.until("every webhook worker to have the budgets", lambda: budgets_are_known(run))
-        for step in STEPS:
-            step(run)
-    print(f"\nAll {len(STEPS)} steps passed in {time.monotonic() - began:.0f} s.")
-
-
-def lay_out(stack: Stack) -> None:
-    """Makes nodes with cards, namespaces and their budgets."""
-    nodes = [
-        kwok_node("big", cards=2, memory_mib=81_920, model="H100", labels={"pool": "big"}),
-        kwok_node("small", cards=2, memory_mib=8_000, model="T4", labels={"pool": "small"}),
-        kwok_node("single", cards=1, memory_mib=40_960, model="A100", labels={"pool": "single"}),
-    ]
-    for node in nodes:
-        stack.cp.api.call("POST", "/api/v1/nodes", node)
-    for namespace in ("team-a", "team-b"):
-        stack.cp.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
-    for name, data in (("bursar-settings", SETTINGS), ("bursar-budgets", BUDGETS)):
-        apply_config_map(stack.cp, name, data)
-
-
-def apply_config_map(cp: ControlPlane, name: str, data: dict[str, str]) -> None:
-    """Writes a ConfigMap by `kubectl apply --server-side`, as people do; their own meets no conflict."""
-    metadata = {"name": name, "namespace": "bursar-system"}
-    manifest = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
-    done = cp.kubectl("apply", "--server-side", "-f", "-", input=json.dumps(manifest))
-    if done.returncode:
-        raise StepError(done.stderr)
-
-
-def budgets_are_known(run: "DemoRun") -> bool:
-    """Whether the workers have both budgets, by five dry-run reviews for each namespace."""
-    return all(standing_of(run.dry_run(namespace)) == "IN_BUDGET" for namespace in 5 * ("team-a", "team-b"))
-
-
-def standing_of(pod: Json) -> str:
-    """The standing at which a pod was admitted."""
-    return str(pod["metadata"]["annotations"]["bursar.dev/standing"])
-
-
-class DemoRun:
-    """A run of the demo: runs and prints commands, and waits for conditions."""
-
-    def __init__(self, stack: Stack, sidecars: Sidecars) -> None:
-        self.stack = stack
-        self.sidecars = sidecars
-        self.reader = stack.reader_token()
-        self.number = 0
-
-    def title(self, text: str) -> None:
-        """Begins a step."""
-        self.number += 1
-        print(f"\n{self.number}. {text}", flush=True)
-
-    def shown(self, *arguments: str, manifest: Json | None = None, from_line: str = "") -> str:
-        """Runs kubectl and prints the command, its manifest and its output (from a line on); returns all of
-        the output."""
-        text = None if manifest is None else yaml.safe_dump(manifest, sort_keys=False)
-        print(f"   $ kubectl {' '.join(arguments)}" + (" <<END" if text else ""))
-        if text:
-            print("".join(f"     {line}\n" for line in text.splitlines()) + "     END")
-        done = self.stack.cp.kubectl(*arguments, input=text)
-        output = (done.stdout + done.stderr).strip()
-        lines = output.splitlines()
-        if from_line in lines:
-            lines = ["[...]", *lines[lines.index(from_line) :]]
-        print("".join(f"   | {line}\n" for line in lines), end="", flush=True)
-        return output
-
-    def dry_run(self, namespace: str) -> Json:
-        """A GPU pod as it would be admitted now."""
-        path = f"/api/v1/namespaces/{namespace}/pods?dryRun=All"
-        pod: Json = self.stack.cp.api.call("POST", path, gpu_pod("dry", namespace, "big", gpu_percent="10"))
-        return pod
-
-    def get(self, path: str) -> Any:
-        """A GET of the timekeeper's REST API, printed."""
-        answer = self.stack.get(path, self.reader)
-        print(f"   $ curl -H 'Authorization: Bearer ...' $TIMEKEEPER{path}")
-        text = answer if isinstance(answer, str) else json.dumps(answer, indent=2)
-        print("".join(f"   | {line}\n" for line in text.splitlines()), end="", flush=True)
-        return answer
-
-    def pod(self, name: str, namespace: str = "team-a") -> Json:
-        """A pod as the API server has it."""
-        pod: Json = self.stack.cp.api.call("GET", f"/api/v1/namespaces/{namespace}/pods/{name}")
-        return pod
-
-    def until(self, what: str, is_so: Callable[[], bool], within_s: float = 15) -> None:
-        """Waits for a condition. Raises StepError."""
-        try:
-            self.stack.wait(what, is_so, within_s=within_s)
-        except LocalError as error:
-            raise StepError(str(error)) from error
-
-    def until_running(self, name: str, namespace: str = "team-a") -> None:
-        """Waits until a pod runs."""
-        self.until(
-            f"pod {namespace}/{name} to run",
-            lambda: self.pod(name, namespace)["status"]["phase"] == "Running",
-        )
-
-
-def check(holds: bool, what: str, seen: object = "") -> None:
-    """Prints a claim that is true. Raises StepError for one that is false."""
-    if not holds:
-        raise StepError(f"not true: {what}; found: {seen}")
-    print(f"   => {what}", flush=True)
-
-
-def gpu_pod(name: str, namespace: str, pool: str, run_for: str = "", **limits: str) -> Json:
-    """A pod as a user writes it: one container with GPU limits."""
-    metadata: Json = {"name": name, "namespace": namespace}
-    if run_for:
-        metadata["annotations"] = {
-            "local.bursar.dev/run-for": run_for
-        }  # kwok ends the container after this time
-    resources = {f"bursar.dev/{key.replace('_', '-')}": value for key, value in limits.items()}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": metadata,
-        "spec": {
-            "restartPolicy": "Never",
-            "nodeSelector": {"pool": pool},
-            "containers": [{"name": "train", "image": "example/train:1", "resources": {"limits": resources}}],
-        },
-    }
 
 
 def a_malformed_pod_is_refused(run: DemoRun) -> None:
@@ -206,11 +46,6 @@ def two_half_cards_share_one(run: DemoRun) -> None:
         written,
     )
     check(first["spec"]["initContainers"][0]["name"] == "bursar-sidecar", "the pod has the sidecar")
-
-
-def card_of(pod: Json) -> str:
-    """The UUIDs that the pod's container sees."""
-    return str(pod["metadata"]["annotations"].get("visible-devices.bursar.dev/train", ""))
 
 
 def a_third_pod_waits_for_a_card(run: DemoRun) -> None:
@@ -375,13 +210,3 @@ STEPS: tuple[Callable[[DemoRun], None], ...] = (
     an_in_budget_pod_takes_its_place,
     the_report,
 )
-
-
-def main(say: Say) -> int:
-    """``make demo``: returns 0 if every step passed, else 1 after one sentence."""
-    try:
-        demo(say)
-    except StepError as error:
-        print(f"\nthe demo failed: {error}", file=sys.stderr)
-        return 1
-    return 0
