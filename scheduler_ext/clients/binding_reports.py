@@ -8,6 +8,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import orjson
 
@@ -42,7 +43,7 @@ class BindingReports:
         self._client, self._now_ms, self._log = client, now_ms, log
         self._lock = threading.Lock()
         self._waiting: deque[_Bound] = deque()
-        self._poster = BatchPoster(client, TOGETHER, self._log_failing)
+        self._poster = BatchPoster(client, TOGETHER, self._log_failing, self._count_failed)
         self.results: Counter[str] = Counter(dict.fromkeys(RESULTS, 0))
 
     def bound(self, pod: Pod, node: str, placement: Placement) -> None:
@@ -67,15 +68,10 @@ class BindingReports:
             first = [self._waiting[at] for at in range(min(self._poster.size, len(self._waiting)))]
         if not first:
             return False
-        outcome = self._poster.post(self._body(first), len(first))
-        if outcome.result == "halved":
-            return True
-        if outcome.result == "failed":
-            self.results["failed"] += 1
-            return False
-        if outcome.result == "refused":
-            self._log("binding-refused", level="error", pod=first[0].pod.full_name, error=outcome.error)
-        return self._done(first, outcome.result)
+        return self._poster.post(self._body(first), len(first), partial(self._ended, first))
+
+    def _count_failed(self) -> None:
+        self.results["failed"] += 1
 
     def _log_failing(self, error: str) -> None:
         if error:
@@ -83,7 +79,9 @@ class BindingReports:
         else:
             self._log("bindings-sent")
 
-    def _done(self, first: list[_Bound], result: str) -> bool:
+    def _ended(self, first: list[_Bound], result: str, error: str) -> bool:
+        if result == "refused":
+            self._log("binding-refused", level="error", pod=first[0].pod.full_name, error=error)
         with self._lock:
             gone = set(map(id, first))
             while self._waiting and id(self._waiting[0]) in gone:

@@ -13,7 +13,7 @@ from scheduler_ext.reports.totals import Figures, Total, Totals, figures_of
 from scheduler_ext.scoring.fragmentation_model import FragmentationModel
 from scheduler_ext.snapshot.node_info import Allocation, NodeInfo, unreserved, uses_of
 from scheduler_ext.snapshot.snapshot import Snapshot
-from timekeeper.core.cluster_map import MapPod
+from timekeeper.core.cluster_map import CardAllocation, MapPod
 from timekeeper.core.request.cards import NO_AMOUNT, CardAmount, share_of
 from timekeeper.core.values import MOST_AMOUNT, Amounts, Card
 
@@ -24,17 +24,10 @@ class PodView(MapPod):
     resources: NotRequired[dict[str, int]]  # named ones; then the share is the largest part
 
 
-class CardView(TypedDict):
-    """A card, its total allocation, and the pods on it. Reservations do not count as allocated."""
+class CardView(CardAllocation):
+    """A card as the map has it, its named resources, and the pods on it. Reservations do not count as
+    used."""
 
-    uuid: str
-    index: int
-    model: str
-    memory_mib: int
-    healthy: bool
-    cordoned: bool
-    used_share_milli: int
-    used_memory_mib: int
     resources: NotRequired[dict[str, int]]  # named resources: what the card has
     used_resources: NotRequired[dict[str, int]]
     pods: list[PodView]

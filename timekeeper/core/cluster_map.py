@@ -22,8 +22,8 @@ class MapPod(TypedDict):
     held: str
 
 
-class MapCard(TypedDict):
-    """A card and what is given out of it. ``more_pods``: how many further pods it has."""
+class CardAllocation(TypedDict):
+    """A card, and what is given out of it."""
 
     uuid: str
     index: int
@@ -33,6 +33,11 @@ class MapCard(TypedDict):
     cordoned: bool
     used_share_milli: int
     used_memory_mib: int
+
+
+class MapCard(CardAllocation):
+    """A card with its pods. ``more_pods``: how many further pods it has."""
+
     pods: list[MapPod]
     more_pods: int
 

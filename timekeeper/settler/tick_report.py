@@ -64,6 +64,22 @@ def report(
     _postings(decision.changes)
     for grant in decision.changes.grants:
         log("granted", namespace=grant.subject, amount=grant.amount, kind=grant.kind, reason=grant.reason)
+    _not_charged(cluster)
+    if decision.statement_cache is not ledger.statement_cache:
+        changed = _standings(ledger, decision)
+        for pod_notice in change_notices(changed, cluster.pods.values(), settings.mode) if changed else ():
+            notices.pod(pod_notice)
+        for each in of_standings(changed, settings.mode, now_ms):
+            notices.record(each)
+        _forecasts(ledger, decision, notices, now_ms)
+    metrics.EVIDENCE.set(len(ledger.sessions))
+    metrics.BROKEN.set(len(ledger.errors))
+    for mode in MODES:
+        metrics.MODE.labels(mode).set(mode == settings.mode)
+
+
+def _not_charged(cluster: ClusterState) -> None:
+    """Pods that cannot be read, and ends of pods that were dropped."""
     for pod in cluster.unreadable.values():
         metrics.UNREADABLE_PODS.inc()
         log("pod-not-charged", level="warning", namespace=pod.namespace, pod=pod.name, problem=pod.problem)
@@ -84,17 +100,6 @@ def report(
             reason="the database was unreachable for too long",
         )
         cluster.deletions_dropped = 0
-    if decision.statement_cache is not ledger.statement_cache:
-        changed = _standings(ledger, decision)
-        for pod_notice in change_notices(changed, cluster.pods.values(), settings.mode) if changed else ():
-            notices.pod(pod_notice)
-        for each in of_standings(changed, settings.mode, now_ms):
-            notices.record(each)
-        _forecasts(ledger, decision, notices, now_ms)
-    metrics.EVIDENCE.set(len(ledger.sessions))
-    metrics.BROKEN.set(len(ledger.errors))
-    for mode in MODES:
-        metrics.MODE.labels(mode).set(mode == settings.mode)
 
 
 def _demotions(

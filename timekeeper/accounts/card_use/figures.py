@@ -8,13 +8,12 @@ import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from timekeeper.core.dialects.amounts import MOST_MEMORY_MIB
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.core.request.cards import UndecodableError, decode_placement
 
 HOUR_MS = 3_600_000
 WHOLE_MILLI = 1_000
-
-_MOST_MEMORY_MIB = 2**20  # of one card: no existing card has more
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +102,7 @@ def _rates(figures: tuple[CardSample, ...]) -> tuple[int, int] | None:
     if all(each.utilisation is None for each in figures):
         return None
     milli = sum(min(WHOLE_MILLI, 10 * (each.utilisation or 0)) for each in figures)
-    return milli, sum(min(_MOST_MEMORY_MIB, each.memory_mib or 0) for each in figures)
+    return milli, sum(min(MOST_MEMORY_MIB, each.memory_mib or 0) for each in figures)
 
 
 def _hours(interval: Interval) -> Iterator[Interval]:

@@ -96,24 +96,11 @@ def next_released(
     for pod in sent:
         left_out.add(pod.uid)
         _take(pod, limits(pod), rooms)
-    waiting = {name: (pod for pod in each if pod.uid not in left_out) for name, each in queues.items()}
-    turns: Counter[tuple[str, int]] = Counter()
-    heads: list[_Head] = []
-
-    def push(namespace: str) -> None:
-        pod = next(waiting[namespace], None)
-        if pod is not None:
-            turn = turns[namespace, pod.priority]
-            turns[namespace, pod.priority] += 1
-            last = served.get(namespace, 0)
-            heapq.heappush(heads, (-pod.priority, turn, last, pod.created_ms, pod.uid, pod))
-
-    for name in queues:
-        push(name)
+    heads = _Heads(queues, left_out, served)
     chosen: list[HeldPod] = []
     full: set[str] = set()
     while heads and len(chosen) < most:
-        pod = heapq.heappop(heads)[-1]
+        pod = heads.pop()
         mine = limits(pod)
         short = [
             each
@@ -125,11 +112,43 @@ def next_released(
             _take(pod, mine, rooms)
             chosen.append(pod)
         if all(each.is_cap for each in short):  # other pods of the namespace may have no such limit
-            push(pod.namespace)
+            heads.push_next(pod.namespace)
     return chosen
 
 
 _Head = tuple[int, int, int, int, str, HeldPod]  # no two have one UID, so pods are not compared
+
+
+class _Heads:
+    """The first waiting pod of each namespace. Of one priority, namespaces take turns."""
+
+    def __init__(
+        self, queues: Mapping[str, Sequence[HeldPod]], left_out: Set[str], served: Mapping[str, int]
+    ) -> None:
+        self._served = served
+        self._waiting = {
+            name: (pod for pod in each if pod.uid not in left_out) for name, each in queues.items()
+        }
+        self._turns: Counter[tuple[str, int]] = Counter()
+        self._heap: list[_Head] = []
+        for name in queues:
+            self.push_next(name)
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def push_next(self, namespace: str) -> None:
+        """The next pod of the namespace, if there is one, is its first."""
+        pod = next(self._waiting[namespace], None)
+        if pod is not None:
+            turn = self._turns[namespace, pod.priority]
+            self._turns[namespace, pod.priority] += 1
+            last = self._served.get(namespace, 0)
+            heapq.heappush(self._heap, (-pod.priority, turn, last, pod.created_ms, pod.uid, pod))
+
+    def pop(self) -> HeldPod:
+        """The pod whose turn it is; its namespace has no first pod until the next is pushed."""
+        return heapq.heappop(self._heap)[-1]
 
 
 def _take(pod: HeldPod, limits: tuple[Limit, ...], rooms: dict[str, int]) -> None:

@@ -7,6 +7,7 @@ post whose answer is lost is sent again; its decisions then count twice.
 import threading
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 import orjson
 
@@ -39,7 +40,7 @@ class DecisionPosts:
         self._count = count
         self._buffer = DecisionBuffer()
         self._taken: list[DecisionRun] = []  # of the thread that sends: not yet accepted
-        self._poster = BatchPoster(client, TOGETHER, self._log_failing)
+        self._poster = BatchPoster(client, TOGETHER, self._log_failing, lambda: self._counted("failed", 1))
         self._counts: Counter[str] = Counter(dict.fromkeys(RESULTS, 0))
 
     def record(self, decision: Decision) -> None:
@@ -68,15 +69,7 @@ class DecisionPosts:
         first = self._taken[: self._poster.size]
         if not first:
             return False
-        outcome = self._poster.post(self._body(first), len(first))
-        if outcome.result == "halved":
-            return True
-        if outcome.result == "failed":
-            self._counted("failed", 1)
-            return False
-        if outcome.result == "refused":
-            self._log("decision-refused", level="error", kind=first[0].decision.kind, error=outcome.error)
-        return self._done(first, outcome.result)
+        return self._poster.post(self._body(first), len(first), partial(self._ended, first))
 
     def _log_failing(self, error: str) -> None:
         if error:
@@ -84,7 +77,9 @@ class DecisionPosts:
         else:
             self._log("decisions-sent")
 
-    def _done(self, first: list[DecisionRun], result: str) -> bool:
+    def _ended(self, first: list[DecisionRun], result: str, error: str) -> bool:
+        if result == "refused":
+            self._log("decision-refused", level="error", kind=first[0].decision.kind, error=error)
         self._taken = self._taken[len(first) :]
         self._counted(result, sum(each.count for each in first))
         return bool(self._taken) or len(self._buffer) > 0

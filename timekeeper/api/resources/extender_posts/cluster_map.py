@@ -124,26 +124,7 @@ def register(app: Flask, services: Services) -> None:
         return answer({"version": 1})
 
     def cluster(call: Call) -> Response:
-        limit, after = call.get("limit", _PAGE), shaped(call.get("after"), int, str)
-        namespace, node = call.get("namespace", ""), call.get("node", "")
-        with services.ledger.store.reading() as connection:
-            posted_ms = cluster_map.posted_ms(connection)
-            found = cluster_map.sums(connection)
-            if namespace:
-                mine = cluster_map.nodes_of(connection, namespace)
-                found = [each for each in found if each.name in mine]
-            found = [each for each in found if node in ("", each.name)]
-            ordered = sorted(found, key=_place)
-            page = [each for each in ordered if after is None or _place(each) > after][: limit + 1]
-            bodies = cluster_map.nodes(connection, [each.name for each in page[:limit]])
-        follows = cursor(*_place(page[limit - 1])) if len(page) > limit else None
-        shown = [
-            {**_shown(bodies[each.name], namespace), "posted": each.received_ms} for each in page[:limit]
-        ]
-        totals = _totals(found)
-        return answer(
-            {"version": 1, "posted": posted_ms, "totals": totals, "nodes": shown, "next": follows}, follows
-        )
+        return _nodes_answer(services, call)
 
     def waiting(call: Call) -> Response:
         namespace = call.get("namespace", "")
@@ -160,6 +141,28 @@ def register(app: Flask, services: Services) -> None:
 
     serve(app, services, CLUSTER, cluster)
     serve(app, services, WAITING, waiting)
+
+
+def _nodes_answer(services: Services, call: Call) -> Response:
+    """A page of nodes, and the totals of all that are asked for."""
+    limit, after = call.get("limit", _PAGE), shaped(call.get("after"), int, str)
+    namespace, node = call.get("namespace", ""), call.get("node", "")
+    with services.ledger.store.reading() as connection:
+        posted_ms = cluster_map.posted_ms(connection)
+        found = cluster_map.sums(connection)
+        if namespace:
+            mine = cluster_map.nodes_of(connection, namespace)
+            found = [each for each in found if each.name in mine]
+        found = [each for each in found if node in ("", each.name)]
+        ordered = sorted(found, key=_place)
+        page = [each for each in ordered if after is None or _place(each) > after][: limit + 1]
+        bodies = cluster_map.nodes(connection, [each.name for each in page[:limit]])
+    follows = cursor(*_place(page[limit - 1])) if len(page) > limit else None
+    shown = [{**_shown(bodies[each.name], namespace), "posted": each.received_ms} for each in page[:limit]]
+    totals = _totals(found)
+    return answer(
+        {"version": 1, "posted": posted_ms, "totals": totals, "nodes": shown, "next": follows}, follows
+    )
 
 
 def _place(node: NodeSums) -> tuple[int, str]:
