@@ -37,10 +37,12 @@ class Workshop:
 
     @property
     def scratch(self) -> Path:
+        """The folder for temporary files."""
         return self.root / "tmp"
 
     @property
     def toolchain(self) -> Path:
+        """The folder of the Go toolchain."""
         return self.root / "toolchain"
 
     def environment(self, environ: Mapping[str, str], *, cgo: bool = False) -> dict[str, str]:

@@ -36,6 +36,7 @@ class LocalAuthority:
 
     @property
     def pem(self) -> bytes:
+        """Its certificate, PEM."""
         return self.certificate.public_bytes(serialization.Encoding.PEM)
 
     def leaf(self, names: Iterable[str], *, client: bool = False) -> tuple[bytes, bytes]:

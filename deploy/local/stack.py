@@ -110,24 +110,11 @@ class Stack:
 
     def _apply(self) -> None:
         documents = [document for document in manifests() if document["kind"] in _APPLIED]
-        self._apply_all(sorted(documents, key=lambda document: _APPLIED.index(document["kind"])))
-
-    def _apply_all(self, documents: list[dict[str, Any]]) -> None:
+        documents.sort(key=lambda document: _APPLIED.index(document["kind"]))
         for document in documents:
             if document["kind"] in _WEBHOOKS:
                 _by_url(document, self.webhook_url)
         self._must("apply", "--server-side", "-f", "-", input=yaml.safe_dump_all(documents))
-
-    def install_webhooks(self) -> None:
-        """Apply the webhook configurations, with the CA."""
-        self._apply_all([document for document in manifests() if document["kind"] in _WEBHOOKS])
-        self._certify()
-
-    def remove_webhooks(self) -> None:
-        """Delete the webhook configurations: the API server no longer calls Bursar."""
-        for document in manifests():
-            if document["kind"] in _WEBHOOKS:
-                self._must("delete", document["kind"], document["metadata"]["name"])
 
     def _certify(self) -> None:
         names = dict.fromkeys(("127.0.0.1", "localhost", self.tuning.timekeeper_address))

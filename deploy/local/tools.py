@@ -37,6 +37,7 @@ class GoModule:
 
     @property
     def series(self) -> tuple[int, int]:
+        """Major and minor version."""
         major, minor, _ = self.version.split(".")
         return int(major), int(minor)
 

@@ -47,7 +47,8 @@ class Turn(Protocol):
     elected: bool
 
     @property
-    def term(self) -> int: ...
+    def term(self) -> int:
+        """The number of this term of leadership; 0: this replica does not lead."""
 
     def opens(self, until_s: Callable[[], float]) -> int:
         """The term; waits for one at most ``until_s()`` seconds."""

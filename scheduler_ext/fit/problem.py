@@ -11,6 +11,8 @@ from timekeeper.core.values import Ask, ContainerAsk
 
 @dataclass(frozen=True, slots=True)
 class Layout:
+    """A placement on one node's cards."""
+
     chosen: tuple[Chosen, ...]  # for each ask, in the pod's order, the positions of its cards
     free_by_card: tuple[Free, ...]  # what is then left on each card
     # for each ask and each of its cards the tile, where Xe links join them; else empty
@@ -40,6 +42,8 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Task:
+    """What is to be placed on one node, and on which cards."""
+
     asks: Sequence[ContainerAsk]
     shape: FreeShape
     same: frozenset[int]  # positions of the asks that must share one card

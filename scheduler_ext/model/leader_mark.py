@@ -25,6 +25,8 @@ class LeaderMark:
 
 @dataclass(frozen=True, slots=True)
 class LeaderMarks:
+    """What this replica knows of the leaders' marks."""
+
     me: str  # prefix of every word that this replica writes
     known: Mapping[str, str] = field(default_factory=dict)  # the last mark on each replica's pod, by UID
     claim: str = ""  # the word with which this replica takes over; empty while it does not

@@ -48,6 +48,8 @@ NO_NODE_LABELS = NodeLabels()
 
 @dataclass(frozen=True, slots=True)
 class Toleration:
+    """A toleration of the pod."""
+
     key: str  # empty: every key
     value: str
     effect: str  # empty: every effect
@@ -62,6 +64,8 @@ class Toleration:
 
 @dataclass(frozen=True, slots=True)
 class Match:
+    """One requirement of a node selector term."""
+
     key: str
     operator: str
     values: tuple[str, ...]
@@ -70,6 +74,8 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class NodeConstraints:
+    """On which nodes a pod may run, as its spec says."""
+
     selector: Labels = ()  # labels that the node must have
     # one of these must match; None: no required node affinity
     terms: tuple[tuple[Match, ...], ...] | None = None

@@ -42,6 +42,7 @@ class NamespaceStandings:
     pdb_grace_ms: int | None = None  # how long PDBs of debtors are honoured; None: not published
 
     def of(self, namespace: str) -> NamespaceStanding:
+        """The namespace's standing; the default if it is not listed."""
         return self.listed.get(namespace, self.default)
 
     @property

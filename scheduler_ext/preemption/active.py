@@ -30,6 +30,7 @@ class PreemptionCounts:
         self.protected = 0
 
     def ended(self, kind: ReservationKind, result: Result) -> None:
+        """One preemption ended with this result."""
         self.results[kind, result] += 1
 
     def left(self, kind: ReservationKind, how: str) -> None:
@@ -52,6 +53,7 @@ class ActivePreemption:
     _free_since: float | None = None
 
     def record_eviction(self, victim: Pod, now_s: float) -> None:
+        """The victim's eviction was accepted at ``now_s``, of a monotonic clock."""
         self._evicted_at[victim.uid] = now_s
 
     @property

@@ -31,6 +31,8 @@ UNUSED_S = 15.0  # by then kube-scheduler has tried a pod that was woken, its lo
 
 @dataclass(frozen=True, slots=True)
 class PreemptionLimits:
+    """The settings of preemption."""
+
     patience_ms: int  # how long cards are held beyond the victims' longest grace period
     pdb_grace_ms: int  # how long a debtor's PodDisruptionBudget is honoured
     most: int  # most pods for which cards are held at a time

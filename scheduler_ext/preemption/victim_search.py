@@ -29,6 +29,8 @@ from timekeeper.core.values import Placement
 
 @dataclass(frozen=True, slots=True)
 class SearchLimits:
+    """How long the search for victims may take on one node."""
+
     steps: int = 4_000  # of the walk
     looks: int = 200  # attempts to find a placement
 

@@ -45,6 +45,7 @@ class FragmentationPerNode:
         return ContextKey(models, other_cards, left + self.cpu_milli)
 
     def for_node(self, context_key: Hashable, free_by_card: Sequence[Free]) -> Policy:
+        """See `PerNode`. Raises TypeError for a key of another policy."""
         if not isinstance(context_key, ContextKey):
             raise TypeError("not a key of this policy")
         node = _FragmentationOnNode(self, context_key, free_by_card)

@@ -46,6 +46,8 @@ class ModelArrays:
         self.levels = np.arange(len(fragmentation_model.levels))
 
     def fragment(self, idle: Ints, cards: Ints, free_milli: Ints, cpu_left: Ints) -> Ints:
+        """For each node: free compute that typical pods cannot use, in thousandths of a card, times their
+        number."""
         enough = np.searchsorted(self.cpus, cpu_left, "right")
         by_cards = self.weights[
             enough[:, None], self.levels, np.minimum(cards, self.fragmentation_model.most)
@@ -54,6 +56,8 @@ class ModelArrays:
         return found
 
     def stranded(self, idle: Ints, cpu_left: Ints) -> Ints:
+        """For each node: free compute without CPU beside it, in thousandths of a card, times the typical
+        pods' number."""
         needs = self.fragmentation_model.cpu_per_card
         beyond = idle - cpu_left * WHOLE_MILLI // needs if needs else np.zeros_like(idle)
         found: Ints = self.fragmentation_model.pods * np.maximum(0, beyond)

@@ -32,6 +32,7 @@ class LoadPerNode:
         return tuple(self.figures.of(context.node, uuid) for uuid in context.uuids())
 
     def for_node(self, context_key: Hashable, free_by_card: Sequence[Free]) -> Policy:
+        """See `PerNode`. Raises TypeError for a key of another policy."""
         if not isinstance(context_key, tuple):
             raise TypeError("not a key of this policy")
         return replace(LOAD, order=_LoadOnNode(context_key).order, score=_LoadOnNode(context_key).score)

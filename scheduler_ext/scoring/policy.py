@@ -64,6 +64,8 @@ class BatchScoring(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
+    """How cards and nodes are compared; the smaller key and the higher score are better."""
+
     name: str
     # (free before, free after, position of the card) -> sort key of the card
     order: Callable[[Free, Free, int], CardOrder]

@@ -34,6 +34,8 @@ class TypicalPod(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TypicalPods:
+    """The shapes of the cluster's pods."""
+
     counts: tuple[tuple[TypicalPod, int], ...]  # each shape with its number of pods, the most frequent first
 
     @property

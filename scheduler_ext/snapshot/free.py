@@ -65,11 +65,13 @@ class NamedFree(Free):
 
     @property
     def resources(self) -> Left:
+        """What is left of named resources."""
         left: Left = _LEFT(self)
         return left
 
     @property
     def preferred(self) -> bool:
+        """Whether the card is preferred to others."""
         return bool(_PREFERRED(self))
 
 

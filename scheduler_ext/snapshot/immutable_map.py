@@ -28,6 +28,7 @@ class Map(Generic[V]):
             self._branches, self._size = _filled(content), len(content)
 
     def get(self, key: str) -> V | None:
+        """The key's value; None if it has none."""
         code = hash(key)
         return self._branches[code & 63][code >> 6 & 63].get(key)
 
@@ -52,6 +53,7 @@ class Map(Generic[V]):
                 yield from leaf.items()
 
     def values(self) -> Iterator[V]:
+        """All values, in no particular order."""
         return (value for _, value in self.items())
 
     def changed_since(self, old: "Map[V]") -> Iterator[str]:

@@ -36,6 +36,8 @@ ENDED_MS = 60_000  # how long after its end an agent's earlier look may still li
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
+    """The cluster at one moment; a change makes another snapshot."""
+
     pods: Map[Pod] = field(default_factory=Map)  # every GPU pod that has an object, by UID
     # the pods without a GPU request that take CPU of a node, by UID
     non_gpu_pods: Map[NonGPUPod] = field(default_factory=Map)

@@ -20,6 +20,7 @@ class WaitingQueue:
         return uid in self._waiting_pods
 
     def get(self, uid: str) -> WaitingPod | None:
+        """The waiting pod of this UID; None if it does not wait."""
         return self._waiting_pods.get(uid)
 
     def all(self) -> list[WaitingPod]:
@@ -36,6 +37,7 @@ class WaitingQueue:
             insort(self._order, its)
 
     def discard(self, uids: Iterable[str]) -> None:
+        """These pods wait no more."""
         for uid in uids:
             if self._waiting_pods.pop(uid, None) is not None:
                 self._out_of_order(uid)

@@ -120,6 +120,7 @@ class Statement:
 
     @property
     def ends_ms(self) -> int:
+        """When the account ends."""
         return self.account.span.end_ms
 
     @property

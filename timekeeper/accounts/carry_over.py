@@ -33,6 +33,8 @@ SpentIn = Callable[[Account], int]
 
 @dataclass(frozen=True, slots=True)
 class DueGrants:
+    """The grants that a subject's account is due."""
+
     grants: tuple[Grant, ...]
     granted: GrantSums  # what its present account has after these grants
     # when it must be recomputed in any case; None: not before something of it changes

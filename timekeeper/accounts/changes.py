@@ -26,6 +26,8 @@ NEVER = Pulse(0, 0, "")
 
 @dataclass(frozen=True, slots=True)
 class Changes:
+    """All rows that one tick writes."""
+
     pulse: Pulse | None = None
     entries: tuple[BudgetEntry, ...] = ()
     errors: Mapping[str, str] | None = None  # all errors by entry key; None: unchanged

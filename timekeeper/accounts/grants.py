@@ -43,6 +43,8 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class GrantSums:
+    """The grants of one account, in milli-GPU x ms."""
+
     by_budget: int | None = None  # period grant and corrections; None: there is no period grant yet
     by_hand: int = 0  # manual grants, transfers, and corrections made by people
     carried: int = 0  # carried over from the period before
@@ -51,6 +53,7 @@ class GrantSums:
 
     @property
     def amount(self) -> int:
+        """The sum, in milli-GPU x ms."""
         return (self.by_budget or 0) + self.by_hand + self.carried
 
     def plus(self, grant: Grant) -> "GrantSums":

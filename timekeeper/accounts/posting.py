@@ -29,6 +29,7 @@ class Posting:
 
     @property
     def interval(self) -> Interval:
+        """The time that it charges."""
         return Interval(self.from_ms, self.to_ms)
 
     @property

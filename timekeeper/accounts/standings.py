@@ -19,6 +19,8 @@ _GRAIN = 1000  # `remaining` is published again when it has changed by 1/1000 of
 
 @dataclass(frozen=True, slots=True)
 class StandingsDocument:
+    """The document that ``GET /v1/standings`` serves."""
+
     revision: str  # its strong ETag
     body: bytes
     content_digest: str  # of everything that changes what a reader does; while equal, the document is kept

@@ -61,6 +61,8 @@ class LedgerTotals(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Statements:
+    """The accounts of a tick."""
+
     namespaces: Mapping[str, Statement]  # those whose standing may differ from ``default``
     default: Statement  # of every other namespace
     groups: Mapping[str, Statement] = field(default_factory=dict)  # by subject

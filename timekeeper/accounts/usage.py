@@ -59,6 +59,7 @@ class UsageSums:
 
     @property
     def amount(self) -> int:
+        """The charge, in milli-GPU x ms."""
         return self.posted + self.pending
 
     @property
@@ -79,6 +80,8 @@ class ReportLine:
 
 @dataclass(frozen=True, slots=True)
 class ReportQuery:
+    """What a usage report is about."""
+
     span: Interval
     columns: tuple[str, ...]
     now_ms: int

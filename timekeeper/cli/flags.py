@@ -54,6 +54,7 @@ class ClusterCommand(click.Command):
         ]
 
     def invoke(self, ctx: click.Context) -> Any:
+        """Called by click: takes the cluster's flags, and passes `Options` on."""
         flags = {name: ctx.params.pop(name) for name in (_name(names) for names, *_ in _FLAGS)}
         kubectl = Kubectl(flags.pop("kubeconfig"), flags.pop("context"))
         ctx.obj = Options(kubectl, **flags)

@@ -36,6 +36,8 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class ContainerAsk:
+    """What one container requests."""
+
     container: str
     init: bool  # it ends before the pod's other containers start
     ask: Ask
@@ -43,6 +45,8 @@ class ContainerAsk:
 
 @dataclass(frozen=True, slots=True)
 class GPURequest:
+    """What a pod requests, in the terms of every dialect."""
+
     dialect: str
     asks: tuple[ContainerAsk, ...]  # of each GPU container in the pod's order, init containers first
     models: tuple[str, ...] = ()

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Violation:
+    """One violation of a rule, in a field."""
+
     rule: str  # rule ID
     path: str  # the field
     got: str  # the value in the field; "": none
@@ -35,6 +37,7 @@ def first_of(words: Sequence[str], most: int, between: str = ", ") -> str:
 
 
 def message(violations: Iterable[Violation]) -> str:
+    """One message of all violations: a sentence, or a numbered list."""
     sentences = [violation.sentence() for violation in violations]
     if len(sentences) == 1:
         return sentences[0]

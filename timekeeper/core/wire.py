@@ -98,22 +98,6 @@ class MeasuredCards(TypedDict):
     nodes: dict[str, dict[str, CardUse]]  # node -> card UUID -> its use as a whole
 
 
-class SliceWire(TypedDict):
-    """A container's part of one card."""
-
-    uuid: str
-    index: int
-    share_milli: int  # thousandths of the card's compute
-    memory_mib: int  # MiB of its memory
-
-
-class Devices(TypedDict):
-    """Pod annotation ``bursar.dev/devices``, written by the Binding."""
-
-    version: Literal[1]
-    containers: dict[str, list[SliceWire]]  # container -> its slices
-
-
 class PriorityClassWire(TypedDict):
     """A PriorityClass as the webhook writes it into pods."""
 

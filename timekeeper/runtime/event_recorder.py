@@ -82,6 +82,7 @@ class EventRecorder:
     def post_on_config_map(
         self, namespace: str, name: str, uid: str, reason: str, note: str, event_type: EventType = "Normal"
     ) -> None:
+        """Post an Event on a ConfigMap. Never waits."""
         self.post_on(_reference("ConfigMap", namespace, name, uid), reason, note, event_type)
 
     def post_on_node(self, name: str, reason: str, note: str, event_type: EventType = "Normal") -> None:

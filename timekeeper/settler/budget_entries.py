@@ -24,6 +24,8 @@ class BudgetNotice:
 
 @dataclass(frozen=True, slots=True)
 class EntryChanges:
+    """What the ConfigMaps change in this tick."""
+
     entries: tuple[BudgetEntry, ...]  # new, changed and ended entries
     errors: Mapping[str, str]  # key -> everything that is wrong with the entry now
     notices: tuple[BudgetNotice, ...]  # the errors and warnings that have not been reported before

@@ -22,6 +22,7 @@ class ModeChange:
     now: str
 
     def sentence(self) -> str:
+        """The change and its effect, for the log."""
         return f"{self.key}: the mode changes from {self.before} to {self.now}: {_EFFECT[self.now]}"
 
 

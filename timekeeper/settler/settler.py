@@ -90,6 +90,7 @@ class Settler:
             log("stored-entry-unreadable", level="warning", entry=error.key, error=error.sentence())
 
     def apply(self, update: WatchUpdate) -> None:
+        """Take in one update of a watch. The next tick decides with it."""
         self.cluster.apply(update)
 
     def reserve(self, written: Sequence[DeclaredReservation]) -> None:

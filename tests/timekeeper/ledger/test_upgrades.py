@@ -13,7 +13,6 @@ from alembic.util import CommandError
 
 from tests.postgresql import EMPTY, fresh_postgresql
 from tests.timekeeper.rows import BEAT, DAY, GOOD, GRANT, POSTING, SESSION, Row, days, insert
-from timekeeper.core.ledger.metering import Interval
 from timekeeper.store.engine.engine import Store, UnavailableError, open_store
 from timekeeper.store.engine.schema import METADATA
 from timekeeper.store.engine.upgrade import MIGRATIONS, lock, upgrade
@@ -87,11 +86,9 @@ def test_an_upgrade_keeps_every_row_and_sum_of_a_former_release(
 
     assert read_as_then(empty, OLD_ROWS) == in_order(OLD_ROWS)
     with empty.reading() as connection:
-        sums = {
-            (name, start): reading.posted_within(connection, name, Interval(start * DAY, (start + 1) * DAY))
-            for name in "ab"
-            for start in range(4)
-        }
+        keys = [(name, start * DAY, (start + 1) * DAY) for name in "ab" for start in range(4)]
+        posted = reading.posted_of(connection, keys)
+        sums = {(name, start // DAY): posted[name, start, end] for name, start, end in keys}
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert compare_metadata(context, METADATA) == []
         made = sqlalchemy.inspect(connection).get_check_constraints("grants")

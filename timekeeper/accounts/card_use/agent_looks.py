@@ -14,6 +14,8 @@ from timekeeper.core.request.cards import UndecodableError, decode_placement
 
 @dataclass(frozen=True, slots=True)
 class UsageSample:
+    """One measurement of a node agent."""
+
     age_ms: int  # its age when it was received
     pods: tuple[tuple[str, tuple[CardSample, ...]], ...]  # UID -> figures of the pod on each card
     cards: tuple[CardSample, ...]  # figures of each card as a whole
@@ -21,6 +23,8 @@ class UsageSample:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredSession:
+    """A session whose cards the agent measures."""
+
     uid: str
     since_ms: int  # when it began to hold its cards
     ended_ms: int | None  # None: it still holds them

@@ -27,6 +27,8 @@ RESULTS: tuple[Result, ...] = ("evicted", "gone", "protected", "refused", "uncle
 
 @dataclass(frozen=True, slots=True)
 class EvictionCandidate:
+    """A pod that exceeds its memory share, and whether it may be evicted."""
+
     over: OverusingPod
     grace_ms: int | None  # how long it may be over; None: without limit
     evictable: bool  # the pod with this UID is on this node, and has neither ended nor is about to

@@ -28,6 +28,8 @@ class CardSample:
 
 @dataclass(frozen=True, slots=True)
 class UsageTotals:
+    """Sums of measured use."""
+
     covered_ms: int  # time with samples
     milli_ms: int  # milli-GPU x milliseconds
     memory_mib_ms: int  # MiB x milliseconds

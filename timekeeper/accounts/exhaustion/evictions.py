@@ -58,6 +58,8 @@ NO_NOTICE = EvictionNotice()
 
 @dataclass(frozen=True, slots=True)
 class BudgetAttempt:
+    """The last attempt at one pod, by a monotonic clock."""
+
     at_ms: int
     result: BudgetResult
 
@@ -132,6 +134,8 @@ class NoticeChange:
 
 @dataclass(frozen=True, slots=True)
 class EvictionPlan:
+    """What one step does about the pods of exhausted budgets."""
+
     evictions: tuple[BudgetEviction, ...] = ()  # at most one of each account
     changes: tuple[NoticeChange, ...] = ()
     noticed: int = 0  # pods with a valid notice

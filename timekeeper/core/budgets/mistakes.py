@@ -11,6 +11,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class EntryError:
+    """One mistake of an entry."""
+
     key: str
     line: int  # within the entry, from 1
     field: str  # "": the entry as a whole
@@ -24,6 +26,7 @@ class EntryError:
         return (replace(self, others=()), *self.others)
 
     def sentence(self) -> str:
+        """One line: where, what, and what is allowed."""
         where = f"{self.key}, line {self.line}" + (f", {self.field}" if self.field else "")
         text = f"{where}: {self.problem}; allowed: {self.allowed}"
         # YAML can express any character, but databases and JSON do not accept all of them

@@ -19,6 +19,8 @@ MOST_ERRORS = 20  # reported of one entry
 
 @dataclass(frozen=True, slots=True)
 class ParsedBudgets:
+    """What the ConfigMaps say."""
+
     budgets: Mapping[str, Budget]  # key -> valid entry
     settings: BudgetSettings | None  # None: there is no valid entry ``_settings``
     errors: tuple[EntryError, ...]  # of the other entries

@@ -14,11 +14,14 @@ MOST_MEMORY_MIB = 1024 * 1024  # 1 TiB on one card: a higher value is a mistake,
 
 @dataclass(frozen=True, slots=True)
 class ContainerLimits:
+    """The amounts in a container's limits."""
+
     path: str  # of the limits, as a message names it
     container: str
     amounts: Mapping[str, Any]  # resource -> amount as in JSON
 
     def at(self, resource: str) -> str:
+        """The path of this resource's limit."""
         return f"{self.path}[{resource}]"
 
 
@@ -42,6 +45,7 @@ class Container:
 
     @property
     def limits(self) -> Json:
+        """Its limits, by resource; empty without any."""
         return mapping(mapping(self.raw.get("resources")).get("limits"))
 
 

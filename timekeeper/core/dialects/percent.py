@@ -30,10 +30,12 @@ class PercentResources:
 
     @property
     def resources(self) -> tuple[str, ...]:
+        """The names of its resources."""
         return (self.core, self.memory) if self.memory else (self.core,)
 
     @property
     def examples(self) -> Mapping[str, str]:
+        """A valid amount of each resource."""
         return dict(zip(self.resources, ("50", str(8192 // self.unit_mib)), strict=False))
 
     def read(self, limits: ContainerLimits) -> Ask | tuple[Violation, ...]:

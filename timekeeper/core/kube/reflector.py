@@ -30,6 +30,8 @@ class ObjectsListed:
 
 @dataclass(frozen=True, slots=True)
 class ObjectChanged:
+    """One object as it is now, or its last state if it was deleted."""
+
     item: Json
     deleted: bool
 

@@ -207,6 +207,7 @@ class Balance:
 
     @property
     def spent(self) -> int:
+        """What is posted and what is pending."""
         return self.posted + self.pending
 
     @property

@@ -8,6 +8,8 @@ from timekeeper.core.values import Amounts
 
 @dataclass(frozen=True, slots=True)
 class CardAmount:
+    """An amount of one card: thousandths of its compute, and MiB of its memory."""
+
     share_milli: int
     memory_mib: int
 
@@ -43,10 +45,12 @@ class NamedAmount(CardAmount):
 
     @property
     def resources(self) -> Amounts:
+        """What it has of named resources."""
         return self.named
 
     @property
     def tiles(self) -> frozenset[int]:
+        """The numbers of its tiles."""
         return self.numbers
 
 

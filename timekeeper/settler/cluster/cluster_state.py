@@ -20,6 +20,8 @@ MOST_UNREADABLE = 10_000  # unreadable pods that are not reported yet
 
 @dataclass(frozen=True, slots=True)
 class KnownNode:
+    """A node that exists, as the watch shows it."""
+
     name: str
     cards: tuple[Card, ...]
     fault: str = ""  # why its inventory cannot be read
@@ -37,6 +39,8 @@ class NodeLease:
 
 @dataclass(frozen=True, slots=True)
 class BudgetConfigMap:
+    """A ConfigMap with budgets: its entries by key."""
+
     name: str
     uid: str
     data: tuple[tuple[str, str], ...]
@@ -44,6 +48,8 @@ class BudgetConfigMap:
 
 @dataclass(frozen=True, slots=True)
 class KnownPriorityClass:
+    """A PriorityClass that exists."""
+
     name: str
     value: int
     preemption_policy: str = "PreemptLowerPriority"
@@ -51,6 +57,8 @@ class KnownPriorityClass:
 
 @dataclass(frozen=True, slots=True)
 class ExistingNamespace:
+    """A namespace that exists."""
+
     name: str
 
 
@@ -97,6 +105,8 @@ class WatchUpdate:
 
 @dataclass(frozen=True, slots=True)
 class DeletedPod:
+    """A pod whose object is gone."""
+
     pod: LedgerPod  # its last state
     at_ms: int  # when its removal was seen
     seen: bool  # False if it was deleted while no watch was running
@@ -152,10 +162,12 @@ class ClusterState:
         return None if lease is None or not self.pods_current_ms else min(self.pods_current_ms, lease)
 
     def cards(self, node: str) -> tuple[Card, ...]:
+        """The node's cards; empty for a node that is not known."""
         known = self.nodes.get(node)
         return known.cards if known else ()
 
     def apply(self, update: WatchUpdate) -> None:
+        """Take in one update of a watch."""
         match update.change:
             case ListReplaced(items):
                 self._replace(update.source, items, update.at_ms)

@@ -29,6 +29,8 @@ PULSE_MS = 1_000  # how often the settler writes a sign of life if there is noth
 
 @dataclass(frozen=True, slots=True)
 class TickInputs:
+    """What a tick decides from, besides the cluster and the ledger."""
+
     entry_changes: EntryChanges
     history: History  # with the entries that take effect now
     names: tuple[str, ...]  # the namespaces to list
@@ -56,6 +58,8 @@ def listed_namespaces(history: History, cluster: ClusterState, ledger: LedgerSta
 
 
 def decide(cluster: ClusterState, ledger: LedgerState, tick: TickInputs) -> TickDecision:
+    """Everything that follows from cluster and ledger at ``tick.now_ms``, as changes that are not written
+    yet. In ``ledger`` only what is derived changes: totals, the pods without a session, caches."""
     history, now_ms = tick.history, tick.now_ms
     settings = history.settings(now_ms)
     is_rebuilt = settlement.begin(ledger, settings, now_ms)

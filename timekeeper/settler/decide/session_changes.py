@@ -29,12 +29,15 @@ _LONGEST_UNMARKED_MS = 5_000
 
 @dataclass(slots=True)
 class SessionChanges:
+    """What a tick changes in the sessions."""
+
     sessions: dict[str, Session] = field(default_factory=dict)  # UID -> new or changed session
     opened: set[str] = field(default_factory=set)  # UIDs of the new ones
     deferred: dict[str, int] = field(default_factory=dict)  # UID -> since when it waits for its inventory
     doubts: dict[str, str] = field(default_factory=dict)  # UID -> why it is charged by its request
 
     def open(self, opened: OpenedSession) -> Session:
+        """Add a new session, and return it."""
         session = opened.session
         self.sessions[session.uid] = session
         self.opened.add(session.uid)

@@ -24,6 +24,7 @@ class Settlement:
     settled: Mapping[str, Session]
 
     def by_namespace(self) -> dict[str, tuple[Posting, ...]]:
+        """The postings of each namespace."""
         found: dict[str, list[Posting]] = {}
         for posting in self.postings:
             found.setdefault(posting.namespace, []).append(posting)

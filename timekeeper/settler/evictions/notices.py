@@ -9,10 +9,12 @@ PROTECTED = "GPUMemoryEvictionRefused"
 
 
 def evicted(candidate: EvictionCandidate) -> str:
+    """The Event's text for a pod that was evicted."""
     return f"Evicted by Bursar: {_why(candidate)}"
 
 
 def protected(candidate: EvictionCandidate) -> str:
+    """The Event's text for a pod that a PodDisruptionBudget protects."""
     return f"A PodDisruptionBudget prevents the eviction of this pod: {_why(candidate)}"
 
 

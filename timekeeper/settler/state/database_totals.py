@@ -20,14 +20,17 @@ class DatabaseTotals:
     store: Store
 
     def posted(self, parts: Iterable[Part]) -> dict[Part, int]:
+        """What is posted in each part, in milli-GPU x ms."""
         with self.store.reading() as connection:
             return reading.posted_of(connection, parts)
 
     def granted(self, keys: Iterable[AccountKey]) -> dict[AccountKey, GrantSums]:
+        """The grants of each account."""
         with self.store.reading() as connection:
             return reading.granted_of(connection, keys)
 
     def last_granted(self, before_ms: int) -> dict[str, Interval]:
+        """Each subject's latest account that ended by then and has a grant, as a span."""
         with self.store.reading() as connection:
             return reading.last_granted(connection, before_ms)
 

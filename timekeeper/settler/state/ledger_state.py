@@ -74,6 +74,7 @@ class LedgerState:
             self._index_reserved(session)
 
     def session(self, uid: str) -> Session | None:
+        """The session of this UID, open or settled; None if there is none."""
         return self.sessions.get(uid) or self.settled.get(uid)
 
     def unsettled(self, session: Session, watermark_ms: int | None) -> UnsettledSession:

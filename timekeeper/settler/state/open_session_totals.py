@@ -147,10 +147,12 @@ class OpenSessionTotals:
         return Rates(sums.reserving_milli, sums.running_milli, waiting_milli)
 
     def sessions_of(self, namespace: str) -> tuple[str, ...]:
+        """The UIDs of the namespace's open sessions."""
         sums = self._namespaces.get(namespace)
         return tuple(sums.uids) if sums else ()
 
     def namespaces(self) -> tuple[str, ...]:
+        """The namespaces with open sessions."""
         return tuple(self._namespaces)
 
     def spans_of(self, namespace: str) -> tuple[Interval, ...]:
@@ -199,6 +201,7 @@ class OpenSessionTotals:
         return True
 
     def put(self, open_session: UnsettledSession, witnessed: WitnessedInterval, now_ms: int) -> None:
+        """Add an open session, or replace its former state."""
         session, uid = open_session.session, open_session.session.uid
         before, start_ms = self._sessions.get(uid), witnessed.interval.start_ms
         declares = session.reserves_until_ms is not None

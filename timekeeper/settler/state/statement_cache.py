@@ -19,6 +19,8 @@ _DEFAULT = ""  # the subject of the statement ``default``: namespaces without an
 
 @dataclass(frozen=True, slots=True)
 class Invalidation:
+    """Which cached statements are out of date."""
+
     namespaces: Set[str]  # namespaces whose totals or grants changed
     keys: Set[str]  # budget entries that changed
     everything: bool  # no cached statement may be used

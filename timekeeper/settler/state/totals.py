@@ -28,6 +28,8 @@ class StoredTotals(Protocol):
 
 @dataclass(slots=True)
 class GrantCache:
+    """Sums of grants that were read from the database."""
+
     mark: tuple[int, int] = (-1, -1)  # identifies the newest grant in the database when this was read
     at_ms: int = 0  # when it was read
     # grants of accounts that had not ended at ``at_ms``
@@ -78,6 +80,7 @@ class TickTotals:
         self.open_totals.retain(parts)
 
     def granted(self, key: AccountKey) -> GrantSums:
+        """The grants of this account, without those of this tick."""
         found = self.grants.now.get(key)
         if found is not None or key[2] > self.now_ms:
             return found or NO_GRANTS
@@ -109,6 +112,7 @@ class TickTotals:
         return grants.last[before_ms].get(subject)
 
     def posted(self, part: Part) -> int:
+        """What is posted in this part with the postings of this tick, in milli-GPU x ms."""
         namespace, start, end = part
         if part not in self.totals:
             self.expect((part,))
@@ -116,18 +120,22 @@ class TickTotals:
         return self.totals[part] + (amount_within(new, Interval(start, end)) if new else 0)
 
     def pending(self, part: Part) -> int:
+        """What open sessions owe in this part beyond what is posted, in milli-GPU x ms."""
         namespace, start, end = part
         return self.open_totals.pending(namespace, Interval(start, end))
 
     def declared(self, part: Part) -> int:
+        """What is reserved of declared time in this part, in milli-GPU x ms."""
         namespace, start, end = part
         span = Interval(start, end)
         return self.open_totals.declared(namespace, span) + self.unbound(namespace, span)
 
     def rates(self, namespace: str) -> Rates:
+        """The rates of the namespace's sessions and of its pods without a node."""
         return self.open_totals.rates(namespace, self.waiting.get(namespace, 0))
 
     def changed_since(self, namespace: str) -> int | None:
+        """Since when something of the namespace has changed, in Unix milliseconds; None: nothing has."""
         moments = (
             self.open_totals.changed_since.get(namespace),
             self.open_totals.changed_without_budget.get(namespace),

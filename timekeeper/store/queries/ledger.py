@@ -149,11 +149,6 @@ def last_granted(connection: Connection, before_ms: int) -> dict[str, Interval]:
     return {name: Interval(*span) for name, *span in connection.execute(spans.group_by(subject, end))}
 
 
-def posted_within(connection: Connection, namespace: str, span: Interval) -> int:
-    """The amount posted for the namespace inside the span, rolled-up sessions included."""
-    return _posted(connection, span, [namespace]).get(namespace, 0)
-
-
 def posted_of(connection: Connection, keys: Iterable[AccountKey]) -> dict[AccountKey, int]:
     """The amount posted in each of these accounts. Accounts of the same span are read together."""
     by_span: dict[Interval, list[str]] = {}

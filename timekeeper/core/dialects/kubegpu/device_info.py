@@ -61,6 +61,7 @@ class DeviceInfoNames:
 
     @property
     def path(self) -> str:
+        """The field of a pod, as a message names it."""
         return f"metadata.annotations[{self.pod}]"
 
     def decode(self, text: object) -> Mapping[str, Any]:
