@@ -15,7 +15,6 @@ import signal
 import statistics
 import sys
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from functools import partial
@@ -31,7 +30,7 @@ from deploy.local.commands import Options
 from deploy.local.kwok_nodes import kwok_node
 from deploy.local.scheduler import GPU_PROFILE
 from deploy.local.stack import Stack, Tuning
-from tests.bench.throughput import CREATORS, until
+from tests.bench.throughput import CREATORS, bindings_seen, until
 from timekeeper.runtime.api_server import Answered
 from timekeeper.runtime.connect import connect
 
@@ -118,7 +117,7 @@ class Bench:
         scheduler.send_signal(signal.SIGCONT)
         first, last = number // 10, number - number // 10
         times: dict[int, float] = {}
-        for count, _ in enumerate(self._bound(version), start=1):
+        for count, _ in enumerate(bindings_seen(self._api, version, OTHERS, WITHIN_S), start=1):
             times[count] = time.monotonic()
             if count == number:
                 break
@@ -126,18 +125,6 @@ class Bench:
         self.must("DELETE", f"{OTHERS}?gracePeriodSeconds=0")
         until(lambda: not self.must("GET", f"{OTHERS}?limit=1")["items"])
         return (last - first) / (times[last] - times[first])
-
-    def _bound(self, version: str) -> Iterator[str]:
-        seen: set[str] = set()
-        last = time.monotonic() + WITHIN_S
-        while time.monotonic() < last:  # the API server may close a watch at any time
-            for event in self._api.watch(OTHERS, version):
-                pod = event["object"]
-                version = pod["metadata"]["resourceVersion"]
-                if pod.get("spec", {}).get("nodeName") and pod["metadata"]["uid"] not in seen:
-                    seen.add(pod["metadata"]["uid"])
-                    yield pod["metadata"]["uid"]
-        raise SystemExit(f"only {len(seen)} pods were bound within {WITHIN_S:.0f} s")
 
     def released(self) -> int:
         """How many pods the timekeeper has released so far, by its log."""

@@ -34,7 +34,7 @@ from deploy.local.kwok_nodes import kwok_node
 from deploy.local.ports import free_port
 from deploy.local.scheduler import GPU_PROFILE
 from tests.bench.contestants import compiled
-from timekeeper.runtime.api_server import Answered
+from timekeeper.runtime.api_server import Answered, Api
 from timekeeper.runtime.connect import connect
 
 Json = dict[str, Any]
@@ -99,17 +99,8 @@ class Bench:
         }
 
     def bound(self, version: str, path: str = PODS) -> Iterator[str]:
-        """The UID of each pod when it is bound, from this version on."""
-        seen: set[str] = set()
-        last = time.monotonic() + WITHIN_S
-        while time.monotonic() < last:  # the API server may close a watch at any time
-            for event in self._api.watch(path, version):
-                pod = event["object"]
-                version = pod["metadata"]["resourceVersion"]
-                if pod.get("spec", {}).get("nodeName") and pod["metadata"]["uid"] not in seen:
-                    seen.add(pod["metadata"]["uid"])
-                    yield pod["metadata"]["uid"]
-        raise SystemExit(f"only {len(seen)} pods were bound within {WITHIN_S:.0f} s")
+        """See `bindings_seen`."""
+        return bindings_seen(self._api, version, path)
 
     def _cpu_s(self, extender: int) -> Mapping[str, float]:
         pids = {name: process.pid for name, process in self.cp.processes.items()}
@@ -210,6 +201,20 @@ def _cpu_s(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     ticks = int(fields[11]) + int(fields[12])
     return ticks / os.sysconf("SC_CLK_TCK") + sum(_cpu_s(int(child)) for child in children)
+
+
+def bindings_seen(api: Api, version: str, path: str = PODS, within_s: float = WITHIN_S) -> Iterator[str]:
+    """The UID of each pod when it is bound, from this version on."""
+    seen: set[str] = set()
+    last = time.monotonic() + within_s
+    while time.monotonic() < last:  # the API server may close a watch at any time
+        for event in api.watch(path, version):
+            pod = event["object"]
+            version = pod["metadata"]["resourceVersion"]
+            if pod.get("spec", {}).get("nodeName") and pod["metadata"]["uid"] not in seen:
+                seen.add(pod["metadata"]["uid"])
+                yield pod["metadata"]["uid"]
+    raise SystemExit(f"only {len(seen)} pods were bound within {within_s:.0f} s")
 
 
 def until(true: Callable[[], object]) -> None:

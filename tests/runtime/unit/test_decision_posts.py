@@ -1,27 +1,11 @@
 """Decisions wait in a bounded buffer, and are posted in batches."""
 
 import json
-from pathlib import Path
 
+from tests.support.post_client import PostClient
 from timekeeper.core.decisions import Decision, DecisionRun
 from timekeeper.runtime.recording.decision_buffer import DecisionBuffer
 from timekeeper.runtime.recording.decision_posts import TOGETHER, DecisionPosts
-from timekeeper.runtime.timekeeper_client import PostRefusedError, TimekeeperClient, TimekeeperError
-
-
-class Client(TimekeeperClient):
-    """Takes posts, or fails."""
-
-    def __init__(self) -> None:
-        super().__init__("https://127.0.0.1:1", "/", Path("/nowhere"), lambda: None)
-        self.away, self.posts, self.refuses = False, list[bytes](), b"nothing"
-
-    def post(self, body: bytes) -> None:
-        if self.away:
-            raise TimekeeperError("away")
-        if self.refuses in body:
-            raise PostRefusedError("the timekeeper answered 400")
-        self.posts.append(body)
 
 
 def refused(name: str = "", at_ms: int = 0, **figures: int | str) -> Decision:
@@ -59,7 +43,7 @@ def test_of_too_many_the_oldest_are_dropped_and_counted() -> None:
 
 
 def test_what_was_decided_while_the_timekeeper_was_away_is_posted_with_its_age() -> None:
-    now, client, lines = [1_000], Client(), list[str]()
+    now, client, lines = [1_000], PostClient(), list[str]()
     posts = DecisionPosts(client, "webhook", lambda: now[0], lambda event, **_: lines.append(event))
     client.away = True
     for at in range(TOGETHER + 1):
@@ -80,7 +64,7 @@ def test_what_was_decided_while_the_timekeeper_was_away_is_posted_with_its_age()
 
 
 def test_a_decision_that_the_timekeeper_refuses_holds_no_other_back() -> None:
-    client = Client()
+    client = PostClient()
     posts = DecisionPosts(client, "webhook", lambda: 0, lambda event, **_: None)
     for at in range(9):
         posts.record(refused("bad" if at == 4 else f"p{at}"))
@@ -93,7 +77,7 @@ def test_a_decision_that_the_timekeeper_refuses_holds_no_other_back() -> None:
 
 
 def test_no_text_of_a_pod_makes_a_decision_that_the_timekeeper_refuses() -> None:
-    client = Client()
+    client = PostClient()
     posts = DecisionPosts(client, "webhook", lambda: 0, lambda event, **_: None)
     posts.record(
         Decision(0, "refused", "X", "a", {"message": "a\0\n" + 2_000 * "b"}, generate_name="\n" * 999)

@@ -8,36 +8,21 @@ from pathlib import Path
 from scheduler_ext.clients.binding_reports import MOST_WAITING, BindingReports
 from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.worlds import node, on, percent, read, request_of
+from tests.support.post_client import PostClient
 from tests.support.waiting import eventually
 from timekeeper.api.bodies.bindings import read_bindings
 from timekeeper.core.request.cards import decode_placement
-from timekeeper.runtime.timekeeper_client import PostRefusedError, TimekeeperClient, TimekeeperError
 
 POD = read(on(percent(50, "p"), "n", "GPU-0"))
 
 
-class Client(TimekeeperClient):
-    """Takes posts, or fails."""
-
-    def __init__(self) -> None:
-        super().__init__("https://127.0.0.1:1", "/", Path("/nowhere"), lambda: None)
-        self.away, self.posts, self.refuses = False, list[bytes](), b"nothing"
-
-    def post(self, body: bytes) -> None:
-        if self.away:
-            raise TimekeeperError("away")
-        if self.refuses in body:
-            raise PostRefusedError("the timekeeper answered 400")
-        self.posts.append(body)
-
-
-def reports(client: Client, now_ms: Callable[[], int]) -> tuple[BindingReports, list[str]]:
+def reports(client: PostClient, now_ms: Callable[[], int]) -> tuple[BindingReports, list[str]]:
     lines: list[str] = []
     return BindingReports(client, now_ms, lambda event, **_: lines.append(event)), lines
 
 
 def test_what_was_bound_while_the_timekeeper_was_away_is_reported_with_its_age() -> None:
-    now, client = [1_000], Client()
+    now, client = [1_000], PostClient()
     spool, lines = reports(client, lambda: now[0])
     assert POD.placement is not None
     client.away = True
@@ -68,7 +53,7 @@ def test_what_was_bound_while_the_timekeeper_was_away_is_reported_with_its_age()
 
 
 def test_a_report_that_the_timekeeper_refuses_holds_no_other_back() -> None:
-    client = Client()
+    client = PostClient()
     spool, lines = reports(client, lambda: 0)
     assert POD.placement is not None
     for at in range(150):
@@ -85,7 +70,7 @@ def test_a_report_that_the_timekeeper_refuses_holds_no_other_back() -> None:
 
 
 def test_the_memory_is_bounded_and_the_oldest_is_dropped() -> None:
-    spool, _ = reports(Client(), lambda: 0)
+    spool, _ = reports(PostClient(), lambda: 0)
     assert POD.placement is not None
 
     for _ in range(MOST_WAITING + 3):
@@ -106,7 +91,7 @@ def test_a_bind_that_succeeds_is_reported_as_the_timekeeper_reads_it(
     )
     world.put_node(node("n"))
     waiting = world.put_pod(percent(50, "p"))
-    spool, client = world.extender.reporting.binding_reports, Client()
+    spool, client = world.extender.reporting.binding_reports, PostClient()
     assert spool is not None
     spool._poster._client, client.away = client, True
 
