@@ -11,9 +11,9 @@ from tests.worlds import card, container
 # story of several steps or nodes (named tests), and which do not concern the placement of this system.
 TOLD_AS_STORIES = {
     "S6": "test_policies_prefer_one_node_to_another",
-    "S16": "test_a_pod_goes_where_so_many_cards_are_linked_and_else_to_one_numa_node",
+    "S16": "test_a_pod_goes_where_its_number_of_cards_is_linked_and_else_to_one_numa_node",
     "S19": "test_three_pods_of_five_gigabytes_do_not_fit_on_two_cards_of_eight",
-    "S33": "test_a_cordoned_card_keeps_who_is_on_it_and_takes_nobody_until_the_cordon_is_gone",
+    "S33": "test_a_cordoned_card_keeps_its_pods_and_takes_no_new_one_until_the_cordon_is_gone",
     "S36": "test_small_pods_pack_on_one_card_and_leave_the_other_whole",
     "S43": "test_a_plain_sidecar_changes_no_cards_free_amounts",
     "S44": "test_two_equal_pods_that_were_filtered_together_get_different_bookings",

@@ -103,7 +103,7 @@ def test_a_reader_sees_the_own_namespace_and_a_sentence_about_any_other(stack: S
     assert said[-1] == "code 1"
 
 
-def test_kubectl_alone_shows_budgets_to_who_may_view_the_namespace_and_nobody_may_write_them(
+def test_kubectl_alone_shows_budgets_to_viewers_of_the_namespace_and_no_user_may_write_them(
     stack: Stack, folder: Path
 ) -> None:
     role = "kubectl create rolebinding viewers -n team-a --clusterrole view --group team-a > out"

@@ -13,7 +13,7 @@ from timekeeper.core.kube.lease import (
 THEIRS = Lease("you", 15, "7", 3)
 
 
-def test_a_lease_is_free_where_it_is_mine_nobodys_or_unrenewed_for_as_long_as_it_lasts_by_our_clock() -> None:
+def test_a_lease_is_free_if_it_is_mine_unheld_or_unrenewed_for_its_duration_by_our_clock() -> None:
     seen = ObservedVersion("7", 100.0)
 
     assert is_free(None, "me", None, 0.0)

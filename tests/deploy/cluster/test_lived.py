@@ -290,7 +290,7 @@ def renew(stack: Stack) -> None:
         assert process.wait(timeout=30) == 0, stack.log("renewing")
 
 
-def test_nobody_is_refused_anything(lived: Lived) -> None:
+def test_no_call_is_refused(lived: Lived) -> None:
     assert [call for call in lived.calls if call.status in (401, 403)] == []
 
 

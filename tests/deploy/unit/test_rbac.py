@@ -169,7 +169,7 @@ def test_the_roles_for_people_speak_of_the_timekeepers_own_resources_alone(name:
     assert role("ClusterRole", name) == PEOPLE[name]
 
 
-def test_whoever_may_view_a_namespace_may_see_its_budget_and_nobody_may_grant_by_default() -> None:
+def test_viewers_of_a_namespace_see_its_budget_and_no_role_may_grant_by_default() -> None:
     aggregated = {
         each["metadata"]["name"]: [label for label in each["metadata"]["labels"] if "aggregate-to" in label]
         for each in of_kind("ClusterRole")

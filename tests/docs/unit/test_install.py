@@ -6,7 +6,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3]
 
 
-def test_who_begins_by_watching_still_lets_nobody_forge_a_hold() -> None:
+def test_the_page_keeps_the_policy_on_holds_enforced_where_others_only_warn() -> None:
     page = (ROOT / "docs/install.md").read_text()
     warned = re.search(r"sed -i 's/validationActions.*?\n(?=   kubectl)", page, re.DOTALL)
     assert warned is not None

@@ -37,7 +37,7 @@ def test_the_cards_that_nvml_shows_appear_on_the_node(world: World, agent: Agent
     assert allocatable(world.stack)["bursar.dev/gpu-memory"] in (str(2 * MEMORY_MIB), "32k")
 
 
-def test_an_inventory_that_somebody_removed_is_written_again(world: World, agent: Agent) -> None:
+def test_a_removed_inventory_is_written_again(world: World, agent: Agent) -> None:
     world.until("the inventory", lambda: set(agent.inventory()) == set(CARDS))
     before = agent.inventory()
 

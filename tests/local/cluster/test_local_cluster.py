@@ -45,7 +45,7 @@ def test_the_api_server_answers_admins_and_refuses_strangers(control_plane: Cont
         AdminApi(control_plane.url, control_plane.ca_file, "guessed").call("GET", "/api/v1/namespaces")
 
 
-def test_kubectl_speaks_for_whoever_has_a_token(control_plane: ControlPlane) -> None:
+def test_kubectl_acts_for_the_tokens_user(control_plane: ControlPlane) -> None:
     token = control_plane.kubectl("create", "token", "default").stdout.strip()
     kubeconfig = control_plane.kubeconfig(token, "visitor")
 

@@ -188,7 +188,7 @@ def test_a_job_completes_and_its_pod_can_be_deleted(control_plane: ControlPlane,
     eventually(lambda: get(control_plane.api, f"{jobs}/job") is None)
 
 
-def test_a_plain_sidecar_is_ended_by_nobody_but_itself_and_the_pod_is_over_with_it(
+def test_a_plain_sidecar_ends_by_itself_alone_and_the_pod_is_over_with_it(
     control_plane: ControlPlane, pods: str
 ) -> None:
     """What a kubelet does with a container that goes on when the others have ended: nothing."""

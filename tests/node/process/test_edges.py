@@ -43,7 +43,7 @@ def unreached(api: NodeApi) -> str:
     return str(raised.value)
 
 
-def test_an_api_server_that_nobody_is_at_is_unreached(files: Path) -> None:
+def test_an_api_server_without_a_listener_is_unreached(files: Path) -> None:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         url = f"https://127.0.0.1:{held.getsockname()[1]}"
@@ -213,7 +213,7 @@ def threads() -> int:
     return sum("process_request_thread" in each.name for each in threading.enumerate())
 
 
-def test_many_slow_readers_take_few_threads_and_shut_nobody_out(
+def test_many_slow_readers_take_few_threads_and_exclude_no_other(
     served: tuple[metrics.MetricsPage, str, list[int]],
 ) -> None:
     _, url, _ = served
@@ -243,7 +243,7 @@ def test_a_request_that_never_ends_is_hung_up_on_however_often_a_byte_comes() ->
         server.shutdown()
 
 
-def test_whoever_hangs_up_costs_one_line(
+def test_a_client_that_hangs_up_costs_one_line(
     served: tuple[metrics.MetricsPage, str, list[int]], capfd: pytest.CaptureFixture[str]
 ) -> None:
     board, url, _ = served

@@ -65,7 +65,7 @@ process GPU-a 13 2000 15
     }
 
 
-def test_where_processes_do_not_tell_the_card_stands_in_for_whom_is_alone(tmp_path: Path) -> None:
+def test_without_figures_of_processes_the_cards_own_count_for_a_pod_that_is_alone(tmp_path: Path) -> None:
     description = """
 card GPU-a 70 9000 81920
 process GPU-a 11 - -
@@ -78,7 +78,7 @@ fail nvmlDeviceGetProcessUtilization NOT_SUPPORTED
     }
 
 
-def test_a_process_of_which_nobody_can_tell_leaves_the_idle_untold(tmp_path: Path) -> None:
+def test_beside_an_unattributed_process_a_pods_use_is_unknown(tmp_path: Path) -> None:
     description = "card GPU-a 70 9000 81920\nprocess GPU-a 11 1000 70\n"
 
     (tmp_path / "seated").mkdir()

@@ -138,7 +138,7 @@ def test_a_node_that_was_deleted_and_made_again_gets_everything_again(world: Wor
     assert world.patches[1] == world.patches[0]
 
 
-def test_what_somebody_removed_is_written_again_but_not_without_a_breath(world: World) -> None:
+def test_removed_annotations_are_written_again_after_a_pause(world: World) -> None:
     world.agent.on_reading(look(A), 0)
     world.agent.write_if_due(0)
 
@@ -315,7 +315,7 @@ def test_a_node_without_a_driver_and_without_an_inventory_gets_none(world: World
     assert world.patches == []
 
 
-def test_after_a_reboot_cards_that_are_gone_go_once_it_is_known_that_nobody_holds_them() -> None:
+def test_after_a_reboot_missing_cards_go_once_it_is_known_that_no_pod_holds_them() -> None:
     stands = node(
         node_patch.inventory((A, B)), '{"version":1,"boot":"boot-0","known":true,"pods":{},"closed":""}'
     )

@@ -83,7 +83,7 @@ def test_containers_are_told_by_name_and_by_the_runtimes_id() -> None:
     }
 
 
-def test_what_nobody_told_has_no_sample() -> None:
+def test_an_unreported_figure_has_no_sample() -> None:
     untold = UsageReading((PodLoad("u", (CardLoad("GPU-0", None, None),)),), (CardLoad("GPU-0", None, None),))
 
     assert of_cards((WHOLE,), untold, "n1") == of_pods((POD,), untold, {}, {}) == ""

@@ -133,7 +133,7 @@ def test_a_pod_deleted_by_force_is_told_until_its_last_process_has_ended(world: 
     assert world.look()["pods"] == {}
 
 
-def test_cgroups_that_cannot_be_read_are_said_once_and_take_nobody_off(world: World) -> None:
+def test_unreadable_cgroups_are_logged_once_and_remove_no_holder(world: World) -> None:
     world.look()
     (world.folder / "cgroup").rename(world.folder / "away")
     told = [world.look(), world.look()]
@@ -183,7 +183,7 @@ def test_where_strangers_do_not_close_the_node_they_are_told_all_the_same(tmp_pa
     assert "bursar_node_closed 0" in world.agent.page()
 
 
-def test_while_nvml_is_silent_nobody_is_judged_and_the_node_stays_as_it_is(world: World) -> None:
+def test_while_nvml_is_silent_no_pod_is_judged_and_the_node_stays_as_it_is(world: World) -> None:
     world.processes = (GPUProcess(2, "GPU-1", 100, 5),)
     world.look()
     closed = world.look()["closed"]

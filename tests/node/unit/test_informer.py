@@ -141,7 +141,7 @@ def test_pages_whose_version_is_gone_by_then_are_no_list() -> None:
     assert (heard, failures) == ([["b"]], ["410 no"])
 
 
-def test_an_answer_that_nobody_can_read_is_told_and_asked_for_again() -> None:
+def test_an_unreadable_answer_is_logged_and_requested_again() -> None:
     empty, odd = ApiAnswer(200, None, ""), event("ADDED", "b", 8)
     del odd["object"]["metadata"]["uid"]
     heard, failures, pauses = followed(Server(empty, [], [odd], [thing("c", 9)], []))

@@ -74,7 +74,7 @@ def test_an_amount_in_another_spelling_is_the_same_amount() -> None:
     assert change(stands, wanted(A, B)) == {}
 
 
-def test_what_somebody_removed_is_written_again_and_nothing_else() -> None:
+def test_removed_annotations_are_written_again_and_nothing_else() -> None:
     text = node_patch.inventory((A, B))
     half = {"bursar.dev/gpu-percent": "200"}
     memory = {"bursar.dev/gpu-memory": str(2 * MEMORY_MIB)}

@@ -78,7 +78,7 @@ def test_it_is_told_again_each_hour_while_it_lasts(looks: Readings) -> None:
     assert looks.told == [(first + hour * TELL_AGAIN_MS, OVER) for hour in range(3)]
 
 
-def test_that_it_is_within_its_share_again_is_told_to_whom_the_excess_was_told(looks: Readings) -> None:
+def test_the_end_of_an_excess_is_reported_where_its_beginning_was(looks: Readings) -> None:
     looks.look(9_000, times=5)
     looks.look(7_000, times=5)
 
@@ -156,5 +156,5 @@ def test_shares_are_the_annotations_memory_by_card_all_containers_together() -> 
         '{"containers": {"a": [{"uuid": "G0", "memory_mib": 1e999}]}}',
     ],
 )
-def test_an_annotation_that_nobody_can_read_gives_no_shares(text: str) -> None:
+def test_an_unreadable_annotation_gives_no_shares(text: str) -> None:
     assert shares(text) == ()

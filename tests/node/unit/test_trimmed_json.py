@@ -56,7 +56,7 @@ def test_what_is_no_json_is_a_value_error(text: str) -> None:
         trimmed_json.loads(text.encode())
 
 
-def test_a_text_of_somebodys_that_looks_like_a_list_changes_nothing() -> None:
+def test_a_users_text_that_looks_like_a_list_changes_nothing() -> None:
     sly = pod("a") | {"note": '"items":[{}]}', "spec": {"items": [1, 2], "x": 1}}
 
     assert trimmed_json.loads(written(sly)) == sly | kept("a")

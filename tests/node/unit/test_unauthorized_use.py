@@ -41,7 +41,7 @@ def test_a_process_of_a_pod_without_cards_is_one() -> None:
     assert found(on("GPU-1"), owner=ProcessOwner("w", "c1")) == {INTRUDER}
 
 
-def test_a_process_of_a_pod_that_nobody_knows_is_one() -> None:
+def test_a_process_of_an_unknown_pod_is_one() -> None:
     assert found(on("GPU-1"), owner=ProcessOwner("gone", "c1")) == {
         UnauthorizedUse("GPU-1", "gone", "", "", "")
     }

@@ -45,7 +45,7 @@ def test_a_pod_without_a_process_uses_nothing_where_all_processes_are_known() ->
     assert measured(pods=(pod("a", "G0"),), loads=(CardLoad("G0", 0, 5),)) == {"a": (CardLoad("G0", 0, 0),)}
 
 
-def test_a_pod_is_not_called_idle_on_a_card_where_somebody_unknown_computes() -> None:
+def test_a_pod_is_not_idle_on_a_card_where_an_unknown_process_computes() -> None:
     assert measured(process(77), pods=(pod("a", "G0"),)) == {"a": (CardLoad("G0", None, None),)}
     assert measured(process(77), process(1), pods=(pod("a", "G0"),)) == {"a": (CardLoad("G0", 10, 100),)}
 

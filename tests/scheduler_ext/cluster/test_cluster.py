@@ -249,7 +249,7 @@ def test_where_kube_schedulers_victims_free_no_card_one_is_added_that_does(world
     assert "event=preempt result=fit" in world.extender.said()
 
 
-def test_where_no_victims_would_free_the_cards_kube_scheduler_has_nobody_leave(world: World) -> None:
+def test_where_no_victims_would_free_the_cards_kube_scheduler_evicts_no_pod(world: World) -> None:
     of_priorities(world, picky=100)
     world.node("n", cards=1)
     world.pod("a", {"bursar.dev/gpu-percent": "80"})

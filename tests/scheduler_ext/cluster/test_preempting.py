@@ -228,7 +228,7 @@ def fragmented(teams: Teams) -> None:
         eventually(lambda name=name: teams.where(name, "team-b") == "n")  # type: ignore[misc]
 
 
-def test_where_the_sums_fit_and_no_card_does_one_pod_leaves_and_nobody_else_takes_its_card(
+def test_where_the_sums_fit_and_no_card_does_one_pod_leaves_and_no_other_takes_its_card(
     teams: Teams,
 ) -> None:
     fragmented(teams)
@@ -397,7 +397,7 @@ def test_killed_between_reservation_and_eviction_it_goes_on_where_it_was(teams: 
     teams.tidy(n=2)
 
 
-def test_killed_right_after_an_eviction_it_has_nobody_else_leave(teams: Teams) -> None:
+def test_killed_right_after_an_eviction_it_evicts_no_further_pod(teams: Teams) -> None:
     fragmented(teams)
     teams.make("team-a", "high", 90, priorityClassName="high")
     eventually(lambda: teams.said("preempted") == 1)
@@ -412,7 +412,9 @@ def test_killed_right_after_an_eviction_it_has_nobody_else_leave(teams: Teams) -
     teams.tidy(n=3)
 
 
-def test_nobody_else_may_hold_cards_for_a_pod_and_anybody_may_take_the_hold_away(teams: Teams) -> None:
+def test_only_the_extender_reserves_cards_for_a_pod_and_others_may_remove_the_reservation(
+    teams: Teams,
+) -> None:
     teams.node("n", cards=2)
     teams.deploy("trainers", replicas=2, percent=100)
     teams.protect("trainers")

@@ -95,7 +95,7 @@ def test_where_the_plugin_picks_the_cards_none_is_shown_to_a_container(running: 
     assert (running.free("v"), there.unnamed) == ([1000, 1000], 1)
 
 
-def test_a_pod_that_nobody_governed_is_placed_and_booked_all_the_same(world: Running) -> None:
+def test_an_ungoverned_pod_is_placed_and_counted_all_the_same(world: Running) -> None:
     raw = world.put_pod(percent(50))
     assert "labels" not in raw["metadata"]
 
@@ -374,7 +374,7 @@ def test_a_refusal_after_a_lost_binding_does_not_free_the_cards_before_it_is_set
     assert world.free("a") == [0, 1000]
 
 
-def test_a_pod_that_went_while_nobody_knew_holds_its_cards_for_its_grace_period(world: Running) -> None:
+def test_a_pod_deleted_unseen_holds_its_cards_for_its_grace_period(world: Running) -> None:
     raw = world.put_pod(percent(100, terminationGracePeriodSeconds=1))
     world.api.watching = False
     world.api.faults += [Fault("bind", obeyed=True, how="silent")]

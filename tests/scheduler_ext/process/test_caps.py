@@ -190,7 +190,7 @@ def test_memory_alone_is_compared_with_the_card_that_it_gets(world: World) -> No
     assert world.bind("m", "large") == ""
 
 
-def test_nobody_is_preempted_for_a_pod_above_its_cap(world: World) -> None:
+def test_a_pod_above_its_cap_preempts_none(world: World) -> None:
     world.say(caps={"total": 500, "pod": None})
     world.running.put_pod(on(waits("victim", 100, "team-c"), "n0", "n0-GPU-0"))
     waiting = world.running.put_pod(waits("above", 60, priority=100))

@@ -6,7 +6,7 @@ from tests.scheduler_ext.worlds import asking, node, on, percent
 from tests.worlds import container
 
 
-def test_pods_that_ask_for_more_cpu_than_there_is_stop_nobody_else(running: Running) -> None:
+def test_pods_that_request_more_cpu_than_there_is_stop_no_other(running: Running) -> None:
     names = [f"n{at}" for at in range(8)]
     for name in names:
         running.put_node(node(name))

@@ -158,7 +158,7 @@ def test_a_pod_does_not_stand_in_its_own_way(running: Running) -> None:
     assert dry(running, percent(100), names=["a"])["NodeNames"] == []
 
 
-def test_a_dry_run_is_remembered_by_nobody(running: Running) -> None:
+def test_a_dry_run_leaves_no_trace(running: Running) -> None:
     running.put_node(node("a"))
     waiting = running.put_pod(percent(300, "waiter"))
     before, made = running.extender.cache.snapshot, running.api.calls.copy()

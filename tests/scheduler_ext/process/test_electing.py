@@ -64,7 +64,7 @@ def test_one_that_ends_lets_another_lead_at_once(elector: Callable[[str], OwnLea
     assert b.look() is True
 
 
-def test_nobody_knows_while_the_api_server_fails_and_after_as_long_as_the_lease_lasts_it_is_lost(
+def test_leadership_is_unknown_while_the_api_server_fails_and_lost_after_the_leases_duration(
     api: ApiServer, elector: Callable[[str], OwnLease], clock: SecondsClock
 ) -> None:
     a = elector("a")

@@ -106,7 +106,7 @@ def test_what_has_not_changed_is_the_same_object(world: World, timekeeper: Simul
     assert world.polled(40_000) == {"GPU-0": 800, "GPU-2": 100}
 
 
-def test_nobody_is_asked_while_nobody_goes_by_it(world: World) -> None:
+def test_no_poll_is_made_while_no_pod_uses_the_figures(world: World) -> None:
     assert not world.measuring.due()
 
     world.told(5_000)
@@ -120,7 +120,9 @@ def test_nobody_is_asked_while_nobody_goes_by_it(world: World) -> None:
     assert not world.measuring.due()
 
 
-def test_where_load_is_everybodys_it_is_asked_from_the_start_and_for_ever(tmp_path: Path, tls: Tls) -> None:
+def test_where_load_is_the_clusters_policy_it_is_polled_from_the_start_and_for_ever(
+    tmp_path: Path, tls: Tls
+) -> None:
     world = World(tmp_path, "https://127.0.0.1:1", tls.ca.bundle.decode(), always=True)
 
     assert world.measuring.due()

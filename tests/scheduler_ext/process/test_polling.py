@@ -93,9 +93,7 @@ def test_what_a_budget_says_of_an_exhausted_one_and_its_policy_are_told(
     assert told.of("elsewhere").word == "UNLIMITED"
 
 
-def test_a_budget_that_is_only_watched_puts_nobody_behind_anybody(
-    world: World, timekeeper: SimulatedTimekeeper
-) -> None:
+def test_a_budget_in_observe_mode_changes_no_order(world: World, timekeeper: SimulatedTimekeeper) -> None:
     timekeeper.document = standings(team_a=entry("OVER_BUDGET", onExhausted="reclaim", mode="observe"))
 
     assert world.poll() == "UNLIMITED"
@@ -167,7 +165,7 @@ def test_an_undecodable_or_spoilt_answer_leaves_the_last_good_table(
     assert "standings-failed" in world.lines[-1]
 
 
-def test_what_is_told_ages_while_nobody_polls(world: World, timekeeper: SimulatedTimekeeper) -> None:
+def test_standings_age_while_no_poll_is_made(world: World, timekeeper: SimulatedTimekeeper) -> None:
     timekeeper.document = standings(
         team_a=entry("IN_BUDGET"), team_b=entry("IN_BUDGET", validUntil=500), team_c=entry("OVER_BUDGET")
     ) | {"generated": 0}
@@ -229,7 +227,7 @@ def test_over_budget_does_not_age_until_its_end_and_then_is_unknown() -> None:
     assert words(100_000) == ["UNKNOWN"] * 3
 
 
-def test_before_the_first_answer_nothing_is_known_of_anybody() -> None:
+def test_before_the_first_answer_every_standing_is_unknown() -> None:
     assert standings_at(None, 0, STALE_MS) is UNHEARD
     assert UNHEARD.of("anybody") == UNKNOWN
 
@@ -265,7 +263,7 @@ def test_the_running_extender_asks_each_second_and_counts(
     assert 'bursar_extender_standings_polls_total{outcome="heard"}' in told
 
 
-def test_without_a_timekeeper_nobody_is_asked_and_everybody_unknown(running: Running) -> None:
+def test_without_a_timekeeper_no_request_is_sent_and_every_standing_is_unknown(running: Running) -> None:
     assert running.extender.standings() is UNHEARD
     assert "bursar_extender_standings_age_seconds -1.0" in running.client.get("/metrics").text
 

@@ -93,7 +93,7 @@ def test_a_node_where_not_even_all_would_help_is_left_out(world: Running) -> Non
     assert ask(world, percent(50, "waiting", **WAITING), unknown=meta("x")) == {}
 
 
-def test_nobody_of_equal_or_higher_priority_is_added(world: Running) -> None:
+def test_no_victim_of_equal_or_higher_priority_is_added(world: Running) -> None:
     world.put_pod(of(on(percent(80, "c", priority=1000), "n", "GPU-1"), "other"))
 
     assert ask(world, percent(80, "waiting", **WAITING), n=meta("a")) == {"n": ["a", "b"]}
@@ -299,7 +299,7 @@ def test_a_recorded_call_of_kube_scheduler_is_answered_as_it_obeyed_it(running: 
     assert running.client.post("/preempt", json=sample["request"]).get_json() == sample["response"]
 
 
-def test_nodes_that_nothing_is_known_of_stand_in_nobodys_way(world: Running) -> None:
+def test_unknown_nodes_change_no_answer(world: Running) -> None:
     offered = {f"unknown-{at}": meta("x") for at in range(100)} | {"n": meta("a")}
 
     assert list(ask(world, percent(70, "waiting", **WAITING), **offered)) == ["n"]

@@ -73,7 +73,7 @@ def test_where_sums_suffice_and_no_card_does_the_least_leave_and_the_cards_are_k
         assert ("a", "Preempted") in world.told
 
 
-def test_nobody_leaves_before_the_watch_has_shown_that_the_cards_are_held(tmp_path: Path) -> None:
+def test_no_victim_is_evicted_before_the_watch_has_shown_the_reservation(tmp_path: Path) -> None:
     with stage(tmp_path, *FRAGMENTED, offered={"high": ["n"]}) as world:
         world.step(times=10)
         while not world.api.made("patch"):
@@ -113,7 +113,7 @@ def test_a_pod_that_is_not_tried_though_its_cards_are_free_is_woken_again(tmp_pa
         assert 1 <= world.freed.count("n") <= 3
 
 
-def test_since_when_nobody_else_holds_the_cards_is_written_once_and_never_by_the_next_leader(
+def test_since_when_the_cards_are_free_is_written_once_and_never_by_the_next_leader(
     tmp_path: Path,
 ) -> None:
     def said() -> dict[str, Any]:
@@ -170,7 +170,7 @@ def test_a_debtor_of_the_same_class_leaves_for_a_pod_that_is_in_budget(tmp_path:
         NamespaceStanding("UNLIMITED", "reclaim"),
     ],
 )
-def test_nobody_else_of_the_same_class_does(tmp_path: Path, word: NamespaceStanding) -> None:
+def test_no_other_pod_of_the_same_class_does(tmp_path: Path, word: NamespaceStanding) -> None:
     with stage(tmp_path, *OWED, standings=NamespaceStandings({"team-a": IN_BUDGET, "team-b": word})) as world:
         begins(world, "p")
 
@@ -178,7 +178,7 @@ def test_nobody_else_of_the_same_class_does(tmp_path: Path, word: NamespaceStand
         assert world.asked() == []
 
 
-def test_a_namespace_that_is_back_in_budget_before_anybody_left_is_spared(tmp_path: Path) -> None:
+def test_a_namespace_back_in_budget_before_the_first_eviction_is_spared(tmp_path: Path) -> None:
     with stage(tmp_path, *OWED, standings=OWES, protected={"a", "b"}) as world:
         begins(world, "p")
         assert reservation(world, "p") == "n"
@@ -192,7 +192,7 @@ def test_a_namespace_that_is_back_in_budget_before_anybody_left_is_spared(tmp_pa
         assert ("p", "CardsLetGo") in world.told
 
 
-def test_a_namespace_that_goes_over_budget_has_nobody_else_leave_for_it(tmp_path: Path) -> None:
+def test_a_namespace_that_goes_over_budget_evicts_no_further_pod(tmp_path: Path) -> None:
     with stage(tmp_path, *FRAGMENTED, protected={"a", "b"}) as world:
         begins(world, "high")
         assert reservation(world, "high") == "n"
@@ -225,7 +225,7 @@ def test_a_namespace_that_goes_over_budget_has_nobody_else_leave_for_it(tmp_path
     ],
     ids=["never", "equal", "untried", "gated", "another's", "nominated", "fits"],
 )
-def test_for_these_nobody_leaves(tmp_path: Path, waiting: Json) -> None:
+def test_for_these_pods_no_victim_is_evicted(tmp_path: Path, waiting: Json) -> None:
     with stage(tmp_path, *FRAGMENTED[:3], waiting) as world:
         begins(world, "high")
 
@@ -233,7 +233,7 @@ def test_for_these_nobody_leaves(tmp_path: Path, waiting: Json) -> None:
         assert world.asked() == []
 
 
-def test_nobody_leaves_for_a_namespace_that_is_over_its_budget(tmp_path: Path) -> None:
+def test_a_namespace_over_its_budget_preempts_no_pod(tmp_path: Path) -> None:
     with stage(
         tmp_path,
         *FRAGMENTED,
@@ -249,7 +249,7 @@ def capped(milli: int) -> NamespaceStandings:
     return NamespaceStandings({"team-a": NamespaceStanding("IN_BUDGET", caps=Caps(Cap(milli)))})
 
 
-def test_nobody_leaves_for_a_pod_above_a_cap(tmp_path: Path) -> None:
+def test_a_pod_above_a_cap_preempts_no_pod(tmp_path: Path) -> None:
     with stage(tmp_path, *FRAGMENTED, standings=capped(1_799)) as world:
         begins(world, "high")
         assert (world.asked(), reservation(world, "high")) == ([], "")
@@ -281,7 +281,9 @@ def test_where_sums_are_short_lower_priority_is_left_to_kube_scheduler(tmp_path:
         assert world.api.made("patch") == []
 
 
-def test_where_sums_are_short_debtors_of_the_same_class_leave_though_nobody_asked_us(tmp_path: Path) -> None:
+def test_where_sums_are_short_debtors_of_the_same_class_leave_without_a_call_of_preempt(
+    tmp_path: Path,
+) -> None:
     with stage(tmp_path, *FULL_OF_DEBTORS, standings=OWES) as world:
         world.settles()
 
@@ -291,7 +293,7 @@ def test_where_sums_are_short_debtors_of_the_same_class_leave_though_nobody_aske
 
 @pytest.mark.parametrize("others", [[], [on(percent(30, "c"), "m", "m-GPU-0")]], ids=["empty", "in use"])
 @pytest.mark.parametrize("offered", [True, False])
-def test_nobody_leaves_while_the_pod_has_room_elsewhere(
+def test_no_victim_is_chosen_while_the_pod_has_room_elsewhere(
     tmp_path: Path, others: list[Json], offered: bool
 ) -> None:
     with stage(
@@ -304,7 +306,7 @@ def test_nobody_leaves_while_the_pod_has_room_elsewhere(
         assert bool(world.asked()) is not offered  # kube-scheduler would have tried it by now, did it want to
 
 
-def test_nobody_leaves_while_those_who_leave_anyway_make_room_elsewhere(tmp_path: Path) -> None:
+def test_no_victim_is_chosen_while_ending_pods_make_room_elsewhere(tmp_path: Path) -> None:
     leaving = on(percent(100, "c"), "m", "m-GPU-0")
     leaving["metadata"]["deletionTimestamp"] = stamp(NOW_MS + 30_000)
     with stage(tmp_path, *FRAGMENTED, node("m"), leaving, offered={"high": ["n", "m"]}) as world:
@@ -325,7 +327,7 @@ TAINTED = {**TWO, "spec": {"taints": [{"key": "x", "effect": "NoSchedule"}]}}
         (TWO, {"nodeSelector": {"pool": "other"}}),
     ],
 )
-def test_nobody_leaves_a_node_that_the_pod_may_not_run_on(
+def test_no_victim_is_chosen_on_a_node_that_the_pod_may_not_run_on(
     tmp_path: Path, there: Json, fields: dict[str, Any]
 ) -> None:
     pods = (*FULL_OF_DEBTORS[1:3], unscheduled("p", 50, **fields))
@@ -335,7 +337,7 @@ def test_nobody_leaves_a_node_that_the_pod_may_not_run_on(
         assert world.api.made("patch") == []
 
 
-def test_nobody_leaves_a_node_that_kube_scheduler_refuses_for_something_else(tmp_path: Path) -> None:
+def test_no_victim_is_chosen_on_a_node_that_kube_scheduler_refuses_for_another_reason(tmp_path: Path) -> None:
     with stage(tmp_path, *FRAGMENTED, offered={"high": ["m"]}) as world:
         world.settles()
 
@@ -453,7 +455,7 @@ def test_a_busy_api_server_is_no_pod_disruption_budget(tmp_path: Path) -> None:
     ],
     ids=lambda fault: f"{fault.verb}-{fault.status or fault.how}{'-obeyed' if fault.obeyed else ''}",
 )
-def test_a_call_that_fails_is_made_again_and_nobody_else_leaves_for_it(tmp_path: Path, fault: Fault) -> None:
+def test_a_failed_call_is_repeated_and_evicts_no_other_pod(tmp_path: Path, fault: Fault) -> None:
     with stage(tmp_path, *FRAGMENTED) as world:
         world.api.faults.append(fault)
         begins(world, "high")
@@ -559,7 +561,7 @@ def test_a_reservation_that_cannot_be_taken_back_at_once_ends_all_the_same(tmp_p
         assert reservation(world, "high") == ""
 
 
-def test_a_pod_for_which_somebody_left_in_vain_costs_nobody_else_his_place_soon(tmp_path: Path) -> None:
+def test_a_pod_with_a_useless_eviction_soon_causes_no_other(tmp_path: Path) -> None:
     with stage(tmp_path, *FRAGMENTED) as world:
         begins(world, "high")
         world.ends("a")
@@ -698,7 +700,7 @@ def test_one_that_is_held_for_longer_than_may_be_is_let_go(tmp_path: Path) -> No
         assert world.asked() == []
 
 
-def test_who_forges_a_reservation_makes_nobody_leave_whom_he_may_not_make_leave(tmp_path: Path) -> None:
+def test_a_forged_reservation_evicts_no_protected_pod(tmp_path: Path) -> None:
     with stage(tmp_path, *FRAGMENTED[:3], held(unscheduled("p", 50), "n", "GPU-0")) as world:
         world.step(times=60)
 
@@ -790,9 +792,7 @@ def test_those_of_higher_priority_go_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("priority", [0, 9])
-def test_for_a_budget_that_is_only_watched_it_is_told_and_nobody_leaves(
-    tmp_path: Path, priority: int
-) -> None:
+def test_a_budget_in_observe_mode_reports_and_evicts_no_pod(tmp_path: Path, priority: int) -> None:
     watched = NamespaceStanding("UNLIMITED", "reclaim", watched="OVER_BUDGET")
     us = NamespaceStanding("IN_BUDGET", "reclaim")
     pods = (*OWED[:3], unscheduled("p", 50, priority=priority))
@@ -807,7 +807,7 @@ def test_for_a_budget_that_is_only_watched_it_is_told_and_nobody_leaves(
         assert results["reclaim", "observed"] + results["fragmentation", "observed"] == 1
 
 
-def test_until_the_timekeeper_has_been_heard_nobody_leaves(tmp_path: Path) -> None:
+def test_before_the_timekeepers_first_answer_no_victim_is_chosen(tmp_path: Path) -> None:
     with stage(tmp_path, *FRAGMENTED, needs_standings=True, standings=UNHEARD) as world:
         begins(world, "high")
         assert world.api.made("patch") == []
@@ -845,7 +845,7 @@ def test_one_pod_that_leaves_makes_room_for_one_and_the_others_look_further(tmp_
         assert sorted(reservation(world, f"p{at}") for at in range(3))[0] == "n0"
 
 
-def test_a_pod_that_ought_to_have_gone_long_since_saves_nobody(tmp_path: Path) -> None:
+def test_a_pod_long_past_its_end_saves_no_victim(tmp_path: Path) -> None:
     with stage(tmp_path, *owed_cards(2, NOW_MS - 20_000_000, waiting=1), standings=OWES) as world:
         world.settles()
 
@@ -944,7 +944,7 @@ def test_a_namespace_has_at_most_half_the_places_while_another_waits(tmp_path: P
         assert "c" in {pod.name for pod in held_for}
 
 
-def test_a_pod_that_kube_scheduler_never_asked_us_about_has_nobody_leave_where_sums_suffice(
+def test_a_pod_unknown_to_the_extender_evicts_no_pod_where_sums_suffice(
     tmp_path: Path,
 ) -> None:
     with stage(tmp_path, *OWED, standings=OWES) as world:
@@ -954,7 +954,7 @@ def test_a_pod_that_kube_scheduler_never_asked_us_about_has_nobody_leave_where_s
         assert world.asked() == []
 
 
-def test_nobody_waits_for_ever_behind_those_for_whom_there_is_no_way(tmp_path: Path) -> None:
+def test_no_pod_waits_for_ever_behind_pods_that_cannot_be_placed(tmp_path: Path) -> None:
     older = [unscheduled(f"o{at}", 300 + 100 * at, priority=at % 2) for at in range(24)]
     late = unscheduled("late", 100)
     late["metadata"]["creationTimestamp"] = stamp(NOW_MS)

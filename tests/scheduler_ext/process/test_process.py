@@ -55,7 +55,7 @@ def test_it_answers_over_http_and_ends_in_order(process: Process) -> None:
     assert "Traceback" not in process.said()
 
 
-def test_callers_that_fall_silent_hold_up_nobody(process: Process) -> None:
+def test_silent_callers_delay_no_other(process: Process) -> None:
     silent = []
     for _ in range(24):
         connection = socket.create_connection(("127.0.0.1", process.port))
@@ -189,7 +189,7 @@ def test_with_mutual_tls_only_callers_of_the_ca_are_heard(
     assert not process.answers("/readyz")
 
 
-def test_callers_that_stop_in_the_handshake_hold_up_nobody(
+def test_callers_that_stop_in_the_handshake_delay_no_other(
     tls: tuple[Process, ssl.SSLContext, ssl.SSLContext],
 ) -> None:
     process, known, _ = tls

@@ -144,7 +144,7 @@ def test_one_that_is_not_tried_in_time_makes_way_and_is_not_woken_again(full: Ru
     assert len(woken(full)) == 2
 
 
-def test_nobody_is_woken_for_a_node_that_was_not_offered_or_has_no_room(full: Running) -> None:
+def test_no_pod_is_woken_for_a_node_that_was_not_offered_or_has_no_room(full: Running) -> None:
     full.put_node(node("b"))
     full.put_pod(on(percent(100, "other"), "b", "b-GPU-0"))
     refuse(full, waits("elsewhere"), "b")
@@ -207,7 +207,7 @@ def test_cards_that_free_without_any_event_wake_too(running: Running) -> None:
     assert woken(running) == ["uid-p"]
 
 
-def test_after_a_restart_those_who_wait_are_woken_though_nobody_saw_them_refused(start: Start) -> None:
+def test_after_a_restart_waiting_pods_are_woken_though_their_refusal_was_not_seen(start: Start) -> None:
     first = start()
     first.put_node(node("a"))
     first.put_pod(on(percent(100, "holder"), "a", "a-GPU-0"))
@@ -221,7 +221,7 @@ def test_after_a_restart_those_who_wait_are_woken_though_nobody_saw_them_refused
     assert woken(second) == ["uid-p"]
 
 
-def test_a_wake_that_fails_harms_nobody(full: Running) -> None:
+def test_a_failed_wake_does_no_harm(full: Running) -> None:
     refuse(full, waits("first", priority=2), "a")
     refuse(full, waits("second", priority=1), "a")
     full.api.faults.append(Fault("patch", status=500))
@@ -390,7 +390,7 @@ def test_who_was_kept_off_for_one_that_does_not_come_is_the_next(told: Running) 
     assert told.filter(told.api.pod("debtor", "debtor"), "a")["NodeNames"] == ["a"]
 
 
-def test_nobody_is_held_back_for_long_by_one_that_never_comes(running: Running) -> None:
+def test_a_pod_that_never_comes_holds_none_back_for_long(running: Running) -> None:
     """``never`` fits on the node by its cards; kube-scheduler refuses it by itself. Its namespace frees cards
     of the node again and again."""
     running.put_node(node("a"))

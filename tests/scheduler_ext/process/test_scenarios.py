@@ -151,7 +151,7 @@ def shaped(name: str, *groups: int) -> Json:
     )
 
 
-def test_a_pod_goes_where_so_many_cards_are_linked_and_else_to_one_numa_node(running: Running) -> None:
+def test_a_pod_goes_where_its_number_of_cards_is_linked_and_else_to_one_numa_node(running: Running) -> None:
     """KubeGPU: A and C are of pairs alone, B has a four."""
     nodes = [shaped("a", 2, 2, 2, 2), shaped("b", 2, 2, 4), shaped("c", 2, 2, 2, 2)]
     linked, beside = near("pair", cards_asked("x", 3)), near("numa", cards_asked("x", 3))
@@ -218,7 +218,7 @@ def test_and_they_do_over_http(start: Start) -> None:
 # S33
 
 
-def test_a_cordoned_card_keeps_who_is_on_it_and_takes_nobody_until_the_cordon_is_gone(
+def test_a_cordoned_card_keeps_its_pods_and_takes_no_new_one_until_the_cordon_is_gone(
     running: Running,
 ) -> None:
     running.put_node(equal(2))

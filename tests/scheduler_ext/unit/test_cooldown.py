@@ -113,7 +113,7 @@ def test_of_pods_that_no_controller_made_the_namespaces_new_ones_are_left_alone(
     assert asked(waiting, cards(1, elsewhere), cooldown, LATER_MS) == ["new"]
 
 
-def test_a_node_that_somebody_has_just_been_asked_to_leave_rests() -> None:
+def test_a_node_with_a_recent_eviction_rests() -> None:
     victim = user("gone")
     cooldown = evicted(victim, percent(60, "first", priority=5))
     waiting = percent(60, "waiting", priority=5)

@@ -191,7 +191,7 @@ def test_pods_on_a_node_that_is_not_known_yet_count_once_it_is() -> None:
     assert non_gpu_pod_deleted(away, "uid-a") == EMPTY
 
 
-def test_cpu_alone_changes_nothing_of_a_nodes_cards_and_wakes_nobody() -> None:
+def test_cpu_alone_changes_nothing_of_a_nodes_cards_and_wakes_no_pod() -> None:
     freed: list[list[str]] = []
     cache = ClusterCache(lambda: 0, freed.append)
     cache.pods_listed([read_any(on(percent(40), "n", "GPU-0")), read_any(plain("web", "2"))])

@@ -98,14 +98,14 @@ def test_of_a_pod_that_was_never_listed_silence_says_nothing(text: str | None) -
     assert free(expire(snapshot, GRACE_MS)) == [1000]
 
 
-def test_an_agent_that_does_not_know_yet_lets_nobody_go() -> None:
+def test_an_agent_that_does_not_know_yet_releases_no_pod() -> None:
     snapshot = tell(forced(THERE), holders(known=False))
 
     assert free(expire(snapshot, 10 * GRACE_MS)) == [600]
     assert free(tell(snapshot, NOT_THERE)) == [1000]
 
 
-def test_words_that_cannot_be_read_let_nobody_go() -> None:
+def test_unreadable_words_release_no_pod() -> None:
     snapshot = expire(tell(forced(THERE), "{"), 10 * GRACE_MS)
 
     assert snapshot.node("n").closed == "holders"
@@ -113,7 +113,7 @@ def test_words_that_cannot_be_read_let_nobody_go() -> None:
 
 
 @pytest.mark.parametrize("gone", ["annotation", "node"])
-def test_where_nobody_tells_any_more_the_grace_period_counts(gone: str) -> None:
+def test_without_further_reports_the_grace_period_counts(gone: str) -> None:
     snapshot = forced(THERE)
     snapshot = tell(snapshot, None) if gone == "annotation" else node_deleted(snapshot, "n")
 
@@ -206,7 +206,7 @@ def test_it_holds_the_cards_that_its_node_names_and_no_others() -> None:
     assert unknown.node("n").closed == "lingering"
 
 
-def test_nobody_is_without_an_object_before_the_pods_are_listed() -> None:
+def test_no_pod_counts_as_deleted_before_the_pods_are_listed() -> None:
     early = node_updated(Snapshot(), read_node(told(THERE)))
     assert early.unsure == frozenset()
 

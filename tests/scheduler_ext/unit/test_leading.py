@@ -303,7 +303,7 @@ def test_a_mark_that_may_not_have_been_written_is_followed_by_another(pair: Pair
     assert pair.first.leadership.leads()
 
 
-def test_the_mark_of_one_pod_of_another_namespace_deposes_nobody(pair: Pair) -> None:
+def test_the_mark_of_a_pod_of_another_namespace_deposes_no_leader(pair: Pair) -> None:
     pair.first.take_over()
     forged: Any = pair.first.api
     metadata = {"name": "forger", "namespace": "team-a", "uid": "uid-forger"}
@@ -314,7 +314,7 @@ def test_the_mark_of_one_pod_of_another_namespace_deposes_nobody(pair: Pair) -> 
     assert pair.first.leadership.leads()
 
 
-def test_it_follows_once_the_election_names_another_and_stays_as_it_is_while_nobody_knows(pair: Pair) -> None:
+def test_it_follows_once_the_election_names_another_and_stays_while_that_is_unknown(pair: Pair) -> None:
     pair.first.take_over()
 
     pair.first.belief.wanted = None
@@ -416,7 +416,7 @@ def test_a_pod_that_asks_for_cards_is_answered_by_what_was_heard_while_filter_wa
     assert found == [FilterResult([], {"a": Refusal("no card has 60% free", "room")}, {})]
 
 
-def test_a_pod_that_asks_for_none_waits_for_nobody(pair: Pair) -> None:
+def test_a_pod_without_a_gpu_request_waits_for_no_takeover(pair: Pair) -> None:
     verbs = verbs_of(pair.first, waits=pytest.fail)
     pair.first.deliver()
     plain = {"metadata": {"name": "web", "namespace": "team-a", "uid": "uid-web"}, "spec": {"containers": []}}

@@ -102,9 +102,7 @@ def pod(node: str = "n", phase: str = "Pending", bind_phase: str = "allocating")
         ("2030-01-02T03:04:04+00:00,default,other", pod(bind_phase="failed")),
     ],
 )
-def test_a_lock_that_nobody_needs_is_taken_even_if_the_node_changes_meanwhile(
-    lock: str | None, other: Json
-) -> None:
+def test_an_unused_lock_is_taken_even_if_the_node_changes_meanwhile(lock: str | None, other: Json) -> None:
     cluster = Cluster(lock, other=other)
     cluster.conflicts = 2
 

@@ -154,7 +154,7 @@ def test_whether_a_pod_fits_is_not_asked_anew_with_other_figures_but_how_well_is
     assert (verbs.prioritize(asked), sorted(figures.read)) == ([10, 9], ["a-GPU-0", "b-GPU-0"])
 
 
-def test_a_card_that_nobody_has_measured_is_taken_last() -> None:
+def test_an_unmeasured_card_is_taken_last() -> None:
     policy = load(CardLoads({"a-GPU-0": 999}))
 
     assert scored(policy, percent(50), with_used(a=[100], b=[100]), ["a", "b"]) == [-999, -1000]

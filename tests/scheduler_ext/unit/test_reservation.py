@@ -83,7 +83,7 @@ def test_while_the_victim_still_runs_no_pod_is_admitted_and_free_is_never_below_
     assert not fits_itself(snapshot, raw)
 
 
-def test_when_the_victim_is_gone_the_cards_are_there_for_the_pod_and_for_nobody_else() -> None:
+def test_once_the_victim_is_gone_its_cards_are_for_the_pod_alone() -> None:
     raw = held(percent(60), "n", "GPU-0")
     before = with_holder(raw)
     after = pod_updated(

@@ -55,7 +55,7 @@ def test_pods_take_their_cards_one_after_another_and_the_books_stay_as_they_are(
     assert simulate(pods, known) == found
 
 
-def test_whom_reclaim_would_evict_is_named_and_gone_for_the_next_pod() -> None:
+def test_a_victim_of_reclaim_is_named_and_gone_for_the_next_pod() -> None:
     debtor = on(of(percent(100, "debtor"), "team-b"), "a", "a-GPU-0")
     snapshot = rebuilt([node("a", card(0))], [debtor])
     standings = standing(**{"team-a": IN_BUDGET, "team-b": OVER})

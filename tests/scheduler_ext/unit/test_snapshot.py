@@ -127,7 +127,7 @@ def test_an_inventory_that_cannot_be_read_closes_its_node() -> None:
 
 
 @pytest.mark.parametrize("annotations", [{}, {"bursar.dev/holders": holders()}], ids=["no agent", "an agent"])
-def test_whole_cards_are_given_where_the_plugin_picks_them_counting_those_that_nobody_named(
+def test_whole_cards_are_given_where_the_plugin_picks_them_counting_unnamed_ones(
     annotations: Json,
 ) -> None:
     others, cards = bound(whole(2, "other"), "n", None), [card(at) for at in range(4)]
@@ -138,7 +138,7 @@ def test_whole_cards_are_given_where_the_plugin_picks_them_counting_those_that_n
     assert why(snapshot, whole(3)) == "not enough free GPUs (3 needed)"
 
 
-def test_init_containers_of_a_pod_that_nobody_placed_reuse_its_cards() -> None:
+def test_init_containers_of_an_unplaced_pod_reuse_its_cards() -> None:
     others = asking(
         limits_of("main", nvidia_com__gpu="1"), init=[limits_of("first", nvidia_com__gpu="2")], name="other"
     )

@@ -75,7 +75,7 @@ def test_equal_or_higher_priority_is_never_asked_to_leave() -> None:
     assert names_of(chosen(read(percent(60, "waiting", priority=6)), snapshot)) == ["equal"]
 
 
-def test_nobody_leaves_where_even_all_who_may_be_asked_would_not_be_enough() -> None:
+def test_no_victim_is_chosen_where_all_of_them_would_not_be_enough() -> None:
     snapshot = cards(
         1,
         on(percent(40, "low", priority=0), "n", "GPU-0"),
@@ -85,13 +85,13 @@ def test_nobody_leaves_where_even_all_who_may_be_asked_would_not_be_enough() -> 
     assert chosen(read(percent(70, "waiting", priority=5)), snapshot) is None
 
 
-def test_nobody_leaves_where_there_is_room() -> None:
+def test_no_victim_is_chosen_where_there_is_room() -> None:
     snapshot = cards(2, on(percent(90, "low", priority=0), "n", "GPU-0"))
 
     assert names_of(chosen(read(percent(70, "waiting", priority=5)), snapshot)) == []
 
 
-def test_a_pod_that_leaves_anyway_is_waited_for_and_nobody_else_is_asked() -> None:
+def test_a_pod_that_ends_anyway_is_awaited_and_no_other_is_evicted() -> None:
     leaving = on(percent(60, "leaving", priority=9), "n", "GPU-0")
     leaving["metadata"]["deletionTimestamp"] = "2027-01-15T08:00:30Z"
     snapshot = cards(2, leaving, on(percent(60, "staying", priority=0), "n", "GPU-1"))
@@ -144,7 +144,7 @@ def test_of_two_pods_alike_the_one_that_is_being_deleted_already_leaves(uids: tu
     assert names_of(choice) == [f"p-{uids[0]}"]
 
 
-def test_a_pod_that_is_only_being_bound_is_nobody_to_be_asked() -> None:
+def test_a_pod_that_is_being_bound_is_no_victim() -> None:
     binding = read(percent(60, "binding", priority=0))
     placement = decode_placement(
         '{"version":1,"containers":{"main":[{"uuid":"GPU-0","index":0,"share_milli":600,"memory_mib":9600}]}}'
@@ -154,7 +154,7 @@ def test_a_pod_that_is_only_being_bound_is_nobody_to_be_asked() -> None:
     assert chosen(read(percent(60, "waiting", priority=5)), snapshot) is None
 
 
-def test_whole_cards_need_everybody_off_them_and_the_emptiest_are_taken() -> None:
+def test_whole_cards_must_be_empty_and_the_emptiest_are_taken() -> None:
     snapshot = cards(
         3,
         *(on(percent(20, f"a{each}"), "n", "GPU-0") for each in range(3)),
@@ -266,7 +266,7 @@ def test_who_is_only_deprioritized_unlimited_or_unknown_goes_by_priority_alone()
         assert names_of(chosen(higher, snapshot, at(snapshot, standings))) == ["user"]
 
 
-def test_over_budget_pods_never_have_anybody_leave_for_them_whatever_their_priority() -> None:
+def test_over_budget_pods_preempt_no_pod_whatever_their_priority() -> None:
     snapshot = cards(1, of(on(percent(60, "low", priority=-5), "n", "GPU-0"), "other"))
     waiting = read(percent(60, "waiting", priority=1000))
 
@@ -274,14 +274,14 @@ def test_over_budget_pods_never_have_anybody_leave_for_them_whatever_their_prior
         assert chosen(waiting, snapshot, at(snapshot, standing(team_a=own, other=OVER))) is None
 
 
-def test_nobody_leaves_for_a_pod_whose_class_preempts_never() -> None:
+def test_a_pod_whose_class_never_preempts_has_no_victims() -> None:
     snapshot = cards(1, of(on(percent(60, "debtor", priority=-5), "n", "GPU-0"), "team-over"))
     waiting = read(percent(60, "waiting", priority=1000, preemptionPolicy="Never"))
 
     assert chosen(waiting, snapshot, at(snapshot, standing(team_over=OVER, team_a=IN))) is None
 
 
-def test_of_equals_the_one_goes_whom_no_disruption_budget_protects() -> None:
+def test_of_equal_pods_the_one_without_a_disruption_budget_is_the_victim() -> None:
     snapshot = cards(
         2,
         of(on(percent(60, "kept"), "n", "GPU-0"), "other", labels={"app": "kept"}, started="09:00:00"),
@@ -335,7 +335,7 @@ def test_a_priority_is_kept_to_before_a_disruption_budget_is() -> None:
     assert names_of(choice) == ["kept"]
 
 
-def test_on_a_closed_node_nobody_is_asked_not_even_while_who_closed_it_leaves() -> None:
+def test_on_a_closed_node_no_victim_is_chosen_even_while_the_pod_that_closed_it_ends() -> None:
     low, foreign = on(percent(60, "low"), "n", "GPU-0"), percent(10, "foreign", nodeName="n")
     foreign["status"] = {"phase": "Running"}
     leaving = {**foreign, "metadata": foreign["metadata"] | {"deletionTimestamp": "2027-01-01T00:00:00Z"}}
@@ -346,7 +346,7 @@ def test_on_a_closed_node_nobody_is_asked_not_even_while_who_closed_it_leaves() 
         assert chosen(read(percent(60, "waiting", priority=1)), snapshot) is None
 
 
-def test_a_malformed_pod_has_nobody_leave_for_it() -> None:
+def test_a_malformed_pod_evicts_no_pod() -> None:
     snapshot = cards(1, on(percent(60, "low"), "n", "GPU-0"))
 
     assert chosen(read(percent(150, "waiting", priority=1)), snapshot) is None
@@ -479,7 +479,7 @@ def test_of_nodes_whose_highest_are_alike_the_least_sum_decides_where_a_debtor_c
         assert choice.node == less[0]
 
 
-def test_where_a_node_has_room_nobody_leaves_any_other() -> None:
+def test_where_one_node_has_room_no_victim_is_chosen_on_another() -> None:
     snapshot = nodes_with(("a", [half("a0", "a", 0), half("a1", "a", 1)]), ("b", [half("b0", "b", 0)]))
 
     choice = best_of(percent(60, "waiting", priority=1), snapshot)

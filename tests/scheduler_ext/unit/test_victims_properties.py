@@ -224,7 +224,7 @@ def test_exactly_the_set_is_chosen_that_an_exhaustive_search_finds_least(world: 
 
 
 @given(worlds())
-def test_nobody_of_equal_or_higher_rank_leaves_and_nobody_in_vain(world: World) -> None:
+def test_no_victim_has_equal_or_higher_rank_and_none_is_useless(world: World) -> None:
     choice, context, waiting, _ = met(world)
 
     if choice is None:
@@ -237,7 +237,9 @@ def test_nobody_of_equal_or_higher_rank_leaves_and_nobody_in_vain(world: World) 
 
 
 @given(worlds(), st.integers(0, 12), st.integers(0, 2))
-def test_beyond_its_bound_the_search_still_asks_nobody_in_vain(world: World, steps: int, looks: int) -> None:
+def test_beyond_its_bound_the_search_still_chooses_no_useless_victim(
+    world: World, steps: int, looks: int
+) -> None:
     _, context, waiting, node = met(world)
     may_leave = candidates(waiting, node, context)
 

@@ -35,7 +35,7 @@ def world(waiting: list[WaitingPod], names: list[str], raws: list[Json]) -> tupl
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_the_order_is_that_of_the_turns_whoever_comes_and_goes(seed: int) -> None:
+def test_the_order_is_that_of_the_turns_whichever_pods_come_and_go(seed: int) -> None:
     rng = random.Random(seed)
     over = NamespaceStandings({"debtor": NamespaceStanding("OVER_BUDGET")})
     turns, there = WaitingQueue(), dict[str, WaitingPod]()
@@ -78,7 +78,7 @@ def test_of_very_many_freed_nodes_only_some_are_kept() -> None:
     assert len(kept_for_others(0, MOST_NODES + 40)) == MOST_NODES
 
 
-def test_beyond_so_many_waiting_before_a_pod_nothing_is_kept() -> None:
+def test_behind_the_bound_of_waiting_pods_nothing_is_held_back() -> None:
     assert kept_for_others(MOST_AHEAD - 1, 1) == {"n0"}
     assert kept_for_others(MOST_AHEAD, 1) == set()
     assert kept_for_others(MOST_LOOKS // 2, 9) == {"n0"}

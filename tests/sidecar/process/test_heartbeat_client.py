@@ -145,7 +145,7 @@ def test_remarks_between_certificates_may_be_in_any_language(
 
 
 @pytest.mark.parametrize("remark", [REMARK, "\ud800", "\x00"])
-def test_an_offered_bundle_with_odd_letters_locks_nobody_out(
+def test_an_offered_bundle_with_odd_letters_is_not_adopted(
     route: Route, timekeeper: Timekeeper, authority: LocalAuthority, remark: str
 ) -> None:
     timekeeper.answer = lambda arrival: fine(arrival, ca=remark + authority.pem.decode())
@@ -179,14 +179,14 @@ def test_a_token_that_no_header_could_carry_is_not_sent(
     assert timekeeper.arrivals == []
 
 
-def test_a_port_where_nobody_listens_is_named(tmp_path: Path, authority: LocalAuthority) -> None:
+def test_a_closed_port_is_named(tmp_path: Path, authority: LocalAuthority) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
 
     assert reason(Route(tmp_path, f"https://127.0.0.1:{port}", authority).deliver()) == "Connection refused"
 
 
-def test_a_name_that_nobody_knows_is_named(tmp_path: Path, authority: LocalAuthority) -> None:
+def test_an_unknown_host_name_is_named_in_the_error(tmp_path: Path, authority: LocalAuthority) -> None:
     assert "known" in reason(Route(tmp_path, "https://timekeeper.invalid", authority).deliver())
 
 

@@ -149,7 +149,7 @@ def test_the_end_comes_within_a_second_when_the_connection_is_not_taken_up(
     assert len(spooled(tmp_path)) == 2
 
 
-def test_a_name_that_nobody_knows_is_said_once_and_beats_are_kept(
+def test_an_unknown_host_name_is_logged_once_and_beats_are_kept(
     authority: LocalAuthority, tmp_path: Path
 ) -> None:
     environ = variables(tmp_path, "https://timekeeper.invalid", authority)

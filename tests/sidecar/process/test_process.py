@@ -211,7 +211,7 @@ def test_a_ca_that_the_timekeeper_names_is_followed_also_by_a_restarted_process(
     assert timekeeper.handshakes_failed == 0
 
 
-def test_a_bundle_that_does_not_sign_the_timekeeper_locks_nobody_out(
+def test_a_bundle_that_does_not_sign_the_timekeeper_is_not_adopted(
     timekeeper: Timekeeper, authority: LocalAuthority, tmp_path: Path
 ) -> None:
     mistaken = new_authority("mistaken").pem.decode()
@@ -345,7 +345,7 @@ def test_no_line_of_the_log_holds_a_token(
 
 
 @pytest.mark.parametrize("closed", [False, True])
-def test_a_log_that_nobody_reads_stops_nothing(
+def test_an_unread_log_stops_nothing(
     timekeeper: Timekeeper, authority: LocalAuthority, tmp_path: Path, closed: bool
 ) -> None:
     read, write = os.pipe()

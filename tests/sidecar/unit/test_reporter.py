@@ -370,7 +370,7 @@ def test_a_native_sidecar_leaves_its_end_to_the_kubelet(world: World) -> None:
     assert world.lines == ["standing"]
 
 
-def test_a_timekeeper_that_stays_silent_ends_a_sidecar_that_nobody_else_ends() -> None:
+def test_a_silent_timekeeper_ends_a_sidecar_that_must_end_by_itself() -> None:
     world = World(ends_when_over=True)
     began = world.now_ms
     world.answer(AWAY)

@@ -33,7 +33,7 @@ def test_the_variables_of_a_pod_are_all_it_needs() -> None:
 @pytest.mark.parametrize(
     ("told", "exclusive"), [("exclusive", True), (" exclusive ", True), ("", False), ("mine", False)]
 )
-def test_only_one_word_says_that_nobody_else_is_on_the_cards(told: str, exclusive: bool) -> None:
+def test_only_one_word_says_that_no_other_pod_is_on_the_cards(told: str, exclusive: bool) -> None:
     assert settings.read([], {**SET, "BURSAR_CARDS": told}).exclusive is exclusive
 
 

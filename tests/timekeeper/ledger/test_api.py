@@ -78,7 +78,7 @@ def test_a_route_asks_for_its_own_right(
 
 
 @pytest.mark.parametrize("path", [route[0] for route in ROUTES])
-def test_without_a_token_nobody_is_answered(home: Town, path: str) -> None:
+def test_without_a_token_no_request_is_answered(home: Town, path: str) -> None:
     answer = home.client.get(path)
 
     assert (answer.status_code, answer.headers["WWW-Authenticate"]) == (401, "Bearer")
@@ -86,11 +86,11 @@ def test_without_a_token_nobody_is_answered(home: Town, path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/heartbeats", "/budget/team-a/report", "/budget/team-a/increase"])
-def test_without_a_token_nobody_may_write(home: Town, path: str) -> None:
+def test_without_a_token_no_request_writes(home: Town, path: str) -> None:
     assert home.client.post(path, data=b"{}").status_code == 401
 
 
-def test_a_token_that_is_bound_to_no_pod_beats_for_nobody(home: Town) -> None:
+def test_a_token_that_is_bound_to_no_pod_sends_no_heartbeat(home: Town) -> None:
     assert home.post("/v1/heartbeats", beats()).status_code == 403
     assert home.post("/budget/team-a/report", {}).status_code == 403
 
@@ -693,7 +693,7 @@ def test_a_balance_is_the_budgets_figures_alone(home: Town) -> None:
     assert (balance["from"], balance["to"]) == (budget["period"]["from"], budget["period"]["to"])
 
 
-def test_a_namespace_that_nobody_has_heard_of_has_the_budget_that_it_would_have(home: Town) -> None:
+def test_an_unknown_namespace_has_the_budget_that_it_would_have(home: Town) -> None:
     assert home.get("/v1/budgets/nobody").get_json()["standing"] == "UNLIMITED"
     assert home.get("/v1/balances/nobody").get_json()["posted"] == 0
     for path, name in (

@@ -97,7 +97,7 @@ def found(connection: Connection, town: Town) -> list[tuple[str, str, int | None
     return [(each.subject, each.what, each.amount) for each in findings]
 
 
-def test_on_a_ledger_that_nobody_touched_nothing_differs(past: Town) -> None:
+def test_on_an_untouched_ledger_nothing_differs(past: Town) -> None:
     with snapshot(past.store) as connection:
         findings: list[Finding] = []
         checked = audit(connection, past.clock(), findings.append)

@@ -157,7 +157,7 @@ def test_pods_of_an_exhausted_namespace_get_a_notice_and_leave_in_order_after_th
     ] * 3
 
 
-def test_what_is_only_reserved_evicts_nobody(spending: Spending) -> None:
+def test_a_reservation_alone_evicts_no_pod(spending: Spending) -> None:
     """With a lookahead the namespace is over budget before it has spent: its pods get their notice then, and
     leave once the charges reach the grant. An eviction before would bring back what the pod had reserved, its
     replacement would be admitted, and be evicted in its turn."""
@@ -333,7 +333,7 @@ def _step_as_if_fresh(elder: BudgetEvictor, spending: Spending) -> None:
     elder.step()
 
 
-def test_accounts_that_were_computed_long_ago_evict_nobody(spending: Spending) -> None:
+def test_stale_accounts_evict_no_pod(spending: Spending) -> None:
     spending.begin(pod("p"), team_a=ONE_HOUR)
     spending.turn(HOUR + 4 * MINUTE)
     spending.town.clock.turn(2 * MINUTE)  # without a tick: the database cannot be written
@@ -353,7 +353,7 @@ def test_a_namespace_that_is_observed_is_only_reported(
     assert "event=would-evict namespace=team-a pods=2" in capfd.readouterr().err
 
 
-def test_a_period_that_has_ended_evicts_nobody_before_the_settler_has_decided_again(
+def test_an_ended_period_evicts_no_pod_before_the_settler_has_decided_again(
     spending: Spending,
 ) -> None:
     spending.begin(pod("p"), team_a="gpuHours: 0.9\nonExhausted: evict\nperiod: hour\nevictGrace: 5m55s")

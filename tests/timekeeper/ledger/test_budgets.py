@@ -257,7 +257,7 @@ def test_a_budget_taken_away_and_given_again_refills_nothing(town: Town) -> None
     assert grants(town) == [10 * GPU_HOUR]
 
 
-def test_the_default_holds_for_whoever_has_no_entry(town: Town) -> None:
+def test_the_default_holds_for_a_namespace_without_an_entry(town: Town) -> None:
     town.begin(("nodes", node()), ("configmaps", budgets(_defaults="gpuHours: 1\nperiod: day")))
     day = at_ms("2026-11-20T00:00:00Z")
     standings = town.get("/v1/standings").get_json()
@@ -275,7 +275,7 @@ def test_the_default_holds_for_whoever_has_no_entry(town: Town) -> None:
     assert [each["namespace"] for each in listed] == ["team-a"]
 
 
-def test_yesterdays_use_of_the_default_lists_nobody_today(town: Town) -> None:
+def test_yesterdays_use_of_the_default_lists_no_namespace_today(town: Town) -> None:
     town.begin(("nodes", node()), ("configmaps", budgets(_defaults="gpuHours: 1\nperiod: day")))
     town.hear("pods", gpu_pod(started_ms=T0, ended_ms=T0 + 2 * HOUR))
     town.advance(3 * HOUR, heard=False)

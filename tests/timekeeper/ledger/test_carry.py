@@ -95,7 +95,7 @@ def test_what_was_carried_is_carried_again_by_its_share(home: Town) -> None:
         assert carried(home) == expected
 
 
-def test_periods_that_nobody_used_are_carried_one_by_one(home: Town) -> None:
+def test_unused_periods_are_carried_one_by_one(home: Town) -> None:
     """The timekeeper was away for three days and more."""
     ran(home, T0, 4)
     home.clock.at_ms = MIDNIGHT + 2 * DAY + HOUR

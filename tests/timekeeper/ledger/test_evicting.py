@@ -196,9 +196,7 @@ def test_a_pod_over_its_share_for_its_grace_is_evicted_once_and_told_why(
         {"team_b": "gpuHours: 1\noveruse: evict\noveruseGrace: 0s"},
     ],
 )
-def test_where_the_budgets_do_not_say_so_nobody_is_evicted(
-    overused: Overused, entries: dict[str, str]
-) -> None:
+def test_without_a_budget_that_says_so_no_pod_is_evicted(overused: Overused, entries: dict[str, str]) -> None:
     overused.begin("p", **entries)
 
     assert overused.over(15 * MINUTE, p=9_000) == []
@@ -229,7 +227,7 @@ def test_a_node_that_reports_no_more_is_no_ground_for_an_eviction(overused: Over
     assert overused.api.evictions == []
 
 
-def test_whoever_was_due_is_so_no_longer_when_his_node_has_fallen_silent(overused: Overused) -> None:
+def test_a_due_pod_is_due_no_longer_when_its_node_has_fallen_silent(overused: Overused) -> None:
     overused.begin("p", **EVICT)
     overused.api.refusals["p"] = (429, PDB_429)
     assert len(overused.over(MINUTE, p=9_000)) == 1
@@ -241,7 +239,7 @@ def test_whoever_was_due_is_so_no_longer_when_his_node_has_fallen_silent(overuse
     assert len(overused.api.evictions) == 1
 
 
-def test_another_nodes_agent_has_nobody_evicted(overused: Overused) -> None:
+def test_an_agent_of_another_node_causes_no_eviction(overused: Overused) -> None:
     overused.begin("p", **EVICT)
 
     assert overused.over(2 * MINUTE, by="n2", p=9_000) == []
@@ -304,7 +302,7 @@ def test_a_pod_of_the_same_name_pays_for_nothing(overused: Overused) -> None:
     assert overused.over(STEP, p=9_000) == []
 
 
-def test_a_settler_that_has_heard_no_pods_yet_evicts_nobody(overused: Overused) -> None:
+def test_a_settler_without_a_list_of_pods_evicts_no_pod(overused: Overused) -> None:
     overused.begin("p", **EVICT)
     overused.over(45 * SECOND, p=9_000)
     overused.town.start_anew()
@@ -435,7 +433,7 @@ def test_that_a_disruption_budget_keeps_a_pod_is_told_also_where_an_attempt_fail
     assert [each["reason"] for each in overused.api.events] == [PROTECTED]
 
 
-def test_a_pod_that_a_disruption_budget_keeps_takes_nobodys_turn(overused: Overused) -> None:
+def test_a_pod_that_a_disruption_budget_keeps_takes_no_turn(overused: Overused) -> None:
     overused.begin("p", "q", **EVICT)
     overused.api.refusals["p"] = (429, PDB_429)
     overused.over(45 * SECOND, p=9_000, q=9_000)
@@ -486,9 +484,7 @@ def test_an_api_server_that_does_not_answer_is_asked_again_later(town: Town, tmp
     assert found == [2]
 
 
-def test_an_event_that_nobody_takes_stops_nothing(
-    overused: Overused, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_an_undelivered_event_stops_nothing(overused: Overused, capfd: pytest.CaptureFixture[str]) -> None:
     overused.begin("p", "q", **EVICT)
     overused.api.takes_events = False
     overused.over(90 * SECOND, p=9_000, q=9_000)

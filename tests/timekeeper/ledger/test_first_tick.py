@@ -93,9 +93,7 @@ def test_what_could_not_be_written_is_counted_anew_from_what_really_moved(town: 
 
 
 @pytest.mark.parametrize("names", [2, 9])
-def test_periods_in_which_nothing_ran_and_nobody_looked_are_not_asked_for_one_by_one(
-    town: Town, names: int
-) -> None:
+def test_unused_and_unread_periods_are_not_queried_one_by_one(town: Town, names: int) -> None:
     aged(town, names, hours=2)
     for each in range(names):
         ended = gpu_pod(

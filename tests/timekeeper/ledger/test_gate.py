@@ -201,7 +201,7 @@ def test_an_answer_that_does_not_say_yes_says_no(door: Door, status: Json) -> No
     assert door.status(GOOD) == 401
 
 
-def test_where_nobody_can_be_asked_nobody_is_refused_for_good() -> None:
+def test_while_the_api_server_is_away_no_caller_is_refused_for_good() -> None:
     clock, answers = Clock(T0), Reviews({GOOD: user_status("someone")})
     away = [True]
 
@@ -285,7 +285,7 @@ def test_what_is_remembered_of_a_refusal_is_refused_without_a_question(
     assert door.reviews.asked == asked
 
 
-def test_what_nobody_asks_about_any_more_is_forgotten() -> None:
+def test_tokens_that_are_no_longer_used_are_forgotten() -> None:
     """However many tokens come, memory holds those of the last two minutes at most, and so many."""
     door = Door(most_remembered=10)
     for number in range(100):

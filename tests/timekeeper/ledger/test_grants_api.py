@@ -199,7 +199,7 @@ def test_nothing_is_granted_to_who_has_no_limit(books: Books) -> None:
     assert (code, problem["field"]) == (409, "subject")
 
 
-def test_a_group_is_granted_to_by_whoever_may_grant_to_it(books: Books) -> None:
+def test_a_grant_to_a_group_needs_the_right_to_grant_to_it(books: Books) -> None:
     books.reviews.denied.add(("ann", "create", "grants", "_group.blue"))
 
     assert give(books, asked(subject="_group.blue"), who="ann")[0] == 403

@@ -82,7 +82,7 @@ def test_a_group_that_is_exhausted_takes_all_its_members_out_of_budget(lab: Town
     assert lab.budget("team-b")["group"]["remaining"] == 0
 
 
-def test_a_member_that_is_exhausted_takes_out_nobody_else(lab: Town) -> None:
+def test_an_exhausted_member_puts_no_other_member_over_budget(lab: Town) -> None:
     ran(lab, "p", "team-a", T0 - 3 * HOUR, 2)
     say(lab, team_a="gpuHours: 1\ngroup: lab", team_b=MEMBER, _lab=LAB, _settings=NO_LOOKAHEAD)
 

@@ -401,7 +401,7 @@ def test_another_process_reads_what_one_was_told(running: Town) -> None:
     assert running.get("/v1/nodeusage").get_json()["nodes"].keys() == {"n1"}
 
 
-def test_what_is_older_than_two_minutes_is_read_by_nobody(running: Town) -> None:
+def test_figures_older_than_two_minutes_are_not_used(running: Town) -> None:
     report(running, 1, use(30_000, cards=[card()]))
     running.clock.turn(89 * SECOND)
     assert running.get("/v1/nodeusage").get_json()["nodes"].keys() == {"n1"}
@@ -417,7 +417,7 @@ def test_looks_that_come_late_do_not_take_the_place_of_newer_ones(running: Town)
     assert running.get("/v1/nodeusage").get_json()["nodes"]["n1"]["GPU-0"]["utilisation"] == 1
 
 
-def test_a_clock_set_back_shows_nobody_figures_of_the_future(running: Town) -> None:
+def test_a_clock_set_back_shows_no_figures_of_the_future(running: Town) -> None:
     report(running, 1, use(cards=[card()]))
     running.clock.turn(-HOUR)
     report(running, 2, use(cards=[card()]))
@@ -425,7 +425,7 @@ def test_a_clock_set_back_shows_nobody_figures_of_the_future(running: Town) -> N
     assert running.get("/v1/nodeusage").get_json()["nodes"] == {}
 
 
-def test_whoever_has_the_figures_already_is_spared_them(running: Town) -> None:
+def test_a_caller_with_the_same_figures_gets_304(running: Town) -> None:
     report(running, 1, use())
     tag = running.get("/v1/nodeusage").headers["ETag"]
 

@@ -137,7 +137,7 @@ def test_looks_from_before_a_pod_had_its_cards_put_it_into_no_earlier_overuse() 
 @pytest.mark.parametrize(
     ("shares_milli", "is_over"), [((1_000,), False), ((500, 500), False), ((999,), True), ((500, 400), True)]
 )
-def test_whoever_has_a_whole_card_is_over_nothing_on_it(shares_milli: tuple[int, ...], is_over: bool) -> None:
+def test_a_pod_with_a_whole_card_exceeds_nothing_on_it(shares_milli: tuple[int, ...], is_over: bool) -> None:
     """By one container or by several of one pod."""
     containers = {
         f"c{index}": [{"uuid": "A", "index": 0, "share_milli": milli, "memory_mib": 10}]
@@ -243,7 +243,7 @@ def test_a_pod_leaves_when_looks_saw_it_over_its_share_through_all_its_grace(
     assert decided([one], NOTHING, T0) == EvictionDecision(one if chosen else None, 0)
 
 
-def test_whoever_has_been_over_for_longest_goes_first() -> None:
+def test_the_pod_that_has_exceeded_for_longest_goes_first() -> None:
     old, older = suspect("a"), suspect("b", since_ms=T0 - 11 * MINUTE)
 
     assert decided([old, older, suspect("c", grace_ms=None)], NOTHING, T0) == EvictionDecision(older, 1)
@@ -264,7 +264,7 @@ def test_between_two_evictions_and_after_a_start_there_is_time() -> None:
     ("result", "chosen"),
     [("evicted", False), ("unclear", False), ("gone", True), ("protected", True), ("refused", True)],
 )
-def test_an_attempt_that_certainly_evicted_nobody_takes_nobodys_turn(result: Result, chosen: bool) -> None:
+def test_an_attempt_without_an_eviction_takes_no_turn(result: Result, chosen: bool) -> None:
     verdict = decided([suspect()], NOTHING.after("other", "n1", result, T0), T0)
 
     assert verdict == (EvictionDecision(suspect(), 0) if chosen else EvictionDecision(None, 1))
@@ -277,7 +277,7 @@ def test_a_pod_that_was_evicted_is_not_evicted_again_soon_though_nothing_tells_t
     assert decided([suspect(seen_ms=later_ms)], past, later_ms).chosen is not None
 
 
-def test_no_more_than_so_many_leave_in_an_hour() -> None:
+def test_evictions_in_an_hour_are_limited() -> None:
     past = NOTHING
     for number in range(MOST_IN_AN_HOUR):
         past = past.after(f"p{number}", f"n{number % 3}", "evicted", T0 - HOUR_MS + 1 + number * SPACE_MS)
@@ -366,7 +366,7 @@ ATTEMPTS = st.lists(
 
 
 @given(SUSPECTS, ATTEMPTS)
-def test_nobody_leaves_who_is_not_due_and_everybody_due_leaves_or_waits(
+def test_only_due_pods_leave_and_each_due_pod_leaves_or_waits(
     suspects: list[EvictionCandidate], attempts: list[tuple[str, Result, int]]
 ) -> None:
     past = NOTHING

@@ -632,7 +632,7 @@ def test_a_span_that_has_not_begun_names_from(books: Books) -> None:
     assert (answer.status_code, answer.get_json()["field"]) == (400, "from")
 
 
-def test_a_page_that_nobody_can_have_been_given_is_refused(books: Books) -> None:
+def test_a_cursor_that_was_never_given_out_is_refused(books: Books) -> None:
     books.write(Run("u", posted=days(T0, T0 + 1)))
     for after in (
         "x",

@@ -211,7 +211,7 @@ def test_the_charge_ends_when_the_cards_are_let_go(
     is_in_order(waiting)
 
 
-def test_a_reservation_that_nobody_takes_back_is_charged_to_its_end_and_a_binding_told_late_corrects_it(
+def test_an_unreleased_reservation_is_charged_to_its_end_and_a_late_binding_corrects_it(
     waiting: Town,
 ) -> None:
     goes_on(waiting, FREE)

@@ -189,7 +189,7 @@ def test_the_next_period_starts_in_budget_without_an_event(home: Town) -> None:
     assert home.standing() == "IN_BUDGET"
 
 
-def test_the_document_stays_byte_for_byte_while_nobody_would_act_differently(home: Town) -> None:
+def test_the_document_stays_byte_for_byte_while_no_reader_would_act_differently(home: Town) -> None:
     home.change("pods", gpu_pod(started_ms=T0))
     first = home.get("/v1/standings")
     home.advance(SECOND)
@@ -351,7 +351,7 @@ def test_a_class_that_is_deleted_loses_its_value(home: Town) -> None:
     }
 
 
-def test_standings_that_nobody_keeps_up_are_not_served(home: Town) -> None:
+def test_outdated_standings_are_not_served(home: Town) -> None:
     home.clock.turn(61 * SECOND)
 
     answer = home.get("/v1/standings")

@@ -158,7 +158,7 @@ def test_who_waits_too_long_for_anothers_migrations_is_told_so(store: Store, dat
     second.close()
 
 
-def test_a_table_in_use_ends_the_migration_whole_and_keeps_nobody_waiting() -> None:
+def test_a_table_in_use_ends_the_migration_whole_and_blocks_no_reader() -> None:
     with fresh_postgresql(EMPTY) as url:
         store, reader = open_store(url), open_store(url)
         command.upgrade(config_of(url), "0002")

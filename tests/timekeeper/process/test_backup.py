@@ -59,7 +59,7 @@ def wait_for(seen: list[tuple[int, list[int]]], more: int) -> None:
         waiting.wait(0.005)
 
 
-def test_a_backup_taken_while_everybody_writes_is_the_ledger_of_one_moment(tmp_path: Path) -> None:
+def test_a_backup_taken_during_writes_is_the_ledger_of_one_moment(tmp_path: Path) -> None:
     town = Town(tmp_path)
     live(town)
     copies = [tmp_path / f"copy-{number}" / "ledger.db" for number in range(3)]
@@ -149,7 +149,7 @@ def test_postgresql_is_left_to_its_own_tools(capsys: pytest.CaptureFixture[str],
     assert "PostgreSQL has pg_dump" in capsys.readouterr().err
 
 
-def test_a_dump_of_postgresql_taken_while_everybody_writes_is_the_ledger_of_one_moment(
+def test_a_dump_of_postgresql_taken_during_writes_is_the_ledger_of_one_moment(
     tmp_path: Path,
 ) -> None:
     with fresh_postgresql() as url, fresh_postgresql(EMPTY) as new_url:

@@ -267,7 +267,7 @@ def test_a_settler_cut_off_from_the_lease_goes_on_until_the_database_tells_it_th
     pair.assert_exact(follower)
 
 
-def test_a_settler_paused_inside_a_transaction_holds_up_nobody_and_writes_nothing(
+def test_a_settler_paused_inside_a_transaction_delays_no_other_and_writes_nothing(
     pair: Pair,
 ) -> None:
     leader = pair.leader()

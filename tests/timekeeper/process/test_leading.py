@@ -94,7 +94,7 @@ def test_a_lease_given_back_is_taken_at_the_next_look(election_of: object) -> No
     assert second.look() is True
 
 
-def test_without_an_api_server_nobody_is_elected_and_nobody_loses(tmp_path: Path) -> None:
+def test_without_an_api_server_no_leader_is_elected_and_none_is_lost(tmp_path: Path) -> None:
     away = connect(kubeconfig(tmp_path, "http://127.0.0.1:1"))
     election = SettlerElection(away, "bursar-system", "me", 2_000, SecondsClock())
     stop = Event()

@@ -53,7 +53,7 @@ def test_no_more_is_released_than_fits_and_a_large_pod_is_not_overtaken() -> Non
     assert released(held, {"a": 0, "b": -1}) == []
 
 
-def test_a_pod_that_waits_for_its_group_lets_nobody_of_the_group_pass() -> None:
+def test_a_pod_that_waits_for_its_group_is_passed_by_no_pod_of_the_group() -> None:
     held = pods(("big", "a", 0, 1, 5), ("small", "b", 0, 2, 1), ("other", "c", 0, 3, 1))
     group = Limit("group", 4, span_ms=1)
 
@@ -92,7 +92,7 @@ ROOMS = st.fixed_dictionaries({name: st.integers(-5, 40) for name in "abc"})
 
 
 @given(HELD, ROOMS, st.integers(1, 12), st.sets(st.integers(0, 29)))
-def test_the_room_is_never_exceeded_the_order_kept_and_nobody_starves(
+def test_the_room_is_never_exceeded_the_order_kept_and_no_pod_starves(
     given_pods: list[tuple[str, int, int, int]], rooms: dict[str, int], most: int, sent: set[int]
 ) -> None:
     held = pods(*((f"u{index:02}", *each) for index, each in enumerate(given_pods)))

@@ -512,7 +512,7 @@ def test_an_ephemeral_container_opens_no_device_that_an_ordinary_pod_has_mounted
     assert debug(world, "fuse", "user") == (0, "")
 
 
-def test_what_was_there_before_keeps_nobody_from_debugging(world: Registered) -> None:
+def test_what_was_there_before_forbids_no_debugging(world: Registered) -> None:
     create_namespace(world.cp, "was-exempt", **{"bursar.dev/exempt": "true"})
     make(world, mounting("/dev/fuse", privileged=True) | {"metadata": {}}, "old", "was-exempt")
     assert debug(world, "old", "root", "was-exempt", securityContext={"privileged": True}) == (0, "")

@@ -360,7 +360,7 @@ def ephemeral(pod: str, variables: list[Json]) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("name", ["aaa-before-us", "zzz-after-us"])
-def test_a_proxy_that_another_webhook_injects_sees_no_card_whoever_is_called_first(
+def test_a_proxy_that_another_webhook_injects_sees_no_card_in_either_order_of_calls(
     world: World, webhook: Webhook, name: str
 ) -> None:
     injector = Injector(world.tls())
@@ -733,7 +733,7 @@ def test_a_write_that_someone_else_was_faster_with_is_not_done(world: World) -> 
     assert cluster.store("bursar-ca", pair, "")
 
 
-def test_the_ca_of_whoever_was_faster_signs_the_leaves(world: World) -> None:
+def test_the_ca_that_was_written_first_signs_the_leaves(world: World) -> None:
     cluster = CertificateStore(connect(world.cp.admin_kubeconfig), "bursar-system")
     world.kubectl("delete", "secret", "--all", "-n", "bursar-system")
     theirs = new_ca(b"", datetime.now(UTC))

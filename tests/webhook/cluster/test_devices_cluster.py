@@ -196,7 +196,7 @@ def test_no_later_edit_reaches_a_container_that_is_started_again(
 
 
 @pytest.mark.parametrize("key", WRITTEN)
-def test_nobody_but_the_extender_binds_with_cards_or_limits(world: Registered, key: str) -> None:
+def test_only_the_extender_binds_with_cards_or_limits(world: Registered, key: str) -> None:
     if world.said("get", "pod", "waits", "-n", "team-a")[0]:
         make_each_kind(world, "waits")
 
@@ -207,7 +207,7 @@ def test_nobody_but_the_extender_binds_with_cards_or_limits(world: Registered, k
 
 
 @pytest.mark.parametrize("key", WRITTEN)
-def test_nobody_creates_a_pod_with_cards_or_limits(world: Registered, key: str) -> None:
+def test_no_user_creates_a_pod_with_cards_or_limits(world: Registered, key: str) -> None:
     raw = pod(half(), annotations={key: "forged"})
     raw["metadata"] = {"name": "forged", "annotations": raw["metadata"]["annotations"]}
 

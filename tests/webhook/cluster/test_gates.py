@@ -76,7 +76,7 @@ def of(pod: Json, uid: str = "") -> HeldPod:
     return HeldPod(uid or metadata["uid"], "team-a", metadata["name"], 0, 0, 1_000, True)
 
 
-def test_the_timekeeper_removes_its_gate_from_this_pod_alone_and_nobody_adds_it_again(
+def test_the_timekeeper_removes_its_gate_from_this_pod_alone_and_no_user_adds_it_again(
     policies: Policies, patch: Callable[[str, Any], Reply]
 ) -> None:
     pod = make(policies, "held")

@@ -268,7 +268,7 @@ def test_where_another_webhook_has_the_last_word_against_us_the_pod_is_refused_a
         is_governed(world.create(namespace, pod), way)
 
 
-def test_a_request_that_another_webhook_adds_after_us_is_refused_for_nobody_governed_it(world: World) -> None:
+def test_a_request_that_another_webhook_adds_after_us_is_refused_as_ungoverned(world: World) -> None:
     namespace = world.namespace("beside", "native")
     after = {"change": "asks", "called": "z-other", "again": "Never"}
 

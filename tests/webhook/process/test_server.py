@@ -217,7 +217,7 @@ def test_pipelined_requests_are_answered_in_order(webhook: Webhook) -> None:
     )
 
 
-def test_many_large_unfinished_requests_are_held_up_to_a_budget_and_keep_nobody_waiting(
+def test_many_large_unfinished_requests_are_held_up_to_a_budget_and_delay_no_other(
     tmp_path: Path, tls: Tls, timekeeper: SimulatedTimekeeper
 ) -> None:
     length = 8 * 1024 * 1024

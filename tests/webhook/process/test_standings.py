@@ -58,9 +58,7 @@ def confirmed_ms(world: World) -> int:
     return table.confirmed_ms
 
 
-def test_that_nobody_answered_is_an_answer_to_whether_anybody_was_asked(
-    world: World, timekeeper: SimulatedTimekeeper
-) -> None:
+def test_a_failed_poll_counts_as_an_attempt(world: World, timekeeper: SimulatedTimekeeper) -> None:
     timekeeper.end()
     before = world.standings.asked()
 
@@ -157,7 +155,7 @@ def test_a_token_file_without_a_token_sends_nothing(
     assert timekeeper.asked == []
 
 
-def test_without_a_ca_nobody_is_asked(world: World, timekeeper: SimulatedTimekeeper) -> None:
+def test_without_a_ca_no_request_is_sent(world: World, timekeeper: SimulatedTimekeeper) -> None:
     world.ca = None
 
     assert world.poll() is None

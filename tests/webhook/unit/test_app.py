@@ -126,7 +126,7 @@ def test_other_routes_and_methods_are_problems(method: str, path: str, status: i
     assert answer.get_json()["status"] == status
 
 
-def test_figures_that_somebody_cleaned_away_are_no_crash() -> None:
+def test_removed_files_of_figures_are_no_crash() -> None:
     """Without the folder that workers share, as after a cleaner of temporary files."""
     admission = Reviewer(POLICY, lambda: None, lambda: "ca", lambda: 0, 30_000)
     application = create_app({}, admission, of_all_workers())

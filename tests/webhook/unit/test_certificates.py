@@ -325,7 +325,7 @@ def test_a_new_ca_signs_nothing_before_its_bundle_is_written_everywhere() -> Non
     assert cluster.authority().trusted_since == cluster.now
 
 
-def test_nobody_is_shown_a_leaf_before_its_ca_is_trusted() -> None:
+def test_no_leaf_is_served_before_its_ca_is_trusted() -> None:
     cluster = Kept()
 
     step(cluster, LIVES)
@@ -405,7 +405,7 @@ LOOKS = st.tuples(
 @pytest.mark.untraced
 @given(st.lists(LOOKS, min_size=150, max_size=180))
 @hypothesis_settings(max_examples=examples(8, soak=80))
-def test_whoever_dies_and_however_late_they_hear_nobody_is_ever_refused(
+def test_no_death_and_no_delay_of_a_replica_causes_a_refusal(
     looks: list[tuple[int, int | None, int, str]],
 ) -> None:
     """A server may serve a replaced leaf for two minutes, and a client trust by a replaced bundle for the
@@ -442,7 +442,7 @@ def test_a_refusal_would_be_seen_by_that_law() -> None:
     assert {each.why for each in refusals(hours.cluster, late)} == {"the bundle lacks the leaf's CA"}
 
 
-def test_a_ca_secret_that_someone_deleted_costs_nobody_a_refusal() -> None:
+def test_a_deleted_ca_secret_causes_no_refusal() -> None:
     cluster = Kept()
     step(cluster, LIVES)
     before = certificates(cluster.authority().bundle)

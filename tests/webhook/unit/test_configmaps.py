@@ -119,7 +119,7 @@ def test_deletion_and_what_is_no_budget_pass(review: ObjectReview) -> None:
     assert judge(review) == AdmissionAnswer("passed")
 
 
-def test_budgets_in_binary_data_are_refused_for_nobody_reads_them() -> None:
+def test_budgets_in_binary_data_are_refused_as_unread() -> None:
     hidden = config_map({}) | {"binaryData": {"team-a": "Z3B1SG91cnM6IDE="}}
 
     answer = judge(asked(hidden))

@@ -271,7 +271,7 @@ def test_a_class_of_unknown_value_lets_no_class_of_the_users_stay() -> None:
     assert after["spec"]["priorityClassName"] == "gpu-default-priority"
 
 
-def test_a_class_that_the_cluster_lacks_is_not_set_and_lifts_nobody_above_the_budget() -> None:
+def test_a_missing_priority_class_is_not_set_and_raises_no_pod_above_its_budget() -> None:
     """The API server would refuse every pod that names it."""
     missing = PriorityClass("typo", None, absent=True)
     no_lower = replace(POLICY, over_budget=missing)
@@ -297,7 +297,7 @@ def test_unknown_is_what_the_operator_says_it_is() -> None:
     assert governed(admitted(half()), "UNKNOWN", policy)["spec"]["priorityClassName"] == "gpu-lower-priority"
 
 
-def test_while_observing_nobody_is_demoted() -> None:
+def test_in_observe_mode_no_pod_is_demoted() -> None:
     fresh, urgent = admitted(half()), with_class(admitted(half()), "urgent", 1_000)
 
     assert governed(fresh, "OVER_BUDGET", OBSERVING)["spec"]["priorityClassName"] == "gpu-default-priority"
@@ -420,7 +420,7 @@ CARDS = container("main", gpu_percent="200")
         (({**plain("main"), "resources": {"limits": {"nvidia.com/gpu": "1"}}},), None),
     ],
 )
-def test_a_sidecar_is_told_where_nobody_else_is_on_the_pods_cards(
+def test_a_sidecar_learns_where_its_pod_has_its_cards_alone(
     containers: tuple[Json, ...], told: str | None
 ) -> None:
     after = governed(admitted(*containers))

@@ -355,7 +355,7 @@ def test_one_command_writes_every_generated_part() -> None:
         assert generated.written(former) == text, file.name
 
 
-def test_whom_the_policies_trust_there_is() -> None:
+def test_the_accounts_that_the_policies_trust_exist() -> None:
     accounts = {each["metadata"]["name"] for each in documents("rbac") if each["kind"] == "ServiceAccount"}
 
     trusted = set(re.findall(rf"system:serviceaccount:{NAMESPACE}:([a-z-]+)", json.dumps(POLICIES)))

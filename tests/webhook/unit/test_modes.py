@@ -179,7 +179,7 @@ def test_others_are_not_exempt() -> None:
 
 
 @pytest.mark.parametrize("rule", sorted(set(PODS) & set(FIXED)))
-def test_nobody_is_exempt_from_what_keeps_the_accounts_right(rule: str) -> None:
+def test_no_user_is_exempt_from_what_keeps_the_accounts_right(rule: str) -> None:
     answer = mutated(PODS[rule], EXEMPTING, **by(RUNNER))
 
     assert (answer.verdict, answer.rules) == ("refused", ((rule, "enforce"),))
@@ -303,7 +303,7 @@ def test_a_budget_that_denies_leaves_pods_without_a_gpu_alone() -> None:
     assert mutated(admitted(plain()), standing=DENYING) == AdmissionAnswer("passed")
 
 
-def test_while_observing_a_budget_denies_nobody_and_says_so() -> None:
+def test_in_observe_mode_a_budget_denies_no_pod_and_says_so() -> None:
     answer = mutated(admitted(half()), OBSERVING, DENYING)
 
     assert (answer.verdict, answer.rules) == ("governed", (("budget-exhausted", "observe"),))
@@ -350,7 +350,7 @@ def test_what_an_ephemeral_container_says_itself_is_for_the_rule_to_judge() -> N
     assert validate(review(raw, **update), POLICY).verdict == "refused"
 
 
-def test_a_privileged_debugger_is_refused_and_one_that_was_there_keeps_nobody_from_adding_another() -> None:
+def test_a_privileged_debugger_is_refused_and_an_existing_one_forbids_no_other() -> None:
     rooted = plain("root", securityContext={"privileged": True})
     fresh = ephemeral(governed(admitted(half())), rooted)
     later = ephemeral(governed(admitted(half(), ephemeralContainers=[rooted])), plain("other"))
@@ -393,7 +393,7 @@ def test_a_pod_that_fits_below_no_cap_is_refused_and_any_other_is_not(
     assert answer.rules == ((("above-cap", "enforce"),) if refused else ())
 
 
-def test_while_observing_a_cap_refuses_nobody_and_says_so() -> None:
+def test_in_observe_mode_a_cap_refuses_no_pod_and_says_so() -> None:
     answer = mutated(admitted(container(gpu_count="3")), replace(OBSERVING, caps=Caps(Cap(2_500))))
 
     assert (answer.verdict, answer.rules) == ("governed", (("above-cap", "observe"),))

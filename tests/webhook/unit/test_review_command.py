@@ -489,7 +489,7 @@ def places(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 @given(st.lists(st.booleans(), min_size=4, max_size=4), st.integers(0, 3))
-def test_the_operations_are_done_as_everybody_does_them(present: list[bool], containers: int) -> None:
+def test_the_operations_do_what_jsonpatch_does(present: list[bool], containers: int) -> None:
     raw = admitted(half(env=[{"name": "A", "value": "b"}]), *(plain(f"c{i}") for i in range(containers)))
     raw["spec"] |= {"initContainers": [plain("i")]} if present[0] else {}
     raw["spec"] |= {"volumes": [{"name": "v", "emptyDir": {}}]} if present[1] else {}

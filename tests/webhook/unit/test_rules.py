@@ -388,7 +388,7 @@ def test_an_ephemeral_container_may_not_show_itself_a_card() -> None:
     assert found.path == "spec.ephemeralContainers[1].env[NVIDIA_VISIBLE_DEVICES]"
 
 
-def test_an_ephemeral_container_that_was_there_before_keeps_nobody_from_adding_another() -> None:
+def test_an_existing_ephemeral_container_forbids_no_other() -> None:
     before = admitted(half(), ephemeralContainers=[debug("old", env=ALL)])
     after = copy.deepcopy(before)
     after["spec"]["ephemeralContainers"].append(
