@@ -8,10 +8,10 @@ RUN := $(BIN)/python
 PYTEST := $(BIN)/pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up quick test check bench soak docs dist clean
+.PHONY: help demo up quick test test-versions check bench soak docs dist clean
 
 help: ## list the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
 
 $(VENV)/.ready: setup.cfg pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Bursar needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Name another with: make PYTHON=python3.12 ...")'
@@ -35,6 +35,9 @@ test: $(VENV)/.ready ## lint, types, contracts and every test; the control plane
 
 check: $(VENV)/.ready ## lint, types and import contracts alone
 	@$(RUN) -m tests.run --check
+
+test-versions: $(VENV)/.ready ## what depends on Kubernetes' version, on each older one that is supported; each is built once
+	@$(RUN) -m tests.run --versions
 
 bench: $(VENV)/.ready ## measure; tables on the screen, JSON under .bench
 	@$(RUN) -m tests.bench

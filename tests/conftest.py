@@ -13,6 +13,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from deploy.local.cluster import ControlPlane
+from deploy.local.tools import KUBERNETES
 from tests import postgresql
 from tests.support import profile
 from tests.support.simulated_timekeeper import SimulatedTimekeeper, entry, standings
@@ -81,6 +82,14 @@ class OneFile(LoadScopeScheduling):
 
 def _file(nodeid: str) -> str:
     return nodeid.partition("::")[0]
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A test marked ``kubernetes`` is skipped on an older one, such as `make test-versions` runs."""
+    for mark in item.iter_markers("kubernetes"):
+        needed = tuple(int(number) for number in mark.args[0].split("."))
+        if KUBERNETES.series < needed:
+            pytest.skip(f"it needs Kubernetes {mark.args[0]}, and this is {KUBERNETES.version}")
 
 
 @pytest.hookimpl(wrapper=True)

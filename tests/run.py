@@ -1,4 +1,4 @@
-"""``make quick``, ``make test``, ``make check`` and ``make soak``: what must pass.
+"""``make quick``, ``make test``, ``make check``, ``make test-versions`` and ``make soak``: what must pass.
 
 Several workers (pytest-xdist) run the tests, two more than there are cores, for many tests wait. `make test`
 runs all tiers in one session, so that tests that compute use the processors while others wait for a control
@@ -21,6 +21,7 @@ if sys.version_info < (3, 11):  # noqa: UP036  (it is the people with older ones
     sys.exit("tests.run: Python 3.11 or newer is needed, and this is " + sys.version.split()[0])
 
 from deploy.local import real_node as node
+from deploy.local.tools import OLDER_KUBERNETES
 from tests import debian
 
 ROOT = Path(__file__).parent.parent
@@ -28,6 +29,18 @@ BIN = Path(sys.executable).parent
 FAILED = ROOT / ".pytest_cache/v/cache/lastfailed"  # pytest's own record, by test
 MOST_TRIED_AGAIN = 4  # files; more that fail are no accident of a busy machine
 LEAST_COVERAGE = 96  # percent of branches and lines, over all test processes; raised as it rises
+
+# the tests that `make test-versions` runs on each older Kubernetes
+OF_VERSIONS = (
+    "tests/deploy/cluster/test_accepted.py",
+    "tests/docs/cluster/test_install.py",
+    "tests/webhook/cluster/test_policies.py",
+    "tests/webhook/cluster/test_cluster.py",
+    "tests/webhook/cluster/test_device_classes.py",
+    "tests/scheduler_ext/cluster/test_cluster.py",
+    "tests/timekeeper/cluster/test_metering.py",
+    "tests/story/cluster/test_demo.py",
+)
 
 CHECKS = (
     [f"{BIN}/ruff", "check", "--quiet", "."],
@@ -191,6 +204,17 @@ def soak() -> None:
         control_plane.stop()
 
 
+def versions() -> None:
+    """What depends on the version of Kubernetes, with API server, controllers and scheduler of each older one
+    that is supported. Raises FailedError at the first that fails."""
+    for series in OLDER_KUBERNETES:
+        os.environ["BURSAR_KUBERNETES"] = series
+        code = "from deploy.local.cli import build; build()"  # without kubeadm, which no such test needs
+        step(f"Kubernetes {series}, build", [sys.executable, "-c", code])
+        files = [str(ROOT / file) for file in OF_VERSIONS]
+        step(f"Kubernetes {series}", [f"{BIN}/pytest", "-q", "-m", "not soak", "--timeout", "900", *files])
+
+
 def main() -> int:
     """Exit code 0 when all passed."""
     parser = argparse.ArgumentParser(prog="python -m tests.run", description=__doc__)
@@ -200,6 +224,9 @@ def main() -> int:
     )
     which.add_argument("--quick", action="store_const", dest="run", const=quick, help="and the pure tests")
     which.add_argument("--soak", action="store_const", dest="run", const=soak, help="the larger profiles")
+    which.add_argument(
+        "--versions", action="store_const", dest="run", const=versions, help="older versions of Kubernetes"
+    )
     parser.set_defaults(run=test)
     # Without their bytecode each worker compiles all tests anew, and each process of Bursar its modules.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

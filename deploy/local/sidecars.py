@@ -73,7 +73,7 @@ class Sidecars:
             print(f"sidecars: no token for a pod that is being deleted: {error}", file=sys.stderr)
             return
         with (folder / "log").open("ab") as log:
-            command = [sys.executable, "-m", "sidecar"]
+            command = [*self._stack.python("sidecar"), "-m", "sidecar"]
             self.running[uid] = self._launcher.start(
                 command, log, env=_environment(pod, self._stack, folder, token)
             )

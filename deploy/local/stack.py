@@ -77,7 +77,9 @@ class Stack:
         self.tuning = tuning or Tuning()
         self.folder = control_plane.folder / "bursar"
         self._stack = ExitStack()
-        self._commands: dict[str, list[str]] = {}
+        self._arguments: dict[str, list[str]] = {}
+        # interpreters of roles (and of the sidecars) that are of another installation, at their next start
+        self.pythons: dict[str, Path] = {}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> "Stack":
@@ -182,14 +184,20 @@ class Stack:
         return ["--tls-cert", f"{files}/tls.crt", "--tls-key", f"{files}/tls.key", "--ca", f"{files}/ca.crt"]
 
     def _start(self, role: str, arguments: list[str]) -> None:
-        extra = dict(self.tuning.flags).get(role, ())
-        self._commands[role] = [sys.executable, *arguments, *extra]
+        self._arguments[role] = [*arguments, *dict(self.tuning.flags).get(role, ())]
         self.start(role)
 
     def start(self, role: str) -> None:
         """Start a stopped or killed role again with the same flags."""
+        command = [*self.python(role), *self._arguments[role]]
         with self.log_file(role).open("ab") as log:
-            self.processes[role] = self._launcher.start(self._commands[role], log, env=self.environment())
+            self.processes[role] = self._launcher.start(command, log, env=self.environment())
+
+    def python(self, role: str) -> list[str]:
+        """How a role's interpreter is started: this one, or another that does not see this folder's
+        packages."""
+        other = self.pythons.get(role)
+        return [str(other), "-P"] if other else [sys.executable]
 
     def stop(self, role: str, signal_number: int = signal.SIGTERM) -> int:
         """Send a role a signal, wait for its end, and return its exit code."""

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import sysconfig
 import venv
 from pathlib import Path
 
@@ -27,9 +26,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
     """An environment of its own with the wheel in it."""
-    environment = _environment(tmp_path_factory.mktemp("installed"))
-    _run(*_pip_into(environment), "install", "--no-deps", "--no-index", wheel)
-    return environment
+    return environment_with(wheel, tmp_path_factory.mktemp("installed"))
 
 
 @pytest.fixture(scope="session")
@@ -38,6 +35,13 @@ def editable(tmp_path_factory: pytest.TempPathFactory) -> Environment:
     environment = _environment(tmp_path_factory.mktemp("editable"))
     source = copy(tmp_path_factory.mktemp("source"))
     _run(*_pip_into(environment), "install", "--no-deps", "--no-index", "--no-build-isolation", "-e", source)
+    return environment
+
+
+def environment_with(wheel: Path, folder: Path) -> Environment:
+    """A virtual environment with a wheel in it."""
+    environment = _environment(folder)
+    _run(*_pip_into(environment), "install", "--no-deps", "--no-index", wheel)
     return environment
 
 
@@ -51,7 +55,8 @@ def _environment(folder: Path) -> Environment:
     venv.create(folder, with_pip=False)
     environment = Environment(folder)
     site = environment.ask("import sysconfig; print(sysconfig.get_path('purelib'))")
-    (Path(site) / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    folders = [path for path in sys.path if path.endswith("site-packages")]
+    (Path(site) / "dependencies.pth").write_text("".join(f"{path}\n" for path in folders))
     return environment
 
 

@@ -325,6 +325,32 @@ def test_each_fault_is_named_with_what_mends_it(case: str) -> None:
     assert bad[0].command
 
 
+@pytest.mark.parametrize(
+    ("minor", "warned", "noted"),
+    [
+        (
+            33,
+            ["1.34: the policies on device claims", "1.35: a Binding puts no labels"],
+            ["1.36: deploy/samples"],
+        ),
+        (34, ["1.35: a Binding puts no labels"], ["1.36: deploy/samples"]),
+        (35, [], ["1.36: deploy/samples"]),
+        (36, [], []),
+    ],
+)
+def test_what_an_older_kubernetes_lacks_is_named(minor: int, warned: list[str], noted: list[str]) -> None:
+    workloads = [listed(*ROLES[:2], second_scheduler(f"1.{minor}.1")), listed(agent())]
+    found = results(replace(SOUND, version=json.dumps({"minor": str(minor)}), workloads=workloads))
+
+    lacking = [each for each in found if each.subject == "API server"][1:]
+    for level, wanted in (("warning", warned), ("ok", noted)):
+        sentences = [each.sentence for each in lacking if each.level == level]
+        assert len(sentences) == len(wanted)
+        for sentence, text in zip(sentences, wanted, strict=True):
+            assert f"it is older than {text}" in sentence
+    assert len(lacking) == len(warned) + len(noted)
+
+
 def test_a_patched_control_plane_needs_no_second_kube_scheduler() -> None:
     found = results(
         replace(

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import sidecar
 from deploy.local import tools
+from timekeeper.cli.doctor.version_checks import LEAST_MINOR, NEWER_FEATURES
 from timekeeper.core import __version__
 
 ROOT = Path(__file__).parents[3]
@@ -39,3 +40,13 @@ def test_the_newest_release_of_the_changelog_is_this_version_and_has_notes_for_t
     assert released[0] == "Unreleased"
     assert re.fullmatch(rf"{re.escape(__version__)} \(\d{{4}}-\d\d-\d\d\)", released[1])
     assert notes[:2] == ["Unreleased", __version__]
+
+
+def test_what_an_older_kubernetes_lacks_is_on_the_page_and_told_by_the_doctor() -> None:
+    (table,) = re.findall(r"(?ms)^## What needs which version of Kubernetes\n(.*?)^## ", PAGE)
+    needs = {int(minor): text for minor, text in re.findall(r"(?m)^\| 1\.(\d+) \| (.*) \|$", table)}
+
+    assert LEAST_MINOR in needs
+    assert [each.minor for each in NEWER_FEATURES] == [minor for minor in needs if minor > LEAST_MINOR]
+    rows = dict(line.strip("| ").split(" | ", 1) for line in PAGE.splitlines() if line.startswith("| "))
+    assert rows["Kubernetes by `make test-versions`"] == ", ".join(tools.OLDER_KUBERNETES)

@@ -10,11 +10,13 @@ from deploy.local.tools import (
     KARPENTER_TOOLS,
     KUBERNETES,
     NODE_TOOLS,
+    OLDER_KUBERNETES,
     PROMETHEUS_TOOLS,
     TOOLS,
     Tool,
     cache_folder,
     cached_path,
+    kubernetes,
     parse_version,
 )
 
@@ -65,6 +67,16 @@ def test_the_versions_we_build_are_of_the_series_we_take() -> None:
         "helm": (4, 3),
         "karpenter": (1, 14),
     }
+
+
+def test_a_variable_names_an_older_kubernetes_whose_binaries_report_its_version() -> None:
+    assert kubernetes({}).series == kubernetes({"BURSAR_KUBERNETES": "1.36"}).series == (1, 36)
+    for series, version in OLDER_KUBERNETES.items():
+        older = kubernetes({"BURSAR_KUBERNETES": series})
+        assert (older.version, f"{older.series[0]}.{older.series[1]}") == (version, series)
+        assert f"k8s.io/component-base/version.gitVersion=v{version}" in older.stamps
+    with pytest.raises(ValueError, match=r"BURSAR_KUBERNETES: no tests run on 1\.20, only on 1\.33"):
+        kubernetes({"BURSAR_KUBERNETES": "1.20"})
 
 
 def test_the_cache_is_where_the_xdg_rules_say() -> None:

@@ -144,6 +144,8 @@ def test_the_bill_of_materials_lists_the_wheel_and_what_it_needs_as_it_is_instal
     assert (wheel["name"], wheel["version"]) == ("bursar", __version__)
     assert wheel["hashes"][0]["content"] == hashlib.sha256(released.file(".whl").read_bytes()).hexdigest()
     listed = [each["bom-ref"] for each in bill["components"]]
+    named = [(each["name"].lower().replace("_", "-"), each["version"]) for each in bill["components"]]
+    assert [f"{name}=={version}" for name, version in named] == listed
     assert set(listed) <= set(pinned)
     assert {each for reached in needs.values() for each in reached} == set(listed)
     assert len(needs[wheel["bom-ref"]]) == len(requires) > 10

@@ -13,6 +13,7 @@ import pytest
 from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import tencent_capacity
+from deploy.local.tools import KUBERNETES
 from scheduler_ext.assembly.extender import REPORTER
 from tests.scheduler_ext.clusters import World, decided, extender, placed, plane, world
 from tests.scheduler_ext.processes import Process
@@ -119,7 +120,8 @@ def test_pods_of_nano_gpu_are_placed_on_its_nodes_which_have_no_agent_of_ours(
     bound = [world.get(name)["metadata"] for name in ("a", "b")]
     assert sorted(each["annotations"][annotation] for each in bound) == ["0", "1"]
     assert [each["annotations"][assumed] for each in bound] == ["true", "true"]
-    assert [each["labels"][assumed] for each in bound] == ["true", "true"]
+    if KUBERNETES.series >= (1, 35):  # an older API server takes no labels from a Binding
+        assert [each["labels"][assumed] for each in bound] == ["true", "true"]
 
 
 def test_pods_of_gpushare_are_placed_on_its_nodes_whatever_its_unit(world: World) -> None:

@@ -44,7 +44,7 @@ def test_a_pod_that_does_not_use_its_card_is_warned_and_then_evicted_and_one_tha
         rests="gpuHours: 100\nidle: evict\n",
     )
     token = tmp_path / "for-timekeeper"
-    token.write_text(stack.token("bursar-node", "bursar-node", "bursar", pod=agents_pod(stack)))
+    token.write_text(stack.token("bursar-node", "bursar-node", "bursar", pod=agents_pod(stack, "idle-node")))
     more = {
         "timekeeper_url": stack.timekeeper_url,
         "token_file": str(token),
@@ -85,10 +85,10 @@ def test_a_pod_that_does_not_use_its_card_is_warned_and_then_evicted_and_one_tha
     assert kinds().count("warned") == 1
 
 
-def agents_pod(stack: Stack) -> Json:
-    """The pod in which the agent of the node would run."""
+def agents_pod(stack: Stack, node: str) -> Json:
+    """The pod in which the agent of a node would run."""
     containers = [{"name": "agent", "image": "example"}]
-    spec = {"nodeName": "idle-node", "serviceAccountName": "bursar-node", "containers": containers}
+    spec = {"nodeName": node, "serviceAccountName": "bursar-node", "containers": containers}
     body = {"metadata": {"generateName": "bursar-node-"}, "spec": spec}
     made: Json = stack.cp.api.call("POST", "/api/v1/namespaces/bursar-node/pods", body)
     return made

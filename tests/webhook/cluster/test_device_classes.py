@@ -8,13 +8,17 @@ from pathlib import Path
 import pytest
 
 from deploy.local.cluster import ControlPlane
+from deploy.local.commands import Options
 from deploy.local.kwok_nodes import kwok_node
+from deploy.local.tools import KUBERNETES
 from tests.support.waiting import eventually
 from tests.webhook.cases import a_pod, told
 from tests.webhook.clusters import MANIFESTS, Cluster
 from tests.webhook.replicas import Certificates
 from tests.webhook.worlds import plain
 from tests.worlds import Json
+
+pytestmark = pytest.mark.kubernetes("1.34")
 
 CLASSES = "/apis/resource.k8s.io/v1/deviceclasses"
 PARAMETERS = "/api/v1/namespaces/bursar-system/configmaps/bursar-device-classes"
@@ -106,6 +110,15 @@ def claim(
 
 
 @pytest.fixture(scope="module")
+def control_plane() -> Iterator[ControlPlane]:
+    """With extended resources of DeviceClasses, which 1.34 and 1.35 have behind a feature gate."""
+    is_gated = KUBERNETES.series < (1, 36)
+    flags = ("--feature-gates=DRAExtendedResource=true",) if is_gated else ()
+    with ControlPlane(Options(api_flags=flags)) as cp:
+        yield cp
+
+
+@pytest.fixture(scope="module")
 def world(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """Entered once the policies know the classes."""
     made = World(control_plane, tmp_path_factory.mktemp("world"))
@@ -176,6 +189,7 @@ def test_classes_and_settings_are_followed_and_a_class_without_judgement_is_repo
     eventually(lambda: told(world.claims(claim("latest"))), "the class to be gone")
 
 
+@pytest.mark.kubernetes("1.36")  # kube-scheduler, too, has the gate before it
 def test_the_scheduler_gets_no_gpu_for_a_class_that_the_process_has_not_seen_yet(world: World) -> None:
     world.process.process.kill()
     world.process.process.wait()

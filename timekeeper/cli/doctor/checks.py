@@ -11,11 +11,11 @@ from cryptography import x509
 from timekeeper.cli.doctor.check_result import CheckResult
 from timekeeper.cli.doctor.facts import NODE_NAMESPACE, Facts, NotReadable, Readiness
 from timekeeper.cli.doctor.node_checks import clocks, nodes, runtimes
-from timekeeper.cli.doctor.reading import APPLY, items, minor_of, named, unknown
+from timekeeper.cli.doctor.reading import APPLY, items, named, unknown
 from timekeeper.cli.doctor.scheduler_checks import ALONE, DEPLOYMENT, schedulers
+from timekeeper.cli.doctor.version_checks import version
 from timekeeper.core.json_values import mapping, sequence
 
-LEAST_MINOR = 30  # docs/versions.md
 POLICIES = (  # deploy/manifests, compared by a test
     "bursar-bindings",
     "bursar-device-claims",
@@ -50,19 +50,6 @@ Check = Callable[[Facts], Iterator[CheckResult]]
 def results(facts: Facts) -> list[CheckResult]:
     """Of all checks, in order."""
     return [result for check in CHECKS for result in check(facts)]
-
-
-def version(facts: Facts) -> Iterator[CheckResult]:
-    """The API server answers, and is new enough."""
-    if isinstance(facts.version, NotReadable):
-        yield CheckResult("error", "API server", facts.version.reason, "kubectl version")
-        return
-    minor = minor_of(facts)
-    if minor < LEAST_MINOR:
-        sentence = f"Kubernetes 1.{minor} is older than 1.{LEAST_MINOR}, which the manifests need"
-        yield CheckResult("error", "API server", sentence, "see docs/versions.md")
-    else:
-        yield CheckResult("ok", "API server", f"Kubernetes 1.{minor}")
 
 
 def namespace(facts: Facts) -> Iterator[CheckResult]:
