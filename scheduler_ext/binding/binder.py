@@ -49,7 +49,8 @@ from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.model.standing import UNHEARD, NamespaceStandings, as_if_enforced
 from scheduler_ext.scoring.policy import Policy
-from scheduler_ext.snapshot.node_info import Allocation, as_found_by
+from scheduler_ext.snapshot.node_info import Allocation
+from scheduler_ext.snapshot.reservations import as_found_by
 from scheduler_ext.snapshot.snapshot import Snapshot
 from timekeeper.core.values import GPURequest, Placement
 from timekeeper.runtime.api_server import STRATEGIC_MERGE, Answered, Api, Reply, Unsent

@@ -22,7 +22,8 @@ from scheduler_ext.preemption.precedence import Rank, may_preempt, outranks, ran
 from scheduler_ext.preemption.victim_search import Candidate, Victims, fewest
 from scheduler_ext.scoring.policy import BINPACK, Policy
 from scheduler_ext.snapshot.immutable_map import Map
-from scheduler_ext.snapshot.node_info import Allocation, NodeInfo, later_reservations, without_pods
+from scheduler_ext.snapshot.node_info import Allocation, NodeInfo, without_pods
+from scheduler_ext.snapshot.reservations import later_reservations
 from timekeeper.core.values import GPURequest, Placement
 
 LATE_MS = 15_000  # a kubelet needs at most this much longer than the grace period, unless it is broken

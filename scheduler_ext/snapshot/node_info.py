@@ -8,7 +8,6 @@ from scheduler_ext.model.node import Node
 from scheduler_ext.model.pod import Amounts, Pod
 from scheduler_ext.snapshot.free import Free, FreeShape, free_of, has_more, shape_of
 from timekeeper.core.ledger.hold import Vanished
-from timekeeper.core.ledger.reservation import Reservation
 from timekeeper.core.request.cards import NO_AMOUNT, CardAmount, amounts_by_card, mismatch
 from timekeeper.core.request.foreign import NamedCards, foreign_placement
 from timekeeper.core.request.held import held_milli
@@ -132,22 +131,6 @@ def without_pod(node: NodeInfo, uid: str) -> NodeInfo:
     return without_pods(node, (uid,))
 
 
-def as_found_by(uid: str, node: NodeInfo) -> NodeInfo:
-    """The node as this pod finds it: a reservation of its own does not stand in its way, nor do later ones,
-    for those were made for cards that others still hold."""
-    return without_pods(node, {uid, *later_reservations(uid, node)})
-
-
-def later_reservations(uid: str, node: NodeInfo) -> frozenset[str]:
-    """UIDs of the pods whose reservations on the node began after this pod's; none if it has none."""
-    own = node.allocations.get(uid)
-    if own is None or own.state != "reserved":
-        return frozenset()
-    began = own.since_ms, own.uid
-    each = node.allocations.values()
-    return frozenset(a.uid for a in each if a.state == "reserved" and (a.since_ms, a.uid) > began)
-
-
 def without_pods(node: NodeInfo, uids: Collection[str]) -> NodeInfo:
     """The node without these pods' cards; the same value if it has none of them."""
     if not any(uid in node.allocations for uid in uids):
@@ -202,19 +185,6 @@ def _taking(allocation: Allocation, node_object: Node | None) -> Allocation:
     if node_object.plugin_chooses:
         return _by_agent(allocation, node_object, _cards_asked(allocation.request))
     return replace(allocation, uses=tuple(amounts_by_card(allocation.request, allocation.placement).items()))
-
-
-def reserved(pod: Pod, reservation: Reservation) -> Allocation:
-    """The allocation of a waiting pod for which cards are held. kube-scheduler counts nothing of it."""
-    allocation = allocation_of(pod, reservation.placement, "reserved")
-    return replace(
-        allocation,
-        until_ms=reservation.until_ms,
-        since_ms=reservation.since_ms,
-        undecodable=False,
-        amounts=(),
-        cpu_milli=0,
-    )
 
 
 def unreserved(node: NodeInfo) -> NodeInfo:

@@ -20,13 +20,13 @@ from scheduler_ext.snapshot.node_info import (
     is_unknown_orphan,
     node_info_of,
     orphaned,
-    reserved,
     unknown_orphan,
     with_allocation,
     with_node_object,
     with_non_gpu_cpu,
     without_pod,
 )
+from scheduler_ext.snapshot.reservations import reserved
 from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import PodHold
 from timekeeper.core.values import Card, Placement

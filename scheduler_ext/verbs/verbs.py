@@ -20,7 +20,7 @@ from scheduler_ext.preemption.victims import PreemptionContext
 from scheduler_ext.scoring.policy import Policy
 from scheduler_ext.scoring.rank import MOST, foremost, ranked
 from scheduler_ext.scoring.selection import Policies, for_fits
-from scheduler_ext.snapshot.node_info import as_found_by
+from scheduler_ext.snapshot.reservations import as_found_by
 from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.verbs.dry_run import DryRun, dry_run
 from scheduler_ext.verbs.expected_binds import ExpectedBinds

@@ -15,7 +15,8 @@ from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.model.standing import UNHEARD, NamespaceStandings
 from scheduler_ext.scoring.policy import Policy
-from scheduler_ext.snapshot.node_info import NodeInfo, as_found_by
+from scheduler_ext.snapshot.node_info import NodeInfo
+from scheduler_ext.snapshot.reservations import as_found_by
 from timekeeper.core.values import GPURequest
 
 MOST_NODES = 1_000

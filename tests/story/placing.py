@@ -18,7 +18,7 @@ from scheduler_ext.model.standing_table import Table, standings_at
 from scheduler_ext.preemption.plan import PreemptionLimits
 from scheduler_ext.reports.decision_reports import DecisionReports, WaitingState
 from scheduler_ext.scoring.selection import Policies, for_fits
-from scheduler_ext.snapshot.node_info import as_found_by
+from scheduler_ext.snapshot.reservations import as_found_by
 from scheduler_ext.verbs.fit_cache import FitCache, fit_key
 from scheduler_ext.waiting.order import ANYWHERE, WaitingPod, queue_key, waiting_pod
 from tests.story.pods import PodServer, SimPod, Workload

@@ -1,16 +1,16 @@
 """A cluster in memory, with a clock turned by hand, in which every part that decides is Bursar's own:
-admission (`admitting`), the settler with its evictor and releaser (`settling`), the extender's search,
-scores, caps and preemptor (`placing`). The API server, kube-scheduler's queue, kubelets and controllers are
-models, and so is the database.
+admission (`admitting`), the settler with its evictors and releaser (`settling`), what follows from agents'
+reports (`agents`), the extender's search, scores, caps and preemptor (`placing`). The API server,
+kube-scheduler's queue, kubelets, controllers and cards in use are models, and so is the database.
 
-A run is a function of its seed: nodes, budgets, groups, caps, grants and reductions, workloads,
-PodDisruptionBudgets, and faults: calls that fail or stay without an answer, settlers and extenders that are
-killed, a database that is away, polls that fail until the standings are outdated, silent nodes.
+A run is a function of its seed: nodes, budgets, groups, caps, grants and reductions, workloads, declared
+times, PodDisruptionBudgets, and faults: calls that fail or stay without an answer, settlers and extenders
+that are killed, a database that is away, polls that fail until the standings are outdated, silent nodes.
 """
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from random import Random
 from typing import Any
@@ -20,6 +20,7 @@ from scheduler_ext.model.standing_table import decode as decode_for_extender
 from tests.story.admitting import Admission
 from tests.story.agents import report
 from tests.story.balances import GROUP, Accounts, Promise
+from tests.story.faults import Faults
 from tests.story.people import Facts, Size, books_of, most_milli, new_facts, new_nodes, new_workloads
 from tests.story.placing import SUB_STEP_MS, Binding, Extender
 from tests.story.pods import Killed, PodServer, SimPod, Workload
@@ -44,19 +45,6 @@ RATE = 12  # evictions a minute
 SOON = ("releaser", "evictor")  # parts of the settler that act several times in a step
 EVERY_STEP = (*SOON, "overtime", "idle")
 WEIGHTED = Terms(weights=(("T4", Fraction(1, 2)),))
-
-
-@dataclass
-class Faults:
-    """Until when each lasts."""
-
-    api_ms: int = 0
-    polls_ms: int = 0
-    database_ms: int = 0
-
-    def last(self, now_ms: int) -> bool:
-        """Whether any lasts now."""
-        return now_ms < max(self.api_ms, self.polls_ms, self.database_ms)
 
 
 class Simulation:

@@ -13,7 +13,8 @@ from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.model.node import read_node
 from scheduler_ext.model.pod import read_pod
 from scheduler_ext.scoring.policy import BINPACK
-from scheduler_ext.snapshot.node_info import as_found_by, is_roomier, without_pod
+from scheduler_ext.snapshot.node_info import is_roomier, without_pod
+from scheduler_ext.snapshot.reservations import as_found_by
 from scheduler_ext.snapshot.snapshot import (
     Snapshot,
     assume,

@@ -1,0 +1,36 @@
+"""Cards that are held for waiting pods, as allocations of their node."""
+
+from dataclasses import replace
+
+from scheduler_ext.model.pod import Pod
+from scheduler_ext.snapshot.node_info import Allocation, NodeInfo, allocation_of, without_pods
+from timekeeper.core.ledger.reservation import Reservation
+
+
+def reserved(pod: Pod, reservation: Reservation) -> Allocation:
+    """The allocation of a waiting pod for which cards are held. kube-scheduler counts nothing of it."""
+    allocation = allocation_of(pod, reservation.placement, "reserved")
+    return replace(
+        allocation,
+        until_ms=reservation.until_ms,
+        since_ms=reservation.since_ms,
+        undecodable=False,
+        amounts=(),
+        cpu_milli=0,
+    )
+
+
+def as_found_by(uid: str, node: NodeInfo) -> NodeInfo:
+    """The node as this pod finds it: a reservation of its own does not stand in its way, nor do later ones,
+    for those were made for cards that others still hold."""
+    return without_pods(node, {uid, *later_reservations(uid, node)})
+
+
+def later_reservations(uid: str, node: NodeInfo) -> frozenset[str]:
+    """UIDs of the pods whose reservations on the node began after this pod's; none if it has none."""
+    own = node.allocations.get(uid)
+    if own is None or own.state != "reserved":
+        return frozenset()
+    began = own.since_ms, own.uid
+    each = node.allocations.values()
+    return frozenset(a.uid for a in each if a.state == "reserved" and (a.since_ms, a.uid) > began)
