@@ -80,7 +80,7 @@ def _copy(root: Path, pages: Path) -> None:
 
 
 def _for_the_site(text: str) -> str:
-    linked = re.sub(r"(?<=\]\()([^)\s]*decisions)(?=\))", lambda found: _page(found[1]), text)
+    linked = re.sub(r"(?<=\]\()([^)\s#]*decisions)(?=\))", lambda found: _page(found[1]), text)
     return for_python_markdown(linked)
 
 

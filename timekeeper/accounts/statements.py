@@ -140,20 +140,6 @@ def stated(
     return found
 
 
-def namespaces_read(
-    history: History, subjects: Iterable[str], spenders: Iterable[str], now_ms: int
-) -> frozenset[str]:
-    """The namespaces whose sessions the statements of these subjects read: their own, and of their groups
-    every one that was ever a member."""
-    members, found = _members(history, spenders), set[str]()
-    for subject in subjects:
-        group = subject.removeprefix(GROUP) if is_group(subject) else history.group(subject, now_ms)
-        found.update(name for name, _ in members.get(group, ()))
-        if not is_group(subject):
-            found.add(subject)
-    return frozenset(found)
-
-
 def spent_in(
     history: History, subject: str, spenders: Iterable[str], sums: LedgerTotals, span: Interval
 ) -> int:

@@ -86,6 +86,7 @@ class ReportQuery:
     columns: tuple[str, ...]
     now_ms: int
     namespace: str | None = None  # None: all namespaces
+    group: str = ""  # only what namespaces were charged while they were in this group; "": any
     step: str = ""  # calendar unit of the intervals; "": one interval
     zone: str = "UTC"
     with_use: bool = False
@@ -101,7 +102,12 @@ class ReportQuery:
     @property
     def has_dated(self) -> bool:
         """Whether budget entries are needed."""
-        return bool(set(DATED) & set(self.columns))
+        return bool(self.group or set(DATED) & set(self.columns))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it reads all namespaces."""
+        return self.namespace is None and not self.group
 
     @property
     def has_too_many_steps(self) -> bool:
@@ -126,14 +132,20 @@ def columns_of(groups: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(columns, key=lambda column: column.startswith(LABEL)))
 
 
-def price_intervals(history: History, namespaces: Iterable[str], span: Interval) -> Iterator[PriceInterval]:
-    """Group and price of each namespace throughout the span, cut where either changed."""
+def price_intervals(
+    history: History, namespaces: Iterable[str], span: Interval, group: str = ""
+) -> Iterator[PriceInterval]:
+    """Group and price of each namespace throughout the span, cut where either changed; with ``group`` only
+    while it was in that group."""
     for namespace in namespaces:
+        if group and group not in history.groups_of(namespace):
+            continue
         for each in history.billing_intervals(namespace, span):
             during = each.interval
-            yield PriceInterval(
-                namespace, during.start_ms, during.end_ms, each.group, each.price, each.currency
-            )
+            if group in ("", each.group):
+                yield PriceInterval(
+                    namespace, during.start_ms, during.end_ms, each.group, each.price, each.currency
+                )
 
 
 def gpu_hours(amount: int) -> str:

@@ -14,11 +14,14 @@ MOST_AGE_S = 30
 
 
 class ApiRefusedError(Exception):
-    """The API answered with a problem. ``detail``: its sentence."""
+    """The API answered with a problem. ``detail``: its sentence; ``field``: what of the request it is about,
+    "" if nothing of it."""
 
-    def __init__(self, status: int, detail: str) -> None:
-        super().__init__(f"{status}: {detail}")
-        self.status, self.detail = status, detail
+    def __init__(self, status: int, detail: str, field: str = "") -> None:
+        where = f"{field}: " if field else ""
+        super().__init__(f"{status}: {where}{detail}")
+        self.status, self.sentence, self.field = status, detail, field
+        self.detail = f"{where}{detail}"
 
 
 class ApiCaller:
@@ -50,15 +53,15 @@ class ApiCaller:
         answer = self._client.open(path, method=method, headers=sent, buffered=True, **more)
         body = answer.get_data()
         if answer.status_code != 200:
-            raise ApiRefusedError(answer.status_code, _detail(body))
+            raise ApiRefusedError(answer.status_code, *_problem(body))
         read: Json = orjson.loads(body)
         return read
 
 
-def _detail(body: bytes) -> str:
+def _problem(body: bytes) -> tuple[str, str]:
+    """Its sentence and its field."""
     try:
         problem = orjson.loads(body)
-        where = f"{problem['field']}: " if problem.get("field") else ""
-        return f"{where}{problem['detail']}"
+        return str(problem["detail"]), str(problem.get("field") or "")
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
-        return "no explanation"
+        return "no explanation", ""

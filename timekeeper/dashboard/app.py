@@ -11,7 +11,7 @@ from werkzeug.exceptions import HTTPException
 from timekeeper.core import texts
 from timekeeper.dashboard import sessions
 from timekeeper.dashboard.api_caller import ApiCaller, ApiRefusedError
-from timekeeper.dashboard.pages import budgets, cluster, decisions, namespaces, waste
+from timekeeper.dashboard.pages import budgets, cluster, decisions, namespaces, passing_on, waste
 from timekeeper.dashboard.visits import FORBIDDEN, PageContent, Visit, link, segment
 from timekeeper.runtime.auth.tokens import subject_of
 from timekeeper.runtime.log import log_exception
@@ -35,6 +35,7 @@ PAGES: dict[str, PageMaker] = {
 }
 _ROOTS = frozenset({each.split("/")[1] for each in PAGES} | {"login", "logout", "static"})
 _UNAUTHORIZED = 401
+_NOT_OURS = "The form was not sent by this page, or is too old."
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self';"
     " connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
@@ -81,6 +82,7 @@ def create_dashboard(api: "WSGIApplication", clock: Callable[[], int]) -> Flask:
     def namespace_named() -> Response:
         return _redirect(f"/namespaces/{segment(request.args.get('namespace', ''))}")
 
+    _add_passing_on(app, api, clock)
     _add_sessions(app, api)
     _add_static(app)
     _add_errors(app)
@@ -104,10 +106,33 @@ def _view(api: "WSGIApplication", clock: Callable[[], int], make: PageMaker) -> 
             page = make(visit, **in_path)
         except ApiRefusedError as error:
             return _refused(error, visit, in_path)
-        shown_namespace = in_path.get("namespace", visit.namespace)
-        return _rendered(page.template, visit=visit, chosen=shown_namespace, **page.values)
+        return _shown(page, visit, in_path)
 
     return view
+
+
+def _shown(page: PageContent, visit: Visit, in_path: dict[str, str]) -> Response:
+    return _rendered(
+        page.template, visit=visit, chosen=in_path.get("namespace", visit.namespace), **page.values
+    )
+
+
+def _add_passing_on(app: Flask, api: "WSGIApplication", clock: Callable[[], int]) -> None:
+    @app.post("/groups/<group>")
+    def pass_on(group: str) -> Response:
+        token = sessions.token_of(request)
+        if not sessions.is_own_form(request, request.form, token):
+            return _problem(400, _NOT_OURS)
+        visit = Visit(ApiCaller(api, token), _home(token), request.path, {}, clock())
+        try:
+            form = passing_on.pass_on(visit.api, group, passing_on.filled_form(request.form))
+            if form is None:
+                return _redirect(f"{link(request.path, **{'passed-on': '1'})}#pass-on")
+            page = _shown(budgets.group(visit, group, form), visit, {})
+        except ApiRefusedError as error:
+            return _refused(error, visit, {"group": group})
+        page.status_code = form.status
+        return page
 
 
 def _refused(error: ApiRefusedError, visit: Visit, in_path: dict[str, str]) -> Response:
@@ -134,7 +159,7 @@ def _add_sessions(app: Flask, api: "WSGIApplication") -> None:
         token = "".join(form.get("token", "").split())
         problem = ""
         if not sessions.is_own_form(request, form, ""):
-            problem = "The form was not sent by this page, or is too old. Try again."
+            problem = f"{_NOT_OURS} Try again."
         elif not sessions.is_storable(token):
             problem = "This is not a service account's token."
         else:
@@ -150,7 +175,7 @@ def _add_sessions(app: Flask, api: "WSGIApplication") -> None:
     @app.post("/logout")
     def log_out() -> Response:
         if not sessions.is_own_form(request, request.form, sessions.token_of(request)):
-            return _problem(400, "The form was not sent by this page, or is too old.")
+            return _problem(400, _NOT_OURS)
         response = _redirect("/login")
         sessions.forget(response, sessions.SESSION)
         sessions.forget(response, sessions.SECRET)

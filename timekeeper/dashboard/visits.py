@@ -67,6 +67,12 @@ def part(ask: Callable[[], Json]) -> Part:
         return Part(None, error.detail)
 
 
+def page_at(text: str | None, rows: int, each: int) -> int:
+    """The place of a page of this many rows, from 0; a number beyond the last page is the last."""
+    asked = int(text) - 1 if text and text.isascii() and text.isdigit() and len(text) < 7 else 0
+    return max(0, min(asked, (rows - 1) // each))
+
+
 def link(path: str, **query: str | int | None) -> str:
     """An address on this server."""
     given = {name.rstrip("_"): value for name, value in query.items() if value not in (None, "")}

@@ -4,6 +4,7 @@ import re
 import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -73,6 +74,19 @@ def test_the_pages_load_nothing_from_other_hosts(site: Path) -> None:
     assert [each for each in styles if re.search(r"url\([\"']?(https?:)?//|@import", each)] == []
     # the theme fetches a script for these from another host
     assert [each for each in pages if 'class="mermaid' in each.read_text()] == []
+
+
+def test_the_picture_of_the_architecture_is_in_the_site_for_both_colours_and_alone(site: Path) -> None:
+    shown = [
+        each for each in Page((site / "docs" / "architecture.html").read_text()).loaded if "images" in each
+    ]
+    picture = (site / "docs" / shown[0]).read_text()
+
+    assert shown == ["images/architecture.svg"]
+    assert "prefers-color-scheme: dark" in picture
+    assert re.findall(r"href|@import|url\((?!#)|<(?:script|image|use|foreignObject)", picture) == []
+    assert {each.tag.partition("}")[2] for each in ElementTree.fromstring(picture)} >= {"title", "desc"}  # noqa: S314
+    assert [each for each in DOCS.rglob("*.md") if "```mermaid" in each.read_text()] == []
 
 
 def test_steps_with_commands_stay_one_list(site: Path) -> None:

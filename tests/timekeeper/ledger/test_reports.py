@@ -9,7 +9,7 @@ import tracemalloc
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -24,11 +24,15 @@ from sqlalchemy import Text, bindparam, cast, event, func, insert, literal, sele
 from tests.support.profile import examples
 from tests.timekeeper.books import Books, Json, Run, days, posting_row, session_row
 from tests.timekeeper.clocks import at_ms, iso
-from tests.timekeeper.worlds import DAY, GPU, HOUR, MINUTE, T0
+from tests.timekeeper.worlds import DAY, GPU, HOUR, MINUTE, T0, token, user_status
+from timekeeper.accounts.balance import NO_RATES, UnsettledSession, figures_of
+from timekeeper.accounts.posting import Posting
+from timekeeper.accounts.session import Session
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.ledger.metering import Evidence, Interval, witnessed
 from timekeeper.store.engine.schema import HEARTBEATS, NODES, POSTINGS, SESSIONS
-from timekeeper.store.queries.unsettled import KNOWN, due
+from timekeeper.store.queries.unsettled import OpenSums, open_sums
+from timekeeper.store.queries.unsettled import known as known_sessions
 
 MIDNIGHT = at_ms("2026-11-20T00:00:00Z")
 BEGIN = MIDNIGHT - 3 * DAY  # of the times that drawn ledgers lie in
@@ -235,13 +239,69 @@ def test_what_is_due_in_sql_is_what_is_witnessed(
                 beat = {"session_uid": "u", "boot": "b", "sequence": 1, "received_ms": 5_000}
                 connection.execute(insert(HEARTBEATS), [{**beat, "beat_ms": known.beat_ms}])
         with books.store.reading() as connection:
-            found_due = select(*due(now_ms)).select_from(KNOWN)
+            every = known_sessions(now_ms)
+            found_due = select(every.start, every.end).select_from(every.source)
             start, end = connection.execute(found_due).one()
 
     found = Interval(start, end).length_ms if start is not None and end is not None else 0
     expected = witnessed(known, terms, now_ms).interval
     assert found == expected.length_ms
     assert not found or start == expected.start_ms
+
+
+@ON_A_DATABASE
+@given(data=st.data(), now_ms=st.integers(1_000, 3_000))
+def test_open_sums_in_sql_are_those_of_the_sessions_one_by_one(
+    books: Books, data: st.DataObject, now_ms: int
+) -> None:
+    moments, spans = st.integers(1_000, 2_500), st.tuples(st.integers(0, 1_800), st.integers(1, 1_500))
+    open_sessions: dict[str, list[UnsettledSession]] = {"team-a": [], "team-b": []}
+    rows, beats, nodes, postings = [], [], [], []
+    for number in range(data.draw(st.integers(1, 3))):
+        known, terms, node = data.draw(evidence())
+        uid, namespace = f"u{number}", data.draw(st.sampled_from(sorted(open_sessions)))
+        is_over = known.ended_ms is not None or known.vanished_ms is not None
+        row = session_row(Run(uid, namespace, node=f"n{number}", rate=number + 1, settled=False)) | {
+            "charge_from": terms.charge_from,
+            "start_grace_ms": terms.start_grace_ms,
+            **{
+                name: getattr(known, name)
+                for name in ("bound_ms", "started_ms", "ended_ms", "vanished_ms", "grace_ms")
+            },
+            "watermark_ms": known.watermark_ms if is_over else None,
+            "admitted_in_budget": data.draw(st.booleans()),
+            "reserves_until_ms": data.draw(st.none() | moments),
+        }
+        rows.append(row)
+        nodes += [] if node is None else [{"name": f"n{number}", "watermark_ms": node}]
+        if known.beat_ms is not None:
+            beat = {"session_uid": uid, "boot": "b", "sequence": 1, "received_ms": 5_000}
+            beats.append({**beat, "beat_ms": known.beat_ms})
+        start, length = data.draw(spans)
+        run = Run(uid, namespace, rate=number + 1, posted=((start, start + length, 1),))
+        posted = [posting_row(run, 0, *run.posted[0])] if data.draw(st.booleans()) else []
+        postings += posted
+        session = Session(**{each.name: row[each.name] for each in fields(Session) if each.name in row})
+        its = tuple(Posting(**{each.name: row[each.name] for each in fields(Posting)}) for row in posted)
+        open_sessions[namespace].append(UnsettledSession(session, known, its))
+    parts = {
+        (namespace, start, start + length)
+        for namespace in open_sessions
+        for start, length in data.draw(st.lists(spans, min_size=1, max_size=2))
+    }
+    with wiped(books):
+        with books.store.writing() as connection:
+            for table, these in ((SESSIONS, rows), (NODES, nodes), (HEARTBEATS, beats), (POSTINGS, postings)):
+                if these:
+                    connection.execute(insert(table), these)
+        with books.store.reading() as connection:
+            sums, rates = open_sums(connection, parts, now_ms)
+
+    for namespace, start, end in parts:
+        each = figures_of(Interval(start, end), 0, 0, open_sessions[namespace], 0, now_ms)
+        found = sums.get((namespace, start, end), OpenSums(0, 0))
+        assert (found.pending, found.declared) == (each.pending, each.declared)
+        assert rates.get(namespace, NO_RATES) == each.rates
 
 
 # What rows say
@@ -343,6 +403,50 @@ def test_a_group_is_charged_for_the_time_that_a_namespace_was_in_it(books: Books
     assert found == {"blue": GPU * 4 * HOUR, "green": GPU * 2 * HOUR, "": GPU * 3 * HOUR}
     pairs = [(row["namespace"], row["group"]) for row in books.rows(f"{span}&group=namespace,group")]
     assert pairs == [("alone", ""), ("team-a", "blue"), ("team-a", "green"), ("team-b", "blue")]
+
+
+def test_a_report_of_one_group_is_its_part_of_the_report_of_all(books: Books) -> None:
+    books.entries(
+        *((name, "gpuHours: 1\ngroup: blue", 0) for name in ("team-a", "team-b")),
+        ("team-a", "gpuHours: 1\ngroup: green", T0 + HOUR),
+        ("team-a", "gpuHours: 2\ngroup: blue", T0 + 2 * HOUR),
+    )
+    for namespace in ("team-a", "team-b", "alone"):
+        books.write(Run(namespace, namespace=namespace, posted=days(T0, T0 + 3 * HOUR)))
+        books.write(Run(f"open-{namespace}", namespace=namespace, heard_ms=T0 + 3 * HOUR, settled=False))
+    span = f"from={T0 - DAY}&to={T0 + DAY}"
+
+    for query in (
+        "group=group,pod&use=true",
+        "group=group&by=hour",
+        "group=group",
+        "group=group,namespace&by=day",
+    ):
+        every = books.rows(f"{span}&{query}")
+        for group in ("blue", "green"):
+            theirs = [row for row in every if row["group"] == group]
+            assert books.rows(f"{span}&{query}&namespace=_group.{group}") == theirs
+            first = books.rows(f"{span}&{query}&namespace=_group.{group}&limit=1")
+            assert first == theirs[:1] != []
+    amounts = {
+        row["namespace"]: row["amount"]
+        for row in books.rows(f"{span}&group=namespace&namespace=_group.blue&sort=-gpuHours")
+    }
+    assert amounts == {"team-a": GPU * 4 * HOUR, "team-b": GPU * 6 * HOUR}
+    assert books.rows(f"{span}&namespace=_group.none") == []
+
+
+def test_a_report_of_a_group_needs_the_right_on_its_name(books: Books) -> None:
+    lead = token("lead")
+    books.reviews.tokens[lead] = user_status("lead")
+    books.reviews.denied |= {("lead", "get", "usage", where) for where in ("", "team-a", "_group.green")}
+
+    codes = [
+        books.get(f"/v1/usage?namespace={name}", lead).status_code
+        for name in ("_group.blue", "_group.green", "team-a", "_blue")
+    ]
+
+    assert codes == [200, 403, 403, 400]
 
 
 # Forms

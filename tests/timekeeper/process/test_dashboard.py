@@ -1,13 +1,14 @@
 """The dashboard without a browser: who logs in, what each visitor sees, and what no page contains."""
 
+import html
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from werkzeug.test import Client
+from werkzeug.test import Client, TestResponse
 
-from tests.timekeeper.dashboards import ADMIN, HOSTILE, READER, URL, Dashboards, form, log_in
+from tests.timekeeper.dashboards import ADMIN, HOSTILE, READER, URL, Dashboards, form, log_in, waits
 from tests.timekeeper.worlds import T0, token, user_status
 
 PAGES = (
@@ -152,6 +153,84 @@ def test_a_missing_right_takes_its_part_of_a_page_and_no_more(
 
     assert "Not shown: reader may not get grants.bursar.dev in namespace team-a" in page
     assert "train-7" in page
+
+
+def test_the_waiting_page_goes_through_all_that_were_posted_and_counts_the_others(
+    dashboards: Dashboards, visitor: Client
+) -> None:
+    waiting = {"total": 1_341, "pods": [waits(f"wait-{at:03}") for at in range(250)]}
+    body = {"version": 1, "nodes": [], "gone": [], "waiting": waiting}
+    assert dashboards.books.post("/v1/cluster", body).status_code == 200
+    log_in(visitor)
+    shown: list[str] = []
+    where: list[str] = ["/waiting"]
+    while where:
+        page = visitor.get(html.unescape(where.pop()), base_url=URL).text
+        assert "1,091 more pods wait, all for a shorter time." in page
+        shown += re.findall(r">(wait-\d+)<", page)
+        where = re.findall(r'<a href="([^"]+)" rel="next">More', page)[:1]
+
+    assert shown == [f"wait-{at:03}" for at in range(250)]
+    assert "Pods 201 to 250 of 250" in visitor.get("/waiting?page=99", base_url=URL).text
+    assert "more pods wait" not in visitor.get("/waiting?namespace=team-a", base_url=URL).text
+
+
+def test_a_lead_passes_the_groups_budget_on_once_for_each_form(
+    dashboards: Dashboards, visitor: Client
+) -> None:
+    lead = token("system:serviceaccount:leads:lab")
+    dashboards.books.reviews.tokens[lead] = user_status("lead")
+    for resource in ("budgets", "grants", "usage"):
+        dashboards.books.reviews.denied.add(("lead", "get", resource, ""))
+    log_in(visitor, lead)
+    page = visitor.get("/groups/lab", base_url=URL).text
+    key = page.split('name="key" value="')[1].split('"')[0]
+    filled = {"key": key, "namespace": "team-b", "gpuHours": "12.5", "reason": "<sprint 4>"}
+
+    def sent(**changed: str) -> TestResponse:
+        data = {**filled, **form(visitor, "/groups/lab"), **changed}
+        return visitor.post("/groups/lab", base_url=URL, data=data)
+
+    def passed_on() -> list[tuple[str, str]]:
+        listed = dashboards.books.get("/v1/groups/lab/grants").get_json()["namespaces"]
+        return [(each["namespace"], each["gpuHours"]) for each in listed]
+
+    assert "Not shown: lead may not get budgets.bursar.dev in all namespaces" in page
+    assert sent(form_token="0" * 64).status_code == 400
+    assert passed_on() == []
+    for _ in range(2):
+        answer = sent()
+        assert (answer.status_code, answer.headers["Location"]) == (303, "/groups/lab?passed-on=1#pass-on")
+    assert passed_on() == [("team-b", "12.5")]
+    (decision,) = dashboards.books.get("/v1/decisions?namespace=team-b&kind=grant").get_json()["decisions"]
+    assert (decision["reason"], decision["figures"]["actor"]) == ("PassedOn", "lead")
+    refusals = (
+        ("namespace", {"namespace": "team-c"}, 409, "team-c is not in group lab"),
+        ("gpuHours", {"gpuHours": "1e9"}, 400, "it must be a number of GPU-hours"),
+        ("gpuHours", {"gpuHours": "588"}, 409, "600 GPU-hours were granted to group lab, and 12.5"),
+        ("reason", {"reason": " "}, 400, "it must be a text of 1 to 500 characters"),
+        ("", {"key": "é"}, 400, "Idempotency-Key: it must be"),
+    )
+    for at, (field, changed, status_code, sentence) in enumerate(refusals):
+        answer = sent(**{"key": f"other-{at}", **changed})
+        text = answer.text
+        beside = f'id="about-{field}" class="help"><strong class="fault" role="alert">' if field else ""
+        assert (answer.status_code, f"{beside}{sentence}" in text) == (status_code, True), text
+        assert f'value="{changed.get("gpuHours", "12.5")}"' in text
+    assert passed_on() == [("team-b", "12.5")]
+
+
+def test_only_those_who_may_pass_on_have_the_form(dashboards: Dashboards, visitor: Client) -> None:
+    dashboards.books.reviews.tokens[token("viewer")] = user_status("viewer")
+    dashboards.books.reviews.denied.add(("viewer", "create", "groups", "lab"))
+    log_in(visitor, token("viewer"))
+
+    page = visitor.get("/groups/lab", base_url=URL).text
+    data = {"namespace": "team-b", "gpuHours": "1", "reason": "r", "key": "k", **form(visitor, "/groups/lab")}
+    answer = visitor.post("/groups/lab", base_url=URL, data=data)
+
+    assert ("Passed on" in page, 'id="pass-on"' in page) == (True, False)
+    assert (answer.status_code, 'id="pass-on"' in answer.text) == (403, False)
 
 
 def test_no_page_runs_what_a_tenant_wrote_or_anything_inline(visitor: Client) -> None:

@@ -1,13 +1,11 @@
 """The dashboard in headless Chromium: every page in both colour schemes, on a large and a small window."""
 
-import shutil
 from collections.abc import Iterator
-from importlib.resources import files
-from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, expect
 
+from tests.support.browser import LARGE, SMALL, chromium, visiting
 from tests.support.tls import Tls
 from tests.timekeeper.dashboards import ADMIN, READER, Dashboards
 
@@ -25,9 +23,6 @@ PAGES = {
     "/pods/team-a/train-9": "Pod/train-9",
     "/namespaces/NOT%20VALID": "This address is not right",
 }
-LARGE, SMALL = {"width": 1280, "height": 860}, {"width": 390, "height": 780}
-AXE = files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8")
-SERIOUS = ("serious", "critical")
 
 
 @pytest.fixture(scope="module")
@@ -46,60 +41,8 @@ def url(dashboards: Dashboards, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    program = shutil.which("chromium")
-    if program is None:
-        pytest.skip("Debian's package chromium is not installed (BURSAR_APT=1 as root installs it)")
-    with sync_playwright() as playwright:
-        made = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        yield made
-        made.close()
-
-
-class Visitor:
-    """A browser window. ``faults``: errors of scripts, and messages of the console."""
-
-    def __init__(self, context: BrowserContext, url: str) -> None:
-        self.url, self.faults = url, list[str]()
-        self.page: Page = context.new_page()
-        self.page.on("console", lambda message: self.faults.append(f"{message.type}: {message.text}"))
-        self.page.on("pageerror", lambda error: self.faults.append(str(error)))
-
-    def log_in(self, token: str) -> None:
-        """By the form, with the keyboard alone."""
-        self.page.goto(f"{self.url}/login")
-        self.page.get_by_label("Token of a service account").focus()
-        self.page.keyboard.insert_text(token)
-        for _ in range(2):  # over the command that can be scrolled, to the button
-            self.page.keyboard.press("Tab")
-        self.page.keyboard.press("Enter")
-        self.page.wait_for_url(lambda address: "/login" not in address)
-
-    def open(self, path: str) -> None:
-        """Load a page."""
-        self.page.goto(f"{self.url}{path}")
-
-    def findings(self) -> list[str]:
-        """What axe-core calls serious or critical. It is evaluated by the debugger, which no policy of the
-        page stops."""
-        self.page.evaluate(AXE)
-        found: dict[str, Any] = self.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
-        return [
-            f"{each['id']}: {each['nodes'][0]['html'][:200]} {each['nodes'][0]['failureSummary']}"
-            for each in found["violations"]
-            if each["impact"] in SERIOUS
-        ]
-
-    def is_wider_than_its_window(self) -> bool:
-        """True if the page must be scrolled sideways."""
-        return bool(self.page.evaluate("document.documentElement.scrollWidth > window.innerWidth"))
-
-
-def visiting(browser: Browser, url: str, scheme: Any = "light", size: Any = None) -> Visitor:
-    viewport: Any = size or LARGE
-    context = browser.new_context(
-        ignore_https_errors=True, color_scheme=scheme, viewport=viewport, reduced_motion="reduce"
-    )
-    return Visitor(context, url)
+    with chromium() as launched:
+        yield launched
 
 
 @pytest.mark.parametrize(("scheme", "size"), [("light", LARGE), ("dark", SMALL)])
@@ -161,6 +104,36 @@ def test_a_page_shows_what_changes_and_keeps_focus_and_open_parts(
     expect(page.get_by_text("Your session has ended")).to_be_visible()
     page.context.close()
     assert visitor.faults == []
+
+
+def test_a_lead_passes_on_by_the_keyboard_and_reads_what_is_wrong(browser: Browser, url: str) -> None:
+    visitor = visiting(browser, url, "dark", SMALL)
+    page = visitor.page
+    visitor.log_in(ADMIN)
+    visitor.open("/groups/lab")
+
+    def fill(namespace: str) -> None:
+        page.get_by_role("textbox", name="Namespace of the group").fill(namespace)
+        page.get_by_role("textbox", name="GPU-hours").fill("1.25")
+        page.get_by_role("textbox", name="Reason").fill("sprint 4")
+        page.keyboard.press("Enter")
+
+    fill("team-c")
+    fault = page.get_by_role("textbox", name="Namespace of the group")
+    expect(fault).to_have_accessible_description("team-c is not in group lab")
+    expect(fault).to_be_focused()
+    assert visitor.findings() == []
+    fill("team-b")
+    expect(page.get_by_role("status").filter(has_text="The amount is passed on.")).to_be_visible()
+    row = (
+        page.get_by_role("table", name="What namespaces received")
+        .get_by_role("row")
+        .filter(has_text="team-b")
+    )
+    expect(row).to_contain_text("1.25")
+    assert visitor.findings() == []
+    page.context.close()
+    assert [each for each in visitor.faults if "status of 409" not in each] == []
 
 
 def test_colours_are_chosen_and_remembered_and_a_visitor_logs_out(browser: Browser, url: str) -> None:

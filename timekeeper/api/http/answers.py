@@ -188,7 +188,8 @@ class GroupAmounts(TypedDict):
 
 class GroupGrantsAnswer(_From):
     """What a group was granted in its running period, and how much of it is passed on to its namespaces.
-    `granted`, `left`: null if unlimited; `to`: null if it never ends."""
+    `granted`, `left`: null if unlimited; `to`: null if it never ends; `mayPassOn`: whether the caller may
+    pass on more of it."""
 
     version: Version
     group: str
@@ -197,6 +198,7 @@ class GroupGrantsAnswer(_From):
     passedOn: int
     left: int | None
     gpuHours: GroupAmounts
+    mayPassOn: bool
     namespaces: list[PassedOnAnswer]
 
 

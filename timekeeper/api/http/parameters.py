@@ -194,6 +194,12 @@ NAMESPACE_IN_PATH = Parameter(
     "namespace", "a namespace, or `_group.NAME`", like(SUBJECT), SUBJECT_RULE, "path", True
 )
 NAMESPACE_ONLY_IN_PATH = Parameter("namespace", "a namespace", like(NAME), NAMESPACE_RULE, "path", True)
+MEMBERS_OF = Parameter(
+    "group",
+    "only the namespaces that are in this group now, and the group",
+    like(NAME),
+    text_like(NAME, "not a valid name of a group"),
+)
 GROUP_IN_PATH = Parameter(
     "group",
     "a group of namespaces, without `_group.`",

@@ -5,12 +5,12 @@ from collections.abc import Collection
 from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import History, is_group
 from timekeeper.accounts.grants import GrantSums
-from timekeeper.accounts.statements import namespaces_read, stated, working_set
+from timekeeper.accounts.statements import stated, working_set
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.queries import held_pods, ledger
-from timekeeper.store.queries.sums import DatabaseSums, held
+from timekeeper.store.queries.sums import DatabaseSums
 
-_FEW = 100  # namespaces whose sessions are read one by one; above that, all sessions are read at once
+_FEW = 5  # accounts that are read one after another; what more of them need is read together
 
 
 def stated_now(
@@ -26,16 +26,13 @@ def stated_now(
         return stated(history, subjects, subjects, sums, now_ms)
     declared = held_pods.declared(connection)
     spenders = ledger.namespaces(connection) | {each.namespace for each in declared}
-    sums = DatabaseSums(
-        connection, ledger.waiting(connection), now_ms, _granted=ledger.granted(connection, now_ms)
-    )
+    is_few = len(subjects) <= _FEW
+    known = {} if is_few else ledger.granted(connection, now_ms)
+    sums = DatabaseSums(connection, ledger.waiting(connection), now_ms, _granted=known)
     sums.reserve(declared, spenders | set(subjects))
-    read = namespaces_read(history, subjects, spenders, now_ms)
-    if len(read) <= _FEW:
-        sums.hold(held(connection, sorted(read)), read)
-        return stated(history, subjects, spenders, sums, now_ms)
-    sums.hold(held(connection, None), spenders | set(subjects))
-    asked = working_set(history, [each for each in subjects if not is_group(each)], spenders, now_ms)
-    sums.expect_granted(asked.accounts)
-    sums.expect(asked.parts)
+    if not is_few:
+        names = [each for each in subjects if not is_group(each)]
+        asked = working_set(history, names, spenders, now_ms)
+        sums.expect_granted(asked.accounts)
+        sums.expect(asked.parts)
     return stated(history, subjects, spenders, sums, now_ms)

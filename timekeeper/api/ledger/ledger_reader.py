@@ -93,12 +93,16 @@ class LedgerReader:
         with self.store.reading() as connection:
             return self._readings(connection, (namespace,))[0]
 
-    def account_page(self, limit: int | None = None, after: str = "") -> tuple[list[AccountReading], str]:
+    def account_page(
+        self, limit: int | None = None, after: str = "", group: str = ""
+    ) -> tuple[list[AccountReading], str]:
         """The accounts, by name, of namespaces with an entry, or with a session if the default has a limit:
-        at most ``limit``, after the given name. Also the name after which the next page begins; empty on the
-        last page."""
+        at most ``limit``, after the given name; with ``group`` of those that are in it now. Also the name
+        after which the next page begins; empty on the last page."""
         with self.store.reading() as connection:
+            now_ms, history = self.moment(connection)
             left = [name for name in self._listed(connection) if name > after]
+            left = [name for name in left if group in ("", history.group(name, now_ms))]
             page = left if limit is None else left[:limit]
             return self._readings(connection, page), page[-1] if len(page) < len(left) else ""
 
@@ -109,10 +113,13 @@ class LedgerReader:
             found = self._readings(connection, [*names, *groups])
         return found[: len(names)], found[len(names) :]
 
-    def group_accounts(self) -> list[AccountReading]:
-        """The accounts of all groups that have an entry or are named by one."""
+    def group_accounts(self, group: str = "") -> list[AccountReading]:
+        """The accounts of all groups that have an entry or are named by one, or of this one of them."""
         with self.store.reading() as connection:
-            return self._readings(connection, self._groups(connection))
+            groups = self._groups(connection)
+            return self._readings(
+                connection, [each for each in groups if group in ("", each.removeprefix(GROUP))]
+            )
 
     def _listed(self, connection: Connection) -> list[str]:
         history = self.history(connection)
@@ -166,7 +173,7 @@ class LedgerReader:
             terms: Iterable[PriceInterval] = ()
             if asked.has_dated:
                 names = reports.namespaces(connection, asked.namespace)
-                terms = price_intervals(self.history(connection), names, asked.span)
+                terms = price_intervals(self.history(connection), names, asked.span, asked.group)
             yield from reports.lines(connection, asked, terms, limit)
 
     def _readings(self, connection: Connection, names: Collection[str]) -> list[AccountReading]:

@@ -9,7 +9,7 @@ from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import GROUP
 from timekeeper.accounts.usage import gpu_hours
 from timekeeper.api.http.answers import BudgetsAnswer, OneBudget, answer
-from timekeeper.api.http.parameters import AFTER, LIMIT, NAMESPACE_IN_PATH, cursor, shaped
+from timekeeper.api.http.parameters import AFTER, LIMIT, MEMBERS_OF, NAMESPACE_IN_PATH, cursor, shaped
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, may, serve
 from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.ledger_reader import AccountReading
@@ -26,7 +26,7 @@ BUDGETS = ApiRoute(
     "on the first page those of all groups too",
     _RIGHT,
     {JSON: BudgetsAnswer},
-    (LIMIT, AFTER),
+    (MEMBERS_OF, LIMIT, AFTER),
 )
 BUDGET = ApiRoute(
     "GET",
@@ -44,13 +44,13 @@ def register(app: Flask, services: Services) -> None:
     recent = RecentValue(services.ledger.all_accounts)
 
     def budgets(call: Call) -> Response:
-        after, limit = shaped(call.get("after"), str), call.get("limit")
+        after, limit, group = shaped(call.get("after"), str), call.get("limit"), call.get("group", "")
         follows, group_accounts = "", list[AccountReading]()
-        if after is None and limit is None:
+        if after is None and limit is None and not group:
             account, group_accounts = recent.get(oldest_ms(request.cache_control.max_age))
         else:
-            account, follows = services.ledger.account_page(limit, after[0] if after else "")
-            group_accounts = [] if after else services.ledger.group_accounts()
+            account, follows = services.ledger.account_page(limit, after[0] if after else "", group)
+            group_accounts = [] if after else services.ledger.group_accounts(group)
         page = cursor(follows) if follows else None
         groups = [shown(each, True) for each in group_accounts]
         # a caller that may list all budgets may get each by name

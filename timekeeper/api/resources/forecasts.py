@@ -84,21 +84,26 @@ class Paces:
     def __init__(self, services: Services, subject: str) -> None:
         zone, self._now_ms = services.ledger.calendar()
         namespace = subject if subject and not is_group(subject) else None
+        group = subject.removeprefix(GROUP) if is_group(subject) else ""
         with services.ledger.store.reading() as connection:
-            self._rates: dict[str, int] = defaultdict(int, ledger.open_rates(connection))
             history = services.ledger.history(connection)
+            names: tuple[str, ...] | None = None if namespace is None else (namespace,)
+            if group:
+                listed = ledger.namespaces(connection)
+                names = tuple(each for each in listed if history.group(each, self._now_ms) == group)
+            self._rates: dict[str, int] = defaultdict(int, ledger.open_rates(connection, names))
         for name, rate in list(self._rates.items()):
-            if group := history.group(name, self._now_ms):
-                self._rates[GROUP + group] += rate
+            if theirs := history.group(name, self._now_ms):
+                self._rates[GROUP + theirs] += rate
         today_ms = period_at("day", zone, self._now_ms).start_ms
         first_ms = period_at("day", zone, today_ms - DAYS * DAY_MS + DAY_MS // 2).start_ms
         span = Interval(first_ms, today_ms)
         self._days: dict[str, Mapping[int, int]] = {}
         if not is_group(subject):
-            asked = ReportQuery(span, ("namespace",), self._now_ms, namespace, "day", zone)
+            asked = ReportQuery(span, ("namespace",), self._now_ms, namespace, step="day", zone=zone)
             self._days |= _days(services, asked, "")
         if namespace is None:
-            asked = ReportQuery(span, ("group",), self._now_ms, None, "day", zone)
+            asked = ReportQuery(span, ("group",), self._now_ms, None, group, "day", zone)
             self._days |= _days(services, asked, GROUP)
 
     def of(self, account: AccountReading, more_milli: int = 0) -> dict[str, Any]:

@@ -11,6 +11,8 @@ from zoneinfo import ZoneInfo
 
 from flask import Flask, Response
 
+from timekeeper.accounts.budget_history import GROUP as GROUP_KEY
+from timekeeper.accounts.budget_history import is_group
 from timekeeper.accounts.usage import PRICE, ReportLine, ReportQuery, columns_of, gpu_hours
 from timekeeper.api.formats import focus, report_formats
 from timekeeper.api.http.answers import FocusUsage, Usage, tagged
@@ -22,8 +24,8 @@ from timekeeper.api.http.parameters import (
     GROUP,
     LIMIT,
     MONTH,
-    NAMESPACE,
     SORT,
+    SUBJECT_AS_NAMESPACE,
     TO_DAY,
     USE,
     ZONE,
@@ -44,7 +46,7 @@ USAGE = ApiRoute(
     "charges, posted and pending, clipped exactly to the time range; without one, this month so far",
     Right("get", "usage"),
     {JSON: Usage | FocusUsage, CSV: str},
-    (FROM_DAY, TO_DAY, MONTH, NAMESPACE, GROUP, BY, ZONE, USE, SORT, FORMAT, LIMIT, AFTER),
+    (FROM_DAY, TO_DAY, MONTH, SUBJECT_AS_NAMESPACE, GROUP, BY, ZONE, USE, SORT, FORMAT, LIMIT, AFTER),
 )
 ROUTES = (USAGE,)
 
@@ -65,7 +67,7 @@ def register(app: Flask, services: Services) -> None:
         asked = _question(services, call, is_focus)
         limit = call.get("limit")
         seats = streams if limit is None else pages
-        seat = seats.taken(call.tenant, asked.namespace is None, asked.cost)
+        seat = seats.taken(call.tenant, asked.is_whole, asked.cost)
         lines = _seated(services.ledger.lines(asked, None if limit is None else limit + 1), seat)
         if limit is None:
             return _streamed(form, asked, lines)
@@ -116,7 +118,10 @@ def _question(services: Services, call: Call, is_focus: bool) -> ReportQuery:
     span = _span(call, zone, Interval(period_at("month", zone, now_ms).start_ms, now_ms), is_focus, place)
     step = "" if call.get("by", "all") == "all" else call.get("by")
     with_use = call.get("use") == "true"
-    asked = ReportQuery(span, columns, now_ms, call.get("namespace"), step, zone, with_use, order=order)
+    subject = call.get("namespace")
+    group = subject.removeprefix(GROUP_KEY) if subject and is_group(subject) else ""
+    only = None if group else subject
+    asked = ReportQuery(span, columns, now_ms, only, group, step, zone, with_use, order=order)
     if is_focus:
         asked = replace(asked, step=step or "day", with_use=True)
     if asked.has_too_many_steps:

@@ -41,19 +41,15 @@ def step_of(length_ms: int) -> str:
 
 def _spent(visit: Visit, key: str, begin_ms: int, step: str) -> Json:
     """What was charged in each step of the period so far."""
-    group = key.removeprefix("_group.") if key.startswith("_group.") else ""
-    answer = visit.api.get(
+    return visit.api.get(
         "/v1/usage",
-        namespace=None if group else key,
-        group="group" if group else "namespace",
+        namespace=key,
+        group="group" if key.startswith("_group.") else "namespace",
         by=step,
         from_=begin_ms,
         to=max(visit.now_ms, begin_ms + 1),
         limit=_MOST_STEPS,
     )
-    if group:
-        answer["rows"] = [each for each in answer["rows"] if each["group"] == group]
-    return answer
 
 
 def _picture(now_ms: int, budget: Json, paces: Json | None, rows: list[Json]) -> BurnDown | None:

@@ -6,7 +6,8 @@ from typing import Any
 
 from timekeeper.dashboard.api_caller import Json
 from timekeeper.dashboard.pages.accounts import account_values
-from timekeeper.dashboard.visits import PageContent, Visit, segment
+from timekeeper.dashboard.pages.passing_on import PassingOnForm, empty_form
+from timekeeper.dashboard.visits import PageContent, Visit, page_at, part, segment
 
 ROWS = 100  # in one page of the table
 OVER, NEAR, EARLY, FINE, UNLIMITED = "over", "near", "early", "fine", "unlimited"
@@ -33,7 +34,7 @@ def overview(visit: Visit) -> PageContent:
     found = [each for each in answer["budgets"] if wanted in each["namespace"]]
     by_name = visit.text("sort") == "name"
     found.sort(key=lambda each: (not by_name and urgency(each), each["namespace"]))
-    at = _page(visit.text("page"), len(found))
+    at = page_at(visit.text("page"), len(found), ROWS)
     values = {
         "rows": found[ROWS * at : ROWS * (at + 1)],
         "found": len(found),
@@ -57,15 +58,25 @@ def groups(visit: Visit) -> PageContent:
     return PageContent("groups.html", {"rows": rows})
 
 
-def group(visit: Visit, group: str) -> PageContent:
-    """One group: its account over time, and what each member used of it."""
-    answer = visit.api.recent("/v1/budgets")
+def group(visit: Visit, group: str, form: PassingOnForm | None = None) -> PageContent:
+    """One group: its account over time, what each member used of it, and what it has passed on. ``form``: as
+    the visitor has sent it."""
     key = f"_group.{group}"
     budget = visit.api.get(f"/v1/budgets/{segment(key)}")
-    members = sorted(_members(answer["budgets"]).get(group, []), key=lambda each: -used_of(each))
-    values = account_values(visit, key, budget)
-    most = max((used_of(each) for each in members), default=0)
-    return PageContent("group.html", {**values, "group": group, "members": members, "most": most})
+    listed = part(lambda: visit.api.get("/v1/budgets", group=group))
+    members = sorted((listed.answer or {}).get("budgets", ()), key=lambda each: -used_of(each))
+    grants = part(lambda: visit.api.get(f"/v1/groups/{segment(group)}/grants"))
+    values = {
+        **account_values(visit, key, budget),
+        "group": group,
+        "listed": listed,
+        "members": members,
+        "most": max((used_of(each) for each in members), default=0),
+        "grants": grants,
+        "form": form or empty_form(),
+        "is_done": visit.text("passed-on") == "1",
+    }
+    return PageContent("group.html", values)
 
 
 def urgency(budget: Json) -> tuple[int, int]:
@@ -116,9 +127,3 @@ def _members(budgets: Iterable[Json]) -> dict[str, list[Any]]:
 
 def _name(group: Json) -> str:
     return str(group["namespace"]).removeprefix("_group.")
-
-
-def _page(text: str | None, rows: int) -> int:
-    """The page's place, from 0; a number beyond the last page is the last."""
-    asked = int(text) - 1 if text and text.isascii() and text.isdigit() and len(text) < 7 else 0
-    return max(0, min(asked, (rows - 1) // ROWS))

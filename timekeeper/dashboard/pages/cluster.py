@@ -1,7 +1,7 @@
 """The live map of nodes and cards, and the pods that wait."""
 
 from timekeeper.dashboard.charts.cards import card_row, filled, row_sentence, width_of
-from timekeeper.dashboard.visits import PageContent, Visit, part
+from timekeeper.dashboard.visits import PageContent, Visit, page_at, part
 
 _NODES, _HELD = 60, 100
 STALE_MS = 60_000  # without a post for this long the map says so
@@ -40,7 +40,19 @@ def waiting(visit: Visit) -> PageContent:
     unbound = part(lambda: ask("/v1/waiting", namespace=visit.scope))
     pods = [] if unbound.answer is None else unbound.answer["pods"]
     ungated = [each for each in pods if each["state"] != "gated"]
-    values = {"held": held, "unbound": unbound, "pods": ungated[:_MOST_SHOWN], "found": len(ungated)}
+    at = page_at(visit.text("page"), len(ungated), _MOST_SHOWN)
+    begin, end = _MOST_SHOWN * at, _MOST_SHOWN * (at + 1)
+    total = None if unbound.answer is None else unbound.answer["total"]
+    values = {
+        "held": held,
+        "unbound": unbound,
+        "pods": ungated[begin:end],
+        "found": len(ungated),
+        "first": begin + 1,
+        "before": visit.link(page=at) if at else None,
+        "after": visit.link(page=at + 2) if end < len(ungated) else None,
+        "unlisted": max(0, (total or 0) - len(pods)),
+    }
     return PageContent("waiting.html", values)
 
 

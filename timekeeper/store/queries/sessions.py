@@ -10,7 +10,7 @@ from timekeeper.accounts.session import Session
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.engine.schema import HEARTBEATS, POSTINGS, SESSIONS
-from timekeeper.store.queries.unsettled import due, greatest, known, latest_beats
+from timekeeper.store.queries.unsettled import greatest, known
 
 _COLUMNS = tuple(SESSIONS.c[each.name] for each in fields(Session))
 
@@ -84,12 +84,12 @@ def _charged_of(connection: Connection, found: Select[Any], now_ms: int) -> list
 
 def _owing(uids: Sequence[str], now_ms: int) -> Select[Any]:
     """These sessions, each with the charge of an unsettled one until now as ``owed``."""
-    beats = latest_beats(uids)
-    start, end = due(now_ms, beats)
+    these = SESSIONS.c.uid.in_(uids)
+    all_known = known(now_ms, these)
+    start, end = all_known.start, all_known.end
     is_owed = and_(SESSIONS.c.settled_ms.is_(None), end > start)
     owed = case((is_owed, SESSIONS.c.rate_milli * (end - start)), else_=literal(0))
-    found = select(*_COLUMNS, owed.label("owed")).select_from(known(beats))
-    return found.where(SESSIONS.c.uid.in_(uids))
+    return select(*_COLUMNS, owed.label("owed")).select_from(all_known.source).where(these)
 
 
 def _last_evidence() -> ColumnElement[int]:

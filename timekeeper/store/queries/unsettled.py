@@ -1,40 +1,159 @@
-"""The charge of an unsettled session in SQL: `core.ledger.metering.witnessed` a second time, for reports that
-the database adds up."""
+"""The charge of an unsettled session in SQL: `core.ledger.metering.witnessed` a second time, for reports and
+balances that the database adds up."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Join, Select, Subquery, case, func, literal, or_, select
+import orjson
+from sqlalchemy import (
+    CTE,
+    JSON,
+    BigInteger,
+    ColumnElement,
+    FromClause,
+    Text,
+    and_,
+    case,
+    cast,
+    column,
+    func,
+    literal,
+    or_,
+    select,
+)
 
-from timekeeper.store.engine.schema import HEARTBEATS, NODES, SESSIONS
+from timekeeper.accounts.balance import Rates
+from timekeeper.accounts.statements import Part
+from timekeeper.store.engine.engine import Connection
+from timekeeper.store.engine.schema import HEARTBEATS, NODES, POSTINGS, SESSIONS
 
 Expression = ColumnElement[Any]
 
-
-def latest_beats(uids: Sequence[str] | Select[Any]) -> Subquery:
-    """The latest heartbeat of each of these sessions."""
-    latest = func.max(HEARTBEATS.c.beat_ms).label("beat_ms")
-    found = select(HEARTBEATS.c.session_uid, latest).where(HEARTBEATS.c.session_uid.in_(uids))
-    return found.group_by(HEARTBEATS.c.session_uid).subquery("beats")
+_IS_OPEN = SESSIONS.c.settled_ms.is_(None)
 
 
-def known(beats: Subquery) -> Join:
-    """Sessions joined with the evidence outside their row: their node's watermark and their latest
-    heartbeat."""
-    with_nodes = SESSIONS.outerjoin(NODES, NODES.c.name == SESSIONS.c.node)
-    return with_nodes.outerjoin(beats, beats.c.session_uid == SESSIONS.c.uid)
+@dataclass(frozen=True, slots=True)
+class KnownSessions:
+    """Sessions joined with the evidence outside their row: their node's watermark and their latest heartbeat.
+    ``start``, ``end``: what an unsettled one is charged for now; a start of NULL, or an end not after the
+    start, means no charge."""
+
+    source: FromClause
+    start: Expression
+    end: Expression
 
 
-_OPEN_BEATS = latest_beats(select(SESSIONS.c.uid).where(SESSIONS.c.settled_ms.is_(None)))
-KNOWN = known(_OPEN_BEATS)
+@dataclass(frozen=True, slots=True)
+class OpenSums:
+    """Of a part, in milli-GPU x milliseconds: what its unsettled sessions owe beyond what is posted, and what
+    they reserve of their declared time."""
+
+    pending: int
+    declared: int
 
 
-def due(now_ms: int, beats: Subquery = _OPEN_BEATS) -> tuple[Expression, Expression]:
-    """``witnessed`` as SQL: the start and end of the charged interval now. NULL, or an end not after the
-    start, means no charge. Select from `known` of these heartbeats; by default from `KNOWN`.
+def known(now_ms: int, *conditions: Expression) -> KnownSessions:
+    """Sessions with their evidence. Heartbeats are read of the unsettled ones that meet the conditions, so
+    others must be left out by them too.
 
-    A test compares both for arbitrary evidence.
+    A test compares the charge with ``witnessed`` for arbitrary evidence.
     """
+    both = SESSIONS.outerjoin(HEARTBEATS, HEARTBEATS.c.session_uid == SESSIONS.c.uid)
+    latest = select(SESSIONS.c.uid, func.max(HEARTBEATS.c.beat_ms).label("beat_ms")).select_from(both)
+    beats = latest.where(_IS_OPEN, *conditions).group_by(SESSIONS.c.uid).subquery("beats")
+    source = SESSIONS.outerjoin(NODES, NODES.c.name == SESSIONS.c.node)
+    source = source.outerjoin(beats, beats.c.uid == SESSIONS.c.uid)
+    return KnownSessions(source, *_due(now_ms, beats.c.beat_ms))
+
+
+def open_sums(
+    connection: Connection, parts: Iterable[Part], now_ms: int
+) -> tuple[dict[Part, OpenSums], dict[str, Rates]]:
+    """The sums of the unsettled sessions in these parts, and the rates of their namespaces without waiting
+    pods; what has no such session is absent. `accounts.balance.figures_of` computes the same from the
+    sessions one by one, and a test compares both."""
+    wanted = _listed(connection.dialect.name, parts)
+    live = _live(now_ms, SESSIONS.c.namespace.in_(select(wanted.c.namespace)))
+    amounts = (
+        live.c.rate_milli * _length(live.c.start_ms, live.c.end_ms, wanted),
+        live.c.rate_milli * _length(greatest(live.c.bound_ms, live.c.seen_ms), live.c.until_ms, wanted),
+        live.c.reserving_milli,
+        live.c.running_milli,
+    )
+    key = (wanted.c.namespace, wanted.c.start_ms, wanted.c.end_ms)
+    joined = wanted.join(live, live.c.namespace == wanted.c.namespace)
+    sums = select(*key, *map(func.sum, amounts)).select_from(joined).group_by(*key)
+    posted = _posted(connection, wanted)
+    found: dict[Part, OpenSums] = {}
+    rates: dict[str, Rates] = {}
+    for namespace, start_ms, end_ms, *each in connection.execute(sums):
+        owed, declared, reserving, running = map(int, each)
+        part = namespace, start_ms, end_ms
+        found[part] = OpenSums(owed - posted.get(part, 0), declared)
+        rates[namespace] = Rates(reserving, running)
+    return found, rates
+
+
+def _live(now_ms: int, *conditions: Expression) -> CTE:
+    """The unsettled sessions that meet the conditions: what each is charged for now, and until when it
+    reserves; the rates that it reserves and runs at."""
+    its, all_known = SESSIONS.c, known(now_ms, *conditions)
+    start, end = all_known.start, all_known.end
+    gone_ms = its.vanished_ms + its.grace_ms
+    is_closed = or_(its.ended_ms.is_not(None), and_(its.vanished_ms.is_not(None), gone_ms <= now_ms))
+    counts = and_(~is_closed, its.reserves_until_ms.is_(None))
+    columns = (
+        its.namespace,
+        its.rate_milli,
+        its.bound_ms,
+        func.coalesce(start, 0).label("start_ms"),
+        case((start.is_not(None), end), else_=0).label("end_ms"),
+        case((start.is_not(None), greatest(start, end)), else_=0).label("seen_ms"),
+        case((is_closed, 0), else_=func.coalesce(its.reserves_until_ms, 0)).label("until_ms"),
+        case((and_(counts, its.admitted_in_budget), its.rate_milli), else_=0).label("reserving_milli"),
+        case((and_(counts, start > 0), its.rate_milli), else_=0).label("running_milli"),
+    )
+    found = select(*columns).select_from(all_known.source).where(_IS_OPEN, *conditions)
+    return found.cte("live").prefix_with("MATERIALIZED")  # each expression is computed once for a session
+
+
+def _posted(connection: Connection, wanted: CTE) -> dict[Part, int]:
+    """What is posted of unsettled sessions inside the parts."""
+    its, key = POSTINGS.c, (wanted.c.namespace, wanted.c.start_ms, wanted.c.end_ms)
+    theirs = wanted.join(SESSIONS, and_(_IS_OPEN, SESSIONS.c.namespace == wanted.c.namespace))
+    theirs = theirs.join(POSTINGS, its.session_uid == SESSIONS.c.uid)
+    amount = its.rate_milli * _length(its.from_ms, its.to_ms, wanted)
+    sums = select(*key, func.sum(amount)).select_from(theirs).group_by(*key)
+    return {
+        (namespace, start, end): int(amount) for namespace, start, end, amount in connection.execute(sums)
+    }
+
+
+def _length(start: Expression, end: Expression, wanted: CTE) -> Expression:
+    """How much of the interval lies inside the part."""
+    inside = least(end, wanted.c.end_ms) - greatest(start, wanted.c.start_ms)
+    return case((inside > 0, inside), else_=0)
+
+
+def _listed(dialect: str, parts: Iterable[Part]) -> CTE:
+    """The parts as a table: one parameter for any number."""
+    document = literal(orjson.dumps(sorted(parts)).decode())
+    if dialect == "postgresql":
+        given = func.json_array_elements(cast(document, JSON)).table_valued(column("value", JSON))
+        values: list[Expression] = [given.c.value.op("->>")(place) for place in range(3)]
+    else:
+        given = func.json_each(document).table_valued("value")
+        values = [func.json_extract(given.c.value, f"$[{place}]") for place in range(3)]
+    kinds = {"namespace": Text, "start_ms": BigInteger, "end_ms": BigInteger}
+    named: list[Expression] = [
+        cast(each, kind).label(name) for each, (name, kind) in zip(values, kinds.items(), strict=True)
+    ]
+    return select(*named).cte("wanted").prefix_with("MATERIALIZED")
+
+
+def _due(now_ms: int, beat_ms: Expression) -> tuple[Expression, Expression]:
+    """``witnessed`` as SQL: the start and end of the charged interval now."""
     its, latest = SESSIONS.c, SESSIONS.c.bound_ms + SESSIONS.c.start_grace_ms
     start = case(
         (its.charge_from == "bound", its.bound_ms),
@@ -43,7 +162,7 @@ def due(now_ms: int, beats: Subquery = _OPEN_BEATS) -> tuple[Expression, Express
     )
     is_over = or_(its.ended_ms.is_not(None), its.vanished_ms.is_not(None))
     heard = func.coalesce(case((is_over, its.watermark_ms), else_=NODES.c.watermark_ms), 0)
-    seen = greatest(func.coalesce(beats.c.beat_ms, 0), heard)
+    seen = greatest(func.coalesce(beat_ms, 0), heard)
     last = greatest(its.bound_ms, greatest(func.coalesce(its.started_ms, 0), seen))
     end = case(
         (its.ended_ms == 0, last),

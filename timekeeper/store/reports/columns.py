@@ -50,4 +50,5 @@ def dated(dialect: str, terms: tuple[PriceInterval, ...]) -> CTE:
         values = [func.json_extract(given.c.value, f"$[{place}]") for place in range(len(_DATED))]
     kinds = {"from_ms": BigInteger, "to_ms": BigInteger}
     named = [cast(each, kinds.get(name, Text)).label(name) for name, each in zip(_DATED, values, strict=True)]
-    return select(*named).cte("dated")
+    # each value is read once, and not for each row that it is compared with
+    return select(*named).cte("dated").prefix_with("MATERIALIZED")

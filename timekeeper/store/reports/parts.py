@@ -38,7 +38,7 @@ from sqlalchemy import (
 
 from timekeeper.accounts.usage import DATED, LABEL, ReportQuery, UsageSums
 from timekeeper.store.engine.schema import DAY_MS, DAYS, FIGURES, FOLDED, POSTINGS, SESSIONS
-from timekeeper.store.queries.unsettled import KNOWN, due, greatest, least
+from timekeeper.store.queries.unsettled import greatest, known, least
 from timekeeper.store.reports.columns import label_of, ordered
 
 _SUMS = tuple(each.name for each in fields(UsageSums))
@@ -186,15 +186,19 @@ class _Parts:
 
     def _due(self) -> Select[Any]:
         """The whole charge of unsettled sessions."""
-        start, end = due(self.asked.now_ms)
+        its = SESSIONS.c
+        bound_ms = least(its.bound_ms, func.coalesce(its.started_ms, its.bound_ms))
+        theirs = [*self._of_namespaces(its.namespace), bound_ms < _END]  # evidence of later ones is not read
+        all_known = known(self.asked.now_ms, *theirs)
+        start, end = all_known.start, all_known.end
         clip = self._clip(start, end, _WHOLE)
         sums = {
             "pending": SESSIONS.c.rate_milli * clip.length,
             "requested": SESSIONS.c.requested_milli * clip.length,
         }
         is_open = and_(SESSIONS.c.settled_ms.is_(None), SESSIONS.c.rate_milli > 0)
-        found = self._select(SESSIONS, sums, KNOWN).where(is_open, end > start, *clip.meets)
-        return self._narrow(found, SESSIONS, None)
+        found = self._select(SESSIONS, sums, all_known.source)
+        return found.where(is_open, end > start, *clip.meets, *theirs)
 
     def _owed_no_more(self) -> Select[Any]:
         """The posted part of unsettled sessions: it is not pending any more."""
@@ -259,7 +263,14 @@ class _Parts:
     def _select(self, rows: FromClause, sums: dict[str, Expression], source: FromClause) -> Select[Any]:
         keys = [self._key(rows, name).label(name) for name in self.asked.columns]
         amounts = [cast(sums.get(name, literal(0)), BigInteger).label(name) for name in _SUMS]
-        return select(*keys, *amounts).select_from(self._with_terms(source, rows, self.asked.has_dated))
+        return select(*keys, *amounts).select_from(self._with_terms(source, rows, self._needs_terms))
+
+    @property
+    def _needs_terms(self) -> bool:
+        """Whether rows must be joined with price intervals. A group whose namespaces were in it throughout
+        the time range is `Shape.is_some`, and its name is no column of theirs."""
+        named = {"group"} if self.asked.group else set()
+        return self.shape.is_cut or bool((set(DATED) - named) & set(self.asked.columns))
 
     def _with_terms(self, source: FromClause, rows: FromClause, has_dated: bool) -> FromClause:
         if not has_dated:
@@ -271,6 +282,8 @@ class _Parts:
     def _key(self, rows: FromClause, name: str) -> Expression:
         if name.startswith(LABEL):
             return label_of(self.dialect, rows.c.labels, name.removeprefix(LABEL))
+        if name == "group" and self.asked.group:
+            return literal(self.asked.group, Text)
         if name in DATED:
             return self.dated.c[name]
         if name == "uid":
@@ -300,10 +313,14 @@ class _Parts:
         namespace: Expression = rows.c.namespace
         if rows is POSTINGS and stretch is None:
             namespace = self._without_index(namespace)  # rows over midnight have an index of their own
+        return found.where(*self._of_namespaces(namespace))
+
+    def _of_namespaces(self, namespace: Expression) -> list[Expression]:
+        """The conditions for only some namespaces' rows."""
         if self.shape.is_some:
-            return found.where(self._is_some(namespace))
+            return [self._is_some(namespace)]
         only = self.asked.namespace
-        return found if only is None else found.where(namespace == only)
+        return [] if only is None else [namespace == only]
 
     def _its(self, found: Expression) -> Expression:
         """The column, for a table that SQLite scans."""

@@ -32,18 +32,22 @@ def lines(
 ) -> Iterator[ReportLine]:
     """The report's lines in the order of their columns, streamed: at most ``limit``.
 
-    ``terms``: the price intervals of the whole span; needed only for columns that come from budget entries.
+    ``terms``: the price intervals of the whole span; needed only for columns that come from budget entries,
+    and for a group: those of its namespaces while they were in it.
     """
     if connection.dialect.name == "postgresql":
         # The JIT compiler takes longer than most of these statements.
         connection.exec_driver_sql("SET LOCAL jit = off")
-    report, left = _Report(connection, asked, tuple(terms)), limit
-    names = _page_by(connection, asked, limit)
+    intervals = tuple(terms)
+    report, left = _Report(connection, asked, intervals), limit
+    every = _page_by(connection, asked, limit)
     options = {"yield_per": _AT_ONCE} if limit is None else {}
     size = len(asked.columns)
     for span in asked.spans():
         after = asked.after[1] if asked.after is not None and asked.after[0] == span.start_ms else None
-        for some in _shares(names, after):
+        members = _members(intervals, span) if asked.group else None
+        names = members if every is not None and asked.group else every
+        for some in (members,) if names is None else _shares(names, after):
             found, values = report.statement_for(span, after, some, left)
             with connection.execute(found, values, execution_options=options) as rows:
                 for row in rows:
@@ -60,18 +64,21 @@ def namespaces(connection: Connection, only: str | None) -> tuple[str, ...]:
     return tuple(ledger.namespaces(connection))
 
 
+def _members(intervals: Iterable[PriceInterval], span: Interval) -> tuple[str, ...]:
+    """The namespaces that were in the group at any time of the span."""
+    meets = (each for each in intervals if each.from_ms < span.end_ms and each.to_ms > span.start_ms)
+    return tuple(sorted({each.namespace for each in meets}))
+
+
 def _page_by(connection: Connection, asked: ReportQuery, limit: int | None) -> tuple[str, ...] | None:
     """The namespaces in order, if a page can be made of some of them."""
     is_by_namespace = asked.columns[0] == "namespace" and needs_sessions(asked)
     if limit is None or asked.namespace is not None or asked.order or not is_by_namespace:
         return None
-    return tuple(sorted(namespaces(connection, None)))
+    return () if asked.group else tuple(sorted(namespaces(connection, None)))
 
 
-def _shares(names: tuple[str, ...] | None, after: tuple[str, ...] | None) -> Iterator[tuple[str, ...] | None]:
-    if names is None:
-        yield None
-        return
+def _shares(names: tuple[str, ...], after: tuple[str, ...] | None) -> Iterator[tuple[str, ...]]:
     at, size = 0 if after is None else bisect_left(names, after[0]), _FEW
     while at < len(names):
         yield names[at : at + size]

@@ -1,5 +1,6 @@
 """``/v1/groups/{group}/grants``: a group's budget among its namespaces, for the people who lead the group."""
 
+from http import HTTPStatus
 from typing import Annotated, Any, NotRequired, TypedDict
 
 from flask import Flask, Response, request
@@ -13,8 +14,10 @@ from timekeeper.api.http.parameters import GROUP_IN_PATH, IDEMPOTENCY_KEY, NAME
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, Form, Right, admit, serve
 from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.group_budget import GroupBudget, group_budget, pass_on
+from timekeeper.api.problem import Problem
 from timekeeper.api.resources.granting.grants import ONE_AMOUNT, Amount, Hours, written_answer
 from timekeeper.core.ledger.metering import FOREVER_MS
+from timekeeper.runtime.auth.gate import Caller
 
 _READ = Right("get", "grants")
 _CREATE = Right("create", "groups/grants")
@@ -59,18 +62,34 @@ def register(app: Flask, services: Services) -> None:
         group = call.given["group"]
         admit(services, _READ, GROUP + group)
         with services.ledger.store.reading() as connection:
-            return answer(_shown(group, group_budget(services.ledger, connection, group)))
+            budget = group_budget(services.ledger, connection, group)
+        return answer({**_shown(group, budget), "mayPassOn": _may_pass_on(services, group)})
 
     def give(call: Call) -> Response:
         group, key = call.given["group"], call.given["Idempotency-Key"]
         asked = read_passing_on(read_body())
-        authorization = request.headers.get("Authorization")
-        caller = services.gate.allow(authorization, _CREATE.verb, _CREATE.resource, name=group)
+        caller = _lead(services, group)
         given = pass_on(services.ledger, group, asked, caller.username, key)
         return written_answer(given)
 
     serve(app, services, GROUP_GRANTS, read)
     serve(app, services, PASS_ON, give)
+
+
+def _lead(services: Services, group: str) -> Caller:
+    """The caller, if it may pass the group's budget on. Raises a Problem."""
+    authorization = request.headers.get("Authorization")
+    return services.gate.allow(authorization, _CREATE.verb, _CREATE.resource, name=group)
+
+
+def _may_pass_on(services: Services, group: str) -> bool:
+    try:
+        _lead(services, group)
+    except Problem as problem:
+        if problem.status != HTTPStatus.FORBIDDEN:
+            raise
+        return False
+    return True
 
 
 def _shown(group: str, budget: GroupBudget) -> dict[str, Any]:
