@@ -82,7 +82,7 @@ def main() -> None:
     """Write the templates and samples, then what is rendered from them, and print the path of each that
     changed."""
     sources = sorted(file for folder in FOLDERS for file in folder.glob("*.yaml"))
-    values = {rendered.CHART / "values.yaml": rendered.values_yaml()}
+    values = {rendered.CHART / "values.yaml": rendered.values_yaml(), rendered.ALERTS: rendered.alerts()}
     _write({file: written(file.read_text()) for file in sources} | values)
     _write(rendered.files(rendered.helm()))
 

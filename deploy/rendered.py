@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from textwrap import wrap
+from textwrap import dedent, wrap
 from typing import Any
 
 from deploy.local.build import binaries
@@ -18,6 +18,8 @@ from deploy.local.tools import HELM_TOOL, KUBERNETES_VERSION
 ROOT = Path(__file__).parent.parent
 CHART = ROOT / "deploy" / "chart"
 MANIFESTS = ROOT / "deploy" / "manifests"
+# what a template includes as it is, for its braces are Prometheus' own
+ALERTS = CHART / "files" / "alerts.yaml"
 # the same object as a manifest of this name, for the other database
 POSTGRESQL = ROOT / "deploy" / "postgresql" / "timekeeper.yaml"
 PAGE = ROOT / "docs" / "helm.md"
@@ -76,6 +78,12 @@ def _key(text: str) -> tuple[tuple[str, str], ...]:
     for name, value in _NAMED.findall(text):
         found.setdefault(name, value)
     return tuple(sorted(found.items()))
+
+
+def alerts() -> str:
+    """The groups of rules, as the chart's PrometheusRule has them."""
+    text = (ROOT / "deploy" / "monitoring" / "alerts.yaml").read_text()
+    return dedent(text.partition("\nspec:\n")[2])
 
 
 def _kustomization(plain: Mapping[str, str]) -> str:

@@ -82,7 +82,11 @@ OTHER: Values = {
     "maxGracePeriodSeconds": 7,
 }
 # what shows the values of parts that are off by default
-ON = {"networkPolicies": {"enabled": True, "apiServers": ["10.0.0.1/32"]}, "podMonitors": {"enabled": True}}
+ON = {
+    "networkPolicies": {"enabled": True, "apiServers": ["10.0.0.1/32"]},
+    "podMonitors": {"enabled": True},
+    "prometheusRules": {"enabled": True},
+}
 
 
 def other(path: str, each: rendered.Schema) -> Any:
@@ -102,6 +106,15 @@ def nested(path: str, value: Any) -> Values:
     for name in reversed(path.split(".")):
         value = {name: value}
     return dict(value)
+
+
+def test_the_rule_of_the_chart_has_the_alerts_of_the_rules_file(helm: Path) -> None:
+    (found,) = rendered.rendered(helm, "--set=prometheusRules.enabled=true")["prometheus-rules.yaml"].split(
+        "---\n"
+    )
+
+    alerts = rendered.ROOT / "deploy" / "monitoring" / "alerts.yaml"
+    assert yaml.safe_load(found) == yaml.safe_load(alerts.read_text())
 
 
 def test_every_value_changes_what_is_rendered(helm: Path, tmp_path: Path) -> None:

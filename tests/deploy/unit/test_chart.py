@@ -11,8 +11,9 @@ from timekeeper.core import __version__
 WRITE = "write it anew: python -m deploy.generated"
 
 
-def test_the_default_values_and_the_page_follow_from_the_schema() -> None:
+def test_what_follows_from_the_schema_and_from_the_alerts_is_up_to_date() -> None:
     assert (rendered.CHART / "values.yaml").read_text() == rendered.values_yaml(), WRITE
+    assert rendered.ALERTS.read_text() == rendered.alerts(), WRITE
     assert f"<!-- values -->\n{rendered.values_table()}<!-- end" in rendered.PAGE.read_text(), WRITE
 
 
