@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from zlib import crc32
 
 from scheduler_ext.model.standing import NamespaceStandings, as_if_enforced
 from scheduler_ext.preemption.active import PreemptionCounts
@@ -14,6 +15,7 @@ from scheduler_ext.waiting.order import WaitingPod
 from timekeeper.runtime.log import Log
 
 LOOK_FOR_S = 2.0  # at the nodes, for one waiting pod
+ENOUGH_S = 0.1  # then the best choice so far is taken; kube-scheduler too looks at a part of the nodes
 BREATHES_EACH = 8  # nodes
 BREATH_S = 0.002
 
@@ -43,8 +45,14 @@ class VictimChooser:
         """The victims for the pod. Also None if the choice is only reported, for budgets in observe mode."""
         standings = context.standings
         claimed = queue.claimed(snapshot, waiting_pod.pod)
+        enough_s = self._seconds() + ENOUGH_S
         choice = plan(
-            waiting_pod, self._nodes(waiting_pod, snapshot, standings, queue), context, self._limits, claimed
+            waiting_pod,
+            self._nodes(waiting_pod, snapshot, standings, queue),
+            context,
+            self._limits,
+            claimed,
+            lambda: self._seconds() > enough_s,
         )
         if choice is not None and has_room(waiting_pod, queue.may_have_room(snapshot, waiting_pod)):
             return None
@@ -79,9 +87,11 @@ class VictimChooser:
         queue: PreemptionQueue,
     ) -> Iterator[NodeInfo]:
         """The nodes worth examining, with a pause now and then, because the same process answers the verbs.
-        With very many nodes it stops when time is up."""
+        With very many nodes it stops when time is up; pods begin at different nodes, so all are looked at."""
         until_s = self._seconds() + LOOK_FOR_S
-        for at, node in enumerate(queue.worth(snapshot, waiting_pod.pod, standings), 1):
+        worth = list(queue.worth(snapshot, waiting_pod.pod, standings))
+        first = crc32(waiting_pod.pod.uid.encode()) % max(1, len(worth))
+        for at, node in enumerate((*worth[first:], *worth[:first]), 1):
             if self._seconds() > until_s:
                 return
             yield node

@@ -100,13 +100,15 @@ def plan(
     context: PreemptionContext,
     limits: PreemptionLimits,
     claimed: Collection[str] = (),
+    is_enough: Callable[[], bool] = lambda: False,
 ) -> Choice | None:
     """The victims that give the waiting pod its cards on one of these nodes. None if there is room already,
     if kube-scheduler preempts by itself, or if no set of victims helps.
 
     Where terminating pods will free enough, the choice has no victims: its cards are to be held for this pod,
     so that the next one looks further. ``claimed``: nodes where kube-scheduler makes room for other pods,
-    which get what is freed there.
+    which get what is freed there. ``is_enough`` is called after each choice that was found, and ends the
+    search.
     """
     choices = []
     for node in nodes:
@@ -121,6 +123,8 @@ def plan(
             continue
         if _is_ours(waiting_pod.pod, node, choice, context, limits):
             choices.append(choice)
+            if is_enough():
+                break
     return best(choices, context)
 
 

@@ -21,6 +21,8 @@ BENCHMARKS = {
     "waiting": ["waiting.py"],
     "releases": ["releases.py"],
     "recording": ["recording.py"],
+    "enforcement": ["enforcement.py"],
+    "reclaim": ["reclaim.py"],
     "heartbeats": ["heartbeats.py"],
     "standings": ["standings.py"],
     "reports": ["reports.py"],
