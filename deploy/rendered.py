@@ -20,6 +20,8 @@ CHART = ROOT / "deploy" / "chart"
 MANIFESTS = ROOT / "deploy" / "manifests"
 # what a template includes as it is, for its braces are Prometheus' own
 ALERTS = CHART / "files" / "alerts.yaml"
+# objects that are off by default
+API_SERVICE = ROOT / "deploy" / "samples" / "api-service.yaml"
 # the same object as a manifest of this name, for the other database
 POSTGRESQL = ROOT / "deploy" / "postgresql" / "timekeeper.yaml"
 PAGE = ROOT / "docs" / "helm.md"
@@ -40,10 +42,12 @@ def files(program: Path) -> dict[Path, str]:
     """Each rendered file with its text."""
     plain = rendered(program)
     postgresql = rendered(program, "--set=database.secretName=bursar-database")
+    aggregated = rendered(program, "--set=apiService.enabled=true")
     others = {
         CHART / "values.yaml": values_yaml(),
         PAGE: _TABLE.sub(lambda _: values_table(), PAGE.read_text()),
         POSTGRESQL: postgresql["timekeeper-postgresql.yaml"],
+        API_SERVICE: aggregated["api-service.yaml"],
         MANIFESTS / "Kustomization": _kustomization(plain),
     }
     return others | {MANIFESTS / name: text for name, text in plain.items()}

@@ -55,7 +55,8 @@ class TimekeeperSettings:
     theirs. ``file``, ``output``, ``cluster`` and ``older_than_ms`` belong to single commands. ``retain_ms``
     0: no daily rollup; ``retain_decisions_ms`` 0: decisions are kept for ever. ``leash``: exit when standard
     input closes, because the parent process is gone. ``socket_fd``: an inherited listening socket.
-    ``holder``: the name shared by successive settlers.
+    ``holder``: the name shared by successive settlers. ``aggregated_listen``: where the API server passes
+    requests on; ``aggregated_fd``: that socket, inherited.
     """
 
     command: str
@@ -88,6 +89,8 @@ class TimekeeperSettings:
     token_file: Path = Path("/var/run/bursar/token/token")
     holder: str = ""
     pod_uid: str = ""
+    aggregated_listen: tuple[str, int] | None = None
+    aggregated_fd: int | None = None
     log_format: str = "logfmt"
 
     def new_holder(self) -> str:
@@ -146,6 +149,7 @@ def _parser(environment: Mapping[str, str]) -> Parser:
     parser.add_argument("--as", choices=(*commands, "prepare"), help=argparse.SUPPRESS)
     parser.add_argument("--leash", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--socket-fd", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--aggregated-fd", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--holder", default="", help=argparse.SUPPRESS)
     return parser
 
@@ -153,6 +157,12 @@ def _parser(environment: Mapping[str, str]) -> Parser:
 def _serving_flags(parser: Parser) -> None:
     """The REST API: its address, certificates, processes and callers."""
     parser.add("--listen", address, "0.0.0.0:8444", "HOST:PORT of the REST API")
+    parser.add(
+        "--aggregated-listen",
+        optional(address, None),
+        "",
+        "HOST:PORT for the REST API behind the API server, which states the callers; empty: none",
+    )
     parser.add("--tls-cert", str, "/etc/bursar/tls/tls.crt", "certificate chain, PEM; reread when it changes")
     parser.add("--tls-key", str, "/etc/bursar/tls/tls.key", "its private key, PEM")
     parser.add(

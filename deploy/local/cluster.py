@@ -20,6 +20,7 @@ from deploy.local.errors import LocalError
 from deploy.local.folder import OwnedFolder
 from deploy.local.identity import (
     CLUSTER_NAMES,
+    LocalAuthority,
     new_authority,
     new_private_key,
     new_tokens,
@@ -55,6 +56,8 @@ class ControlPlane:
     admin_kubeconfig: Path
     kubectl_path: Path  # of the same version
     api: AdminApi  # with the admin's token
+    front_proxy: LocalAuthority  # of the certificate that the API server shows to APIServices
+    clients: LocalAuthority  # of users' certificates
 
     def __init__(
         self,
@@ -112,6 +115,7 @@ class ControlPlane:
         certificate, key = authority.leaf(["apiserver"], client=True)
         (self.folder / "kubelet-client.crt").write_bytes(certificate)
         write_secret(self.folder / "kubelet-client.key", key)
+        self._write_authorities()
         write_secret(self.folder / "service-accounts.key", new_private_key())
         tokens = new_tokens(self._options.nodes)
         write_secret(self.folder / "tokens.csv", tokens.as_csv().encode())
@@ -123,6 +127,15 @@ class ControlPlane:
             self.kubeconfig(token, f"node-{name}")
         (self.folder / "stages.yaml").write_text(yaml.safe_dump_all(stages()))
         self.api = AdminApi(self.url, self.ca_file, tokens.admin)
+
+    def _write_authorities(self) -> None:
+        """The CAs of users' certificates and of the certificate that the API server shows to APIServices."""
+        self.front_proxy, self.clients = new_authority("front-proxy"), new_authority("clients")
+        (self.folder / "front-proxy-ca.crt").write_bytes(self.front_proxy.pem)
+        (self.folder / "clients-ca.crt").write_bytes(self.clients.pem)
+        certificate, key = self.front_proxy.leaf([commands.FRONT_PROXY], client=True)
+        (self.folder / f"{commands.FRONT_PROXY}.crt").write_bytes(certificate)
+        write_secret(self.folder / f"{commands.FRONT_PROXY}.key", key)
 
     def _start(self, port: int) -> None:
         self._run("etcd", commands.etcd())

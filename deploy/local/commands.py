@@ -7,6 +7,7 @@ from deploy.local.kwok_stages import FAKE_NODE
 SERVICE_RANGE = "10.96.0.0/16"
 SERVICE_RANGE_FIRST = "10.96.0.1"
 POD_RANGE = "10.244.0.0/16"
+FRONT_PROXY = "front-proxy-client"  # common name of the certificate that the API server shows to APIServices
 ISSUER = "https://kubernetes.default.svc.cluster.local"
 
 # etcd reads host and port even of a Unix socket; the file is named after both. Sockets need no port that
@@ -60,6 +61,18 @@ _TO_KUBELETS = (
 )
 
 
+# As kubeadm writes them, for APIServices.
+_TO_AGGREGATED_SERVERS = (
+    "--requestheader-client-ca-file=front-proxy-ca.crt",
+    f"--requestheader-allowed-names={FRONT_PROXY}",
+    "--requestheader-username-headers=X-Remote-User",
+    "--requestheader-group-headers=X-Remote-Group",
+    "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+    "--proxy-client-cert-file=front-proxy-client.crt",
+    "--proxy-client-key-file=front-proxy-client.key",
+)
+
+
 def kube_apiserver(options: Options, port: int) -> list[str]:
     """The API server shares its port with the socket that reserves it."""
     return [
@@ -72,6 +85,8 @@ def kube_apiserver(options: Options, port: int) -> list[str]:
         "--tls-cert-file=apiserver.crt",
         "--tls-private-key-file=apiserver.key",
         "--token-auth-file=tokens.csv",
+        "--client-ca-file=clients-ca.crt",
+        *_TO_AGGREGATED_SERVERS,
         "--authorization-mode=Node,RBAC",
         "--enable-admission-plugins=NodeRestriction",
         "--service-account-key-file=service-accounts.key",

@@ -88,7 +88,7 @@ class Stack:
             self._launcher = stack.enter_context(Launcher())
             self._lay_out()
             self._apply()
-            self._certify()
+            self.certify()
             self._start_roles()
             self.cp.start_scheduler()
             self.cp.start_scheduler("gpu-scheduler", profiles=(GPU_PROFILE,), extender_url=self.extender_url)
@@ -118,7 +118,8 @@ class Stack:
                 _by_url(document, self.webhook_url)
         self._must("apply", "--server-side", "-f", "-", input=yaml.safe_dump_all(documents))
 
-    def _certify(self) -> None:
+    def certify(self) -> None:
+        """Run the certificate process once: it writes missing certificates, and the CA everywhere."""
         names = dict.fromkeys(("127.0.0.1", "localhost", self.tuning.timekeeper_address))
         self._run_once(
             "certificates",

@@ -3,12 +3,14 @@
 import json
 import ssl
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import urllib3
 
 from timekeeper.cli.errors import CommandError
+from timekeeper.cli.unix_socket import socket_pool
 
 _CONNECT_S, _READ_S = 10.0, 120.0
 _HINTS = {
@@ -21,11 +23,17 @@ _HINTS = {
 
 class Client:
     """The timekeeper or the extender at ``url``. ``ca``: its CA (PEM). ``host``: its certificate's name; "":
-    the URL's."""
+    the URL's. ``path``: of a Unix socket that leads to the URL without TLS."""
 
-    def __init__(self, url: str, token: str = "", ca: str = "", host: str = "") -> None:
+    def __init__(
+        self, url: str, token: str = "", ca: str = "", host: str = "", path: Path | None = None
+    ) -> None:
         self.url = url.rstrip("/")
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._pool: urllib3.PoolManager
+        if path is not None:
+            self._pool = socket_pool(path)
+            return
         if not ca:
             self._pool = urllib3.PoolManager(retries=False)
             return

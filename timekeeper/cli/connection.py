@@ -9,7 +9,7 @@ from pathlib import Path
 from timekeeper.cli.client import Client
 from timekeeper.cli.errors import CommandError
 from timekeeper.cli.kubectl import Kubectl
-from timekeeper.core.names import AUDIENCE
+from timekeeper.core.names import AGGREGATED_GROUP, AUDIENCE
 
 READER = "bursar-reader"  # of one namespace: deploy/samples/reader.yaml
 ADMINISTRATOR = "bursar-admin"  # of all namespaces: deploy/samples/administrator.yaml
@@ -33,6 +33,7 @@ class Options:
     token_file: str = ""
     ca_file: str = ""
     system_namespace: str = "bursar-system"
+    aggregated: bool = False
 
     def one_namespace(self) -> str:
         """The namespace of the flag, or of the kubeconfig's context."""
@@ -54,6 +55,10 @@ class Options:
 @contextmanager
 def connected(options: Options, namespace: str) -> Iterator[Client]:
     """A client of the timekeeper that may read this namespace; "": all. Raises CommandError."""
+    if options.aggregated:
+        with _through_the_api_server(options) as client:
+            yield client
+        return
     with _connected(options, _token(options, namespace)) as client:
         yield client
 
@@ -62,9 +67,22 @@ def connected(options: Options, namespace: str) -> Iterator[Client]:
 def connected_with_token(options: Options, namespace: str) -> Iterator[tuple[Client, str]]:
     """A client of the timekeeper that shows no token, and a token that may read this namespace; "": all.
     Raises CommandError."""
+    if options.aggregated:
+        raise CommandError("--aggregated: a login at the dashboard needs a token, so leave this flag out")
     token = _token(options, namespace)
     with _connected(options, "") as client:
         yield client, token
+
+
+@contextmanager
+def _through_the_api_server(options: Options) -> Iterator[Client]:
+    """As the user of the kubeconfig. Raises CommandError."""
+    others = {"--server": options.server, "--token-file": options.token_file, "--account": options.account}
+    if given := [flag for flag, value in others.items() if value]:
+        raise CommandError(f"--aggregated: the API server says who you are, so leave out {', '.join(given)}")
+    root = f"/apis/{AGGREGATED_GROUP}"
+    with options.kubectl.proxied(root) as path:
+        yield Client(f"http://localhost{root}", path=path)
 
 
 @contextmanager

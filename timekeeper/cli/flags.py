@@ -35,6 +35,12 @@ _OFFERS: dict[str, words.Offer] = {
 }
 
 
+_AGGREGATED = (
+    "--aggregated",
+    "as the user of the kubeconfig, through the API server, where the aggregated API is installed",
+)
+
+
 class ClusterCommand(click.Command):
     """A command with these flags: they become `Options`, the context's object."""
 
@@ -52,10 +58,13 @@ class ClusterCommand(click.Command):
             )
             for names, metavar, text, default in _FLAGS
         ]
+        name, text = _AGGREGATED
+        self.params.append(click.Option((name,), is_flag=True, help=text, envvar=_variable((name,))))
 
     def invoke(self, ctx: click.Context) -> Any:
         """Called by click: takes the cluster's flags, and passes `Options` on."""
         flags = {name: ctx.params.pop(name) for name in (_name(names) for names, *_ in _FLAGS)}
+        flags["aggregated"] = ctx.params.pop("aggregated")
         kubectl = Kubectl(flags.pop("kubeconfig"), flags.pop("context"))
         ctx.obj = Options(kubectl, **flags)
         return super().invoke(ctx)

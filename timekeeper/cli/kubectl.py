@@ -2,12 +2,15 @@
 
 import json
 import os
+import re
 import selectors
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Any, cast
 
 from timekeeper.cli.errors import CommandError
@@ -55,6 +58,23 @@ class Kubectl:
             finally:
                 process.terminate()
 
+    @contextmanager
+    def proxied(self, prefix: str) -> Iterator[Path]:
+        """A Unix socket of this user alone, on which kubectl proxy passes requests for paths below ``prefix``
+        to the API server with the user's identity, while the context lasts. Raises CommandError."""
+        with tempfile.TemporaryDirectory(prefix="kubectl-bursar-") as folder:
+            path = Path(folder) / "proxy"
+            allowed = f"--accept-paths=^{re.escape(prefix)}/"
+            command = self._command("proxy", f"--unix-socket={path}", allowed)
+            with subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            ) as process:
+                try:
+                    _first_line(process, "proxy")
+                    yield path
+                finally:
+                    process.terminate()
+
     def _command(self, *arguments: str) -> list[str]:
         program = shutil.which("kubectl")
         if program is None:
@@ -68,15 +88,21 @@ class Kubectl:
 
 def _forwarded_port(process: "subprocess.Popen[str]", target: str) -> int:
     """The port in kubectl's first line, `Forwarding from 127.0.0.1:PORT -> ...`."""
+    line = _first_line(process, f"port-forward to {target}")
+    return int(line.partition(" -> ")[0].rpartition(":")[2])
+
+
+def _first_line(process: "subprocess.Popen[str]", what: str) -> str:
+    """What kubectl says once it serves. Raises CommandError."""
     output, errors = cast(IO[str], process.stdout), cast(IO[str], process.stderr)  # both are pipes
     with selectors.DefaultSelector() as waiting:
         waiting.register(output, selectors.EVENT_READ)
         if not waiting.select(_FORWARD_S):
-            raise CommandError(f"kubectl port-forward to {target} gave no answer within {_FORWARD_S:g} s")
+            raise CommandError(f"kubectl {what} gave no answer within {_FORWARD_S:g} s")
     line = output.readline()
     if not line:
-        raise CommandError(f"kubectl port-forward: {_said(errors.read())}")
-    return int(line.partition(" -> ")[0].rpartition(":")[2])
+        raise CommandError(f"kubectl {what.partition(' ')[0]}: {_said(errors.read())}")
+    return line
 
 
 def _said(text: str) -> str:

@@ -4,6 +4,9 @@ DOMAIN = "bursar.dev"
 NAMESPACE = "bursar-system"
 AGENTS_NAMESPACE = "bursar-node"  # node agents only: they need more access to a node than other pods get
 AUDIENCE = "bursar"
+# the timekeeper's REST API behind the API server; `bursar.dev/v1` is served from its CustomResourceDefinition
+AGGREGATED_GROUP = "timekeeper.bursar.dev"
+API_SERVICE = f"v1.{AGGREGATED_GROUP}"
 SIDECAR = "bursar-sidecar"
 SCHEDULER = "bursar-scheduler"
 EXTENDER = "bursar-extender"

@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from threading import Event
@@ -35,15 +35,18 @@ def serve(settings: TimekeeperSettings, arguments: Sequence[str]) -> int:
         if not Path(path).is_file():
             raise UnusableError(f"{flag}: there is no file {path}; it must be a file in PEM")
     with ExitStack() as stack:
-        listening = stack.enter_context(_listen(settings))
+        sockets = {"--socket-fd": stack.enter_context(_listen("--listen", settings.host, settings.port))}
+        if settings.aggregated_listen is not None:
+            beside = _listen("--aggregated-listen", *settings.aggregated_listen)
+            sockets["--aggregated-fd"] = stack.enter_context(beside)
         folder = stack.enter_context(metrics_folder("bursar-timekeeper-"))
         family = _Family(arguments, {**os.environ, VARIABLE: str(folder)}, settings.new_holder())
         stack.callback(family.end)
         code = family.prepare(stop)
         if code or stop.is_set():
             return code
-        family.serve(listening)
-        host, port = listening.getsockname()[:2]
+        family.serve(sockets)
+        host, port = sockets["--socket-fd"].getsockname()[:2]
         log("serving", address=f"{host}:{port}", workers=settings.workers)
         return family.watch(stop)
 
@@ -70,10 +73,11 @@ class _Family:
                 return 0
         return running.returncode
 
-    def serve(self, listening: socket.socket) -> None:
-        """Start the workers on this socket, and the settler."""
-        number = listening.fileno()
-        self._start("workers", "--socket-fd", str(number), fds=(number,))
+    def serve(self, sockets: Mapping[str, socket.socket]) -> None:
+        """Start the workers on these sockets, by the flags that name them, and the settler."""
+        numbers = {flag: each.fileno() for flag, each in sockets.items()}
+        words = (word for flag, number in numbers.items() for word in (flag, str(number)))
+        self._start("workers", *words, fds=tuple(numbers.values()))
         self._start_settler()
 
     def watch(self, stop: Event) -> int:
@@ -132,9 +136,9 @@ class _Family:
             child.stdin.close()
 
 
-def _listen(settings: TimekeeperSettings) -> socket.socket:
-    """The workers' socket, opened first, so that a port in use is found before anything else starts."""
+def _listen(flag: str, host: str, port: int) -> socket.socket:
+    """A socket of the workers, opened first, so that a port in use is found before anything else starts."""
     try:
-        return listening_socket(settings.host, settings.port)
+        return listening_socket(host, port)
     except CannotListenError as error:
-        raise UnusableError(f"--listen: {error}") from error
+        raise UnusableError(f"{flag}: {error}") from error

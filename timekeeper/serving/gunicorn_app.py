@@ -2,7 +2,6 @@
 
 import os
 import resource
-from http import HTTPStatus
 from pathlib import Path
 
 from prometheus_client import multiprocess
@@ -12,7 +11,6 @@ from timekeeper.api.create_app import app_of, create_services
 from timekeeper.api.http.body import LARGEST_BODY
 from timekeeper.api.ledger.damage_watch import DamageWatch
 from timekeeper.api.peers import peers
-from timekeeper.api.problem import Problem
 from timekeeper.api.resources.heartbeats import HeartbeatHandler
 from timekeeper.dashboard.app import with_dashboard
 from timekeeper.runtime import metrics_folder, parent_death
@@ -20,8 +18,9 @@ from timekeeper.runtime.auth.gate import gate_of
 from timekeeper.runtime.connect import connect
 from timekeeper.runtime.http.connection_balance import ConnectionBalance
 from timekeeper.runtime.http.server import HttpServer
-from timekeeper.runtime.http.service import HttpAnswer, HttpLimits, HttpService
+from timekeeper.runtime.http.service import HttpLimits, HttpService
 from timekeeper.runtime.lease_election import CALL_S
+from timekeeper.serving.aggregated import aggregated_service, refusal
 from timekeeper.serving.heartbeat_route import heartbeat_route
 from timekeeper.serving.tls import check_files, newest_context, newest_text
 from timekeeper.settings import TimekeeperSettings
@@ -39,9 +38,11 @@ def serve(settings: TimekeeperSettings) -> None:
     connect(settings.kubeconfig)  # each worker connects for itself; here only to fail early, with a sentence
     check_files(settings.tls_cert, settings.tls_key, settings.ca)
     limits = HttpLimits(LARGEST_BODY, _allowed_connections(), keep_alive_s=_KEEP_ALIVE_S)
-    listens = f"fd://{settings.socket_fd}" if settings.socket_fd is not None else None
+    binds = [_bind(settings.socket_fd, (settings.host, settings.port))]
+    if settings.aggregated_listen is not None:
+        binds.append(_bind(settings.aggregated_fd, settings.aggregated_listen))
     options = {
-        "bind": [listens or f"{settings.host}:{settings.port}"],
+        "bind": binds,
         "workers": settings.workers,
         "timeout": 30,
         "post_fork": lambda _server, _worker: (
@@ -81,19 +82,21 @@ def make_service(settings: TimekeeperSettings, limits: HttpLimits) -> HttpServic
         peers(settings.webhook_url, settings.extender_url, settings.token_file, ca),
     )
     heartbeats = HeartbeatHandler(services)
+    beside = (aggregated_service(settings, api, services, count),) if settings.aggregated_listen else ()
     return HttpService(
         with_dashboard(app_of(services), now_ms),
         settings.threads,
         limits,
         routes=(heartbeat_route(heartbeats),),
         tls=newest_context(Path(settings.tls_cert), Path(settings.tls_key)),
-        refusal=_refusal,
+        refusal=refusal,
+        beside=beside,
     )
 
 
-def _refusal(status: HTTPStatus, sentence: str) -> HttpAnswer:
-    is_ours = status is HTTPStatus.INTERNAL_SERVER_ERROR
-    return Problem(status, sentence if is_ours else f"the request cannot be read: {sentence}").http_answer()
+def _bind(inherited: int | None, address: tuple[str, int]) -> str:
+    """A listener in gunicorn's notation."""
+    return "{}:{}".format(*address) if inherited is None else f"fd://{inherited}"
 
 
 def _allowed_connections() -> int:

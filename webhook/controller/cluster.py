@@ -1,4 +1,4 @@
-"""The Secrets and the webhook configurations, as the certificate process reads and writes them."""
+"""Secrets, webhook configurations and the APIService, as the certificate process reads and writes them."""
 
 import base64
 import binascii
@@ -10,6 +10,7 @@ from timekeeper.runtime.api_server import MERGE, STRATEGIC_MERGE, Answered, Api
 from webhook.controller.plan import CA_SECRET, CertificatePair
 
 AGENTS_CA = "bursar-ca"  # the ConfigMap from which the nodes' agents read the CAs
+_API_SERVICES = "/apis/apiregistration.k8s.io/v1/apiservices"
 KINDS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
 _CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1"
 _TRUSTED_SINCE = "bursar.dev/trusted-since"  # of the CA's Secret: an RFC 3339 time
@@ -79,6 +80,18 @@ class CertificateStore:
         changes = {"webhooks": [{"name": each, "clientConfig": {"caBundle": text}} for each in stale]}
         status, found = self._call("PATCH", f"{_CONFIGURATIONS}/{kind}/{name}", changes, STRATEGIC_MERGE)
         self._demand(status == 200, f"write the CA into {kind}/{name}", found)
+        return True
+
+    def trust_api_service(self, name: str, bundle: bytes) -> bool:
+        """Writes the CA bundle into an APIService; False where nothing changed, or where there is none."""
+        text = base64.b64encode(bundle).decode()
+        status, found = self._call("GET", f"{_API_SERVICES}/{name}")
+        if status == 404 or (status == 200 and found["spec"].get("caBundle") == text):
+            return False
+        if status == 200:
+            change = {"spec": {"caBundle": text}}
+            status, found = self._call("PATCH", f"{_API_SERVICES}/{name}", change, MERGE)
+        self._demand(status == 200, f"write the CA into apiservices/{name}", found)
         return True
 
     def hand_out(self, namespace: str, bundle: bytes) -> bool:

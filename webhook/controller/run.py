@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from timekeeper.core.kube.lease import holder_name
+from timekeeper.core.names import API_SERVICE
 from timekeeper.runtime.connect import connect
 from timekeeper.runtime.lease_election import LeaseElection, LeaseName
 from timekeeper.runtime.log import log
@@ -214,6 +215,7 @@ def _publish(
         f"{kind}/{settings.configuration}": partial(cluster.trust, kind, settings.configuration, bundle)
         for kind in KINDS
     }
+    places[f"apiservices/{API_SERVICE}"] = partial(cluster.trust_api_service, API_SERVICE, bundle)
     if settings.agents_namespace:
         agents = settings.agents_namespace
         places[f"configmaps/{agents}/{AGENTS_CA}"] = partial(cluster.hand_out, agents, bundle)

@@ -37,6 +37,11 @@ def webhooks(name: str, ca: str) -> dict[str, Any]:
     }
 
 
+def api_service(name: str, available: str = "True", message: str = "") -> dict[str, Any]:
+    condition = {"type": "Available", "status": available, "message": message}
+    return {"metadata": {"name": name}, "status": {"conditions": [condition]}}
+
+
 def listed(*items: dict[str, Any]) -> dict[str, Any]:
     return {"items": list(items)}
 
@@ -125,6 +130,7 @@ SOUND = Facts(
     version=json.dumps({"major": "1", "minor": "36+"}),
     namespace={"metadata": {"name": "bursar-system"}},
     workloads=[listed(*ROLES), listed(agent())],
+    api_services=listed(api_service("v1.apps"), api_service("v1.timekeeper.bursar.dev")),
     mutating=listed(webhooks("zz-bursar", GOOD), webhooks("istio", GOOD)),
     validating=webhooks("zz-bursar", GOOD),
     policies=named(*POLICIES),
@@ -186,6 +192,18 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
         "error",
         "bursar-node",
         "2 of 3",
+    ),
+    "an aggregated API away": (
+        {"api_services": listed(api_service("v1.timekeeper.bursar.dev", "False", "no endpoints"))},
+        *(
+            "error",
+            "aggregated APIs",
+            "v1.timekeeper.bursar.dev is not available (no endpoints), so discovery",
+        ),
+    ),
+    "an aggregated API of others away": (
+        {"api_services": listed(api_service("v1beta1.metrics.k8s.io", "Unknown"))},
+        *("error", "aggregated APIs", "no namespace can be deleted"),
     ),
     "no webhook": ({"mutating": listed()}, "error", "mutating webhooks", "does not exist"),
     "no CA": ({"validating": webhooks("zz-bursar", "")}, "error", "validating webhooks", "caBundle is empty"),

@@ -22,6 +22,7 @@ from tests.deploy.reading import AGENTS, NAMESPACE, SAMPLES, Json, container, of
 from tests.deploy.rights import Call, Right, granted, logged
 from tests.support.control_plane import create_namespace, kubectl
 from timekeeper.core.budgets import reader as budgets
+from timekeeper.core.names import API_SERVICE
 
 AUDITED = f"system:serviceaccounts:{NAMESPACE}"
 # by account: rights that this life does not use; the first are used in tests/scheduler_ext/test_preempting
@@ -34,7 +35,11 @@ ELSEWHERE = {
         Right("patch", "pods/status"),
     ),
     # used in tests/webhook/cluster/test_device_classes
-    "bursar-certificates": (Right("create", "configmaps", "", NAMESPACE, "bursar-device-classes"),),
+    "bursar-certificates": (
+        Right("create", "configmaps", "", NAMESPACE, "bursar-device-classes"),
+        # tests/cli/cluster/test_aggregated
+        Right("patch", "apiservices", "apiregistration.k8s.io", name=API_SERVICE),
+    ),
 }
 POLICY = {
     "apiVersion": "audit.k8s.io/v1",

@@ -12,7 +12,7 @@ import yaml
 from tests.deploy.reading import AGENTS, NAMESPACE, ROOT, SAMPLES, of_kind
 from tests.deploy.rights import ANYWHERE, Right, granted, of_role, role
 from timekeeper.core.dialects import DIALECTS
-from timekeeper.core.names import DOMAIN
+from timekeeper.core.names import API_SERVICE, DOMAIN
 from timekeeper.settler.grace_policies import POLICIES as GRACE_POLICIES
 from webhook.settings.certificates import CONFIGURATION
 
@@ -60,6 +60,10 @@ NEEDED: dict[str, Reasons] = {
             Right(verb, kind, "admissionregistration.k8s.io", name=CONFIGURATION)
             for verb in ("get", "patch")
             for kind in _CONFIGURATIONS
+        }
+        | {
+            Right(verb, "apiservices", "apiregistration.k8s.io", name=API_SERVICE)
+            for verb in ("get", "patch")
         },
     },
     "bursar-timekeeper": {

@@ -335,7 +335,7 @@ def tagged(response: Response, next_page: str | None = None) -> Response:
     """The answer with its ETag and the link to the next page."""
     if next_page is not None:
         arguments = {**request.args.to_dict(), "after": next_page}
-        response.headers["Link"] = f'<{request.path}?{urlencode(arguments)}>; rel="next"'
+        response.headers["Link"] = f'<{request.script_root}{request.path}?{urlencode(arguments)}>; rel="next"'
     response.headers["Cache-Control"] = "no-cache"
     response.add_etag()
     response.make_conditional(request)

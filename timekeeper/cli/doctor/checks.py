@@ -8,6 +8,7 @@ from typing import Any
 
 from cryptography import x509
 
+from timekeeper.cli.doctor.api_service_checks import api_services
 from timekeeper.cli.doctor.check_result import CheckResult
 from timekeeper.cli.doctor.facts import NODE_NAMESPACE, Facts, NotReadable, Readiness
 from timekeeper.cli.doctor.node_checks import clocks, nodes, runtimes
@@ -242,6 +243,7 @@ CHECKS: tuple[Check, ...] = (
     version,
     namespace,
     workloads,
+    api_services,
     webhooks,
     policies,
     priority_classes,

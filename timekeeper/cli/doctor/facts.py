@@ -37,6 +37,7 @@ class Facts:
     version: Any
     namespace: Any
     workloads: Any  # Deployments, StatefulSets and DaemonSets of Bursar
+    api_services: Any  # all
     mutating: Any  # all MutatingWebhookConfigurations
     validating: Any
     policies: Any  # of Bursar
@@ -66,6 +67,7 @@ def read_facts(options: Options) -> Facts:
         version=_or_reason(lambda: options.kubectl.run("get", "--raw", "/version")),
         namespace=read("namespace", system),
         workloads=[read(workloads, "-n", namespace, *ours) for namespace in (system, NODE_NAMESPACE)],
+        api_services=read("apiservices.apiregistration.k8s.io"),
         mutating=read("mutatingwebhookconfigurations"),
         validating=read("validatingwebhookconfigurations", "zz-bursar"),
         policies=read("validatingadmissionpolicies", *ours),

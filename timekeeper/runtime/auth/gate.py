@@ -164,12 +164,13 @@ class Gate:
 
 def gate_of(api: Api, audience: str, issuer: str = "", count: Count = lambda _kind, _outcome: None) -> Gate:
     """The gate of a process that may create reviews. ``issuer`` empty: that of its own token, if any."""
-
-    def post(path: str, body: Json) -> Json:
-        return accepted(api.call("POST", path, body, timeout_s=ANSWER_S))
-
     expected = Expected(audience, issuer or issuer_of(api.token))
-    return Gate(post, expected, api.clock.now_ms, count=count)
+    return Gate(reviews(api), expected, api.clock.now_ms, count=count)
+
+
+def reviews(api: Api) -> Post:
+    """How a gate asks this API server."""
+    return lambda path, body: accepted(api.call("POST", path, body, timeout_s=ANSWER_S))
 
 
 class _Memory:

@@ -48,7 +48,7 @@ class RejectedRequestError(Exception):
 @dataclass(frozen=True, slots=True)
 class RequestHead:
     """A parsed head. ``path`` is still percent-encoded; ``fields`` have upper-case names, and the values of a
-    repeated field joined by commas."""
+    repeated field joined by commas. ``lines``: each field as it was sent; a value may have a comma."""
 
     method: str
     path: str
@@ -56,6 +56,7 @@ class RequestHead:
     target: str
     version: tuple[int, int]
     fields: Mapping[str, str]
+    lines: tuple[tuple[str, str], ...]
     closes: bool  # the client wants the connection to end with the answer
     expects_continue: bool
 
@@ -179,6 +180,7 @@ def _parsed(text: bytes) -> RequestHead:
         request.uri,
         request.version,
         fields,
+        tuple(request.headers),
         bool(request.should_close()),
         continues,
     )

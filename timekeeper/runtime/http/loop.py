@@ -158,7 +158,8 @@ class HttpLoop:
         if not connection.is_ready:
             connection.sock.do_handshake()  # type: ignore[attr-defined] # it is an SSLSocket
             connection.is_ready = True
-            connection.is_verified = bool(connection.sock.getpeercert())  # type: ignore[attr-defined]
+            shown = connection.sock.getpeercert()  # type: ignore[attr-defined]
+            connection.is_verified = self._service.is_known(shown)
         if connection.outbox or connection.ending or connection.reader.buffer:
             self._answer_all(connection)
         for _ in range(RECEIVES_A_TURN):

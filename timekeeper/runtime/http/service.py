@@ -5,7 +5,7 @@ import ssl
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from timekeeper.runtime.http.framing import RequestHead
 
@@ -83,5 +83,7 @@ class HttpService:
     refusal: Callable[[HTTPStatus, str], HttpAnswer] = plain_text
     # Whether clients should come back on a new connection, which may lead them to another replica.
     ends_connections: Callable[[], bool] = lambda: False
+    # Whether the client with this certificate, of the client CA (`ssl.SSLSocket.getpeercert`), is verified.
+    is_known: Callable[[Any], bool] = bool
     # Further services of the same process, each with bounds and a listener of its own (`worker`).
     beside: "Sequence[HttpService]" = field(default=())

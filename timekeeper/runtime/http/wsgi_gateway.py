@@ -12,6 +12,8 @@ from timekeeper.runtime.http.service import Handler, HttpAnswer, HttpRequest
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
 
+REQUEST = "bursar.request"  # in the environment: the `HttpRequest`
+
 
 def wsgi_handler(app: "WSGIApplication", scheme: str) -> Handler:
     """The application as a handler of requests."""
@@ -38,7 +40,7 @@ def wsgi_handler(app: "WSGIApplication", scheme: str) -> Handler:
 
 
 def environ(request: HttpRequest, scheme: str) -> dict[str, Any]:
-    """The request as PEP 3333 wants it."""
+    """The request as PEP 3333 wants it, and itself as `REQUEST`."""
     head = request.head
     made = {
         "REQUEST_METHOD": head.method,
@@ -58,6 +60,7 @@ def environ(request: HttpRequest, scheme: str) -> dict[str, Any]:
         "wsgi.multithread": True,
         "wsgi.multiprocess": True,
         "wsgi.run_once": False,
+        REQUEST: request,
     }
     for name, value in head.fields.items():
         made["HTTP_" + name.replace("-", "_")] = value
