@@ -15,7 +15,7 @@ from scheduler_ext.waiting.order import WaitingPod
 from timekeeper.runtime.log import Log
 
 LOOK_FOR_S = 2.0  # at the nodes, for one waiting pod
-ENOUGH_S = 0.1  # then the best choice so far is taken; kube-scheduler too looks at a part of the nodes
+ENOUGH_NODES = 400  # then the best choice so far is taken; kube-scheduler too looks at a part of the nodes
 BREATHES_EACH = 8  # nodes
 BREATH_S = 0.002
 
@@ -45,14 +45,13 @@ class VictimChooser:
         """The victims for the pod. Also None if the choice is only reported, for budgets in observe mode."""
         standings = context.standings
         claimed = queue.claimed(snapshot, waiting_pod.pod)
-        enough_s = self._seconds() + ENOUGH_S
         choice = plan(
             waiting_pod,
             self._nodes(waiting_pod, snapshot, standings, queue),
             context,
             self._limits,
             claimed,
-            lambda: self._seconds() > enough_s,
+            ENOUGH_NODES,
         )
         if choice is not None and has_room(waiting_pod, queue.may_have_room(snapshot, waiting_pod)):
             return None

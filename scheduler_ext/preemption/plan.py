@@ -100,18 +100,19 @@ def plan(
     context: PreemptionContext,
     limits: PreemptionLimits,
     claimed: Collection[str] = (),
-    is_enough: Callable[[], bool] = lambda: False,
+    enough: int | None = None,
 ) -> Choice | None:
     """The victims that give the waiting pod its cards on one of these nodes. None if there is room already,
     if kube-scheduler preempts by itself, or if no set of victims helps.
 
     Where terminating pods will free enough, the choice has no victims: its cards are to be held for this pod,
     so that the next one looks further. ``claimed``: nodes where kube-scheduler makes room for other pods,
-    which get what is freed there. ``is_enough`` is called after each choice that was found, and ends the
-    search.
+    which get what is freed there. ``enough``: after so many nodes the search ends once there is a choice.
     """
-    choices = []
-    for node in nodes:
+    choices: list[Choice] = []
+    for looked_at, node in enumerate(nodes):
+        if choices and enough is not None and looked_at >= enough:
+            break
         if not _may_run_there(waiting_pod, node) or context.is_capped(waiting_pod.pod, node.name):
             continue
         choice = choose(waiting_pod.pod, node, context, waiting_pod.policy)
@@ -123,8 +124,6 @@ def plan(
             continue
         if _is_ours(waiting_pod.pod, node, choice, context, limits):
             choices.append(choice)
-            if is_enough():
-                break
     return best(choices, context)
 
 

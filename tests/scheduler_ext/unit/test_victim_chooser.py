@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from scheduler_ext.controllers.victim_chooser import BREATHES_EACH, ENOUGH_S, LOOK_FOR_S, VictimChooser
+from scheduler_ext.controllers.victim_chooser import BREATHES_EACH, ENOUGH_NODES, LOOK_FOR_S, VictimChooser
 from scheduler_ext.model.standing import NamespaceStanding
 from scheduler_ext.preemption.active import PreemptionCounts
 from scheduler_ext.preemption.cooldown import NOTHING_DONE
@@ -14,7 +14,7 @@ from scheduler_ext.waiting.order import WaitingPod
 from tests.scheduler_ext.preemption_worlds import of, pdbs, standing
 from tests.scheduler_ext.worlds import node, on, percent, read, rebuilt
 
-NODES = 400
+NODES = ENOUGH_NODES + 400
 LIMITS = PreemptionLimits(180_000, 600_000, 8, "bursar-scheduler", False)
 STANDINGS = standing(
     team_a=NamespaceStanding("IN_BUDGET"),
@@ -23,7 +23,7 @@ STANDINGS = standing(
 
 
 class Search:
-    """A full cluster of debtors' pods on nodes of one card. Looking at eight nodes takes 0.1 s."""
+    """A full cluster of debtors' pods on nodes of one card. Looking at eight nodes takes 0.01 s."""
 
     def __init__(self) -> None:
         self.names = [f"n{at:03}" for at in range(NODES)]
@@ -37,7 +37,7 @@ class Search:
         )
 
     def _breathe(self, _seconds: float) -> None:
-        self.now_s += 0.1
+        self.now_s += 0.01
         self.breaths += 1
 
     def choice(self, name: str, share: int = 100) -> Choice | None:
@@ -56,11 +56,11 @@ def test_once_victims_are_found_the_search_ends_soon_and_pods_begin_at_different
 
     assert all(each is not None and len(each.victims) == 1 for each in found)
     assert len({each.node for each in found if each is not None}) > 1
-    assert search.breaths <= ENOUGH_S / 0.1 + 1
+    assert search.breaths == ENOUGH_NODES / BREATHES_EACH
 
 
 def test_without_victims_it_goes_on_until_its_time_is_up() -> None:
     search = Search()
 
     assert search.choice("two-cards", share=200) is None
-    assert search.breaths >= min(LOOK_FOR_S / 0.1, NODES / BREATHES_EACH)
+    assert search.breaths >= min(LOOK_FOR_S / 0.01, NODES / BREATHES_EACH)
