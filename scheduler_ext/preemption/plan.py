@@ -107,7 +107,7 @@ def plan(
 
     Where terminating pods will free enough, the choice has no victims: its cards are to be held for this pod,
     so that the next one looks further. ``claimed``: nodes where kube-scheduler makes room for other pods,
-    which get what is freed there. ``enough``: after so many nodes the search ends once there is a choice.
+    which get what is freed there. ``enough``: the nodes after which the search ends once there is a choice.
     """
     choices: list[Choice] = []
     for looked_at, node in enumerate(nodes):
