@@ -19,7 +19,7 @@ from deploy.local.launcher import Launcher
 from deploy.local.ports import free_port
 from tests.support.waiting import pause_s
 
-WITHIN_S = 30.0
+WITHIN_S = 90.0
 
 
 @dataclass

@@ -239,6 +239,10 @@ RANGES: dict[str, tuple[Json, Broken]] = {
         a_pod(plain(), init=[volcano("first", number="1")]),
         _one("vgpu-one-container", "spec.containers"),
     ),
+    "memory of Volcano's former sharing in an init container": (
+        a_pod(plain(), init=[limits_of("first", volcano_sh__gpu_memory="1")]),
+        _one("vgpu-one-container", "spec.containers"),
+    ),
     "dialects that are not spoken": (
         a_pod(limits_of("main", amd_com__gpu="3", **{"nvidia_com__vgpu.x": "1"})),
         _one("dialect-not-spoken", f"{LIMITS}[amd.com/gpu]", f"{LIMITS}[nvidia.com/vgpu.x]"),

@@ -121,17 +121,24 @@ def served() -> str:
 
 
 def vgpus() -> str:
-    """The dialects of a number of cards and amounts of each, for the policy `bursar-ranges`: the resource of
-    the number, and the greatest amount of each resource."""
-    return _lines(_vgpu(each.name, each.vgpu) for each in DIALECTS if each.vgpu is not None)
+    """The dialects of a number of cards and amounts of each, and those whose plugin serves one container, for
+    the policy `bursar-ranges`: the resource of the number, and the greatest amount of each resource."""
+    of_amounts = [_vgpu(each.name, each.vgpu) for each in DIALECTS if each.vgpu is not None]
+    single = [
+        _entry(each.name, each.resources[0], "[]", "true", "") for each in DIALECTS if each.one_container
+    ]
+    return _lines([*of_amounts, *single])
 
 
 def _vgpu(name: str, vgpu: VgpuResources) -> str:
     most = ", ".join(f"'{resource}': {most}" for resource, (_, most) in vgpu.bounds.items())
     instead = _list(f"'{resource}'" for resource in vgpu.instead)
-    one = str(vgpu.one_container).lower()
+    return _entry(name, vgpu.number, instead, str(vgpu.one_container).lower(), most)
+
+
+def _entry(name: str, number: str, instead: str, one: str, most: str) -> str:
     return (
-        f"{{'name': dyn('{name}'), 'number': dyn('{vgpu.number}'), 'instead': dyn({instead}), "
+        f"{{'name': dyn('{name}'), 'number': dyn('{number}'), 'instead': dyn({instead}), "
         f"'one': dyn({one}), 'most': dyn({{{most}}})}}"
     )
 

@@ -100,6 +100,7 @@ def _dialect(
         node_lock="gpu",
         replaces=("volcano",),
         constrain=partial(_one_container, resource),
+        one_container=True,
     )
 
 
