@@ -7,7 +7,7 @@ from textwrap import indent
 
 from timekeeper.core import names
 from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE, PREFIXES
-from timekeeper.core.dialects.vgpu import VgpuResources
+from timekeeper.core.dialects.dialect import Dialect
 from webhook.mutation.visible_devices import VISIBLE_DEVICES
 from webhook.rules.denylist import DEVICE_ANNOTATIONS
 from webhook.rules.forged import (
@@ -123,22 +123,17 @@ def served() -> str:
 def vgpus() -> str:
     """The dialects of a number of cards and amounts of each, and those whose plugin serves one container, for
     the policy `bursar-ranges`: the resource of the number, and the greatest amount of each resource."""
-    of_amounts = [_vgpu(each.name, each.vgpu) for each in DIALECTS if each.vgpu is not None]
-    single = [
-        _entry(each.name, each.resources[0], "[]", "true", "") for each in DIALECTS if each.one_container
-    ]
-    return _lines([*of_amounts, *single])
+    return _lines(_vgpu(each) for each in DIALECTS if each.vgpu is not None or each.one_container)
 
 
-def _vgpu(name: str, vgpu: VgpuResources) -> str:
-    most = ", ".join(f"'{resource}': {most}" for resource, (_, most) in vgpu.bounds.items())
-    instead = _list(f"'{resource}'" for resource in vgpu.instead)
-    return _entry(name, vgpu.number, instead, str(vgpu.one_container).lower(), most)
-
-
-def _entry(name: str, number: str, instead: str, one: str, most: str) -> str:
+def _vgpu(dialect: Dialect) -> str:
+    vgpu = dialect.vgpu
+    number = vgpu.number if vgpu else dialect.resources[0]
+    most = ", ".join(f"'{name}': {most}" for name, (_, most) in vgpu.bounds.items()) if vgpu else ""
+    instead = _list(f"'{name}'" for name in (vgpu.instead if vgpu else ()))
+    one = str(dialect.one_container).lower()
     return (
-        f"{{'name': dyn('{name}'), 'number': dyn('{number}'), 'instead': dyn({instead}), "
+        f"{{'name': dyn('{dialect.name}'), 'number': dyn('{number}'), 'instead': dyn({instead}), "
         f"'one': dyn({one}), 'most': dyn({{{most}}})}}"
     )
 

@@ -23,7 +23,10 @@ from tests.packaging.environment import Environment
 from tests.packaging.former import former_release
 from tests.story.cluster.test_idle_pods import agents_pod
 from tests.story.cluster.test_metering import gpu_pod, held_ms, set_budgets
+from tests.story.conftest import reader, sidecars
 from tests.support.control_plane import create_namespace
+
+__all__ = ["reader", "sidecars"]
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(1800)]
 
@@ -52,19 +55,6 @@ def stack(control_plane: ControlPlane) -> Iterator[Stack]:
         create_namespace(control_plane, "spent")
         set_budgets(running, paid="gpuHours: 100\n", spent="gpuHours: 0\nonExhausted: deny\n")
         yield running
-
-
-@pytest.fixture(scope="module")
-def sidecars(stack: Stack) -> Iterator[Sidecars]:
-    """A sidecar for each governed pod that runs."""
-    with Sidecars(stack) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def reader(stack: Stack) -> str:
-    """A token that reads budgets and decisions."""
-    return stack.reader_token()
 
 
 def run_former(stack: Stack, parts: set[str], former: Environment) -> None:

@@ -29,7 +29,6 @@ class VgpuResources:
     cores: str
     priority: str = ""
     one_by_default: bool = False  # memory or compute without a number is of one card
-    one_container: bool = False  # the node plugin serves one container of a pod, and no init container
 
     @property
     def names(self) -> tuple[str, ...]:

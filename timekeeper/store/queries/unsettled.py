@@ -5,18 +5,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
 from sqlalchemy import (
     CTE,
-    JSON,
     BigInteger,
     ColumnElement,
     FromClause,
     Text,
     and_,
     case,
-    cast,
-    column,
     func,
     literal,
     or_,
@@ -27,9 +23,11 @@ from timekeeper.accounts.balance import Rates
 from timekeeper.accounts.statements import Part
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.engine.schema import HEARTBEATS, NODES, POSTINGS, SESSIONS
+from timekeeper.store.queries.json_rows import json_rows
 
 Expression = ColumnElement[Any]
 
+_PART = {"namespace": Text, "start_ms": BigInteger, "end_ms": BigInteger}
 _IS_OPEN = SESSIONS.c.settled_ms.is_(None)
 
 
@@ -73,7 +71,7 @@ def open_sums(
     """The sums of the unsettled sessions in these parts, and the rates of their namespaces without waiting
     pods; what has no such session is absent. `accounts.balance.figures_of` computes the same from the
     sessions one by one, and a test compares both."""
-    wanted = _listed(connection.dialect.name, parts)
+    wanted = json_rows(connection.dialect.name, "wanted", _PART, sorted(parts))
     live = _live(now_ms, SESSIONS.c.namespace.in_(select(wanted.c.namespace)))
     amounts = (
         live.c.rate_milli * _length(live.c.start_ms, live.c.end_ms, wanted),
@@ -134,22 +132,6 @@ def _length(start: Expression, end: Expression, wanted: CTE) -> Expression:
     """How much of the interval lies inside the part."""
     inside = least(end, wanted.c.end_ms) - greatest(start, wanted.c.start_ms)
     return case((inside > 0, inside), else_=0)
-
-
-def _listed(dialect: str, parts: Iterable[Part]) -> CTE:
-    """The parts as a table: one parameter for any number."""
-    document = literal(orjson.dumps(sorted(parts)).decode())
-    if dialect == "postgresql":
-        given = func.json_array_elements(cast(document, JSON)).table_valued(column("value", JSON))
-        values: list[Expression] = [given.c.value.op("->>")(place) for place in range(3)]
-    else:
-        given = func.json_each(document).table_valued("value")
-        values = [func.json_extract(given.c.value, f"$[{place}]") for place in range(3)]
-    kinds = {"namespace": Text, "start_ms": BigInteger, "end_ms": BigInteger}
-    named: list[Expression] = [
-        cast(each, kind).label(name) for each, (name, kind) in zip(values, kinds.items(), strict=True)
-    ]
-    return select(*named).cte("wanted").prefix_with("MATERIALIZED")
 
 
 def _due(now_ms: int, beat_ms: Expression) -> tuple[Expression, Expression]:

@@ -3,7 +3,6 @@
 from dataclasses import astuple
 from typing import Any
 
-import orjson
 from sqlalchemy import (
     CTE,
     JSON,
@@ -12,13 +11,12 @@ from sqlalchemy import (
     Text,
     cast,
     collate,
-    column,
     func,
     literal,
-    select,
 )
 
 from timekeeper.accounts.usage import DATED, PriceInterval
+from timekeeper.store.queries.json_rows import json_rows
 
 Expression = ColumnElement[Any]
 
@@ -41,14 +39,5 @@ def label_of(dialect: str, labels: Expression, name: str) -> Expression:
 
 def dated(dialect: str, terms: tuple[PriceInterval, ...]) -> CTE:
     """The price intervals as a table: one parameter for any number."""
-    document = orjson.dumps([astuple(each) for each in terms]).decode()
-    if dialect == "postgresql":
-        given = func.json_array_elements(cast(literal(document), JSON)).table_valued(column("value", JSON))
-        values: list[Expression] = [given.c.value.op("->>")(place) for place in range(len(_DATED))]
-    else:
-        given = func.json_each(literal(document)).table_valued("value")
-        values = [func.json_extract(given.c.value, f"$[{place}]") for place in range(len(_DATED))]
-    kinds = {"from_ms": BigInteger, "to_ms": BigInteger}
-    named = [cast(each, kinds.get(name, Text)).label(name) for name, each in zip(_DATED, values, strict=True)]
-    # each value is read once, and not for each row that it is compared with
-    return select(*named).cte("dated").prefix_with("MATERIALIZED")
+    columns = dict.fromkeys(_DATED, Text) | {"from_ms": BigInteger, "to_ms": BigInteger}
+    return json_rows(dialect, "dated", columns, map(astuple, terms))

@@ -33,7 +33,6 @@ RESOURCES = VgpuResources(
     "volcano.sh/vgpu-memory",
     "volcano.sh/vgpu-memory-percentage",
     "volcano.sh/vgpu-cores",
-    one_container=True,
 )
 ANNOTATIONS = VgpuAnnotations(
     models="nvidia.com/use-gputype",
@@ -133,4 +132,5 @@ DIALECT = Dialect(
     ignored_by_scheduler=RESOURCES.amounts,
     constrain=_constrain,
     vgpu=RESOURCES,
+    one_container=True,
 )
