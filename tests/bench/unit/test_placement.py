@@ -194,7 +194,7 @@ def test_compressed_files_are_read_too(files: Path, capsys: pytest.CaptureFixtur
         ("replay.json", '{"node_order": ["b", "a"], "pod_rows": []}', "replay.json: pod_rows is empty"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_said_with_its_name_and_the_place(
+def test_what_is_wrong_with_a_file_is_reported_with_its_name_and_the_place(
     files: Path, file: str, content: str | bytes, says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (files / file).write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -204,7 +204,7 @@ def test_what_is_wrong_with_a_file_is_said_with_its_name_and_the_place(
     assert says in capsys.readouterr().err
 
 
-def test_a_file_that_is_not_there_is_said(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_is_not_there_is_reported(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (files / "pods.csv").unlink()
 
     assert placement.main(arguments(files)) == 2

@@ -39,7 +39,7 @@ LEASE = {("get", "lease bursar-scheduler"): "bursar-scheduler-7d_0a1b"}
     ],
     ids=["the leader's", "it is gone", "no Lease"],
 )
-def test_the_extender_of_the_leader_is_asked(answers: Any, target: str) -> None:
+def test_the_extender_of_the_leader_is_called(answers: Any, target: str) -> None:
     assert connection._leader(options(answers)) == target
 
 

@@ -193,7 +193,7 @@ def test_a_waiting_pod_says_what_it_requests_and_why_it_waits() -> None:
     assert cards.waiting([{**raw, "decision": None}], None, 0).rows[0]["reason"] == "taint"
 
 
-def test_the_life_of_a_pod_is_told_oldest_first_with_what_it_waits_for_last() -> None:
+def test_the_life_of_a_pod_is_shown_oldest_first_with_what_it_waits_for_last() -> None:
     step = {"last": MIDNIGHT, "first": MIDNIGHT - 3_600_000, "count": 3, "sentence": "Refused: a."}
     once = {**step, "count": 1, "sentence": "Placed."}
     charge = {"bound": MIDNIGHT, "sentence": "Charged 1."}

@@ -253,7 +253,7 @@ def test_a_key_in_two_config_maps_holds_where_it_came_first() -> None:
     assert reading.broken == frozenset()
 
 
-def test_what_is_not_built_yet_is_said() -> None:
+def test_what_is_not_built_yet_is_reported() -> None:
     entry = read_entry("team-a", WHOLE)
 
     assert isinstance(entry, Budget)
@@ -265,7 +265,7 @@ def test_what_is_not_built_yet_is_said() -> None:
     assert ineffective_fields(Budget(amount=1, on_exhausted="deny")) == ()
 
 
-def test_all_that_the_settings_ask_is_done_but_what_was_removed() -> None:
+def test_every_setting_is_acted_on_but_the_removed_ones() -> None:
     entry = read_entry("_settings", SETTINGS)
 
     assert isinstance(entry, BudgetSettings)

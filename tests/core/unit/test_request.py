@@ -201,7 +201,7 @@ def test_one_card_for_fewer_than_two_containers_is_malformed(named: object) -> N
     assert words_of({"bursar.dev/same-gpu": named}) == ["same-gpu-container"]
 
 
-def test_one_card_for_a_container_that_asks_for_none_is_malformed() -> None:
+def test_one_card_for_a_container_that_requests_none_is_malformed() -> None:
     assert words_of({"bursar.dev/same-gpu": "a,c"}) == ["same-gpu-container"]
 
 

@@ -336,7 +336,7 @@ def test_a_controller_whose_pods_are_refused_has_an_event_with_the_reason(lived:
     assert "Namespace team-d has used its GPU budget (onExhausted: deny)" in line
 
 
-def test_the_timekeeper_asks_for_the_webhooks_right_to_the_standings_as_the_role_words_it(
+def test_the_timekeeper_checks_the_webhooks_right_to_the_standings_as_the_role_grants_it(
     lived: Lived,
 ) -> None:
     user = f"system:serviceaccount:{NAMESPACE}:bursar-webhook"
@@ -344,7 +344,7 @@ def test_the_timekeeper_asks_for_the_webhooks_right_to_the_standings_as_the_role
     assert asked(lived, user) == {right for right in granted("bursar-webhook") if right.group == "bursar.dev"}
 
 
-def test_the_extender_hears_the_standings_from_the_timekeeper(lived: Lived) -> None:
+def test_the_extender_gets_the_standings_from_the_timekeeper(lived: Lived) -> None:
     user = f"system:serviceaccount:{NAMESPACE}:bursar-scheduler"
 
     assert Right("get", "standings", "bursar.dev") in asked(lived, user)

@@ -49,7 +49,7 @@ def scheduler(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFact
         yield Running(control_plane, log, port)
 
 
-def test_it_takes_the_lease_that_it_is_told_to_lead_by(scheduler: Running) -> None:
+def test_it_takes_the_lease_of_its_configuration(scheduler: Running) -> None:
     lease = eventually(lambda: get(scheduler.cp.api, LEASE))
 
     assert lease["spec"]["holderIdentity"]

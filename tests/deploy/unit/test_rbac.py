@@ -169,7 +169,7 @@ def test_a_role_is_either_bound_to_an_account_or_for_people() -> None:
 
 
 @pytest.mark.parametrize("name", PEOPLE)
-def test_the_roles_for_people_speak_of_the_timekeepers_own_resources_alone(name: str) -> None:
+def test_the_roles_for_people_name_the_timekeepers_own_resources_alone(name: str) -> None:
     assert role("ClusterRole", name) == PEOPLE[name]
 
 
@@ -194,7 +194,7 @@ def test_no_rule_has_a_wildcard_or_reaches_for_power_over_others() -> None:
     assert not [right for right in rights if right.resource == "secrets" and right.namespace == ANYWHERE]
 
 
-def test_the_roles_cover_everything_that_timekeeper_and_extender_ask_a_right_for() -> None:
+def test_the_roles_cover_every_right_that_timekeeper_and_extender_check() -> None:
     sources = (ROOT / "timekeeper" / "api", ROOT / "scheduler_ext" / "serving")
     asked = {
         Right(verb, resource, DOMAIN)

@@ -122,7 +122,7 @@ def test_the_webhook_finds_the_timekeeper_by_its_service() -> None:
     assert service["namespace"] == names.NAMESPACE == NAMESPACE
 
 
-def test_the_extender_finds_the_timekeeper_and_the_files_to_ask_it_with() -> None:
+def test_the_extender_finds_the_timekeeper_and_the_files_to_call_it_with() -> None:
     one, pod = container("bursar-scheduler/extender"), template(the("Deployment", "bursar-scheduler"))["spec"]
     asked = scheduler_ext.settings.read(one["args"], {}).timekeeper
     service = the("Service", "bursar-timekeeper")["metadata"]

@@ -59,7 +59,7 @@ def test_the_namespaces_come_first_so_that_one_apply_of_the_folder_finds_them() 
     assert first == [("Namespace", NAMESPACE), ("Namespace", AGENTS)]
 
 
-def test_only_the_namespace_of_the_agents_lets_pods_reach_for_their_node() -> None:
+def test_only_the_namespace_of_the_agents_admits_pods_with_host_access() -> None:
     levels = {
         each["metadata"]["name"]: each["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]
         for each in of_kind("Namespace")
@@ -71,7 +71,7 @@ def test_only_the_namespace_of_the_agents_lets_pods_reach_for_their_node() -> No
 
 
 @each_workload
-def test_a_quota_speaks_of_the_class_of_a_workload_in_its_namespace(workload: Json) -> None:
+def test_a_quota_names_the_class_of_a_workload_in_its_namespace(workload: Json) -> None:
     (quota,) = (
         each
         for each in of_kind("ResourceQuota")
@@ -183,7 +183,7 @@ def test_the_paths_in_a_containers_arguments_lie_in_what_is_mounted(container: J
 
 
 @each_container
-def test_a_container_is_as_hard_as_pod_security_asks_and_cannot_write_its_own_files(container: Json) -> None:
+def test_a_container_meets_pod_security_restricted_and_cannot_write_its_own_files(container: Json) -> None:
     assert container["securityContext"] == {
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,
@@ -222,13 +222,13 @@ def test_images_are_ours_at_this_version_or_kube_scheduler_at_the_one_we_test(co
         assert tag == __version__
 
 
-def test_the_webhook_serves_on_while_the_nodes_hear_that_it_goes() -> None:
+def test_the_webhook_serves_on_until_the_nodes_know_that_it_goes() -> None:
     grace_s = template(the("Deployment", "bursar-webhook"))["spec"].get("terminationGracePeriodSeconds", 30)
 
     assert 0 < container("bursar-webhook/webhook")["lifecycle"]["preStop"]["sleep"]["seconds"] < grace_s - 10
 
 
-def test_probes_ask_a_port_that_the_container_names() -> None:
+def test_probes_call_a_port_that_the_container_names() -> None:
     for name, one in containers():
         for kind in ("startupProbe", "livenessProbe", "readinessProbe"):
             asked = one.get(kind, {}).get("httpGet")
@@ -258,7 +258,7 @@ def test_kube_scheduler_is_configured_as_the_local_control_plane_configures_it()
     assert (lease["leaderElect"], lease["resourceNamespace"]) == (True, NAMESPACE)
 
 
-def test_kube_scheduler_may_hold_the_lease_that_it_is_told_to_hold() -> None:
+def test_kube_scheduler_may_hold_the_lease_of_its_configuration() -> None:
     told = yaml.safe_load(the("ConfigMap", "bursar-scheduler")["data"]["scheduler.yaml"])
     (rule,) = the("Role", "bursar-kube-scheduler")["rules"]
 

@@ -160,7 +160,7 @@ def test_names_follow_the_conventions(scrape: Scrape) -> None:
     }
 
 
-def test_use_is_told_by_pod_and_container(scrape: Scrape) -> None:
+def test_use_is_reported_by_pod_and_container(scrape: Scrape) -> None:
     (sample,) = scrape.families()["bursar_container_gpu_utilization_ratio"].samples
 
     assert sample.value == 0.3
@@ -263,7 +263,7 @@ def is_firing(scrape: Scrape, changes: dict[str, str], fires: str = "") -> dict[
 
 
 @pytest.mark.soak  # the first build of promtool takes longer than a minute
-def test_promtool_lets_each_alert_fire_alone_and_finds_every_query_answered(
+def test_promtool_fires_each_alert_alone_and_finds_every_query_answered(
     scrape: Scrape, tmp_path: Path
 ) -> None:
     program = binaries(lambda line: print(line, file=sys.stderr), PROMTOOL_TOOLS)["promtool"]

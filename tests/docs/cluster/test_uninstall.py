@@ -101,7 +101,7 @@ def test_the_manifests_alone_can_be_deleted_as_they_were_applied_and_stop_no_pod
     assert everything(control_plane) == []
 
 
-def test_after_the_namespace_alone_was_deleted_the_first_step_lets_pods_be_created_again(
+def test_after_the_namespace_alone_was_deleted_the_first_step_makes_pods_creatable_again(
     control_plane: ControlPlane, tmp_path: Path
 ) -> None:
     (tmp_path / "deploy").symlink_to(ROOT / "deploy")

@@ -57,7 +57,7 @@ def test_every_flag_is_documented(role: str) -> None:
         *("timekeeper", "scheduler_ext", "sidecar", "sidecar.node"),
     ],
 )
-def test_every_role_tells_its_version(role: str) -> None:
+def test_every_role_prints_its_version(role: str) -> None:
     command = [sys.executable, "-m", *role.split(), "--version"]
 
     said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout

@@ -24,7 +24,7 @@ def test_every_name_in_an_object_has_one_row() -> None:
     assert sorted(rows("annotations.md")) == sorted(known)
 
 
-def test_the_annotations_of_users_are_those_that_admission_lets_them_write() -> None:
+def test_the_annotations_of_users_are_those_that_admission_allows() -> None:
     part = (DOCS / "annotations.md").read_text().partition("## What users write")[2].partition("\n## ")[0]
 
     assert set(re.findall(r"^\| `([^`]+)` \| annotation", part, re.MULTILINE)) == set(names.USER_ANNOTATIONS)

@@ -21,7 +21,7 @@ def fields(key: str, text: str) -> list[str]:
     return error.allowed.split(", ")
 
 
-def test_the_budgets_that_are_shown_are_read_and_all_they_ask_is_done() -> None:
+def test_the_budgets_that_are_shown_are_read_and_acted_on() -> None:
     (block,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 
     reading = read({"bursar-budgets": yaml.safe_load(block)["data"]})

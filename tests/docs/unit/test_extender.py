@@ -35,7 +35,7 @@ def firsts(table: str) -> set[str]:
     return {word for row in rows for word in re.findall(r"`([^`]+)`", row)}
 
 
-def test_the_alerts_speak_of_metrics_and_labels_that_there_are() -> None:
+def test_the_alerts_name_metrics_and_labels_that_there_are() -> None:
     alerts = METRICS.partition("Worth an alert:")[2].partition("\n\n")[0]
     named = {f"bursar_extender_{name}" for name in firsts(METRICS.partition("| event |")[0])}
 

@@ -64,7 +64,7 @@ def test_each_container_sees_the_cards_of_its_placement_and_the_others_none(worl
     }
 
 
-def test_an_init_container_that_asks_sees_its_cards_too(world: World) -> None:
+def test_an_init_container_that_requests_cards_sees_them_too(world: World) -> None:
     first = container("first", SHOWS_CARDS, gpu_percent="30")
     world.create(gpu_pod("early", container("main", SHOWS_CARDS, gpu_percent="20"), initContainers=[first]))
 

@@ -81,7 +81,9 @@ TRAPS = "import signal, time; signal.signal(signal.SIGTERM, lambda *_: print('as
 LONG_GRACE_S = 60
 
 
-def test_holders_tell_of_a_force_deleted_pod_until_its_processes_are_gone(world: World, agent: Agent) -> None:
+def test_the_agents_report_lists_a_force_deleted_pod_until_its_processes_are_gone(
+    world: World, agent: Agent
+) -> None:
     """Its cards are free when it ends, long before its grace period does."""
     obeys_late = TRAPS + "time.sleep(12)"
     main = container("main", obeys_late, gpu_count="2")

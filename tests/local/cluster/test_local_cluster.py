@@ -131,7 +131,7 @@ def names_in_certificate(control_plane: ControlPlane) -> set[str]:
     return {str(entry[1]) for entry in names}
 
 
-def test_a_port_that_is_taken_is_told_in_a_sentence() -> None:
+def test_a_port_that_is_taken_is_reported_in_a_sentence() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
 
@@ -148,7 +148,7 @@ def test_two_control_planes_do_not_share_a_port_by_mistake(control_plane: Contro
         ControlPlane(Options(port=port)).__enter__()
 
 
-def test_a_flag_that_the_api_server_does_not_know_is_told_with_its_log_and_leaves_nothing() -> None:
+def test_a_flag_that_the_api_server_does_not_know_is_reported_with_its_log_and_leaves_nothing() -> None:
     plane = ControlPlane(Options(api_flags=("--no-such-flag",)))
 
     with pytest.raises(
@@ -205,7 +205,7 @@ def test_nothing_outlives_a_parent_that_was_killed_and_its_folder_is_swept() -> 
 
 
 @pytest.mark.parametrize(("ending", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_serve_ends_cleanly_when_asked_to(ending: signal.Signals, code: int) -> None:
+def test_serve_ends_cleanly_on_a_signal(ending: signal.Signals, code: int) -> None:
     with in_another_process("-m", "deploy.local", "serve") as serving:
         assert serving.stdout is not None
         kubeconfig = Path(serving.stdout.readline().strip().removeprefix("export KUBECONFIG="))

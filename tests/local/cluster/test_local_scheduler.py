@@ -54,7 +54,7 @@ def test_gpu_pods_go_through_the_extender_and_others_do_not(control_plane: Contr
         assert "gpu-scheduler" not in control_plane.processes
 
 
-def test_a_scheduler_that_cannot_start_is_told_by_name_and_log(control_plane: ControlPlane) -> None:
+def test_a_scheduler_that_cannot_start_is_reported_by_name_and_log(control_plane: ControlPlane) -> None:
     with pytest.raises(LocalError, match=r"(?s)^broken-scheduler ended with exit code 1:.*invalid duration"):
         control_plane.start_scheduler(
             "broken-scheduler", extender_url="http://127.0.0.1:1", http_timeout="soon"

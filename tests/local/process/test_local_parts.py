@@ -16,7 +16,7 @@ from deploy.local.processes import Processes
 from tests.support.waiting import eventually
 
 
-def test_a_started_process_lives_on_when_the_thread_that_asked_for_it_ends(tmp_path: Path) -> None:
+def test_a_started_process_lives_on_when_the_thread_that_requested_it_ends(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     with Launcher() as launcher:
@@ -76,7 +76,7 @@ def test_a_stopped_process_takes_its_children_with_it(tmp_path: Path) -> None:
             assert connection.recv(1) == b""
 
 
-def test_a_process_that_dies_is_told_by_name_with_its_last_lines(tmp_path: Path) -> None:
+def test_a_process_that_dies_is_reported_by_name_with_its_last_lines(tmp_path: Path) -> None:
     with Processes(tmp_path) as processes:
         script = "for i in $(seq 40); do echo line $i; done; exit 3"
         processes.start("talker", Path("/bin/sh"), ["-c", script])
@@ -89,7 +89,7 @@ def test_a_process_that_dies_is_told_by_name_with_its_last_lines(tmp_path: Path)
     assert lines[1:] == [f"line {number}" for number in range(26, 41)]
 
 
-def test_a_process_that_is_not_ready_in_time_is_told_by_name(tmp_path: Path) -> None:
+def test_a_process_that_is_not_ready_in_time_is_reported_by_name(tmp_path: Path) -> None:
     with Processes(tmp_path) as processes:
         processes.start("sleeper", Path("/bin/sleep"), ["600"])
 

@@ -20,7 +20,7 @@ def executable(path: Path, says: str, code: int = 0) -> Path:
     return path
 
 
-def test_a_version_may_be_told_on_stderr(tmp_path: Path) -> None:
+def test_a_version_may_be_printed_on_stderr(tmp_path: Path) -> None:
     """As CNI plugins do."""
     plugin = tmp_path / "loopback"
     plugin.write_text("#!/bin/sh\necho 'CNI loopback plugin v1.9.1' >&2\n")
@@ -69,7 +69,7 @@ def test_what_cannot_be_run_is_passed_over(tmp_path: Path) -> None:
     assert find(APISERVER, {"PATH": os.pathsep.join(places)}, tmp_path / "cache") is None
 
 
-def test_kubectl_is_asked_in_its_own_way(tmp_path: Path) -> None:
+def test_the_version_of_kubectl_is_read_in_its_own_way(tmp_path: Path) -> None:
     kubectl = tmp_path / "kubectl"
     kubectl.write_text('#!/bin/sh\n[ "$*" = "version --client" ] && echo "Client Version: v1.36.3"\n')
     kubectl.chmod(0o755)

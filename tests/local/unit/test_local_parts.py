@@ -42,7 +42,7 @@ def test_folders_of_the_dead_are_swept_and_those_of_strangers_are_not(
         assert sorted(tmp_path.iterdir()) == sorted([folder, no_folder_of_ours, link])
 
 
-def test_a_full_or_missing_temporary_folder_is_told_in_a_sentence(
+def test_a_full_or_missing_temporary_folder_is_reported_in_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
@@ -119,7 +119,7 @@ def test_a_node_advertises_one_familys_resources_or_those_it_is_given() -> None:
     assert "bursar.dev/inventory" not in kwok_node("plain")["metadata"]["annotations"]
 
 
-def test_an_old_python_is_told_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_python_is_reported_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "version_info", (3, 10, 4))
 
     with pytest.raises(SystemExit, match=r"^error: Python 3\.11 or newer is needed, and this is"):
@@ -142,7 +142,7 @@ def test_the_command_line_prints_a_sentence_and_no_traceback(
     )
 
 
-def test_a_full_temporary_disk_is_told_in_a_sentence(tmp_path: Path) -> None:
+def test_a_full_temporary_disk_is_reported_in_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(LocalError, match=r"^the disk is too full: .* control plane needs \d+; "):
         check_space(tmp_path, 2**60)
 

@@ -16,7 +16,7 @@ def kubelet(tmp_path: Path) -> Iterator[Kubelet]:
         yield running
 
 
-def test_where_a_plugin_picks_the_cards_the_kubelet_is_asked(tmp_path: Path, kubelet: Kubelet) -> None:
+def test_where_a_plugin_picks_the_cards_the_kubelet_lists_them(tmp_path: Path, kubelet: Kubelet) -> None:
     (tmp_path / "config.toml").touch()
     world = World(tmp_path, ((GPU, "2"),), kubelet.socket)
     kubelet.has(("team-a", "web", {GPU: ["GPU-2"]}), ("team-a", "train", {GPU: ["GPU-1"]}))
@@ -41,7 +41,7 @@ def test_until_the_kubelet_has_answered_nothing_is_known(tmp_path: Path) -> None
     assert [event for event, _ in world.said] == ["not-seen", "seen-again", "not-seen"]
 
 
-def test_a_device_that_is_no_card_of_the_inventory_is_said(tmp_path: Path, kubelet: Kubelet) -> None:
+def test_a_device_that_is_no_card_of_the_inventory_is_reported(tmp_path: Path, kubelet: Kubelet) -> None:
     (tmp_path / "config.toml").touch()
     world = World(tmp_path, ((GPU, "2"),), kubelet.socket)
     kubelet.has(("team-a", "web", {GPU: ["GPU-9"]}))

@@ -16,7 +16,7 @@ def kubelet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubelet]:
         yield running
 
 
-def test_the_kubelet_tells_which_pod_has_which_device(kubelet: Kubelet) -> None:
+def test_the_kubelet_shows_which_pod_has_which_device(kubelet: Kubelet) -> None:
     kubelet.has(
         ("team-a", "train-0", {GPU: ["GPU-1", "GPU-2"], "rdma/hca": ["mlx5_0"]}),
         ("team-b", "web", {}),
@@ -35,7 +35,7 @@ def test_a_node_without_pods_has_an_empty_answer(kubelet: Kubelet) -> None:
     assert podresources.listed(kubelet.socket) == ()
 
 
-def test_devices_of_several_containers_and_groups_are_all_told_once(kubelet: Kubelet) -> None:
+def test_devices_of_several_containers_and_groups_are_all_reported_once(kubelet: Kubelet) -> None:
     pod = pod_json("team-a", "train-0", {GPU: ["GPU-1"]})
     group = {"resourceName": GPU, "deviceIds": ["GPU-2"]}
     pod["containers"].append({"name": "other", "devices": [group, group]})
@@ -62,7 +62,7 @@ def test_an_answer_beyond_the_bound_is_refused(kubelet: Kubelet) -> None:
 
 
 @pytest.mark.parametrize(("code", "said"), [(8, "rate limited: rate limit exceeded"), (12, "x"), (16, "")])
-def test_a_refusal_is_told_with_the_kubelets_own_words(kubelet: Kubelet, code: int, said: str) -> None:
+def test_a_refusal_is_reported_with_the_kubelets_own_words(kubelet: Kubelet, code: int, said: str) -> None:
     kubelet.answer({"fail": code, "message": said})
 
     with pytest.raises(grpc.CallFailed, match=said or f"gRPC status {code}") as failed:
@@ -71,7 +71,7 @@ def test_a_refusal_is_told_with_the_kubelets_own_words(kubelet: Kubelet, code: i
     assert failed.value.status == code
 
 
-def test_a_method_that_the_kubelet_does_not_know_is_told(kubelet: Kubelet) -> None:
+def test_a_method_that_the_kubelet_does_not_know_is_reported(kubelet: Kubelet) -> None:
     with pytest.raises(grpc.CallFailed, match="unknown method") as failed:
         grpc.call(kubelet.socket, "/v1.PodResourcesLister/Nothing")
 

@@ -65,7 +65,7 @@ def by_uuid(looked: Any) -> dict[str, Any]:
     return {card["uuid"]: card for card in looked["cards"]}
 
 
-def test_a_card_is_told_with_model_memory_and_index(tmp_path: Path) -> None:
+def test_a_card_is_reported_with_model_memory_and_index(tmp_path: Path) -> None:
     cards = look(tmp_path, TWO + "model GPU-a NVIDIA H100 80GB HBM3\n")["cards"]
 
     assert cards[0] == {
@@ -82,7 +82,7 @@ def test_a_card_is_told_with_model_memory_and_index(tmp_path: Path) -> None:
     assert (cards[1]["uuid"], cards[1]["index"], cards[1]["memory_mib"]) == ("GPU-b", 1, 40_960)
 
 
-def test_numa_nodes_beyond_the_first_64_are_told_and_where_nvml_does_not_tell_none(tmp_path: Path) -> None:
+def test_numa_nodes_beyond_the_first_64_are_read_and_none_where_nvml_has_none(tmp_path: Path) -> None:
     cards = by_uuid(look(tmp_path, TWO + "numa GPU-a 70\n"))
 
     assert (cards["GPU-a"]["numa"], cards["GPU-b"]["numa"]) == (70, None)
@@ -101,11 +101,13 @@ def test_cards_are_linked_by_nvlink_or_by_pcie_switches_and_not_through_a_cpu(
     assert bool(cards["GPU-b"]["links"]) == bool(links)
 
 
-def test_links_are_unknown_where_nvml_tells_of_none(tmp_path: Path) -> None:
+def test_links_are_unknown_where_nvml_reports_none(tmp_path: Path) -> None:
     assert by_uuid(look(tmp_path, TWO))["GPU-a"]["links"] is None
 
 
-def test_a_divided_card_is_told_as_its_instances_each_with_its_own_memory_and_index(tmp_path: Path) -> None:
+def test_a_divided_card_is_reported_as_its_instances_each_with_its_own_memory_and_index(
+    tmp_path: Path,
+) -> None:
     seen = look(tmp_path, TWO + MIG + "model GPU-b NVIDIA A100-SXM4-40GB\nnuma GPU-b 1\n")
     cards = by_uuid(seen)
 
@@ -124,7 +126,7 @@ def test_a_divided_card_is_told_as_its_instances_each_with_its_own_memory_and_in
     }
 
 
-def test_processes_have_memory_and_their_part_of_the_cards_time_where_nvml_tells(tmp_path: Path) -> None:
+def test_processes_have_memory_and_their_part_of_the_cards_time_where_nvml_reports_it(tmp_path: Path) -> None:
     processes = "process GPU-a 100 2000 40\nprocess GPU-a 101 - -\nprocess MIG-1 102 55 3\nmps GPU-a 103\n"
     seen = look(tmp_path, TWO + MIG + processes)
 
@@ -137,7 +139,7 @@ def test_processes_have_memory_and_their_part_of_the_cards_time_where_nvml_tells
     assert seen["mps"] == ["GPU-a"]
 
 
-def test_a_card_without_samples_of_processes_tells_no_part_of_its_time(tmp_path: Path) -> None:
+def test_a_card_without_samples_of_processes_reports_no_part_of_its_time(tmp_path: Path) -> None:
     unable = "fail nvmlDeviceGetProcessUtilization NOT_SUPPORTED GPU-a\n"
     (process,) = look(tmp_path, TWO + "process GPU-a 100 2000 40\n" + unable)["processes"]
 
@@ -152,7 +154,7 @@ def test_loads_leave_out_what_the_driver_keeps_for_itself(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("call", ["*", "nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetMemoryInfo_v2"])
-def test_a_lost_card_is_silent_for_sure_under_its_name_and_the_others_are_told(
+def test_a_lost_card_is_silent_for_sure_under_its_name_and_the_others_are_reported(
     tmp_path: Path, call: str
 ) -> None:
     _, lost = read(tmp_path, (0, TWO, "look"), (1, f"{TWO}fail {call} GPU_IS_LOST GPU-a\n", "look"))
@@ -199,7 +201,7 @@ def test_a_second_card_that_falls_silent_is_not_waited_for_as_long_as_the_first(
     assert (kept["error"], opened["error"]) == ("", "Driver Not Loaded")
 
 
-def test_an_xid_from_before_nvml_is_opened_anew_is_told_after_it(tmp_path: Path) -> None:
+def test_an_xid_from_before_nvml_is_opened_anew_is_reported_after_it(tmp_path: Path) -> None:
     xid = LOST + "event 1 GPU-b 8 79\nevent 2 GPU-b 8 31\nevent 3 GPU-b 2 0\n"
     looks = [(0, LOST, "look"), (100, xid, "look")]
     _, _, *told = read(tmp_path, *looks, *[(moment, xid, "wait") for moment in (101, 102, 103)])
@@ -208,7 +210,7 @@ def test_an_xid_from_before_nvml_is_opened_anew_is_told_after_it(tmp_path: Path)
     assert told == [{"uuids": ["GPU-b"], "fault": "XID 79"}, ecc, None]
 
 
-def test_an_xid_that_comes_while_another_card_goes_is_told(tmp_path: Path) -> None:
+def test_an_xid_that_comes_while_another_card_goes_is_reported(tmp_path: Path) -> None:
     gone = TWO + "fail nvmlDeviceGetHandleByIndex_v2 GPU_IS_LOST GPU-a\nevent 1 GPU-b 8 79\n"
     _, _, told, nothing = read(
         tmp_path, (0, TWO, "look"), (1, gone, "look"), (2, gone, "wait"), (3, gone, "wait")
@@ -217,7 +219,7 @@ def test_an_xid_that_comes_while_another_card_goes_is_told(tmp_path: Path) -> No
     assert (told, nothing) == ({"uuids": ["GPU-b"], "fault": "XID 79"}, None)
 
 
-def test_an_xid_is_told_also_where_waiting_for_it_failed_before(tmp_path: Path) -> None:
+def test_an_xid_is_reported_also_where_waiting_for_it_failed_before(tmp_path: Path) -> None:
     lost = TWO + "fail nvmlEventSetWait_v2 GPU_IS_LOST\nevent 1 GPU-b 8 79\n"
     back = TWO + "event 1 GPU-b 8 79\n"
     _, failed, _, told = read(
@@ -227,7 +229,9 @@ def test_an_xid_is_told_also_where_waiting_for_it_failed_before(tmp_path: Path) 
     assert (failed, told) == (None, {"uuids": ["GPU-b"], "fault": "XID 79"})
 
 
-def test_an_xid_from_before_a_driver_was_unloaded_is_told_where_it_was_heard(tmp_path: Path) -> None:
+def test_an_xid_from_before_a_driver_was_unloaded_is_reported_by_the_look_that_received_it(
+    tmp_path: Path,
+) -> None:
     gone = TWO + "event 1 GPU-b 8 79\nfail nvmlDeviceGetCount_v2 UNINITIALIZED\n"
     _, out, told = read(tmp_path, (0, TWO, "look"), (1, gone, "look"), (2, gone, "wait"))
 
@@ -235,7 +239,7 @@ def test_an_xid_from_before_a_driver_was_unloaded_is_told_where_it_was_heard(tmp
 
 
 @pytest.mark.parametrize("error", ["DRIVER_NOT_LOADED", "LIB_RM_VERSION_MISMATCH", "UNKNOWN"])
-def test_nvml_that_fails_as_a_whole_is_told_as_an_error_and_tried_at_the_next_look(
+def test_nvml_that_fails_as_a_whole_is_reported_as_an_error_and_tried_at_the_next_look(
     tmp_path: Path, error: str
 ) -> None:
     out, back = read(tmp_path, (0, f"{TWO}fail nvmlInitWithFlags {error}\n", "look"), (1, TWO, "look"))
@@ -244,7 +248,7 @@ def test_nvml_that_fails_as_a_whole_is_told_as_an_error_and_tried_at_the_next_lo
     assert (len(back["cards"]), back["error"]) == (2, "")
 
 
-def test_a_driver_that_is_unloaded_under_the_agent_is_told_and_found_again(tmp_path: Path) -> None:
+def test_a_driver_that_is_unloaded_under_the_agent_is_reported_and_found_again(tmp_path: Path) -> None:
     gone = TWO + "fail nvmlDeviceGetCount_v2 UNINITIALIZED\n"
     _, out, back = read(tmp_path, (0, TWO, "look"), (1, gone, "look"), (2, TWO, "look"))
 
@@ -299,14 +303,14 @@ def test_an_xid_of_a_divided_card_breaks_all_of_its_instances(tmp_path: Path) ->
     assert told["uuids"] == ["MIG-1", "MIG-2"]
 
 
-def test_an_xid_of_a_card_that_cannot_be_asked_for_its_name_any_more_breaks_that_card(tmp_path: Path) -> None:
+def test_an_xid_of_a_card_that_no_longer_gives_its_name_breaks_that_card(tmp_path: Path) -> None:
     lost = TWO + "event 1 GPU-b 8 79\nfail nvmlDeviceGetUUID GPU_IS_LOST GPU-b\n"
     _, told = read(tmp_path, (0, TWO, "look"), (1, lost, "wait"))
 
     assert told == {"uuids": ["GPU-b"], "fault": "XID 79"}
 
 
-def test_events_of_the_cards_that_send_them_are_heard_where_others_send_none(tmp_path: Path) -> None:
+def test_events_of_the_cards_that_send_them_are_received_where_others_send_none(tmp_path: Path) -> None:
     unable = TWO + "fail nvmlDeviceGetSupportedEventTypes NOT_SUPPORTED GPU-a\n"
     _, told = read(tmp_path, (0, unable, "look"), (1, unable + "event 1 GPU-b 8 48\n", "wait"))
 
@@ -320,7 +324,7 @@ def test_a_driver_without_events_is_only_looked_at(tmp_path: Path) -> None:
     assert (len(seen["cards"]), told) == (2, None)
 
 
-def test_an_instance_made_later_is_told_at_the_next_look(tmp_path: Path) -> None:
+def test_an_instance_made_later_is_reported_at_the_next_look(tmp_path: Path) -> None:
     seen = read(tmp_path, (0, TWO, "look"), (1, TWO + MIG, "look"))
 
     assert [sorted(by_uuid(each)) for each in seen] == [["GPU-a", "GPU-b"], ["GPU-a", "MIG-1", "MIG-2"]]

@@ -19,7 +19,7 @@ ROOTS = [
 ]
 
 
-def test_the_kernels_own_cgroups_tell_when_a_pods_last_process_has_ended(real_pod: tuple[Path, Path]) -> None:
+def test_the_kernels_own_cgroups_show_when_a_pods_last_process_has_ended(real_pod: tuple[Path, Path]) -> None:
     root, container = real_pod
     uid = container.parent.name.removeprefix("pod")
     process = subprocess.Popen(["sleep", "600"])

@@ -52,14 +52,14 @@ def test_an_api_server_without_a_listener_is_unreached(files: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", ["ca", "token"])
-def test_files_that_are_missing_are_named_or_told(files: Path, missing: str) -> None:
+def test_files_that_are_missing_are_named_or_reported(files: Path, missing: str) -> None:
     (files / missing).unlink()
     said = unreached(NodeApi("https://127.0.0.1:1", str(files / "ca"), str(files / "token")))
 
     assert "No such file" in said
 
 
-def test_what_is_said_of_a_failure_never_holds_the_token(files: Path) -> None:
+def test_a_failures_sentence_never_holds_the_token(files: Path) -> None:
     (files / "token").write_text("first\nsecret\n")  # http.client quotes a header that it refuses
     said = unreached(NodeApi("https://127.0.0.1:1", str(files / "ca"), str(files / "token")))
 
@@ -143,7 +143,7 @@ def test_an_event_that_is_refused_or_cannot_be_sent_is_counted_and_holds_up_no_o
     assert capfd.readouterr().err.count("event=event-failed") == 1
 
 
-def test_more_events_than_can_wait_are_dropped_and_said(capfd: pytest.CaptureFixture[str]) -> None:
+def test_more_events_than_can_wait_are_dropped_and_reported(capfd: pytest.CaptureFixture[str]) -> None:
     events = EventPoster(Server(), "n1")  # type: ignore[arg-type]
     for _ in range(MOST_QUEUED + 2):
         events.post(NOTICE)
@@ -176,7 +176,7 @@ def get(url: str) -> tuple[int, str]:
             return error.code, error.read().decode()
 
 
-def test_the_port_tells_metrics_readiness_and_a_loop_that_stands_still(
+def test_the_port_serves_metrics_readiness_and_a_loop_that_stands_still(
     served: tuple[metrics.MetricsPage, str, list[int]],
 ) -> None:
     board, url, now = served

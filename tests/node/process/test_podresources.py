@@ -10,7 +10,7 @@ import pytest
 from sidecar.node.kubelet import grpc, podresources
 
 
-def test_a_socket_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_socket_that_is_not_there_is_reported(tmp_path: Path) -> None:
     with pytest.raises(grpc.CallFailed, match="No such file or directory"):
         podresources.listed(str(tmp_path / "kubelet.sock"))
 
@@ -32,7 +32,7 @@ ODD_ANSWERS = {
 
 
 @pytest.mark.parametrize(("sent", "said"), ODD_ANSWERS.values(), ids=ODD_ANSWERS)
-def test_what_is_no_grpc_is_told_and_never_waited_for(tmp_path: Path, sent: bytes, said: str) -> None:
+def test_what_is_no_grpc_is_reported_and_never_waited_for(tmp_path: Path, sent: bytes, said: str) -> None:
     with (
         _Peer(tmp_path / "s", lambda peer: peer.sendall(sent)) as path,
         pytest.raises(grpc.CallFailed, match=said),

@@ -77,7 +77,7 @@ def test_a_wrong_flag_is_one_sentence_and_code_2() -> None:
 
 
 @pytest.mark.gpu
-def test_the_cards_of_a_real_driver_are_told_and_well() -> None:
+def test_the_cards_of_a_real_driver_are_listed_and_healthy() -> None:
     """What the fake promises of each call, by a real library."""
     code = (
         "from sidecar.node.nvml.cards import NvmlReader;"

@@ -44,7 +44,7 @@ def test_the_courier_carries_reports_over_verified_tls(
     assert use == {"pods": [{"uid": "uid-p", "cards": [card]}], "cards": [card]}
 
 
-def test_a_timekeeper_of_another_authority_is_told_nothing(tmp_path: Path, timekeeper: Timekeeper) -> None:
+def test_a_timekeeper_of_another_authority_gets_no_report(tmp_path: Path, timekeeper: Timekeeper) -> None:
     with closing(client(tmp_path, timekeeper, new_authority("another"))) as way:
         outcome = way.deliver(UsagePost("run", 1, (UsageInterval(0, seen()),)))
 

@@ -46,7 +46,7 @@ def used(tmp_path: Path, description: str, seats: dict[str, str | None], **pods:
     return json.loads(run.stdout)
 
 
-def test_two_pods_on_a_card_are_told_apart_and_a_third_is_idle(tmp_path: Path) -> None:
+def test_two_pods_on_a_card_are_distinguished_and_a_third_is_idle(tmp_path: Path) -> None:
     description = """
 card GPU-a 70 9000 81920
 card GPU-b 0 0 81920
@@ -89,7 +89,7 @@ def test_beside_an_unattributed_process_a_pods_use_is_unknown(tmp_path: Path) ->
     assert (nobody, no_pod) == ({"x": {"GPU-a": [None, None]}}, {"x": {"GPU-a": [0, 0]}})
 
 
-def test_pods_on_mig_instances_are_told_their_memory_and_no_time(tmp_path: Path) -> None:
+def test_pods_on_mig_instances_have_their_memory_and_no_time(tmp_path: Path) -> None:
     description = """
 card GPU-a 0 0 40960
 mig GPU-a MIG-1 1g.5gb 4864

@@ -120,7 +120,7 @@ def test_nothing_is_written_before_the_node_is_there_and_all_once_it_is(world: W
     assert len(world.patches) == 1
 
 
-def test_looks_from_before_the_node_was_heard_count_when_it_is(world: World) -> None:
+def test_looks_from_before_the_nodes_object_arrived_count_once_it_has(world: World) -> None:
     agent = Agent(AgentPorts(world.well, world.notices.append, lambda *_, **__: None), "boot-1", LOOK_MS, 0)
     agent.on_reading(look(A), 0)
     agent.on_node(node(), 1)
@@ -160,7 +160,9 @@ def test_a_watch_that_is_behind_our_own_write_has_nothing_written_again(world: W
 
 
 @pytest.mark.parametrize("status", [403, 404, 409, 422, 500])
-def test_a_write_that_is_refused_is_said_once_and_tried_ever_less_often(world: World, status: int) -> None:
+def test_a_write_that_is_refused_is_reported_once_and_tried_ever_less_often(
+    world: World, status: int
+) -> None:
     world.answer = lambda _: ApiAnswer(status, None, "no")
     world.agent.on_reading(look(A), 0)
     for at in range(0, 10 * LONGEST_PAUSE_MS, 500):
@@ -186,7 +188,7 @@ def test_an_api_server_that_is_away_costs_nothing_but_time(world: World) -> None
     assert world.agent.writes == {"written": 1, "refused": 0, "failed": 1}
 
 
-def test_pods_on_a_card_that_fails_are_told_and_no_others_and_again_when_it_is_well(world: World) -> None:
+def test_pods_on_a_card_that_fails_are_reported_and_no_others_and_again_when_it_is_well(world: World) -> None:
     on_both, on_b = pod("both", "GPU-a", "GPU-b"), pod("b", "GPU-b")
     world.agent.pods = (on_both, on_b, pod("none"))
     world.agent.on_reading(look(A, B), 0)
@@ -213,7 +215,7 @@ def test_a_card_that_fails_anew_at_each_look_makes_an_event_of_each_kind_in_ten_
     assert (kinds.count("Warning"), kinds.count("Normal")) == (6, 6)
 
 
-def test_what_a_card_came_to_is_told_when_it_is_time_again(world: World) -> None:
+def test_the_sums_of_a_card_are_reported_at_the_next_interval(world: World) -> None:
     world.agent.pods = (pod("p", "GPU-a", "GPU-b"),)
     ill = card("GPU-a", healthy=False, fault="XID 48")
     for at, seen in ((0, look(A, B)), (1, look(ill, B)), (2, look(A, B)), (3, look(ill, B))):
@@ -238,7 +240,7 @@ def test_cards_that_fail_together_are_one_event_on_a_pod(world: World) -> None:
     )
 
 
-def test_an_agent_that_starts_does_not_repeat_what_the_one_before_it_told() -> None:
+def test_an_agent_that_starts_does_not_repeat_the_reports_of_the_one_before_it() -> None:
     ill = card("GPU-a", healthy=False, fault="XID 48")
     world = World(node(node_patch.inventory((ill, B))))
     world.agent.pods = (pod("p", "GPU-a", "GPU-b"),)

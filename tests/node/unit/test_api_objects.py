@@ -40,7 +40,7 @@ def test_a_pod_has_its_cards_together_and_by_container() -> None:
     )
 
 
-def test_a_pod_that_is_being_deleted_is_told_so() -> None:
+def test_a_pod_that_is_being_deleted_is_reported() -> None:
     assert api_objects.read_pod(raw(deletionTimestamp="2026-01-01T00:00:00Z")).deleted
 
 
@@ -93,7 +93,7 @@ def test_a_bare_node_can_be_read() -> None:
 
 
 @pytest.mark.parametrize("name", ["n1", "a.b-c"])
-def test_only_the_own_node_and_its_pods_that_have_not_ended_are_asked_for(name: str) -> None:
+def test_only_the_own_node_and_its_pods_that_have_not_ended_are_listed(name: str) -> None:
     assert api_objects.node_path(name) == f"/api/v1/nodes?fieldSelector=metadata.name%3D{name}"
     assert api_objects.pods_path(name) == (
         f"/api/v1/pods?fieldSelector=spec.nodeName%3D{name}"

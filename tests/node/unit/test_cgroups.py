@@ -120,14 +120,14 @@ def test_processes_that_have_ended_are_left_out(tmp_path: Path) -> None:
     assert cgroups.owners(tmp_path, [7, 8, 9]) == {7: ProcessOwner(UID, ID), 8: None}
 
 
-def test_a_proc_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+def test_a_proc_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
     (tmp_path / "7" / "cgroup").mkdir(parents=True)
 
     with pytest.raises(IsADirectoryError):
         cgroups.owners(tmp_path, [7])
 
 
-def test_the_kernel_is_asked_about_this_very_process() -> None:
+def test_the_kernel_lists_this_very_process() -> None:
     proc = Path("/proc")
 
     assert cgroups.owners(proc, [os.getpid()]) == {os.getpid(): None}

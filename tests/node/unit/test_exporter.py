@@ -51,7 +51,7 @@ def test_cards_have_the_names_units_and_labels_of_dcgm_exporter() -> None:
     }
 
 
-def test_pods_are_told_by_namespace_name_uid_and_card() -> None:
+def test_pods_are_reported_by_namespace_name_uid_and_card() -> None:
     episodes = {"u": OveruseEpisode(1, None, (CardOveruse("GPU-0", 9_000, 8_000),))}
 
     found = read(of_pods((POD,), SEEN, {"u": {"GPU-0": 8_000}}, episodes))
@@ -65,7 +65,7 @@ def test_pods_are_told_by_namespace_name_uid_and_card() -> None:
     }
 
 
-def test_containers_are_told_by_name_and_by_the_runtimes_id() -> None:
+def test_containers_are_reported_by_name_and_by_the_runtimes_id() -> None:
     loads = (
         ContainerLoad("u", "main", "c1", (CardLoad("GPU-0", 20, 7_000),)),
         ContainerLoad("u", "", "c2", (CardLoad("GPU-0", None, 2_000),)),
@@ -97,7 +97,7 @@ def _say_nothing(event: str, **pairs: object) -> None:
     """No log."""
 
 
-def test_how_the_reports_go_is_told() -> None:
+def test_the_state_of_the_reports_is_a_metric() -> None:
     world = UsageReports(UsagePorts(lambda _: None, lambda *_: True, lambda: 0.5, _say_nothing), "run", 0)
     world.add(SEEN)
     world.tick(20_000)

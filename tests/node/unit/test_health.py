@@ -29,7 +29,7 @@ def of(kept: health.CardHistory, uuid: str) -> NodeCard:
     return found
 
 
-def test_cards_are_told_as_they_are_seen() -> None:
+def test_cards_are_reported_as_they_are_seen() -> None:
     assert book(BOTH).cards == (A, B)
 
 
@@ -190,7 +190,7 @@ def test_cards_that_nvml_numbers_otherwise_keep_their_indices() -> None:
     assert book(BOTH, look(A.but(index=1), B.but(index=0))).cards == (A, B)
 
 
-def test_new_faults_and_recoveries_are_told_once() -> None:
+def test_new_faults_and_recoveries_are_reported_once() -> None:
     before = book(BOTH)
     ill = health.after_reading(before, look(B, silent=(lost("GPU-a"),)), NOBODY, False, 5_000)
     same = health.after_reading(ill, look(B, silent=(lost("GPU-a"),)), NOBODY, False, 10_000)

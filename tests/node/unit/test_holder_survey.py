@@ -102,7 +102,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-def test_the_pods_on_the_cards_are_told(world: World) -> None:
+def test_the_pods_on_the_cards_are_reported(world: World) -> None:
     assert world.look() == {
         "version": 1,
         "boot": BOOT,
@@ -113,7 +113,7 @@ def test_the_pods_on_the_cards_are_told(world: World) -> None:
     assert world.said == []
 
 
-def test_nothing_is_told_before_the_node_was_seen(world: World) -> None:
+def test_nothing_is_reported_before_the_node_was_seen(world: World) -> None:
     places = SurveyPaths("", "", "", (), True, frozenset())
     agent = HolderSurvey(places, BOOT, lambda event, **pairs: None, world.tell)
 
@@ -121,7 +121,7 @@ def test_nothing_is_told_before_the_node_was_seen(world: World) -> None:
     assert "bursar_node_holders_known 0" in agent.page()
 
 
-def test_a_pod_deleted_by_force_is_told_until_its_last_process_has_ended(world: World) -> None:
+def test_a_pod_deleted_by_force_is_reported_until_its_last_process_has_ended(world: World) -> None:
     world.look()
     world.pods = (pod(WEB, "web"),)
     forced = world.look()
@@ -147,7 +147,7 @@ def test_unreadable_cgroups_are_logged_once_and_remove_no_holder(world: World) -
     ]
 
 
-def test_a_stranger_closes_the_node_is_told_to_its_pod_and_counted(world: World) -> None:
+def test_a_stranger_closes_the_node_gets_an_event_and_is_counted(world: World) -> None:
     world.processes = (GPUProcess(1, "GPU-1", 100, 5), GPUProcess(2, "GPU-1", 100, 5))
     first, second, third = world.look(), world.look(), world.look()
 
@@ -172,7 +172,7 @@ def test_the_node_opens_a_minute_after_the_stranger_was_seen_last(world: World) 
     assert world.look(after_ms=1)["closed"] == ""
 
 
-def test_where_strangers_do_not_close_the_node_they_are_told_all_the_same(tmp_path: Path) -> None:
+def test_where_strangers_do_not_close_the_node_they_are_reported_all_the_same(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(CONTAINERD)
     world = World(tmp_path, closes=False)
     world.processes = (GPUProcess(2, "GPU-1", 100, 5),)
@@ -238,7 +238,7 @@ def test_a_runtime_that_hands_out_all_cards_closes_the_node_until_it_is_mended(w
     assert world.events == [AgentEvent("", "", "", "Warning", "GPURuntimeOpen", closed)]
 
 
-def test_a_configuration_that_cannot_be_read_is_said(world: World) -> None:
+def test_a_configuration_that_cannot_be_read_is_reported(world: World) -> None:
     (world.folder / "config.toml").unlink()
     world.look()
 

@@ -65,7 +65,7 @@ def followed(server: Server) -> tuple[list[list[str]], list[str], list[float]]:
     return heard, failures, pauses
 
 
-def test_everything_is_heard_whole_at_each_change() -> None:
+def test_each_change_passes_the_whole_list_on() -> None:
     server = Server([thing("a", 5)], [event("ADDED", "b", 8), event("DELETED", "a", 9)])
     heard, failures, _ = followed(server)
 
@@ -73,7 +73,7 @@ def test_everything_is_heard_whole_at_each_change() -> None:
     assert failures == []
 
 
-def test_the_list_is_asked_by_its_own_kind_and_the_watch_by_the_items() -> None:
+def test_the_list_is_checked_by_its_own_kind_and_the_watch_by_the_items() -> None:
     server = Server([], [])
     followed(server)
 
@@ -100,14 +100,14 @@ def test_a_version_that_is_too_old_has_the_list_read_again() -> None:
     assert failures == []
 
 
-def test_a_broken_watch_is_told_and_the_list_read_again() -> None:
+def test_a_broken_watch_is_reported_and_the_list_read_again() -> None:
     heard, failures, _ = followed(Server([thing("a", 5)], [event("ADDED", "b", 8), "reset"], [thing("c", 9)]))
 
     assert heard == [["a"], ["a", "b"], ["c"]]
     assert failures == ["reset"]
 
 
-def test_an_api_server_that_is_away_or_refuses_is_asked_ever_less_often() -> None:
+def test_an_api_server_that_is_away_or_refuses_is_called_ever_less_often() -> None:
     heard, failures, pauses = followed(Server(*["away"] * 5, *[403] * 5, []))
 
     assert heard == [[]]
@@ -115,7 +115,7 @@ def test_an_api_server_that_is_away_or_refuses_is_asked_ever_less_often() -> Non
     assert pauses[:10] == [min(0.5 * 2**at, LONGEST_PAUSE_S) for at in range(10)]
 
 
-def test_a_server_that_ends_each_watch_at_once_is_not_asked_without_a_breath() -> None:
+def test_a_server_that_ends_each_watch_at_once_is_called_after_a_pause() -> None:
     _, _, pauses = followed(Server([], [], [], []))
 
     assert pauses == [0.5] * 3
@@ -125,7 +125,7 @@ def page(uid: str, **metadata: str) -> ApiAnswer:
     return ApiAnswer(200, {"items": [thing(uid, 5)], "metadata": {"resourceVersion": "7", **metadata}}, "")
 
 
-def test_a_list_is_read_by_pages_and_heard_once_it_is_whole() -> None:
+def test_a_list_is_read_by_pages_and_passed_on_once_it_is_whole() -> None:
     server = Server(page("a", **{"continue": "x/+="}), page("b"), [])
     heard, failures, _ = followed(server)
 
@@ -151,7 +151,7 @@ def test_an_unreadable_answer_is_logged_and_requested_again() -> None:
     assert pauses[:2] == [0.5, 1.0]
 
 
-def test_a_fault_of_who_hears_is_told_and_ends_nothing() -> None:
+def test_a_fault_of_the_listener_is_logged_and_ends_nothing() -> None:
     server = Server([], [], [])
     failures: list[str] = []
 

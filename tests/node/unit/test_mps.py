@@ -12,7 +12,7 @@ def through(before: MpsCards, *looks: tuple[int, tuple[str, ...], tuple[str, ...
     return before
 
 
-def test_a_card_is_told_of_once_it_has_lasted_at_every_look() -> None:
+def test_a_card_is_reported_once_it_has_lasted_at_every_look() -> None:
     begins = through(initial(()), (0, BOTH, ("GPU-a",)), (BEGINS_AFTER_MS - 1, BOTH, ("GPU-a",)))
     assert begins.advertised == frozenset()
 
@@ -21,7 +21,7 @@ def test_a_card_is_told_of_once_it_has_lasted_at_every_look() -> None:
     assert stopped == MpsCards(frozenset(), (("GPU-a", BEGINS_AFTER_MS + 1),))
 
 
-def test_a_card_stays_told_of_for_long_after_the_last_process() -> None:
+def test_a_card_stays_reported_for_long_after_the_last_process() -> None:
     idle = through(initial(BOTH), (0, BOTH, ("GPU-b",)), (LASTS_MS - 1, BOTH, ("GPU-b",)))
     assert idle.advertised == set(BOTH)
 

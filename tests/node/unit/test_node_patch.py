@@ -50,7 +50,7 @@ def test_what_stands_already_is_not_written_again() -> None:
     assert change(stands, wanted(A, B, holders="{}")) == {}
 
 
-def test_a_card_on_mps_is_said_to_be_and_readers_of_the_inventory_read_on() -> None:
+def test_a_card_on_mps_is_reported_to_be_and_readers_of_the_inventory_read_on() -> None:
     text = node_patch.inventory((A, B), frozenset({"GPU-b", "GPU-gone"}))
 
     assert [each.get("mps") for each in json.loads(text)["cards"]] == [None, True]
@@ -60,7 +60,7 @@ def test_a_card_on_mps_is_said_to_be_and_readers_of_the_inventory_read_on() -> N
 
 
 @pytest.mark.parametrize("text", [None, "", "{", "[]", '{"cards": [3]}', '{"cards": [{"mps": true}]}'])
-def test_of_an_inventory_that_cannot_be_read_nothing_is_said_of_mps(text: str | None) -> None:
+def test_of_an_inventory_that_cannot_be_read_nothing_is_reported_of_mps(text: str | None) -> None:
     assert node_patch.read_mps(text) == frozenset()
 
 
@@ -201,7 +201,7 @@ some_json = st.recursive(
 
 
 @given(st.none() | words | some_json)
-def test_an_annotation_that_is_none_of_ours_tells_of_no_card_and_raises_nothing(text: str | None) -> None:
+def test_an_annotation_that_is_none_of_ours_lists_no_card_and_raises_nothing(text: str | None) -> None:
     assert node_patch.read_inventory(text) == ()
     assert isinstance(node_patch.boot_in(text), str)
 

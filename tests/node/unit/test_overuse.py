@@ -48,7 +48,7 @@ def looks() -> Readings:
     return Readings()
 
 
-def test_a_pod_that_stays_over_its_share_is_told_of_once_with_the_figures(looks: Readings) -> None:
+def test_a_pod_that_stays_over_its_share_is_reported_once_with_the_figures(looks: Readings) -> None:
     looks.look(8_001, times=100)
 
     assert looks.told == [(STEP + OVER_FOR_MS, OVER)]
@@ -71,7 +71,7 @@ def test_a_short_peak_is_no_alarm(looks: Readings) -> None:
     assert looks.told == []
 
 
-def test_it_is_told_again_each_hour_while_it_lasts(looks: Readings) -> None:
+def test_it_is_reported_again_each_hour_while_it_lasts(looks: Readings) -> None:
     looks.look(9_000, times=2 * TELL_AGAIN_MS // STEP + 10)
 
     first = STEP + OVER_FOR_MS
@@ -87,7 +87,7 @@ def test_the_end_of_an_excess_is_reported_where_its_beginning_was(looks: Reading
     assert looks.episodes == {}
 
 
-def test_a_pod_that_comes_and_goes_is_told_of_once_an_hour(looks: Readings) -> None:
+def test_a_pod_that_comes_and_goes_is_reported_once_an_hour(looks: Readings) -> None:
     while looks.now_ms < 3 * TELL_AGAIN_MS:
         looks.look(9_000, times=5)
         looks.look(1)
@@ -105,7 +105,7 @@ def test_a_short_peak_an_hour_after_the_last_is_no_alarm_either(looks: Readings)
     assert [reason for _, reason in looks.told] == [OVER, WITHIN]
 
 
-def test_an_excess_that_was_not_told_of_within_the_hour_is_told_of_after_it_if_it_lasts(
+def test_an_excess_that_was_not_reported_within_the_hour_is_reported_after_it_if_it_lasts(
     looks: Readings,
 ) -> None:
     looks.look(9_000, times=5)

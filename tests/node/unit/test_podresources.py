@@ -76,7 +76,7 @@ def test_huffman_codes_are_read_as_the_rfc_writes_them(text: str, code: str) -> 
 @pytest.mark.parametrize(
     "code", ["00", "ff", "ffffffff"], ids=["no ones behind", "too many", "end of string"]
 )
-def test_a_huffman_code_that_is_not_filled_up_as_the_rfc_asks_is_refused(code: str) -> None:
+def test_a_huffman_code_that_is_not_padded_as_the_rfc_requires_is_refused(code: str) -> None:
     raw = bytes.fromhex(code)
 
     with pytest.raises(hpack.MalformedHeaders):
@@ -107,7 +107,7 @@ def test_no_bytes_make_the_reading_of_an_answer_fail_otherwise(answer: bytes) ->
     [b"\x0a\x05ab", b"\x0b", b"\xff" * 11, b"\x0a\x04\x0a\x02\xff\xfe"],
     ids=["short", "group", "long", "text"],
 )
-def test_an_answer_that_is_none_is_told(answer: bytes) -> None:
+def test_an_answer_that_is_none_is_reported(answer: bytes) -> None:
     with pytest.raises(podresources.MalformedAnswer):
         podresources.parsed(answer)
 
@@ -131,7 +131,7 @@ def test_a_device_names_its_card_also_as_a_replica_of_it() -> None:
     assert plugin_devices.unknown_cards(given, uuids) == ()
 
 
-def test_devices_of_nvidias_that_are_in_no_inventory_are_told_and_others_are_not() -> None:
+def test_devices_of_nvidias_that_are_in_no_inventory_are_reported_and_others_are_not() -> None:
     given = PluginDevices(
         "n", "p", ((GPU, "GPU-zzzz"), (GPU, "0"), ("nvidia.com/hostdev", "0"), ("rdma/hca", "m"))
     )

@@ -70,7 +70,7 @@ def test_what_we_did_not_write_is_refused_with_a_reason(text: str) -> None:
         report_spool.decode(text, "boot", NOW)
 
 
-def test_a_version_of_tomorrow_is_told_apart() -> None:
+def test_a_version_of_tomorrow_is_distinguished() -> None:
     with pytest.raises(ValueError, match="another version"):
         report_spool.decode(changed(version=2), "boot", NOW)
 

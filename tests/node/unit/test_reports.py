@@ -159,7 +159,7 @@ def test_no_post_is_larger_than_the_timekeeper_takes(world: World) -> None:
         assert len(json.dumps(document(post, world.now_ms))) < 256 * 1024
 
 
-def test_what_cannot_be_kept_is_counted_and_said_once(world: World) -> None:
+def test_what_cannot_be_kept_is_counted_and_reported_once(world: World) -> None:
     busy, hours = seen(pods=100), 2
     world.turn(hours * 3_600_000, look=busy, answer=AWAY)
 
@@ -192,7 +192,7 @@ def test_what_will_never_be_taken_is_given_up_and_does_not_hold_up_the_rest(
     assert (world.reports.dropped, world.said) == (1, ["use-lost"])
 
 
-def test_each_reason_for_a_loss_is_said_once(world: World) -> None:
+def test_each_reason_for_a_loss_is_reported_once(world: World) -> None:
     for status in (400, 400, 413, 400):
         world.turn(15_000, look=seen())
         world.reports.on_posted(NotDelivered(f"it answered {status}"), world.now_ms)
@@ -250,7 +250,7 @@ def test_what_was_acknowledged_is_kept_no_longer(world: World) -> None:
     assert (sent, world.disk) == ((world.posts[0], ()), (None, ()))
 
 
-def test_what_the_end_keeps_is_said(world: World) -> None:
+def test_what_the_end_keeps_is_reported(world: World) -> None:
     world.turn(60_000, look=seen(), answer=AWAY)
 
     world.reports.end(world.now_ms)
@@ -264,7 +264,7 @@ def test_what_the_end_keeps_is_said(world: World) -> None:
     assert len(post.uses) + len(waiting) == world.reports.waiting == 4
 
 
-def test_what_the_end_loses_is_said(world: World) -> None:
+def test_what_the_end_loses_is_reported(world: World) -> None:
     world.disk_is_well = False
     world.turn(60_000, look=seen(), answer=AWAY)
 

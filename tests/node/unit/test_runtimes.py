@@ -81,7 +81,7 @@ def test_a_file_that_is_read_later_goes_before_an_earlier_one(tmp_path: Path) ->
     assert wrong == ()
 
 
-def test_nvidias_runtime_that_hears_only_privileged_containers_gives_none(tmp_path: Path) -> None:
+def test_nvidias_runtime_that_accepts_only_privileged_containers_gives_none(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(CONTAINERD_3.format(default="nvidia"))
     (tmp_path / "nvidia.toml").write_text(
         "accept-nvidia-visible-devices-envvar-when-unprivileged = false\n[nvidia-container-cli]\n"

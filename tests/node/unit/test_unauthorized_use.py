@@ -60,7 +60,7 @@ def test_a_program_in_a_pod_is_not_trusted_by_its_name() -> None:
     assert found(on("GPU-1"), owner=ProcessOwner("w", "c1"), program="nvidia-cuda-mps") == {INTRUDER}
 
 
-def test_a_process_that_ended_before_it_was_asked_about_is_none() -> None:
+def test_a_process_that_ended_before_it_was_read_is_none() -> None:
     assert found(on("GPU-1"), ended=True) == frozenset()
     assert found(on("GPU-1"), program="") == frozenset()
 
@@ -83,7 +83,7 @@ def test_two_looks_that_are_not_in_a_row_make_no_stranger() -> None:
     assert watch.proven == ()
 
 
-def test_a_stranger_is_told_of_for_a_minute_after_it_was_seen_last_and_once() -> None:
+def test_a_stranger_is_reported_for_a_minute_after_it_was_seen_last_and_once() -> None:
     watch = UseHistory(frozenset({INTRUDER}), ())
     seen = unauthorized_use.after(watch, frozenset({INTRUDER}), 0)
     back = unauthorized_use.after(seen, frozenset({INTRUDER}), LASTS_MS - 1)
@@ -105,7 +105,7 @@ def test_of_several_one_is_named_and_the_others_are_counted() -> None:
     )
 
 
-def test_each_kind_of_stranger_is_told_in_words() -> None:
+def test_each_kind_of_stranger_is_reported_in_words() -> None:
     assert unauthorized_use.describe(UnauthorizedUse("GPU-1", "", "", "", "python3")) == (
         "a process outside of pods (python3) uses card GPU-1"
     )
@@ -120,7 +120,7 @@ kinds = st.sampled_from(
 
 
 @given(st.lists(st.tuples(st.frozensets(kinds), st.integers(0, 90_000)), max_size=12))
-def test_only_who_was_seen_twice_in_a_row_within_the_last_minute_is_told_of(
+def test_only_who_was_seen_twice_in_a_row_within_the_last_minute_is_reported(
     looks: list[tuple[frozenset[UnauthorizedUse], int]],
 ) -> None:
     watch, now_ms = NONE, 0

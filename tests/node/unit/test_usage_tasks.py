@@ -101,7 +101,7 @@ class Heard:
         self.events.append(event)
 
 
-def test_a_list_that_fails_is_told_to_who_judges(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_list_that_fails_is_reported_to_the_judgement(capfd: pytest.CaptureFixture[str]) -> None:
     heard = Heard()
     with pytest.raises(Over):
         _follow_pods(Away(), "n1", heard)  # type: ignore[arg-type]

@@ -50,11 +50,11 @@ def test_a_pod_is_not_idle_on_a_card_where_an_unknown_process_computes() -> None
     assert measured(process(77), process(1), pods=(pod("a", "G0"),)) == {"a": (CardLoad("G0", 10, 100),)}
 
 
-def test_a_busy_card_that_lists_no_process_tells_nothing_of_its_pods() -> None:
+def test_a_busy_card_that_lists_no_process_reports_nothing_of_its_pods() -> None:
     assert measured(pods=(pod("a", "G0"),)) == {"a": (CardLoad("G0", None, None),)}
 
 
-def test_a_card_that_did_not_answer_tells_nothing() -> None:
+def test_a_card_that_did_not_answer_reports_nothing() -> None:
     assert measured(process(1), pods=(pod("a", "G0"),), loads=()) == {"a": (CardLoad("G0", None, None),)}
 
 
@@ -72,7 +72,7 @@ def test_a_pod_uses_no_more_than_the_whole_of_a_card() -> None:
     }
 
 
-def test_cards_that_the_pod_was_not_given_are_told_of_where_it_computes_on_them() -> None:
+def test_cards_that_the_pod_was_not_given_are_reported_where_it_computes_on_them() -> None:
     loads = (CardLoad("G0", 0, 0), CardLoad("G1", 50, 10))
 
     found = measured(process(1, uuid="G1"), pods=(pod("a", "G0"),), loads=loads)

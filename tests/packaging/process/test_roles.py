@@ -117,7 +117,7 @@ def ends_in_order(process: subprocess.Popen[bytes], ground: Ground) -> None:
 @pytest.mark.parametrize("inside", [False, True], ids=["outside", "inside the checkout"])
 @pytest.mark.parametrize("as_module", [False, True], ids=["script", "module"])
 @pytest.mark.parametrize("role", ROLES)
-def test_a_role_tells_its_flags(
+def test_a_role_prints_its_flags(
     installed: Environment, tmp_path: Path, role: str, as_module: bool, inside: bool
 ) -> None:
     command = [installed.python, "-m", role] if as_module else [installed.script(ROLES[role])]

@@ -55,7 +55,7 @@ def test_the_wheel_holds_the_marker_of_types_and_the_first_migration(wheel: Path
     assert "timekeeper/migrations/env.py" in held
 
 
-def test_the_wheel_tells_its_version_licence_and_what_it_needs(wheel: Path) -> None:
+def test_the_wheel_prints_its_version_licence_and_what_it_needs(wheel: Path) -> None:
     told: Message = email.message_from_string(metadata(wheel, "METADATA"))
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
@@ -86,7 +86,7 @@ def test_an_installed_wheel_is_what_is_imported_outside_the_checkout(installed: 
         assert installed.ask(WHERE.format(package)).startswith(str(installed.folder))
 
 
-def test_an_editable_install_is_imported_from_its_source_and_tells_the_version(editable: Environment) -> None:
+def test_an_editable_install_is_imported_from_its_source_and_shows_the_version(editable: Environment) -> None:
     for package in PACKAGES:
         assert not installed_in(editable, editable.ask(WHERE.format(package)))
     assert editable.ask("import importlib.metadata as m; print(m.version('bursar'))") == __version__

@@ -274,7 +274,7 @@ def test_when_few_more_clients_fit_in_they_are_closed_after_their_answer() -> No
     assert said[-1] == "close"
 
 
-def test_clients_are_asked_to_come_anew_where_another_replica_should_serve_them() -> None:
+def test_connections_are_closed_where_another_replica_should_serve_them() -> None:
     with serving(*ROUTES, ends_connections=lambda: True) as server, ExitStack() as stack:
         client = stack.enter_context(connected(server))
         client.request("POST", "/inline", b"x")

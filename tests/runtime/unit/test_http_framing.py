@@ -67,7 +67,7 @@ def test_fields_are_found_by_their_upper_case_names_and_repeated_ones_are_joined
     assert (head.fields["X-ONE"], head.closes, body) == ("1,2", True, b"")
 
 
-def test_a_body_that_waits_to_be_asked_for_is_announced_once() -> None:
+def test_a_body_that_waits_for_100_continue_is_announced_once() -> None:
     reader = reader_of(POST + b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n")
 
     assert reader.next() is None

@@ -335,7 +335,7 @@ def test_events_stand_where_people_look_for_them(world: World) -> None:
     assert re.search(rf"Warning +CardsClosed +\S+ +{REPORTER} +Its inventory cannot be read\.", described)
 
 
-def test_a_waiting_pod_tells_why_and_the_cluster_tells_what_would_fit(world: World) -> None:
+def test_a_waiting_pod_shows_why_and_the_cluster_shows_what_would_fit(world: World) -> None:
     world.node("n", cards=2, memory_mib=8000)
     for name in ("a", "b"):
         world.pod(name, {"bursar.dev/gpu-percent": "60"})

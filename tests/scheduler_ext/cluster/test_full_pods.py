@@ -204,7 +204,7 @@ spec: {policyName: frozen, validationActions: [Deny]}
 """
 
 
-def test_a_pod_that_admission_keeps_from_being_touched_is_told_until_it_is_touched(world: World) -> None:
+def test_a_pod_that_admission_keeps_from_being_touched_is_reported_until_it_is_touched(world: World) -> None:
     api = world.plane.api
     plain(api, "frozen", containers=[{"name": "main", "image": "x", "resources": {"limits": HALF}}])
     kubectl(world.plane, "apply", "-f", "-", input=FROZEN)

@@ -64,7 +64,7 @@ def rate_of(world: World, name: str) -> int:
     return opened.session.rate_milli
 
 
-def test_its_examples_are_placed_and_charged_and_its_plugin_is_told_in_its_words(world: World) -> None:
+def test_its_examples_are_placed_and_charged_and_its_plugin_reads_the_placement(world: World) -> None:
     world.node("ours", cards=4)
     intel_node(world, "theirs")
     world.pod("bb", limits(i915="1", millicores="100"))

@@ -31,7 +31,7 @@ def world(plane: ControlPlane, extender: Process) -> Iterator[World]:
     world.clear()
 
 
-def test_a_second_deletion_with_no_grace_does_not_free_what_the_first_let_run(
+def test_a_second_deletion_with_no_grace_does_not_free_what_still_runs(
     world: World, request: pytest.FixtureRequest
 ) -> None:
     for name in ("long", "short"):

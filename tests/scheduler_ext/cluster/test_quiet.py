@@ -96,7 +96,7 @@ def is_there(world: World, name: str) -> bool:
     return name in [pod["metadata"]["name"] for pod in world.pods()]
 
 
-def test_one_that_fits_nowhere_beside_lower_priority_pods_asks_less_than_ten_times_a_minute(
+def test_one_that_fits_nowhere_beside_lower_priority_pods_is_filtered_less_than_ten_times_a_minute(
     world: World,
 ) -> None:
     """kube-scheduler backs off for so long at most: a pod that it does not try again within that is tried

@@ -542,7 +542,7 @@ LIMITS: dict[str, tuple[Any, tuple[Any, ...], str, str]] = {
 
 
 @pytest.mark.parametrize("case", LIMITS)
-def test_a_container_is_told_its_limits_in_the_words_of_mps(running: Running, case: str) -> None:
+def test_a_container_gets_its_limits_in_the_variables_of_mps(running: Running, case: str) -> None:
     amounts, cards, memory, threads = LIMITS[case]
     running.put_node(node("a", *cards))
     raw = running.put_pod(asking(container("main", **amounts), container("plain")))

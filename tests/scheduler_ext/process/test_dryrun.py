@@ -78,7 +78,7 @@ def test_templates_of_other_families_are_answered_too(running: Running, capacity
     assert dry(running, percent(10), raw)["NodeNames"] == []
 
 
-def test_labels_of_feature_discovery_tell_model_and_memory(running: Running) -> None:
+def test_labels_of_feature_discovery_show_model_and_memory(running: Running) -> None:
     labels = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.memory": "81559"}
     raw = template("t", {"bursar.dev/gpu-percent": "800"}, labels)
     wanted = asking(container(gpu_memory="81559"), annotations={"bursar.dev/gpu-models": "H100"})
@@ -129,7 +129,7 @@ def test_an_odd_template_gets_a_reason(
     assert answer["FailedAndUnresolvableNodes"] == {"t": reason}
 
 
-def test_a_template_of_countless_cards_has_as_many_as_a_pod_can_ask_for(running: Running) -> None:
+def test_a_template_of_countless_cards_has_as_many_as_a_pod_can_request(running: Running) -> None:
     answer = dry(running, percent(6400), template("t", {"bursar.dev/gpu-percent": str(10**15)}))
 
     assert answer["NodeNames"] == ["t"]
@@ -172,7 +172,7 @@ def test_a_dry_run_leaves_no_trace(running: Running) -> None:
     assert running.api.calls == made
 
 
-def test_pods_that_ask_for_nothing_or_wrongly_are_answered_as_by_filter(running: Running) -> None:
+def test_pods_with_no_or_a_malformed_request_are_answered_as_by_filter(running: Running) -> None:
     assert dry(running, asking(container()), node("t"))["NodeNames"] == ["t"]
     wrong = dry(running, percent(150), node("t"))
     assert "gpu-percent" in wrong["FailedAndUnresolvableNodes"]["t"]

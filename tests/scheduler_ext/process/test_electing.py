@@ -53,7 +53,7 @@ def test_the_first_that_looks_leads_until_it_renews_no_more(
     assert (b.look(), a.look()) == (True, False)
 
 
-def test_one_that_ends_lets_another_lead_at_once(elector: Callable[[str], OwnLease]) -> None:
+def test_after_one_ends_another_leads_at_once(elector: Callable[[str], OwnLease]) -> None:
     a, b = elector("a"), elector("b")
     assert (a.look(), b.look()) == (True, False)
 

@@ -16,7 +16,7 @@ def running(start: Callable[..., Running]) -> Running:
     return start("--bind-timeout", "1s")
 
 
-def test_a_bind_that_is_taken_back_is_told_on_the_pod(running: Running) -> None:
+def test_a_bind_that_is_taken_back_is_reported_on_the_pod(running: Running) -> None:
     running.put_node(node("a"))
     raw = running.put_pod(percent(100))
     running.api.faults.append(Fault("bind", obeyed=False, how="silent"))
@@ -33,7 +33,7 @@ def test_a_bind_that_is_taken_back_is_told_on_the_pod(running: Running) -> None:
     assert "binding to node a did not happen" in event["note"]
 
 
-def test_a_bind_that_was_lost_and_is_found_done_is_not_told(running: Running) -> None:
+def test_a_bind_that_was_lost_and_is_found_done_is_not_reported(running: Running) -> None:
     running.put_node(node("a"))
     raw = running.put_pod(percent(100))
     running.api.faults.append(Fault("bind", obeyed=True, how="silent"))

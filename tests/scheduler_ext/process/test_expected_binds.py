@@ -5,7 +5,7 @@ from tests.scheduler_ext.worlds import node, percent
 from tests.worlds import card
 
 
-def test_two_that_ask_one_after_the_other_are_sent_to_two_nodes_and_filter_knows_of_neither(
+def test_two_pods_one_after_the_other_are_sent_to_two_nodes_and_filter_counts_neither(
     running: Running,
 ) -> None:
     for name in ("a", "b"):

@@ -23,7 +23,7 @@ def test_the_running_extender_follows_the_agent(running: Running) -> None:
     assert 'held="orphaned"} 0' in running.client.get("/metrics").text
 
 
-def test_a_container_on_a_closed_node_is_told_of_in_the_cluster_view(running: Running) -> None:
+def test_a_container_on_a_closed_node_is_reported_in_the_cluster_view(running: Running) -> None:
     running.put_node(told(holders({"uid-x": []}, closed="")))
 
     answer = running.client.get("/v1/cluster").json

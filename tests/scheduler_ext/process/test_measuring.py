@@ -132,7 +132,7 @@ def test_where_load_is_the_clusters_policy_it_is_polled_from_the_start_and_for_e
     assert world.measuring.due()
 
 
-def test_figures_outlive_failures_until_they_are_too_old_and_that_is_told_once(
+def test_figures_outlive_failures_until_they_are_too_old_and_that_is_reported_once(
     world: World, timekeeper: SimulatedTimekeeper
 ) -> None:
     good, timekeeper_says = timekeeper.document, {"GPU-0": 700, "GPU-2": 0}

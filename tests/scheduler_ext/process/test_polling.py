@@ -78,7 +78,7 @@ def test_what_has_not_changed_is_the_same_value(world: World, timekeeper: Simula
     assert world.poller.standings() is before
 
 
-def test_what_a_budget_says_of_an_exhausted_one_and_its_policy_are_told(
+def test_on_exhausted_and_the_policy_come_with_the_standings(
     world: World, timekeeper: SimulatedTimekeeper
 ) -> None:
     timekeeper.document = standings(
@@ -124,7 +124,7 @@ def test_a_token_file_without_a_token_sends_nothing(
     assert timekeeper.asked == []
 
 
-def test_files_that_are_not_there_are_a_failure_that_is_told(world: World) -> None:
+def test_files_that_are_not_there_are_a_failure_that_is_reported(world: World) -> None:
     world.ca.unlink()
 
     assert world.poll() == "UNKNOWN"
@@ -250,7 +250,7 @@ def test_what_is_no_table_is_refused(spoil: Callable[[Json], bytes]) -> None:
         decode(spoil(standings()), "", 0)
 
 
-def test_the_running_extender_asks_each_second_and_counts(
+def test_the_running_extender_polls_each_second_and_counts(
     start: Callable[..., Running], timekeeper: SimulatedTimekeeper
 ) -> None:
     world = start(*timekeeper.flags)

@@ -72,7 +72,7 @@ def test_those_that_kube_scheduler_chose_are_never_dropped(world: Running) -> No
     assert ask(world, percent(20, "waiting", **WAITING), n=meta("a", "c")) == {"n": ["a", "c"]}
 
 
-def test_a_victim_that_asks_for_no_gpu_is_kube_schedulers_to_choose(world: Running) -> None:
+def test_a_victim_that_requests_no_gpu_is_kube_schedulers_to_choose(world: Running) -> None:
     assert ask(world, percent(70, "waiting", **WAITING), n=meta("cpu-only")) == {"n": ["cpu-only", "c"]}
 
 
@@ -154,7 +154,7 @@ def test_who_leaves_for_his_standing_alone_is_not_made_to_against_a_disruption_b
     assert ask(world, percent(80, "waiting", priority=1001), n=NOBODY) == {"n": ["c"]}
 
 
-def test_what_the_cool_down_spares_is_neither_added_nor_let_go(world: Running) -> None:
+def test_what_the_cool_down_spares_is_neither_added_nor_removed(world: Running) -> None:
     victim, waiting = of(on(percent(80, "gone"), "n", "GPU-1"), "other", "set"), percent(80, "first")
     cooldown = NOTHING_DONE.after(read(victim), read(waiting), 0)
     world.extender.cooldown = lambda: cooldown
@@ -238,7 +238,7 @@ def test_no_nodes_are_no_nodes(world: Running) -> None:
         assert answer == {"NodeNameToMetaVictims": {}}
 
 
-def test_a_pod_without_a_gpu_is_answered_what_was_asked_and_a_malformed_one_nothing(world: Running) -> None:
+def test_a_pod_without_a_gpu_gets_the_nodes_that_were_sent_and_a_malformed_one_none(world: Running) -> None:
     assert ask(world, asking(container(), **WAITING), n=meta("a"), m=meta("x")) == {"n": ["a"], "m": ["x"]}
     assert ask(world, percent(150, "waiting", **WAITING), n=meta("a")) == {}
 
@@ -267,7 +267,7 @@ def test_before_the_books_are_complete_there_are_no_nodes(world: Running) -> Non
         ({"NodeNameToVictims": {"n": {"Pods": [{"metadata": {"uid": 1}}]}}}, "each of Pods must have a UID"),
     ],
 )
-def test_a_malformed_body_is_told_what_is_wrong(world: Running, body: Json, said: str) -> None:
+def test_a_malformed_body_is_answered_with_what_is_wrong(world: Running, body: Json, said: str) -> None:
     answer = world.client.post("/preempt", json={"Pod": percent(50)} | body)
 
     assert answer.status_code == 400

@@ -259,7 +259,7 @@ def test_a_pod_above_a_cap_preempts_no_pod(tmp_path: Path) -> None:
         assert world.asked() == ["a"]
 
 
-def test_cards_are_let_go_where_a_cap_is_lowered_meanwhile(tmp_path: Path) -> None:
+def test_cards_are_released_where_a_cap_is_lowered_meanwhile(tmp_path: Path) -> None:
     with stage(tmp_path, *FRAGMENTED, standings=capped(1_800)) as world:
         begins(world, "high")
         assert reservation(world, "high") == "n"
@@ -409,7 +409,7 @@ def test_a_debtors_budget_is_honoured_for_its_grace_and_then_the_pod_is_deleted(
         assert world.preemptor.counts.protected >= 59
 
 
-def test_a_debtor_whose_budget_lets_it_go_is_evicted_before(tmp_path: Path) -> None:
+def test_a_debtor_whose_budget_allows_it_is_evicted_before(tmp_path: Path) -> None:
     with stage(tmp_path, *OWED, standings=OWES, pdbs=budget_over("team-b"), protected={"a", "b"}) as world:
         begins(world, "p")
         world.step(after_s=10, times=10)
@@ -677,7 +677,7 @@ def test_a_hold_ends_seconds_after_kube_scheduler_refuses_the_free_cards(
         assert (("high", "CardsLetGo") in world.told) is ends
 
 
-def test_who_is_left_of_several_goes_on_being_asked(tmp_path: Path) -> None:
+def test_the_remaining_victim_of_several_is_evicted_still(tmp_path: Path) -> None:
     with stage(tmp_path, *SHARED) as world:
         world.api.protected = {"b"}  # by a budget that we have not heard of
         begins(world, "high")
@@ -690,7 +690,7 @@ def test_who_is_left_of_several_goes_on_being_asked(tmp_path: Path) -> None:
         assert world.going() == ["a", "b"]
 
 
-def test_one_that_is_held_for_longer_than_may_be_is_let_go(tmp_path: Path) -> None:
+def test_one_that_is_held_for_longer_than_may_be_is_released(tmp_path: Path) -> None:
     raw = held(unscheduled("p", 50), "n", "GPU-0", until_ms=1_795_000_000_000 + 2 * MOST_MS)
     raw["status"]["conditions"].append(unscheduled("p", 50)["status"]["conditions"][0])
     with stage(tmp_path, *FRAGMENTED[:3], raw) as world:
@@ -711,7 +711,7 @@ def test_a_forged_reservation_evicts_no_protected_pod(tmp_path: Path) -> None:
 # taking over
 
 
-def test_who_takes_over_goes_on_with_what_the_objects_tell(tmp_path: Path) -> None:
+def test_a_new_leader_goes_on_with_what_the_objects_show(tmp_path: Path) -> None:
     with stage(tmp_path, *FRAGMENTED, offered={"high": ["n"]}) as world:
         while not world.api.made("patch"):
             world.step()
@@ -727,7 +727,7 @@ def test_who_takes_over_goes_on_with_what_the_objects_tell(tmp_path: Path) -> No
         assert world.going() == ["a"]
 
 
-def test_who_takes_over_between_two_of_several_asks_the_other_alone(tmp_path: Path) -> None:
+def test_a_new_leader_between_two_evictions_evicts_the_other_alone(tmp_path: Path) -> None:
     with stage(tmp_path, *SHARED) as world:
         world.api.faults.append(Fault("evict", obeyed=True, how="reset"))
         begins(world, "high")
@@ -877,7 +877,7 @@ def test_a_pod_that_is_no_debtor_may_take_as_long_as_it_likes(tmp_path: Path) ->
         assert (world.asked(), world.api.made("delete")) == ([], [])
 
 
-def test_where_a_pod_does_not_go_in_time_what_was_held_there_is_let_go_and_others_leave(
+def test_where_a_pod_does_not_go_in_time_what_was_held_there_is_released_and_others_leave(
     tmp_path: Path,
 ) -> None:
     with stage(tmp_path, *owed_cards(2, NOW_MS + 10_000, waiting=1), standings=OWES) as world:

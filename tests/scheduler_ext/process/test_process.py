@@ -176,7 +176,7 @@ def call(port: int, context: ssl.SSLContext) -> int:
         connection.close()
 
 
-def test_with_mutual_tls_only_callers_of_the_ca_are_heard(
+def test_with_mutual_tls_only_callers_of_the_ca_are_served(
     tls: tuple[Process, ssl.SSLContext, ssl.SSLContext],
 ) -> None:
     process, known, stranger = tls

@@ -35,7 +35,7 @@ SEEDS = [*range(4), *(pytest.param(seed, marks=pytest.mark.soak) for seed in ran
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_over_http_bind_does_as_filter_said_and_the_objects_alone_tell_the_same(
+def test_over_http_bind_does_as_filter_said_and_the_objects_alone_show_the_same(
     running: Running, seed: int
 ) -> None:
     rng, names = random.Random(seed), ["a", "b", "c"]

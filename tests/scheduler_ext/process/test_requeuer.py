@@ -245,7 +245,7 @@ def test_turns_go_by_priority_and_then_by_age() -> None:
     assert order == ["high", "old", "new"]
 
 
-def test_of_very_many_offered_nodes_any_may_be_the_one() -> None:
+def test_of_many_offered_nodes_any_may_be_the_one() -> None:
     names = [f"n{at}" for at in range(MOST_NODES + 1)]
 
     assert waiting_pod(read(waits("p")), BINPACK, names).offered is None

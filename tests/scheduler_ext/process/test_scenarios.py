@@ -41,7 +41,7 @@ from tests.worlds import card, container, limits_of
 Start = Callable[..., Running]
 
 
-def test_every_scenario_of_the_collection_is_told_or_is_none_of_ours() -> None:
+def test_every_scenario_of_the_collection_has_a_row_or_a_reason() -> None:
     told = {scenario.number for scenario in scenarios.TABLE}
     stories, others = scenarios.TOLD_AS_STORIES, scenarios.NOT_OURS
     of_gas = scenarios.TOLD_OF_GAS

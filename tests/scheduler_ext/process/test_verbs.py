@@ -195,7 +195,7 @@ def test_a_pod_without_a_gpu_is_kept_from_the_cpu_that_free_gpus_need(start: Sta
     assert start("--policy", "binpack").prioritize(raw, "a", "b") == {"a": 0, "b": 0}
 
 
-def test_of_many_nodes_that_fit_filter_tells_as_many_of_the_best_as_it_is_to(start: Start) -> None:
+def test_of_many_nodes_that_fit_filter_returns_as_many_of_the_best_as_its_setting_says(start: Start) -> None:
     world, names = start("--policy", "binpack", "--most-offered", "2"), ["a", "b", "c", "d"]
     for name, used in zip(names, (10, 30, 20, 0), strict=True):
         world.put_node(node(name))
@@ -213,7 +213,7 @@ def test_of_many_nodes_that_fit_filter_tells_as_many_of_the_best_as_it_is_to(sta
     assert world.filter(asking(container()), *names)["NodeNames"] == names
 
 
-def test_a_pod_that_a_node_was_made_free_for_is_told_of_that_one_too(start: Start) -> None:
+def test_a_node_that_was_made_free_for_a_pod_is_in_its_answer_too(start: Start) -> None:
     world, names = start("--policy", "binpack", "--most-offered", "1"), ["a", "b"]
     for name in names:
         world.put_node(node(name))
@@ -393,7 +393,7 @@ def test_the_snapshot_is_kept_while_the_api_server_is_away(world: Running) -> No
 # seeing
 
 
-def test_the_metrics_tell_what_is_known_and_what_was_answered(world: Running) -> None:
+def test_the_metrics_show_what_is_known_and_what_was_answered(world: Running) -> None:
     world.put_node(node("closed"))
     world.put_pod(bound(percent(10, "other"), "closed", None))
     world.filter(percent(60, "waiter"), "a")

@@ -60,7 +60,7 @@ def world(running: Running) -> Running:
 # the cluster
 
 
-def test_the_cluster_tells_who_sits_where(world: Running) -> None:
+def test_the_cluster_page_shows_which_pod_holds_which_card(world: Running) -> None:
     view = cluster(world)
 
     assert view["version"] == 1
@@ -94,7 +94,7 @@ def test_the_cluster_tells_who_sits_where(world: Running) -> None:
     assert view["next"] is None
 
 
-def test_the_cluster_tells_its_figures_and_a_closed_node_has_none(world: Running) -> None:
+def test_the_cluster_page_shows_its_figures_and_a_closed_node_has_none(world: Running) -> None:
     world.filter(world.put_pod(percent(60, "waiter")), "a")
 
     view = cluster(world)
@@ -153,7 +153,7 @@ def test_one_node_alone_is_shown_and_counted(world: Running) -> None:
         ("&".join(["request=gpu-percent:50"] * 17), "at most 16 of them, not 17"),
     ],
 )
-def test_a_mistake_in_the_query_is_told(world: Running, query: str, told: str) -> None:
+def test_a_mistake_in_the_query_is_reported(world: Running, query: str, told: str) -> None:
     answer = world.client.get(f"/v1/cluster?{query}")
 
     assert answer.status_code in (400, 404)
@@ -161,7 +161,7 @@ def test_a_mistake_in_the_query_is_told(world: Running, query: str, told: str) -
 
 
 @pytest.mark.parametrize("query", ["limit=1001", "node=a", "name=a&name=b"])
-def test_a_mistake_in_the_query_for_waiting_pods_is_told(world: Running, query: str) -> None:
+def test_a_mistake_in_the_query_for_waiting_pods_is_reported(world: Running, query: str) -> None:
     assert world.client.get(f"/v1/waiting?{query}").status_code == 400
 
 
@@ -173,7 +173,7 @@ def test_no_text_in_a_query_is_more_than_a_mistake(name: str, value: str) -> Non
                 read({key: [value]})
 
 
-def test_before_the_books_are_complete_nothing_is_told(start: Start, running: Running) -> None:
+def test_before_the_cache_is_complete_nothing_is_reported(start: Start, running: Running) -> None:
     running.api.faults.clear()
     running.api.stop()
     late = start(wait=False)
@@ -300,7 +300,7 @@ def test_without_a_request_typical_sizes_are_counted(world: Running) -> None:
     ]
 
 
-def test_typical_sizes_are_written_as_they_are_asked_for() -> None:
+def test_typical_sizes_are_written_as_they_are_requested() -> None:
     typical_pods = TypicalPods(
         (
             (TypicalPod(4_000), 50),
@@ -373,7 +373,7 @@ def test_figures_kept_up_to_date_are_those_counted_anew(
             assert kept.now(snapshot.nodes) == Totals(lambda: used[-1]).now(snapshot.nodes)
 
 
-def test_what_is_held_for_a_waiting_pod_is_not_free_but_told(running: Running) -> None:
+def test_what_is_held_for_a_waiting_pod_is_not_free_but_shown(running: Running) -> None:
     now_ms = 1000 * (time.time_ns() // 10**9)
     running.put_node(node("a", card(0), card(1)))
     raw = percent(60, "beneficiary")
@@ -390,7 +390,7 @@ def test_what_is_held_for_a_waiting_pod_is_not_free_but_told(running: Running) -
 # metrics
 
 
-def test_the_metrics_tell_what_waits_and_why(world: Running) -> None:
+def test_the_metrics_show_what_waits_and_why(world: Running) -> None:
     world.filter(world.put_pod(percent(60, "waiter")), "a", "closed")
     eventually(lambda: world.api.made("event"))
 

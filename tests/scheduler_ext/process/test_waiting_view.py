@@ -22,7 +22,7 @@ __all__ = ["world"]
 WHOLE_CARDS_ONLY = node("n", card(0), capacity={"nvidia.com/gpu": "1"})
 
 
-def test_a_waiting_pod_tells_which_nodes_were_refused_for_which_reason(world: Running) -> None:
+def test_a_waiting_pod_shows_which_nodes_were_refused_for_which_reason(world: Running) -> None:
     raw = world.put_pod(percent(60, "waiter", priority=7))
     for _ in range(3):
         world.filter(raw, "a", "closed", "nowhere")
@@ -74,7 +74,7 @@ def test_who_is_bound_waits_no_more(world: Running) -> None:
     assert waiting(world) == {"version": 1, "total": 0, "pods": [], "next": None}
 
 
-def test_what_became_of_the_last_bind_is_told(world: Running) -> None:
+def test_what_became_of_the_last_bind_is_reported(world: Running) -> None:
     raw = world.put_pod(percent(60, "waiter"))
 
     world.bind(raw, "a")
@@ -252,7 +252,7 @@ def test_the_reasons_are_counted_that_of_most_nodes_first() -> None:
     }
 
 
-def test_the_memory_is_bounded_and_forgets_who_was_asked_about_longest_ago() -> None:
+def test_the_memory_is_bounded_and_drops_the_least_recently_read() -> None:
     decisions = LastDecisions(lambda: 0)
     for at in range(MOST_PODS):
         decisions.refused(f"u{at}", 1, ({"n": refusal.NO_CARDS},))

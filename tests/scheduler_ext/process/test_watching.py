@@ -153,7 +153,7 @@ def test_what_has_expired_is_listed_anew(heard: Heard, expired: bytes | int) -> 
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
-def test_a_server_that_refuses_is_asked_ever_more_slowly_and_nothing_is_listed_anew(
+def test_a_server_that_refuses_is_called_ever_less_often_and_nothing_is_listed_anew(
     heard: Heard, status: int
 ) -> None:
     script = Scripted(status, status, status, line("ADDED", "b", 11))
@@ -165,7 +165,7 @@ def test_a_server_that_refuses_is_asked_ever_more_slowly_and_nothing_is_listed_a
     assert script.asked == ["list", "10", "10", "10", "10"]
 
 
-def test_a_server_that_expires_everything_at_once_is_not_asked_in_a_tight_loop(heard: Heard) -> None:
+def test_a_server_that_expires_everything_at_once_is_not_called_in_a_tight_loop(heard: Heard) -> None:
     script = Scripted(*[410] * 8)
 
     found, waits, _ = heard(script, 8)

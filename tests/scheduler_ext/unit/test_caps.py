@@ -192,7 +192,7 @@ def test_no_more_pods_are_woken_than_the_cap_allows_and_first_those_in_turn() ->
     assert denied.may_have_changed(snapshot, known, TRIED_WITHIN_S + 0.1)  # or until it takes too long
 
 
-def test_of_very_many_the_others_are_woken_next() -> None:
+def test_of_many_the_others_are_woken_next() -> None:
     known = standings()
     denied = DeniedPods(CapChecks(lambda: known))
     pods = [read(percent(20, f"p{at}")) for at in range(MOST_WOKEN + 1)]

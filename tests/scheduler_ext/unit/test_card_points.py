@@ -128,7 +128,7 @@ def test_another_answer_is_an_error(body: object) -> None:
         read_answer(body)
 
 
-def test_only_the_series_of_weighed_figures_are_asked_for() -> None:
+def test_only_the_series_of_weighed_figures_are_requested() -> None:
     asked = query(["free-memory"])
 
     assert "DCGM_FI_DEV_FB_FREE" in asked

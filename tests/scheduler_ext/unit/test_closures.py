@@ -33,7 +33,7 @@ FORGED = bound(percent(50, "forged"), "n", '{"version":1,"containers":{}}')
         (([], []), ([broken("m"), broken("n")], []), [Closure("m", "inventory"), Closure("n", "inventory")]),
     ],
 )
-def test_what_is_told_is_what_has_changed(
+def test_what_is_reported_is_what_has_changed(
     before: tuple[list[Json], list[Json]], after: tuple[list[Json], list[Json]], told: list[Closure]
 ) -> None:
     found = closures(rebuilt(*after).nodes, rebuilt(*before).nodes)

@@ -15,7 +15,7 @@ def cache() -> ClusterCache:
     return ClusterCache(lambda: 0, lambda _names: None)
 
 
-def test_a_read_tells_of_a_binding_that_the_watch_has_not_shown_yet() -> None:
+def test_a_read_shows_a_binding_that_the_watch_has_not_shown_yet() -> None:
     known = cache()
     known.pod_updated(read(percent(50)))
 
@@ -48,7 +48,7 @@ def test_a_read_changes_nothing_of_a_pod_that_waits() -> None:
     assert pod.version == "1"
 
 
-def test_who_waits_for_something_is_told_when_it_is_there_or_time_is_up() -> None:
+def test_a_waiter_returns_when_the_event_is_there_or_time_is_up() -> None:
     known = cache()
 
     assert not known.wait_for(lambda snapshot: len(snapshot.pods) > 0, 0.0)
@@ -82,7 +82,7 @@ def test_nothing_is_assumed_for_a_pod_that_is_bound_or_gone_by_now(now: str) -> 
     assert known.snapshot.node("a") is a
 
 
-def test_nothing_is_assumed_anew_for_a_pod_that_only_a_read_has_told_to_be_gone() -> None:
+def test_nothing_is_assumed_anew_for_a_pod_that_only_a_read_has_shown_to_be_gone() -> None:
     """The watch will show its end; so long its cards are held for its grace period."""
     known, waiting = cache(), read(percent(50))
     known.node_updated(read_node(node("a", card(0), card(1))))

@@ -80,13 +80,13 @@ def test_an_eviction_that_was_not_in_vain_keeps_no_other_pod_from_preempting() -
     assert asked(renewed, cards(1, user()), evicted(user("gone"), waiting), LATER_MS) == ["user"]
 
 
-def test_what_has_been_asked_to_leave_is_waited_for_before_its_object_says_so() -> None:
+def test_an_evicted_pod_is_waited_for_before_its_object_shows_the_deletion() -> None:
     first = percent(60, "first", priority=5)
 
     assert asked(percent(60, "second", priority=5), cards(1, user()), evicted(user(), first), LATER_MS) == []
 
 
-def test_what_was_asked_to_leave_and_does_not_is_not_waited_for_for_ever() -> None:
+def test_an_evicted_pod_that_stays_is_not_waited_for_for_ever() -> None:
     first, second = percent(60, "first", priority=5), percent(60, "second", priority=5)
 
     assert asked(second, cards(1, user()), evicted(user(), first), SEEN_LEAVING_MS - 1) == []

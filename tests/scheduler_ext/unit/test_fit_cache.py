@@ -170,7 +170,7 @@ def test_other_nodes_of_the_same_number_are_not_taken_for_those_that_filter_answ
     assert scores[0] > scores[1]
 
 
-def test_of_the_nodes_only_the_last_version_is_kept_however_long_ago_a_question_was_asked() -> None:
+def test_of_the_nodes_only_the_last_version_is_kept_whatever_the_age_of_a_fit() -> None:
     answers, snapshot = FitCache(), rebuilt([node("kept-once")], [])
 
     for share in (10, 20, 30):

@@ -95,16 +95,16 @@ def test_pods_that_fill_every_card_as_they_asked_are_right() -> None:
         (bound("b", 50, part(ONE, 500), where="m"), "is not card 0 of m"),
     ],
 )
-def test_each_mistake_is_told(instead: Json, told: str) -> None:
+def test_each_mistake_is_reported(instead: Json, told: str) -> None:
     assert any(told in each for each in complaints([NODE], [FULL[0], instead, FULL[2]]))
 
 
-def test_a_container_that_sees_other_cards_than_it_has_is_told() -> None:
+def test_a_container_that_sees_other_cards_than_it_has_is_reported() -> None:
     wrong = bound("b", 50, part(ONE, 500))
     wrong["metadata"]["annotations"]["visible-devices.bursar.dev/main"] = OTHER
 
     assert any("sees others" in each for each in complaints([NODE], [FULL[0], wrong, FULL[2]]))
 
 
-def test_a_card_that_is_not_full_is_told() -> None:
+def test_a_card_that_is_not_full_is_reported() -> None:
     assert complaints([NODE], FULL[:2]) == [f"{OTHER} of n holds 0 thousandths and 0 MiB"]

@@ -68,7 +68,7 @@ def free(snapshot: Snapshot) -> list[int | None]:
 THERE, NOT_THERE = holders({"uid-p": []}), holders()
 
 
-def test_a_pod_deleted_by_force_lets_go_when_its_node_lists_it_no_longer() -> None:
+def test_a_pod_deleted_by_force_releases_its_cards_when_its_node_lists_it_no_longer() -> None:
     snapshot = forced(THERE)
     assert free(snapshot) == [600]
 
@@ -90,7 +90,7 @@ def test_it_may_be_listed_only_after_it_was_orphaned() -> None:
 
 
 @pytest.mark.parametrize("text", [None, NOT_THERE], ids=["no agent", "not listed"])
-def test_of_a_pod_that_was_never_listed_silence_says_nothing(text: str | None) -> None:
+def test_of_a_pod_that_was_never_listed_silence_proves_nothing(text: str | None) -> None:
     snapshot = tell(forced(text), holders({"uid-other": ["GPU-0"]} if text else {}))
     snapshot = tell(snapshot, text)
 
@@ -131,7 +131,7 @@ def test_a_reboot_ends_what_the_agent_said_before() -> None:
 
 
 @pytest.mark.parametrize("before", [NOT_THERE, None], ids=["never listed", "no agent"])
-def test_a_look_after_a_reboot_lets_go_of_a_pod_that_was_never_listed(before: str | None) -> None:
+def test_a_report_after_a_reboot_releases_a_pod_that_was_never_listed(before: str | None) -> None:
     snapshot = forced(before, boot="b1")
 
     assert free(tell(snapshot, holders(boot="b2", known=False), boot="b2")) == [600]
@@ -139,7 +139,7 @@ def test_a_look_after_a_reboot_lets_go_of_a_pod_that_was_never_listed(before: st
     assert free(tell(snapshot, holders(boot="b2"), boot="b2")) == [1000]
 
 
-def test_a_kubelet_that_tells_no_boot_is_no_reboot() -> None:
+def test_a_kubelet_that_reports_no_boot_is_no_reboot() -> None:
     snapshot = forced(holders(boot=""), boot="")
 
     assert free(tell(snapshot, holders(boot="b1"))) == [600]
@@ -169,7 +169,7 @@ def test_a_pod_that_ended_is_gone_though_its_node_lists_it_a_little_longer() -> 
 # after a restart
 
 
-def test_a_pod_that_only_its_node_tells_of_closes_it_until_it_is_gone() -> None:
+def test_a_pod_that_only_its_node_reports_closes_it_until_it_is_gone() -> None:
     snapshot = rebuilt([told(holders({"uid-x": []}))], [P])
     assert snapshot.node("n").closed == "lingering"
     assert snapshot.unsure == {"uid-x"}
@@ -179,7 +179,7 @@ def test_a_pod_that_only_its_node_tells_of_closes_it_until_it_is_gone() -> None:
     assert free(expire(tell(snapshot, None), 0)) == [600]
 
 
-def test_a_pod_that_only_its_node_tells_of_lets_go_after_the_longest_grace_period() -> None:
+def test_a_pod_that_only_its_node_reports_releases_its_cards_after_the_longest_grace_period() -> None:
     early = rebuilt([told(holders({"uid-x": []}))], [P], 7)
 
     assert free(expire(early, 7 + LONGEST_MS - 1)) == [None]
@@ -279,7 +279,7 @@ def test_a_node_that_its_agent_closed_stays_closed_over_a_reboot_until_the_agent
     assert free(tell(snapshot, holders(boot="b2"), boot="b2")) == [1000]
 
 
-def test_people_are_told_what_the_agent_found() -> None:
+def test_the_page_shows_what_the_agent_found() -> None:
     closed = rebuilt([told(holders(closed="process 4711 is on GPU-0, and of no pod"))], []).nodes
 
     (said,) = closures(closed, Map())

@@ -226,7 +226,7 @@ def test_one_that_starts_again_makes_void_what_its_predecessor_had_sent(pair: Pa
     assert pair.bound() == {"q": "a"}
 
 
-def test_a_pod_that_goes_while_it_is_to_be_touched_is_reckoned_with_as_the_watch_tells(pair: Pair) -> None:
+def test_a_pod_that_goes_while_it_is_to_be_touched_counts_as_the_watch_shows(pair: Pair) -> None:
     """It had been bound and forced away: its containers may run."""
     pair.first.take_over()
     pair.second.deliver()
@@ -400,7 +400,7 @@ def test_filter_waits_for_a_taking_over_and_for_nothing_else(pair: Pair) -> None
     assert states == ["claims", "leads"]
 
 
-def test_a_pod_that_asks_for_cards_is_answered_by_what_was_heard_while_filter_waited(pair: Pair) -> None:
+def test_a_pod_that_requests_cards_is_answered_by_what_arrived_while_filter_waited(pair: Pair) -> None:
     verbs = verbs_of(pair.first)
     pair.first.belief.wanted = True
     pair.first.deliver()

@@ -145,7 +145,7 @@ def test_a_pods_own_lock_stays_and_only_its_own_is_given_back() -> None:
         assert cluster.lock == left
 
 
-def test_without_an_answer_nothing_is_locked_and_other_nodes_are_never_asked_about() -> None:
+def test_without_an_answer_nothing_is_locked_and_no_other_node_is_read() -> None:
     cluster = Cluster()
     cluster.down = True
     assert "no answer" in cluster.take()

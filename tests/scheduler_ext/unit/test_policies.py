@@ -91,7 +91,7 @@ def test_load_goes_by_what_is_measured_once_there_is_something() -> None:
     assert said == ["no measurements of card load"]
 
 
-def test_each_time_that_load_has_nothing_to_go_by_that_is_told_once() -> None:
+def test_each_time_that_load_has_no_figures_that_is_reported_once() -> None:
     said: list[str] = []
     measured: list[LoadByCard | None] = [None]
     chosen = Policies("load", NamespaceStandings, lambda: measured[0], said.append)
@@ -138,7 +138,7 @@ class Watched(dict[str, int]):
         return super().get(uuid, default)
 
 
-def test_whether_a_pod_fits_is_not_asked_anew_with_other_figures_but_how_well_is() -> None:
+def test_whether_a_pod_fits_is_not_computed_again_with_other_figures_but_how_well_is() -> None:
     cluster, figures = Cluster(), Watched(a_GPU_0=100, b_GPU_0=200)
     for name in ("a", "b"):
         cluster.put("nodes", node(name, card(0)))
@@ -160,7 +160,7 @@ def test_an_unmeasured_card_is_taken_last() -> None:
     assert scored(policy, percent(50), with_used(a=[100], b=[100]), ["a", "b"]) == [-999, -1000]
 
 
-def test_random_draws_a_node_by_the_pods_uid_and_the_same_one_when_asked_again() -> None:
+def test_random_draws_a_node_by_the_pods_uid_and_the_same_one_each_time() -> None:
     names = [f"n{at}" for at in range(10)]
     scores = [0] * 9 + [NO_FIT]
 
@@ -219,7 +219,7 @@ def test_pods_without_a_gpu_count_where_there_are_cards_and_never_more_than_the_
 
 
 @pytest.mark.untraced
-def test_of_very_many_pods_a_part_is_looked_at() -> None:
+def test_of_many_pods_a_part_is_looked_at() -> None:
     snapshot = world({50: ENOUGH_PODS // 2, 20: ENOUGH_PODS // 2 + 10})
 
     typical_pods = learn(snapshot)
@@ -248,7 +248,7 @@ def test_waiting_pods_of_one_namespace_cannot_make_themselves_the_typical_ones()
     assert learn(rebuilt([node("n", card(0))], waiting)) == BUILT_IN
 
 
-def test_of_several_containers_the_one_that_asks_for_most_stands_for_the_pod() -> None:
+def test_of_several_containers_the_one_that_requests_most_stands_for_the_pod() -> None:
     request = read(
         asking(
             container("a", gpu_percent="40"), container("b", gpu_count="2"), container("c", gpu_percent="90")

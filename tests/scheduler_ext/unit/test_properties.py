@@ -163,7 +163,7 @@ def test_a_fit_is_found_exactly_when_there_is_one(world: World, policy: Policy) 
 
 @settings(max_examples=examples(300), deadline=None)
 @given(worlds(), policies)
-def test_what_is_given_is_what_was_asked_and_no_card_is_too_full(world: World, policy: Policy) -> None:
+def test_what_is_given_is_what_was_requested_and_no_card_is_too_full(world: World, policy: Policy) -> None:
     found = answer(world, policy)
     if isinstance(found, Refusal):
         return

@@ -29,7 +29,7 @@ def test_up_to_five_models_are_all_named() -> None:
     assert refusal.not_allowed(request).sentence == "no a or b or c or d or e here"
 
 
-def test_of_many_different_amounts_the_first_five_are_told() -> None:
+def test_of_many_different_amounts_the_first_five_are_reported() -> None:
     containers = [container(f"c{share}", gpu_percent=str(share)) for share in range(1, 100)]
 
     sentence = refusal.not_enough_free(request_of(asking(*containers))).sentence

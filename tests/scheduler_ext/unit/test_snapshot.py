@@ -242,7 +242,7 @@ def test_a_shortage_names_the_need_and_no_varying_figure(raw: Json, sentence: st
         assert why(rebuilt([node("n")], [user]), raw) == sentence
 
 
-def test_a_link_counts_whichever_of_the_two_cards_tells_it() -> None:
+def test_a_link_counts_whichever_of_the_two_cards_shows_it() -> None:
     one_told = node("n", card(0, links=[]), card(1, links=["GPU-0"]))
     two = asking(container(gpu_count="2"), annotations={"bursar.dev/topology": "pair"})
 
@@ -299,7 +299,7 @@ def test_a_pod_holds_its_cards_until_its_gpu_containers_have_ended() -> None:
     assert not held("Succeeded", main=terminated(at, at))
 
 
-def test_a_deletion_that_is_only_asked_for_frees_nothing() -> None:
+def test_a_deletion_that_is_only_requested_frees_nothing() -> None:
     raw = on(percent(40), "n", "GPU-0")
     raw["metadata"]["deletionTimestamp"] = "2026-11-20T04:32:53Z"
 
@@ -400,7 +400,7 @@ def test_a_placement_that_cannot_be_believed_closes_its_node_and_frees_no_card(
     assert ended.node("n").closed == ""
 
 
-def test_a_node_that_is_closed_for_two_reasons_tells_the_same_one_whichever_came_first() -> None:
+def test_a_node_that_is_closed_for_two_reasons_shows_the_same_one_whichever_came_first() -> None:
     pods = [on(percent(50, "p"), "n", "GPU-9"), bound(percent(50, "q"), "n", None)]
     assert {rebuilt([node("n")], [pod]).node("n").closed for pod in pods} == {"placement", "unplaced"}
 
@@ -417,7 +417,7 @@ def test_a_placement_counts_only_for_a_pod_that_is_bound() -> None:
     assert shares(rebuilt([node("n")], [raw])) == [1000]
 
 
-def test_an_annotation_on_a_pod_that_asks_for_no_gpu_means_nothing() -> None:
+def test_an_annotation_on_a_pod_that_requests_no_gpu_means_nothing() -> None:
     raw = bound(asking(container()), "n", devices(main=[SLICE]))
 
     snapshot = rebuilt([node("n")], [raw])

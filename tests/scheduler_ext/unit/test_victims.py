@@ -54,7 +54,7 @@ def test_one_large_pod_leaves_rather_than_two_small_ones_of_lower_priority() -> 
     assert names_of(chosen(read(percent(80, "waiting", priority=10)), snapshot)) == ["large"]
 
 
-def test_a_pod_on_a_card_that_the_request_may_not_use_is_never_asked() -> None:
+def test_a_pod_on_a_card_that_the_request_may_not_use_is_never_a_victim() -> None:
     h100 = card(1, model="H100")
     snapshot = rebuilt(
         [node("n", card(0), h100)],
@@ -68,7 +68,7 @@ def test_a_pod_on_a_card_that_the_request_may_not_use_is_never_asked() -> None:
     assert names_of(chosen(read(waiting), snapshot)) == ["on-h100"]
 
 
-def test_equal_or_higher_priority_is_never_asked_to_leave() -> None:
+def test_equal_or_higher_priority_is_never_a_victim() -> None:
     snapshot = cards(1, on(percent(60, "equal", priority=5), "n", "GPU-0"))
 
     assert chosen(read(percent(60, "waiting", priority=5)), snapshot) is None

@@ -73,7 +73,7 @@ def kept_for_others(ahead: int, nodes: int) -> set[str]:
     return asking.held_back(lambda: mine, names)
 
 
-def test_of_very_many_freed_nodes_only_some_are_kept() -> None:
+def test_of_many_freed_nodes_only_some_are_kept() -> None:
     assert len(kept_for_others(0, MOST_NODES)) == MOST_NODES
     assert len(kept_for_others(0, MOST_NODES + 40)) == MOST_NODES
 

@@ -221,7 +221,7 @@ def test_a_fault_of_the_senders_own_is_a_failure_without_its_words(
         assert reason(client.deliver(POST)) == "internal error: KeyError"
 
 
-def test_what_speaks_no_tls_is_no_timekeeper(tmp_path: Path, authority: LocalAuthority) -> None:
+def test_a_server_without_tls_is_no_timekeeper(tmp_path: Path, authority: LocalAuthority) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def answer() -> None:

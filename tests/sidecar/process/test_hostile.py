@@ -62,7 +62,7 @@ BROKEN: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize(("answer", "said"), BROKEN.values(), ids=BROKEN)
-def test_an_answer_that_is_none_is_said_once_and_the_post_is_repeated(
+def test_an_answer_that_is_none_is_reported_once_and_the_post_is_repeated(
     timekeeper: Timekeeper, authority: LocalAuthority, tmp_path: Path, answer: bytes, said: str
 ) -> None:
     timekeeper.answer = lambda _: [answer]
@@ -166,7 +166,7 @@ def test_an_unknown_host_name_is_logged_once_and_beats_are_kept(
     [(b"", "holds no token"), (os.urandom(256) + b"\xff", "token"), (None, "Is a directory")],
     ids=["empty", "random bytes", "a folder"],
 )
-def test_a_token_that_is_none_is_said_once_and_waited_for(
+def test_a_token_that_is_none_is_reported_once_and_waited_for(
     timekeeper: Timekeeper, authority: LocalAuthority, tmp_path: Path, token: bytes | None, said: str
 ) -> None:
     environ = variables(tmp_path, timekeeper.url, authority)
@@ -188,7 +188,7 @@ def test_a_token_that_is_none_is_said_once_and_waited_for(
 
 
 @pytest.mark.parametrize("content", [None, b"", os.urandom(512)], ids=["missing", "empty", "random bytes"])
-def test_a_ca_file_that_is_none_is_said_once_and_waited_for(
+def test_a_ca_file_that_is_none_is_reported_once_and_waited_for(
     timekeeper: Timekeeper, authority: LocalAuthority, tmp_path: Path, content: bytes | None
 ) -> None:
     file = tmp_path / "ca.crt"
@@ -242,7 +242,7 @@ def occupied(folder: Path) -> None:
         (occupied, "spool-unreadable spool-not-written followed-ca-unreadable"),
     ],
 )
-def test_a_spool_folder_that_is_none_is_said_once_and_beats_go_all_the_same(
+def test_a_spool_folder_that_is_none_is_reported_once_and_beats_go_all_the_same(
     timekeeper: Timekeeper,
     authority: LocalAuthority,
     tmp_path: Path,

@@ -71,7 +71,7 @@ def test_figures_of_cards_that_are_the_pods_own_say_so(tmp_path: Path) -> None:
     assert figures(tmp_path, (0, TWO), exclusive=True) == ([own], "")
 
 
-def test_a_lost_card_is_said_once_and_the_others_go_on(tmp_path: Path) -> None:
+def test_a_lost_card_is_reported_once_and_the_others_go_on(tmp_path: Path) -> None:
     lost = TWO + fail("*", "GPU_IS_LOST", "GPU-a")
     read, log = figures(tmp_path, (0, TWO), (1, lost), (50, lost), (150, lost), (300, lost))
 
@@ -144,7 +144,7 @@ def test_a_figure_that_cannot_be_is_none(tmp_path: Path) -> None:
     ]
 
 
-def test_a_card_that_is_not_in_the_machine_is_said(tmp_path: Path) -> None:
+def test_a_card_that_is_not_in_the_machine_is_reported(tmp_path: Path) -> None:
     read, log = figures(tmp_path, (0, TWO), uuids=("GPU-x", "GPU-b"))
 
     assert read == [[B]]
@@ -181,7 +181,7 @@ def test_an_nvml_that_hangs_stops_neither_the_beats_nor_the_end(
     assert sidecar.log().count("nvml-hangs") == 1
 
 
-def test_without_a_readable_library_that_is_said_once_and_beats_go_without_figures(
+def test_without_a_readable_library_that_is_reported_once_and_beats_go_without_figures(
     timekeeper: Timekeeper, authority: LocalAuthority, tmp_path: Path
 ) -> None:
     (tmp_path / "libnvidia-ml.so.1").write_text("hides the library of a machine that has one")

@@ -319,7 +319,7 @@ def test_the_folder_of_the_spool_may_be_missing_or_full(
         assert sidecar.log().count("spool-not-written") == 1
 
 
-def test_a_missing_token_is_said_and_waited_for(
+def test_a_missing_token_is_reported_and_waited_for(
     timekeeper: Timekeeper, authority: LocalAuthority, tmp_path: Path
 ) -> None:
     environ = variables(tmp_path, timekeeper.url, authority)
@@ -362,7 +362,7 @@ def test_an_unread_log_stops_nothing(
     assert process.returncode == 0
 
 
-def test_in_a_pod_a_missing_setting_is_said_once_and_the_process_stays(tmp_path: Path) -> None:
+def test_in_a_pod_a_missing_setting_is_reported_once_and_the_process_stays(tmp_path: Path) -> None:
     with beating(tmp_path, {"BURSAR_SPOOL": str(tmp_path)}) as sidecar:
         eventually(lambda: "No heartbeat is sent from this pod." in sidecar.log(), "the sentence is said")
 
@@ -446,7 +446,7 @@ def test_flags_shadow_the_variables(
     assert timekeeper.arrivals[0].path == "/base/v1/heartbeats"
 
 
-def test_a_spool_of_nonsense_is_said_once_and_begun_anew(
+def test_a_spool_of_nonsense_is_reported_once_and_begun_anew(
     timekeeper: Timekeeper, authority: LocalAuthority, tmp_path: Path
 ) -> None:
     (tmp_path / "spool").mkdir()

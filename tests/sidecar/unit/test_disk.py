@@ -33,7 +33,7 @@ def test_an_empty_folder_is_a_beginning(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "\x00", '{"configured": 1}'])
-def test_files_of_nonsense_are_said_and_passed_over(
+def test_files_of_nonsense_are_reported_and_passed_over(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], text: str
 ) -> None:
     (tmp_path / SPOOL).write_text(text)
@@ -47,7 +47,7 @@ def test_files_of_nonsense_are_said_and_passed_over(
     ]
 
 
-def test_a_folder_that_takes_nothing_is_said_once_until_it_is_well_again(
+def test_a_folder_that_takes_nothing_is_reported_once_until_it_is_well_again(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "spool"

@@ -216,7 +216,7 @@ def test_the_last_beat_goes_at_once_however_far_the_next_one_was(world: World) -
     assert world.reporter.ended(world.now_ms)
 
 
-def test_a_sidecar_that_is_to_end_by_itself_asks_once_a_minute_at_least() -> None:
+def test_a_sidecar_that_is_to_end_by_itself_beats_once_a_minute_at_least() -> None:
     """A Job's cards are not held for five minutes because beats are far apart."""
     world = World(ends_when_over=True)
     seldom = Delivered(beats.HeartbeatReply(300_000, True, None, False))
@@ -256,7 +256,7 @@ def test_figures_go_with_the_beat_that_waited_for_them() -> None:
     assert [beat.devices for beat in world.posts[0].beats] == [FIGURES]
 
 
-def test_no_beat_waits_for_an_nvml_that_hangs_and_that_is_said_once() -> None:
+def test_no_beat_waits_for_an_nvml_that_hangs_and_that_is_reported_once() -> None:
     world = World(cards=True)
     world.run(GATHER_MS)
     world.answer(FINE)
@@ -318,7 +318,7 @@ def test_a_timekeeper_that_does_not_know_the_pod_yet_is_not_away(world: World) -
     assert world.lines == ["not-known-yet", "timekeeper-away"]
 
 
-def test_each_reason_is_said_once_in_an_outage(world: World) -> None:
+def test_each_reason_is_reported_once_in_an_outage(world: World) -> None:
     for reason in ("a", "b", "a", "b"):
         world.answer(NotDelivered(reason))
         world.run(60_000)
@@ -391,7 +391,7 @@ def test_a_silent_timekeeper_ends_a_sidecar_that_must_end_by_itself() -> None:
     assert world.reporter.ended(world.now_ms)
 
 
-def test_each_answer_lets_a_sidecar_live_on() -> None:
+def test_a_sidecar_lives_on_after_each_answer() -> None:
     world = World(ends_when_over=True)
     for _ in range(3):
         world.answer(FINE)

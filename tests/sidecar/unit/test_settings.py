@@ -88,7 +88,7 @@ def test_text_that_holds_no_certificate_is_named() -> None:
 
 
 @pytest.mark.parametrize(("told", "ends"), [("over", True), (" over ", True), ("", False)])
-def test_what_ends_the_sidecar_is_told_by_a_variable(told: str, ends: bool) -> None:
+def test_a_variable_says_what_ends_the_sidecar(told: str, ends: bool) -> None:
     assert settings.read([], {**SET, "BURSAR_ENDS": told}).ends_when_over is ends
 
 
@@ -135,5 +135,7 @@ def test_only_uuids_name_cards(listed: str, cards: tuple[str, ...]) -> None:
         ([], {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, False),
     ],
 )
-def test_a_pod_is_told_from_a_hand(arguments: list[str], environ: dict[str, str], by_hand: bool) -> None:
+def test_a_pod_is_distinguished_from_a_hand(
+    arguments: list[str], environ: dict[str, str], by_hand: bool
+) -> None:
     assert settings.by_hand(arguments, environ) is by_hand

@@ -212,7 +212,7 @@ def test_however_many_cards_a_pod_has_no_post_is_too_large_and_the_spool_fits_in
         held = spool.sending(spool.delivered(held))
 
 
-def test_no_age_is_told_that_the_timekeeper_would_not_take() -> None:
+def test_no_age_is_sent_that_the_timekeeper_would_not_take() -> None:
     """After an outage of months the beats are still delivered, as old as may be."""
     post = SpooledPost(
         "r",

@@ -155,7 +155,7 @@ def attempts(result: str) -> float:
     return REGISTRY.get_sample_value("bursar_overuse_evictions_total", {"result": result}) or 0
 
 
-def test_a_pod_over_its_share_goes_and_its_event_tells_why(users: Users) -> None:
+def test_a_pod_over_its_share_goes_and_its_event_shows_why(users: Users) -> None:
     uid = users.run("greedy")["metadata"]["uid"]
     other = users.run("other")["metadata"]["uid"]
     before = attempts("evicted")
@@ -208,7 +208,7 @@ def test_a_pod_of_the_same_name_that_came_meanwhile_stays(users: Users) -> None:
     assert users.events(old) == []
 
 
-def test_a_pod_that_is_gone_is_told_gone(users: Users) -> None:
+def test_a_pod_that_is_gone_is_reported_as_gone(users: Users) -> None:
     uid = users.run("quick")["metadata"]["uid"]
     users.cluster.api.call("DELETE", f"{PODS}/quick?gracePeriodSeconds=0")
     eventually(lambda: users.is_gone(uid))

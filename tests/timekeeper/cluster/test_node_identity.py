@@ -66,7 +66,7 @@ def token(cluster: ControlPlane, account: str, pod: str = "", node: str = "n1") 
     return str(answer["status"]["token"])
 
 
-def test_the_agents_pod_speaks_for_the_node_that_its_token_names(cluster: ControlPlane, town: Town) -> None:
+def test_the_agents_pod_reports_for_the_node_that_its_token_names(cluster: ControlPlane, town: Town) -> None:
     answer = town.post("/v1/nodeusage", REPORT, token(cluster, "bursar-node", "agent-n1"))
 
     assert answer.status_code == 200, answer.get_data(as_text=True)
@@ -75,14 +75,14 @@ def test_the_agents_pod_speaks_for_the_node_that_its_token_names(cluster: Contro
     assert [tuple(row) for row in rows] == [("n1",)]
 
 
-def test_the_agents_account_without_a_pod_speaks_for_no_node(cluster: ControlPlane, town: Town) -> None:
+def test_the_agents_account_without_a_pod_reports_for_no_node(cluster: ControlPlane, town: Town) -> None:
     answer = town.post("/v1/nodeusage", REPORT, token(cluster, "bursar-node"))
 
     assert answer.status_code == 403
     assert "does not name a node" in answer.get_json()["detail"]
 
 
-def test_a_pod_on_the_node_of_another_account_speaks_for_no_node(cluster: ControlPlane, town: Town) -> None:
+def test_a_pod_on_the_node_of_another_account_reports_for_no_node(cluster: ControlPlane, town: Town) -> None:
     answer = town.post("/v1/nodeusage", REPORT, token(cluster, "nobody", "other-n1"))
 
     assert answer.status_code == 403

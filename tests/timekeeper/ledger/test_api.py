@@ -63,7 +63,7 @@ ROUTES = [
 
 
 @pytest.mark.parametrize(("path", "verb", "resource", "namespace"), ROUTES)
-def test_a_route_asks_for_its_own_right(
+def test_a_route_checks_its_own_right(
     home: Town, path: str, verb: str, resource: str, namespace: str
 ) -> None:
     assert home.get(path).status_code == 200
@@ -142,7 +142,7 @@ def test_a_pods_token_reads_nothing_without_rights(home: Town) -> None:
         ),
     ],
 )
-def test_malformed_heartbeats_are_told_which_field(home: Town, body: object, field: str | None) -> None:
+def test_malformed_heartbeats_are_refused_by_field(home: Town, body: object, field: str | None) -> None:
     mine = token("uid-p")
     home.reviews.tokens[mine] = pod_status(gpu_pod())
 
@@ -195,7 +195,7 @@ def test_a_name_that_no_namespace_can_have_is_400(home: Town, name: str) -> None
     assert home.get(f"/v1/usage?namespace={name}").status_code == 400
 
 
-def test_a_budget_is_told_in_amounts_and_in_exact_hours(home: Town) -> None:
+def test_a_budget_is_reported_in_amounts_and_in_exact_hours(home: Town) -> None:
     budget = home.budget()
 
     assert budget == {
@@ -268,7 +268,7 @@ def test_a_parameter_that_is_unknown_or_given_twice_is_400_and_named(
     assert (answer.status_code, answer.get_json()["field"]) == (400, field)
 
 
-def test_how_often_a_parameter_was_given_is_said(home: Town) -> None:
+def test_how_often_a_parameter_was_given_is_reported(home: Town) -> None:
     detail = home.get("/v1/usage?format=csv&format=csv&format=csv").get_json()["detail"]
 
     assert detail == "it is given 3 times; once is allowed"
@@ -409,7 +409,7 @@ def test_a_parameter_that_cannot_be_taken_is_named(home: Town, query: str, field
     assert (answer.status_code, answer.get_json()["field"]) == (400, field)
 
 
-def test_hours_are_exact_where_they_end_and_otherwise_tell_the_amount_still() -> None:
+def test_hours_are_exact_where_they_end_and_otherwise_still_give_the_amount() -> None:
     assert gpu_hours(GPU_HOUR * 5 // 4) == "1.25"
     assert gpu_hours(0) == "0"
     assert gpu_hours(-GPU_HOUR // 2) == "-0.5"
@@ -445,7 +445,7 @@ def test_the_ancestors_report_is_a_heartbeat_of_the_tokens_pod(home: Town) -> No
     assert home.budget()["pending"] == GPU_HOUR // 10 + 100 * SECOND
 
 
-def test_the_ancestors_sidecar_is_told_when_its_pod_has_ended(home: Town) -> None:
+def test_the_ancestors_sidecar_learns_when_its_pod_has_ended(home: Town) -> None:
     mine = token("uid-p")
     home.reviews.tokens[mine] = pod_status(gpu_pod())
 
@@ -571,7 +571,7 @@ def test_health_needs_no_token(home: Town) -> None:
     assert "team-a" not in metrics
 
 
-def test_a_settler_that_is_gone_is_told_by_readyz(home: Town) -> None:
+def test_a_settler_that_is_gone_is_reported_by_readyz(home: Town) -> None:
     home.clock.turn(46 * SECOND if home.store.is_shared else 11 * SECOND)
 
     answer = home.client.get("/readyz")
@@ -598,7 +598,7 @@ def test_an_error_of_ours_is_500_without_a_word_of_what_it_was(
     assert "event=internal-error route=/v1/standings error=\"KeyError: 'namespaces'\" trace=" in said
 
 
-def test_sessions_tell_who_held_what_and_what_it_cost(home: Town) -> None:
+def test_sessions_show_who_held_what_and_what_it_cost(home: Town) -> None:
     home.hear("pods", gpu_pod("second", started_ms=T0, card=1, percent=50))
     home.advance()
 
@@ -704,7 +704,7 @@ def test_an_unknown_namespace_has_the_budget_that_it_would_have(home: Town) -> N
         assert home.get(f"/v1/{path}=nobody").get_json()[name] == []
 
 
-def test_everyone_is_asked_about_as_himself(home: Town) -> None:
+def test_each_caller_is_reviewed_as_itself(home: Town) -> None:
     other = token("other")
     home.reviews.tokens[other] = user_status("other")
     home.reviews.denied.add(("other", "get", "budgets", ""))

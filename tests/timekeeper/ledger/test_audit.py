@@ -389,7 +389,7 @@ def test_a_session_is_folded_or_there_and_not_both(past: Town) -> None:
         assert found(connection, past) == [(LEFT, "folding", None)]
 
 
-def test_the_command_tells_line_by_line_and_ends_with_1(
+def test_the_command_prints_line_by_line_and_ends_with_1(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     town = Town(tmp_path)

@@ -39,7 +39,7 @@ def cluster() -> ClusterState:
     return made
 
 
-def test_estimates_of_requests_that_tenants_word_anew_are_let_go(cluster: ClusterState) -> None:
+def test_estimates_of_requests_that_tenants_reword_are_dropped(cluster: ClusterState) -> None:
     waits = UnboundPods()
     for number in range(3 * MOST_ESTIMATES // 2):
         heard(cluster, waiting(0, ("A100", f"x{number}")))

@@ -49,7 +49,7 @@ def test_a_broken_entry_keeps_the_last_good_one_in_force(town: Town) -> None:
     assert error in notice.message
 
 
-def test_a_broken_entry_is_told_once_and_its_mending_clears_it(town: Town) -> None:
+def test_a_broken_entry_is_reported_once_and_its_mending_clears_it(town: Town) -> None:
     town.begin(("configmaps", budgets(team_a=MONTH)))
     hear(town, team_a="gpuHours: lots")
     hear(town, team_a="gpuHours: lots", team_b=MONTH)
@@ -116,7 +116,7 @@ def test_a_key_in_two_config_maps_counts_in_the_first_and_is_an_error(town: Town
     assert "also defined in ConfigMap bursar-budgets" in town.budget()["lastError"]
 
 
-def test_what_is_not_built_is_said_to_the_config_map_and_to_who_asks(town: Town) -> None:
+def test_what_is_not_built_is_reported_on_the_config_map_and_in_the_api(town: Town) -> None:
     town.begin(("configmaps", budgets(team_a="gpuHours: 10\nevictGrace: 1m\nevictRate: 4")))
 
     told = [(notice.reason, notice.message) for notice in town.notices]

@@ -20,7 +20,7 @@ def asked(*statuses: int) -> tuple[Any, list[int]]:
     return SimpleNamespace(town=SimpleNamespace(get=get), away=False), answered
 
 
-def test_a_ledger_that_stays_away_is_asked_three_times_and_then_told_of() -> None:
+def test_a_ledger_that_stays_away_is_tried_three_times_and_then_reported() -> None:
     life, answered = asked(503)
 
     with Flask("x").app_context(), pytest.raises(AssertionError):
@@ -29,7 +29,7 @@ def test_a_ledger_that_stays_away_is_asked_three_times_and_then_told_of() -> Non
     assert answered == [503, 503, 503]
 
 
-def test_a_ledger_that_was_away_for_a_moment_is_asked_again() -> None:
+def test_a_ledger_that_was_away_for_a_moment_is_tried_again() -> None:
     life, answered = asked(503, 503, 200)
 
     with Flask("x").app_context():

@@ -232,7 +232,7 @@ def test_while_postgresql_is_stopped_everything_is_503_but_livez_and_afterwards_
 
 
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
-def test_who_did_not_ask_while_postgresql_was_started_anew_notices_nothing(town: Town) -> None:
+def test_a_caller_that_did_not_call_while_postgresql_restarted_notices_nothing(town: Town) -> None:
     town.begin(("nodes", node()), ("leases", lease(T0)))
     with server_stopped():
         town.clock.turn(SECOND)
@@ -372,7 +372,7 @@ def test_a_writer_waits_for_another_one_and_then_goes_on(town: Town) -> None:
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-def test_a_writer_that_waited_too_long_is_told_so_and_can_write_later(town: Town) -> None:
+def test_a_writer_that_waited_too_long_gets_an_error_and_can_write_later(town: Town) -> None:
     hurried = open_store(town.url, patience_ms=20)
     with town.store.writing(), pytest.raises(UnavailableError, match="locked"):
         write_node(hurried, "late")

@@ -154,7 +154,7 @@ def held_back() -> float:
     return REGISTRY.get_sample_value("bursar_overuse_evictions_held_back") or 0
 
 
-def test_a_pod_over_its_share_for_its_grace_is_evicted_once_and_told_why(
+def test_a_pod_over_its_share_for_its_grace_is_evicted_once_with_the_reason(
     overused: Overused, capfd: pytest.CaptureFixture[str]
 ) -> None:
     overused.begin("p", **EVICT)
@@ -245,7 +245,7 @@ def test_an_agent_of_another_node_causes_no_eviction(overused: Overused) -> None
     assert overused.over(2 * MINUTE, by="n2", p=9_000) == []
 
 
-def test_looks_that_tell_nothing_neither_evict_nor_spare(overused: Overused) -> None:
+def test_looks_that_report_nothing_neither_evict_nor_spare(overused: Overused) -> None:
     overused.begin("p", **EVICT)
     overused.over(30 * SECOND, p=9_000)
     overused.town.clock.turn(STEP)
@@ -315,7 +315,7 @@ def test_a_settler_without_a_list_of_pods_evicts_no_pod(overused: Overused) -> N
     assert len(overused.over(0, p=9_000)) == 1
 
 
-def test_a_settler_that_has_not_heard_the_budgets_obeys_none_that_were_written_before(
+def test_a_settler_that_has_not_read_the_budgets_obeys_none_that_were_written_before(
     overused: Overused,
 ) -> None:
     overused.begin("p", **EVICT)
@@ -401,7 +401,7 @@ def test_a_clock_that_is_set_forward_makes_no_time_pass_between_two_evictions(ov
     assert len(overused.over(STEP, q=9_000)) == 1
 
 
-def test_a_disruption_budget_is_respected_and_asked_more_and_more_seldom(overused: Overused) -> None:
+def test_a_disruption_budget_is_respected_and_tried_ever_less_often(overused: Overused) -> None:
     overused.begin("p", **EVICT)
     overused.api.refusals["p"] = (429, PDB_429)
 
@@ -419,7 +419,7 @@ def test_a_disruption_budget_is_respected_and_asked_more_and_more_seldom(overuse
     assert found == [1]
 
 
-def test_that_a_disruption_budget_keeps_a_pod_is_told_also_where_an_attempt_failed_before(
+def test_that_a_disruption_budget_keeps_a_pod_is_reported_also_where_an_attempt_failed_before(
     overused: Overused,
 ) -> None:
     overused.begin("p", **EVICT)
@@ -474,7 +474,7 @@ def test_what_the_api_server_answers_is_counted_by_what_it_means(
     assert [each["reason"] for each in overused.api.events] == [PROTECTED] * (result == "protected")
 
 
-def test_an_api_server_that_does_not_answer_is_asked_again_later(town: Town, tmp_path: Path) -> None:
+def test_an_api_server_that_does_not_answer_is_called_again_later(town: Town, tmp_path: Path) -> None:
     away = Overused(town, FakeApiServer(), "http://127.0.0.1:1", tmp_path)
     away.begin("p", **EVICT)
 
@@ -534,7 +534,7 @@ class Waits(Event):
         return len(self.pauses_s) > self.most
 
 
-def test_a_fault_of_ours_is_told_and_does_not_end_the_thread(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_fault_of_ours_is_reported_and_does_not_end_the_thread(capfd: pytest.CaptureFixture[str]) -> None:
     waits = Waits(3)
 
     def broken() -> float:
@@ -583,7 +583,7 @@ def test_a_token_that_cannot_be_read_is_no_end_of_evictions(
         ("protected", SOON_S),
     ],
 )
-def test_an_api_server_that_refuses_is_not_asked_for_the_next_pod_at_once(
+def test_an_api_server_that_refuses_is_not_called_for_the_next_pod_at_once(
     result: Result | None, pause_s: float
 ) -> None:
     waits = Waits(2)

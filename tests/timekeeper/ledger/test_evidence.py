@@ -124,7 +124,7 @@ def test_many_runs_of_a_sidecar_leave_a_bounded_number_of_rows(running: Town) ->
     assert running.budget()["pending"] == GPU * 30 * SECOND
 
 
-def test_a_node_that_is_heard_speaks_for_its_pods_up_to_its_lease(running: Town) -> None:
+def test_a_node_that_reports_is_evidence_for_its_pods_up_to_its_lease(running: Town) -> None:
     running.clock.turn(MINUTE)
     running.hear("leases", lease(T0 + 40 * SECOND))
     running.quiet()
@@ -133,7 +133,7 @@ def test_a_node_that_is_heard_speaks_for_its_pods_up_to_its_lease(running: Town)
     assert running.budget()["pending"] == GPU * 38 * SECOND
 
 
-def test_a_lease_from_a_fast_clock_counts_only_up_to_what_was_heard_of_the_pods(running: Town) -> None:
+def test_a_lease_from_a_fast_clock_counts_only_up_to_the_last_report_of_the_pods(running: Town) -> None:
     running.clock.turn(MINUTE)
     running.quiet()
     running.clock.turn(MINUTE)
@@ -482,7 +482,7 @@ def test_a_forged_placement_changes_no_charge(running: Town) -> None:
     assert running.postings("uid-forged") == [(START, START + MINUTE, 800, "settled")]
 
 
-def test_a_pod_heard_of_before_its_node_waits_for_the_nodes_cards(running: Town) -> None:
+def test_a_pod_that_arrives_before_its_node_waits_for_the_nodes_cards(running: Town) -> None:
     running.hear("configmaps", budgets(_settings="weights: {H100: 2}"))
     early = gpu_pod(
         "early", namespace="team-b", node="n9", percent=50, started_ms=START, ended_ms=START + MINUTE
@@ -510,7 +510,7 @@ def test_a_pod_that_cannot_be_charged_is_reported(running: Town, capfd: pytest.C
     assert "event=pod-not-charged namespace=team-a pod=bad" in capfd.readouterr().err
 
 
-def test_pods_that_ask_for_no_gpu_only_show_that_the_watch_is_alive(running: Town) -> None:
+def test_pods_without_a_request_only_show_that_the_watch_is_alive(running: Town) -> None:
     plain = gpu_pod("plain")
     plain["spec"]["containers"][0]["resources"] = {}
     running.clock.turn(MINUTE)
@@ -521,7 +521,7 @@ def test_pods_that_ask_for_no_gpu_only_show_that_the_watch_is_alive(running: Tow
     assert running.charged() == GPU * MINUTE
 
 
-def test_nothing_is_concluded_before_everything_was_heard_once(running: Town) -> None:
+def test_nothing_is_concluded_before_everything_arrived_once(running: Town) -> None:
     """Before the list of pods is there, a session without a pod has lost nothing."""
     running.start_anew()
     running.advance(MINUTE, heard=False)
@@ -626,7 +626,7 @@ def test_back_off_between_crashes_is_charged_for_the_cards_are_held(running: Tow
     assert running.budget()["pending"] == GPU * 5 * MINUTE
 
 
-def test_a_start_that_a_restarted_settler_is_not_told_again_stays_known(running: Town) -> None:
+def test_a_start_that_no_watch_repeats_to_a_restarted_settler_stays_known(running: Town) -> None:
     """After two restarts of a container its status no longer tells the first."""
     running.clock.turn(10 * MINUTE)
     later = gpu_pod(started_ms=START + 9 * MINUTE)
@@ -664,7 +664,7 @@ def test_who_holds_cards_without_ever_starting_pays_to_the_end(running: Town, re
         {"phase": "Failed", "reason": "NodeLost"},
     ],
 )
-def test_an_end_that_tells_no_time_is_charged_to_the_last_evidence(running: Town, status: Json) -> None:
+def test_an_end_without_a_time_is_charged_to_the_last_evidence(running: Town, status: Json) -> None:
     running.advance(MINUTE)
     running.clock.turn(20 * SECOND)
     running.beat(POD, 1)

@@ -173,7 +173,7 @@ def test_a_cron_job_is_explained_by_its_own_template_and_its_jobs(home: Town) ->
         assert [each["pod"] for each in found["charges"]] == ["nightly-29404320-a"]
 
 
-def test_a_waiting_pod_of_a_namespace_over_budget_is_told_how_far_and_until_when(home: Town) -> None:
+def test_a_waiting_pod_of_a_namespace_over_budget_shows_by_how_much_and_until_when(home: Town) -> None:
     home.hear("pods", gpu_pod(started_ms=T0))
     home.advance(3 * HOUR)
     post(home, posted(kind="waiting", reason="GrantSpent", name="q", figures={"reasons": "x"}))

@@ -45,7 +45,7 @@ def asked(town: Town) -> Iterator[list[str]]:
 
 @pytest.mark.parametrize(("names", "hours"), [(2, 4), (9, 4), (9, 24)])
 @pytest.mark.parametrize("heard", [True, False], ids=["seen", "missed"])
-def test_a_first_tick_asks_once_for_each_period_and_not_for_each_namespace(
+def test_a_first_tick_queries_once_for_each_period_and_not_for_each_namespace(
     town: Town, names: int, hours: int, heard: bool
 ) -> None:
     aged(town, names, hours, heard)
@@ -69,7 +69,7 @@ def test_what_is_kept_after_a_first_tick_does_not_grow_with_the_periods(town: To
     assert len(ledger.grants.ended) <= 3
 
 
-def test_a_clock_turned_back_a_little_asks_nothing_of_periods_long_past(town: Town) -> None:
+def test_a_clock_turned_back_a_little_queries_no_period_long_past(town: Town) -> None:
     aged(town, names=3, hours=12)
     town.advance(10 * MINUTE)
     town.clock.turn(-10)

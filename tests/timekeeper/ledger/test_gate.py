@@ -127,7 +127,7 @@ def test_the_issuer_of_our_own_token_is_read_from_it() -> None:
     assert issuer_of("opaque") == ""
 
 
-def test_a_good_token_is_asked_about_once_a_minute(door: Door) -> None:
+def test_a_valid_token_is_reviewed_once_a_minute(door: Door) -> None:
     for _ in range(4):
         door.clock.turn(29 * SECOND)
         assert door.status(GOOD) == 200
@@ -135,7 +135,7 @@ def test_a_good_token_is_asked_about_once_a_minute(door: Door) -> None:
     assert door.reviews.asked == ["TokenReview", "TokenReview"]
 
 
-def test_a_refused_token_is_asked_about_again_after_five_seconds(door: Door) -> None:
+def test_a_refused_token_is_reviewed_again_after_five_seconds(door: Door) -> None:
     stranger = token("stranger")
     assert [door.status(stranger) for _ in range(3)] == [401] * 3
     assert door.reviews.asked == ["TokenReview"]
@@ -158,7 +158,7 @@ def test_a_token_that_expires_is_refused_though_it_is_remembered(door: Door) -> 
     assert door.status(short) == 401
 
 
-def test_a_right_is_asked_about_once_a_minute_and_a_refusal_for_five_seconds(door: Door) -> None:
+def test_a_right_is_kept_for_a_minute_and_a_refusal_for_five_seconds(door: Door) -> None:
     door.reviews.denied.add(("someone", "get", "usage", ""))
     for _ in range(3):
         assert door.status(GOOD, "get", "budgets", "team-a") == 200
@@ -220,7 +220,7 @@ def test_while_the_api_server_is_away_no_caller_is_refused_for_good() -> None:
     assert gate.caller(f"Bearer {GOOD}").username == "someone"
 
 
-def test_a_pods_token_tells_its_pod(door: Door) -> None:
+def test_a_pods_token_names_its_pod(door: Door) -> None:
     door.reviews.tokens[GOOD] = pod_status(gpu_pod("p", namespace="team-b"))
 
     pod = door.gate.pod(f"Bearer {GOOD}")
@@ -258,7 +258,7 @@ def test_half_a_pod_is_no_pod(door: Door, user: Json) -> None:
     assert refusal.value.status == 403
 
 
-def test_a_pod_that_is_not_remembered_is_known_only_after_a_question(door: Door) -> None:
+def test_a_pod_that_is_not_remembered_is_known_only_after_a_query(door: Door) -> None:
     door.reviews.tokens[GOOD] = pod_status(gpu_pod("p"))
     header = f"Bearer {GOOD}"
     assert door.gate.known_pod(header) is None

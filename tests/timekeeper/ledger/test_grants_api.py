@@ -56,7 +56,7 @@ def written(books: Books) -> list[Json]:
     return found
 
 
-def test_a_grant_is_made_once_and_told_again_as_it_was(books: Books) -> None:
+def test_a_grant_is_made_once_and_a_repetition_returns_it(books: Books) -> None:
     first = give(books, asked())
     books.clock.turn(HOUR)
 
@@ -239,7 +239,7 @@ def test_a_move_needs_the_right_to_grant_to_the_group(books: Books) -> None:
     assert (code, problem["field"]) == (409, "from")
 
 
-def test_who_may_not_move_is_not_told_of_groups(books: Books) -> None:
+def test_a_caller_without_the_right_learns_nothing_of_groups(books: Books) -> None:
     books.reviews.denied |= {("ann", "create", "grants", "_group.blue"), ("ann", "create", "grants", "")}
 
     told = [give(books, asked(**{"from": "team-a", "subject": to}), who="ann") for to in ("team-b", "other")]

@@ -215,7 +215,7 @@ def test_of_two_exhausted_budgets_the_stricter_says_what_happens(lab: Town, own:
     assert document(lab)["onExhausted"] == "deny"
 
 
-def test_what_is_told_to_be_left_is_the_less_of_both(lab: Town) -> None:
+def test_the_reported_remainder_is_the_smaller_of_both(lab: Town) -> None:
     assert document(lab)["remaining"] == 10 * GPU_HOUR
     say(lab, team_a="gpuHours: 4\ngroup: lab", team_b=MEMBER, _lab=LAB, _settings=NO_LOOKAHEAD)
     assert document(lab)["remaining"] == 4 * GPU_HOUR
@@ -241,7 +241,7 @@ def test_an_unlimited_namespace_is_bound_by_its_group_alone(lab: Town) -> None:
     assert lab.standing() == "OVER_BUDGET"
 
 
-def test_a_group_without_an_entry_has_no_limit_and_that_is_said(town: Town) -> None:
+def test_a_group_without_an_entry_has_no_limit_and_that_is_reported(town: Town) -> None:
     town.begin(("nodes", node()), ("leases", lease(T0)), ("configmaps", budgets(team_a=MEMBER)))
 
     warning = "group: _group.lab is not defined in any budget ConfigMap, so the group has no limit"
@@ -261,7 +261,7 @@ def test_an_entry_that_comes_later_binds_the_group_from_then_on(town: Town) -> N
     assert town.standing() == "OVER_BUDGET"
 
 
-def test_a_group_whose_entry_goes_lets_its_members_go_on(lab: Town) -> None:
+def test_when_a_groups_entry_goes_its_members_go_on(lab: Town) -> None:
     ran(lab, "p", "team-a", T0 - 12 * HOUR, 10)
     assert lab.standing("team-b") == "OVER_BUDGET"
 

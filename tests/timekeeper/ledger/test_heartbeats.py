@@ -80,9 +80,7 @@ def test_few_sidecars_beat_as_often_as_the_operator_says(running: Town) -> None:
 
 @pytest.mark.parametrize("least_ms", [100, 5_000, 300_000])
 @given(sessions=st.integers(0, 10**7))
-def test_however_many_there_are_no_more_beats_are_asked_for_than_can_be_taken(
-    least_ms: int, sessions: int
-) -> None:
+def test_the_interval_never_brings_more_heartbeats_than_can_be_taken(least_ms: int, sessions: int) -> None:
     asked = interval_ms(sessions, least_ms)
 
     assert least_ms <= asked <= MOST_MS
@@ -90,12 +88,12 @@ def test_however_many_there_are_no_more_beats_are_asked_for_than_can_be_taken(
     assert asked <= interval_ms(sessions + 1, least_ms)
 
 
-def test_no_longer_interval_is_asked_for_than_sidecars_follow() -> None:
+def test_no_interval_is_longer_than_sidecars_follow() -> None:
     assert MOST_MS == MOST_INTERVAL_MS
     assert interval_ms(10**9, 5_000) == MOST_MS
 
 
-def test_every_worker_asks_for_the_same_longer_interval_where_there_are_many(running: Town) -> None:
+def test_every_worker_sets_the_same_longer_interval_where_there_are_many(running: Town) -> None:
     more_sessions(running, 4_998)
     first = asked_ms(running, 1)
     running.serve()
@@ -208,7 +206,7 @@ def test_a_token_of_another_namespaces_pod_beats_for_that_pod_alone(running: Tow
     ],
     ids=["expired", "another audience", "another issuer", "junk", "forged", "of no pod"],
 )
-def test_a_token_that_is_not_good_writes_nothing_and_asks_once_at_most(
+def test_an_invalid_token_writes_nothing_and_is_reviewed_once_at_most(
     running: Town, bearer: str, status: int, reviews: int
 ) -> None:
     running.reviews.tokens[token("nobody's pod")] = user_status("system:serviceaccount:team-a:default")
@@ -338,7 +336,7 @@ def test_figures_that_cannot_be_are_clamped_or_dropped(
     assert used(running) == ({T0: expected} if expected else {})
 
 
-def test_without_a_placement_as_many_cards_count_as_were_asked_for() -> None:
+def test_without_a_placement_the_requested_cards_count() -> None:
     cards = cards_of("", 2_000)
     told = [CardSample(f"GPU-{n}", 100, 1, exclusive=True) for n in range(5)]
 

@@ -164,7 +164,7 @@ def test_an_idle_pod_was_watched_and_used_nothing(running: Town) -> None:
     assert by_node(running) == {T0: UsageTotals(STEP, 0, 0)}
 
 
-def test_cards_that_do_not_tell_cover_nothing(running: Town) -> None:
+def test_cards_without_a_report_cover_nothing(running: Town) -> None:
     begun(running)
     report(running, 2, use(p=[card(utilisation=None)]))
 
@@ -193,7 +193,7 @@ def test_a_look_that_was_overtaken_does_not_open_its_time_again(running: Town) -
     assert by_node(running) == {T0: UsageTotals(STEP, 500 * STEP, 8_000 * STEP)}
 
 
-def test_a_look_after_a_long_silence_tells_nothing_of_a_pod_that_had_ended_in_it(running: Town) -> None:
+def test_a_look_after_a_long_silence_reports_nothing_of_a_pod_that_had_ended_in_it(running: Town) -> None:
     begun(running)
     running.change("pods", gpu_pod(started_ms=T0, ended_ms=running.clock()))
     running.clock.turn(HOUR)
@@ -256,7 +256,7 @@ def test_no_time_is_covered_twice_nor_outside_the_session(
 # Whose word it is.
 
 
-def test_an_agent_speaks_for_no_pod_of_another_node(running: Town) -> None:
+def test_an_agent_reports_for_no_pod_of_another_node(running: Town) -> None:
     begun(running)
     before = counted("bursar_nodeusage_strays_total", reason="on another node")
     unknown = counted("bursar_nodeusage_strays_total", reason="no session")
@@ -275,7 +275,7 @@ def test_which_node_it_is_stands_in_the_token_whatever_the_body_says(running: To
     assert running.get("/v1/nodeusage").get_json()["nodes"].keys() == {"n1"}
 
 
-def test_the_right_is_asked_for_the_tokens_node_by_name(running: Town) -> None:
+def test_the_right_is_checked_for_the_tokens_node_by_name(running: Town) -> None:
     who = "system:serviceaccount:bursar-node:bursar-node"
     running.reviews.denied.add((who, "create", "nodeusage", "n1"))
 
@@ -285,7 +285,7 @@ def test_the_right_is_asked_for_the_tokens_node_by_name(running: Town) -> None:
     assert "may not create nodeusage.bursar.dev n1" in answer.get_json()["detail"]
 
 
-def test_a_token_that_names_no_node_is_refused_and_told_why(running: Town) -> None:
+def test_a_token_that_names_no_node_is_refused_with_the_reason(running: Town) -> None:
     mine = token("uid-p")
     running.reviews.tokens[mine] = pod_status(POD)
 
@@ -393,7 +393,7 @@ def test_the_cards_of_the_last_look_are_read_by_node(running: Town) -> None:
     }
 
 
-def test_another_process_reads_what_one_was_told(running: Town) -> None:
+def test_a_report_to_one_process_is_read_by_another(running: Town) -> None:
     report(running, 1, use(cards=[card()]))
 
     running.serve()
@@ -432,7 +432,7 @@ def test_a_caller_with_the_same_figures_gets_304(running: Town) -> None:
     assert running.get("/v1/nodeusage", **{"If-None-Match": tag}).status_code == 304
 
 
-def test_a_pod_over_its_memory_share_is_told_with_since_when(running: Town) -> None:
+def test_a_pod_over_its_memory_share_is_reported_with_since_when(running: Town) -> None:
     report(running, 1, use(p=[card(memory_mib=16_000)], half=[card("GPU-1", 0, 8_001)]))
     since_ms = running.clock()
     running.clock.turn(STEP)
@@ -452,7 +452,7 @@ def test_a_pod_over_its_memory_share_is_told_with_since_when(running: Town) -> N
     assert running.get("/v1/overuse?namespace=team-b").get_json()["pods"] == []
 
 
-def test_a_pod_within_its_share_again_or_gone_is_told_no_more(running: Town) -> None:
+def test_a_pod_within_its_share_again_or_gone_is_no_longer_reported(running: Town) -> None:
     report(running, 1, use(half=[card("GPU-1", 0, 9_000)]))
     running.clock.turn(STEP)
     report(running, 3, use(half=[card("GPU-1", 0, 8_000)]))
@@ -464,7 +464,7 @@ def test_a_pod_within_its_share_again_or_gone_is_told_no_more(running: Town) -> 
     assert running.get("/v1/overuse").get_json()["pods"] == []
 
 
-def test_since_when_outlasts_reports_that_tell_nothing_and_other_reports_of_one_post(running: Town) -> None:
+def test_since_when_outlasts_empty_reports_and_other_reports_of_one_post(running: Town) -> None:
     report(running, 1, use(half=[card("GPU-1", 0, 9_000)]))
     since_ms = running.clock()
     running.clock.turn(STEP)
@@ -490,7 +490,7 @@ def test_each_report_of_a_post_counts_and_not_the_last_alone(running: Town) -> N
     assert told["since"] == running.clock()
 
 
-def test_at_the_slowest_pace_a_report_that_tells_nothing_ends_nothing_either(running: Town) -> None:
+def test_at_the_slowest_pace_an_empty_report_ends_nothing_either(running: Town) -> None:
     """With tens of thousands of nodes an agent reports each minute, and a little later by its jitter."""
     minute = MOST_REPORT_MS + 5 * SECOND
     with running.store.writing() as connection:
@@ -532,7 +532,7 @@ def test_what_the_release_before_wrote_of_overuse_is_read(running: Town) -> None
 # When the next one is due.
 
 
-def test_an_agent_is_told_the_ca_at_its_first_report_and_now_and_then(running: Town) -> None:
+def test_an_agent_gets_the_ca_with_its_first_report_and_now_and_then(running: Town) -> None:
     answers = [report(running, sequence, use(cards=[])) for sequence in range(1, 23)]
 
     assert [number for number, each in enumerate(answers, 1) if each.get("ca") == CA] == [1, 21]

@@ -92,7 +92,7 @@ def test_over_means_that_no_other_container_runs_again(raw: Json, over: bool) ->
 
 
 @pytest.mark.parametrize("policy", ["Never", "OnFailure"])
-def test_a_container_that_nothing_is_told_of_may_still_start(policy: str) -> None:
+def test_a_container_without_any_status_may_still_start(policy: str) -> None:
     raw = job(policy, main=DONE, other=DONE)
     raw["status"]["containerStatuses"] = statuses({"main": DONE, SIDECAR: RUNNING})
 
@@ -148,7 +148,7 @@ def told(town: Town, sequence: int) -> object:
     return answer.get_json().get("over")
 
 
-def test_a_sidecar_is_told_with_its_next_heartbeat(home: Town) -> None:
+def test_a_sidecar_learns_of_the_end_with_its_next_heartbeat(home: Town) -> None:
     assert told(home, 1) is None
 
     home.clock.turn(MINUTE)
@@ -175,7 +175,7 @@ def test_a_restarted_timekeeper_knows_it_still(home: Town) -> None:
     assert told(home, 1) is True
 
 
-def test_the_sidecar_of_a_pod_that_has_ended_is_told_too(home: Town) -> None:
+def test_the_sidecar_of_a_pod_that_has_ended_learns_of_it_too(home: Town) -> None:
     home.clock.turn(MINUTE)
     home.change("pods", gpu_pod(started_ms=T0, ended_ms=T0 + MINUTE))
 

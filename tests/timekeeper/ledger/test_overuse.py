@@ -86,7 +86,9 @@ def test_one_look_within_the_share_ends_it_also_between_two_that_are_over() -> N
 
 
 @pytest.mark.parametrize("nothing", [look(A=None), look(), ELSEWHERE], ids=["null", "no card", "no pod"])
-def test_a_look_that_tells_nothing_neither_ends_an_episode_nor_goes_on_with_it(nothing: UsageSample) -> None:
+def test_a_look_that_reports_nothing_neither_ends_an_episode_nor_goes_on_with_it(
+    nothing: UsageSample,
+) -> None:
     assert followed((0, look(A=11)), (STEP, nothing)) == OverusePeriod(T0, (seen("A", 11, 0),))
     assert followed((0, look(A=11)), (STEP, nothing), (2 * STEP, look(A=12))) == OverusePeriod(
         T0, (seen("A", 12, 2 * STEP),)
@@ -270,7 +272,7 @@ def test_an_attempt_without_an_eviction_takes_no_turn(result: Result, chosen: bo
     assert verdict == (EvictionDecision(suspect(), 0) if chosen else EvictionDecision(None, 1))
 
 
-def test_a_pod_that_was_evicted_is_not_evicted_again_soon_though_nothing_tells_that_it_goes() -> None:
+def test_a_pod_that_was_evicted_is_not_evicted_again_soon_though_nothing_shows_that_it_goes() -> None:
     past, later_ms = NOTHING.after("p", "n1", "evicted", T0), T0 + LONGEST_PAUSE_MS
 
     assert decided([suspect(seen_ms=later_ms - 1)], past, later_ms - 1) == EvictionDecision(None, 0)

@@ -194,7 +194,7 @@ def test_what_is_passed_on_is_not_taken_from_the_group(books: Books) -> None:
     assert books.post("/v1/grants", body, **{"Idempotency-Key": "d"}).status_code == 200
 
 
-def test_leads_who_ask_at_the_same_time_never_pass_on_more_than_there_is(
+def test_concurrent_leads_never_pass_on_more_than_there_is(
     books: Books, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first one that has read what is passed on waits there until all have begun their transactions."""
@@ -380,7 +380,7 @@ class Story:
             assert account["remaining"] == self.oracle.remaining(name, now)
 
 
-def test_whatever_is_asked_and_said_the_sums_are_the_oracles(books: Books) -> None:
+def test_after_any_grants_and_entries_the_sums_are_the_oracles(books: Books) -> None:
     began = books.clock()
     serve(books, Gate(books.reviews.post, Expected("bursar", "test"), lambda: began))  # its tokens last
     numbers = iter(range(100_000))

@@ -36,7 +36,7 @@ def run_on(town: Town, ms: int) -> None:
     town.tick()
 
 
-def test_a_running_pod_is_told_when_the_budget_is_nearly_and_then_wholly_used_and_when_there_is_more(
+def test_a_running_pod_gets_an_event_when_the_budget_is_nearly_and_then_wholly_used_and_when_there_is_more(
     spending: Town,
 ) -> None:
     run_on(spending, HOUR // 3)
@@ -53,7 +53,7 @@ def test_a_running_pod_is_told_when_the_budget_is_nearly_and_then_wholly_used_an
     assert told(spending) == [("train", "BackInBudget", "Normal")]
 
 
-def test_a_standing_that_stays_is_told_once_also_after_a_restart(spending: Town) -> None:
+def test_a_standing_that_stays_is_reported_once_also_after_a_restart(spending: Town) -> None:
     run_on(spending, HOUR)
     assert told(spending) == [("train", "OverBudget", "Warning")]
 
@@ -64,7 +64,7 @@ def test_a_standing_that_stays_is_told_once_also_after_a_restart(spending: Town)
     assert told(spending) == []
 
 
-def test_amounts_of_a_small_budget_are_told_with_the_digits_that_they_have(town: Town) -> None:
+def test_amounts_of_a_small_budget_are_reported_with_the_digits_that_they_have(town: Town) -> None:
     entry = "gpuHours: 0.0001\nperiod: month"
     town.begin(("nodes", node()), ("configmaps", budgets(_settings="lookahead: 0s", team_a=entry)))
 
@@ -77,7 +77,7 @@ def test_amounts_of_a_small_budget_are_told_with_the_digits_that_they_have(town:
 
 
 @pytest.mark.parametrize("bound_to", ["", "n1"], ids=["waiting", "bound before the settler saw it"])
-def test_a_pod_that_is_admitted_over_budget_is_told_that_it_was_demoted(
+def test_a_pod_that_is_admitted_over_budget_gets_an_event_that_it_was_demoted(
     spending: Town, bound_to: str
 ) -> None:
     run_on(spending, HOUR)
@@ -94,7 +94,7 @@ def test_a_pod_that_is_admitted_over_budget_is_told_that_it_was_demoted(
     assert "gpu-lower-priority" in notice.message
 
 
-def test_where_nothing_is_demoted_no_pod_is_told_so(spending: Town) -> None:
+def test_where_nothing_is_demoted_no_pod_gets_such_an_event(spending: Town) -> None:
     spending.clock.turn(SECOND)
     spending.hear("configmaps", budgets(_settings="mode: observe", team_a=ENTRY))
     spending.tick()

@@ -379,7 +379,7 @@ def test_use_stands_beside_what_was_requested_and_says_by_whose_word(books: Book
     assert [row["used"] for row in by_hour] == [200 * HOUR, 0]
 
 
-def test_use_of_folded_sessions_is_still_told(books: Books) -> None:
+def test_use_of_folded_sessions_is_still_reported(books: Books) -> None:
     books.roll_up(Run("gone", requested=500, posted=days(T0, T0 + HOUR)))
     books.used("gone", T0, "node", HOUR, 100 * HOUR)
 
@@ -596,7 +596,7 @@ def test_a_report_takes_days_and_months_of_its_time_zone(books: Books) -> None:
         assert (answer.status_code, answer.get_json()["field"]) == (400, field), query
 
 
-def test_a_report_is_ordered_by_its_amounts_where_that_is_asked(books: Books) -> None:
+def test_a_report_is_ordered_by_its_amounts_where_that_is_requested(books: Books) -> None:
     lengths = {"team-a": 2, "team-b": 3, "team-c": 1}
     books.write(*(Run(name, namespace=name, posted=days(T0, T0 + n * HOUR)) for name, n in lengths.items()))
     path = f"/v1/usage?from={T0}&to={T0 + DAY}"

@@ -193,7 +193,7 @@ def is_gone_when_a_settler_starts(town: Town) -> None:
     ],
 )
 @pytest.mark.parametrize("is_restarted", [False, True])
-def test_the_charge_ends_when_the_cards_are_let_go(
+def test_the_charge_ends_when_the_cards_are_released(
     waiting: Town, let_go: Callable[[Town], None], *, is_restarted: bool
 ) -> None:
     goes_on(waiting, FREE)

@@ -258,7 +258,7 @@ def test_a_settler_and_a_fold_at_once_come_to_the_same(town: Town) -> None:
     assert count(town, FOLDED) == 9
 
 
-def test_with_retain_sessions_are_folded_without_being_asked(town: Town) -> None:
+def test_with_retain_sessions_are_folded_without_a_command(town: Town) -> None:
     grow(town)
     stop = Event()
     folding = Thread(target=roll_up_daily, args=(town.store, town.clock, OLD, stop))
@@ -271,7 +271,7 @@ def test_with_retain_sessions_are_folded_without_being_asked(town: Town) -> None
     assert not folding.is_alive()
 
 
-def test_the_command_folds_and_tells_how_much(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_folds_and_prints_how_much(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     town = Town(tmp_path)
     grow(town)
     with town.store.writing() as connection:  # as if it had all been two years ago

@@ -284,7 +284,7 @@ def test_the_grant_that_is_spent_is_that_of_a_budget_with_the_published_mode(hom
     assert (said["standing"], said["onExhausted"], said["spent"]) == ("OVER_BUDGET", "deny", False)
 
 
-def test_the_remainder_is_told_anew_when_it_has_moved_by_a_thousandth(home: Town) -> None:
+def test_the_remainder_is_reported_anew_when_it_has_moved_by_a_thousandth(home: Town) -> None:
     tag = home.get("/v1/standings").headers["ETag"]
     home.change("pods", gpu_pod("waits", percent=1, node=""))
 

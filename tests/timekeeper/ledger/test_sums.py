@@ -152,7 +152,7 @@ def test_a_kept_sum_that_is_wrong_is_found() -> None:
 
 
 @pytest.mark.parametrize("many", [2, 40])
-def test_a_tick_in_which_all_nodes_are_heard_looks_at_each_session_once(many: int) -> None:
+def test_a_tick_in_which_all_nodes_report_reads_each_session_once(many: int) -> None:
     life = lived([("bind", each, HOUR, 1 + each % 6) for each in range(many)])
     for name in NODES:
         life.hear("leases", lease(life.now + 5, name))

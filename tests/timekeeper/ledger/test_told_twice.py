@@ -14,7 +14,7 @@ def began(town: Town) -> Json:
     return pod
 
 
-def test_a_removal_that_is_heard_late_counts_from_when_it_happened(town: Town) -> None:
+def test_a_removal_that_arrives_late_counts_from_when_it_happened(town: Town) -> None:
     pod = began(town)
     pod["metadata"]["deletionTimestamp"] = iso(T0 + MINUTE)
     town.clock.turn(10 * MINUTE)
@@ -25,7 +25,7 @@ def test_a_removal_that_is_heard_late_counts_from_when_it_happened(town: Town) -
     assert town.charged() == GPU * (MINUTE + 30 * SECOND)
 
 
-def test_a_removal_that_is_told_twice_counts_from_the_first_time(town: Town) -> None:
+def test_a_removal_that_is_reported_twice_counts_from_the_first_time(town: Town) -> None:
     pod = began(town)
     town.change("pods", pod, deleted=True)
     town.clock.turn(10 * SECOND)
@@ -36,7 +36,9 @@ def test_a_removal_that_is_told_twice_counts_from_the_first_time(town: Town) -> 
     assert town.charged() == GPU * (MINUTE + 30 * SECOND)
 
 
-def test_a_removal_that_is_told_again_by_a_clock_turned_back_counts_from_the_first_time(town: Town) -> None:
+def test_a_removal_that_is_reported_again_by_a_clock_turned_back_counts_from_the_first_time(
+    town: Town,
+) -> None:
     pod = began(town)
     town.hear("pods", pod, deleted=True)
     town.clock.turn(-HOUR)
@@ -81,7 +83,7 @@ def test_a_pod_that_was_given_up_and_is_listed_again_goes_on(town: Town) -> None
     assert town.charged() == GPU * (MINUTE + 2 * HOUR)
 
 
-def test_what_is_heard_of_the_node_between_an_end_and_the_next_tick_is_not_charged(town: Town) -> None:
+def test_a_nodes_report_between_an_end_and_the_next_tick_is_not_charged(town: Town) -> None:
     pod = gpu_pod()
     town.begin(("nodes", node()), ("leases", lease(T0)), ("pods", pod))
     town.advance(HOUR)
@@ -92,7 +94,7 @@ def test_what_is_heard_of_the_node_between_an_end_and_the_next_tick_is_not_charg
     assert town.charged() == GPU * HOUR
 
 
-def test_a_node_that_lives_on_speaks_no_more_for_a_pod_that_ended(town: Town) -> None:
+def test_a_node_that_lives_on_is_no_evidence_for_a_pod_that_ended(town: Town) -> None:
     """No status says when it ended, also not a later one that says that a container ran."""
     pod = began(town)
     town.hear("pods", gpu_pod("other", namespace="team-b", card=1, started_ms=T0))

@@ -147,7 +147,7 @@ def test_two_that_start_at_once_take_turns(empty_url: str) -> None:
 
 
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
-def test_who_waits_too_long_for_anothers_migrations_is_told_so(store: Store, database_url: str) -> None:
+def test_a_wait_for_anothers_migrations_ends_with_an_error(store: Store, database_url: str) -> None:
     second = open_store(database_url)
     with store.writing() as connection:
         lock(connection)
@@ -184,7 +184,7 @@ def test_upgrading_again_does_nothing(store: Store) -> None:
         assert connection.exec_driver_sql("SELECT count(*) FROM sessions").scalar_one() == 1
 
 
-def test_a_database_of_a_later_release_is_left_alone_and_told(store: Store) -> None:
+def test_a_database_of_a_later_release_is_left_alone_and_reported(store: Store) -> None:
     with store.writing() as connection:
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
 

@@ -51,7 +51,7 @@ def test_a_clock_turned_back_over_a_period_s_end_finds_its_grants_again(town: To
 
 
 @pytest.mark.parametrize("value", ["a\\0", "a\\ud800", "a\\e[31m"])
-def test_a_text_that_no_database_takes_is_told_and_harms_no_other(town: Town, value: str) -> None:
+def test_a_text_that_no_database_takes_is_reported_and_harms_no_other(town: Town, value: str) -> None:
     begin(town)
 
     town.hear("configmaps", budgets(team_a=HOURLY, team_b=f'gpuHours: 1\nperiod: "{value}"'))

@@ -130,7 +130,7 @@ def test_without_a_right_to_all_namespaces_a_visitor_sees_its_own_one(visitor: C
     assert "100.00" not in visitor.get("/namespaces/team-b", base_url=URL).text
 
 
-def test_a_visitor_whose_account_names_no_namespace_is_asked_for_one(
+def test_a_visitor_whose_account_names_no_namespace_chooses_one(
     dashboards: Dashboards, visitor: Client
 ) -> None:
     person = token("person")

@@ -199,7 +199,7 @@ def test_a_replica_killed_with_all_its_processes_is_followed_and_nothing_is_lost
     pair.assert_exact(follower)
 
 
-def test_a_settler_that_ends_in_order_lets_the_other_settle_at_once(pair: Pair) -> None:
+def test_after_a_settler_ends_in_order_the_other_settles_at_once(pair: Pair) -> None:
     leader = pair.leader()
     before = pair.term
 
@@ -250,7 +250,7 @@ def test_a_paused_settler_that_wakes_up_after_another_took_over_writes_nothing_m
     pair.assert_exact(leader)
 
 
-def test_a_settler_cut_off_from_the_lease_goes_on_until_the_database_tells_it_that_its_term_is_over(
+def test_a_settler_cut_off_from_the_lease_goes_on_until_the_database_says_that_its_term_is_over(
     pair: Pair,
 ) -> None:
     leader = pair.leader()

@@ -147,7 +147,7 @@ def test_a_settler_whose_term_is_over_writes_nothing_at_all(town: Town) -> None:
     assert town.get("/readyz").status_code == 200
 
 
-def test_before_everything_is_heard_an_elder_settler_does_not_write_its_pulse_either(town: Town) -> None:
+def test_before_everything_has_arrived_an_elder_settler_does_not_write_its_pulse_either(town: Town) -> None:
     elder = town.settler
     town.start_anew()
     town.settler = elder

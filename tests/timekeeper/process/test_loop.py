@@ -119,7 +119,9 @@ def test_many_at_once_are_each_answered_with_their_own(timekeeper: Process, mine
     assert found == {number: [401, 200] * 10 for number in range(16)}
 
 
-def test_who_asks_to_be_closed_is_answered_and_closed(timekeeper: Process, mine: str) -> None:
+def test_a_client_that_wants_its_connection_closed_is_answered_and_closed(
+    timekeeper: Process, mine: str
+) -> None:
     with connected(timekeeper) as sock:
         sock.sendall(beat(mine, 1, head="Connection: close\r\n"))
         said = answer(sock)
@@ -217,7 +219,7 @@ def test_a_worker_that_ends_answers_what_has_come(api: FakeApiServer, tmp_path: 
         assert process.running.wait(30) == 0
 
 
-def test_more_clients_than_there_is_room_for_are_served_and_asked_to_come_anew(
+def test_more_clients_than_there_is_room_for_are_served_and_closed(
     api: FakeApiServer, tmp_path: Path
 ) -> None:
     pod = gpu_pod("crowd", percent=1, bound_ms=now_ms(), started_ms=now_ms())

@@ -77,7 +77,7 @@ def test_it_serves_over_tls_1_2_or_newer_with_the_newest_certificate(
     assert timekeeper.end() == 0
 
 
-def test_a_settler_that_dies_is_started_again_and_readyz_tells_meanwhile(
+def test_a_settler_that_dies_is_started_again_and_readyz_says_so_meanwhile(
     timekeeper: Process, api: FakeApiServer
 ) -> None:
     timekeeper.start_ready()

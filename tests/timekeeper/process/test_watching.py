@@ -83,7 +83,7 @@ def test_a_source_is_listed_then_followed(api: FakeApiServer, server: Api) -> No
     assert failures == []
 
 
-def test_a_list_is_true_from_when_it_was_asked_for(server: Api) -> None:
+def test_a_list_is_true_from_when_it_was_requested(server: Api) -> None:
     """Answering may take seconds, in which something may happen that is not in it."""
     moments = iter((100, 200))
     events = follow_source(source("pods"), server, lambda: next(moments), lambda _: None, lambda *_: None)
@@ -91,7 +91,7 @@ def test_a_list_is_true_from_when_it_was_asked_for(server: Api) -> None:
     assert next(events).at_ms == 100
 
 
-def test_the_end_of_a_watch_says_that_all_was_heard(server: Api) -> None:
+def test_the_end_of_a_watch_says_that_everything_arrived(server: Api) -> None:
     events = follow_source(source("pods"), server, Clock(T0), lambda _: None, lambda *_: None)
 
     assert next(events).change == ListReplaced(())
@@ -108,7 +108,7 @@ def test_a_pod_without_a_gpu_is_only_a_sign_of_life(api: FakeApiServer, server: 
     assert next(events).change == StreamAlive()
 
 
-def test_an_api_server_that_is_away_is_told_and_asked_again(tmp_path: Path) -> None:
+def test_an_api_server_that_is_away_is_reported_and_called_again(tmp_path: Path) -> None:
     away = connect(kubeconfig(tmp_path, "http://127.0.0.1:1"))
     waits: list[int] = []
     failures: list[tuple[str, str]] = []
@@ -129,7 +129,7 @@ def test_an_api_server_that_is_away_is_told_and_asked_again(tmp_path: Path) -> N
     assert "the API server cannot be reached" in failures[0][1]
 
 
-def test_a_watch_runs_in_a_thread_of_its_own_and_ends_when_told(api: FakeApiServer, server: Api) -> None:
+def test_a_watch_runs_in_a_thread_of_its_own_and_ends_when_stopped(api: FakeApiServer, server: Api) -> None:
     heard: Queue[WatchUpdate] = Queue()
     stop = Event()
     thread = start_watching(source("leases"), server, heard, Clock(T0), stop, lambda *_: None)
@@ -142,7 +142,7 @@ def test_a_watch_runs_in_a_thread_of_its_own_and_ends_when_told(api: FakeApiServ
     assert not thread.is_alive()
 
 
-def test_a_watch_whose_api_server_is_away_ends_when_told_too(tmp_path: Path) -> None:
+def test_a_watch_whose_api_server_is_away_ends_when_stopped_too(tmp_path: Path) -> None:
     away = connect(kubeconfig(tmp_path, "http://127.0.0.1:1"))
     failures: list[tuple[str, str]] = []
     stop = Event()
@@ -175,7 +175,7 @@ def test_a_list_is_read_page_by_page() -> None:
     assert paged.asked == ["/api/v1/pods?limit=500", "/api/v1/pods?limit=500&continue=more"]
 
 
-def test_what_the_api_server_refuses_is_told_with_its_status(server: Api) -> None:
+def test_what_the_api_server_refuses_is_reported_with_its_status(server: Api) -> None:
     reply = server.call("GET", "/api/v1/unknown", timeout_s=5)
 
     assert isinstance(reply, Answered)
@@ -289,7 +289,7 @@ def test_reading_a_pod_never_raises(raw: Json) -> None:
     assert read_pod(raw) is None
 
 
-def test_a_malformed_request_is_told_with_its_first_violation() -> None:
+def test_a_malformed_request_is_reported_with_its_first_violation() -> None:
     bad = gpu_pod()
     bad["spec"]["containers"][0]["resources"]["limits"] = {"bursar.dev/gpu-percent": "0"}
 

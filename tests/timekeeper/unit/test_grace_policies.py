@@ -23,7 +23,7 @@ def test_the_manifests_have_the_default_of_the_budgets() -> None:
     assert differences(manifests(), LONGEST_S) == ()
 
 
-def test_another_figure_is_told_for_each_policy_that_differs() -> None:
+def test_another_figure_is_reported_for_each_policy_that_differs() -> None:
     policies: dict[str, Json | None] = {**manifests(), "bursar-eviction-grace": None}
 
     assert differences(policies, LONGEST_S) == (

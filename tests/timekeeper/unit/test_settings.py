@@ -43,7 +43,7 @@ def test_every_flag_has_its_variable_and_beats_it() -> None:
 
 
 @pytest.mark.parametrize("command", ["serve", "settle", "workers", "migrate"])
-def test_a_supervisors_child_repeats_its_flags_and_is_told_apart(command: str) -> None:
+def test_a_supervisors_child_repeats_its_flags_and_is_distinguished(command: str) -> None:
     settings = read(["serve", "--workers=3", "--as", command, "--leash", "--socket-fd", "5"], {})
 
     assert dataclasses.replace(settings, leash=False, socket_fd=None) == dataclasses.replace(
@@ -91,7 +91,7 @@ def test_a_bad_value_is_one_sentence_and_exit_code_2(
     assert said.count("\n") == 1
 
 
-def test_a_bad_variable_is_told_as_its_flag(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bad_variable_is_reported_as_its_flag(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         read([], {"BURSAR_WORKERS": "many"})
 

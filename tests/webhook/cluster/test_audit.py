@@ -163,7 +163,7 @@ def test_the_rules_modes_of_the_budgets_are_gone_by(world: Clustered) -> None:
     ]
 
 
-def test_what_may_not_be_read_is_told_and_the_rest_is_found(world: Clustered, tmp_path: Path) -> None:
+def test_what_may_not_be_read_is_reported_and_the_rest_is_found(world: Clustered, tmp_path: Path) -> None:
     path = reader(world)
     blind = {"rules": [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]}
     world.kubectl("patch", "clusterrole", "auditor", "--type", "merge", "-p", json.dumps(blind))

@@ -227,7 +227,7 @@ def test_while_it_is_down_jobs_finish_and_their_pods_finalizers_go(down: Control
         assert "finalizers" not in pod["metadata"]
 
 
-def test_while_it_is_down_a_gpu_job_waits_and_is_told_why(down: ControlPlane) -> None:
+def test_while_it_is_down_a_gpu_job_waits_with_an_event_that_says_why(down: ControlPlane) -> None:
     down.api.call("POST", JOBS, job("later", {}, half(), labels={}))
 
     eventually(

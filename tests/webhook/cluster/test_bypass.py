@@ -138,7 +138,7 @@ def test_a_way_to_a_card_without_a_request_is_refused_and_the_nearest_harmless_p
     assert refusal(world, case.good) == ""
 
 
-def test_every_way_in_one_pod_is_told_at_once(world: Registered) -> None:
+def test_every_way_in_one_pod_is_reported_at_once(world: Registered) -> None:
     pod = a_pod(
         plain("main", securityContext={"privileged": True}),
         hostPID=True,
@@ -200,14 +200,14 @@ def test_a_path_with_a_line_break_is_refused_with_the_plain_sentence(world: Regi
     )
 
 
-def test_a_long_path_is_told_in_short_and_nothing_is_left_out(world: Registered) -> None:
+def test_a_long_path_is_reported_in_short_and_nothing_is_left_out(world: Registered) -> None:
     said = refusal(world, mounting("/dev/nvidia0/" + "é" * 2_000))
 
     assert told(said) == {("host-path", "spec.volumes[v].hostPath.path")}
     assert len(said) < 600
 
 
-def test_of_very_many_ways_the_first_are_told(world: Registered) -> None:
+def test_of_many_ways_the_first_are_reported(world: Registered) -> None:
     volumes = [{"name": f"v{n}", "hostPath": {"path": f"/dev/nvidia{n}"}} for n in range(200)]
 
     said = refusal(world, a_pod(plain("main"), volumes=volumes))
@@ -219,7 +219,7 @@ def test_of_very_many_ways_the_first_are_told(world: Registered) -> None:
     assert said.endswith("...")
 
 
-def test_privileged_alone_is_told_and_not_refused(world: Registered) -> None:
+def test_privileged_alone_is_reported_and_not_refused(world: Registered) -> None:
     pod = a_pod(plain("main", securityContext={"privileged": True}))
 
     code, said = world.said("create", "--dry-run=server", "-n", "team-a", "-f", "-", input=json.dumps(pod))
@@ -372,7 +372,7 @@ VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 
 
 @pytest.mark.parametrize("field", ["containers", "initContainers"])
-def test_a_pod_that_asks_for_no_card_cannot_show_itself_all(world: Registered, field: str) -> None:
+def test_a_pod_that_requests_no_card_cannot_show_itself_all(world: Registered, field: str) -> None:
     def showing(value: str) -> Json:
         shown = plain("shows", env=[{"name": VISIBLE, "value": value}])
         return a_pod(shown) if field == "containers" else a_pod(plain(), init=[shown])
@@ -388,7 +388,7 @@ def test_a_pod_that_asks_for_no_card_cannot_show_itself_all(world: Registered, f
     }
 
 
-def test_every_other_container_of_a_gpu_pod_is_told_to_see_none_also_past_what_its_config_map_says(
+def test_every_other_container_of_a_gpu_pod_sees_no_card_whatever_its_config_map_says(
     world: Registered,
 ) -> None:
     """What stands in `env` goes before `envFrom`, and both before the image's own."""
@@ -468,7 +468,7 @@ def debug(
     return world.said(*where, "--type", "strategic", "-p", patch)
 
 
-def test_an_ephemeral_container_of_a_gpu_pod_sees_no_card_though_its_image_asks_for_all(
+def test_an_ephemeral_container_of_a_gpu_pod_sees_no_card_though_its_image_requests_all(
     world: Registered,
 ) -> None:
     make(world, a_pod(half()), "debugged")

@@ -185,7 +185,7 @@ def test_what_a_limit_range_adds_to_the_sidecar_brings_the_pod_back_once(world: 
     assert world.creates("limited")[1] == {"mutate": 2, "validate": 1}
 
 
-def test_a_class_made_anew_with_another_value_is_written_with_it_as_soon_as_it_is_heard(world: World) -> None:
+def test_a_class_made_anew_with_another_value_is_written_with_it_as_soon_as_it_arrives(world: World) -> None:
     """Until then such pods are refused: with the value of the class that is no more, as without the class."""
     lower = world.api.call("GET", f"{_CLASSES}/gpu-lower-priority")
     world.api.call("DELETE", f"{_CLASSES}/gpu-lower-priority")
@@ -208,7 +208,7 @@ def test_a_class_made_anew_with_another_value_is_written_with_it_as_soon_as_it_i
     assert lower["value"] == -5
 
 
-def test_without_the_timekeeper_the_api_server_fills_in_the_numbers_and_asks_again(world: World) -> None:
+def test_without_the_timekeeper_the_api_server_fills_in_the_numbers_and_calls_again(world: World) -> None:
     world.stack.stop("timekeeper")
     found: list[Json] = []
 

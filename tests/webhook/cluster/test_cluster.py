@@ -196,7 +196,7 @@ def test_a_good_pod_is_stored_governed(world: World, webhook: Webhook) -> None:
     assert {each["name"] for each in spec["volumes"]} >= {"bursar-token", "bursar-spool"}
 
 
-def test_a_pod_of_a_namespace_without_budget_is_demoted_and_its_owner_is_told(
+def test_a_pod_of_a_namespace_without_budget_is_demoted_with_a_warning(
     world: World, webhook: Webhook
 ) -> None:
     done = world.cp.kubectl("create", "-n", "team-b", "-f", "-", input=manifest("poor", half()))
@@ -752,7 +752,7 @@ def test_the_ca_that_was_written_first_signs_the_leaves(world: World) -> None:
     assert world.certify() == 0
 
 
-def test_a_missing_configuration_is_told_and_the_rest_is_done(world: World) -> None:
+def test_a_missing_configuration_is_reported_and_the_rest_is_done(world: World) -> None:
     document = world.cp.api.call("GET", f"{CONFIGURATIONS}/{KINDS[0]}/{CONFIGURATION}")
     world.kubectl("delete", KINDS[0], CONFIGURATION)
     try:

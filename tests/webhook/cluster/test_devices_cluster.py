@@ -217,7 +217,7 @@ def test_no_user_creates_a_pod_with_cards_or_limits(world: Registered, key: str)
     assert f"metadata.annotations[{key}]: only Bursar and node plugins write this" in said
 
 
-def test_a_pod_that_gpu_managers_dialect_asks_for_is_left_to_gpu_manager(world: Registered) -> None:
+def test_a_pod_in_gpu_managers_dialect_is_left_to_gpu_manager(world: Registered) -> None:
     asks = limits_of("main", tencent_com__vcuda_core="50", tencent_com__vcuda_memory="32")
 
     name = make(world, "driven", asks)

@@ -181,7 +181,7 @@ def test_a_pod_of_many_containers_and_variables_stays_within_the_cost_limit(
     assert policies.refusal(a_pod(plain(), volumes=volumes)) == ""
 
 
-def test_of_very_many_mistakes_the_first_are_told(policies: Policies) -> None:
+def test_of_many_mistakes_the_first_are_reported(policies: Policies) -> None:
     refusal = policies.refusal(crowded(100, gpu_percent="150"))
 
     assert "spec.containers[c0].resources.limits[bursar.dev/gpu-percent]: " in refusal
@@ -232,7 +232,7 @@ def run(cp: ControlPlane, folder: Path, command: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_installed_as_the_page_says_nothing_is_refused_and_everything_is_told(tmp_path: Path) -> None:
+def test_installed_as_the_page_says_nothing_is_refused_and_everything_is_reported(tmp_path: Path) -> None:
     shutil.copytree(MANIFESTS, tmp_path / "deploy" / "manifests")
     watch_only, enforce_one = commands("The first days, and the switches")[:2]
     bad, worse = a_pod(container(gpu_percent="150")), a_pod(plain("main"), hostPID=True)

@@ -320,7 +320,9 @@ def test_a_secret_that_was_there_before_us_with_another_type_is_filled(
     assert whole(cp)
 
 
-def test_a_secret_that_may_not_be_changed_is_told_in_a_sentence(cluster: tuple[ControlPlane, Path]) -> None:
+def test_a_secret_that_may_not_be_changed_is_reported_in_a_sentence(
+    cluster: tuple[ControlPlane, Path],
+) -> None:
     cp, folder = cluster
     write(cp, "bursar-webhook-tls", tls_crt=b"garbage")
     fixed = {"immutable": True}
@@ -380,7 +382,7 @@ def test_a_cluster_without_the_agents_namespace_gets_its_certificates(
     assert whole(cp)
 
 
-def test_a_leader_that_is_told_to_end_is_followed_at_once(cluster: tuple[ControlPlane, Path]) -> None:
+def test_a_leader_that_ends_in_order_is_followed_at_once(cluster: tuple[ControlPlane, Path]) -> None:
     cp, folder = cluster
     cp.kubectl("delete", "lease", "bursar-certificates", "-n", NAMESPACE)
     with Certificates(cp, folder, "leader", "--every", "100") as leader:

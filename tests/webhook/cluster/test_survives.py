@@ -379,7 +379,7 @@ def test_a_pod_brings_the_sidecar_with_the_configured_image_or_a_mirrored_one_an
 
 
 @pytest.mark.parametrize("way", WITH_ONE)
-def test_a_pod_that_another_release_governed_is_told_what_it_must_know_and_keeps_its_mounts(
+def test_a_pod_that_another_release_governed_gets_its_settings_and_keeps_its_mounts(
     world: World, way: str
 ) -> None:
     original = world.create(world.namespace("older", way), manifest("original", half()))

@@ -137,7 +137,7 @@ def test_an_observed_namespace_is_only_warned(world: Registered) -> None:
     )
 
 
-def test_a_kind_of_ones_own_is_refused_by_the_webhook_that_the_docs_tell_to_add(world: Registered) -> None:
+def test_a_custom_kind_is_refused_by_the_webhook_that_the_docs_add(world: Registered) -> None:
     world.kubectl("apply", "-f", "-", input=orjson.dumps(TRAINING).decode())
     world.kubectl("wait", "--for=condition=Established", "crd/trainings.example.org", "--timeout=30s")
     own = copy.deepcopy(registered()["templates.bursar.dev"]) | {

@@ -129,7 +129,7 @@ def test_the_namespace_controller_deletes_gpu_pods(policies: Policies) -> None:
     eventually(leaves, "the pod to be deleted")
 
 
-def test_a_figure_that_is_not_the_budgets_is_told(
+def test_a_figure_that_is_not_the_budgets_is_reported(
     policies: Policies, capfd: pytest.CaptureFixture[str]
 ) -> None:
     longest_ms = [1000 * LONGEST_S]

@@ -63,7 +63,7 @@ def test_a_list_that_grew_too_old_is_gone_on_with_as_it_is_now(tmp_path: Path) -
     assert queries == ["limit=2", "limit=2&continue=t1", "limit=2&continue=t2"]
 
 
-def test_a_busy_api_server_is_asked_again(tmp_path: Path) -> None:
+def test_a_busy_api_server_is_called_again(tmp_path: Path) -> None:
     found, queries = asked(tmp_path, (429, {}), (502, {}), (200, page("a")))
 
     assert ([each["name"] for each in found], len(queries)) == (["a"], 3)
@@ -77,12 +77,12 @@ def test_a_busy_api_server_is_asked_again(tmp_path: Path) -> None:
         ((410, {"message": "too old"}), "cannot list /api/v1/pods: too old"),
     ],
 )
-def test_a_refusal_is_told(tmp_path: Path, answer: tuple[int, object], said: str) -> None:
+def test_a_refusal_is_reported(tmp_path: Path, answer: tuple[int, object], said: str) -> None:
     with pytest.raises(ListRefusedError, match=said):
         asked(tmp_path, answer)
 
 
-def test_what_is_no_api_server_is_told(tmp_path: Path) -> None:
+def test_what_is_no_api_server_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ClusterUnreachableError, match="the API server answers 200 without JSON"):
         asked(tmp_path, (200, b"<html>"))
 

@@ -77,7 +77,7 @@ def test_a_malformed_pod_is_refused(webhook: Webhook) -> None:
         assert "a multiple of 100" in response["status"]["message"]
 
 
-def test_every_worker_hears_a_changed_standing_within_two_seconds(
+def test_every_worker_gets_a_changed_standing_within_two_seconds(
     webhook: Webhook, timekeeper: SimulatedTimekeeper
 ) -> None:
     timekeeper.document = standings(revision="turned", team_a=entry("OVER_BUDGET"))
@@ -318,7 +318,7 @@ BODIES: dict[str, tuple[str, str, bytes, int]] = {
 
 
 @pytest.mark.parametrize("case", BODIES)
-def test_what_is_wrong_with_a_request_is_said_in_its_status(webhook: Webhook, case: str) -> None:
+def test_what_is_wrong_with_a_request_is_reported_in_its_status(webhook: Webhook, case: str) -> None:
     method, path, body, status = BODIES[case]
 
     assert webhook.ask(method, path, body)[0] == status
@@ -395,7 +395,7 @@ def test_a_renewed_certificate_is_served_without_a_restart(
         kept.close()
 
 
-def test_the_metrics_tell_when_the_certificate_that_is_served_runs_out(
+def test_the_metrics_show_when_the_certificate_that_is_served_runs_out(
     tmp_path: Path, timekeeper: SimulatedTimekeeper
 ) -> None:
     own = Tls(tmp_path / "tls")

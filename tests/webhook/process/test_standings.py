@@ -129,7 +129,7 @@ def test_a_spoilt_packing_leaves_the_last_good_table(world: World, timekeeper: S
     assert {each["accept-encoding"] for each in timekeeper.asked} == {"gzip"}
 
 
-def test_the_age_is_minus_one_until_the_timekeeper_is_heard(
+def test_the_age_is_minus_one_until_the_first_contact_with_the_timekeeper(
     world: World, timekeeper: SimulatedTimekeeper
 ) -> None:
     good, timekeeper.document = timekeeper.document, None

@@ -116,7 +116,7 @@ def test_a_running_pod_that_a_policy_warns_of_is_listed_and_its_nearest_is_not(w
     assert words(running(SUSPECT[way].good)) == []
 
 
-def test_a_pod_that_asks_meets_the_rules_and_not_the_policies() -> None:
+def test_a_pod_that_requests_cards_meets_the_rules_and_not_the_policies() -> None:
     stored = bound(governed(admitted(half(), runtimeClassName="nvidia", hostPID=True)))
 
     assert words(stored) == [("would-be-refused", ["host-pid"])]
@@ -141,7 +141,7 @@ def test_while_observing_what_would_be_refused_is_called_so() -> None:
     assert words(running(PODS["share-range"]), OBSERVING)[0] == ("would-be-refused", ["share-range"])
 
 
-def test_a_rules_mode_decides_what_is_told() -> None:
+def test_a_rules_mode_decides_what_is_reported() -> None:
     slow = bound(governed(admitted(half(), terminationGracePeriodSeconds=7200)))
 
     assert words(slow) == [("would-be-refused", ["grace-period"])]

@@ -75,7 +75,7 @@ def test_good_budgets_pass() -> None:
     assert judge(asked(config_map({"team-a": GOOD, "_defaults": GOOD, "_settings": ""}))) == VALID
 
 
-def test_an_entry_that_was_wrong_before_and_is_unchanged_is_only_told() -> None:
+def test_an_entry_that_was_wrong_before_and_is_unchanged_is_only_reported() -> None:
     answer = judge(asked(config_map({"team-a": BAD, "team-b": GOOD}), config_map({"team-a": BAD})))
 
     assert (answer.verdict, answer.refusal) == ("valid", "")
@@ -131,7 +131,7 @@ def test_budgets_in_binary_data_are_refused_as_unread() -> None:
     assert judge(asked(hidden, hidden)) == VALID
 
 
-def test_what_is_not_built_yet_is_told_once_for_all_keys_that_are_new() -> None:
+def test_what_is_not_built_yet_is_reported_once_for_all_keys_that_are_new() -> None:
     kept = "gpuHours: 1\nevictRate: 4\n"
     new = {f"team-{i}": kept for i in range(5)} | {"old": kept}
 

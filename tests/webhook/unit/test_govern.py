@@ -138,7 +138,7 @@ def test_what_is_there_is_added_to_and_not_replaced() -> None:
     assert env(after["spec"]["initContainers"][1]) == {"NVIDIA_VISIBLE_DEVICES": "void"}
 
 
-def test_an_init_container_that_asks_for_cards_reads_its_own() -> None:
+def test_an_init_container_that_requests_cards_reads_its_own() -> None:
     after = governed(admitted(plain(), init=[half("warm-up")]))
 
     first = after["spec"]["initContainers"][1]
@@ -263,7 +263,7 @@ def test_a_class_that_the_timekeeper_sees_is_written_with_its_numbers() -> None:
     }
 
 
-def test_a_class_of_unknown_value_lets_no_class_of_the_users_stay() -> None:
+def test_beside_a_class_of_unknown_value_no_class_of_the_users_stays() -> None:
     policy = replace(POLICY, in_budget=PriorityClass("gpu-default-priority", None))
 
     after = governed(with_class(admitted(half()), "batch", -100), policy=policy)
@@ -352,7 +352,7 @@ def test_the_sidecar_leaves_the_pods_quality_of_service_as_it_was(case: str, pol
     assert sidecar_of(governed(raw, policy=policy))["resources"] == expected
 
 
-def test_the_sidecar_asks_what_the_settings_say() -> None:
+def test_the_sidecar_requests_what_the_settings_say() -> None:
     policy = replace(POLICY, sidecar=replace(SIDECAR, cpu="100m", memory="128Mi"))
 
     after = governed(admitted(guaranteed("main")), policy=policy)
@@ -391,7 +391,7 @@ def test_a_plain_sidecar_ends_by_itself_only_in_a_pod_that_can_end(
     assert env(sidecar_of(after)).get("BURSAR_ENDS") == ends
 
 
-def test_a_native_sidecar_is_told_nothing_of_the_end() -> None:
+def test_a_native_sidecar_gets_no_flag_for_the_end() -> None:
     assert "BURSAR_ENDS" not in env(sidecar_of(governed(admitted(half(), restartPolicy="Never"))))
 
 
@@ -496,7 +496,7 @@ def of_another_release(policy: AdmissionPolicy, **fields: Any) -> Json:
 
 
 @pytest.mark.parametrize("policy", [POLICY, PLAIN_SIDECAR], ids=["native", "plain"])
-def test_a_sidecar_of_another_release_is_taken_for_ours_and_told_what_it_must_know(
+def test_a_sidecar_of_another_release_is_taken_for_ours_and_gets_its_settings(
     policy: AdmissionPolicy,
 ) -> None:
     before = of_another_release(policy)
@@ -518,7 +518,7 @@ def test_a_sidecar_of_another_release_is_taken_for_ours_and_told_what_it_must_kn
     assert after == expected
 
 
-def test_a_native_sidecar_that_is_told_to_end_by_itself_is_told_so_no_more() -> None:
+def test_a_native_sidecar_loses_the_flag_to_end_by_itself() -> None:
     before = governed(admitted(half()))
     sidecar_of(before)["env"].append({"name": "BURSAR_ENDS", "value": "over"})
 
@@ -681,7 +681,7 @@ def test_governing_twice_changes_nothing(raw: Json, word: Any, policy: Any) -> N
 
 
 @given(pods().filter(good), WORDS, ALL_POLICIES)
-def test_a_governed_pod_still_asks_what_it_asked_and_every_container_sees_what_it_should(
+def test_a_governed_pod_keeps_its_request_and_every_container_sees_what_it_should(
     raw: Json, word: Any, policy: Any
 ) -> None:
     request = parse(raw).request

@@ -193,7 +193,7 @@ def words(policy: str, name: str) -> tuple[str, ...]:
     return tuple(re.findall(r"'(.*?)'", variable(policy, name)))
 
 
-def test_every_policy_is_bound_and_refuses_but_the_one_that_only_tells() -> None:
+def test_every_policy_is_bound_and_refuses_but_the_one_that_only_warns() -> None:
     bindings = {
         each["metadata"]["name"]: each["spec"]
         for file in sorted(MANIFESTS.glob("admission-*.yaml"))
@@ -244,7 +244,7 @@ _LOOP = re.compile(r"\.(?:exists|exists_one|all|filter|map)\(")
 _BOUNDED_BY_KUBERNETES = {"bursar-device-claims"}
 
 
-def test_a_match_condition_that_searches_a_pod_asks_for_its_size_first() -> None:
+def test_a_match_condition_that_searches_a_pod_checks_its_size_first() -> None:
     """The API server evaluates all match conditions of a policy, so each must begin with the sizes."""
     for name in POLICIES.keys() - _BOUNDED_BY_KUBERNETES:
         for condition in POLICIES[name].get("matchConditions", []):

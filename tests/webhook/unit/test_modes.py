@@ -69,7 +69,7 @@ def test_a_rule_that_warns_lets_the_pod_be_governed_and_says_why() -> None:
     )
 
 
-def test_what_refuses_is_told_as_a_refusal_and_what_warns_as_a_warning() -> None:
+def test_what_refuses_is_reported_as_a_refusal_and_what_warns_as_a_warning() -> None:
     answer = mutated(ROOTED, replace(POLICY, rules={"privileged": "warn"}))
 
     assert (answer.verdict, answer.operations) == ("refused", ())
@@ -79,7 +79,7 @@ def test_what_refuses_is_told_as_a_refusal_and_what_warns_as_a_warning() -> None
     assert answer.rules == (("host-pid", "enforce"), ("privileged", "warn"))
 
 
-def test_what_governing_would_have_replaced_is_not_said_to_be_replaced_in_a_refused_pod() -> None:
+def test_a_refused_pod_gets_no_warning_of_a_replacement_that_did_not_happen() -> None:
     answer = mutated(admitted(half(), schedulerName="volcano", nodeName="n1"))
 
     assert answer.warnings == (
@@ -219,7 +219,7 @@ def test_while_observing_nothing_is_refused_and_every_readable_request_is_govern
         assert after == raw
 
 
-def test_while_observing_a_request_that_cannot_be_read_is_told_to_run_unmetered() -> None:
+def test_while_observing_an_unreadable_request_gets_a_warning_that_it_runs_unmetered() -> None:
     answer = mutated(admitted(container(gpu_percent="150"), schedulerName="volcano"), OBSERVING)
 
     assert answer.warnings[0] == (
@@ -248,7 +248,7 @@ def test_while_observing_a_pod_that_uses_the_sidecars_names_goes_without_it(rule
     assert validate(review(after), OBSERVING).rules == answer.rules
 
 
-def test_while_observing_a_users_class_stays_and_it_is_told_what_would_become_of_it() -> None:
+def test_while_observing_a_users_class_stays_with_a_warning_of_what_enforcing_would_do() -> None:
     raw = with_class(admitted(half()), "urgent", 7)
 
     answer = mutated(raw, OBSERVING)

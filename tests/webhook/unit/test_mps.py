@@ -106,7 +106,7 @@ def test_where_a_node_plugin_has_its_own_way_it_is_left_alone(plugin: str) -> No
 
 
 @pytest.mark.parametrize(("now", "pipes"), [(ON, PIPES), (ELSEWHERE, "/tmp/nvidia-mps")])
-def test_a_pod_made_from_a_governed_one_is_told_todays_folder(now: AdmissionPolicy, pipes: str) -> None:
+def test_a_pod_made_from_a_governed_one_gets_todays_folder(now: AdmissionPolicy, pipes: str) -> None:
     again = governed(admitted(half(), plain()), policy=ON)
 
     assert broken(again) == []

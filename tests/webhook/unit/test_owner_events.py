@@ -31,7 +31,7 @@ def review(**fields: Any) -> PodReview:
     return replace(PodReview("1", "CREATE", "", "team-a", "", False, pod, {}), **fields)
 
 
-def test_the_controller_of_a_pod_that_the_budget_refuses_is_told_why() -> None:
+def test_the_controller_of_a_pod_that_the_budget_refuses_gets_an_event_with_the_reason() -> None:
     queue = Queue()
 
     queue.hear(review(), REFUSED)
@@ -57,7 +57,7 @@ def test_the_controller_of_a_pod_that_the_budget_refuses_is_told_why() -> None:
     ],
     ids=["a dry run", "a pod without a controller", "no namespace", "another rule", "observed only"],
 )
-def test_nothing_else_is_told(asked: PodReview, answer: AdmissionAnswer) -> None:
+def test_nothing_else_is_reported(asked: PodReview, answer: AdmissionAnswer) -> None:
     queue = Queue()
 
     queue.hear(asked, answer)

@@ -98,7 +98,7 @@ def test_a_request_without_a_limit_is_refused() -> None:
     assert broken(raw) == [("request-differs-from-limit", 'request "50" and no limit')]
 
 
-def test_init_containers_and_native_sidecars_may_ask_in_our_own_dialect() -> None:
+def test_init_containers_and_native_sidecars_may_request_in_our_own_dialect() -> None:
     raw = admitted(half(), init=[half("setup"), half("side", restartPolicy="Always")])
 
     assert broken(raw) == []
@@ -164,19 +164,19 @@ def test_models_of_which_one_is_left_are_no_contradiction() -> None:
     assert broken(with_annotations(admitted(half()), narrowed)) == []
 
 
-def test_same_gpu_names_the_first_container_that_asks_for_nothing() -> None:
+def test_same_gpu_names_the_first_container_that_requests_nothing() -> None:
     raw = with_annotations(admitted(half("a"), plain("web")), {"bursar.dev/same-gpu": "a, web, gone"})
 
     assert broken(raw) == [("same-gpu-container", '"web"')]
 
 
-def test_same_gpu_of_containers_that_ask_is_a_constraint_like_others() -> None:
+def test_same_gpu_of_containers_that_request_cards_is_a_constraint_like_others() -> None:
     raw = with_annotations(admitted(half("a"), half("b")), {"bursar.dev/same-gpu": "a,b"})
 
     assert broken(raw) == []
 
 
-def test_a_misspelt_constraint_is_told_with_the_nearest_that_exists() -> None:
+def test_a_misspelt_constraint_is_reported_with_the_nearest_that_exists() -> None:
     for misspelt, nearest in (
         ("bursar.dev/gpu-model", "bursar.dev/gpu-models"),
         ("bursar.dev/exclude-models", "bursar.dev/exclude-gpu-models"),
@@ -348,5 +348,5 @@ def test_a_pod_whose_binding_would_be_too_long_is_refused() -> None:
     assert broken(cards("8", 10)) == []
 
 
-def test_a_large_pod_that_asks_for_no_gpu_is_none_of_ours() -> None:
+def test_a_large_pod_that_requests_no_gpu_is_none_of_ours() -> None:
     assert broken(admitted(plain(args=["x" * 2**20]))) == []

@@ -173,7 +173,7 @@ NATIVE, WHOLE = container(gpu_percent="50"), limits_of("main", nvidia_com__gpu="
         (WHOLE, {"configMapRef": {"name": "m"}, "prefix": "DB_"}, []),
     ],
 )
-def test_env_from_is_told_where_it_could_set_such_a_variable(
+def test_env_from_is_reported_where_it_could_set_such_a_variable(
     asking: Json, source: Json, found: list[str]
 ) -> None:
     expected = [(rule, "spec.containers[0].envFrom[0]") for rule in found]

@@ -28,7 +28,7 @@ def test_a_review_is_read_with_the_namespace_of_the_request() -> None:
     )
 
 
-def test_who_asks_is_read_with_the_groups_that_are_text() -> None:
+def test_the_caller_is_read_with_the_groups_that_are_text() -> None:
     whole = review_of(admitted(half()), userInfo={"username": "u", "groups": ["a", 7, {}, ["b"], "c"]})
 
     review = read(orjson.dumps(whole))
@@ -129,7 +129,7 @@ MALFORMED: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("case", MALFORMED)
-def test_a_malformed_review_is_told_what_is_malformed(case: str) -> None:
+def test_a_malformed_review_is_answered_with_what_is_malformed(case: str) -> None:
     body, sentence = MALFORMED[case]
 
     with pytest.raises(MalformedError) as told:
@@ -143,7 +143,7 @@ def test_a_malformed_review_is_told_what_is_malformed(case: str) -> None:
     [b"", b"{", b"\xff\xfe", b"NaN", b'{"a":' * 5_000, b'"\\ud800"', b"[" * 100_000],
     ids=["empty", "cut off", "not UTF-8", "NaN", "deep and cut off", "half a surrogate", "very deep"],
 )
-def test_bytes_that_are_no_json_are_told_so(body: bytes) -> None:
+def test_bytes_that_are_no_json_are_rejected(body: bytes) -> None:
     with pytest.raises(MalformedError, match="the body is not JSON"):
         read(body)
 

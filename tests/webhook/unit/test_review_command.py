@@ -144,7 +144,7 @@ def test_the_items_of_a_list_have_their_own_verdicts_and_lines(review: Review) -
     assert "m.yaml:17: spec.containers[0].resources.limits[bursar.dev/gpu-percent]: " in out
 
 
-def test_a_mistake_in_a_budget_is_told_with_its_line_in_the_file(review: Review) -> None:
+def test_a_mistake_in_a_budget_is_reported_with_its_line_in_the_file(review: Review) -> None:
     text = (
         "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: bursar-budgets}\ndata:\n"
         "  team-a: |\n    gpuHours: 10\n    period: fortnight\n  team-b: {gpuHours: 1}\n"
@@ -181,7 +181,7 @@ def test_a_key_in_two_of_the_config_maps_is_found_when_both_are_shown(review: Re
     ],
     ids=["syntax", "encoding", "control character"],
 )
-def test_a_file_that_cannot_be_read_is_told_with_its_line(
+def test_a_file_that_cannot_be_read_is_reported_with_its_line(
     review: Review, content: str | bytes, said: str
 ) -> None:
     code, _, err = review(review.file(content))
@@ -193,9 +193,7 @@ def test_a_file_that_cannot_be_read_is_told_with_its_line(
 
 
 @pytest.mark.parametrize("content", ["", "\n", "# only this\n", "---\n---\n# and that\n"])
-def test_nothing_to_review_is_told_for_what_should_have_written_it_has_failed(
-    review: Review, content: str
-) -> None:
+def test_an_empty_input_is_an_error_because_its_writer_has_failed(review: Review, content: str) -> None:
     empty = review.file(content, "empty.yaml")
 
     for form in ("text", "json"):
@@ -211,7 +209,7 @@ def test_an_empty_list_is_something_that_was_reviewed(review: Review) -> None:
     assert review(review.file({"apiVersion": "v1", "kind": "List", "items": []})) == (0, "0 objects\n", "")
 
 
-def test_a_file_that_is_not_there_is_told_and_the_others_are_reviewed(review: Review) -> None:
+def test_a_file_that_is_not_there_is_reported_and_the_others_are_reviewed(review: Review) -> None:
     code, out, err = review("no-such-file.yaml", review.file(POD.format(percent=50)))
 
     assert (code, err) == (2, "bursar-webhook review: no-such-file.yaml: No such file or directory\n")
@@ -249,7 +247,7 @@ def test_what_is_no_object_that_the_api_takes_is_unreadable(
     assert f"m.yaml:{line}: " in text.splitlines()[1]
 
 
-def test_a_device_class_beside_a_request_is_told_whatever_the_request_is(review: Review) -> None:
+def test_a_device_class_beside_a_request_is_reported_whatever_the_request_is(review: Review) -> None:
     at = "spec.containers[0].resources.limits[deviceclass.resource.kubernetes.io/gpu.nvidia.com]"
     found = {
         percent: review.json(text_of(f"bursar.dev/gpu-percent: {percent}", DEVICE_CLASS))[0]
@@ -335,7 +333,7 @@ def test_a_mode_on_the_command_line_is_over_that_of_the_budgets(review: Review) 
     ],
     ids=["a mistake", "none", "syntax", "twice"],
 )
-def test_budgets_that_cannot_be_gone_by_are_told(review: Review, content: object, said: str) -> None:
+def test_budgets_that_cannot_be_used_are_reported(review: Review, content: object, said: str) -> None:
     code, out, err = review("--budgets", review.file(content, "budgets.yaml"), review.file("a: 1"))
 
     assert (code, out) == (2, "")

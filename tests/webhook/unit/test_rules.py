@@ -158,7 +158,7 @@ REFUSED: dict[str, tuple[Json, str, str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_it_is_refused_with_a_sentence_that_tells_how_to_mend_it(case: str) -> None:
+def test_it_is_refused_with_a_sentence_that_says_how_to_mend_it(case: str) -> None:
     raw, rule, sentence = REFUSED[case]
 
     found = violations_of(raw, POLICY)
@@ -334,7 +334,7 @@ def test_a_mode_that_is_none_leaves_the_default() -> None:
     assert (mode_of("host-pid", policy), mode_of("env-from", policy)) == ("enforce", "warn")
 
 
-def test_everything_wrong_is_told_at_once() -> None:
+def test_everything_wrong_is_reported_at_once() -> None:
     raw = annotated(
         admitted(
             container("a", gpu_percent="0"),

@@ -48,7 +48,7 @@ def test_a_flag_goes_before_its_variable_and_that_before_the_default() -> None:
     assert settings.policy.over_budget == PriorityClass("low", -7)
 
 
-def test_sidecars_report_where_they_are_told_and_may_be_left_out() -> None:
+def test_the_sidecars_report_address_is_a_setting_and_the_sidecar_may_be_left_out() -> None:
     settings = read(["--sidecar-timekeeper-url", "https://10.0.0.1:8444", "--sidecar-image", "a/b"], {})
 
     assert settings.policy.sidecar == Sidecar("a/b", "https://10.0.0.1:8444", "")
@@ -99,7 +99,7 @@ def test_the_sidecar_is_native_or_a_plain_container(way: str, native: bool) -> N
         ("cpu=10m,memory=0.5Gi", "10m", "0.5Gi"),
     ],
 )
-def test_what_the_sidecar_asks_for_can_be_set(given: str, cpu: str, memory: str) -> None:
+def test_what_the_sidecar_requests_can_be_set(given: str, cpu: str, memory: str) -> None:
     sidecar = read(["--sidecar-resources", given], {}).policy.sidecar
 
     assert sidecar is not None
@@ -114,7 +114,7 @@ def test_what_the_sidecar_asks_for_can_be_set(given: str, cpu: str, memory: str)
         *("cpu=\u0662\u0660m,memory=64Mi", "cpu=20m,memory=64000m", "cpu=NaN,memory=64Mi"),
     ],
 )
-def test_amounts_that_no_sidecar_could_run_with_are_told_with_an_example(
+def test_amounts_that_no_sidecar_could_run_with_are_reported_with_an_example(
     given: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -158,7 +158,7 @@ def test_a_bad_setting_is_one_sentence_and_exit_code_2(
     assert capsys.readouterr().err == f"bursar-webhook: {WRONG[given]}\n"
 
 
-def test_a_bad_variable_is_told_too(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bad_variable_is_reported_too(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         read([], {"BURSAR_WORKERS": "many"})
 
@@ -170,7 +170,7 @@ def test_a_bad_variable_is_told_too(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(("variable", "flag"), [("BURSAR_MPS", "--mps"), ("BURSAR_MODE", "--mode")])
-def test_a_variable_that_is_none_of_the_words_is_told_too(
+def test_a_variable_that_is_none_of_the_words_is_reported_too(
     variable: str, flag: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -180,7 +180,7 @@ def test_a_variable_that_is_none_of_the_words_is_told_too(
     assert f"argument {flag}: invalid choice: 'yes' (choose from " in capsys.readouterr().err
 
 
-def test_limits_by_mps_are_off_and_find_its_pipes_where_they_are_told() -> None:
+def test_limits_by_mps_are_off_by_default_and_the_folder_of_its_pipes_is_a_setting() -> None:
     assert read([], {}).policy.mps_pipes == ""
     assert read(["--mps-pipe-directory", "/run/nvidia-mps"], {}).policy.mps_pipes == ""
     assert read(["--mps", "on"], {}).policy.mps_pipes == "/tmp/nvidia-mps"

@@ -61,7 +61,7 @@ def test_a_table_never_seen_is_unknown() -> None:
     assert word(None, 0) == "UNKNOWN"
 
 
-def test_in_budget_is_unknown_once_the_timekeeper_has_not_been_heard_for_too_long() -> None:
+def test_in_budget_becomes_unknown_without_contact_for_too_long() -> None:
     heard = table(team_a=entry("IN_BUDGET"))
 
     assert word(heard, STALE_AFTER_MS) == "IN_BUDGET"
@@ -106,7 +106,7 @@ def test_a_standing_holds_until_its_end_by_the_timekeepers_clock(before: str) ->
     ],
     ids=str,
 )
-def test_what_is_no_table_is_told_so(changes: Json) -> None:
+def test_a_body_that_is_no_table_is_rejected(changes: Json) -> None:
     with pytest.raises(UndecodableStandingsError):
         decode(orjson.dumps(standings() | changes), "", 0)
 
@@ -203,7 +203,7 @@ def test_a_class_of_no_known_preemption_policy_has_no_numbers_to_write(policy: o
     assert (settings.in_budget, settings.over_budget) == (PriorityClass("a", 7), absent)
 
 
-def test_a_class_that_is_absent_stays_so_while_the_timekeeper_is_not_heard() -> None:
+def test_a_class_that_is_absent_stays_so_without_contact_with_the_timekeeper() -> None:
     """Else every pod would be refused for as long."""
     classes = {
         "inBudget": {"name": "gpu-default-priority", "value": None},
@@ -235,7 +235,7 @@ def test_a_namespaces_own_rules_and_mode_go_before_the_clusters() -> None:
     )
 
 
-def test_a_timekeeper_of_an_earlier_release_tells_no_rules() -> None:
+def test_a_timekeeper_of_an_earlier_release_reports_no_rules() -> None:
     whole = standings(team_a=entry())
     del whole["namespaces"]["team-a"]["rules"], whole["namespaces"]["team-a"]["exempt"]
 
@@ -434,7 +434,7 @@ def test_without_a_ca_nothing_is_governed() -> None:
         world.admission.mutate(review(admitted(half())))
 
 
-def test_a_worker_is_not_ready_before_it_has_asked_for_the_standings_once() -> None:
+def test_a_worker_is_not_ready_before_it_has_requested_the_standings_once() -> None:
     asked = False
     admission = Reviewer(POLICY, lambda: None, lambda: "ca", lambda: 0, STALE_AFTER_MS, lambda: asked)
 

@@ -99,7 +99,7 @@ def test_a_template_that_can_never_start_is_refused_with_the_path_inside_the_wor
     assert judge(asked(workload(kind, GOOD)), POLICY) == AdmissionAnswer("valid")
 
 
-def test_all_that_is_wrong_is_told_at_once() -> None:
+def test_all_that_is_wrong_is_reported_at_once() -> None:
     answer = judge(
         asked(workload("Deployment", template(container(gpu_percent="150"), nodeName="n"))), POLICY
     )
@@ -226,7 +226,7 @@ def test_amounts_of_a_custom_kind_are_read_as_the_api_server_will_spell_them() -
     assert judge(asked(written), POLICY, (PYTORCH,)) == AdmissionAnswer("valid")
 
 
-def test_what_is_no_pod_template_is_told_and_let_through() -> None:
+def test_an_unreadable_pod_template_is_reported_and_admitted() -> None:
     written = {
         "apiVersion": "kubeflow.org/v1",
         "kind": "PyTorchJob",
@@ -251,7 +251,7 @@ def test_wildcards_cannot_multiply_the_work() -> None:
     assert len(workloads.found(written, (path,))) == workloads.MOST_TEMPLATES
 
 
-def test_templates_past_the_last_that_is_looked_at_are_told() -> None:
+def test_templates_past_the_last_that_is_looked_at_are_reported() -> None:
     path = read_path("x.example/Many=spec.*.template")
     most = workloads.MOST_TEMPLATES
 
@@ -276,7 +276,7 @@ def test_templates_past_the_last_that_is_looked_at_are_told() -> None:
         ("apps/Deployment=spec.template", "is built in"),
     ],
 )
-def test_a_path_that_cannot_be_read_is_told(text: str, problem: str) -> None:
+def test_a_path_that_cannot_be_read_is_reported(text: str, problem: str) -> None:
     with pytest.raises(BadPathError, match=re.escape(problem)):
         read_path(text)
 

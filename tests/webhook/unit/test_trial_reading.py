@@ -93,7 +93,7 @@ def test_a_field_that_is_not_there_has_the_line_of_what_is_around_it() -> None:
     ],
     ids=["syntax", "control", "deep", "key", "json twice", "nan", "deep json"],
 )
-def test_what_cannot_be_read_is_told_with_its_line(text: str, line: int, sentence: str) -> None:
+def test_what_cannot_be_read_is_reported_with_its_line(text: str, line: int, sentence: str) -> None:
     assert read(text)[1] == ManifestProblem(line, sentence)
 
 

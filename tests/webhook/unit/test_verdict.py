@@ -241,7 +241,7 @@ def test_a_plain_sidecar_that_another_webhook_took_away_is_missed() -> None:
     assert "/spec/containers/-" in answer.refusal
 
 
-def test_a_worker_that_has_heard_no_table_trusts_what_one_that_has_did() -> None:
+def test_a_worker_without_a_table_trusts_the_decision_of_one_that_has_it() -> None:
     told = replace(
         POLICY,
         in_budget=PriorityClass("theirs", 1_000_000),
@@ -270,7 +270,7 @@ def test_while_observing_a_malformed_pod_is_admitted_ungoverned_with_a_warning()
     assert validate(review(raw), OBSERVING).refusal == ""
 
 
-def test_while_observing_the_exhausted_are_told_and_not_demoted() -> None:
+def test_while_observing_the_exhausted_are_reported_and_not_demoted() -> None:
     answer = mutated(admitted(half()), Standing("OVER_BUDGET"), OBSERVING)
 
     assert answer.warnings == (
@@ -420,7 +420,7 @@ LACKING = 'Priority class "typo" does not exist in the cluster; it is not set.'
     ],
 )
 @pytest.mark.parametrize("own", [None, "urgent"])
-def test_a_class_that_the_cluster_lacks_is_told_and_the_pod_without_it_is_valid(
+def test_a_class_that_the_cluster_lacks_is_reported_and_the_pod_without_it_is_valid(
     standing: Standing, told: tuple[str, ...], own: str | None
 ) -> None:
     missing = PriorityClass("typo", None, absent=True)
