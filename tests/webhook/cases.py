@@ -205,6 +205,10 @@ RANGES: dict[str, tuple[Json, Broken]] = {
         NOTHING,
     ),
     "compute of hami without a number": (a_pod(hami(gpucores="30")), NOTHING),
+    "more of volcano's whole cards than any node has": (
+        a_pod(of_resources({"volcano.sh/gpu-number": "65"})),
+        _one("amount", f"{LIMITS}[volcano.sh/gpu-number]"),
+    ),
     "a priority of hami alone": (a_pod(hami(priority="0")), _one("vgpu-number", GPU)),
     "memory of volcano without a number": (
         a_pod(volcano(memory="30")),

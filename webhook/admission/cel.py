@@ -101,8 +101,8 @@ def prefixes() -> str:
 
 
 def counts() -> str:
-    """The resources that count cards of dialects with a prefix, for the policy `bursar-ranges`."""
-    return _list(f"'{name}'" for each in DIALECTS if each.prefix for name in each.resources)
+    """The resources that count whole cards, for the policy `bursar-ranges`."""
+    return _list(f"'{name}'" for each in DIALECTS for name in each.counted)
 
 
 def percents() -> str:

@@ -102,6 +102,7 @@ NAMES = st.sampled_from(
             "volcano.sh/vgpu-memory",
             "volcano.sh/vgpu-cores",
             "volcano.sh/gpu-memory",
+            "volcano.sh/gpu-number",
         ),
         *("nano-gpu.io/gpu-core", "nano-gpu.io/gpu-memory", "nano-gpu/gpu-percent", "nano-gpu/qgpu-core"),
         *("nvidia.com/vgpu-number", "nvidia.com/vgpu-memory", "nvidia.com/vgpu-cores"),

@@ -224,6 +224,7 @@ DIALECT = Dialect(
     name="gas",
     resources=(I915, XE),
     prefix=PREFIX,
+    counted=(I915, XE),
     examples={I915: "1", XE: "1"},
     read=_read,
     constrain=_constrain,

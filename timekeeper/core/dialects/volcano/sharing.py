@@ -82,12 +82,14 @@ def _dialect(
     read: Callable[[ContainerLimits], Ask | tuple[Violation, ...]],
     node_resources: tuple[str, ...] = (),
     memory_units: str = "",
+    counted: tuple[str, ...] = (),
 ) -> Dialect:
     return Dialect(
         name=name,
         resources=(resource,),
         node_resources=node_resources,
         memory_units=memory_units,
+        counted=counted,
         examples={resource: example},
         read=read,
         at_admission=nothing_at_admission,
@@ -106,5 +108,5 @@ def _dialect(
 
 DIALECTS = (
     _dialect("volcano-memory", MEMORY, "1024", _read_memory, (NUMBER,), MEMORY),
-    _dialect("volcano-number", NUMBER, "1", _read_number),
+    _dialect("volcano-number", NUMBER, "1", _read_number, counted=(NUMBER,)),
 )
