@@ -329,6 +329,7 @@ WAYS: dict[str, Way] = {
     "CDI's specifications": _path("/etc/cdi", "/etc/localtime"),
     "the kubelet's device plugins": _path("/var/lib/kubelet/device-plugins", "/var/lib/dbus"),
     "the kubelet's PodResources": _path("/var/lib/kubelet/pod-resources/kubelet.sock", "/var/lib/data"),
+    "the socket of plugins that add devices": _path("/var/run/nri/nri.sock", "/var/run/nrich"),
     "containerd's socket": _path("/run/containerd/containerd.sock", "/run/log"),
     "Docker's socket, by the link": _path("/var/run/docker.sock", "/var/run/log"),
     "CRI-O's socket": _path("/var/run/crio/crio.sock", "/var/run/udev"),
@@ -378,6 +379,18 @@ WAYS: dict[str, Way] = {
         a_pod(plain("main"), annotations={"example.com/cdi.k8s.io": "nvidia.com/gpu=all"}),
         "device-annotation",
         "metadata.annotations[cdi.k8s.io/mine]",
+    ),
+    "an annotation that NVIDIA's plugin of the runtime reads": Way(
+        a_pod(plain("main"), annotations={"nvidia.cdi.k8s.io/container.main": "nvidia.com/gpu=all"}),
+        a_pod(plain("main"), annotations={"nvidia.com/container.main": "nvidia.com/gpu=all"}),
+        "device-annotation",
+        "metadata.annotations[nvidia.cdi.k8s.io/container.main]",
+    ),
+    "an annotation that containerd's device-injector reads for all containers": Way(
+        a_pod(plain("main"), annotations={"devices.nri.io": "- path: /dev/nvidia0"}),
+        a_pod(plain("main"), annotations={"io-priority.nri.io": "class: IOPRIO_CLASS_BE"}),
+        "device-annotation",
+        "metadata.annotations[devices.nri.io]",
     ),
     "a mount that the toolkit reads": Way(
         _mounted_at("/var/run/nvidia-container-devices/all"),

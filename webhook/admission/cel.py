@@ -9,7 +9,7 @@ from timekeeper.core import names
 from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE, PREFIXES
 from timekeeper.core.dialects.dialect import Dialect
 from webhook.mutation.visible_devices import VISIBLE_DEVICES
-from webhook.rules.denylist import DEVICE_ANNOTATIONS
+from webhook.rules.denylist import DEVICE_DOMAINS
 from webhook.rules.forged import (
     LABEL_MARKS,
     MARKS,
@@ -244,7 +244,14 @@ def immutable_annotations() -> str:
     Annotations that name devices are among them: kubelets and plugins pass theirs to the container runtime,
     not to pods.
     """
-    return _begins("k", [*OURS, *OWNED, *MARKS, DEVICE_ANNOTATIONS])
+    devices = [f"{domain}{end}" for domain in DEVICE_DOMAINS for end in ("", "/")]
+    return _begins("k", [*OURS, *OWNED, *MARKS, *devices])
+
+
+def device_annotations() -> str:
+    """The CEL condition on ``k``, the name of an annotation, that a container runtime or its plugin reads
+    devices from it."""
+    return f"k.split('/')[0] in {_quoted(DEVICE_DOMAINS)}"
 
 
 def plugin_annotations() -> str:

@@ -4,6 +4,7 @@ A rule's mode is ``enforce`` (refused), ``warn`` (admitted with a warning), or `
 this table with an example of each rule; a test compares the two.
 """
 
+from webhook.rules.denylist import DEVICE_DOMAINS
 from webhook.rules.rule import Rule
 
 # A valid request. Without one a pod can be neither placed nor charged, so these rules cannot be turned off.
@@ -242,8 +243,8 @@ BYPASS = (
     ),
     Rule(
         "device-annotation",
-        "annotations under `cdi.k8s.io/`",
-        "they request devices from the container runtime directly",
+        "annotations of the domains " + ", ".join(f"`{domain}`" for domain in DEVICE_DOMAINS),
+        "the container runtime, or a plugin of it, reads devices or mounts from them",
     ),
     Rule(
         "device-mount",

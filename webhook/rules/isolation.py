@@ -10,13 +10,13 @@ from timekeeper.core.violation import Violation, shown
 from webhook.mutation import ephemeral, limits_shown, mps, visible_devices
 from webhook.mutation.visible_devices import VISIBLE_DEVICES
 from webhook.rules.denylist import (
-    DEVICE_ANNOTATIONS,
     NODE_PATHS,
     may_steer,
     names_devices,
     names_steering,
     reaches_cards,
     reaches_node,
+    requests_devices,
     steers_isolation,
 )
 from webhook.wire.pod_review import CONTAINER_LISTS, sequence_of
@@ -255,7 +255,7 @@ def _device_mounts(path: str, container: Json) -> Iterator[Violation]:
 
 def _device_annotations(pod: Json) -> Iterator[Violation]:
     for name, value in annotations_of(pod).items():
-        if name.startswith(DEVICE_ANNOTATIONS):
+        if requests_devices(name):
             yield Violation(
                 "device-annotation",
                 f"metadata.annotations[{name}]",

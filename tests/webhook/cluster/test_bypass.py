@@ -559,6 +559,9 @@ CHANGES: dict[str, Json] = {
     "a placement": {"annotations": {"bursar.dev/devices": "{}"}},
     "what gpu-manager reads": {"annotations": {"tencent.com/predicate-gpu-idx-0": "0"}},
     "devices for the container runtime": {"annotations": {"cdi.k8s.io/mine": "nvidia.com/gpu=all"}},
+    "devices for a plugin of the runtime": {
+        "annotations": {"nvidia.cdi.k8s.io/container.main": "nvidia.com/gpu=all"}
+    },
     "the mark of a governed pod": {"labels": {"bursar.dev/governed": "false"}},
 }
 
@@ -652,6 +655,7 @@ def test_cards_come_with_the_extenders_binding_and_no_one_elses(world: Registere
         ({"annotations": {"tencent.com/predicate-gpu-idx-0": "0"}}, "annotations", "forged-annotation"),
         ({"annotations": {"tencent.com/gpu-assigned": "true"}}, "annotations", "forged-annotation"),
         ({"annotations": {"cdi.k8s.io/mine": "nvidia.com/gpu=all"}}, "annotations", "forged-annotation"),
+        ({"annotations": {"devices.gke.io/container.main": "all"}}, "annotations", "forged-annotation"),
         ({"labels": {"bursar.dev/governed": "false"}}, "labels", "forged-label"),
     ):
         (key,) = next(iter(written.values()))
