@@ -41,7 +41,9 @@ def plane(control_plane: ControlPlane) -> ControlPlane:
 def extender(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     """The extender with the account of the manifests, and a kube-scheduler that asks it."""
     folder = tmp_path_factory.mktemp("extender")
-    with scheduling(plane, folder, "--lock-nodes=hami,volcano", account="bursar-scheduler") as process:
+    with scheduling(
+        plane, folder, "--lock-nodes=hami,volcano,volcano-memory,volcano-number", account="bursar-scheduler"
+    ) as process:
         yield process
 
 
@@ -214,6 +216,36 @@ def volcanos_plugin_serves(world: HamiWorld, node: str) -> str:
     world.annotate(f"{PODS}/{name}", done)
     world.annotate(f"/api/v1/nodes/{node}", {"hamivgpu": None})
     return name
+
+
+def test_pods_of_volcanos_former_sharing_are_placed_and_charged(hami: HamiWorld) -> None:
+    """Memory on the node whose plugin counts memory, a whole card on the one that counts cards alone."""
+    memory, number = "volcano.sh/gpu-memory", "volcano.sh/gpu-number"
+    nodes = {"shared": {memory: "32000", number: "2"}, "whole": {number: "2"}}
+    for node, capacity in nodes.items():
+        hami.plane.api.call("POST", "/api/v1/nodes", kwok_node(node, capacity=capacity))
+    eventually(lambda: all(hami.extender.answers(f"/v1/cluster?node={node}") for node in nodes))
+    served: dict[str, tuple[str, str]] = {}
+    for name in ("a", "b"):
+        hami.pod(name, {memory: "12000"})
+    hami.pod("one", {number: "1"})
+
+    def serve() -> bool:
+        """As its plugin does for each pod that waits for devices; then no other is bound to the node."""
+        for each in hami.bound():
+            name, node = each["metadata"]["name"], each["spec"]["nodeName"]
+            written = each["metadata"]["annotations"]
+            if written["volcano.sh/gpu-assigned"] == "false":
+                assert hami.lock(node, "gpu").endswith(f",default,{name}")
+                hami.annotate(f"{PODS}/{name}", {"volcano.sh/gpu-assigned": "true"})
+                hami.annotate(f"/api/v1/nodes/{node}", {"gpu": None})
+            served[name] = node, written["volcano.sh/gpu-index"]
+        return len(served) == 3
+
+    eventually(serve)
+    assert served["one"] in {("whole", "0"), ("whole", "1")}
+    assert {served["a"], served["b"]} == {("shared", "0"), ("shared", "1")}
+    assert [charged(hami, name) for name in ("a", "b", "one")] == [750, 750, 1000]
 
 
 def now() -> str:
