@@ -8,7 +8,8 @@ RUN := $(BIN)/python
 PYTEST := $(BIN)/pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up quick test test-versions check bench soak docs dist clean
+BASE ?= HEAD
+.PHONY: help demo up quick test test-versions check bench bench-compare soak docs dist clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -41,6 +42,9 @@ test-versions: $(VENV)/.ready ## what depends on Kubernetes' version, on each ol
 
 bench: $(VENV)/.ready ## measure; tables on the screen, JSON under .bench
 	@$(RUN) -m tests.bench
+
+bench-compare: $(VENV)/.ready ## what operations cost beside another commit, BASE=<ref>; exit code 1 where more than a tenth worse
+	@$(RUN) -m tests.bench.cost --base "$(BASE)"
 
 soak: $(VENV)/.ready ## the larger profiles of the same tests (an hour and more)
 	@$(RUN) -m tests.run --soak

@@ -30,6 +30,7 @@ BENCHMARKS = {
     "ledger": ["ledger.py"],
     "sidecar": ["sidecar.py"],
     "agent": ["agent.py"],
+    "cost": ["cost/__main__.py"],
 }
 
 

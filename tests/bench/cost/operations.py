@@ -1,0 +1,373 @@
+"""What is counted: a review, a filter, a bind, a heartbeat and a settler's tick, through the functions that
+the roles' workers call, without sockets, threads or processes.
+
+Each operation is imported and built when it is called for, so that one that a tree does not have takes no
+other with it. Worlds are seeded: the same calls do the same work. Each call comes upon something that has
+changed since the last one, as in life: another pod, a card taken, a beat sent.
+"""
+
+import gc
+import itertools
+import json
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+Json = dict[str, Any]
+
+# The next call, ready to be made: what it takes to get it ready is not counted.
+Prepare = Callable[[], Callable[[], object]]
+
+CARDS, A_NODE = 8, 2  # cards of a node, and bound pods
+WAITING = 1_000  # pods to bind
+ROUND = 8  # calls, each with another shape of pod
+LIVE_PODS, NAMESPACES = 200, 20
+BEAT_MS, TICK_MS = 5_000, 250
+
+
+def stop_clocks() -> None:
+    """Elapsed time decides nothing: work that is due after a second, or is cut off after one, never is."""
+    for name, value in (("monotonic", 1_000.0), ("perf_counter", 1_000.0), ("monotonic_ns", 10**12)):
+        setattr(time, name, lambda value=value: value)
+
+
+def mutate(_: Path) -> Prepare:
+    """/mutate of a new half-card pod of 10 KB."""
+    call, bodies = _webhook()
+
+    def prepare() -> Callable[[], object]:
+        body = orjson.dumps(next(bodies))
+        return lambda: call("/mutate", body)
+
+    return prepare
+
+
+def validate(_: Path) -> Prepare:
+    """/validate of the same pod, once it is governed."""
+    import jsonpatch
+
+    from tests.webhook.worlds import patch_of
+
+    call, bodies = _webhook()
+
+    def prepare() -> Callable[[], object]:
+        review = next(bodies)
+        answer = orjson.loads(call("/mutate", orjson.dumps(review)).body)
+        request = review["request"]
+        request["object"] = jsonpatch.apply_patch(request["object"], patch_of(answer["response"]))
+        body = orjson.dumps(review)
+        return lambda: call("/validate", body)
+
+    return prepare
+
+
+def _webhook() -> tuple[Callable[[str, bytes], Any], Any]:
+    """A worker's calls, and the reviews of ever new pods of a namespace that has a budget."""
+    from tests.bench import pods
+    from tests.support.simulated_timekeeper import entry, standings
+    from tests.webhook.worlds import POLICY
+    from timekeeper.runtime.log import line
+    from webhook.metrics import of_this_process
+    from webhook.server.app import create_calls
+    from webhook.server.reviewer import Reviewer
+    from webhook.standings.table import decode
+
+    table = decode(orjson.dumps(standings(bench=entry(), team_a=entry("OVER_BUDGET"))), "1", 0)
+    reviewer = Reviewer(POLICY, lambda: table, lambda: "ca", lambda: 0, 30_000)
+
+    def log(event: str, *, level: str = "info", **fields: object) -> None:
+        line(level, event, fields)
+
+    calls = create_calls(reviewer, of_this_process(), log)
+    written = orjson.loads(pods.review(pods.written(*pods.SIZES["10 KB"])))
+
+    def bodies() -> Any:
+        number = 0
+        while True:
+            number += 1
+            review = json.loads(json.dumps(written))
+            review["request"]["uid"] = f"review-{number:06}"
+            review["request"]["object"]["metadata"]["labels"]["run"] = f"number-{number:06}"
+            yield review
+
+    def call(path: str, body: bytes) -> Any:
+        answer = calls[path](body)
+        if answer.status != 200 or b'"allowed":true' not in answer.body:
+            raise SystemExit(f"{path} answered {answer.status}: {answer.body!r}")
+        return answer
+
+    return call, bodies()
+
+
+def filter_over(nodes: int) -> Callable[[Path], Prepare]:
+    """/filter over so many nodes, after one more pod was bound."""
+
+    def build(folder: Path) -> Prepare:
+        from tests.bench.extender import SIZES, pod
+
+        world = _Extender(folder, nodes)
+        number = 0
+
+        def prepare() -> Callable[[], object]:
+            nonlocal number
+            number += 1
+            world.book()
+            asked = {"Pod": pod(f"p-{number}", SIZES[number % len(SIZES)]), "NodeNames": world.names}
+            body = orjson.dumps(asked)
+            return lambda: world.call("/filter", body)
+
+        return prepare
+
+    return build
+
+
+def prioritize(folder: Path) -> Prepare:
+    """/prioritize over 500 nodes, after filter."""
+    from tests.bench.extender import SIZES, pod
+
+    world = _Extender(folder, 500)
+    number = 0
+
+    def prepare() -> Callable[[], object]:
+        nonlocal number
+        number += 1
+        world.book()
+        asked = {"Pod": pod(f"p-{number}", SIZES[number % len(SIZES)]), "NodeNames": world.names}
+        fits = orjson.loads(world.call("/filter", orjson.dumps(asked)))["NodeNames"]
+        body = orjson.dumps(asked | {"NodeNames": fits})
+        return lambda: world.call("/prioritize", body)
+
+    return prepare
+
+
+def bind(folder: Path) -> Prepare:
+    """/bind of a tenth of a card. The API server's answer comes at once, from memory."""
+    from scheduler_ext.model.pod import read_any
+    from tests.bench.extender import pod
+
+    world = _Extender(folder, 50)
+    world.lead()  # no pod waits yet, so there is none to fence
+    for number in range(WAITING):
+        world.cache.pod_updated(read_any(pod(f"w-{number}", {"bursar.dev/gpu-percent": "10", "cpu": "1"})))
+    number = -1
+
+    def prepare() -> Callable[[], object]:
+        nonlocal number
+        number += 1
+        order = {"PodName": f"w-{number}", "PodNamespace": "team-a", "PodUID": f"uid-w-{number}"}
+        body = orjson.dumps(order | {"Node": world.names[number % len(world.names)]})
+
+        def call() -> None:
+            answer = world.call("/bind", body)
+            if orjson.loads(answer)["Error"]:
+                raise SystemExit(f"a bind was answered with {answer!r}")
+
+        return call
+
+    return prepare
+
+
+class _Extender:
+    """An extender whose cache is complete: nodes of 8 cards, 2 bound pods a node at random."""
+
+    def __init__(self, folder: Path, nodes: int) -> None:
+        from scheduler_ext import settings
+        from scheduler_ext.assembly.extender import Extender
+        from scheduler_ext.model.node import read_node
+        from scheduler_ext.model.pod import read_any
+        from tests.bench.extender import bound_pods, node
+        from timekeeper.runtime.api_server import Api
+        from timekeeper.runtime.log import line
+
+        def log(event: str, *, level: str = "info", **fields: object) -> None:
+            line(level, event, fields)
+
+        api = Api("http://api.example", _Pool(), dict)  # type: ignore[arg-type]
+        self._extender = Extender(settings.read([], {}), api, log)
+        self._read, self.cache = read_any, self._extender.cache
+        self.names = [f"node-{at}" for at in range(nodes)]
+        self._more = bound_pods(nodes, CARDS, 2 * A_NODE * nodes, random.Random(1))
+        self.cache.pods_listed(map(read_any, itertools.islice(self._more, A_NODE * nodes)))
+        self.cache.nodes_listed(read_node(node(name, CARDS)) for name in self.names)
+
+    def book(self) -> None:
+        """One more pod is bound."""
+        self.cache.pod_updated(self._read(next(self._more)))
+
+    def lead(self) -> None:
+        """This replica has taken over."""
+        while not self._extender.leadership.leads():
+            self._extender.leadership.step()
+
+    def call(self, path: str, body: bytes) -> bytes:
+        """A verb's answer."""
+        answer = self._extender.calls[path](body)
+        if answer.status != 200 or not isinstance(answer.body, bytes):
+            raise SystemExit(f"{path} answered {answer.status}: {answer.body!r}")
+        return answer.body
+
+
+class _Pool:
+    """Connections to an API server that creates, and patches, whatever it is sent."""
+
+    def __init__(self) -> None:
+        self.status = 201
+        self.headers: Json = {}
+        self.data = b'{"kind":"Status","status":"Success"}'
+
+    def request(self, method: str, url: str, **sent: object) -> "_Pool":
+        """At once."""
+        return self
+
+
+def beat(folder: Path) -> Prepare:
+    """POST /v1/heartbeats of a pod's sidecar with a card's figures, into the ledger on SQLite: from the
+    request to its answer, with a transaction of its own."""
+    from http import HTTPStatus
+
+    from tests.timekeeper.worlds import CA, Reviews, pod_status, token
+    from timekeeper.api.create_app import create_services
+    from timekeeper.api.resources.heartbeats import HeartbeatHandler
+    from timekeeper.runtime.auth.gate import Gate
+    from timekeeper.runtime.auth.tokens import Expected
+    from timekeeper.runtime.http.framing import RequestReader
+    from timekeeper.runtime.http.service import HttpRequest
+    from timekeeper.serving.heartbeat_route import heartbeat_route
+
+    ledger = _Ledger(folder)
+    gate = Gate(Reviews(tokens := {}).post, Expected("bursar", "test"), ledger.clock)
+    services = create_services(ledger.store, gate, ledger.clock, lambda: CA, BEAT_MS)
+    writer = services.beating
+    # The writer's thread is left out, so that a beat is counted from its first instruction to its last.
+    writer.submit = lambda post, tell: tell(writer._outcomes([post])[0])  # type: ignore[method-assign]
+    route = heartbeat_route(HeartbeatHandler(services))
+    figures = [{"uuid": "GPU-0", "utilisation": 37, "memory_mib": 8_000, "scope": "exclusive"}]
+    number = -1
+
+    def prepare() -> Callable[[], object]:
+        nonlocal number
+        number += 1
+        ledger.now += BEAT_MS
+        at, sequence = number % LIVE_PODS, number // LIVE_PODS
+        raw = ledger.cluster.raw(at, running=True)
+        mine = token(f"pod-{at}")
+        tokens[mine] = pod_status(orjson.loads(raw))
+        gate.pod(f"Bearer {mine}")  # it is known from an earlier beat
+        beats = [{"age_ms": 0, "devices": figures}]
+        body = orjson.dumps({"version": 1, "boot": "b", "sequence": sequence, "beats": beats})
+        head = f"POST /v1/heartbeats HTTP/1.1\r\nHost: t\r\nAuthorization: Bearer {mine}\r\n"
+        reader = RequestReader(1 << 20)
+        reader.buffer += f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+        parsed = reader.next()
+        assert parsed is not None
+        answers: list[Any] = []
+        request = HttpRequest(*parsed, ("127.0.0.1", 1), ("127.0.0.1", 2), answers.append)
+
+        def call() -> None:
+            refused = route.handler(request)
+            if refused is not None or answers[0].status != HTTPStatus.OK:
+                raise SystemExit(f"a heartbeat was answered with {refused or answers[0]}")
+
+        return call
+
+    return prepare
+
+
+def tick(folder: Path) -> Prepare:
+    """The settler's tick after a pod has ended and each node was heard: 200 pods of 20 namespaces."""
+    ledger = _Ledger(folder)
+    ended = -1
+
+    def prepare() -> Callable[[], object]:
+        nonlocal ended
+        ended += 1
+        if ended == LIVE_PODS:
+            raise SystemExit("more ticks than pods that can end")
+        ledger.now += TICK_MS
+        updates = [*ledger.leases(), ledger.end_of(ended)]
+
+        def call() -> None:
+            for each in updates:
+                ledger.settler.apply(each)
+            if not ledger.settler.tick():
+                raise SystemExit("the database is away")
+
+        return call
+
+    return prepare
+
+
+class _Ledger:
+    """A settler whose ledger, on SQLite, has a session of each of 200 running pods."""
+
+    def __init__(self, folder: Path) -> None:
+        from tests.bench.live_pods import Cluster
+        from tests.timekeeper.worlds import T0, new_ledger
+        from timekeeper.settler.settler import Settler
+        from timekeeper.store.engine.engine import open_store
+
+        file = folder / "ledger.db"
+        file.write_bytes(new_ledger())
+        self.now = T0 + 3_600_000
+        self.store = open_store(f"sqlite:///{file}")
+        self.cluster = Cluster(LIVE_PODS, NAMESPACES)
+        self.settler = Settler(self.store, self.clock, lambda _: None)
+        for update in self.cluster.lists(self.now, pods=True):
+            self.settler.apply(update)
+        self.settler.tick()
+
+    def clock(self) -> int:
+        """It goes on only between two calls."""
+        return self.now
+
+    def leases(self) -> list[Any]:
+        """Each node's kubelet is heard, and the watch of pods is alive."""
+        from tests.timekeeper.worlds import READ, lease
+        from timekeeper.settler.cluster.cluster_state import ItemChanged, StreamAlive, WatchUpdate
+
+        raws = (lease(self.now - 1, f"node-{at:05d}") for at in range(self.cluster.nodes))
+        read = (item for item in map(READ["leases"], raws) if item is not None)
+        updates = [WatchUpdate("leases", self.now, ItemChanged(item, deleted=False)) for item in read]
+        return [*updates, WatchUpdate("pods", self.now, StreamAlive())]
+
+    def end_of(self, at: int) -> Any:
+        """One running pod ends."""
+        from tests.timekeeper.clocks import iso
+        from tests.timekeeper.worlds import READ, T0
+        from timekeeper.settler.cluster.cluster_state import ItemChanged, WatchUpdate
+
+        raw = orjson.loads(self.cluster.raw(at, running=True))
+        raw["status"]["phase"] = "Succeeded"
+        state = {"terminated": {"startedAt": iso(T0 + 1_000), "finishedAt": iso(self.now - 100)}}
+        raw["status"]["containerStatuses"][0]["state"] = state
+        item = READ["pods"](raw)
+        assert item is not None
+        return WatchUpdate("pods", self.now, ItemChanged(item, deleted=False))
+
+
+OPERATIONS: dict[str, Callable[[Path], Prepare]] = {
+    "mutate": mutate,
+    "validate": validate,
+    "filter, 500 nodes": filter_over(500),
+    "filter, 2,000 nodes": filter_over(2_000),
+    "prioritize": prioritize,
+    "bind": bind,
+    "beat": beat,
+    "tick": tick,
+}
+
+
+def built(name: str, folder: Path) -> Prepare:
+    """The operation, warm: what is made once is made, and counts for no call. Raises what the tree lacks."""
+    place = folder / name.replace(" ", "-").replace(",", "")
+    place.mkdir()
+    prepare = OPERATIONS[name](place)
+    for _ in range(3 * ROUND):
+        prepare()()
+    gc.collect()
+    gc.freeze()
+    return prepare
