@@ -33,7 +33,7 @@ class _EncodedEntry:
     """One entry of the document, and its part of the two hashes."""
 
     statement: Statement
-    hold: HeldFor
+    is_queued: bool
     body: bytes
     text_digest: bytes
     numbers: bytes
@@ -54,10 +54,9 @@ class EntryCache:
             self._settings, self._entries = settings, {}
         entries = self._entries
         for name, each in statements.items():
-            known = entries.get(name)
-            hold = _hold(each, name in queued)
-            if known is None or known.statement is not each or known.hold != hold:
-                entries[name] = _encoded(name, each, settings, hold)
+            known, is_queued = entries.get(name), name in queued
+            if known is None or known.statement is not each or known.is_queued != is_queued:
+                entries[name] = _encoded(name, each, settings, is_queued)
         return [entries[name] for name in statements]
 
 
@@ -117,15 +116,15 @@ def _hold(statement: Statement, is_queued: bool) -> HeldFor:
     return "turn" if has_turns else ""
 
 
-def _encoded(name: str, statement: Statement, settings: BudgetSettings, hold: HeldFor) -> _EncodedEntry:
+def _encoded(name: str, statement: Statement, settings: BudgetSettings, is_queued: bool) -> _EncodedEntry:
     """The entry with its key, as it appears in the document."""
     entry = _entry(statement, settings)
-    if hold:
+    if hold := _hold(statement, is_queued):
         entry["hold"] = hold
     body = b"%b:%b" % (_bytes(name), _bytes(entry))
     text_digest = {field: value for field, value in entry.items() if field not in ("ratio", "remaining")}
     numbers = [entry["ratio"], _grains(statement.deciding.balance)]
-    return _EncodedEntry(statement, hold, body, _bytes([name, text_digest]), _bytes(numbers))
+    return _EncodedEntry(statement, is_queued, body, _bytes([name, text_digest]), _bytes(numbers))
 
 
 def _digest(parts: Iterable[bytes]) -> str:

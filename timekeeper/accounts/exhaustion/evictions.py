@@ -206,7 +206,7 @@ def _wanted(
     """The notice that the pod should have now."""
     if terms is None or terms.is_observed:
         return NO_NOTICE
-    if not is_charged(pod) or (pod.uid not in past.void and _is_valid(notice, terms, now_ms)):
+    if not is_charged(pod) or (pod.uid not in past.void and is_valid(notice, terms, now_ms)):
         return notice
     return EvictionNotice(_whole_second(now_ms + terms.grace_ms))
 
@@ -266,7 +266,7 @@ def is_leaving(pod: LedgerPod) -> bool:
     return pod.hold.deletion_ms is not None
 
 
-def _is_valid(notice: EvictionNotice, terms: EvictionTerms, now_ms: int) -> bool:
+def is_valid(notice: EvictionNotice, terms: EvictionTerms, now_ms: int) -> bool:
     """Whether the notice was given for this period of the account, and not for a time further ahead than a
     notice given now would be."""
     after_ms = notice.evict_after_ms

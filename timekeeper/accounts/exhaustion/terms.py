@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from timekeeper.accounts.balance import Statement
 from timekeeper.core.budgets.policy import BudgetSettings
+from timekeeper.core.ledger.metering import FOREVER_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,11 @@ def terms_of(
 ) -> EvictionTerms | None:
     """The terms on which the namespace's pods must leave; None where they need not. A statement that is not
     valid any more because a period has ended says nothing."""
-    if statement.standing != "OVER_BUDGET" or _is_outdated(statement, now_ms):
+    return None if _until_ms(statement) <= now_ms else _terms_of(namespace, statement, settings)
+
+
+def _terms_of(namespace: str, statement: Statement, settings: BudgetSettings) -> EvictionTerms | None:
+    if statement.standing != "OVER_BUDGET":
         return None
     if statement.deciding.in_force.budget.on_exhausted != "evict":
         return None
@@ -58,12 +63,32 @@ def terms_of(
     )
 
 
-def evicting(
-    statements: Mapping[str, Statement], settings: BudgetSettings, now_ms: int
-) -> dict[str, EvictionTerms]:
-    """The terms of each namespace whose pods must leave."""
-    found = ((name, terms_of(name, each, settings, now_ms)) for name, each in statements.items())
-    return {name: terms for name, terms in found if terms is not None}
+class EvictingNamespaces:
+    """The terms of all namespaces. Those of a statement that is the same object are reused. Used by one
+    thread."""
+
+    def __init__(self) -> None:
+        self._settings: BudgetSettings | None = None
+        # namespace -> its statement, the terms that follow from it, and until when it is valid
+        self._known: dict[str, tuple[Statement, EvictionTerms | None, int]] = {}
+
+    def terms(
+        self, statements: Mapping[str, Statement], settings: BudgetSettings, now_ms: int
+    ) -> dict[str, EvictionTerms]:
+        """The terms of each namespace whose pods must leave."""
+        before = self._known if self._settings == settings else {}
+        known: dict[str, tuple[Statement, EvictionTerms | None, int]] = {}
+        for name, each in statements.items():
+            found = before.get(name)
+            if found is None or found[0] is not each:
+                found = each, _terms_of(name, each, settings), _until_ms(each)
+            known[name] = found
+        self._settings, self._known = settings, known
+        return {
+            name: terms
+            for name, (_, terms, until_ms) in known.items()
+            if terms is not None and until_ms > now_ms
+        }
 
 
 def _account(statement: Statement) -> Statement:
@@ -78,5 +103,6 @@ def _account(statement: Statement) -> Statement:
     return max(exhausted, key=lambda each: each.balance.is_spent)
 
 
-def _is_outdated(statement: Statement, now_ms: int) -> bool:
-    return statement.valid_until_ms is not None and statement.valid_until_ms <= now_ms
+def _until_ms(statement: Statement) -> int:
+    """When the statement says nothing any more."""
+    return FOREVER_MS if statement.valid_until_ms is None else statement.valid_until_ms

@@ -20,7 +20,8 @@ from timekeeper.accounts.exhaustion.evictions import (
     plan,
     protected_notice,
 )
-from timekeeper.accounts.exhaustion.terms import EvictionTerms, evicting, terms_of
+from timekeeper.accounts.exhaustion.quiet import QuietPods
+from timekeeper.accounts.exhaustion.terms import EvictingNamespaces, EvictionTerms, terms_of
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core.decisions import EVICTED, MESSAGE, WARNED, Decision
 from timekeeper.runtime.api_server import Answered, Reply
@@ -32,6 +33,7 @@ from timekeeper.store.writes import fencing
 
 BUSY_S = 0.05  # between two steps that did something
 IDLE_S = 0.2
+SOON_S = 2.0
 STALE_MS = 10_000  # accounts that were computed longer ago are no reason for an eviction
 OBSERVED_EACH_MS = 300_000
 
@@ -42,6 +44,7 @@ class BudgetEvictor:
     def __init__(self, context: EvictorContext, seconds: Callable[[], float] = time.monotonic) -> None:
         self._context = context
         self._memory = BudgetEvictionMemory(context.steady())
+        self._evicting, self._quiet = EvictingNamespaces(), QuietPods()
         self._seconds = seconds
         self._next_s = 0.0  # when all pods are looked at again
         # namespace -> whether its account is spent, and whether it is observed; as of the last look
@@ -75,18 +78,19 @@ class BudgetEvictor:
 
     def _plan(self, exhausted: Mapping[str, EvictionTerms], now_ms: int) -> EvictionPlan | None:
         """What is to be done about all pods; if these were looked at lately, about those of namespaces whose
-        standing has changed since; None if there are none. So looking takes a tenth of the time at most."""
+        standing has changed since; None if there are none."""
         states = {name: (each.is_spent, each.is_observed) for name, each in exhausted.items()}
         changed = {name for name, _ in states.items() ^ self._states.items()}
         self._states = states
         began_s = self._seconds()
         if began_s >= self._next_s:
-            found = plan(self._context.view.pods(), exhausted, self._memory, now_ms, self._context.steady())
+            pods = self._quiet.others(self._context.view.pods(), exhausted, self._memory, now_ms)
+            found = plan(pods, exhausted, self._memory, now_ms, self._context.steady())
             took_s = self._seconds() - began_s
             is_idle = not found.evictions and not found.changes
-            self._next_s = began_s + took_s * (10 if is_idle else 2)
+            self._next_s = began_s + (_pause_s(took_s) if is_idle else took_s * 2)
             self._memory = replace(self._memory, void=found.void)
-            metrics.BUDGET_EVICTION_NOTICES.set(found.noticed)
+            metrics.BUDGET_EVICTION_NOTICES.set(found.noticed + self._quiet.noticed)
             self._report_observed(found)
             return found
         if not changed:
@@ -101,7 +105,8 @@ class BudgetEvictor:
         stated = self._context.view.statements()
         if stated is None or abs(now_ms - stated[1]) > STALE_MS:
             return None
-        return evicting(stated[0], self._context.view.history().settings(now_ms), now_ms)
+        settings = self._context.view.history().settings(now_ms)
+        return self._evicting.terms(stated[0], settings, now_ms)
 
     def _is_in_force(self, namespace: str) -> EvictionTerms | None:
         """The namespace's terms at this moment, read anew, while this settler's term lasts."""
@@ -235,3 +240,9 @@ class BudgetEvictor:
             if last_ms is None or at_ms - last_ms >= OBSERVED_EACH_MS:
                 self._observed_ms[namespace] = at_ms
                 log("would-evict", namespace=namespace, pods=pods, reason="the mode is observe")
+
+
+def _pause_s(took_s: float) -> float:
+    """Between two looks at all pods that found nothing to do: looking takes a fiftieth of the time, or if
+    that would leave more than SOON_S between them, at most a tenth."""
+    return min(took_s * 50, max(took_s * 10, SOON_S))
