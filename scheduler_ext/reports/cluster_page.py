@@ -6,6 +6,7 @@ It returns a page of nodes at a time, so no answer grows with the cluster.
 from collections.abc import Callable, Iterable
 from typing import Literal, NotRequired, TypedDict
 
+from scheduler_ext.reports.advice import AdviceView, advise
 from scheduler_ext.reports.closed_nodes import culprits, why_closed
 from scheduler_ext.reports.headroom import Counting
 from scheduler_ext.reports.query import ClusterQuery, Size, typical_sizes
@@ -72,7 +73,7 @@ class FitsView(TypedDict):
 class ClusterView(TypedDict):
     """The answer. ``totals`` and the three counts (``waiting``: pods refused everywhere) concern the whole
     cluster. ``nodes``: those with cards, by name, up to the page's limit; the next page begins after
-    ``next``, null on the last one. ``fits``: over all requested nodes, on whatever page."""
+    ``next``, null on the last one. ``fits`` and ``advice``: over all requested nodes, on whatever page."""
 
     version: Literal[1]
     totals: FiguresView
@@ -80,6 +81,7 @@ class ClusterView(TypedDict):
     nodes_closed: int
     waiting: int
     fits: list[FitsView]
+    advice: list[AdviceView]
     nodes: list[NodeView]
     next: str | None
 
@@ -114,6 +116,7 @@ class Clusters:
             nodes_closed=total.closed.total(),
             waiting=self._waiting(),
             fits=[self._fits(each, nodes) for each in sizes],
+            advice=advise(snapshot.nodes, snapshot.pods, nodes, asked.free),
             nodes=[_node(node, total) for node in page[: asked.limit]],
             next=page[asked.limit - 1].name if len(page) > asked.limit else None,
         )

@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from scheduler_ext.model.pod import Pod, read_pod
+from scheduler_ext.reports.advice import MOST_FREE
 from scheduler_ext.scoring.typical_pods import TypicalPod, TypicalPods
 from scheduler_ext.verbs.protocol import MalformedArgsError
 from timekeeper.core import names
@@ -30,12 +31,13 @@ class Size:
 @dataclass(frozen=True, slots=True)
 class ClusterQuery:
     """``node``: only this node, "" for all. ``after``: nodes with later names. ``sizes``: sizes to count;
-    empty: typical ones."""
+    empty: typical ones. ``free``: advice for up to this many whole cards of a node."""
 
     node: str
     after: str
     limit: int
     sizes: tuple[Size, ...]
+    free: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +53,16 @@ class WaitingQuery:
 
 def cluster_query(given: Mapping[str, Sequence[str]]) -> ClusterQuery:
     """The query of ``/v1/cluster``. Raises MalformedArgsError."""
-    _known(given, ("node", "after", "limit", "request"))
+    _known(given, ("node", "after", "limit", "request", "free"))
     asked = given.get("request", ())
     if len(asked) > MOST_SIZES:
         raise MalformedArgsError(f"request: at most {MOST_SIZES} of them, not {len(asked)}")
     return ClusterQuery(
         node=_one(given, "node"),
         after=_one(given, "after"),
-        limit=_limit(given, USUAL_NODES, MOST_NODES),
+        limit=_number(given, "limit", USUAL_NODES, MOST_NODES),
         sizes=tuple(size(text) for text in asked),
+        free=_number(given, "free", 0, MOST_FREE),
     )
 
 
@@ -70,7 +73,7 @@ def waiting_query(given: Mapping[str, Sequence[str]]) -> WaitingQuery:
         namespace=_one(given, "namespace"),
         name=_one(given, "name"),
         after=_one(given, "after"),
-        limit=_limit(given, USUAL_PODS, MOST_PODS),
+        limit=_number(given, "limit", USUAL_PODS, MOST_PODS),
     )
 
 
@@ -145,10 +148,10 @@ def _one(given: Mapping[str, Sequence[str]], name: str) -> str:
     return values[0] if values else ""
 
 
-def _limit(given: Mapping[str, Sequence[str]], usual: int, most: int) -> int:
-    text = _one(given, "limit")
+def _number(given: Mapping[str, Sequence[str]], name: str, usual: int, most: int) -> int:
+    text = _one(given, name)
     if not text:
         return usual
     if not text.isascii() or not text.isdecimal() or len(text) > 6 or not 1 <= int(text) <= most:
-        raise MalformedArgsError(f"limit: {text!r} is not a whole number from 1 to {most}")
+        raise MalformedArgsError(f"{name}: {text!r} is not a whole number from 1 to {most}")
     return int(text)

@@ -110,6 +110,7 @@ def test_pages_and_metrics_are_served_to_those_who_may_read_them(port: Port) -> 
         ("/v1/cluster", "", 401, "a bearer token is required"),
         ("/v1/cluster", "stranger", 401, "the API server rejected the token"),
         ("/v1/cluster", TEAM, 403, "team-reader may not get cards.bursar.dev in all namespaces"),
+        ("/v1/cluster?free=1", TEAM, 403, "team-reader may not get cards.bursar.dev in all namespaces"),
         ("/v1/waiting", TEAM, 403, "team-reader may not get decisions.bursar.dev in all namespaces"),
         ("/v1/waiting?namespace=team-b", TEAM, 403, "may not get decisions.bursar.dev in namespace team-b"),
         ("/metrics", READER, 403, "reader may not get metrics.bursar.dev in all namespaces"),

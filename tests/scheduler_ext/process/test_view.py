@@ -113,6 +113,27 @@ def test_the_cluster_page_shows_its_figures_and_a_closed_node_has_none(world: Ru
     assert view["totals"]["fragmented_milli"] == view["totals"]["stranded_milli"] == 1500
 
 
+def test_advice_names_the_pods_to_move_and_only_where_it_is_asked_for(world: Running) -> None:
+    owned = percent(60, "moved")
+    owned["metadata"]["ownerReferences"] = [{"kind": "Job", "name": "j", "uid": "j", "controller": True}]
+    world.put_pod(on(owned, "b", "b-GPU-0"))
+    world.put_node(node("c"))
+    world.put_pod(on(percent(40, "alone"), "c", "c-GPU-0"))
+
+    assert cluster(world)["advice"] == []
+    assert cluster(world, free=2)["advice"] == [
+        {
+            "cards": 1,
+            "node": "b",
+            "free_now": 0,
+            "moves": [{"namespace": "team-a", "name": "moved", "uid": "uid-moved", "to": "c"}],
+            "given_up": False,
+        },
+        {"cards": 2, "node": None, "free_now": 0, "moves": [], "given_up": False},
+    ]
+    assert cluster(world, free=1, node="a")["advice"][0]["node"] is None  # its pod has no controller
+
+
 def test_a_large_cluster_comes_page_by_page(running: Running) -> None:
     for at in range(7):
         running.put_node(node(f"n{at}"))
@@ -142,7 +163,8 @@ def test_one_node_alone_is_shown_and_counted(world: Running) -> None:
         ("limit=-1", "is not a whole number"),
         ("limit=%D9%A3", "is not a whole number"),
         ("limit=1&limit=2", "limit: at most one, not 2"),
-        ("nodes=a", "'nodes' is not a parameter; there are node, after, limit, request"),
+        ("nodes=a", "'nodes' is not a parameter; there are node, after, limit, request, free"),
+        ("free=17", "free: '17' is not a whole number from 1 to 16"),
         ("request=", "is not resource:amount"),
         ("request=50", "is not resource:amount"),
         ("request=percent:50", "is not resource:amount"),
