@@ -43,7 +43,7 @@ test-versions: $(VENV)/.ready ## what depends on Kubernetes' version, on each ol
 bench: $(VENV)/.ready ## measure; tables on the screen, JSON under .bench
 	@$(RUN) -m tests.bench
 
-bench-compare: $(VENV)/.ready ## what operations cost beside another commit, BASE=<ref>; exit code 1 where more than a tenth worse
+bench-compare: $(VENV)/.ready ## what operations cost beside another commit, BASE=<ref>; fails where more than a tenth worse
 	@$(RUN) -m tests.bench.cost --base "$(BASE)"
 
 soak: $(VENV)/.ready ## the larger profiles of the same tests (an hour and more)

@@ -161,13 +161,17 @@ def how(perf_fault: str) -> str:
 def show(found: Figures) -> Iterable[str]:
     """A line for each operation."""
     for operation, figures in found.items():
-        yield f"{operation:<22}" + "  ".join(f"{value:>12} {figure}" for figure, value in figures.items())
+        yield f"{operation:<22}" + ", ".join(f"{figure}: {value}" for figure, value in figures.items())
 
 
 def write_counts() -> None:
-    """This Python's counts, beside those of others."""
+    """This Python's counts, beside those of others. Raises SystemExit where an operation cannot be run."""
+    found = counted()
+    faults = [f"{name}: {each['fault']}" for name, each in found.items() if "fault" in each]
+    if faults:
+        raise SystemExit("\n".join(faults))
     known = json.loads(COUNTS.read_text()) if COUNTS.exists() else {}
-    COUNTS.write_text(json.dumps(known | {PYTHON: counted()}, indent=1) + "\n")
+    COUNTS.write_text(json.dumps(known | {PYTHON: found}, indent=1) + "\n")
 
 
 def main() -> int:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from tests.bench.cost.counters import counts
+from tests.bench.cost.counters import counts, watch_sql
 from tests.bench.cost.operations import OPERATIONS, ROUND, Prepare, built, stop_clocks
 
 TURN_S = 0.02  # of CPU
@@ -94,6 +94,7 @@ def main() -> None:
     """See above."""
     here = Path.cwd().resolve()
     stop_clocks()
+    watch_sql()
     for package in PACKAGES:
         found = Path(__import__(package).__file__ or "").resolve()
         if here not in found.parents:

@@ -4,10 +4,13 @@
   CPython takes from `sys.monitoring`).
 - ``C calls``: calls from Python of functions written in C.
 - ``peak KiB``: the most memory at one time beyond what was there before (`tracemalloc`).
+- ``SQL steps``: instructions of SQLite's virtual machine, where the call uses a database: a query without its
+  index takes many.
 - ``instructions``: of the processor, in user mode, where ``perf stat`` counts any.
 """
 
 import re
+import sqlite3
 import subprocess
 import sys
 import tracemalloc
@@ -16,6 +19,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from sqlalchemy import Engine, event
+
 from tests.bench.cost.operations import ROUND, Prepare
 
 EVENT = "instructions:u"
@@ -23,11 +28,13 @@ EVENT = "instructions:u"
 
 def counts(prepare: Prepare) -> dict[str, float]:
     """Of one call, the mean of a round."""
-    return {
+    found = {
         "bytecodes": _mean(prepare, _bytecodes),
         "C calls": _mean(prepare, _c_calls),
         "peak KiB": _mean(prepare, _peak_kib),
     }
+    sql_steps = _mean(prepare, _sql_steps)
+    return found | ({"SQL steps": sql_steps} if sql_steps else {})
 
 
 def _mean(prepare: Prepare, count: Callable[[Callable[[], object]], float]) -> float:
@@ -80,6 +87,32 @@ def _peak_kib(call: Callable[[], object]) -> float:
     finally:
         tracemalloc.stop()
     return (peak - before) / 1024
+
+
+_connections: list[sqlite3.Connection] = []
+
+
+def watch_sql() -> None:
+    """From now on open connections to SQLite are known, so that their steps can be counted."""
+    event.listen(Engine, "connect", lambda connection, _: _connections.append(connection))
+    event.listen(Engine, "close", lambda connection, _: _connections.remove(connection))
+
+
+def _sql_steps(call: Callable[[], object]) -> float:
+    counted = 0
+
+    def step() -> None:
+        nonlocal counted
+        counted += 1
+
+    for connection in _connections:
+        connection.set_progress_handler(step, 1)
+    try:
+        call()
+    finally:
+        for connection in _connections:
+            connection.set_progress_handler(None, 1)
+    return counted
 
 
 def perf_fault(perf: str = "perf") -> str:

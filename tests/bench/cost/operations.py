@@ -251,7 +251,7 @@ def beat(folder: Path) -> Prepare:
     def prepare() -> Callable[[], object]:
         nonlocal number
         number += 1
-        ledger.now += BEAT_MS
+        ledger.now += BEAT_MS // LIVE_PODS  # each pod's sidecar posts once in an interval
         at, sequence = number % LIVE_PODS, number // LIVE_PODS
         raw = ledger.cluster.raw(at, running=True)
         mine = token(f"pod-{at}")
