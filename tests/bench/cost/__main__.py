@@ -33,6 +33,7 @@ COUNTS = Path(__file__).parent / "counts.json"
 PYTHON = "{}.{}".format(*sys.version_info)
 CHILD = [sys.executable, "-m", "tests.bench.cost.child"]
 TURNS = 15
+ENDS_S = 30
 CALLS = 24  # under perf stat
 
 Json = dict[str, Any]
@@ -98,9 +99,12 @@ class _Turns:
         return found
 
     def stop(self) -> None:
-        """Ends it."""
-        self._process.kill()
-        self._process.communicate()
+        """Ends it, with its input: it removes what it has written."""
+        try:
+            self._process.communicate(timeout=ENDS_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.communicate()
 
 
 def add_cpu(found: Mapping[str, Json], trees: Mapping[str, Path], turns: int) -> None:
