@@ -12,7 +12,7 @@ from scheduler_ext.scoring.policy import NO_FIT, RANDOM, Policy
 MOST = 10
 
 
-def ranked(policy: Policy, uid: str, scores: ArrayLike, names: Sequence[str]) -> list[int]:
+def ranked(policy: Policy, uid: str, scores: ArrayLike, names: Sequence[str]) -> NDArray[np.int64]:
     """A rank for each node by its score, 0 where the pod does not fit (NO_FIT). For `random` the order is
     drawn, always the same for a pod and a list of nodes."""
     each: NDArray[np.int64] = np.asarray(scores, np.int64)
@@ -23,11 +23,10 @@ def ranked(policy: Policy, uid: str, scores: ArrayLike, names: Sequence[str]) ->
         return ranks(each, names)
     found = np.zeros(len(names), np.int64)
     found[fits] = ranks(each[fits], list(compress(names, fits.tolist())))
-    listed: list[int] = found.tolist()
-    return listed
+    return found
 
 
-def ranks(scores: ArrayLike, names: Sequence[str]) -> list[int]:
+def ranks(scores: ArrayLike, names: Sequence[str]) -> NDArray[np.int64]:
     """10 for the best node alone (among equals the first by name), less for the others the further behind
     they are; equal scores get equal ranks.
 
@@ -36,7 +35,7 @@ def ranks(scores: ArrayLike, names: Sequence[str]) -> list[int]:
     """
     each: NDArray[np.int64] = np.asarray(scores, np.int64)
     if not len(each):
-        return []
+        return each
     winner = _winner(each, names)
     others = np.ones(len(each), np.bool_)
     others[winner] = False
@@ -44,8 +43,7 @@ def ranks(scores: ArrayLike, names: Sequence[str]) -> list[int]:
     last = len(levels) - 1
     found = np.full(len(each), MOST, np.int64)
     found[others] = MOST - 1 - (at if last < MOST else -(-at * (MOST - 1) // last))
-    listed: list[int] = found.tolist()
-    return listed
+    return found
 
 
 def foremost(policy: Policy, uid: str, scores: ArrayLike, names: Sequence[str], most: int) -> list[str]:
@@ -62,8 +60,8 @@ def foremost(policy: Policy, uid: str, scores: ArrayLike, names: Sequence[str], 
 
 
 def _winner(scores: NDArray[np.int64], names: Sequence[str]) -> int:
-    best = scores == scores.max()
-    return names.index(min(compress(names, best.tolist())))
+    best: list[int] = np.flatnonzero(scores == scores.max()).tolist()
+    return min(best, key=names.__getitem__)
 
 
 def drawn(uid: str, count: int) -> NDArray[np.int64]:

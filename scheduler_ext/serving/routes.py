@@ -12,6 +12,7 @@ from scheduler_ext.reports.metrics import ExtenderMetrics
 from scheduler_ext.serving.read_routes import Pages, register
 from scheduler_ext.verbs import protocol
 from scheduler_ext.verbs.last_decisions import LastDecisions
+from scheduler_ext.verbs.name_lists import KnownLists
 from scheduler_ext.verbs.verbs import Verbs
 from timekeeper.core.json_values import mapping
 from timekeeper.runtime.http.flask_routes import PostCall, add_calls
@@ -34,10 +35,11 @@ def verb_calls(
 
     A verb refuses with status 200: kube-scheduler hides the text of any other answer.
     """
+    lists = KnownLists()
     answers: dict[str, Callable[[bytes], VerbAnswer]] = {
-        "filter": lambda body: _filter(verbs, decisions, body),
-        "dryrun": lambda body: _dry_run(verbs, body),
-        "prioritize": lambda body: _prioritize(verbs, body),
+        "filter": lambda body: _filter(verbs, decisions, lists, body),
+        "dryrun": lambda body: _dry_run(verbs, KnownLists(), body),
+        "prioritize": lambda body: _prioritize(verbs, lists, body),
         "preempt": lambda body: _preempt(verbs, body),
         "bind": lambda body: _bind(verbs, decisions, body),
     }
@@ -82,30 +84,30 @@ def _answered(
     return HttpAnswer(HTTPStatus.OK, "application/json", text)
 
 
-def _filter(verbs: Verbs, decisions: LastDecisions, body: bytes) -> VerbAnswer:
-    asked = protocol.read_extender_args(body)
+def _filter(verbs: Verbs, decisions: LastDecisions, lists: KnownLists, body: bytes) -> VerbAnswer:
+    asked = protocol.read_extender_args(body, lists)
     found = verbs.filter(asked)
     fields = _named(asked) | {"nodes": len(asked.names)}
     if isinstance(found, str):
         return protocol.filter_error(found), "error", fields | {"error": found}
     if found.fits or not asked.names:
-        return protocol.filter_answer(asked, found), "fit", fields | {"fit": len(found.fits)}
+        return protocol.filter_answer(asked, found, lists), "fit", fields | {"fit": len(found.fits)}
     decisions.refused(str(fields["uid"]), len(asked.names), (found.short, found.refused))
     reason = next(iter({**found.short, **found.refused}.values())).sentence
-    return protocol.filter_answer(asked, found), "none", fields | {"reason": reason}
+    return protocol.filter_answer(asked, found, lists), "none", fields | {"reason": reason}
 
 
-def _dry_run(verbs: Verbs, body: bytes) -> VerbAnswer:
-    asked = protocol.read_extender_args(body)
+def _dry_run(verbs: Verbs, lists: KnownLists, body: bytes) -> VerbAnswer:
+    asked = protocol.read_extender_args(body, lists)
     found = verbs.dry_run(asked)
     if isinstance(found, str):
         return protocol.filter_error(found), "error", {}
-    answer = protocol.filter_answer(asked, found.sorted_nodes, Assumed=found.assumed)
+    answer = protocol.filter_answer(asked, found.sorted_nodes, lists, Assumed=found.assumed)
     return answer, "fit" if found.sorted_nodes.fits or not asked.names else "none", {}
 
 
-def _prioritize(verbs: Verbs, body: bytes) -> VerbAnswer:
-    asked = protocol.read_extender_args(body)
+def _prioritize(verbs: Verbs, lists: KnownLists, body: bytes) -> VerbAnswer:
+    asked = protocol.read_extender_args(body, lists)
     return protocol.prioritize_answer(asked.names, verbs.prioritize(asked)), "fit", {}
 
 

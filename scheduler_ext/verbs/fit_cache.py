@@ -9,7 +9,7 @@ An answer takes a few bytes: each node has a row, and each shape a column with a
 """
 
 import threading
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress, repeat
@@ -26,6 +26,7 @@ from scheduler_ext.scoring.policy import NO_FIT, BatchScoring, Policy, Score
 from scheduler_ext.snapshot.free import FreeShape
 from scheduler_ext.snapshot.immutable_map import Map
 from scheduler_ext.snapshot.node_info import NodeInfo, is_short
+from scheduler_ext.verbs.name_lists import NameList
 from timekeeper.core.values import GPURequest
 
 MOST_QUESTIONS = 512
@@ -71,7 +72,6 @@ class FitCache:
         self._columns: OrderedDict[FitKey, _Column] = OrderedDict()
         self._rows = _Rows()
         self._known: dict[Hashable, Score | Refusal] = {}
-        self._fitting: deque[tuple[list[str], NDArray[np.int64]]] = deque(maxlen=4)
 
     def sort(
         self, asked: FitKey, nodes: Map[NodeInfo], names: Sequence[str], steps: Steps | None = None
@@ -79,9 +79,7 @@ class FitCache:
         """Each node's answer. ``steps``: how many more its caller may search."""
         with self._lock:
             board, rows = self._column(asked, nodes, steps), self._rows_of(names)
-            found = board.sort(names, rows)
-            self._fitting.append((found.fits, rows[board.reasons[rows] == _FITS]))
-            return found
+            return board.sort(names, rows)
 
     def scores(
         self, asked: FitKey, nodes: Map[NodeInfo], names: Sequence[str], steps: Steps | None = None
@@ -92,17 +90,19 @@ class FitCache:
             return board.scores[rows]
 
     def _rows_of(self, names: Sequence[str]) -> NDArray[np.int64]:
-        """The nodes that filter returned come back in prioritize; their rows are reused."""
-        for fits, rows in self._fitting:
-            if len(fits) == len(names) and fits == names:
+        if not isinstance(names, NameList):
+            return self._rows.of(names)
+        if names.rows is None or names.rows[0] is not self._rows:
+            rows = self._rows.of(names)
+            if not rows.all():  # an unknown node may get a row
                 return rows
-        return np.fromiter(map(self._rows.by_name.get, names, repeat(0)), np.int64, len(names))
+            names.rows = self._rows, rows
+        return names.rows[1]
 
     def _column(self, asked: FitKey, nodes: Map[NodeInfo], steps: Steps | None) -> "_Column":
         if len(self._rows.names) > 2 * len(nodes) + 1_000:  # mostly rows of deleted nodes
             self._rows = _Rows()
             self._columns.clear()
-            self._fitting.clear()
         self._rows.follow(nodes)
         if len(self._known) > MOST_KNOWN:
             self._known.clear()
@@ -140,6 +140,10 @@ class _Rows:
             self._changed = np.append(self._changed, np.zeros(more + len(self.names) // 8, np.int64))
         self._changed[[self.by_name[name] for name in names]] = self.moment
 
+    def of(self, names: Sequence[str]) -> NDArray[np.int64]:
+        """The rows of these nodes."""
+        return np.fromiter(map(self.by_name.get, names, repeat(0)), np.int64, len(names))
+
     def since(self, moment: int) -> list[str]:
         """The nodes that changed after that moment."""
         return [self.names[row] for row in np.flatnonzero(self._changed > moment).tolist()]
@@ -175,14 +179,20 @@ class _Column:
         reasons = self.reasons[rows]
         refused = reasons != _FITS
         if not refused.any():
-            return FilterResult(list(names), {}, {})
+            return FilterResult(names if isinstance(names, NameList) else list(names), {}, {})
         refusals = [each or refusal.UNKNOWN_NODE for each in self.refusals]
         short = self.short[rows]
         return FilterResult(
-            fits=list(compress(names, (~refused).tolist())),
+            fits=self._fitting(names, rows, ~refused),
             short=_refusals(names, refused & short, reasons, refusals),
             refused=_refusals(names, refused & ~short, reasons, refusals),
         )
+
+    def _fitting(self, names: Sequence[str], rows: NDArray[np.int64], fits: NDArray[np.bool_]) -> NameList:
+        """The nodes that filter returns come back in prioritize, so their rows are remembered."""
+        found = NameList(compress(names, fits.tolist()))
+        found.rows = self.rows, rows[fits]
+        return found
 
     def _widen(self) -> None:
         more = len(self.rows.names) - len(self.scores)

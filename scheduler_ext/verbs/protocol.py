@@ -9,20 +9,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import orjson
+from numpy.typing import NDArray
 
 from scheduler_ext.binding.outcome import Outcome, sentence
 from scheduler_ext.binding.values import BindingArgs
 from scheduler_ext.fit.refusal import Refusal
-from scheduler_ext.scoring.rank import MOST
 from scheduler_ext.verbs.fit_cache import FilterResult
+from scheduler_ext.verbs.name_lists import KnownLists, NameList, Scores
 from scheduler_ext.verbs.preempt_verb import NodeVictims
 from timekeeper.core.json_values import Json, mapping
 
 MOST_BODY_BYTES = 32 * 1024 * 1024
-
-_HOST, _NEXT_HOST = '{"Host":"', ',{"Host":"'
-_SCORED = [f'","Score":{rank}}}{_NEXT_HOST}' for rank in range(MOST + 1)]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}", re.ASCII)
 
@@ -49,12 +48,16 @@ class PreemptionArgs:
     nodes: Mapping[str, NodeVictims]
 
 
-def read_extender_args(body: bytes) -> ExtenderArgs:
+def read_extender_args(body: bytes, lists: KnownLists) -> ExtenderArgs:
     """The body of filter and prioritize. Raises MalformedArgsError."""
+    shorter, known = lists.split(body)
+    if known is not None:
+        whole = _object(shorter)
+        keys = _lower(whole)
+        if len(keys) == len(whole):  # else one key occurs in several cases
+            return ExtenderArgs(_pod_of(keys), known, None)
     keys = _keys(body)
-    pod = keys.get("pod")
-    if not isinstance(pod, dict) or not isinstance(pod.get("metadata"), dict):
-        raise MalformedArgsError("Pod must be an object with metadata")
+    pod = _pod_of(keys)
     names, nodes = keys.get("nodenames"), keys.get("nodes")
     if names in (None, []) and nodes is not None:
         by_name = _by_name(nodes)
@@ -62,7 +65,7 @@ def read_extender_args(body: bytes) -> ExtenderArgs:
     names = [] if names is None else names
     if not isinstance(names, list) or not set(map(type, names)) <= {str}:
         raise MalformedArgsError("NodeNames must be an array of texts")
-    return ExtenderArgs(pod, names, None)
+    return ExtenderArgs(pod, lists.learned(body, names), None)
 
 
 def read_binding_args(body: bytes) -> BindingArgs:
@@ -78,9 +81,7 @@ def read_binding_args(body: bytes) -> BindingArgs:
 def read_preemption_args(body: bytes) -> PreemptionArgs:
     """The body of preempt, with victims as UIDs or as pods. Raises MalformedArgsError."""
     keys = _keys(body)
-    pod = keys.get("pod")
-    if not isinstance(pod, dict) or not isinstance(pod.get("metadata"), dict):
-        raise MalformedArgsError("Pod must be an object with metadata")
+    pod = _pod_of(keys)
     named, whole = keys.get("nodenametometavictims"), keys.get("nodenametovictims")
     if not isinstance(named, dict | None) or not isinstance(whole, dict | None):
         raise MalformedArgsError("NodeNameToVictims and NodeNameToMetaVictims must be objects")
@@ -98,18 +99,19 @@ def preempt_answer(leaving: Mapping[str, NodeVictims]) -> bytes:
     return orjson.dumps({"NodeNameToMetaVictims": nodes})
 
 
-def filter_answer(asked: ExtenderArgs, sorted_nodes: FilterResult, **more: object) -> bytes:
+def filter_answer(
+    asked: ExtenderArgs, sorted_nodes: FilterResult, lists: KnownLists, **more: object
+) -> bytes:
     """The fitting nodes, and the others with reasons. Fields beyond the protocol are ignored by
     kube-scheduler."""
     answer: dict[str, Any] = {
-        "NodeNames": sorted_nodes.fits,
         "FailedNodes": _sentences(sorted_nodes.short),
         "FailedAndUnresolvableNodes": _sentences(sorted_nodes.refused),
         "Error": "",
     }
     if asked.nodes is not None:
         answer["Nodes"] = {"items": [asked.nodes[name] for name in sorted_nodes.fits]}
-    return orjson.dumps(answer | more)
+    return b'{"NodeNames":%b,%b' % (lists.written(sorted_nodes.fits), orjson.dumps(answer | more)[1:])
 
 
 def _sentences(refused: Mapping[str, Refusal]) -> dict[str, str]:
@@ -123,14 +125,9 @@ def filter_error(text: str) -> bytes:
     )
 
 
-def prioritize_answer(names: list[str], ranks: list[int]) -> bytes:
-    """A rank for each node. Each call carries thousands of names, so plain names are joined as text."""
-    together = "".join(names)
-    if not names or not together.isprintable() or '"' in together or "\\" in together:
-        return orjson.dumps([{"Host": name, "Score": rank} for name, rank in zip(names, ranks, strict=True)])
-    parts = [_SCORED[ranks[-1]]] * (2 * len(names) + 1)
-    parts[0], parts[1::2], parts[2::2] = _HOST, names, [_SCORED[rank] for rank in ranks]
-    return f"[{''.join(parts).removesuffix(_NEXT_HOST)}]".encode()
+def prioritize_answer(names: list[str], ranks: NDArray[np.int64]) -> bytes:
+    """A rank for each node."""
+    return (names.scores if isinstance(names, NameList) else Scores(names)).ranked(ranks)
 
 
 def bind_answer(outcome: Outcome) -> bytes:
@@ -138,14 +135,25 @@ def bind_answer(outcome: Outcome) -> bytes:
     return orjson.dumps({"Error": sentence(outcome)})
 
 
+def _pod_of(keys: Mapping[str, Any]) -> Json:
+    pod = keys.get("pod")
+    if not isinstance(pod, dict) or not isinstance(pod.get("metadata"), dict):
+        raise MalformedArgsError("Pod must be an object with metadata")
+    return pod
+
+
 def _keys(body: bytes) -> dict[str, Any]:
+    return _lower(_object(body))
+
+
+def _object(body: bytes) -> dict[str, Any]:
     try:
         whole = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise MalformedArgsError(f"not JSON: {error}") from error
     if not isinstance(whole, dict):
         raise MalformedArgsError("the body must be an object")
-    return {key.lower(): value for key, value in whole.items()}
+    return whole
 
 
 def _by_name(nodes: object) -> dict[str, Json]:

@@ -4,6 +4,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from scheduler_ext.binding.binder import Binder
 from scheduler_ext.binding.outcome import NotBound, NotBoundReason, Outcome
 from scheduler_ext.binding.values import BindingArgs
@@ -141,14 +144,14 @@ class Verbs:
         key = fit_key(pod.request, self._policies(pod), pod.amounts)
         return dry_run(args, key, pod.uid, snapshot)
 
-    def prioritize(self, args: ExtenderArgs) -> list[int]:
+    def prioritize(self, args: ExtenderArgs) -> NDArray[np.int64]:
         """A rank for each node, 10 for the best; 0 for a node that the pod does not fit on.
 
         A pod without a GPU request, if kube-scheduler sends such pods, is kept from the CPU that free GPUs
         need; a policy that ignores CPU ranks all nodes 0 for it.
         """
         if not self.complete:
-            return [0] * len(args.names)
+            return np.zeros(len(args.names), np.int64)
         snapshot = self._cache.snapshot
         pod = _pod(args, snapshot)
         if pod is None:
@@ -158,14 +161,14 @@ class Verbs:
         else:
             key = None
         if key is None:
-            return [0] * len(args.names)
+            return np.zeros(len(args.names), np.int64)
         uid = pod.uid if pod is not None else ""
         with self._search_shares.steps_of(pod.namespace if pod is not None else "") as steps:
             nodes = self._expected_binds.over(snapshot, uid)
             scores = self._fit_cache.scores(key, nodes, args.names, steps)
         ranks = ranked(key.policy, uid, scores, args.names)
-        if pod is not None and uid in snapshot.pods and MOST in ranks:
-            self._expected_binds.note(pod, key.policy, args.names[ranks.index(MOST)])
+        if pod is not None and uid in snapshot.pods and (best := np.flatnonzero(ranks == MOST)).size:
+            self._expected_binds.note(pod, key.policy, args.names[best[0]])
         return ranks
 
     def preempt(self, args: PreemptionArgs) -> Mapping[str, NodeVictims]:

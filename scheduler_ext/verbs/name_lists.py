@@ -1,0 +1,99 @@
+"""Lists of node names by their bytes: equal bytes are equal names, so a list that was read or written lately
+is not parsed again.
+
+kube-scheduler sends the names of all candidates with each call, 87 KB for 5,000 nodes, and sends filter's
+answer back to prioritize.
+"""
+
+from functools import cached_property
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+MOST_LISTS = 8
+FEWEST_NAMES = 64  # a shorter list is parsed as fast as it is found
+
+_KEY, _END = b',"NodeNames":', b"}"
+_BEGIN, _BETWEEN, _LAST = '[{"Host":"', '","Score": 0},{"Host":"', '","Score": 0}]'
+_ZERO, _ONE, _CLOSE = b"01}"
+
+
+class NameList(list[str]):
+    """Node names that are not changed any more. ``rows``: the table that last looked them up, and their rows
+    in it."""
+
+    rows: tuple[object, NDArray[np.int64]] | None = None
+
+    @cached_property
+    def text(self) -> bytes:
+        """Their JSON array."""
+        return orjson.dumps(self)
+
+    @cached_property
+    def scores(self) -> "Scores":
+        """The answer of prioritize for these names, without its ranks."""
+        return Scores(self)
+
+
+class Scores:
+    """HostPriorities with a space and a digit for each rank, so that ranks are written in place."""
+
+    def __init__(self, names: list[str]) -> None:
+        together = "".join(names)
+        plain = together.isascii() and together.isprintable() and not any(each in together for each in '"\\}')
+        text = f"{_BEGIN}{_BETWEEN.join(names)}{_LAST}" if plain and names else ""
+        self._names = names
+        self._text: NDArray[np.uint8] = np.frombuffer(text.encode(), np.uint8)
+        self._digits = np.flatnonzero(self._text == _CLOSE) - 1
+
+    def ranked(self, ranks: NDArray[np.int64]) -> bytes:
+        """The answer with these ranks, from 0 to 10, one for each name."""
+        if not len(self._text):
+            pairs = zip(self._names, ranks.tolist(), strict=True)
+            return orjson.dumps([{"Host": name, "Score": rank} for name, rank in pairs])
+        written = self._text.copy()
+        written[self._digits] = _ZERO + ranks % 10
+        written[self._digits[ranks >= 10] - 1] = _ONE
+        return written.tobytes()
+
+
+class KnownLists:
+    """The last lists; safe to use from any thread."""
+
+    def __init__(self) -> None:
+        self._lists: tuple[tuple[bytes, NameList], ...] = ()  # each with the end of a body that has it
+
+    def split(self, body: bytes) -> tuple[bytes, NameList | None]:
+        """The body with no names in place of a known list at its end, and that list; the body itself and None
+        if there is none. Both bodies are malformed or neither: the bytes before the list decide that."""
+        for end, names in self._lists:
+            if body.endswith(end):
+                self._remember(end, names)
+                return b"%b%b[]%b" % (body[: -len(end)], _KEY, _END), names
+        return body, None
+
+    def learned(self, body: bytes, names: list[str]) -> list[str]:
+        """The names that were read from this body. They are known from now on if the body ends with them as
+        Go writes them."""
+        if len(names) < FEWEST_NAMES:
+            return names
+        listed = NameList(names)
+        end = _end_of(listed)
+        return self._remember(end, listed) if body.endswith(end) else names
+
+    def written(self, names: list[str]) -> bytes:
+        """The JSON array of these names, which are known from now on."""
+        listed = names if isinstance(names, NameList) else NameList(names)
+        if len(names) >= FEWEST_NAMES:
+            self._remember(_end_of(listed), listed)
+        return listed.text
+
+    def _remember(self, end: bytes, names: NameList) -> NameList:
+        others = (each for each in self._lists if each[1] is not names)
+        self._lists = ((end, names), *others)[:MOST_LISTS]
+        return names
+
+
+def _end_of(names: NameList) -> bytes:
+    return b"%b%b%b" % (_KEY, names.text, _END)
