@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import compress, repeat
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
 from scheduler_ext.fit import refusal
@@ -131,10 +132,9 @@ class _Rows:
             return
         names = list(nodes.changed_since(self.nodes))
         self.nodes, self.moment = nodes, self.moment + 1
-        for name in names:
-            if name not in self.by_name:
-                self.by_name[name] = len(self.names)
-                self.names.append(name)
+        for name in _side_by_side([name for name in names if name not in self.by_name]):
+            self.by_name[name] = len(self.names)
+            self.names.append(name)
         more = len(self.names) - len(self._changed)
         if more > 0:
             self._changed = np.append(self._changed, np.zeros(more + len(self.names) // 8, np.int64))
@@ -291,6 +291,13 @@ class _Column:
         layout = layout_in(request, shape, policy, steps)
         left.left -= MOST_STEPS - steps.left
         return layout if isinstance(layout, Refusal) else score_of(layout, policy)
+
+
+def _side_by_side(names: list[str]) -> list[str]:
+    """Copies of the names that lie next to each other in memory. A call looks thousands of them up, and the
+    originals were made together with their nodes, far from each other."""
+    copied: list[str] = orjson.loads(orjson.dumps(names))
+    return copied
 
 
 def _is_plain(request: GPURequest) -> bool:
