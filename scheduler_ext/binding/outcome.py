@@ -17,7 +17,7 @@ class NotBoundReason(StrEnum):
     NOT_SHOWN = "not-shown"  # the watch has not shown the pod's present version
     ELSEWHERE = "elsewhere"  # the pod is bound to another node
     UNSETTLED = "unsettled"  # an earlier Binding to another node may still succeed
-    SPENT = "spent"  # the namespace's budget is spent and says `deny` or `evict`
+    SPENT = "spent"  # the namespace's budget is spent and says `deny`, `evict` or `hold`
     CAPPED = "capped"  # a cap of the namespace or group does not allow the pod's cards now
     MALFORMED = "malformed"  # the GPU request cannot be read
     TOO_LARGE = "too-large"  # the store takes no change of the pod

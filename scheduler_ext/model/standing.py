@@ -25,9 +25,9 @@ class NamespaceStanding:
 
     @property
     def refuses(self) -> bool:
-        """True if the namespace's pods are not bound: its budget is spent, and says ``deny``, or ``evict``,
-        which would end them after their grace."""
-        return self.over and self.spent and self.on_exhausted in ("deny", "evict")
+        """True if the namespace's pods are not bound: its budget is spent, and says ``deny``, ``hold``, or
+        ``evict``, which would end them after their grace."""
+        return self.over and self.spent and self.on_exhausted in ("deny", "evict", "hold")
 
 
 UNKNOWN = NamespaceStanding("UNKNOWN")

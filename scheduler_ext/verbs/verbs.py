@@ -78,7 +78,8 @@ class Verbs:
         """The nodes that fit, and the others with their reasons; an error text before the cache is
         complete."""
         # 1. The pod: without a GPU request it fits everywhere; a malformed request fits nowhere, nor does a
-        # pod whose namespace has spent a budget that says `deny` or `evict`, nor one above a cap.
+        # pod whose namespace has spent a budget that says `deny`, `evict` or `hold`, nor one above a
+        # cap.
         if not self.complete:
             return INCOMPLETE
         pod = _pod(args, self._cache.snapshot)
@@ -212,8 +213,8 @@ class Verbs:
         return outcome
 
     def _denied(self, pod: Pod, snapshot: Snapshot) -> Refusal | None:
-        """Why the pod may have no node, if its namespace has spent a budget that says ``deny`` or ``evict``,
-        or for a cap. A pod that is assumed may be bound already: its bind decides."""
+        """Why the pod may have no node, if its namespace has spent a budget that says ``deny``, ``evict``
+        or ``hold``, or for a cap. A pod that is assumed may be bound already: its bind decides."""
         allocation = snapshot.allocation(pod.uid)
         if allocation is not None and allocation.state == "assumed":
             return None

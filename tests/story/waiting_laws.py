@@ -149,7 +149,7 @@ class WaitingLaws(Law):
         return found
 
     def _only_spent_budgets_refuse(self) -> None:
-        """The extender refuses a pod for its budget only where that is spent and would end it, or denies."""
+        """The extender refuses a pod for its budget only where that is spent, and denies, holds or evicts."""
         it = self.simulation
         for uid, why in it.extender.reasons.items():
             pod = it.server.pods.get(uid)
@@ -157,7 +157,9 @@ class WaitingLaws(Law):
                 facts = it.known[pod.namespace]
                 modes = facts.mode, it.known[GROUP + facts.group].mode if facts.group else ""
                 assert not facts.observes
-                assert {"deny", "evict"} & {*modes}, f"{pod.name} is refused, though its budget does not deny"
+                assert {"deny", "evict", "hold"} & {*modes}, (
+                    f"{pod.name} is refused, though its budget allows it"
+                )
                 self.kinds["refused by the extender"] += 1
 
     def _older_equals_go_first(self) -> None:

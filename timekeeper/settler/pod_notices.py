@@ -164,7 +164,8 @@ _EFFECTS = {
     "deprioritize": "Its new pods get lower priority; pods of namespaces in budget go first.",
     "reclaim": "Its waiting pods go last, and its running pods are evicted where a pod of a namespace in "
     "budget needs their GPUs.",
-    "hold": "Its new pods are held until the budget can pay them.",
+    "hold": "Its new pods are held until the budget can pay them, and its waiting ones are not placed once "
+    "the grant is spent.",
     "evict": "Its running pods get a notice, and are evicted one by one once the budget is spent. Its new "
     "pods wait.",
     "deny": "Its new GPU pods are refused, and its waiting ones are not placed once the grant is spent.",

@@ -57,8 +57,8 @@ def woken(world: World) -> list[str]:
     return [sent["metadata"]["uid"] for sent in world.running.api.made("patch")]
 
 
-@pytest.mark.parametrize(("mode", "is_bound"), [("evict", False), ("hold", True), ("reclaim", True)])
-def test_a_pod_that_would_be_evicted_after_its_grace_is_not_bound_either(
+@pytest.mark.parametrize(("mode", "is_bound"), [("evict", False), ("hold", False), ("reclaim", True)])
+def test_a_pod_that_would_be_evicted_or_held_now_is_not_bound_either(
     world: World, mode: str, is_bound: bool
 ) -> None:
     world.say("OVER_BUDGET", onExhausted=mode)
