@@ -16,6 +16,7 @@ from tests import worlds
 from tests.support.clock import Clock
 from tests.timekeeper.clocks import iso
 from timekeeper.api.create_app import app_of, create_services
+from timekeeper.api.http.services import Services
 from timekeeper.core.decisions import Decision
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.runtime.auth.gate import Gate
@@ -202,17 +203,21 @@ class Town:
         self.objects: dict[str, dict[str, Json]] = {name: {} for name in READ}
         self.pod_notices: list[PodNotice] = []
         self.recorded: list[Decision] = []
+        self._served: list[Services] = []
         self.settler = self._settler()
         self.client: FlaskClient = self.serve()
 
     def serve(self, damage: Callable[[], str] = lambda: "") -> FlaskClient:
         """A new process of the REST API, with empty caches."""
         gate = Gate(self.reviews.post, Expected("bursar", "test"), self.clock)
-        services = create_services(self.store, gate, self.clock, lambda: CA, 5_000, damage)
-        self.client = app_of(services).test_client()
+        self._served.append(create_services(self.store, gate, self.clock, lambda: CA, 5_000, damage))
+        self.client = app_of(self._served[-1]).test_client()
         return self.client
 
     def close(self) -> None:
+        """Nothing of it stays: a thread that waits for heartbeats would hold the store and its caches."""
+        for services in self._served:
+            services.beating.close()
         self.store.close()
 
     def list_all(self) -> None:

@@ -3,6 +3,7 @@
 import json
 import time
 from threading import Thread
+from threading import enumerate as enumerate_threads
 
 import pytest
 from hypothesis import example, given
@@ -29,6 +30,8 @@ from tests.timekeeper.worlds import (
 )
 from timekeeper.accounts.card_use.figures import CardSample, SessionCards, UsageTotals, by_hour, cards_of
 from timekeeper.accounts.intervals import MOST_A_SECOND, MOST_MS, interval_ms
+from timekeeper.api.ledger.heartbeat_writer import HeartbeatWriter, WrittenPost
+from timekeeper.api.ledger.ledger_reader import LedgerReader
 from timekeeper.store.engine.schema import HEARTBEATS, SESSIONS
 from timekeeper.store.writes import heartbeats as beats
 from timekeeper.store.writes import usage as figures
@@ -429,3 +432,27 @@ def test_a_runs_first_post_that_is_sent_to_two_workers_adds_its_use_once(running
 
     assert heard_by_the_second(running, post, post) == [beats.PostOutcome.REPEATED]
     assert used(running) == {T0: UsageTotals(SECOND, 500 * SECOND, 8_000 * SECOND)}
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_closed_writer_has_stored_all_that_waited_and_leaves_no_thread(running: Town) -> None:
+    writer = HeartbeatWriter(running.store, LedgerReader(running.store, running.clock).served, 5_000)
+    threads = set(enumerate_threads())
+    outcomes: list[WrittenPost | Exception] = []
+    for sequence in range(1, 301):  # more than one transaction takes
+        writer.submit(beats.HeartbeatPost("uid-p", "b", sequence, (0,), running.clock()), outcomes.append)
+    writer.close()
+
+    assert [type(each) for each in outcomes] == 300 * [WrittenPost]
+    assert stored(running) == [("uid-p", 300)]
+    assert set(enumerate_threads()) == threads
+
+
+def test_a_closed_town_leaves_no_thread_that_waits_for_heartbeats(running: Town) -> None:
+    threads = set(enumerate_threads())
+    assert running.beat(POD, 1).status_code == 200
+    assert set(enumerate_threads()) > threads
+
+    running.close()
+
+    assert set(enumerate_threads()) == threads

@@ -32,7 +32,8 @@ Tell = Callable[[WrittenPost | Exception], None]
 
 
 class HeartbeatWriter:
-    """One per process, made after the fork; its thread begins with the first heartbeat.
+    """One per process, made after the fork; its thread begins with the first heartbeat, and holds this writer
+    and its store until `close`.
 
     ``least_interval_ms``: how often sidecars beat while they are few.
     """
@@ -43,7 +44,7 @@ class HeartbeatWriter:
         self._store = store
         self._standings = standings
         self._pace = _Pace(least_interval_ms)
-        self._waiting: SimpleQueue[tuple[HeartbeatPost, Tell]] = SimpleQueue()
+        self._waiting: SimpleQueue[tuple[HeartbeatPost, Tell] | None] = SimpleQueue()  # None: the end
         self._lock = Lock()
         self._thread: Thread | None = None
 
@@ -67,13 +68,27 @@ class HeartbeatWriter:
                 self._thread = Thread(target=self._write_all, name="beats", daemon=True)
                 self._thread.start()
 
+    def close(self) -> None:
+        """Write what waits, and end the thread. Nothing is submitted afterwards."""
+        if self._thread is not None:
+            self._waiting.put(None)
+            self._thread.join()
+
     def _write_all(self) -> None:
-        while True:
-            group = [self._waiting.get()]
-            while len(group) < _MOST_AT_ONCE and not self._waiting.empty():
-                group.append(self._waiting.get())
+        while group := self._next_group():
             for (_, tell), outcome in zip(group, self._outcomes([post for post, _ in group]), strict=True):
                 tell(outcome)
+
+    def _next_group(self) -> list[tuple[HeartbeatPost, Tell]]:
+        """Waits for a post, and takes those that wait behind it; empty at the end."""
+        group: list[tuple[HeartbeatPost, Tell]] = []
+        while (post := self._waiting.get()) is not None:
+            group.append(post)
+            if len(group) == _MOST_AT_ONCE or self._waiting.empty():
+                return group
+        if group:
+            self._waiting.put(None)  # the end again, once these are written
+        return group
 
     def _outcomes(self, posts: list[HeartbeatPost]) -> list[WrittenPost | Exception]:
         try:
