@@ -92,6 +92,7 @@ class TimekeeperSettings:
     aggregated_listen: tuple[str, int] | None = None
     aggregated_fd: int | None = None
     log_format: str = "logfmt"
+    metrics_access: str = "token"
 
     def new_holder(self) -> str:
         """A name for the holder of the settler's Lease, with a random word."""
@@ -174,6 +175,7 @@ def _serving_flags(parser: Parser) -> None:
     parser.add("--workers", whole_number(1, 64), "2", "number of serving processes")
     parser.add("--threads", whole_number(1, 256), "16", "threads of each serving process")
     parser.add("--audience", nonempty, AUDIENCE, "required audience of callers' tokens")
+    parser.add_metrics_access()
     parser.add(
         "--issuer",
         str,

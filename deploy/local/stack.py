@@ -246,12 +246,13 @@ class Stack:
         return str(self.cp.api.call("POST", path, {"spec": spec})["status"]["token"])
 
     def reader_token(self) -> str:
-        """A token of a new account with the ClusterRole for reading budgets and reports."""
+        """A token of a new account with the ClusterRoles for reading budgets, reports and metrics."""
         self._must("create", "serviceaccount", "reader", "-n", NAMESPACE)
-        self._must(
-            *("create", "clusterrolebinding", "bursar-local-reader"),
-            *("--clusterrole", "bursar-viewer", "--serviceaccount", f"{NAMESPACE}:reader"),
-        )
+        for role in ("bursar-viewer", "bursar-metrics"):
+            self._must(
+                *("create", "clusterrolebinding", f"{role}-local"),
+                *("--clusterrole", role, "--serviceaccount", f"{NAMESPACE}:reader"),
+            )
         return self.token(NAMESPACE, "reader", audience="bursar")
 
     def get(self, path: str, token: str, url: str = "") -> Any:

@@ -5,6 +5,7 @@ Each node is posted again every few minutes, so that a timekeeper with a new dat
 
 import datetime
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate
@@ -38,6 +39,7 @@ EACH_S = 2.0
 WHOLE_MS = 300_000
 AFTER_FAILURE_MS = 30_000
 MOST_BYTES = 200_000  # of nodes in one post; the timekeeper takes 256 KiB
+MOST_COUNTS_BYTES = 40_000
 _MOST_AMOUNT = 2**31
 _MOST_AGE_MS = 30 * 86_400_000
 
@@ -134,10 +136,29 @@ def bodies(nodes: Map[NodeInfo], sent: Map[NodeInfo], waiting: MapWaiting | None
 
 
 def waiting_of(pods: Iterable[WaitingView], now_ms: int) -> MapWaiting:
-    """Those that wait longest, and how many there are."""
-    listed = sorted(pods, key=lambda each: (each["created"], each["namespace"], each["name"]))
-    first = [_waiting(each, now_ms) for each in listed[:MOST_WAITING]]
-    return {"total": len(listed), "pods": _fitting(first)}
+    """Of each namespace those that wait longest, and how many there are."""
+    oldest = sorted(pods, key=lambda each: (each["created"], each["namespace"], each["name"]))
+    before = Counter[str]()  # of its namespace
+    places: list[int] = []
+    for each in oldest:
+        places.append(before[each["namespace"]])
+        before[each["namespace"]] += 1
+    in_turns = sorted(range(len(oldest)), key=places.__getitem__)[:MOST_WAITING]
+    first = _fitting([_waiting(oldest[at], now_ms) for at in in_turns])
+    more = before - Counter(each["namespace"] for each in first)
+    return {"total": len(oldest), "pods": sorted(first, key=_age, reverse=True), "more": _largest(more)}
+
+
+def _age(pod: MapWaitingPod) -> int:
+    return pod["age_ms"]
+
+
+def _largest(counts: Counter[str]) -> dict[str, int]:
+    """The largest counts that fit into a post beside the pods."""
+    listed = counts.most_common()
+    sizes = accumulate(len(name) + len(str(count)) + 4 for name, count in listed)
+    fitting = sum(size <= MOST_COUNTS_BYTES for size in sizes)
+    return dict(listed[:fitting])
 
 
 def _row(node: NodeInfo) -> bytes:
@@ -210,7 +231,7 @@ def _without_ages(waiting: MapWaiting | None) -> Any:
     if waiting is None:
         return None
     pods = [{name: value for name, value in each.items() if name != "age_ms"} for each in waiting["pods"]]
-    return waiting["total"], pods
+    return waiting["total"], pods, waiting.get("more")
 
 
 def _amount(figure: int) -> int:

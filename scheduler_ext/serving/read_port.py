@@ -42,7 +42,7 @@ def read_app(gate: Gate, pages: Pages, incomplete: Callable[[], str], simulate: 
     def admit(resource: str, namespace: str) -> None:
         gate.allow(request.headers.get("Authorization"), "get", resource, namespace)
 
-    register(app, pages, incomplete, admit)
+    register(app, pages, incomplete, admit, lambda: gate.allow_metrics(request.headers.get("Authorization")))
 
     @app.post("/v1/simulate")
     def simulation() -> Response:

@@ -26,6 +26,7 @@ class Pages:
 
 # Raises a Problem if the request's caller may not get this resource in the namespace ("": in all)
 Admit = Callable[[str, str], object]
+AdmitScraper = Callable[[], object]  # Raises a Problem if the request's caller may not read metrics
 
 
 def register(
@@ -33,6 +34,7 @@ def register(
     pages: Pages,
     incomplete: Callable[[], str],
     admit: Admit = lambda _resource, _namespace: None,
+    admit_scraper: AdmitScraper = lambda: None,
 ) -> None:
     """GET /v1/cluster, /v1/waiting, /metrics, /livez, /readyz. ``incomplete``: why the cluster is not known
     yet; "" if it is."""
@@ -60,7 +62,7 @@ def register(
 
     @app.get("/metrics")
     def exposition() -> Response:
-        admit("metrics", "")
+        admit_scraper()
         return Response(pages.metrics.exposition(), mimetype="text/plain")
 
     @app.get("/livez")

@@ -30,13 +30,13 @@ class Right:
 
 
 def of_role(role: Json) -> set[Right]:
-    """The rights in a Role or ClusterRole."""
+    """The rights in a Role or ClusterRole; a nonResourceURL is the resource of no group."""
     namespace = role["metadata"].get("namespace", ANYWHERE)
     return {
         Right(verb, resource, group, namespace, name)
         for rule in role["rules"]
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
+        for group in rule.get("apiGroups", [""])
+        for resource in rule.get("resources") or rule["nonResourceURLs"]
         for verb in rule["verbs"]
         for name in rule.get("resourceNames", [ANYWHERE])
     }

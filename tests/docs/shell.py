@@ -4,7 +4,10 @@ import os
 import re
 import subprocess
 import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from deploy.local.cluster import ControlPlane
 
@@ -18,22 +21,41 @@ def console(text: str) -> list[str]:
 def run(cp: ControlPlane, commands: str, folder: Path, kubeconfig: Path | None = None) -> str:
     """Types commands in a folder as the administrator, or as the user of a kubeconfig. Each must succeed.
     Gives the standard output."""
-    binaries = folder / "bin"
-    binaries.mkdir(exist_ok=True)
-    (binaries / "kubectl").write_text(f'#!/bin/sh\nexec {cp.kubectl_path} "$@"\n')
-    (binaries / "kubectl").chmod(0o755)
-    environment = os.environ | {
-        "PATH": f"{binaries}:{os.environ['PATH']}",
-        "KUBECONFIG": str(kubeconfig or cp.admin_kubeconfig),
-        "HOME": str(folder),
-    }
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", commands],
         cwd=folder,
-        env=environment,
+        env=_environment(cp, folder, kubeconfig),
         capture_output=True,
         text=True,
         timeout=120,
     )
     assert done.returncode == 0, f"{commands}\n{done.stdout}{done.stderr}"
     return done.stdout
+
+
+@contextmanager
+def running(cp: ControlPlane, command: str, folder: Path, kubeconfig: Path) -> Iterator[IO[str]]:
+    """A command that runs while the context lasts, as the user of a kubeconfig. Gives its standard output."""
+    environment = _environment(cp, folder, kubeconfig) | {"PYTHONUNBUFFERED": "1"}
+    arguments = ["bash", "-euo", "pipefail", "-c", command]
+    with subprocess.Popen(
+        arguments, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout
+        finally:
+            process.terminate()
+
+
+def _environment(cp: ControlPlane, folder: Path, kubeconfig: Path | None) -> dict[str, str]:
+    """The variables of a shell in which kubectl is the control plane's, and its user that of a kubeconfig."""
+    binaries = folder / "bin"
+    binaries.mkdir(exist_ok=True)
+    (binaries / "kubectl").write_text(f'#!/bin/sh\nexec {cp.kubectl_path} "$@"\n')
+    (binaries / "kubectl").chmod(0o755)
+    return os.environ | {
+        "PATH": f"{binaries}:{os.environ['PATH']}",
+        "KUBECONFIG": str(kubeconfig or cp.admin_kubeconfig),
+        "HOME": str(folder),
+    }

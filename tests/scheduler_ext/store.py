@@ -69,6 +69,9 @@ class Store(StoredObjects):
             username = self.users.get(spec["token"])
             known = {"authenticated": True, "user": {"username": username}, "audiences": spec["audiences"]}
             return known if username else {"authenticated": False}
+        if "nonResourceAttributes" in spec:
+            path = spec["nonResourceAttributes"]
+            return {"allowed": (spec["user"], path["verb"], path["path"], "") in self.rights}
         asked = spec["resourceAttributes"]
         wanted = (spec["user"], asked["verb"], asked["resource"])
         return {"allowed": any((*wanted, each) in self.rights for each in (asked["namespace"], ""))}

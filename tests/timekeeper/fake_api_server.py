@@ -62,6 +62,9 @@ class FakeApiServer(StoredObjects):
             return {"status": self.tokens.get(spec["token"], {"authenticated": False})}
         if path.endswith("/subjectaccessreviews"):
             self.reviews.append(body)
+            if "nonResourceAttributes" in spec:
+                at = spec["nonResourceAttributes"]
+                return {"status": {"allowed": (spec["user"], at["verb"], at["path"], "") in self.allowed}}
             wanted = spec["resourceAttributes"]
             who = (spec["user"], wanted["verb"], wanted["resource"], wanted["namespace"])
             return {"status": {"allowed": who in self.allowed}}

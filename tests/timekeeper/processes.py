@@ -49,6 +49,7 @@ class Process:
             *(f"--{flag}={self.folder / name}" for flag, name in files.items()),
             f"--database={self.url or f'sqlite:///{self.database}'}",
             f"--kubeconfig={self.kubeconfig}",
+            "--metrics-access=open",
             *self.more,
         ]
 

@@ -163,6 +163,11 @@ class Reviews:
         spec = body["spec"]
         if body["kind"] == "TokenReview":
             return {"status": self.tokens.get(spec["token"], {"authenticated": False})}
+        if "nonResourceAttributes" in spec:
+            asked = spec["nonResourceAttributes"]
+            return {
+                "status": {"allowed": (spec["user"], asked["verb"], asked["path"], "") not in self.denied}
+            }
         wanted = spec["resourceAttributes"]
         where = wanted["namespace"] or wanted.get("name", "")
         who = (spec["user"], wanted["verb"], wanted["resource"], where)

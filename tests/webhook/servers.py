@@ -68,7 +68,8 @@ class Webhook:
                 "--ca",
                 tls.file("ca.crt"),
             ),
-            *("--timekeeper-url", timekeeper_url, "--token-file", str(token), *flags),
+            *("--timekeeper-url", timekeeper_url, "--token-file", str(token)),
+            *("--metrics-access=open", *flags),
         ]
         with self.log_file.open("wb") as log:
             self.process = subprocess.Popen(self.command, stderr=log, cwd=ROOT, env=environment())

@@ -57,12 +57,16 @@ def create_services(
     damage: Callable[[], str] = lambda: "",
     clock_fault: Callable[[], str] = lambda: "",
     peers: Peers = NO_PEERS,
+    open_metrics: bool = False,
 ) -> Services:
     """See `create_app`. ``damage``: what is wrong with the database's file, "" if nothing is;
-    ``clock_fault``: the same for this machine's clock; ``peers``: the roles that simulations ask."""
+    ``clock_fault``: the same for this machine's clock; ``peers``: the roles that simulations ask;
+    ``open_metrics``: `/metrics` needs no token."""
     ledger = LedgerReader(store, clock)
     writer = HeartbeatWriter(store, ledger.served, heartbeat_interval_ms)
-    return Services(ledger, gate, writer, clock, ca, damage, clock_fault, peers=peers)
+    return Services(
+        ledger, gate, writer, clock, ca, damage, clock_fault, peers=peers, open_metrics=open_metrics
+    )
 
 
 def app_of(services: Services) -> Flask:

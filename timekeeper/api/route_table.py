@@ -103,7 +103,13 @@ OPEN = (
         {TEXT: str},
         needs_token=False,
     ),
-    ApiRoute("GET", "/metrics", "for Prometheus", None, {TEXT: str}, needs_token=False),
+    ApiRoute(
+        "GET",
+        "/metrics",
+        "for Prometheus; needs `get` of the nonResourceURL `/metrics`, unless --metrics-access is open",
+        None,
+        {TEXT: str},
+    ),
     ApiRoute("GET", "/v1/openapi.json", "this document", None, {JSON: dict[str, Any]}, needs_token=False),
 )
 

@@ -79,7 +79,7 @@ def _through_the_api_server(options: Options) -> Iterator[Client]:
     """As the user of the kubeconfig. Raises CommandError."""
     others = {"--server": options.server, "--token-file": options.token_file, "--account": options.account}
     if given := [flag for flag, value in others.items() if value]:
-        raise CommandError(f"--aggregated: the API server says who you are, so leave out {', '.join(given)}")
+        raise CommandError(f"--aggregated uses the login of your kubeconfig: leave out {', '.join(given)}")
     root = f"/apis/{AGGREGATED_GROUP}"
     with options.kubectl.proxied(root) as path:
         yield Client(f"http://localhost{root}", path=path)

@@ -1,7 +1,7 @@
 """The documents of the live map: what the extender posts of nodes, cards and waiting pods, and bounds."""
 
 from collections.abc import Mapping
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
 MOST_NODES = 500  # in one post
 MOST_CARDS = 256  # of a node
@@ -64,10 +64,13 @@ class MapWaitingPod(TypedDict):
 
 
 class MapWaiting(TypedDict):
-    """Those that wait longest, and how many there are in all."""
+    """What waits. ``total``: how many pods; ``pods``: of each namespace those that wait longest, as many of
+    each as there is room for; ``more``: namespace -> how many further ones it has. Where even these do not
+    fit, the namespaces with the fewest are left out."""
 
     total: int
     pods: list[MapWaitingPod]
+    more: NotRequired[dict[str, int]]
 
 
 class MapPost(TypedDict):

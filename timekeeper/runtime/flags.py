@@ -64,6 +64,11 @@ class Parser(argparse.ArgumentParser):
         """Adds ``--log-format``."""
         self.add("--log-format", str, FORMATS[0], "format of the log lines on stderr", FORMATS)
 
+    def add_metrics_access(self) -> None:
+        """Adds ``--metrics-access``."""
+        about = "token: readers of /metrics show a token and need the right to get that URL; open: all may"
+        self.add("--metrics-access", str, "token", about, ("token", "open"))
+
 
 def optional(reader: Callable[[str], T], empty: U) -> Callable[[str], T | U]:
     """The reader, with a value for the empty text."""

@@ -1,5 +1,6 @@
-"""The REST API behind the API server, as an aggregated API: ``/apis/timekeeper.bursar.dev/v1/...`` is
-``/v1/...``, and the API server states who calls (docs/decisions/0050).
+"""The REST API behind the API server, as an aggregated API (docs/decisions/0050). The API server
+authenticates the caller and passes ``/apis/timekeeper.bursar.dev/v1/...`` on with the caller's name in
+headers; it is answered as ``/v1/...``.
 
 It has a listener of its own, whose clients must show the front proxy's certificate. Each answer ends its
 connection, so every request is verified by the CA and the names of that moment.

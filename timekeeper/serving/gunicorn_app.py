@@ -80,6 +80,7 @@ def make_service(settings: TimekeeperSettings, limits: HttpLimits) -> HttpServic
         lambda: watch.damage,
         api.clock.sentence,
         peers(settings.webhook_url, settings.extender_url, settings.token_file, ca),
+        settings.metrics_access == "open",
     )
     heartbeats = HeartbeatHandler(services)
     beside = (aggregated_service(settings, api, services, count),) if settings.aggregated_listen else ()

@@ -11,7 +11,7 @@ from timekeeper.runtime.http.problem_details import answer_with_problems
 from timekeeper.runtime.log import Log
 from webhook.admission import decisions, workloads
 from webhook.admission.workloads import TemplatePath
-from webhook.metrics import FiguresGoneError, WebhookMetrics
+from webhook.metrics import WebhookMetrics
 from webhook.server.owner_events import Notice
 from webhook.server.review_endpoint import ReviewRoute, review_calls
 from webhook.server.reviewer import Reviewer
@@ -74,8 +74,8 @@ def create_calls(
     return review_calls(webhooks, metrics, log)
 
 
-def create_app(calls: Mapping[str, PostCall], admission: Reviewer, metrics: WebhookMetrics) -> Flask:
-    """The WSGI application: the calls, and GET /livez, /readyz and /metrics."""
+def create_app(calls: Mapping[str, PostCall], admission: Reviewer) -> Flask:
+    """The WSGI application: the calls, and GET /livez and /readyz."""
     app = Flask("webhook", static_folder=None)
     add_calls(app, calls)
 
@@ -87,13 +87,6 @@ def create_app(calls: Mapping[str, PostCall], admission: Reviewer, metrics: Webh
     def readyz() -> Response:
         unready = admission.unready()
         return _said(503, unready) if unready else _said(200, "ok")
-
-    @app.get("/metrics")
-    def exposition() -> Response:
-        try:
-            return Response(metrics.exposition(), mimetype="text/plain")
-        except FiguresGoneError:
-            return _said(503, "the folder with the workers' figures was removed; restart the webhook")
 
     answer_with_problems(app)
     return app

@@ -11,11 +11,9 @@ from threading import Event, Thread
 from timekeeper.core import names
 from timekeeper.core.budgets.scalars import NAME
 from timekeeper.core.json_values import Json, mapping, sequence
-from timekeeper.runtime.connect import connect
+from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.event_recorder import SPAN_MS, EventRecorder, EventType
-from timekeeper.runtime.flags import UnusableError
 from timekeeper.runtime.log import log
-from webhook.settings.serve import WebhookSettings
 from webhook.wire.pod_review import AdmissionAnswer, PodReview
 
 REPORTER = f"{names.DOMAIN}/webhook"
@@ -67,13 +65,10 @@ def _metadata(review: PodReview) -> Json:
     return mapping(review.pod.get("metadata"))
 
 
-def start_owner_events(settings: WebhookSettings, instance: str) -> Notice:
+def start_owner_events(api: Api | None, instance: str) -> Notice:
     """Starts the thread that sends the Events, so call it after the fork. Without a way to the API server
-    there are no Events, and admission is not affected."""
-    try:
-        api = connect(settings.kubeconfig, connections=1)
-    except UnusableError as error:
-        log("no-events", level="warning", error=error)
+    there are no Events."""
+    if api is None:
         return lambda _review, _answer: None
     recorder = EventRecorder(api, REPORTER, instance, api.clock.now_ms, log)
     Thread(target=recorder.run, args=(Event(),), name="events", daemon=True).start()

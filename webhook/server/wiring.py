@@ -6,8 +6,11 @@ from collections.abc import Callable
 from threading import Event, Thread
 
 from timekeeper.core.decisions import Record
+from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.clock import monotonic_ms
+from timekeeper.runtime.connect import connect
 from timekeeper.runtime.file_watch import FileWatch
+from timekeeper.runtime.flags import UnusableError
 from timekeeper.runtime.http.service import HttpLimits, HttpService
 from timekeeper.runtime.log import log
 from timekeeper.runtime.recording.decision_posts import PATH as DECISIONS
@@ -16,6 +19,7 @@ from timekeeper.runtime.timekeeper_client import TimekeeperClient
 from timekeeper.runtime.tls import ca_text
 from webhook.metrics import WebhookMetrics
 from webhook.server.app import create_app, create_calls
+from webhook.server.metrics_route import metrics_route
 from webhook.server.owner_events import start_owner_events
 from webhook.server.review_endpoint import MAX_REVIEW_BYTES, review_routes
 from webhook.server.reviewer import Reviewer
@@ -23,7 +27,7 @@ from webhook.server.simulation import PATH, simulation_call
 from webhook.server.standings_poller import StandingsPoller
 from webhook.settings.serve import WebhookSettings
 
-_APP_THREADS = 2  # for probes and metrics
+_APP_THREADS = 2  # for probes
 
 
 def make_service(
@@ -37,15 +41,29 @@ def make_service(
     admission = Reviewer(
         settings.policy, standings.table, ca, monotonic_ms, settings.stale_after_ms, standings.asked
     )
-    notice = start_owner_events(settings, socket.gethostname())
+    api = _api_server(settings)
+    notice = start_owner_events(api, socket.gethostname())
     record = _start_decision_posts(settings, ca, metrics)
     calls = create_calls(admission, metrics, log, settings.template_paths, notice, record)
     calls[PATH] = simulation_call(admission, monotonic_ms, log)
     verified_only = settings.client_ca is not None
     # Flask does not see the certificate of a caller, so with a client CA it takes no reviews
-    app = create_app({} if verified_only else calls, admission, metrics)
-    routes = review_routes(calls, log, verified_only, {PATH: 1})
+    app = create_app({} if verified_only else calls, admission)
+    routes = (
+        *review_routes(calls, log, verified_only, {PATH: 1}),
+        metrics_route(metrics, settings.metrics_access == "open", api),
+    )
     return HttpService(app, _APP_THREADS, HttpLimits(MAX_REVIEW_BYTES), routes, tls=tls)
+
+
+def _api_server(settings: WebhookSettings) -> Api | None:
+    """The API server, for Events and for reviews of those who read the metrics; None if there is no way to
+    it, which does not affect admission."""
+    try:
+        return connect(settings.kubeconfig, connections=2)
+    except UnusableError as error:
+        log("no-events", level="warning", error=error)
+        return None
 
 
 def _start_decision_posts(

@@ -37,11 +37,12 @@ class WebhookSettings:
     client_ca: Path | None  # signs the certificates of callers; None: reviews are answered to everybody
     timekeeper_url: str
     token_file: Path
-    kubeconfig: Path | None  # for Events; None: the pod's own service account
+    kubeconfig: Path | None  # for Events and reviews of tokens; None: the pod's own service account
     stale_after_ms: int  # without an answer of the timekeeper for so long, standings are UNKNOWN
     policy: AdmissionPolicy  # until the first table of standings; without a CA
     template_paths: tuple[TemplatePath, ...] = ()  # of kinds beside the built-in ones
     log_format: str = "logfmt"
+    metrics_access: str = "token"
 
 
 def read(arguments: Sequence[str], environment: Mapping[str, str]) -> WebhookSettings:
@@ -86,6 +87,7 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> WebhookSet
         ),
         template_paths=tuple(given.template_path),
         log_format=given.log_format,
+        metrics_access=given.metrics_access,
     )
 
 
@@ -147,8 +149,10 @@ def _serving_flags(flags: Parser) -> None:
         "--kubeconfig",
         path_or_none,
         "",
-        "kubeconfig file, to post Events; empty: the pod's own service account",
+        "kubeconfig file, to post Events and to review the tokens of those who read /metrics; empty: the"
+        " pod's own service account",
     )
+    flags.add_metrics_access()
     flags.add(
         "--stale-after",
         NATURAL,

@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 import yaml
+from playwright.sync_api import expect
 
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
 from deploy.local.stack import Stack
 from tests.deploy.reading import ROOT
 from tests.docs.cluster.test_access import ADMINISTRATOR, LEADS, kubeconfig_of
-from tests.docs.shell import console, run
+from tests.docs.shell import console, run, running
+from tests.support.browser import chromium, visiting
 
 SETUP, COMMANDS, OBJECTS = console((ROOT / "docs" / "cli.md").read_text())
 (SPLIT,) = [each for each in console((ROOT / "docs" / "budgets.md").read_text()) if "--group" in each]
@@ -101,6 +103,51 @@ def test_a_reader_sees_the_own_namespace_and_a_sentence_about_any_other(stack: S
     said = typed(stack, folder, other, "team-a").splitlines()
     assert said[0].startswith("Error: the server answered 403: ")
     assert said[-1] == "code 1"
+
+
+def test_the_dashboard_shows_a_reader_the_own_namespace_of_a_real_cluster(stack: Stack, folder: Path) -> None:
+    pods = {
+        name: stack.cp.api.call("GET", f"/api/v1/namespaces/team-a/pods/{name}")
+        for name in ("half-a-card", "waits")
+    }
+    alice = kubeconfig_of(stack.cp, "team-a", folder)
+    servers = f"BURSAR_SERVER={stack.timekeeper_url} BURSAR_EXTENDER={stack.extender_url}"
+    command = f"{servers} exec kubectl bursar dashboard -n team-a --no-browser"
+    with chromium() as browser, running(stack.cp, command, folder, alice) as said:
+        visitor = visiting(browser, said.readline().strip())
+        page = visitor.page
+        page.set_default_timeout(60_000)
+        visitor.open("")
+        assert page.url.endswith("/namespaces/team-a")
+        visitor.url = page.url.removesuffix("/namespaces/team-a")
+        expect(page.get_by_role("heading", level=1)).to_have_text("team-a", timeout=60_000)
+        expect(page.get_by_role("link", name="half-a-card").first).to_be_visible(timeout=60_000)
+
+        visitor.open("/map?namespace=team-a&node=gpu-1")
+        shown = (
+            page.get_by_role("table")
+            .filter(has_text="H100")
+            .get_by_role("row")
+            .filter(has_text="half-a-card")
+        )
+        expect(shown).to_contain_text("team-a, 50%", timeout=60_000)
+        visitor.open("/waiting?namespace=team-a")
+        row = page.get_by_role("row").filter(has=page.get_by_role("rowheader", name="waits", exact=True))
+        expect(row).to_contain_text("Insufficient bursar.dev/gpu-percent", timeout=60_000)
+
+        row.get_by_role("link", name="waits", exact=True).click()
+        assert pods["waits"]["metadata"]["uid"] in page.url
+        expect(page.get_by_role("heading", level=1)).to_have_text("Pod/waits", timeout=60_000)
+        expect(page.get_by_text("needs 1 card with 100% of the compute").first).to_be_visible(timeout=60_000)
+        visitor.open("/pods/team-a/half-a-card")
+        expect(page.get_by_text("Placed on node gpu-1").first).to_be_visible(timeout=60_000)
+        assert visitor.faults == []
+
+        visitor.open("/namespaces/team-b")
+        expect(
+            page.get_by_text("bursar-reader may not get budgets.bursar.dev in namespace team-b")
+        ).to_be_visible()
+        page.context.close()
 
 
 def test_kubectl_alone_shows_budgets_to_viewers_of_the_namespace_and_no_user_may_write_them(

@@ -76,6 +76,7 @@ OTHER: Values = {
     "otherSchedulers": ["kai-scheduler"],
     "size": "7Gi",
     "interval": "7s",
+    "tokenFile": "/other",
     "tolerations": [{"key": "other", "operator": "Exists"}],
     "nodeSelector": {"other": "label"},
     "labels": {"other": "label"},
@@ -84,7 +85,7 @@ OTHER: Values = {
 # what shows the values of parts that are off by default
 ON = {
     "networkPolicies": {"enabled": True, "apiServers": ["10.0.0.1/32"]},
-    "podMonitors": {"enabled": True},
+    "monitors": {"enabled": True},
     "prometheusRules": {"enabled": True},
 }
 

@@ -118,6 +118,7 @@ def live(stack: Stack) -> Json:
     reader = stack.reader_token()
     stack.get("/v1/usage", reader)
     stack.get("/v1/cluster", reader, stack.read_url)
+    stack.get("/metrics", reader, stack.webhook_url)
     simulate(stack, reader)
     renew(stack)
     return sample
@@ -322,10 +323,16 @@ def test_every_right_is_used(lived: Lived, account: str) -> None:
     assert [right for right in rights if not any(right.covers(call) for call in calls)] == []
 
 
-def test_the_webhook_calls_the_api_server_to_post_events_and_for_nothing_else(lived: Lived) -> None:
+def test_the_webhook_posts_events_and_asks_who_reads_its_metrics_and_calls_for_nothing_else(
+    lived: Lived,
+) -> None:
     calls = {call.right for call in lived.calls if call.account == "bursar-webhook"}
 
-    assert calls == {Right("create", "events", "events.k8s.io", "team-d")}
+    assert calls == {
+        Right("create", "events", "events.k8s.io", "team-d"),
+        Right("create", "tokenreviews", "authentication.k8s.io"),
+        Right("create", "subjectaccessreviews", "authorization.k8s.io"),
+    }
 
 
 def test_a_controller_whose_pods_are_refused_has_an_event_with_the_reason(lived: Lived) -> None:
@@ -358,9 +365,11 @@ def test_a_person_with_the_viewers_role_reads_a_report(lived: Lived) -> None:
 def asked(lived: Lived, user: str) -> set[Right]:
     """What the timekeeper asked about a caller, and was told yes."""
     allowed = [each["spec"] for each in lived.reviews if each["status"].get("allowed")]
-    wanted = [spec["resourceAttributes"] for spec in allowed if spec["user"] == user]
+    wanted = [spec.get("resourceAttributes") for spec in allowed if spec["user"] == user]
     return {
-        Right(each["verb"], each["resource"], each["group"], each.get("namespace") or "*") for each in wanted
+        Right(each["verb"], each["resource"], each["group"], each.get("namespace") or "*")
+        for each in wanted
+        if each
     }
 
 

@@ -32,6 +32,10 @@ NEEDED: dict[str, Reasons] = {
         "the table of standings, asked of the timekeeper": {Right("get", "standings", "bursar.dev")},
         "to report what it refused and demoted": {Right("create", "decisions", "bursar.dev")},
         "to tell controllers why their pods are refused": {Right("create", "events", "events.k8s.io")},
+        "who reads its metrics, and whether that reader may": {
+            Right("create", "tokenreviews", "authentication.k8s.io"),
+            Right("create", "subjectaccessreviews", "authorization.k8s.io"),
+        },
     },
     "bursar-certificates": {
         "to make the CA and the leaves": {Right("create", "secrets", "", NAMESPACE)},
@@ -140,7 +144,7 @@ PEOPLE = {
         *(Right(verb, "gpubudgets", "bursar.dev") for verb in ("get", "list", "watch")),
     },
     "bursar-simulations": {Right("create", "simulations", "bursar.dev")},
-    "bursar-metrics": {Right("get", each, "bursar.dev") for each in ("balances", "metrics")},
+    "bursar-metrics": {Right("get", "balances", "bursar.dev"), Right("get", "/metrics")},
     "bursar-grants": {
         *(Right("create", each, "bursar.dev") for each in ("grants", "groups/grants")),
         *(Right("get", each, "bursar.dev") for each in ("balances", "budgets", "grants")),
@@ -169,7 +173,7 @@ def test_a_role_is_either_bound_to_an_account_or_for_people() -> None:
 
 
 @pytest.mark.parametrize("name", PEOPLE)
-def test_the_roles_for_people_name_the_timekeepers_own_resources_alone(name: str) -> None:
+def test_the_roles_for_people_have_these_rights_alone(name: str) -> None:
     assert role("ClusterRole", name) == PEOPLE[name]
 
 
@@ -209,6 +213,7 @@ def test_the_roles_cover_every_right_that_timekeeper_and_extender_check() -> Non
     given = {right for right in ours if right.group == DOMAIN}
     people = {right for rights in PEOPLE.values() for right in rights}
     stored = {right for right in people if right.resource == "gpubudgets"}  # objects of the API server itself
+    stored.add(Right("get", "/metrics"))  # a nonResourceURL
     assert asked == (given | people) - stored
 
 

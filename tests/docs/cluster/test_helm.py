@@ -41,6 +41,10 @@ CRDS = (
         PROMETHEUS_OPERATOR,
         "example/prometheus-operator-crd/monitoring.coreos.com_podmonitors.yaml",
     ),
+    (
+        PROMETHEUS_OPERATOR,
+        "example/prometheus-operator-crd/monitoring.coreos.com_servicemonitors.yaml",
+    ),
     (CERT_MANAGER, "deploy/crds/cert-manager.io_issuers.yaml"),
     (CERT_MANAGER, "deploy/crds/cert-manager.io_certificates.yaml"),
 )
@@ -234,14 +238,15 @@ def test_high_availability_runs_on_three_nodes_and_a_rollout_there_is_never_stuc
     run(cp, f"{upgrade} --wait --timeout 60s", folder)
 
     assert container(cp)["image"].startswith("registry.example.com/")
-    kinds = "poddisruptionbudgets,networkpolicies,podmonitors,certificates,issuers"
+    kinds = "poddisruptionbudgets,networkpolicies,podmonitors,servicemonitors,certificates,issuers"
     found = cp.kubectl("get", "-A", "-o", "name", kinds).stdout.split()
     assert Counter(each.partition(".")[0].partition("/")[0] for each in found) == {
         "certificate": 4,
         "issuer": 2,
         "networkpolicy": 2,
         "poddisruptionbudget": 4,
-        "podmonitor": 3,
+        "podmonitor": 1,
+        "servicemonitor": 3,
     }
     run(cp, typed("helm uninstall bursar"), folder)
     assert left(cp) == KEPT

@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,14 +17,16 @@ import yaml
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from deploy.local.api import ApiError
+from deploy.local.api import AdminApi, ApiError
 from deploy.local.build import binaries
 from deploy.local.cluster import ControlPlane
 from deploy.local.stack import Stack
 from deploy.local.tools import PROMTOOL_TOOLS
 from tests.docs.unit.test_alerts import DASHBOARDS, EXPRESSIONS, MONITORING, RULES, metrics_in, targets
-from tests.node.cluster.test_on_api_server import TWO, World, running
+from tests.node.cluster.test_on_api_server import TWO, Agent, World, running
 from tests.support.control_plane import kubectl
+from tests.support.waiting import eventually
+from tests.webhook.replicas import own_address
 
 pytestmark = pytest.mark.cluster
 
@@ -51,9 +54,12 @@ OTHER_UNITS = {"ms", "milliseconds", "minutes", "hours", "days", "mib", "gib", "
 
 @dataclass(frozen=True)
 class Scrape:
-    """The pages of metrics, by the job that reads them."""
+    """The pages of metrics, by the job that reads them; what others get; the agent's page through the API
+    server."""
 
     pages: dict[str, str]
+    refused: dict[str, list[int]]  # without a token, with one that lacks the right
+    through_api_server: str
 
     def families(self) -> dict[str, Metric]:
         """By name as it is queried."""
@@ -104,6 +110,7 @@ def scrape(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scrape]:
             stack.wait("the container's use", lambda: "bursar_container" in agent.metrics())
             stack.wait("overuse", lambda: "memory_over" in agent.metrics())
             token = kubectl(cp, "create", "token", "prometheus", "-n", "monitoring", "--audience=bursar")
+            other = kubectl(cp, "create", "token", "default", "-n", "monitoring", "--audience=bursar")
             accounts = "/v1/metrics"
             stack.wait(
                 "a balance",
@@ -111,15 +118,24 @@ def scrape(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scrape]:
                     "exhausted_timestamp_seconds{" in _text(stack, stack.timekeeper_url + accounts, token)
                 ),
             )
+            parts = {
+                "bursar-webhook": stack.webhook_url,
+                "bursar-timekeeper": stack.timekeeper_url,
+                "bursar-extender": stack.read_url,
+            }
+            pages = {job: _text(stack, f"{url}/metrics", token) for job, url in parts.items()}
             yield Scrape(
-                {
-                    "bursar-webhook": _text(stack, f"{stack.webhook_url}/metrics"),
-                    "bursar-timekeeper": _text(stack, f"{stack.timekeeper_url}/metrics"),
+                pages
+                | {
                     "bursar-accounts": _text(stack, stack.timekeeper_url + accounts, token),
-                    "bursar-extender": _text(stack, f"{stack.read_url}/metrics", token),
                     "bursar-node": agent.metrics(),
                     "bursar-audit": _audit(stack),
-                }
+                },
+                {
+                    job: [_refusal(stack, f"{url}/metrics", each) for each in ("", other)]
+                    for job, url in parts.items()
+                },
+                _through_api_server(cp, agent),
             )
 
 
@@ -130,10 +146,44 @@ def _text(stack: Stack, url: str, token: str = "") -> str:
         return str(answer.read().decode())
 
 
+def _refusal(stack: Stack, url: str, token: str) -> int:
+    try:
+        _text(stack, url, token)
+    except urllib.error.HTTPError as refused:
+        with refused:
+            return refused.code
+    return 200
+
+
+def _through_api_server(cp: ControlPlane, agent: Agent) -> str:
+    """The agent's page as docs/node-agent.md reads it, once that gave the right."""
+    page = (MONITORING.parent.parent / "docs" / "node-agent.md").read_text()
+    lines = [line for line in page.splitlines() if line.startswith("kubectl create role")]
+    pods = "/api/v1/namespaces/bursar-node/pods"
+    name = cp.api.call("GET", pods)["items"][0]["metadata"]["name"]
+    status = {"status": {"podIP": own_address(), "podIPs": [{"ip": own_address()}]}}
+    cp.api.call("PATCH", f"{pods}/{name}/status", status, "application/merge-patch+json")
+    token = kubectl(cp, "create", "token", "prometheus", "-n", "monitoring").strip()
+    reader, at = AdminApi(cp.url, cp.ca_file, token), f"{pods}/{name}:{agent.port}/proxy/metrics"
+    with pytest.raises(ApiError) as refused:
+        reader.call("GET", at)
+    assert refused.value.status == 403
+    for line in lines:
+        kubectl(cp, *line.split()[1:])
+    eventually(lambda: reader.answers(at), "the right to read it")
+    return str(reader.call("GET", at))
+
+
 def _audit(stack: Stack) -> str:
     database = f"--database=sqlite:///{stack.folder}/bursar.db"
     command = [sys.executable, "-m", "timekeeper", "audit", "-o", "prometheus", database]
     return subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
+
+
+def test_metrics_are_refused_without_a_token_and_without_the_right(scrape: Scrape) -> None:
+    assert scrape.refused.keys() == {"bursar-webhook", "bursar-timekeeper", "bursar-extender"}
+    assert {tuple(statuses) for statuses in scrape.refused.values()} == {(401, 403)}
+    assert "bursar_node_cards_healthy 2" in scrape.through_api_server
 
 
 def test_names_follow_the_conventions(scrape: Scrape) -> None:

@@ -276,7 +276,7 @@ class Agent:
             "api-url": world.cp.url,
             "api-ca": world.cp.ca_file,
             "api-token-file": folder / "token",
-            "listen": f"127.0.0.1:{self.port}",
+            "listen": f"0.0.0.0:{self.port}",
             "look-every": "1s",
             "cgroups": folder / "cgroup",
             **{name.replace("_", "-"): text for name, text in more.items()},

@@ -66,7 +66,7 @@ def serving(
             (READER, "get", "cards", ""),
             (READER, "get", "decisions", ""),
             (TEAM, "get", "decisions", "team-a"),
-            (SCRAPER, "get", "metrics", ""),
+            (SCRAPER, "get", "/metrics", ""),
             (PLANNER, "create", "simulations", ""),
             (TEAM, "create", "simulations", "team-a"),
         }
@@ -113,7 +113,7 @@ def test_pages_and_metrics_are_served_to_those_who_may_read_them(port: Port) -> 
         ("/v1/cluster?free=1", TEAM, 403, "team-reader may not get cards.bursar.dev in all namespaces"),
         ("/v1/waiting", TEAM, 403, "team-reader may not get decisions.bursar.dev in all namespaces"),
         ("/v1/waiting?namespace=team-b", TEAM, 403, "may not get decisions.bursar.dev in namespace team-b"),
-        ("/metrics", READER, 403, "reader may not get metrics.bursar.dev in all namespaces"),
+        ("/metrics", READER, 403, "reader may not get the nonResourceURL /metrics"),
         ("/filter", READER, 404, "there is no route /filter"),
         ("/bind", READER, 404, "there is no route /bind"),
     ],

@@ -1,6 +1,7 @@
 """The live map's posts: every change once, everything again after a failure, and only by the leader."""
 
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 import orjson
 import pytest
@@ -10,11 +11,13 @@ from scheduler_ext.reports import cluster_posts
 from scheduler_ext.reports.cluster_posts import (
     AFTER_FAILURE_MS,
     MOST_BYTES,
+    MOST_COUNTS_BYTES,
     WHOLE_MS,
     ClusterPosts,
     MapSources,
+    waiting_of,
 )
-from scheduler_ext.reports.waiting_page import WaitingPods
+from scheduler_ext.reports.waiting_page import WaitingPods, WaitingView
 from scheduler_ext.snapshot.immutable_map import Map
 from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.verbs.last_decisions import LastDecisions
@@ -22,6 +25,7 @@ from tests.scheduler_ext.worlds import Json, node, on, percent, rebuilt
 from tests.support.clock import Clock
 from tests.worlds import card
 from timekeeper.api.bodies.cluster_map import read_cluster
+from timekeeper.core.cluster_map import MOST_WAITING
 from timekeeper.runtime.timekeeper_client import PostRefusedError, TimekeeperError
 
 
@@ -115,6 +119,40 @@ def test_a_part_that_is_refused_holds_no_other_back() -> None:
     world.client.fails = PostRefusedError("400")
     assert world.step() == []
     assert world.lines == ["cluster-refused", "cluster-refused"]
+
+
+def waits(namespace: str, name: str, minute: int) -> WaitingView:
+    """A pod that was created in this minute."""
+    view: Json = dict.fromkeys(("malformed", "scheduler_message", "scheduler"), "")
+    created = f"1970-01-01T{minute // 60:02}:{minute % 60:02}:00.000Z"
+    view |= {"namespace": namespace, "name": name, "uid": name, "created": created, "priority": 0}
+    view |= {"standing": "IN_BUDGET", "state": "refused", "asks": [], "reservation": None, "decision": None}
+    return cast(WaitingView, view)
+
+
+def test_a_namespace_with_many_waiting_pods_hides_no_other_and_the_rest_is_counted() -> None:
+    many = [waits("many", f"m{at:03}", at) for at in range(700)]
+    few = [waits("few", f"f{at}", 700 + at) for at in range(3)]
+
+    told = waiting_of([*few, *reversed(many)], now_ms=60 * 60_000 * 24)
+
+    assert [each["name"] for each in told["pods"]] == [
+        *(f"m{at:03}" for at in range(MOST_WAITING - 3)),
+        *("f0", "f1", "f2"),
+    ]
+    assert (told["total"], told["more"]) == (703, {"many": 203})
+
+
+def test_the_numbers_of_the_namespaces_with_most_fit_into_a_post() -> None:
+    pods = [waits(f"{at:05}{'x' * 58}", f"p{at}", 0) for at in range(2_500)]
+    pods += [waits("most", f"q{at}", 1) for at in range(9)]
+
+    told = waiting_of(pods, now_ms=0)
+
+    size = len(orjson.dumps(told["more"]))
+    assert 0.9 * MOST_COUNTS_BYTES < size <= MOST_COUNTS_BYTES
+    assert told["more"]["most"] >= 8
+    assert len(orjson.dumps({"version": 1, "nodes": [], "gone": [], "waiting": told})) < 256 * 1024
 
 
 def test_no_post_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,6 +62,7 @@ def replicas(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     flags = (
         *("--workers", str(WORKERS), "--timekeeper-url", stack.timekeeper_url),
         *("--token-file", f"{stack.folder}/webhook.token", "--kubeconfig", str(kubeconfig)),
+        "--metrics-access=open",
     )
     tls = stack.tls / "webhook"
     with Replica(cp, folder, "one", tls, *flags) as one, Replica(cp, folder, "two", tls, *flags) as two:

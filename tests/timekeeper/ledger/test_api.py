@@ -563,12 +563,21 @@ def test_who_may_read_may_not_grant(home: Town) -> None:
     assert home.budget()["gpuHours"]["granted"] == "2"
 
 
-def test_health_needs_no_token(home: Town) -> None:
+def test_health_needs_no_token_and_metrics_need_the_right_to_read_them(home: Town) -> None:
     assert home.client.get("/livez").status_code == 200
     assert home.client.get("/readyz").status_code == 200
-    metrics = home.client.get("/metrics").get_data(as_text=True)
+    metrics = home.get("/metrics").text
     assert "bursar_heartbeats_total" in metrics
     assert "team-a" not in metrics
+
+    assert home.client.get("/metrics").status_code == 401
+    home.clock.turn(2 * MINUTE)
+    home.reviews.denied.add(("admin", "get", "/metrics", ""))
+    refused = home.get("/metrics")
+    assert (refused.status_code, refused.get_json()["detail"]) == (
+        403,
+        "admin may not get the nonResourceURL /metrics",
+    )
 
 
 def test_a_settler_that_is_gone_is_reported_by_readyz(home: Town) -> None:

@@ -131,6 +131,19 @@ def test_a_reader_of_one_namespace_sees_its_nodes_without_the_names_of_others(to
     assert town.get("/v1/waiting").get_json()["total"] == 7
 
 
+def test_the_number_of_waiting_pods_is_that_of_the_requested_namespace(town: Town) -> None:
+    listed = [waits("a"), waits("b", "team-b")]
+
+    def totals(total: int, more: Json) -> list[int | None]:
+        assert post(town, waiting={"total": total, "pods": listed, "more": more}) == 200
+        asked = ("?namespace=team-a", "?namespace=team-b", "?namespace=team-c", "")
+        return [town.get(f"/v1/waiting{each}").get_json()["total"] for each in asked]
+
+    assert totals(2, {}) == [1, 1, 0, 2]
+    assert totals(9, {"team-a": 4, "team-c": 3}) == [5, 1, 3, 9]
+    assert totals(9, {"team-a": 4}) == [5, None, None, 9]  # three of unnamed namespaces
+
+
 @pytest.mark.parametrize(
     ("changed", "field"),
     [
@@ -142,6 +155,7 @@ def test_a_reader_of_one_namespace_sees_its_nodes_without_the_names_of_others(to
         ({"nodes": [on_map("n", card(0, pods={}))]}, "nodes[0].cards[0].pods"),
         ({"gone": [7]}, "gone"),
         ({"waiting": {"total": 1, "pods": [waits("p", age_ms=-1)]}}, "waiting.pods[0].age_ms"),
+        ({"waiting": {"total": 1, "pods": [], "more": {"team-a": -1}}}, "waiting.more"),
         ({"version": 2}, "version"),
     ],
 )

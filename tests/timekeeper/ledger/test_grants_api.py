@@ -160,7 +160,7 @@ def test_what_cannot_be_granted_is_400_and_names_the_field(books: Books) -> None
         assert (code, problem.get("field")) == (400, field), (body, problem)
 
     assert written(books) == []
-    counted = books.client.get("/metrics").get_data(as_text=True)
+    counted = books.get("/metrics").text
     assert 'bursar_requests_total{route="/v1/grants",status="400"}' in counted
 
 

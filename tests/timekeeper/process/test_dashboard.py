@@ -158,7 +158,8 @@ def test_a_missing_right_takes_its_part_of_a_page_and_no_more(
 def test_the_waiting_page_goes_through_all_that_were_posted_and_counts_the_others(
     dashboards: Dashboards, visitor: Client
 ) -> None:
-    waiting = {"total": 1_341, "pods": [waits(f"wait-{at:03}") for at in range(250)]}
+    pods = [waits(f"wait-{at:03}") for at in range(250)]
+    waiting = {"total": 1_341, "pods": pods, "more": {"team-a": 1_000, "team-b": 91}}
     body = {"version": 1, "nodes": [], "gone": [], "waiting": waiting}
     assert dashboards.books.post("/v1/cluster", body).status_code == 200
     log_in(visitor)
@@ -166,13 +167,15 @@ def test_the_waiting_page_goes_through_all_that_were_posted_and_counts_the_other
     where: list[str] = ["/waiting"]
     while where:
         page = visitor.get(html.unescape(where.pop()), base_url=URL).text
-        assert "1,091 more pods wait, all for a shorter time." in page
+        assert "1,091 more pods wait that are not listed here." in page
         shown += re.findall(r">(wait-\d+)<", page)
         where = re.findall(r'<a href="([^"]+)" rel="next">More', page)[:1]
 
     assert shown == [f"wait-{at:03}" for at in range(250)]
     assert "Pods 201 to 250 of 250" in visitor.get("/waiting?page=99", base_url=URL).text
-    assert "more pods wait" not in visitor.get("/waiting?namespace=team-a", base_url=URL).text
+    of_one = [visitor.get(f"/waiting?namespace={each}", base_url=URL).text for each in ("team-b", "team-c")]
+    assert ["91 more pods wait" in page for page in of_one] == [True, False]
+    assert ["Every pod that asks for a card has one." in page for page in of_one] == [False, True]
 
 
 def test_a_lead_passes_the_groups_budget_on_once_for_each_form(

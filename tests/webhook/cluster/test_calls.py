@@ -2,7 +2,6 @@
 we leave behind its own plugins find nothing to change in."""
 
 import re
-import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,6 +26,7 @@ class World:
 
     def __init__(self, stack: Stack) -> None:
         self.stack, self.api = stack, stack.cp.api
+        self.reader = stack.reader_token()
         self.api.call("POST", _CLASSES, {"metadata": {"name": "urgent"}, "value": 1_000})
         budgets = {"spent": "gpuHours: 0\nperiod: month\n"}
         self.api.call(
@@ -70,10 +70,7 @@ class World:
 
     def asked(self) -> dict[str, int]:
         """The reviews answered so far, by webhook."""
-        with urllib.request.urlopen(
-            f"{self.stack.webhook_url}/metrics", context=self.stack.tls_context()
-        ) as answer:
-            lines = answer.read().decode()
+        lines = self.stack.get("/metrics", self.reader, self.stack.webhook_url)
         found: dict[str, int] = {}
         for name, count in re.findall(r'bursar_webhook_reviews_total\{.*webhook="(\w+)"\} ([0-9.]+)', lines):
             found[name] = found.get(name, 0) + int(float(count))

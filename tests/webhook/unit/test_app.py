@@ -10,7 +10,7 @@ from werkzeug.test import TestResponse
 from tests.runtime.lines import into
 from tests.webhook.worlds import POLICY, WITHOUT_SIDECAR, admitted, half, patch_of, patched, plain, review_of
 from tests.worlds import Json, container
-from webhook.metrics import WebhookMetrics, of_all_workers, of_this_process
+from webhook.metrics import WebhookMetrics, of_this_process
 from webhook.policy import AdmissionPolicy
 from webhook.server.app import create_app, create_calls
 from webhook.server.reviewer import Reviewer
@@ -24,7 +24,7 @@ class World:
         self.metrics: WebhookMetrics = of_this_process()
         admission = Reviewer(policy, lambda: None, lambda: ca, lambda: 0, 30_000)
         calls = create_calls(admission, self.metrics, into(self.lines))
-        self.client: FlaskClient = create_app(calls, admission, self.metrics).test_client()
+        self.client: FlaskClient = create_app(calls, admission).test_client()
 
     def posts(self, path: str, body: object) -> TestResponse:
         """The answer to a body, as JSON."""
@@ -71,7 +71,7 @@ def test_a_refusal_is_logged_and_counted_by_its_rules() -> None:
 
     assert "verdict=refused" in world.lines[0]
     assert "rules=share-range:enforce,node-name:enforce dry_run=true" in world.lines[0]
-    text = world.client.get("/metrics").get_data(as_text=True)
+    text = world.metrics.exposition().decode()
     assert 'bursar_webhook_violations_total{mode="enforce",rule="share-range"} 1.0' in text
     assert 'bursar_webhook_violations_total{mode="enforce",rule="node-name"} 1.0' in text
     assert 'bursar_webhook_reviews_total{verdict="refused",webhook="mutate"} 1.0' in text
@@ -83,7 +83,7 @@ def test_a_pod_governed_while_its_standing_is_unknown_is_counted() -> None:
     world.reviews("/mutate", admitted(half()))
     world.reviews("/mutate", admitted(plain()))
 
-    assert "bursar_webhook_unknown_standing_total 1.0" in world.client.get("/metrics").get_data(as_text=True)
+    assert "bursar_webhook_unknown_standing_total 1.0" in world.metrics.exposition().decode()
 
 
 @pytest.mark.parametrize("path", ["/mutate", "/validate"])
@@ -96,7 +96,7 @@ def test_a_malformed_review_is_a_400_with_a_reason(path: str) -> None:
         400,
         "malformed AdmissionReview: the body is not an AdmissionReview\n",
     )
-    assert "bursar_webhook_malformed_total 1.0" in world.client.get("/metrics").get_data(as_text=True)
+    assert "bursar_webhook_malformed_total 1.0" in world.metrics.exposition().decode()
 
 
 def test_unready_without_the_ca_and_ready_without_a_sidecar() -> None:
@@ -105,7 +105,7 @@ def test_unready_without_the_ca_and_ready_without_a_sidecar() -> None:
     assert unready.client.get("/readyz").status_code == 503
     assert unready.client.get("/livez").status_code == 200
     assert unready.posts("/mutate", review_of(admitted(half()))).status_code == 503
-    text = unready.client.get("/metrics").get_data(as_text=True)
+    text = unready.metrics.exposition().decode()
     assert 'bursar_webhook_not_ready_total{webhook="mutate"} 1.0' in text
     assert unready.lines == [
         'warning event=not-ready webhook=mutate reason="the CA bundle for sidecars is not loaded yet"'
@@ -124,14 +124,3 @@ def test_other_routes_and_methods_are_problems(method: str, path: str, status: i
     assert answer.status_code == status
     assert answer.content_type == "application/problem+json"
     assert answer.get_json()["status"] == status
-
-
-def test_removed_files_of_figures_are_no_crash() -> None:
-    """Without the folder that workers share, as after a cleaner of temporary files."""
-    admission = Reviewer(POLICY, lambda: None, lambda: "ca", lambda: 0, 30_000)
-    application = create_app({}, admission, of_all_workers())
-
-    answer = application.test_client().get("/metrics")
-
-    assert answer.status_code == 503
-    assert b"restart the webhook" in answer.data

@@ -30,7 +30,7 @@ def decided(path: str, raw: Json, policy: AdmissionPolicy = POLICY, **request: A
     admission = Reviewer(policy, lambda: None, lambda: "ca", lambda: 0, 30_000)
     calls = create_calls(admission, metrics, into([]), record=found.append)
     body = orjson.dumps(review_of(raw, **request))
-    create_app(calls, admission, metrics).test_client().post(path, data=body, content_type="application/json")
+    create_app(calls, admission).test_client().post(path, data=body, content_type="application/json")
     return [replace(each, at_ms=0) for each in found]
 
 

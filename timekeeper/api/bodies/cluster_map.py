@@ -96,7 +96,10 @@ def _waiting(raw: object) -> MapWaiting:
     read = _read(raw, "waiting", {"total": _AMOUNT})
     pods = _listed(cast(Json, raw), "pods", "waiting", MOST_WAITING)
     read["pods"] = [_read(each, f"waiting.pods[{at}]", _WAITING) for at, each in enumerate(pods)]
-    return cast(MapWaiting, read)
+    more = cast(Json, raw).get("more", {})
+    if not isinstance(more, dict) or not all(_NAME[0](name) and _AMOUNT[0](more[name]) for name in more):
+        raise bad("waiting.more", "it must have a whole number for each namespace")
+    return cast(MapWaiting, read | {"more": more})
 
 
 def _read(raw: object, where: str, fields: Mapping[str, Check]) -> Json:

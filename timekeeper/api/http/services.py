@@ -15,7 +15,8 @@ from timekeeper.runtime.auth.gate import Gate
 class Services:
     """``ca`` returns the CA bundle for sidecars, empty if there is none; ``clock`` returns milliseconds since
     1970; ``damage`` what is wrong with the database's file, empty if nothing is; ``clock_fault`` the
-    same for this machine's clock; ``peers``: the roles that simulations ask."""
+    same for this machine's clock; ``peers``: the roles that simulations ask; ``open_metrics``: `/metrics`
+    needs no token."""
 
     ledger: LedgerReader
     gate: Gate
@@ -26,4 +27,5 @@ class Services:
     clock_fault: Callable[[], str] = lambda: ""
     outages: OutageLog = field(default_factory=OutageLog)
     peers: Peers = NO_PEERS
+    open_metrics: bool = False
     simulating: Lock = field(default_factory=Lock)  # held by the one simulation of this process

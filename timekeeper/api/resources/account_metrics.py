@@ -1,5 +1,5 @@
-"""``GET /v1/metrics``: the accounts' figures for Prometheus, with a token; `/metrics` needs none and so names
-no namespace."""
+"""``GET /v1/metrics``: the accounts' figures for Prometheus, which name namespaces. `/metrics` names
+none."""
 
 from collections.abc import Callable, Iterable, Iterator
 

@@ -1,6 +1,6 @@
-"""``/livez``, ``/readyz`` and ``/metrics`` for kubelet and Prometheus, without a token."""
+"""``/livez`` and ``/readyz`` for the kubelet, without a token, and ``/metrics`` for Prometheus."""
 
-from flask import Flask, Response
+from flask import Flask, Response, request
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from timekeeper import metrics
@@ -30,6 +30,8 @@ def register(app: Flask, services: Services) -> None:
 
     @app.get("/metrics")
     def figures() -> Response:
+        if not services.open_metrics:
+            services.gate.allow_metrics(request.headers.get("Authorization"))
         return Response(metrics.exposition(), content_type=CONTENT_TYPE_LATEST)
 
 

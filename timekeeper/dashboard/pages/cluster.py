@@ -51,7 +51,8 @@ def waiting(visit: Visit) -> PageContent:
         "first": begin + 1,
         "before": visit.link(page=at) if at else None,
         "after": visit.link(page=at + 2) if end < len(ungated) else None,
-        "unlisted": max(0, (total or 0) - len(pods)),
+        "is_whole": total == len(pods),
+        "unlisted": None if total is None else total - len(pods),
     }
     return PageContent("waiting.html", values)
 

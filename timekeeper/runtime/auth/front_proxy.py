@@ -32,9 +32,11 @@ Lines = Iterable[tuple[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class FrontProxy:
-    """Who states identities, and where. ``ca``: PEM. ``names``: of its certificate; empty: any of this CA.
-    ``user``, ``uid``, ``group``: names of headers, upper-case, the first that is there counts; ``extra``:
-    prefixes of names."""
+    """Which client's headers are believed, and which headers name the caller.
+
+    The client shows a certificate of ``ca`` (PEM) whose common name is one of ``names``; empty: any name.
+    ``user``, ``uid`` and ``group`` are names of headers in upper case, of which the first one present counts;
+    ``extra``: prefixes of such names."""
 
     ca: str
     names: tuple[str, ...]

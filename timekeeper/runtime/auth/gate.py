@@ -20,6 +20,7 @@ Count = Callable[[str, str], object]  # kind and outcome of a review, for metric
 GOOD_FOR_MS = 60_000
 REFUSED_FOR_MS = 5_000
 MOST_REMEMBERED = 50_000
+METRICS = "/metrics"
 
 _TOKEN_REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"  # noqa: S105 -- a path, no password
 _ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
@@ -101,10 +102,30 @@ class Gate:
         ``bursar.dev`` in one namespace (empty: in all), to the object of this name (empty: any). Raises a
         Problem: 401, 403 or 503."""
         caller = self.caller(authorization)
+        resource_name, _, subresource = resource.partition("/")
+        attributes = {
+            "group": DOMAIN,
+            "resource": resource_name,
+            **({"subresource": subresource} if subresource else {}),
+            "verb": verb,
+            "namespace": namespace,
+            "name": name,
+        }
         key = (caller, verb, resource, namespace, name)
-        if not self._rights.get(key, lambda: self._may(caller, verb, resource, namespace, name)):
+        if not self._rights.get(key, lambda: self._may(caller, "resourceAttributes", attributes)):
             where = f"in namespace {namespace}" if namespace else name or "in all namespaces"
             raise Problem(403, f"{caller.username} may not {verb} {resource}.{DOMAIN} {where}")
+        return caller
+
+    def allow_metrics(self, authorization: str | None) -> Caller:
+        """The caller, if it may `get` the nonResourceURL ``/metrics``, the right that Kubernetes' own parts
+        require for theirs. Raises a Problem: 401, 403 or 503."""
+        caller = self.caller(authorization)
+        attributes = {"path": METRICS, "verb": "get"}
+        if not self._rights.get(
+            (caller, METRICS), lambda: self._may(caller, "nonResourceAttributes", attributes)
+        ):
+            raise Problem(403, f"{caller.username} may not get the nonResourceURL {METRICS}")
         return caller
 
     def remembered(self) -> int:
@@ -131,21 +152,13 @@ class Gate:
             return None
         return _caller(mapping(status.get("user")))
 
-    def _may(self, caller: Caller, verb: str, resource: str, namespace: str, name: str) -> bool:
-        resource, _, subresource = resource.partition("/")
+    def _may(self, caller: Caller, kind: str, attributes: Json) -> bool:
         spec = {
             "user": caller.username,
             "uid": caller.uid,
             "groups": list(caller.groups),
             "extra": {name: list(values) for name, values in caller.extra},
-            "resourceAttributes": {
-                "group": DOMAIN,
-                "resource": resource,
-                **({"subresource": subresource} if subresource else {}),
-                "verb": verb,
-                "namespace": namespace,
-                "name": name,
-            },
+            kind: attributes,
         }
         status = self._ask("access", _ACCESS_REVIEWS, "SubjectAccessReview", "authorization.k8s.io/v1", spec)
         return status.get("allowed") is True

@@ -366,6 +366,7 @@ MAP_WAITING = Table(
     Column("total", BigInteger, nullable=False),
     Column("body", Text, nullable=False),
     Column("received_ms", BigInteger, nullable=False),
+    Column("more", Text),  # the number of further pods of each namespace
     CheckConstraint("id = 1", name="there_is_one"),
     comment="the pods that are not bound, as the extender posted them last",
 )

@@ -52,7 +52,8 @@ def record(
     if waiting is not None:
         connection.execute(delete(MAP_WAITING))
         body = orjson.dumps(waiting["pods"]).decode()
-        row = {"id": 1, "total": waiting["total"], "body": body, "received_ms": received_ms}
+        more = orjson.dumps(waiting.get("more", {})).decode()
+        row = {"id": 1, "total": waiting["total"], "body": body, "more": more, "received_ms": received_ms}
         connection.execute(MAP_WAITING.insert(), row)
 
 
@@ -79,10 +80,28 @@ def nodes_of(connection: Connection, namespace: str) -> set[str]:
     return set(connection.scalars(held))
 
 
-def waiting(connection: Connection) -> tuple[int, list[Any], int] | None:
-    """How many pods wait, those that wait longest, and when that was posted; None before the first post."""
+@dataclass(frozen=True, slots=True)
+class WaitingOfMap:
+    """What waits, as it was posted (`timekeeper.core.cluster_map.MapWaiting`)."""
+
+    total: int
+    pods: list[Any]
+    more: dict[str, int]
+    received_ms: int
+
+    def total_of(self, namespace: str) -> int | None:
+        """How many pods of the namespace wait; None: its number was left out of the post."""
+        listed = sum(each["namespace"] == namespace for each in self.pods)
+        is_whole = len(self.pods) + sum(self.more.values()) == self.total
+        return listed + self.more.get(namespace, 0) if is_whole or namespace in self.more else None
+
+
+def waiting(connection: Connection) -> WaitingOfMap | None:
+    """What waits; None before the first post."""
     row = connection.execute(select(MAP_WAITING)).first()
-    return (row.total, orjson.loads(row.body), row.received_ms) if row else None
+    if row is None:
+        return None
+    return WaitingOfMap(row.total, orjson.loads(row.body), orjson.loads(row.more or "{}"), row.received_ms)
 
 
 def posted_ms(connection: Connection) -> int | None:

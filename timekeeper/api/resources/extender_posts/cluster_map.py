@@ -72,8 +72,8 @@ class WaitingOnMap(MapWaitingPod):
 
 
 class WaitingAnswer(TypedDict):
-    """`posted`: when, null: not yet; `total`: how many wait in all namespaces, null for callers of one;
-    `pods`: those that wait longest, of the requested namespace."""
+    """`posted`: when, null: not yet; `total`: how many wait in the requested namespace or in all, null:
+    unknown; `pods`: those of them that the extender posted, the ones that wait longest first."""
 
     version: Version
     posted: int | None
@@ -102,7 +102,7 @@ CLUSTER = ApiRoute(
 WAITING = ApiRoute(
     "GET",
     "/v1/waiting",
-    "the pods that are not bound, and why, those that wait longest first",
+    "the pods that are not bound, and why, those that wait longest first; at most 500 of all namespaces",
     _RIGHT,
     {JSON: WaitingAnswer},
     (NAMESPACE,),
@@ -130,14 +130,15 @@ def register(app: Flask, services: Services) -> None:
         namespace = call.get("namespace", "")
         with services.ledger.store.reading() as connection:
             found = cluster_map.waiting(connection)
-        total, pods, posted_ms = found or (0, [], None)
+        if found is None:
+            return answer({"version": 1, "posted": None, "total": None, "pods": []})
         pods = [
-            {**each, "created": (posted_ms or 0) - each["age_ms"]}
-            for each in pods
+            {**each, "created": found.received_ms - each["age_ms"]}
+            for each in found.pods
             if namespace in ("", each["namespace"])
         ]
-        shown = {"posted": posted_ms, "total": None if namespace or found is None else total, "pods": pods}
-        return answer({"version": 1, **shown})
+        total = found.total_of(namespace) if namespace else found.total
+        return answer({"version": 1, "posted": found.received_ms, "total": total, "pods": pods})
 
     serve(app, services, CLUSTER, cluster)
     serve(app, services, WAITING, waiting)
