@@ -222,7 +222,10 @@ def newest_entry(connection: Connection) -> int:
 
 def revision(connection: Connection) -> str:
     """The revision of the standings document; empty before the first one."""
-    return connection.execute(select(STANDINGS.c.revision)).scalar_one_or_none() or ""
+    return connection.execute(_REVISION).scalar_one_or_none() or ""
+
+
+_REVISION = select(STANDINGS.c.revision)  # read with each group of heartbeats
 
 
 def standings(connection: Connection) -> str:

@@ -78,13 +78,13 @@ def record(connection: Connection, posts: Sequence[HeartbeatPost], interval_ms: 
 
 def live(connection: Connection) -> int:
     """The number of unsettled sessions: their sidecars may send heartbeats."""
-    return connection.execute(
-        select(func.count()).select_from(SESSIONS).where(SESSIONS.c.settled_ms.is_(None))
-    ).scalar_one()
+    return connection.execute(_LIVE).scalar_one()
 
 
-def _sessions_of(connection: Connection, uids: Iterable[str]) -> dict[str, Any]:
-    columns = (
+# Statements of each group of heartbeats are built once: it takes as long as to execute them.
+_LIVE = select(func.count()).select_from(SESSIONS).where(SESSIONS.c.settled_ms.is_(None))
+_OF_SESSIONS = (
+    select(
         SESSIONS.c.uid,
         SESSIONS.c.namespace,
         SESSIONS.c.bound_ms,
@@ -93,11 +93,29 @@ def _sessions_of(connection: Connection, uids: Iterable[str]) -> dict[str, Any]:
         SESSIONS.c.devices,
         SESSIONS.c.requested_milli,
     )
-    found = select(*columns).where(SESSIONS.c.uid.in_(list(uids))).order_by(SESSIONS.c.uid)
+    .where(SESSIONS.c.uid.in_(bindparam("uids", expanding=True)))
     # Locked, so that of two workers with the same post one waits: a run's first post has no row to lock.
     # In the settler's order, so that transactions cannot deadlock; a foreign key takes no such lock.
-    found = found.with_for_update(key_share=True)
-    return {row.uid: row for row in connection.execute(found)}
+    .order_by(SESSIONS.c.uid)
+    .with_for_update(key_share=True)
+)
+_OF_RUNS = (
+    select(
+        HEARTBEATS.c.session_uid,
+        HEARTBEATS.c.boot,
+        HEARTBEATS.c.sequence,
+        HEARTBEATS.c.beat_ms,
+        HEARTBEATS.c.received_ms,
+    )
+    .where(HEARTBEATS.c.session_uid.in_(bindparam("uids", expanding=True)))
+    # in one order, so that two workers on PostgreSQL cannot deadlock
+    .order_by(HEARTBEATS.c.session_uid, HEARTBEATS.c.boot)
+    .with_for_update()
+)
+
+
+def _sessions_of(connection: Connection, uids: Iterable[str]) -> dict[str, Any]:
+    return {row.uid: row for row in connection.execute(_OF_SESSIONS, {"uids": list(uids)})}
 
 
 def _add_use(
@@ -162,18 +180,9 @@ class _Runs:
 
 
 def _runs_of(connection: Connection, uids: Iterable[str]) -> dict[str, _Runs]:
-    columns = (
-        HEARTBEATS.c.session_uid,
-        HEARTBEATS.c.boot,
-        HEARTBEATS.c.sequence,
-        HEARTBEATS.c.beat_ms,
-        HEARTBEATS.c.received_ms,
-    )
-    stored = select(*columns).where(HEARTBEATS.c.session_uid.in_(list(uids)))
-    # in one order, so that two workers on PostgreSQL cannot deadlock
-    stored = stored.order_by(HEARTBEATS.c.session_uid, HEARTBEATS.c.boot).with_for_update()
     runs = {uid: _Runs() for uid in uids}
-    for uid, boot, sequence, at_ms, received_ms in connection.execute(stored):
+    stored = connection.execute(_OF_RUNS, {"uids": list(runs)})
+    for uid, boot, sequence, at_ms, received_ms in stored:
         runs[uid].by_boot[boot] = _Run(sequence, at_ms, received_ms, is_stored=True)
     return runs
 
