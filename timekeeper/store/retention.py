@@ -10,7 +10,7 @@ from timekeeper.runtime.log import log
 from timekeeper.store.engine.engine import ConflictError, Connection, UnavailableError
 from timekeeper.store.writes import decisions
 from timekeeper.store.writes.fencing import EpochOverError
-from timekeeper.store.writes.rollup import roll_up
+from timekeeper.store.writes.rollup import forget_nodes, roll_up
 
 _BATCH = 200  # sessions per transaction: the settler waits for one batch at most
 _EACH_S = 86_400.0
@@ -44,7 +44,7 @@ def roll_up_all(
     stop: Event | None = None,
 ) -> RollupTotal:
     """Roll up every session that ended and was settled before the cut-off, each batch in a transaction of its
-    own.
+    own; then forget the nodes that no session names any more.
 
     If it ends early, each session is either rolled up or unchanged. Raises UnavailableError or ConflictError.
     """
@@ -57,6 +57,8 @@ def roll_up_all(
             total.sessions + done.sessions, total.rows + done.rows, (*total.doubtful, *done.doubtful)
         )
         if done.last_uid is None:
+            with ledger.writing() as connection:
+                forget_nodes(connection, before_ms)
             break
         after = done.last_uid
     return total

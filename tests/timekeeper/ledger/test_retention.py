@@ -11,10 +11,10 @@ from sqlalchemy import func, insert, select, update
 from tests.support.waiting import eventually
 from tests.timekeeper.faults import Fuse, KilledError
 from tests.timekeeper.past import LABELS, MIDNIGHT, differences, live
-from tests.timekeeper.worlds import DAY, HOUR, MINUTE, T0, Json, Town, budgets, gpu_pod, node
+from tests.timekeeper.worlds import DAY, HOUR, MINUTE, T0, Json, Town, budgets, gpu_pod, lease, node
 from timekeeper.__main__ import main
 from timekeeper.store.engine.engine import open_store
-from timekeeper.store.engine.schema import DAYS, FIGURES, FOLDED, HEARTBEATS, POSTINGS, SESSIONS
+from timekeeper.store.engine.schema import DAYS, FIGURES, FOLDED, HEARTBEATS, NODES, POSTINGS, SESSIONS
 from timekeeper.store.queries.audit_rows import posted_in
 from timekeeper.store.retention import roll_up_all, roll_up_daily
 
@@ -328,3 +328,52 @@ def test_a_namespace_of_which_all_is_folded_has_still_spent_what_it_spent(town: 
 
     assert town.get("/v1/standings").get_json()["namespaces"]["team-a"] == before
     assert before["standing"] == "OVER_BUDGET"
+
+
+def watermarks(town: Town) -> dict[str, int]:
+    with town.store.reading() as connection:
+        return {row.name: row.watermark_ms for row in connection.execute(select(NODES))}
+
+
+def lives_on(town: Town, name: str, node_name: str) -> None:
+    """A pod that runs for a minute on a node that comes and goes."""
+    town.change("nodes", node(node_name))
+    pod = gpu_pod(name, node=node_name, started_ms=town.clock(), bound_ms=town.clock())
+    town.change("pods", pod)
+    town.clock.turn(MINUTE)
+    town.hear("leases", lease(town.clock(), node_name))
+    town.quiet()
+    town.tick()
+    done = gpu_pod(
+        name,
+        node=node_name,
+        bound_ms=town.clock() - MINUTE,
+        started_ms=town.clock() - MINUTE,
+        ended_ms=town.clock(),
+    )
+    town.change("pods", done)
+    town.change("pods", done, deleted=True)
+
+
+def test_nodes_that_come_and_go_leave_no_row_behind_once_their_sessions_are_folded(town: Town) -> None:
+    town.begin()
+    for number in range(3):
+        lives_on(town, f"p{number}", f"spot-{number}")
+    town.change("pods", gpu_pod("runs", node="silent", started_ms=town.clock(), bound_ms=town.clock()))
+    town.hear("leases", lease(town.clock(), "silent"))
+    town.advance(MINUTE)
+    town.clock.turn(2 * DAY)
+    lives_on(town, "later", "kept")
+    with town.store.writing() as connection:
+        connection.execute(insert(NODES), [{"name": "heard", "watermark_ms": town.clock() - DAY + 1}])
+    assert watermarks(town).keys() == {"spot-0", "spot-1", "spot-2", "silent", "kept", "heard"}
+
+    roll_up_all(town.store, town.clock, DAY)
+    assert watermarks(town).keys() == {"silent", "kept", "heard"}
+
+    # one of them comes back: the settler, which remembers it, writes its watermark again
+    lives_on(town, "again", "spot-1")
+    assert watermarks(town)["spot-1"] == town.clock()
+    assert town.postings("uid-again") == [(town.clock() - MINUTE, town.clock(), 1000, "settled")]
+    town.resume()
+    assert differences(town) == []

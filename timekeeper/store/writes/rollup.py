@@ -12,7 +12,7 @@ from sqlalchemy import bindparam, delete, func, insert, select, text, update
 
 from timekeeper.accounts.rate_timeline import RateInterval, runs, steps
 from timekeeper.store.engine.engine import Connection
-from timekeeper.store.engine.schema import DAY_MS, FIGURES, FOLDED, HEARTBEATS, POSTINGS, SESSIONS
+from timekeeper.store.engine.schema import DAY_MS, FIGURES, FOLDED, HEARTBEATS, NODES, POSTINGS, SESSIONS
 
 _KEPT = ("namespace", "name", "owner", "node", "models", "labels", "requested_milli", "requested_mib")
 
@@ -66,6 +66,14 @@ def roll_up(connection: Connection, before_ms: int, now_ms: int, after_uid: str,
         _write(connection, {row.uid: row for row in found if row.uid in folds}, folds, now_ms)
     last = found[-1].uid if len(found) == most else None
     return RollupBatch(len(folds), sum(len(each.rows) for each in folds.values()), tuple(doubtful), last)
+
+
+def forget_nodes(connection: Connection, before_ms: int) -> int:
+    """Delete the watermarks of nodes that were last heard before ``before_ms`` and that no session names.
+    Returns how many. What is bound later is bound after such a watermark, which proves nothing for it."""
+    named = select(SESSIONS.c.node)
+    gone = delete(NODES).where(NODES.c.watermark_ms < before_ms, NODES.c.name.not_in(named))
+    return connection.execute(gone).rowcount
 
 
 def add_all_rollups(connection: Connection) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
-from sqlalchemy import Table, bindparam, delete, update
+from sqlalchemy import Table, bindparam, delete, select, update
 
 from timekeeper.accounts.budget_history import BudgetEntry
 from timekeeper.accounts.changes import Changes
@@ -109,7 +109,10 @@ def _write_watermarks(connection: Connection, changes: Changes) -> None:
         statement = (
             update(NODES).where(NODES.c.name == bindparam("b_name")).values(watermark_ms=bindparam("b_at"))
         )
-        connection.execute(statement, old)
+        if connection.execute(statement, old).rowcount != len(old):  # retention has deleted some
+            there = set(connection.execute(select(NODES.c.name)).scalars())
+            lost = [{"name": name, "watermark_ms": at} for name, at in heard if name not in there]
+            insert_all(connection, NODES, lost)
 
 
 def _write_waiting(connection: Connection, rates: Mapping[str, int]) -> None:
