@@ -9,8 +9,8 @@ from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.core.quantity import thousandths
 
 # A million cores: more than any node has, so a larger request fits on no node either. Small enough that the
-# 64-bit sums of `fragmentation` cannot overflow: at most 8,192 typical pods, times two (stranded GPUs count
-# double), times a CPU left of -2 x 10^9, times 1,000 thousandths, stay below 4 x 10^16.
+# 64-bit sums of `fragmentation` cannot overflow: at most 8,192 typical pods, times a CPU left of
+# -2 x 10^9, times 1,000 thousandths, stay below 2 x 10^16.
 MOST_MILLI = 10**9
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler_ext.model.cpu import MOST_MILLI, bounded
-from scheduler_ext.scoring.fragmentation_model import STRANDED_COUNTS, FragmentationModel, Spot
+from scheduler_ext.scoring.fragmentation_model import FragmentationModel, Spot
 from scheduler_ext.snapshot.free import takes
 from timekeeper.core.values import WHOLE_MILLI, Ask
 
@@ -55,10 +55,9 @@ class ModelArrays:
         found: Ints = self.fragmentation_model.pods * idle - (by_cards * free_milli).sum(1)
         return found
 
-    def stranded(self, idle: Ints, cpu_left: Ints) -> Ints:
-        """For each node: free compute without CPU beside it, in thousandths of a card, times the typical
-        pods' number."""
-        needs = self.fragmentation_model.cpu_per_card
+    def stranded(self, idle: Ints, cpu_left: Ints, needs: int) -> Ints:
+        """For each node: free compute without CPU beside it, ``needs`` a card, in thousandths of a card,
+        times the typical pods' number."""
         beyond = idle - cpu_left * WHOLE_MILLI // needs if needs else np.zeros_like(idle)
         found: Ints = self.fragmentation_model.pods * np.maximum(0, beyond)
         return found
@@ -89,7 +88,7 @@ class NodeBatch:
         """Each node's score for a pod with this CPU request and ask, -1 where too few cards fit."""
         then = self._then(ask)
         seen = SpotArrays(self._scale.fragmentation_model, list(self._numbers))
-        weighed = _BatchScores(self._scale, seen, self._at, self._cpus, cpu_milli)
+        weighed = _BatchScores(self._scale, seen, self._at, self._cpus, cpu_milli, ask is None)
         if ask is None:
             return _listed(weighed.with_less(then, []))
         takes_it = then[self._at] >= 0
@@ -114,13 +113,22 @@ class NodeBatch:
 class _BatchScores:
     """The present sums of the nodes, and their scores after a change."""
 
-    def __init__(self, scale: ModelArrays, seen: SpotArrays, at: Ints, cpus: Ints, cpu_milli: int) -> None:
+    def __init__(
+        self,
+        scale: ModelArrays,
+        seen: SpotArrays,
+        at: Ints,
+        cpus: Ints,
+        cpu_milli: int,
+        is_cpu_only: bool,
+    ) -> None:
         self._scale, self._seen, self._left = scale, seen, cpus - cpu_milli
         self._idle: Ints = seen.idle[at].sum(1)
         self._cards: Ints = seen.cards[at].sum(1)
         self._free: Ints = seen.free_milli[at].sum(1)
-        self._fragment = scale.fragment(self._idle, self._cards, self._free, cpus)
-        self._stranded = scale.stranded(self._idle, cpus)
+        model = scale.fragmentation_model
+        self._needs = model.cpu_only_per_card if is_cpu_only else model.cpu_per_card
+        self._lost = self._losing(self._idle, self._cards, self._free, cpus)
 
     def with_less(self, then: Ints, columns: Sequence[Ints]) -> Ints:
         """The scores with the cards in these columns (one of each node) as they are after the ask."""
@@ -130,10 +138,13 @@ class _BatchScores:
             idle = idle - self._seen.idle[column] + self._seen.idle[after]
             cards = cards - self._seen.cards[column] + self._seen.cards[after]
             free_milli = free_milli - self._seen.free_milli[column] + self._seen.free_milli[after]
-        gained = self._fragment - self._scale.fragment(idle, cards, free_milli, self._left)
-        strands = np.maximum(0, self._scale.stranded(idle, self._left) - self._stranded)
-        found: Ints = np.searchsorted(self._scale.steps, gained - STRANDED_COUNTS * strands, "right")
+        gained = self._lost - self._losing(idle, cards, free_milli, self._left)
+        found: Ints = np.searchsorted(self._scale.steps, gained, "right")
         return found
+
+    def _losing(self, idle: Ints, cards: Ints, free_milli: Ints, cpu_left: Ints) -> Ints:
+        fragment = self._scale.fragment(idle, cards, free_milli, cpu_left)
+        return fragment + self._scale.stranded(idle, cpu_left, self._needs)
 
 
 def _bounded(cpus: Sequence[int]) -> Ints:

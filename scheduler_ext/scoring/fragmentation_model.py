@@ -1,8 +1,8 @@
 """How much of a node's free GPU no typical pod could use, and what a placement adds to that.
 
 Fragmentation gradient descent (Weng et al., USENIX ATC'23): given typical pods M, a node's fragment F(M) is
-the free GPU that a pod drawn from M could not use there, in expectation. Added to that is what a placement
-strands: free GPU for which the node has no CPU left. Everything is an integer, ``pods x milli-GPU``: the sum
+the free GPU that a pod drawn from M could not use there, in expectation. Added to that is what is
+stranded: free GPU for which the node has no CPU left. Everything is an integer, ``pods x milli-GPU``: the sum
 over the typical pods, not their mean.
 
 A typical pod cannot use a card with less free than it requests, nor one that its constraints exclude. Where
@@ -24,8 +24,9 @@ from timekeeper.core.values import WHOLE_MILLI, Ask, Card, GPURequest
 # the spread of the score: placements whose fragments differ by a few hundredths of this are equal, and the
 # first node by name is taken
 SOFTNESS_MILLI = 1_800
-THRIFT = (7, 8)  # a GPU counts as served with 7/8 of its share of the typical pods' CPU
-STRANDED_COUNTS = 2  # free GPU without CPU is lost to every pod, a fragment only to some
+THRIFT = (5, 6)  # a GPU counts as served with 5/6 of its share of the typical pods' CPU
+# to pods without a GPU with 4/3 of it: what is left must also do for pods that request more CPU than others
+CPU_ONLY_THRIFT = (4, 3)
 
 Spot = tuple[Free, str]  # what is free on a card, and its model
 
@@ -73,8 +74,10 @@ class FragmentationModel:
         self.steps = [ceil(self.pods * SOFTNESS_MILLI * log(k / (100 - k))) for k in range(1, 100)]
         cpu = sum(typical.cpu_milli * count for typical, count in gpu)
         cards_milli = sum(typical.devices * _milli(typical) * count for typical, count in gpu)
-        # the CPU that keeps one free card from being stranded
-        self.cpu_per_card = cpu * WHOLE_MILLI * THRIFT[0] // (max(1, cards_milli) * THRIFT[1])
+        # the CPU that keeps one free card from being stranded; the same for pods without a GPU
+        self.cpu_per_card, self.cpu_only_per_card = (
+            cpu * WHOLE_MILLI * part // (max(1, cards_milli) * of) for part, of in (THRIFT, CPU_ONLY_THRIFT)
+        )
         self.spot = lru_cache(maxsize=65_536)(self._spot)
 
     def sum_of(self, spots: Iterable[Spot]) -> Sum:
@@ -103,12 +106,12 @@ class FragmentationModel:
         return self.pods * max(0, node.idle - served)
 
     def score(self, before: Sum, after: Sum, cpu_before: int, cpu_after: int) -> int:
-        """0 to 99, greater is better: int(100 x sigmoid((F before - F after - 2 x newly stranded) /
-        SOFTNESS_MILLI)). Rounded on purpose: nearly equal nodes are equal, and the first of them is
+        """For a pod with a GPU request, 0 to 99, greater is better: int(100 x sigmoid((F + S before - F - S
+        after) / SOFTNESS_MILLI)). Rounded on purpose: nearly equal nodes are equal, and the first of them is
         filled."""
-        gained = self.fragment(before, cpu_before) - self.fragment(after, cpu_after)
-        strands = max(0, self.stranded(after, cpu_after) - self.stranded(before, cpu_before))
-        return bisect_right(self.steps, gained - STRANDED_COUNTS * strands)
+        lost = self.fragment(before, cpu_before) + self.stranded(before, cpu_before)
+        then = self.fragment(after, cpu_after) + self.stranded(after, cpu_after)
+        return bisect_right(self.steps, lost - then)
 
     def cpu_that_matters(self, cpu_left: int, cards: int) -> int:
         """The CPU left, cut off where more makes no difference to a node with this many cards."""

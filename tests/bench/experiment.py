@@ -95,8 +95,8 @@ class Outcome:
     failed: dict[str, float]
 
 
-def run(experiment: Experiment, place: Callable[[PodRow], bool]) -> Outcome:
-    """Sends every arrival to ``place``, which is True where the pod found a place.
+def run(experiment: Experiment, place: Callable[[PodRow], object]) -> Outcome:
+    """Sends every arrival to ``place``, whose answer is true where the pod found a place.
 
     The value at a point is the mean over the arrivals whose rounded percentage it is; at the last point, that
     of the last percentage that was reached.

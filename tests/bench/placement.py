@@ -30,6 +30,7 @@ from tests.bench.experiment import (
     read_experiment,
     run,
 )
+from tests.bench.generator import GENERATED, generate
 from tests.bench.references import REFERENCES
 from tests.bench.served import ACTS_AS, POLICIES, Served
 
@@ -59,12 +60,16 @@ def replayed(experiment: Experiment, name: str) -> Outcome:
     """The experiment under the policy or reference of this name."""
     if name in REFERENCES:
         draws = [replace(experiment, seed=experiment.seed + 1000 * at) for at in range(DRAWS.get(name, 1))]
-        return mean_of([run(each, REFERENCES[name](each)) for each in draws])
+        return mean_of([run(each, REFERENCES[name](each).place) for each in draws])
     return run(experiment, Served(experiment, name).place)
 
 
 def trace(pods: str, seed: int) -> Experiment:
-    """An experiment of the trace."""
+    """An experiment of the trace, or one with a generated list, as in ``held-out: cpu 1.75``."""
+    kind, _, family = pods.partition(": ")
+    if kind in GENERATED:
+        published = trace(LISTS[0], SEEDS[0])
+        return generate(tuple(sorted(published.nodes)), published.listed, GENERATED[kind][0][family], seed)
     return read_experiment(
         DATA / "openb_node_list_gpu_node.csv.xz",
         DATA / f"openb_pod_list_{pods}.csv.xz",
@@ -151,12 +156,12 @@ def table(results: Results) -> str:
     lines = []
     for pods in dict.fromkeys(one.pods for one in results):
         titles = [f"{at} %" for at in POINTS] + list(CLASSES)
-        lines.append(f"{pods:16}" + "".join(f"{title:>9}" for title in titles))
+        lines.append(f"{pods:24}" + "".join(f"{title:>9}" for title in titles))
         for name in dict.fromkeys(one.name for one in results):
             values = [mean_allocation(results, name, pods, at) for at in POINTS]
             cells = ["-" if value is None else f"{value:.2f}" for value in values]
             cells += [f"{count:.1f}" for count in mean_failed(results, name, pods).values()]
-            lines.append(f"  {name:14}" + "".join(f"{cell:>9}" for cell in cells))
+            lines.append(f"  {name:22}" + "".join(f"{cell:>9}" for cell in cells))
         lines.append("")
     lines.append(
         "GPU allocation in per cent when so many per cent had arrived; pods without a place, by class"
@@ -193,11 +198,15 @@ def told(outcome: Outcome) -> Json:
 def whole_trace(given: argparse.Namespace) -> int:
     """Everything, or what was chosen of it; 1 where a reference is off."""
     names = given.policy or EVERY
-    wanted = [Replay(name, pods, seed) for pods in given.lists for name in names for seed in given.seeds]
+    lists, seeds = given.lists, given.seeds or SEEDS
+    if given.generated:
+        families, every = GENERATED[given.generated]
+        lists, seeds = [f"{given.generated}: {family}" for family in families], given.seeds or every
+    wanted = [Replay(name, pods, seed) for pods in lists for name in names for seed in seeds]
     results = replay_all(wanted, given.jobs)
     print(table(results))
     _write(given.json, as_json(results))
-    wrong = off(results) if set(given.seeds) == set(SEEDS) else []
+    wrong = off(results) if set(seeds) == set(SEEDS) else []
     for sentence in wrong:
         print(f"reference off: {sentence}", file=sys.stderr)
     return 1 if wrong else 0
@@ -240,10 +249,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="where to write the figures")
     parser.add_argument("--lists", nargs="+", choices=LISTS, default=LISTS, help="of the trace")
-    parser.add_argument("--seeds", nargs="+", type=int, choices=SEEDS, default=SEEDS, help="of the trace")
+    parser.add_argument("--generated", choices=GENERATED, help="lists that are generated from the trace")
+    parser.add_argument("--seeds", nargs="+", type=int, help="default: all of the trace, or of the generated")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes at a time")
     given = parser.parse_args(arguments)
     files = [given.nodes, given.pods, given.replay]
+    if given.seeds and not given.generated and not set(given.seeds) <= set(SEEDS):
+        parser.error(f"--seeds: of the trace there are {', '.join(map(str, SEEDS))}")
     if any(files) and not all(files):
         parser.error("--nodes, --pods and --replay go together")
     if all(files) and len(given.policy or ()) > 1:

@@ -19,6 +19,7 @@ LARGEST_CPU = 128_000  # of a node, in thousandths of a core
 LARGEST_GPU = 8_000  # of a node, in thousandths of a GPU
 
 Cards = tuple[int, ...]  # places of the cards that the pod gets
+Seat = tuple[int, Cards]  # the place of a node in the experiment's order, and its cards that a pod has
 
 
 class State(NamedTuple):
@@ -61,6 +62,14 @@ def after(pod: PodRow, state: State, cards: Cards) -> State:
 def class_of(pod: PodRow) -> str:
     """What GpuClustering keeps together: shares, and pods of equally many whole GPUs."""
     return "share" if not pod.whole else f"{pod.num_gpu} GPU"
+
+
+def before(pod: PodRow, state: State, cards: Cards) -> State:
+    """The node without the pod that was on these cards."""
+    left = tuple(x + pod.gpu_milli if at in cards else x for at, x in enumerate(state.cards))
+    return state._replace(
+        cpu_milli=state.cpu_milli + pod.cpu_milli, memory_mib=state.memory_mib + pod.memory_mib, cards=left
+    )
 
 
 Judge = Callable[[PodRow, State], tuple[int, Cards]]  # a node that fits -> its score, and the cards
@@ -198,15 +207,23 @@ class Reference:
         self._changes: list[int] = []
         self._boards: dict[PodRow, _Board] = {}
 
-    def place(self, pod: PodRow) -> bool:
-        """True where it found a place."""
+    def place(self, pod: PodRow) -> Seat | None:
+        """Where it found a place, None where it found none."""
         board = self._followed(pod)
         scores = _min_max(board.scores) if self._spread else board.scores
         most = max(scores)
         if most < 0:
-            return False
-        self.take(scores.index(most), pod, board.cards[scores.index(most)])
-        return True
+            return None
+        at = scores.index(most)
+        cards = board.cards[at]
+        self.take(at, pod, cards)
+        return at, cards
+
+    def leave(self, pod: PodRow, seat: Seat) -> None:
+        """The pod has ended. What its class was is not forgotten: GpuClustering alone asks for that."""
+        at, cards = seat
+        self._nodes[at] = before(pod, self._nodes[at], cards)
+        self._changes.append(at)
 
     def take(self, at: int, pod: PodRow, cards: Cards) -> None:
         """The pod is on these cards of the node from now on."""
@@ -252,11 +269,11 @@ class Random:
         self._nodes = Reference(experiment, lambda pod, state: (0, ()))
         self._random = random.Random(experiment.seed)
 
-    def place(self, pod: PodRow) -> bool:
-        """True where it found a place."""
+    def place(self, pod: PodRow) -> Seat | None:
+        """Where it found a place, None where it found none."""
         feasible = self._nodes.feasible(pod)
         if not feasible:
-            return False
+            return None
         at = self._random.choice(feasible)
         state = self._nodes.state(at)
         if pod.whole:
@@ -265,16 +282,18 @@ class Random:
             fitting = [(card,) for card, left in enumerate(state.cards) if left >= pod.gpu_milli]
             cards = self._random.choice(fitting) if pod.num_gpu else ()
         self._nodes.take(at, pod, cards)
-        return True
+        return at, cards
+
+    def leave(self, pod: PodRow, seat: Seat) -> None:
+        """The pod has ended."""
+        self._nodes.leave(pod, seat)
 
 
-Places = Callable[[PodRow], bool]
-
-REFERENCES: dict[str, Callable[[Experiment], Places]] = {
-    "Random": lambda experiment: Random(experiment).place,
-    "DotProd": lambda experiment: Reference(experiment, dot_product).place,
-    "GpuClustering": lambda experiment: Reference(experiment, clustering).place,
-    "GpuPacking": lambda experiment: Reference(experiment, packing).place,
-    "BestFit": lambda experiment: Reference(experiment, best_fit, spread=True).place,
-    "FGD": lambda experiment: Reference(experiment, Gradient(experiment)).place,
+REFERENCES: dict[str, Callable[[Experiment], Random | Reference]] = {
+    "Random": Random,
+    "DotProd": lambda experiment: Reference(experiment, dot_product),
+    "GpuClustering": lambda experiment: Reference(experiment, clustering),
+    "GpuPacking": lambda experiment: Reference(experiment, packing),
+    "BestFit": lambda experiment: Reference(experiment, best_fit, spread=True),
+    "FGD": lambda experiment: Reference(experiment, Gradient(experiment)),
 }

@@ -5,6 +5,7 @@ one is not ranked. Nodes are named by their place in the experiment's order, for
 """
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 
 from scheduler_ext.fit.fit import fit
@@ -15,7 +16,14 @@ from scheduler_ext.scoring.fragmentation import FRAGMENTATION, fragmentation
 from scheduler_ext.scoring.fragmentation_model import FragmentationModel
 from scheduler_ext.scoring.policy import BUILT, Policy
 from scheduler_ext.scoring.rank import ranked
-from scheduler_ext.scoring.typical_pods import TypicalPod, TypicalPods, typical_pods_of
+from scheduler_ext.scoring.selection import CHANGED_MILLI
+from scheduler_ext.scoring.typical_pods import (
+    FEWEST_PODS,
+    TypicalPod,
+    TypicalPods,
+    differ_milli,
+    typical_pods_of,
+)
 from scheduler_ext.snapshot.immutable_map import Map
 from scheduler_ext.snapshot.node_info import (
     NodeInfo,
@@ -23,9 +31,11 @@ from scheduler_ext.snapshot.node_info import (
     node_info_of,
     with_allocation,
     with_non_gpu_cpu,
+    without_pod,
 )
 from scheduler_ext.verbs.fit_cache import FitCache, FitKey, fit_key
 from tests.bench.experiment import WHOLE_MILLI, Experiment, NodeRow, PodRow
+from tests.bench.references import Cards, Seat
 from timekeeper.core.values import Ask, Card, ContainerAsk, GPURequest
 
 POLICIES = ("fragmentation", "binpack", "spread", "random", "load")
@@ -59,12 +69,14 @@ def pod_of(row: PodRow, request: GPURequest) -> Pod:
     return replace(bare, request=request, amounts=())
 
 
+def typical_of(row: PodRow) -> TypicalPod:
+    """The pod's shape."""
+    return TypicalPod(row.cpu_milli, row.num_gpu, row.gpu_milli, models=row.models)
+
+
 def mix_of_list(experiment: Experiment) -> TypicalPods:
     """The typical pods of the pod list."""
-    counts = (
-        TypicalPod(row.cpu_milli, row.num_gpu, row.gpu_milli, models=row.models) for row in experiment.listed
-    )
-    return typical_pods_of(Counter(counts))
+    return typical_pods_of(Counter(map(typical_of, experiment.listed)))
 
 
 class Served:
@@ -85,10 +97,11 @@ class Served:
         self._memory_mib = [row.memory_mib for row in experiment.nodes]
         self._fit_cache = FitCache()
         self._asked: dict[PodRow, tuple[Pod | None, FitKey]] = {}
+        self._uids: dict[tuple[PodRow, Seat], list[str]] = {}
         self._arrived = 0
 
-    def place(self, row: PodRow) -> bool:
-        """True where it found a place."""
+    def place(self, row: PodRow) -> Seat | None:
+        """Where it found a place, None where it found none."""
         self._arrived += 1
         if row not in self._asked:
             self._asked[row] = self._question(row)
@@ -96,9 +109,37 @@ class Served:
         offered = self._offered(row)
         fits = self._fit_cache.sort(asked, self._nodes, offered).fits
         if not fits:
-            return False
-        self._take(fits[0] if len(fits) == 1 else self._best(asked, fits), row, pod, asked.policy)
-        return True
+            return None
+        name = fits[0] if len(fits) == 1 else self._best(asked, fits)
+        return self._at[name], self._take(name, row, pod, asked.policy)
+
+    def leave(self, row: PodRow, seat: Seat) -> None:
+        """The pod on this seat has ended."""
+        at, _ = seat
+        name = self._names[at]
+        node = self._nodes.get(name)
+        if node is None:
+            raise AssertionError("a pod left a node that does not exist")
+        self._cpu_milli[at] += row.cpu_milli
+        self._memory_mib[at] += row.memory_mib
+        if not row.num_gpu:
+            self._nodes = self._nodes.set(name, with_non_gpu_cpu(node, -row.cpu_milli))
+            return
+        uid = self._uids[row, seat].pop()
+        self._nodes = self._nodes.set(name, without_pod(node, uid))
+
+    def learn(self, running: Mapping[PodRow, int]) -> None:
+        """Adopts the typical pods of those that run, as the extender does each minute."""
+        counts = Counter({typical_of(row): count for row, count in running.items() if row.num_gpu})
+        if counts.total() < FEWEST_PODS:
+            return
+        mix = typical_pods_of(counts)
+        beside = min(mix.pods, sum(count for row, count in running.items() if not row.num_gpu))
+        if beside:
+            mix = TypicalPods((*mix.counts, (TypicalPod(0), beside)))
+        if differ_milli(mix, self._fragmentation_model.typical_pods) >= CHANGED_MILLI:
+            self._fragmentation_model = FragmentationModel(mix)
+            self._asked.clear()
 
     def _offered(self, row: PodRow) -> list[str]:
         """The nodes on which kube-scheduler itself finds enough."""
@@ -133,7 +174,7 @@ class Served:
         ranks = ranked(asked.policy, f"uid-{self._arrived}", scores, names)
         return names[int(ranks.argmax())]
 
-    def _take(self, name: str, row: PodRow, pod: Pod | None, policy: Policy) -> None:
+    def _take(self, name: str, row: PodRow, pod: Pod | None, policy: Policy) -> Cards:
         node = self._nodes.get(name)
         if node is None:
             raise AssertionError("a node was chosen that does not exist")
@@ -141,9 +182,12 @@ class Served:
         self._memory_mib[self._at[name]] -= row.memory_mib
         if pod is None or pod.request is None:
             self._nodes = self._nodes.set(name, with_non_gpu_cpu(node, row.cpu_milli))
-            return
+            return ()
         placement = fit(pod.request, node, policy)
         if isinstance(placement, Refusal):
             raise AssertionError("the pod does not fit where prioritize sent it")
         allocation = allocation_of(replace(pod, uid=f"uid-{self._arrived}"), placement, "bound")
         self._nodes = self._nodes.set(name, with_allocation(node, allocation))
+        cards = tuple(each.index for _, slices in placement.containers for each in slices)
+        self._uids.setdefault((row, (self._at[name], cards)), []).append(allocation.uid)
+        return cards

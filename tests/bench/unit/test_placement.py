@@ -251,7 +251,7 @@ def test_fragmentation_packs_no_worse_than_the_best_published_algorithm(pods: st
     experiment = small(pods)
 
     ours = run(experiment, Served(experiment, "fragmentation").place)
-    best = run(experiment, REFERENCES["FGD"](experiment))
+    best = run(experiment, REFERENCES["FGD"](experiment).place)
 
     assert (ours.allocation["100"] or 0) >= (best.allocation["100"] or 100)
     assert ours.failed["cpu"] <= best.failed["cpu"]

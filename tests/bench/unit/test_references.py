@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.bench.experiment import Experiment, NodeRow, PodRow, run
-from tests.bench.placement import DATA, trace
+from tests.bench.generator import GENERATED, Profile, generate
+from tests.bench.placement import DATA, SEEDS, trace
 from tests.bench.references import (
     REFERENCES,
     Gradient,
@@ -201,7 +202,7 @@ def test_judging_only_what_has_changed_comes_to_the_same(seed: int) -> None:
 
     for judge in (best_fit, dot_product, packing, clustering, Gradient(experiment)):
         reference = Reference(experiment, judge)
-        assert [reference.place(each) for each in arrivals] == naive(judge, experiment)
+        assert [reference.place(each) is not None for each in arrivals] == naive(judge, experiment)
 
 
 def test_ties_go_to_the_first_node_of_the_order() -> None:
@@ -228,7 +229,7 @@ def test_a_replay_of_the_trace_is_the_published_run_to_the_second_decimal(name: 
         published = next(r for r in csv.DictReader(file) if r["policy"] == name and r["seed"] == "42")
     experiment = trace("default", 42)
 
-    outcome = run(experiment, REFERENCES[name](experiment))
+    outcome = run(experiment, REFERENCES[name](experiment).place)
 
     assert [f"{outcome.allocation[at] or 0:.2f}" for at in ("100", "130")] == [
         f"{float(published[f'alloc_at_{at}']):.2f}" for at in (100, 130)
@@ -245,3 +246,32 @@ def test_random_comes_near_the_published_runs() -> None:
     measured = run(experiment, Random(experiment).place).allocation["100"] or 0
 
     assert min(published) - 0.4 < measured < max(published) + 0.4
+
+
+def test_a_generated_list_is_its_seeds_alone_and_asks_what_its_profile_says() -> None:
+    published = trace("default", 42)
+    nodes = tuple(sorted(published.nodes))
+
+    def made(profile: Profile, seed: int) -> Experiment:
+        return generate(nodes, published.listed, profile, seed)
+
+    def cpu(experiment: Experiment) -> float:
+        asking = [each for each in experiment.listed if each.num_gpu]
+        return sum(each.cpu_milli for each in asking) / sum(each.asked_milli for each in asking)
+
+    plain, scarce = made(Profile(), 7), made(Profile(cpu=2.0, cpu_only=3.0), 7)
+
+    assert plain == made(Profile(), 7) != made(Profile(), 8)
+    assert 1.4 < cpu(scarce) / cpu(plain) < 2.6
+    kinds = [sum(each.kind == "cpu" for each in one.listed) for one in (plain, scarce)]
+    assert 2.0 < kinds[1] / kinds[0] < 3.0
+    for one in (plain, scarce):
+        assert sum(each.asked_milli for each in one.arrivals) // 62_120 == 130
+        assert all(any(_takes(node, each) for node in nodes) for each in set(one.listed))
+    assert not {seed for _, seeds in GENERATED.values() for seed in seeds} & set(SEEDS)
+    assert not set(GENERATED["tuning"][1]) & set(GENERATED["held-out"][1])
+
+
+def _takes(node: NodeRow, asked: PodRow) -> bool:
+    enough = node.cpu_milli >= asked.cpu_milli and node.memory_mib >= asked.memory_mib
+    return enough and node.gpus >= asked.num_gpu

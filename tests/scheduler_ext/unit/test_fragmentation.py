@@ -57,24 +57,32 @@ def fragment(free: list[int], model: str, cpu: int, typical_pods: list[Wants]) -
     return Fraction(lost, sum(typical.pods for typical in typical_pods))
 
 
-def stranded(free: list[int], cpu: int, typical_pods: list[Wants]) -> int:
-    """S: free GPU beyond what the CPU left would serve, at 7/8 of the mix's CPU per GPU."""
+SERVED, SERVED_BESIDE = Fraction(5, 6), Fraction(4, 3)  # by pods with a GPU, and without
+
+
+def stranded(free: list[int], cpu: int, part: Fraction, typical_pods: list[Wants]) -> int:
+    """S: free GPU beyond what the CPU left would serve, at this part of the mix's CPU per GPU."""
     gpu = sum(typical.pods * typical.cards * typical.milli for typical in typical_pods)
-    per_card = (
-        sum(typical.pods * typical.cpu for typical in typical_pods if typical.cards) * 1000 * 7 // (8 * gpu)
-        if gpu
-        else 0
-    )
+    asked = sum(typical.pods * typical.cpu for typical in typical_pods if typical.cards)
+    per_card = math.floor(part * asked * 1000 / gpu) if gpu else 0
     return max(0, sum(free) - cpu * 1000 // per_card) if per_card else 0
 
 
 def worth(
-    free: list[int], then: list[int], model: str, cpu: int, takes: int, typical_pods: list[Wants]
+    free: list[int],
+    then: list[int],
+    model: str,
+    cpu: int,
+    takes: int,
+    typical_pods: list[Wants],
+    part: Fraction = SERVED,
 ) -> int:
     """The score of a placement that leaves the cards as ``then``."""
-    gained = fragment(free, model, cpu, typical_pods) - fragment(then, model, cpu - takes, typical_pods)
-    strands = max(0, stranded(then, cpu - takes, typical_pods) - stranded(free, cpu, typical_pods))
-    return int(100 / (1 + math.exp(-float(gained - 2 * strands) / 1800)))
+
+    def lost(cards: list[int], left: int) -> Fraction:
+        return fragment(cards, model, left, typical_pods) + stranded(cards, left, part, typical_pods)
+
+    return int(100 / (1 + math.exp(-float(lost(free, cpu) - lost(then, cpu - takes)) / 1800)))
 
 
 def best(
@@ -155,11 +163,11 @@ def test_memory_alone_and_cards_of_other_sizes_count_by_what_can_still_be_given_
     assert fragmentation_model.fragment(fragmentation_model.sum_of(spots), 64_000) == 1000
 
 
-@pytest.mark.parametrize(("cpu", "lost"), [(64_000, 0), (14_000, 0), (7_000, 1000), (0, 2000), (-7, 2001)])
+@pytest.mark.parametrize(("cpu", "lost"), [(64_000, 0), (10_000, 0), (5_000, 1000), (0, 2000), (-5, 2001)])
 def test_gpus_without_cpu_are_stranded(cpu: int, lost: int) -> None:
-    fragmentation_model = FragmentationModel(TypicalPods(((TypicalPod(8_000, 1, 1000), 1),)))
+    fragmentation_model = FragmentationModel(TypicalPods(((TypicalPod(6_000, 1, 1000), 1),)))
 
-    assert fragmentation_model.cpu_per_card == 7_000
+    assert (fragmentation_model.cpu_per_card, fragmentation_model.cpu_only_per_card) == (5_000, 8_000)
     assert fragmentation_model.stranded(fragmentation_model.sum_of(rooms(1000, 1000)), cpu) == lost
 
 
@@ -290,7 +298,9 @@ def test_a_pod_without_a_gpu_is_scored_by_the_cpu_it_takes(seed: int) -> None:
 
     found = FitCache().scores(asked, Map(nodes), list(nodes)).tolist()
 
-    assert found == [worth(free, free, model, left, cpu, typical_pods) for free, left, model in cluster]
+    assert found == [
+        worth(free, free, model, left, cpu, typical_pods, SERVED_BESIDE) for free, left, model in cluster
+    ]
 
 
 # what only ours knows
