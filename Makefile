@@ -40,8 +40,8 @@ check: $(VENV)/.ready ## lint, types and import contracts alone
 test-versions: $(VENV)/.ready ## what depends on Kubernetes' version, on each older one that is supported; each is built once
 	@$(RUN) -m tests.run --versions
 
-bench: $(VENV)/.ready ## measure; tables on the screen, JSON under .bench
-	@$(RUN) -m tests.bench
+bench: $(VENV)/.ready ## measure; tables on the screen, JSON under .bench; PEER=gas=PATH: beside that extender
+	@$(RUN) -m tests.bench --peer "$(PEER)"
 
 bench-compare: $(VENV)/.ready ## what operations cost beside another commit, BASE=<ref>; fails where more than a tenth worse
 	@$(RUN) -m tests.bench.cost --base "$(BASE)"

@@ -1,6 +1,8 @@
 """``make bench``: every benchmark at its ordinary size, a table each on the screen, the JSON under
-``.bench``."""
+``.bench``. ``make bench PEER=gas=PATH`` puts another extender beside ours, whose binary is built
+elsewhere."""
 
+import argparse
 import subprocess
 import sys
 from pathlib import Path
@@ -33,11 +35,21 @@ BENCHMARKS = {
     "cost": ["cost/__main__.py"],
 }
 
+# the same, where a peer is given
+BESIDE_A_PEER = {
+    "peer-500": ["peers.py", "--nodes", "500", "--pods", "1000"],
+    "peer-5000": ["peers.py", "--nodes", "5000", "--pods", "12000"],
+}
+
 
 def main() -> int:
     """Runs them one after another; the exit code is that of the first that fails."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
+    parser.add_argument("--peer", default="", help="gas=PATH: the binary of Intel's GPU Aware Scheduling")
+    peer = parser.parse_args().peer
+    beside = {name: [*each, "--peer", peer] for name, each in BESIDE_A_PEER.items()} if peer else {}
     OUT.mkdir(exist_ok=True)
-    for name, (script, *arguments) in BENCHMARKS.items():
+    for name, (script, *arguments) in (BENCHMARKS | beside).items():
         print(f"\n== {name}", flush=True)
         command = [sys.executable, str(HERE / script), *arguments, "--json", str(OUT / f"{name}.json")]
         code = subprocess.run(command, cwd=HERE.parent.parent).returncode

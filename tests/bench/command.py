@@ -5,8 +5,8 @@ import json
 from pathlib import Path
 
 
-def arguments(about: str | None, **flags: tuple[int | float, str]) -> argparse.Namespace:
-    """What the command line says: numbers, each with its default and its meaning, and ``json``."""
+def arguments(about: str | None, **flags: tuple[int | float | str, str]) -> argparse.Namespace:
+    """What the command line says: numbers or texts, each with its default and its meaning, and ``json``."""
     parser = argparse.ArgumentParser(description=(about or "").partition("\n\n")[0])
     for name, (default, meaning) in flags.items():
         text = f"{meaning} (%(default)s)".strip()

@@ -25,12 +25,15 @@ import sys
 import tempfile
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+
+import jsonpatch
 
 from tests.bench.command import arguments, write
 from tests.support.http_server import JsonHandler
@@ -88,6 +91,8 @@ def pod(name: str, limits: dict[str, str]) -> Json:
         "resources": {"limits": limits, "requests": limits},
     }
     return {
+        "apiVersion": "v1",
+        "kind": "Pod",
         "metadata": {
             "name": name,
             "namespace": "team-a",
@@ -145,11 +150,11 @@ def _with_room(
 class Objects:
     """The stand-in for the API server: lists from pages made beforehand, one watch a kind, Bindings."""
 
-    def __init__(self, nodes: int, cards: int, pods: int) -> None:
-        rng = random.Random(1)
+    def __init__(self, nodes: Iterator[Json], pods: Iterator[Json]) -> None:
+        self.on_node: defaultdict[str, list[Json]] = defaultdict(list)
         self.pages = {
-            "nodes": _pages(node(f"node-{at}", cards) for at in range(nodes)),
-            "pods": _pages(bound_pods(nodes, cards, pods, rng)),
+            "nodes": _pages(nodes),
+            "pods": _pages(self._noted(pods)),
             "poddisruptionbudgets": _pages(iter(())),
         }
         self.news: queue.SimpleQueue[Json] = queue.SimpleQueue()
@@ -163,11 +168,22 @@ class Objects:
         self.waiting[raw["metadata"]["name"]] = raw
         self.news.put({"type": "MODIFIED", "object": raw})
 
+    def _noted(self, pods: Iterator[Json]) -> Iterator[Json]:
+        for each in pods:
+            self.on_node[each["spec"]["nodeName"]].append(each)
+            yield each
+
+    def patch(self, name: str, operations: list[Json]) -> Json:
+        """The pod after this JSON patch, and the watch shows it."""
+        raw: Json = jsonpatch.apply_patch(self.waiting[name], operations)
+        self.tell(raw)
+        return raw
+
     def bind(self, name: str, binding: Json) -> None:
         """The pod is bound, and the watch shows it."""
         raw = json.loads(json.dumps(self.waiting.pop(name)))
         raw["spec"]["nodeName"] = binding["target"]["name"]
-        raw["metadata"]["annotations"].update(binding["metadata"]["annotations"])
+        raw["metadata"]["annotations"].update(binding["metadata"].get("annotations", {}))
         self.tell(raw)
 
 
@@ -197,6 +213,9 @@ def serve(objects: Objects, listener: socket.socket) -> None:
             kind = url.path.rpartition("/")[2]
             if "watch" in query:
                 self._watch(kind)
+            elif "fieldSelector" in query:
+                name = query["fieldSelector"][0].partition(",")[0].removeprefix("spec.nodeName=")
+                self.answer(200, {"metadata": {"resourceVersion": "1"}, "items": objects.on_node[name]})
             elif "/namespaces/" in url.path:
                 self.answer(200, objects.waiting[kind])
             else:
@@ -209,6 +228,9 @@ def serve(objects: Objects, listener: socket.socket) -> None:
             else:
                 objects.tell(body)
             self.answer(201, b"{}")
+
+        def do_PATCH(self) -> None:
+            self.answer(200, objects.patch(self.path.split("/")[6], self.body()))
 
         def _watch(self, kind: str) -> None:
             self.begin_stream()
@@ -294,10 +316,9 @@ def figures(times: list[float]) -> dict[str, float]:
 
 
 @contextmanager
-def stand_in(nodes: int, cards: int, pods: int) -> Iterator[int]:
+def stand_in(objects: Objects) -> Iterator[int]:
     """The stand-in for the API server, ready to answer; its port."""
     listener = socket.create_server(("127.0.0.1", 0))
-    objects = Objects(nodes, cards, pods)
     process = multiprocessing.get_context("fork").Process(target=serve, args=(objects, listener), daemon=True)
     process.start()
     port: int = listener.getsockname()[1]
@@ -436,10 +457,14 @@ def main() -> int:
     given = arguments(__doc__, nodes=(500, ""), cards=(8, ""), pods=(1_000, ""), calls=(500, ""))
     names = [f"node-{at}" for at in range(given.nodes)]
     found: Json = {"nodes": given.nodes, "cards": given.cards, "pods": given.pods}
+    rng = random.Random(1)
+    objects = Objects(
+        (node(name, given.cards) for name in names), bound_pods(given.nodes, given.cards, given.pods, rng)
+    )
     with tempfile.TemporaryDirectory(prefix="bursar-bench-") as text:
         folder = Path(text)
         with (
-            stand_in(given.nodes, given.cards, given.pods) as api_port,
+            stand_in(objects) as api_port,
             extender(api_port, folder) as (port, pid, seconds),
         ):
             found |= over_http(api_port, port, pid, names, given.calls)
