@@ -141,9 +141,10 @@ def _token(options: Options, namespace: str) -> str:
         return options.kubectl.run("create", "token", name, "-n", home, "--audience", AUDIENCE).strip()
     except CommandError as error:
         sample = "reader" if namespace else "administrator"
+        admins = ", for administrators bursar-system/bursar-admin" if namespace else ""
         raise CommandError(
             f"{error.message}\nA token of the account {home}/{name} is needed. An administrator makes this"
-            f" account with deploy/samples/{sample}.yaml (docs/cli.md); --account names another one."
+            f" account with deploy/samples/{sample}.yaml (docs/cli.md); --account names another one{admins}."
         ) from error
 
 

@@ -1,5 +1,6 @@
 """The flags that every command about a cluster has."""
 
+import re
 from typing import Any
 
 import click
@@ -41,6 +42,10 @@ _AGGREGATED = (
 )
 
 
+MINUS = "\u2212"  # in place of the sign of a negative amount, which click would take for an option
+_NEGATIVE = re.compile(r"^-(?=[0-9.]+$)")
+
+
 class ClusterCommand(click.Command):
     """A command with these flags: they become `Options`, the context's object."""
 
@@ -68,6 +73,14 @@ class ClusterCommand(click.Command):
         kubectl = Kubectl(flags.pop("kubeconfig"), flags.pop("context"))
         ctx.obj = Options(kubectl, **flags)
         return super().invoke(ctx)
+
+
+class AmountCommand(ClusterCommand):
+    """A command with an amount, which may be negative: ``-1`` is no option."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Called by click."""
+        return super().parse_args(ctx, [_NEGATIVE.sub(MINUS, each) for each in args])
 
 
 def _name(names: tuple[str, ...]) -> str:

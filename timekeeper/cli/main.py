@@ -17,7 +17,7 @@ from timekeeper.cli.connection import Options, connected, connected_to_extender
 from timekeeper.cli.dashboard import dashboard
 from timekeeper.cli.doctor.run import examine
 from timekeeper.cli.errors import CommandError
-from timekeeper.cli.flags import ClusterCommand
+from timekeeper.cli.flags import MINUS, AmountCommand, ClusterCommand
 from timekeeper.cli.scheduler.commands import scheduler
 from timekeeper.cli.sheet import Sheet
 from timekeeper.cli.simulation import simulate
@@ -44,7 +44,8 @@ def cli() -> None:
 @_EVERYWHERE
 @_FORM
 def budget(options: Options, names: tuple[str, ...], all_namespaces: bool, form: str) -> None:
-    """What each namespace has been granted, has used, and has left."""
+    """What each namespace has been granted, has used, and has left. -A lists those with a budget; usage -A
+    lists all that were charged."""
     if all_namespaces:
         if names:
             raise click.UsageError("--all-namespaces and a name exclude each other")
@@ -169,7 +170,7 @@ def grants(options: Options, all_namespaces: bool, group: str | None, form: str)
     output.show(budgets.grants(listed, listed), form)
 
 
-@cli.command(cls=ClusterCommand)
+@cli.command(cls=AmountCommand)
 @click.pass_obj
 @click.argument("subject", metavar="NAMESPACE | _group.NAME", shell_complete=words.namespaces)
 @click.argument("gpu_hours", metavar="GPU_HOURS")
@@ -180,7 +181,7 @@ def grants(options: Options, all_namespaces: bool, group: str | None, form: str)
 @click.option(
     "--group", metavar="NAME", help="pass the hours on from this group's budget; negative ones are taken back"
 )
-@click.option("--correction", is_flag=True, help="a correction, which may be negative (write it after --)")
+@click.option("--correction", is_flag=True, help="a correction, which may be negative")
 @click.option(
     "--key", default="", metavar="TEXT", help="the key of an earlier try, so that nothing is granted twice"
 )
@@ -199,7 +200,8 @@ def grant(
     """Grant GPU-hours for the running period."""
     if sum((bool(giver), bool(group), correction)) > 1:
         raise click.UsageError("--from, --group and --correction exclude each other")
-    path, body = "/v1/grants", {"subject": subject, "gpuHours": gpu_hours, "reason": reason}
+    amount = gpu_hours.replace(MINUS, "-")
+    path, body = "/v1/grants", {"subject": subject, "gpuHours": amount, "reason": reason}
     if group:
         path, body = f"/v1/groups/{quote(group)}/grants", {"namespace": body.pop("subject"), **body}
     if correction:

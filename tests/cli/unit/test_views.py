@@ -5,10 +5,13 @@ import io
 import json
 from typing import Any
 
+import click
 import pytest
 
 from timekeeper.cli import output
 from timekeeper.cli.errors import CommandError
+from timekeeper.cli.flags import MINUS
+from timekeeper.cli.main import grant
 from timekeeper.cli.sheet import Column, Sheet
 from timekeeper.cli.simulation import pods_of
 from timekeeper.cli.views import budgets, cards, decisions, simulation, usage
@@ -281,3 +284,34 @@ def test_the_pods_of_a_workload_are_as_many_as_its_replicas() -> None:
         list(pods_of({"kind": "Service"}, "team-a"))
     with pytest.raises(CommandError, match="is in namespace team-b"):
         list(pods_of({"kind": "Pod", "metadata": {"name": "p", "namespace": "team-b"}}, "team-a"))
+
+
+BILL = """from,to,namespace,owner,price,currency,posted,pending,amount,gpuHours,cost,requested,measured,used
+2026-11-01T00:00:00Z,2026-11-22T11:00:35.001Z,team-a,Job/x,2.5,EUR,1,1,9000000000,2.5,6.25,9000000000,100,40
+2026-11-01T00:00:00Z,2026-11-22T11:00:35.001Z,team-b,,,EUR,0,127774000,127774000,0.035492777778,,0,0,0
+"""
+
+
+def test_the_bill_has_hours_price_and_cost_for_people_and_every_column_in_json(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    sheet = usage.report(BILL)
+
+    assert [each.title for each in sheet.columns] == [
+        *("FROM", "TO", "NAMESPACE", "OWNER", "GPU-HOURS", "PRICE", "COST", "CURRENCY", "HELD", "BUSY")
+    ]
+    first, second = ([row[each.key] for each in sheet.columns] for row in sheet.rows)
+    period = ["2026-11-01 00:00Z", "2026-11-22 11:00Z"]
+    assert first == [*period, "team-a", "Job/x", "2.50", "2.5", "6.25", "EUR", "2.50", "40%"]
+    assert second == [*period, "team-b", "", "0.035", "", "", "", "0.00", ""]
+    output.show(sheet, "json")
+    assert json.loads(capsys.readouterr().out)[1]["pending"] == "127774000"
+
+
+@pytest.mark.parametrize("amount", ["-1", "-0.5", "2"])
+def test_a_negative_amount_is_no_option(amount: str) -> None:
+    context = grant.make_context("grant", ["team-a", amount, "--group", "research", "--reason", "x"])
+
+    assert context.params["gpu_hours"].replace(MINUS, "-") == amount
+    with pytest.raises(click.NoSuchOption):
+        grant.make_context("grant", ["team-a", "1", "-x", "--reason", "x"])

@@ -213,7 +213,7 @@ def test_a_key_must_be_a_namespace_or_one_of_ours(key: str) -> None:
 def test_every_mistake_of_an_entry_is_reported_at_once_and_a_misspelt_field_with_the_one_it_resembles() -> (
     None
 ):
-    text = "gpuhours: 10\nperiod: fortnight\nwarnAt: 2\nrules: {host-pid: never}\nnothing: 1"
+    text = "gpuhours: 10\nperiod: fortnight\nwarnAt: 2\nrules: {host-pid: never}\nnothing: 1\nnamespaces: [a]"
 
     reading = read({"bursar-budgets": {"team-a": text}})
 
@@ -223,6 +223,7 @@ def test_every_mistake_of_an_entry_is_reported_at_once_and_a_misspelt_field_with
         (3, "warnAt", '"2" is not a valid value'),
         (4, "rules.host-pid", '"never" is not a valid value'),
         (5, "nothing", "no such field"),
+        (6, "namespaces", "no such field; a namespace joins a group by the field group in its own entry"),
     ]
 
 

@@ -53,7 +53,8 @@ def waits_for(figures: Figures) -> list[str]:
         )
         found.append(f"needs {_needed(figures)}; {hole}")
     if figures.get("podsAhead"):
-        found.append(f"{figures['podsAhead']} waiting pods are ahead")
+        ahead = figures["podsAhead"]
+        found.append("1 waiting pod is ahead" if ahead == 1 else f"{ahead} waiting pods are ahead")
     return found
 
 

@@ -21,7 +21,18 @@ _SESSIONS = (
     Column("state", "STATE"),
 )
 _FIGURES = ("posted", "pending", "amount", "gpuHours", "requested", "measured", "used", "usedBy", "labels")
-_NUMBERS = {"gpuHours", "requestedGpuHours", "measuredGpuHours", "usedGpuHours", "price", "cost", "amount"}
+_BILL = (
+    Column("from", "FROM"),
+    Column("to", "TO"),
+    Column("namespace", "NAMESPACE"),
+    Column("owner", "OWNER"),
+    Column("gpuHours", "GPU-HOURS", True),
+    Column("price", "PRICE", True),
+    Column("cost", "COST", True),
+    Column("currency", "CURRENCY"),
+    Column("requestedHours", "HELD", True),
+    Column("busy", "BUSY", True),
+)
 
 
 def usage(answer: Any) -> Sheet:
@@ -50,10 +61,21 @@ def _charge(raw: Any, keys: tuple[str, ...]) -> dict[str, str]:
 
 def report(text: str) -> Sheet:
     """The sheet of the API's CSV; a column without any value is left out."""
-    rows = list(csv.DictReader(io.StringIO(text)))
-    names = [name for name in (rows[0] if rows else {}) if any(row[name] for row in rows)]
-    columns = tuple(Column(name, name, name in _NUMBERS) for name in names)
-    return Sheet(columns, tuple(rows), empty="nothing was charged in this time")
+    bill = list(csv.DictReader(io.StringIO(text)))
+    rows = tuple(_billed(raw) for raw in bill)
+    columns = tuple(each for each in _BILL if any(row[each.key] for row in rows))
+    return Sheet(columns, rows, bill, empty="nothing was charged in this time")
+
+
+def _billed(raw: Mapping[str, str]) -> dict[str, str]:
+    return {
+        **raw,
+        **{key: f"{raw[key][:10]} {raw[key][11:16]}Z" for key in ("from", "to")},
+        "currency": raw["currency"] if raw["price"] else "",
+        "gpuHours": hours(int(raw["amount"])),
+        "requestedHours": hours(int(raw["requested"] or 0)),
+        "busy": percent(int(raw["used"] or 0), int(raw["measured"] or 0)),
+    }
 
 
 def sessions(listed: Iterable[Any], answer: Any, now_ms: int, busy: Mapping[str, str]) -> Sheet:

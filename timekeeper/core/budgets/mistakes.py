@@ -64,6 +64,8 @@ def unknown_field(line: int, field: str, name: str, known: tuple[str, ...]) -> B
     """The mistake of a field, ``name`` in the mapping, that does not exist."""
     meant = meant_field(name, known)
     problem = f"no such field; did you mean {meant}?" if meant else "no such field"
+    if name == "namespaces" and "group" in known:
+        problem = "no such field; a namespace joins a group by the field group in its own entry"
     return BadEntryError(line, field[:80], problem, ", ".join(known))
 
 
