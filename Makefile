@@ -49,6 +49,9 @@ bench-compare: $(VENV)/.ready ## what operations cost beside another commit, BAS
 soak: $(VENV)/.ready ## the larger profiles of the same tests (an hour and more)
 	@$(RUN) -m tests.run --soak
 
+soak-day: $(VENV)/.ready ## a busy cluster's day in two hours; DAY="--minutes 6 --pods 1500 --nodes 60" is a small one
+	@$(RUN) -m tests.day $(DAY)
+
 docs: $(VENV)/.ready ## build the documentation as a site in build/site
 	@$(RUN) -m deploy.site build/site
 

@@ -78,6 +78,11 @@ class Group:
         """Whether it runs."""
         return self._running is not None and self._running.poll() is None
 
+    @property
+    def pid(self) -> int:
+        """Its process ID; 0 where it has ended."""
+        return self._running.pid if self._running is not None else 0
+
 
 class Replica:
     """An extender process with a pod object of its own, and perhaps a kube-scheduler beside it."""
