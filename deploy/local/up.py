@@ -10,7 +10,7 @@ from deploy.local.build import Say
 from deploy.local.cluster import ControlPlane
 from deploy.local.demo.layout import lay_out
 from deploy.local.sidecars import Sidecars
-from deploy.local.stack import Stack
+from deploy.local.stack import NAMESPACE, Stack
 
 _LOOK_EVERY_S = 0.2
 _FOLLOWED = ("webhook", "extender", "timekeeper")
@@ -36,6 +36,12 @@ def exports(cp: ControlPlane, stack: Stack) -> str:
     account whose token they name."""
     token = stack.folder / "reader.token"
     token.write_text(stack.reader_token())
+    for role in (
+        "bursar-grants",
+        "bursar-simulations",
+    ):  # its reader has started the cluster
+        binding = ("create", "clusterrolebinding", f"{role}-local", "--clusterrole", role)
+        cp.kubectl(*binding, "--serviceaccount", f"{NAMESPACE}:reader")
     variables = {
         "KUBECONFIG": cp.admin_kubeconfig,
         "PATH": f"{cp.kubectl_path.parent}:{Path(sys.executable).parent}:$PATH",
