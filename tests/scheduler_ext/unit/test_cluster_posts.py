@@ -143,6 +143,21 @@ def test_a_namespace_with_many_waiting_pods_hides_no_other_and_the_rest_is_count
     assert (told["total"], told["more"]) == (703, {"many": 203})
 
 
+def test_what_waits_is_posted_again_when_the_numbers_of_pods_beyond_those_listed_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cluster_posts, "MOST_WAITING", 1)
+    world, there = World(small()), [waits("a", "first", 0), waits("b", "second", 1)]
+    sources = MapSources(Map, lambda: there, lambda: True, lambda: 600_000, world.clock)
+    world.posts = ClusterPosts(world.client, sources, lambda *_, **__: None)  # type: ignore[arg-type]
+    assert [world.step(), world.step()] == [[([], [], 2)], []]
+
+    there[1] = waits("c", "third", 1)
+
+    assert world.step() == [([], [], 2)]
+    assert world.client.bodies[0]["waiting"]["more"] == {"c": 1}
+
+
 def test_the_numbers_of_the_namespaces_with_most_fit_into_a_post() -> None:
     pods = [waits(f"{at:05}{'x' * 58}", f"p{at}", 0) for at in range(2_500)]
     pods += [waits("most", f"q{at}", 1) for at in range(9)]
