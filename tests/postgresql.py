@@ -102,6 +102,15 @@ class PostgreSQL:
             self._running.wait(_WITHIN_S)
             self._running = None
 
+    def cpu_s(self) -> float:
+        """What its processes have used: those that run to the nanosecond, those that have ended in ticks."""
+        assert self._running is not None
+        pid = self._running.pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        ran = (Path(f"/proc/{child}/schedstat").read_text().split()[0] for child in children)
+        ended = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[13:15]
+        return sum(map(int, ran)) / 1e9 + sum(map(int, ended)) / os.sysconf("SC_CLK_TCK")
+
     @property
     def log(self) -> Path:
         """What the server says."""

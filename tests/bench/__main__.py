@@ -30,6 +30,7 @@ BENCHMARKS = {
     "reports": ["reports.py"],
     "dashboard": ["dashboard.py"],
     "ledger": ["ledger.py"],
+    "growth": ["growth.py"],
     "sidecar": ["sidecar.py"],
     "agent": ["agent.py"],
     "cost": ["cost/__main__.py"],

@@ -109,7 +109,7 @@ def filter_over(nodes: int) -> Callable[[Path], Prepare]:
     def build(folder: Path) -> Prepare:
         from tests.bench.extender import SIZES, pod
 
-        world = _Extender(folder, nodes)
+        world = ExtenderWorld(folder, nodes)
         number = 0
 
         def prepare() -> Callable[[], object]:
@@ -129,7 +129,7 @@ def prioritize(folder: Path) -> Prepare:
     """/prioritize over 500 nodes, after filter."""
     from tests.bench.extender import SIZES, pod
 
-    world = _Extender(folder, 500)
+    world = ExtenderWorld(folder, 500)
     number = 0
 
     def prepare() -> Callable[[], object]:
@@ -149,7 +149,7 @@ def bind(folder: Path) -> Prepare:
     from scheduler_ext.model.pod import read_any
     from tests.bench.extender import pod
 
-    world = _Extender(folder, 50)
+    world = ExtenderWorld(folder, 50)
     world.lead()  # no pod waits yet, so there is none to fence
     for number in range(WAITING):
         world.cache.pod_updated(read_any(pod(f"w-{number}", {"bursar.dev/gpu-percent": "10", "cpu": "1"})))
@@ -171,10 +171,10 @@ def bind(folder: Path) -> Prepare:
     return prepare
 
 
-class _Extender:
-    """An extender whose cache is complete: nodes of 8 cards, 2 bound pods a node at random."""
+class ExtenderWorld:
+    """An extender whose cache is complete: nodes of 8 cards, and so many bound pods a node at random."""
 
-    def __init__(self, folder: Path, nodes: int) -> None:
+    def __init__(self, folder: Path, nodes: int, a_node: int = A_NODE) -> None:
         from scheduler_ext import settings
         from scheduler_ext.assembly.extender import Extender
         from scheduler_ext.model.node import read_node
@@ -187,25 +187,25 @@ class _Extender:
             line(level, event, fields)
 
         api = Api("http://api.example", _Pool(), dict)  # type: ignore[arg-type]
-        self._extender = Extender(settings.read([], {}), api, log)
-        self._read, self.cache = read_any, self._extender.cache
+        self.extender = Extender(settings.read([], {}), api, log)
+        self._read, self.cache = read_any, self.extender.cache
         self.names = [f"node-{at}" for at in range(nodes)]
-        self._more = bound_pods(nodes, CARDS, 2 * A_NODE * nodes, random.Random(1))
-        self.cache.pods_listed(map(read_any, itertools.islice(self._more, A_NODE * nodes)))
+        self.more = bound_pods(nodes, CARDS, (a_node + A_NODE) * nodes, random.Random(1))
+        self.cache.pods_listed(map(read_any, itertools.islice(self.more, a_node * nodes)))
         self.cache.nodes_listed(read_node(node(name, CARDS)) for name in self.names)
 
     def book(self) -> None:
         """One more pod is bound."""
-        self.cache.pod_updated(self._read(next(self._more)))
+        self.cache.pod_updated(self._read(next(self.more)))
 
     def lead(self) -> None:
         """This replica has taken over."""
-        while not self._extender.leadership.leads():
-            self._extender.leadership.step()
+        while not self.extender.leadership.leads():
+            self.extender.leadership.step()
 
     def call(self, path: str, body: bytes) -> bytes:
         """A verb's answer."""
-        answer = self._extender.calls[path](body)
+        answer = self.extender.calls[path](body)
         if answer.status != 200 or not isinstance(answer.body, bytes):
             raise SystemExit(f"{path} answered {answer.status}: {answer.body!r}")
         return answer.body

@@ -216,7 +216,8 @@ class _Parts:
         names = ("namespace", "name", "owner", "node", "models", "labels", "requested_milli")
         once = (func.min(FOLDED.c[name]).label(name) for name in names)
         both = measured.join(FOLDED, FOLDED.c.session_uid == measured.c.session_uid)
-        gone = select(*measured.c, *once).select_from(both).group_by(*measured.c).subquery("gone")
+        theirs = self._narrow(select(*measured.c, *once).select_from(both), FOLDED, None)
+        gone = theirs.group_by(*measured.c).subquery("gone")
         its = SESSIONS.join(measured, SESSIONS.c.uid == measured.c.session_uid)
         return [self._used(SESSIONS, measured, its), self._used(gone, gone, gone)]
 
