@@ -15,7 +15,7 @@ from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.model.other_resources import exceed
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.model.standing import NamespaceStandings
-from scheduler_ext.preemption.precedence import is_debtor, is_reclaim, may_preempt
+from scheduler_ext.preemption.precedence import is_debtor, is_reclaim, may_preempt, owes
 from scheduler_ext.preemption.victims import Choice, PreemptionContext, best, choose, overstays
 from scheduler_ext.scoring.policy import Policy
 from scheduler_ext.snapshot.immutable_map import Map
@@ -78,14 +78,10 @@ class PreemptibleNodes:
 
     def worth(self, waiting: Pod, standings: NamespaceStandings) -> list[str]:
         """Names of the nodes that have a pod of lower rank, sorted."""
-        debtors = {
-            namespace
-            for namespace, standing in standings.listed.items()
-            if standing.over and standing.on_exhausted == "reclaim"
-        }
+        debtors = {namespace for namespace, standing in standings.listed.items() if owes(standing)}
         in_budget = standings.of(waiting.namespace).word == "IN_BUDGET"
         idle = {*self._idle.values()}
-        default_owes = standings.default.over and standings.default.on_exhausted == "reclaim"
+        default_owes = owes(standings.default)
         return sorted(
             name
             for name, (least, namespaces) in self._preemptible.items()

@@ -14,16 +14,20 @@ rises along it until a debtor ends it.
 """
 
 from scheduler_ext.model.pod import Pod
-from scheduler_ext.model.standing import NamespaceStandings
+from scheduler_ext.model.standing import NamespaceStanding, NamespaceStandings
 
 Rank = tuple[int, int]
+
+
+def owes(standing: NamespaceStanding) -> bool:
+    """True if the pods of a namespace with this standing are debtors."""
+    return standing.over and standing.on_exhausted == "reclaim"
 
 
 def is_debtor(pod: Pod, standings: NamespaceStandings) -> bool:
     """True for a pod of a namespace that is over budget and whose budget says ``reclaim``, and for an idle
     pod."""
-    standing = standings.of(pod.namespace)
-    return pod.is_idle or (standing.over and standing.on_exhausted == "reclaim")
+    return pod.is_idle or owes(standings.of(pod.namespace))
 
 
 def rank_of(pod: Pod, standings: NamespaceStandings) -> Rank:

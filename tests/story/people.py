@@ -36,8 +36,9 @@ class Size:
     the budgets that cap cards; ``amounts``: thousandths of GPU-hours; ``idle``: what happens to idle pods;
     ``observing``: the part of the budgets that only report; ``parts``: cards for each pod; ``lengths``:
     declared times in seconds, 0: none; ``idling``: the part of the workloads that do not always use their
-    cards; ``late``: of those that no kubelet ends at their time; ``in_turn``: namespaces have amounts and
-    workloads in turn, and not at random."""
+    cards; ``late``: of those that no kubelet ends at their time; ``in_turn``: namespaces have amounts,
+    modes and workloads in turn, and not at random; ``grouping``: the part of the namespaces that are in a
+    group."""
 
     pods: int
     namespaces: int
@@ -61,6 +62,7 @@ class Size:
     idling: float = 0.3
     late: float = 0.2
     in_turn: bool = False
+    grouping: float = 0.4
 
 
 def small(random: Random) -> Size:
@@ -83,9 +85,27 @@ CALM = Size(
     in_turn=True,
 )
 DEBTORS = replace(CALM, modes=("reclaim",), amounts=(20, 20_000))
+# beside debtors a namespace over budget whose pods stay
+STAYING = replace(
+    CALM,
+    pods=24,
+    namespaces=3,
+    modes=("reclaim", "reclaim", "deprioritize"),
+    amounts=(20, 20_000, 20),
+)
 EVICTING = replace(CALM, pods=24, modes=("evict",), amounts=(50, 100), priorities=(0, -3))
 CAPPED = replace(
-    CALM, pods=24, namespaces=3, groups=("lab",), changing=0.2, capping=0.8, ending=0.03, shapes=SHAPES
+    CALM,
+    pods=24,
+    namespaces=3,
+    groups=("lab",),
+    grouping=0.7,
+    modes=("deprioritize", "reclaim", "hold"),
+    amounts=(20_000, None, 300),
+    changing=0.2,
+    capping=0.8,
+    ending=0.03,
+    shapes=SHAPES,
 )
 DECLARED = replace(
     CALM,
@@ -155,6 +175,8 @@ def new_facts(random: Random, size: Size, subject: str) -> Facts:
     is_group = subject.startswith(GROUP)
     hours = None if hours is None else hours * size.scale * (3 if is_group else 1)
     period, mode = random.choice(size.periods), random.choice(size.modes)
+    if size.in_turn and not is_group:
+        mode = size.modes[int(subject[-1], 36) % len(size.modes)]
     most = random.choice((500, 1_000, 2_500)) * size.scale if random.random() < size.capping else None
     of_pod = random.choice((250, 750, 1_000)) if random.random() < 0.75 * size.capping else None
     if is_group:
@@ -163,7 +185,7 @@ def new_facts(random: Random, size: Size, subject: str) -> Facts:
         hours,
         period,
         mode,
-        random.choice(size.groups) if size.groups and random.random() < 0.4 else "",
+        random.choice(size.groups) if size.groups and random.random() < size.grouping else "",
         random.random() < size.observing,
         most,
         of_pod,

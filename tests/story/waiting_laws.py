@@ -38,13 +38,14 @@ class WaitingLaws(Law):
 
     def _what_can_be_paid_is_not_held(self) -> None:
         """A held pod whose accounts have budget for all that waits is released within some steps, but for
-        `maxWaiting`, the bounded rate and failing calls."""
+        `maxWaiting`, the bounded rate and failing calls. Without a group, budget for itself is enough for the
+        first one of a namespace."""
         it = self.simulation
         made = it.timekeeper.held_view.statements
         if made is None:
             return  # a settler has just started
         gated = [each for each in it.server.pods.values() if each.gated and not each.is_leaving]
-        waiting, declared = Counter[str](), Counter[str]()
+        waiting, declared, unpaid = Counter[str](), Counter[str](), Counter[str]()
         if not gated:
             return
         for pod in it.server.pods.values():
@@ -52,19 +53,24 @@ class WaitingLaws(Law):
             for subject in (pod.namespace, GROUP + it.in_force[pod.namespace].group):
                 waiting[subject] += cost if not pod.node and pod.ended_ms is None else 0
                 declared[subject] += cost if pod.length_ms and pod.ended_ms is None else 0
+                unpaid[subject] += cost if pod.length_ms and pod.gated else 0
+        firsts = {pod.namespace: pod for pod in sorted(gated, key=_turn, reverse=True)}
         for pod in gated:
             facts, mine = it.in_force[pod.namespace], made.namespaces.get(pod.namespace)
             assert pod.bound_ms is None, "it is bound behind its gate"
             both = [(pod.namespace, mine), (GROUP + facts.group, mine.group if mine else None)]
+            own = most_milli(pod.work.limits, it.sizes) * (pod.length_ms or LOOKAHEAD_MS)
+            is_first = not facts.group and firsts[pod.namespace] is pod
             rooms = [
-                each.balance.remaining > waiting[subject]
+                each.balance.remaining > (own if is_first else waiting[subject])
                 for subject, each in both
                 if each is not None and each.balance.remaining is not None
             ]
             # a later period must be able to pay its part, by its regular amount alone
             regular = [it.in_force[each].hours for each, its in both if pod.length_ms and its is not None]
             pays = [
-                h is None or h * HOUR > declared[each] for h, (each, _) in zip(regular, both, strict=False)
+                h is None or h * HOUR > declared[each] - (unpaid[each] - own if is_first else 0)
+                for h, (each, _) in zip(regular, both, strict=False)
             ]
             is_so = all(rooms) and all(pays) and facts.waiting is None and not it.faults.last(it.clock())
             lasts_ms = self.lasts("held", pod.uid, is_so)
@@ -180,3 +186,8 @@ class WaitingLaws(Law):
 def _kind(pod: SimPod) -> tuple[object, ...]:
     """Pods that are equal in this are equals."""
     return pod.namespace, pod.priority, pod.work.limits
+
+
+def _turn(pod: SimPod) -> tuple[int, int, str]:
+    """The place of a held pod among those of its namespace: the least is released first."""
+    return -pod.priority, pod.created_ms, pod.uid

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from scheduler_ext.cache.cluster_cache import ClusterCache
-from scheduler_ext.leadership.fencing import Touch, Touched, toucher
+from scheduler_ext.leadership.fencing import AT_ONCE, Touch, Touched, toucher
 from scheduler_ext.leadership.takeover import Leadership
 from scheduler_ext.model.pod import Pod
 from tests.scheduler_ext import machine
@@ -86,15 +86,26 @@ def test_one_that_has_ended_leads_no_more_whatever_a_look_under_way_says() -> No
 
 
 def test_touches_that_keep_failing_are_reported_until_they_succeed() -> None:
+    """Each failure is counted from the first; a step in which all succeed ends them."""
     election, works = Looked(), False
+    slow = False
 
     def touch(pods: Sequence[Pod], _word: str) -> Touched:
+        election.now_s += 2.0 * slow
         return Touched() if works else Touched(tuple(pods), why="team-a/p0: a webhook denies it")
 
-    leadership = alone(election, touch, 3)
+    leadership = alone(election, touch, 3 + AT_ONCE)
+    leadership.step()
+    slow = works = True
+    leadership.step()  # a part of them
+    slow = works = False
+    assert leadership.state == "fences"
+    election.now_s += 4.0
     leadership.step()
     assert (leadership.stuck, leadership.obstacle) == (0, "")
-    election.now_s += 5.0
+    election.now_s += 3.0
+    leadership.step()
+    election.now_s += 2.0
     assert leadership.stuck == 3
     assert leadership.obstacle == (
         "fencing is stuck: the status of 3 pods cannot be changed, first team-a/p0: a webhook denies it"

@@ -6,7 +6,18 @@ from random import Random
 import pytest
 
 from tests.story.laws import Laws
-from tests.story.people import CAPPED, DEBTORS, DECLARED, EVICTING, IDLE, LARGE, OVERTIME, Size, small
+from tests.story.people import (
+    CAPPED,
+    DEBTORS,
+    DECLARED,
+    EVICTING,
+    IDLE,
+    LARGE,
+    OVERTIME,
+    STAYING,
+    Size,
+    small,
+)
 from tests.story.simulation import Simulation
 from tests.support.profile import examples
 
@@ -18,6 +29,7 @@ BATCH = examples(6, 20)  # runs of one test
 # runs in which one law has many cases, and what they must have contained
 CASES = {
     "debtors": (DEBTORS, {"reclaimed", "served", "waits for debtors", "waits over budget"}),
+    "pods that stay": (STAYING, {"reclaimed", "waits over budget"}),
     "evictions": (EVICTING, {"evicted", "deleted", "all have left", "refused by the extender"}),
     "caps": (CAPPED, {"capped", "waits for a cap", "held", "equals"}),
     "declared time": (DECLARED, {"reserved", "held"}),

@@ -56,7 +56,11 @@ def make(policies: Policies, name: str, *gates: Json) -> Json:
         "labels": {"bursar.dev/governed": "true"},
         "annotations": {"bursar.dev/held": "budget"},
     }
-    spec = {"containers": [plain()], "schedulingGates": list(gates or (THEIRS, OURS))}
+    spec = {
+        "containers": [plain()],
+        "initContainers": [plain("first")],
+        "schedulingGates": list(gates or (THEIRS, OURS)),
+    }
     pod: Json = policies.cp.api.call("POST", PODS, {"metadata": metadata, "spec": spec})
     return pod
 
@@ -110,9 +114,24 @@ CHANGES: dict[str, Json] = {
     "an annotation": {"metadata": {"annotations": {"note": "x"}}},
     "a finalizer": {"metadata": {"finalizers": ["example.com/x"]}},
     "an image": {"spec": {"containers": [{"name": "web", "image": "other"}]}},
+    "an image of an init container": {"spec": {"initContainers": [{"name": "first", "image": "other"}]}},
+    "an owner": {
+        "metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u"}]}
+    },
     "the deadline": {"spec": {"activeDeadlineSeconds": 5}},
     "a toleration": {"spec": {"tolerations": [{"key": "x", "operator": "Exists"}]}},
     "the nodes": {"spec": {"nodeSelector": {"a": "b"}}},
+    "the required nodes": {
+        "spec": {
+            "affinity": {
+                "nodeAffinity": {
+                    "requiredDuringSchedulingIgnoredDuringExecution": {
+                        "nodeSelectorTerms": [{"matchExpressions": [{"key": "a", "operator": "Exists"}]}]
+                    }
+                }
+            }
+        }
+    },
     "another's gate": {
         "spec": {"schedulingGates": [{"$patch": "delete", "name": each["name"]} for each in (OURS, THEIRS)]}
     },
