@@ -62,16 +62,19 @@ def expected() -> Json:
 
 @contextmanager
 def product_of(ref: str) -> Iterator[Path]:
-    """The files of a commit with this tree's tests, in a folder that is removed at the end."""
+    """The files of a commit with this tree's benchmarks, in a folder that is removed at the end. The worlds
+    that the benchmarks use are the commit's own, which fit its product."""
     listed = subprocess.run(
-        ["git", "archive", "--format=tar", ref, "--", ".", ":(exclude)tests"], cwd=ROOT, capture_output=True
+        ["git", "archive", "--format=tar", ref, "--", ".", ":(exclude)tests/bench"],
+        cwd=ROOT,
+        capture_output=True,
     )
     if listed.returncode:
         raise SystemExit(f"there is no commit {ref}: {listed.stderr.decode().strip()}")
     with tempfile.TemporaryDirectory(prefix="bursar-base-") as name:
         with tarfile.open(fileobj=io.BytesIO(listed.stdout)) as tar:
             tar.extractall(name, filter="data")
-        (Path(name) / "tests").symlink_to(ROOT / "tests")
+        (Path(name) / "tests/bench").symlink_to(ROOT / "tests/bench")
         yield Path(name)
 
 

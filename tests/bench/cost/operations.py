@@ -306,14 +306,14 @@ class _Ledger:
 
     def __init__(self, folder: Path) -> None:
         from tests.bench.live_pods import Cluster
-        from tests.timekeeper.worlds import T0, new_ledger
+        from tests.timekeeper.worlds import T0
         from timekeeper.settler.settler import Settler
         from timekeeper.store.engine.engine import open_store
+        from timekeeper.store.engine.upgrade import upgrade
 
-        file = folder / "ledger.db"
-        file.write_bytes(new_ledger())
         self.now = T0 + 3_600_000
-        self.store = open_store(f"sqlite:///{file}")
+        self.store = open_store(f"sqlite:///{folder}/ledger.db")
+        upgrade(self.store)
         self.cluster = Cluster(LIVE_PODS, NAMESPACES)
         self.settler = Settler(self.store, self.clock, lambda _: None)
         for update in self.cluster.lists(self.now, pods=True):
