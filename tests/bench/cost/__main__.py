@@ -11,6 +11,7 @@ import argparse
 import io
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -142,6 +143,7 @@ def add_instructions(found: Mapping[str, Json], trees: Mapping[str, Path]) -> No
 def compare(ref: str, turns: int, file: Path | None) -> int:
     """Prints the table and what is worse."""
     with product_of(ref) as base:
+        os.environ["TMPDIR"] = str(base)  # what the processes write is removed with it, however they end
         trees = {"here": ROOT, "base": base}
         found = {name: counted(tree) for name, tree in trees.items()}
         fault = counters.perf_fault()
@@ -193,6 +195,7 @@ def main() -> int:
         write_counts()
         return 0
     if given.base:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # as Ctrl-C: nothing is left behind
         return compare(given.base, given.turns, given.json)
     found = counted()
     print(how(counters.perf_fault()), *show(found), sep="\n")
