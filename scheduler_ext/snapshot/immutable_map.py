@@ -38,6 +38,15 @@ class Map(Generic[V]):
         leaf = self._branches[code & 63][code >> 6 & 63]
         return self._with_leaf(code, {**leaf, key: value})
 
+    def with_all(self, content: Mapping[str, V]) -> "Map[V]":
+        """The map with these values, too."""
+        if not self:
+            return Map(content)
+        found = self
+        for key, value in content.items():
+            found = found.set(key, value)
+        return found
+
     def without(self, key: str) -> "Map[V]":
         """The map without the key; the same object if it has no such key."""
         code = hash(key)

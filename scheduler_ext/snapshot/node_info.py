@@ -1,6 +1,6 @@
 """A node with the pods on its cards, and what they leave free."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -126,6 +126,12 @@ def with_allocation(node: NodeInfo, allocation: Allocation) -> NodeInfo:
     return _with(node, {**node.allocations, allocation.uid: allocation})
 
 
+def with_allocations(node: NodeInfo, allocations: Iterable[Allocation]) -> NodeInfo:
+    """The node with these allocations of pods that had none."""
+    more = {each.uid: judged(each, node.node_object) for each in allocations}
+    return _with(node, {**node.allocations, **more})
+
+
 def without_pod(node: NodeInfo, uid: str) -> NodeInfo:
     """The node without this pod's cards."""
     return without_pods(node, (uid,))
@@ -173,7 +179,8 @@ def judged(allocation: Allocation, node_object: Node | None) -> Allocation:
 
 
 def _taking(allocation: Allocation, node_object: Node | None) -> Allocation:
-    allocation = replace(allocation, uses=(), fault="", unnamed=0)
+    if allocation.uses or allocation.fault or allocation.unnamed:
+        allocation = replace(allocation, uses=(), fault="", unnamed=0)
     if node_object is None or not node_object.cards:
         return allocation
     if is_unknown_orphan(allocation):

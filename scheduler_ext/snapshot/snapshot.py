@@ -5,6 +5,7 @@ Nothing is changed in place. The next snapshot shares all but the touched pod an
 reader keeps the version that it started with; to undo is to keep the old one.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -22,6 +23,7 @@ from scheduler_ext.snapshot.node_info import (
     orphaned,
     unknown_orphan,
     with_allocation,
+    with_allocations,
     with_node_object,
     with_non_gpu_cpu,
     without_pod,
@@ -112,7 +114,12 @@ def pods_listed(snapshot: Snapshot, pods: Iterable[Pod], now_ms: int) -> Snapsho
             snapshot = pod_deleted(snapshot, gone, now_ms, was_watched=False)
         else:
             snapshot = replace(unreserve(snapshot, gone.uid), pods=snapshot.pods.without(gone.uid))
-    for pod in there.values():
+    unknown = (
+        pod for uid, pod in there.items() if uid not in snapshot.pods and uid not in snapshot.allocated_on
+    )
+    new = {pod.uid: pod for pod in unknown if pod.holding}
+    snapshot = _all_bound(snapshot, new)
+    for pod in [pod for uid, pod in there.items() if uid not in new]:
         snapshot = pod_updated(snapshot, pod, now_ms)
     snapshot = replace(snapshot, whole=True)
     for node in snapshot.nodes.values():
@@ -144,7 +151,14 @@ def non_gpu_pods_listed(snapshot: Snapshot, others: Iterable[NonGPUPod]) -> Snap
     there = {other.uid: other for other in others}
     for uid in [uid for uid, _ in snapshot.non_gpu_pods.items() if uid not in there]:
         snapshot = non_gpu_pod_deleted(snapshot, uid)
-    for other in there.values():
+    new = {uid: other for uid, other in there.items() if other.cpu_milli and uid not in snapshot.non_gpu_pods}
+    snapshot = replace(snapshot, non_gpu_pods=snapshot.non_gpu_pods.with_all(new))
+    by_node: Counter[str] = Counter()
+    for other in new.values():
+        by_node[other.node] += other.cpu_milli
+    for name, cpu_milli in by_node.items():
+        snapshot = _with_node(snapshot, with_non_gpu_cpu(snapshot.node(name), cpu_milli))
+    for other in [other for uid, other in there.items() if uid not in new]:
         snapshot = non_gpu_pod_updated(snapshot, other)
     return snapshot
 
@@ -304,6 +318,20 @@ def _allocated(snapshot: Snapshot, name: str, allocation: Allocation) -> Snapsho
     unsure = snapshot.unsure - {allocation.uid} if sure else snapshot.unsure | {allocation.uid}
     snapshot = replace(snapshot, allocated_on=snapshot.allocated_on.set(allocation.uid, name), unsure=unsure)
     return _with_node(snapshot, with_allocation(snapshot.node(name), allocation))
+
+
+def _all_bound(snapshot: Snapshot, pods: Mapping[str, Pod]) -> Snapshot:
+    """`pod_updated` of them all, where they hold cards and nothing was known of any: each node is computed
+    once."""
+    by_node: dict[str, list[Allocation]] = {}
+    for pod in pods.values():
+        by_node.setdefault(pod.node, []).append(allocation_of(pod, pod.placement, "bound"))
+    nodes = {uid: pod.node for uid, pod in pods.items()}
+    allocated_on = snapshot.allocated_on.with_all(nodes)
+    snapshot = replace(snapshot, pods=snapshot.pods.with_all(pods), allocated_on=allocated_on)
+    for name, allocations in by_node.items():
+        snapshot = _with_node(snapshot, with_allocations(snapshot.node(name), allocations))
+    return snapshot
 
 
 def _less_cpu(snapshot: Snapshot, other: NonGPUPod) -> Snapshot:
