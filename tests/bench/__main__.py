@@ -18,6 +18,7 @@ BENCHMARKS = {
     "extender-5000": ["extender.py", "--nodes", "5000", "--cards", "8", "--pods", "40000"],
     "dialects": ["dialects.py"],
     "placement": ["placement.py"],
+    "lifetimes": ["lifetimes.py"],
     "throughput-500": ["throughput.py", "--nodes", "500", "--pods", "2000"],
     "throughput-2000": ["throughput.py", "--nodes", "2000", "--pods", "2000"],
     "waiting": ["waiting.py"],
