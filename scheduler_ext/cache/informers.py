@@ -87,7 +87,11 @@ def follow(
 ) -> None:
     """Follows one kind until ``stop``; ``api_server_seen`` is called at each sign of life of the API
     server."""
-    for event in inform(api, kind.path, kind.read, lambda ms: _wait(stop, ms)):
+
+    def not_streamed(reason: str) -> None:
+        log("not-streamed", level="info", path=kind.path, reason=reason)
+
+    for event in inform(api, kind.path, kind.read, lambda ms: _wait(stop, ms), not_streamed=not_streamed):
         if stop.is_set():
             return
         apply(kind, event, api_server_seen, log)

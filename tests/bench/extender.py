@@ -152,11 +152,13 @@ class Objects:
 
     def __init__(self, nodes: Iterator[Json], pods: Iterator[Json]) -> None:
         self.on_node: defaultdict[str, list[Json]] = defaultdict(list)
-        self.pages = {
-            "nodes": _pages(nodes),
-            "pods": _pages(self._noted(pods)),
-            "poddisruptionbudgets": _pages(iter(())),
+        items = {
+            "nodes": [*map(_text, nodes)],
+            "pods": [*map(_text, self._noted(pods))],
+            "poddisruptionbudgets": [],
         }
+        self.pages = {kind: _pages(texts) for kind, texts in items.items()}
+        self.streamed = {kind: _initial_events(texts) for kind, texts in items.items()}
         self.news: queue.SimpleQueue[Json] = queue.SimpleQueue()
         self.waiting: dict[str, Json] = {}
         self.version = 1
@@ -187,8 +189,19 @@ class Objects:
         self.tell(raw)
 
 
-def _pages(items: Iterator[Json]) -> list[bytes]:
-    texts = [json.dumps(item, separators=(",", ":")) for item in items]
+def _text(item: Json) -> str:
+    return json.dumps({"kind": "Thing", "apiVersion": "v1", **item}, separators=(",", ":"))
+
+
+def _initial_events(texts: list[str]) -> list[bytes]:
+    """The list as a watch sends it, some objects together."""
+    events = [f'{{"type":"ADDED","object":{text}}}\n' for text in texts]
+    end = '"resourceVersion":"1","annotations":{"k8s.io/initial-events-end":"true"}'
+    events.append(f'{{"type":"BOOKMARK","object":{{"metadata":{{{end}}}}}}}\n')
+    return ["".join(events[at : at + 16]).encode() for at in range(0, len(events), 16)]
+
+
+def _pages(texts: list[str]) -> list[bytes]:
     chunks = [texts[at : at + PAGE] for at in range(0, len(texts), PAGE)] or [[]]
     return [
         json.dumps({"metadata": {"resourceVersion": "1", "continue": _next(at, chunks)}}).encode()[:-1]
@@ -211,7 +224,9 @@ def serve(objects: Objects, listener: socket.socket) -> None:
             url = urlsplit(self.path)
             query = parse_qs(url.query)
             kind = url.path.rpartition("/")[2]
-            if "watch" in query:
+            if "sendInitialEvents" in query:
+                self._initial_events(kind)
+            elif "watch" in query:
                 self._watch(kind)
             elif "fieldSelector" in query:
                 name = query["fieldSelector"][0].partition(",")[0].removeprefix("spec.nodeName=")
@@ -231,6 +246,12 @@ def serve(objects: Objects, listener: socket.socket) -> None:
 
         def do_PATCH(self) -> None:
             self.answer(200, objects.patch(self.path.split("/")[6], self.body()))
+
+        def _initial_events(self, kind: str) -> None:
+            self.begin_stream()
+            for page in objects.streamed[kind]:
+                self.chunk(page)
+            self.chunk(b"")
 
         def _watch(self, kind: str) -> None:
             self.begin_stream()

@@ -54,6 +54,9 @@ class _Handler(ObjectsHandler):
         url = urlsplit(self.path)
         query = {key: values[0] for key, values in parse_qs(url.query).items()}
         parts = url.path.split("/")
+        if "sendInitialEvents" in query:
+            verb = "list budgets" if parts[-1] == "poddisruptionbudgets" else "list"
+            return self._act(verb, query, lambda: (200, self.held.listed(parts[-1])), self._streamed)
         if "watch" in query:
             return self.watch(parts[-1], int(query["resourceVersion"]))
         if parts[-1] in ("pods", "nodes"):
@@ -93,12 +96,16 @@ class _Handler(ObjectsHandler):
         parts = self.path.split("/")
         self._act("patch", body, lambda: self.held.patch(parts[4], parts[6], body))
 
-    def _act(self, verb: str, sent: Any, do: Any) -> None:
+    def _streamed(self, _status: int, listed: Any) -> None:
+        self.initial_events(listed)
+
+    def _act(self, verb: str, sent: Any, do: Any, answer: Any = None) -> None:
         with self.held.changed:
             self.held.calls.append((verb, sent))
         fault = self.held.take_fault(verb)
         if fault is None:
-            return self.answer(*do())
+            (answer or self.answer)(*do())
+            return None
         if fault.obeyed:
             do()
         if fault.how == "reset":

@@ -4,6 +4,7 @@ The tests of a role add what their role asks for beyond that. It knows nothing o
 """
 
 import copy
+import json
 import math
 import threading
 import time
@@ -15,6 +16,7 @@ from tests.support.http_server import JsonHandler
 Json = dict[str, Any]
 
 _LONGEST_WAIT_S = 60.0
+IDENTITY = ("name", "generateName", "namespace", "uid", "resourceVersion")  # in the API server's order
 
 
 @dataclass
@@ -123,6 +125,21 @@ class ObjectsHandler(JsonHandler):
                     self.event(event)
             version = news[-1][0]
         self.chunk(b"")
+
+    def initial_events(self, listed: Json) -> None:
+        """The list as a watch sends it, written as an API server writes it."""
+        self.begin_stream()
+        for item in listed["items"]:
+            first = {key: item["metadata"][key] for key in IDENTITY if key in item["metadata"]}
+            whole = {"kind": "Thing", "apiVersion": "v1", **item, "metadata": {**first, **item["metadata"]}}
+            self.compact({"type": "ADDED", "object": whole})
+        end = {"annotations": {"k8s.io/initial-events-end": "true"}}
+        self.compact({"type": "BOOKMARK", "object": {"metadata": listed["metadata"] | end}})
+        self.chunk(b"")
+
+    def compact(self, event: Json) -> None:
+        """One event without spaces."""
+        self.chunk(json.dumps(event, separators=(",", ":")).encode() + b"\n")
 
 
 def status(code: int, message: str) -> tuple[int, Json]:

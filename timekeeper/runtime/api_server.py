@@ -4,7 +4,7 @@ A caller must know whether a call that changes something was done. `Answered`: t
 `Unsent`: the call did not reach it. `Lost`: no answer came, and it may have been done.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import urlencode
@@ -14,6 +14,7 @@ import urllib3
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, SSLError
 
 from timekeeper.core.json_values import Json
+from timekeeper.core.kube.initial_events import NotStreamedError
 from timekeeper.core.kube.reflector import ExpiredError, UnreachableError
 from timekeeper.runtime.server_clock import ServerClock
 
@@ -98,18 +99,30 @@ class Api:
     def watch(self, path: str, version: str, for_s: int = WATCH_S) -> Iterator[Json]:
         """The raw events from this resource version on, until the API server closes the stream after
         ``for_s``. Raises UnreachableError or ExpiredError."""
-        query = {"watch": "true", "allowWatchBookmarks": "true", "resourceVersion": version}
-        query["timeoutSeconds"] = str(for_s)
+        for line in self._events(path, {"resourceVersion": version}, for_s):
+            yield _event(line)
+
+    def initial_events(self, path: str, for_s: int = WATCH_S) -> Generator[bytes]:
+        """The lines of a watch that begins with one event for each object, read at quorum, and a bookmark
+        after them (`timekeeper.core.kube.initial_events`). Raises NotStreamedError where the API server
+        refuses that, UnreachableError or ExpiredError."""
+        query = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
+        return self._events(path, query, for_s)
+
+    def _events(self, path: str, query: Mapping[str, str], for_s: int) -> Generator[bytes]:
+        query = {"watch": "true", "allowWatchBookmarks": "true", **query, "timeoutSeconds": str(for_s)}
         timeout = urllib3.Timeout(connect=CONNECT_S, read=min(SILENCE_S, for_s + ANSWER_S))
         try:
             with self._request(
                 "GET", f"{path}?{urlencode(query)}", None, {}, timeout, stream=True
             ) as response:
                 if response.status != 200:
-                    accepted(Answered(response.status, _json(response.read()) or {}))
-                for line in _lines(response):
-                    yield _event(line)
-        except (HTTPError, OSError, orjson.JSONDecodeError, CredentialsError) as error:
+                    reply = Answered(response.status, _json(response.read()) or {})
+                    if "sendInitialEvents" in query and reply.status in (400, 422):
+                        raise NotStreamedError(f"{reply.status} {reply.message}")
+                    accepted(reply)
+                yield from _lines(response)
+        except (HTTPError, OSError, CredentialsError) as error:
             raise UnreachableError(f"the watch of {path} broke: {error}") from error
 
     def call(
@@ -191,7 +204,10 @@ def _json(data: bytes) -> Json | None:
 
 def _event(line: bytes) -> Json:
     """One line of a watch. Raises UnreachableError for one that is no object."""
-    event = orjson.loads(line)
+    try:
+        event = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise UnreachableError(f"a watch sent something that is not JSON: {error}") from error
     if not isinstance(event, dict):
         raise UnreachableError(f"a watch sent something that is not an event: {line[:100]!r}")
     return event

@@ -1,21 +1,23 @@
 """Follows one collection of the API server as values. The pure half is `timekeeper.core.kube.reflector`.
 
-Each object becomes a value as its page arrives: the JSON of a hundred thousand objects at once would take
-gigabytes.
+Each object becomes a value as its line or page arrives: the JSON of a hundred thousand objects at once would
+take gigabytes.
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+import orjson
+
 from timekeeper.core.json_values import Json
+from timekeeper.core.kube.initial_events import KnownVersions, NotStreamedError
 from timekeeper.core.kube.reflector import ObjectChanged, ObjectsListed, WatchFailed, reflect
 from timekeeper.runtime.api_server import WATCH_S, Api
 from timekeeper.runtime.clock import now_ms
 
 V = TypeVar("V")
-
-_VALUE = "value"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,25 +55,40 @@ def inform(
     wait_ms: Callable[[int], None],
     watch_s: int = WATCH_S,
     clock: Callable[[], int] = now_ms,
+    not_streamed: Callable[[str], None] | None = None,
 ) -> Iterator[InformerEvent[V]]:
     """The events of the collection at ``path``, in order, without end. ``read`` makes a value of an object,
-    None where the object does not matter. ``watch_s``: how long one watch lasts."""
-    requested_ms = 0
+    None where the object does not matter. ``watch_s``: how long one watch lasts. ``not_streamed``: with it,
+    lists are streamed, and objects of a known version are not read again. It is called once with the reason
+    if the API server refuses; then lists come in pages."""
+    requested_ms, streams = 0, not_streamed is not None
+    known = KnownVersions(read, orjson.loads)
 
-    def list_all() -> tuple[tuple[Json, ...], str]:
-        nonlocal requested_ms
+    def list_all() -> tuple[tuple[V, ...], str]:
+        nonlocal requested_ms, streams
         requested_ms = clock()
-        values: list[Json] = []
+        if streams and not_streamed is not None:
+            try:
+                with closing(api.initial_events(path, watch_s)) as lines:
+                    return known.listed(lines)
+            except NotStreamedError as error:
+                streams = False
+                known.by_uid.clear()
+                not_streamed(str(error))
+        values: list[V] = []
         version = ""
         for page, version in api.pages(path):  # noqa: B007 the last page's version is used
-            values += [{_VALUE: value} for value in map(read, page) if value is not None]
+            values += [value for value in map(read, page) if value is not None]
         return tuple(values), version
+
+    def current(item: Json, deleted: bool) -> V | None:
+        return known.changed(item, deleted) if streams else read(item)
 
     for event in reflect(list_all, lambda version: api.watch(path, version, watch_s), wait_ms):
         match event:
             case ObjectsListed(items):
-                yield ValuesListed(requested_ms, tuple(each[_VALUE] for each in items))
-            case ObjectChanged(item, deleted) if (value := read(item)) is not None:
+                yield ValuesListed(requested_ms, items)
+            case ObjectChanged(item, deleted) if (value := current(item, deleted)) is not None:
                 yield ValueChanged(clock(), value, deleted)
             case WatchFailed():
                 yield event

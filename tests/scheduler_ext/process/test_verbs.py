@@ -1,7 +1,7 @@
 """filter, prioritize and what else is asked over HTTP, with the API server's watch behind it."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 
 import pytest
 from flask.testing import FlaskClient
@@ -13,7 +13,6 @@ from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.worlds import asking, bound, node, on, percent
 from tests.support.waiting import eventually
 from tests.worlds import card, container
-from timekeeper.core.json_values import Json
 from timekeeper.runtime.api_server import Api
 
 Start = Callable[..., Running]
@@ -370,7 +369,7 @@ def test_a_thread_that_dies_takes_the_process_with_it() -> None:
         def __init__(self) -> None:
             """Calls nothing."""
 
-        def pages(self, path: str) -> Iterator[tuple[list[Json], str]]:
+        def initial_events(self, path: str, for_s: int = 0) -> Generator[bytes]:
             raise RuntimeError("a fault of our own")
 
     died: list[int] = []

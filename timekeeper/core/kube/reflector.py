@@ -6,6 +6,7 @@ expiries and failures with plain lists. Source: k8s.io/client-go/tools/cache, ``
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from timekeeper.core.json_values import Json
 
@@ -23,9 +24,9 @@ class UnreachableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ObjectsListed:
-    """The complete list: objects that are not in it do not exist."""
+    """The complete list, or the values that were made of it: objects that are not in it do not exist."""
 
-    items: tuple[Json, ...]
+    items: tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ WatchEvent = ObjectsListed | ObjectChanged | WatchProgress | WatchFailed
 
 
 def reflect(
-    list_all: Callable[[], tuple[tuple[Json, ...], str]],
+    list_all: Callable[[], tuple[tuple[Any, ...], str]],
     watch: Callable[[str], Iterator[Json]],
     wait_ms: Callable[[int], None],
 ) -> Iterator[WatchEvent]:
@@ -68,6 +69,7 @@ def reflect(
             if not version:
                 items, version = list_all()
                 yield ObjectsListed(items)
+                del items  # objects that end later need no memory
             for raw in watch(version):
                 event = _event(raw)
                 version, pause = _version(raw) or version, FIRST_WAIT_MS
