@@ -3,6 +3,7 @@
 from typing import Any
 
 from timekeeper.dashboard.charts.burn_down import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, burn_down
+from timekeeper.dashboard.pages.accounts import picture_of
 
 DAY = 86_400_000
 HOUR = 3_600_000_000  # a GPU-hour
@@ -36,7 +37,11 @@ def test_lines_go_from_the_grant_over_what_is_left_to_the_moments_of_the_forecas
     rate = left // (3 * DAY)  # gone after three days
 
     found = burn_down(
-        budget(100 * HOUR, 40 * HOUR), paces(rate, 2 * rate, 0, BEGIN + 7 * DAY), steps, BEGIN + 4 * DAY
+        budget(100 * HOUR, 40 * HOUR),
+        paces(rate, 2 * rate, 0, BEGIN + 7 * DAY),
+        steps,
+        BEGIN,
+        BEGIN + 4 * DAY,
     )
 
     assert found is not None
@@ -52,7 +57,7 @@ def test_lines_go_from_the_grant_over_what_is_left_to_the_moments_of_the_forecas
 
 def test_without_a_limit_the_line_is_what_was_used_and_nothing_is_forecast() -> None:
     found = burn_down(
-        budget(None, 0, None), None, [(BEGIN + DAY, 5 * HOUR), (BEGIN + 2 * DAY, 0)], BEGIN + 2 * DAY
+        budget(None, 0, None), None, [(BEGIN + DAY, 5 * HOUR), (BEGIN + 2 * DAY, 0)], BEGIN, BEGIN + 2 * DAY
     )
 
     assert found is not None
@@ -62,8 +67,25 @@ def test_without_a_limit_the_line_is_what_was_used_and_nothing_is_forecast() -> 
 
 def test_a_budget_that_is_used_up_ends_at_zero_without_a_pace() -> None:
     gone, now = BEGIN + 2 * DAY, BEGIN + 2 * DAY
-    found = burn_down(budget(10 * HOUR, 12 * HOUR), paces(1000, 1000, 0, gone), [(now, 12 * HOUR)], now)
+    found = burn_down(
+        budget(10 * HOUR, 12 * HOUR), paces(1000, 1000, 0, gone), [(now, 12 * HOUR)], BEGIN, now
+    )
 
     assert found is not None
     assert (places(found.left)[-1], found.ahead, found.band) == ((2, 0), "", "")
-    assert burn_down(budget(1, 0), None, [], 0) is None
+    assert burn_down(budget(1, 0), None, [], 0, 0) is None
+
+
+def test_without_a_period_the_picture_begins_with_the_first_use() -> None:
+    unlimited = {"granted": None, "remaining": None, "period": {"from": 0, "to": None}}
+    rows = [
+        {"from": at * DAY, "to": (at + 1) * DAY, "amount": amount}
+        for at, amount in ((0, 0), (100, 5 * HOUR), (101, 0))
+    ]
+
+    found = picture_of(102 * DAY, unlimited, None, rows)
+
+    assert found is not None
+    assert found.rows[0] == (100 * DAY, 0, 0)
+    assert found.across[0].text.startswith("04-11")  # the hundredth day of 1970
+    assert picture_of(102 * DAY, unlimited, None, rows[:1]) is None

@@ -60,12 +60,11 @@ class _Plot:
 
 
 def burn_down(
-    budget: Json, paces: Json | None, steps: Sequence[tuple[int, int]], now_ms: int
+    budget: Json, paces: Json | None, steps: Sequence[tuple[int, int]], begin_ms: int, now_ms: int
 ) -> BurnDown | None:
     """The picture of an answer of ``GET /v1/budgets/{namespace}`` and of its forecast. ``steps``: the end of
     each step of the calendar and what was charged in it, oldest first. An account without a limit shows what
-    was used instead. None before the period has lasted a moment."""
-    begin_ms = steps[0][0] - 1 if budget["period"]["from"] <= 0 and steps else budget["period"]["from"]
+    was used instead. None before ``begin_ms``, where the picture begins, is a moment ago."""
     if now_ms <= begin_ms:
         return None
     rows = _rows(budget, steps, begin_ms, now_ms)

@@ -1,5 +1,6 @@
 """One account over its period: the burn-down with its forecast."""
 
+from itertools import dropwhile
 from typing import Any
 
 from timekeeper.dashboard.api_caller import Json
@@ -21,7 +22,7 @@ def account_values(visit: Visit, key: str, budget: Json) -> dict[str, Any]:
     step = step_of(visit.now_ms - begin_ms)
     spent = part(lambda: _spent(visit, key, max(0, begin_ms), step))
     rows = [] if spent.answer is None else spent.answer["rows"]
-    picture = _picture(visit.now_ms, budget, paces, rows) if spent.answer is not None else None
+    picture = picture_of(visit.now_ms, budget, paces, rows) if spent.answer is not None else None
     return {
         "budget": budget,
         "forecast": forecast,
@@ -52,6 +53,10 @@ def _spent(visit: Visit, key: str, begin_ms: int, step: str) -> Json:
     )
 
 
-def _picture(now_ms: int, budget: Json, paces: Json | None, rows: list[Json]) -> BurnDown | None:
-    steps = [(each["to"], each["amount"]) for each in rows]
-    return burn_down(budget, paces, steps, now_ms)
+def picture_of(now_ms: int, budget: Json, paces: Json | None, rows: list[Json]) -> BurnDown | None:
+    """The burn-down; without a limit there is no period, and it begins with the first use."""
+    begin_ms = budget["period"]["from"]
+    if begin_ms <= 0:
+        rows = list(dropwhile(lambda each: not each["amount"], rows))
+        begin_ms = rows[0]["from"] if rows else now_ms
+    return burn_down(budget, paces, [(each["to"], each["amount"]) for each in rows], begin_ms, now_ms)
