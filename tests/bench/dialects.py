@@ -10,7 +10,6 @@ and of the process's CPU in it, which other processes on the machine do not leng
 
 import gc
 import itertools
-import json
 import random
 import sys
 import tempfile
@@ -28,7 +27,7 @@ from scheduler_ext.model.node import read_node
 from scheduler_ext.model.pod import Pod, read_any
 from scheduler_ext.scoring.policy import BINPACK
 from tests.bench.command import arguments, write
-from tests.bench.extender import SIZES, WARM_UP, figures, node, pod
+from tests.bench.extender import SIZES, WARM_UP, body_of, figures, node, pod
 from tests.bench.extender import _wsgi as called
 from tests.support.kubeconfig import kubeconfig
 from timekeeper.core.values import Placement
@@ -136,7 +135,7 @@ class Cluster:
 
     def filtered(self) -> tuple[float, float]:
         """The milliseconds of the next pod's filter, and of CPU in it."""
-        body = json.dumps({"Pod": pod("p", next(self._turn)), "NodeNames": self.names}).encode()
+        body = body_of({"Pod": pod("p", next(self._turn)), "NodeNames": self.names})
         before = time.process_time()
         took = called(self._extender.app.wsgi_app, "/filter", body)
         return took, 1000 * (time.process_time() - before)

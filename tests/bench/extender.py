@@ -290,6 +290,11 @@ class Connection:
 Call = Callable[[str, bytes], tuple[bytes, float]]
 
 
+def body_of(content: Json) -> bytes:
+    """The body of a call, without spaces as kube-scheduler writes it."""
+    return json.dumps(content, separators=(",", ":")).encode()
+
+
 def scheduled(
     call: Call, create: Callable[[Json], None], names: list[str], calls: int
 ) -> dict[str, list[float]]:
@@ -299,12 +304,12 @@ def scheduled(
         raw = pod(f"new-{number}", SIZES[number % len(SIZES)])
         create(raw)
         asked = {"Pod": raw, "Nodes": None, "NodeNames": names}
-        data, took = call("/filter", json.dumps(asked).encode())
+        data, took = call("/filter", body_of(asked))
         fits = json.loads(data)["NodeNames"]
-        ranked, took_ranking = call("/prioritize", json.dumps({**asked, "NodeNames": fits}).encode())
+        ranked, took_ranking = call("/prioritize", body_of({**asked, "NodeNames": fits}))
         best = max(json.loads(ranked), key=lambda each: each["Score"])["Host"]
         order = {"PodName": raw["metadata"]["name"], "PodNamespace": "team-a", "Node": best}
-        bound, took_binding = call("/bind", json.dumps({**order, "PodUID": raw["metadata"]["uid"]}).encode())
+        bound, took_binding = call("/bind", body_of({**order, "PodUID": raw["metadata"]["uid"]}))
         if json.loads(bound)["Error"]:
             raise SystemExit(f"a bind was answered with {bound!r}")
         if number >= 0:
@@ -408,7 +413,7 @@ def over_http(api_port: int, port: int, pid: int, names: list[str], calls: int) 
         return data, took
 
     times = scheduled(call, create, names, calls)
-    asked = json.dumps({"Pod": pod("cpu", SIZES[0]), "Nodes": None, "NodeNames": names}).encode()
+    asked = body_of({"Pod": pod("cpu", SIZES[0]), "Nodes": None, "NodeNames": names})
     rows = {verb: figures(each) for verb, each in times.items()}
     for verb in ("filter", "prioritize"):
         rows[verb]["cpu"] = cpu_of(call, f"/{verb}", asked, pid, calls)
@@ -434,7 +439,7 @@ def in_process(nodes: int, cards: int, pods: int, names: list[str], calls: int, 
         changed = next(more)
         changed["metadata"]["uid"] = f"uid-more-{number}"
         running.cache.pod_updated(read_any(changed))
-        body = json.dumps({"Pod": pod("p", SIZES[number % len(SIZES)]), "NodeNames": names}).encode()
+        body = body_of({"Pod": pod("p", SIZES[number % len(SIZES)]), "NodeNames": names})
         for verb, each in times.items():
             took = _wsgi(running.app.wsgi_app, f"/{verb}", body)
             if number >= 0:

@@ -34,7 +34,7 @@ from deploy.local.identity import new_authority
 from deploy.local.ports import free_port
 from tests.bench.command import arguments, write
 from tests.bench.dialects import node_of
-from tests.bench.extender import ROOT, WARM_UP, Objects, cpu_ms, figures, pod, stand_in
+from tests.bench.extender import ROOT, WARM_UP, Objects, body_of, cpu_ms, figures, pod, stand_in
 from tests.support.kubeconfig import kubeconfig
 
 Json = dict[str, Any]
@@ -111,7 +111,7 @@ class Contestant:
 
     def call(self, connection: http.client.HTTPSConnection, verb: str, body: Json) -> tuple[Any, float]:
         """The answer and its milliseconds."""
-        data = json.dumps(body).encode()
+        data = body_of(body)
         began = time.perf_counter()
         connection.request("POST", f"{self.prefix}/{verb}", data, {"Content-Type": "application/json"})
         response = connection.getresponse()
