@@ -10,37 +10,37 @@ from pathlib import Path
 HERE = Path(__file__).parent
 OUT = HERE.parent.parent / ".bench"
 
-# name of the JSON -> the script and its arguments
+# name of the JSON -> the module and its arguments
 BENCHMARKS = {
-    "admission-tls": ["admission_tls.py"],
-    "admission": ["admission.py"],
-    "extender-500": ["extender.py", "--nodes", "500", "--cards", "8", "--pods", "1000"],
-    "extender-5000": ["extender.py", "--nodes", "5000", "--cards", "8", "--pods", "40000"],
-    "dialects": ["dialects.py"],
-    "placement": ["placement.py"],
-    "lifetimes": ["lifetimes.py"],
-    "throughput-500": ["throughput.py", "--nodes", "500", "--pods", "2000"],
-    "throughput-2000": ["throughput.py", "--nodes", "2000", "--pods", "2000"],
-    "waiting": ["waiting.py"],
-    "releases": ["releases.py"],
-    "recording": ["recording.py"],
-    "enforcement": ["enforcement.py"],
-    "reclaim": ["reclaim.py"],
-    "heartbeats": ["heartbeats.py"],
-    "standings": ["standings.py"],
-    "reports": ["reports.py"],
-    "dashboard": ["dashboard.py"],
-    "ledger": ["ledger.py"],
-    "growth": ["growth.py"],
-    "sidecar": ["sidecar.py"],
-    "agent": ["agent.py"],
-    "cost": ["cost/__main__.py"],
+    "admission-tls": ["admission_tls"],
+    "admission": ["admission"],
+    "extender-500": ["extender", "--nodes", "500", "--cards", "8", "--pods", "1000"],
+    "extender-5000": ["extender", "--nodes", "5000", "--cards", "8", "--pods", "40000"],
+    "dialects": ["dialects"],
+    "placement": ["placement"],
+    "lifetimes": ["lifetimes"],
+    "throughput-500": ["throughput", "--nodes", "500", "--pods", "2000"],
+    "throughput-2000": ["throughput", "--nodes", "2000", "--pods", "2000"],
+    "waiting": ["waiting"],
+    "releases": ["releases"],
+    "recording": ["recording"],
+    "enforcement": ["enforcement"],
+    "reclaim": ["reclaim"],
+    "heartbeats": ["heartbeats"],
+    "standings": ["standings"],
+    "reports": ["reports"],
+    "dashboard": ["dashboard"],
+    "ledger": ["ledger"],
+    "growth": ["growth"],
+    "sidecar": ["sidecar"],
+    "agent": ["agent"],
+    "cost": ["cost"],
 }
 
 # the same, where a peer is given
 BESIDE_A_PEER = {
-    "peer-500": ["peers.py", "--nodes", "500", "--pods", "1000"],
-    "peer-5000": ["peers.py", "--nodes", "5000", "--pods", "12000"],
+    "peer-500": ["peers", "--nodes", "500", "--pods", "1000"],
+    "peer-5000": ["peers", "--nodes", "5000", "--pods", "12000"],
 }
 
 
@@ -51,9 +51,16 @@ def main() -> int:
     peer = parser.parse_args().peer
     beside = {name: [*each, "--peer", peer] for name, each in BESIDE_A_PEER.items()} if peer else {}
     OUT.mkdir(exist_ok=True)
-    for name, (script, *arguments) in (BENCHMARKS | beside).items():
+    for name, (module, *arguments) in (BENCHMARKS | beside).items():
         print(f"\n== {name}", flush=True)
-        command = [sys.executable, str(HERE / script), *arguments, "--json", str(OUT / f"{name}.json")]
+        command = [
+            sys.executable,
+            "-m",
+            f"tests.bench.{module}",
+            *arguments,
+            "--json",
+            str(OUT / f"{name}.json"),
+        ]
         code = subprocess.run(command, cwd=HERE.parent.parent).returncode
         if code:
             return code

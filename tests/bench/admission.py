@@ -1,7 +1,7 @@
 """What webhooks add to the creation of a GPU pod, through the real API server: ours beside a minimal one in
 Go.
 
-``python tests/bench/admission.py [--pods N] [--rounds N] [--json FILE]``. In one run, on one control plane:
+``python -m tests.bench.admission [--pods N] [--rounds N] [--json FILE]``. In one run, on one control plane:
 the same pod is created with no webhook, with the Go one registered as such a webhook is (mutating alone),
 with the Go one registered as ours is (mutating with re-invocation, and validating), and with ours as it is
 installed; by 1, 8 and 32 creators, and in three sizes. Webhooks are reached by a Service, for with a
@@ -16,23 +16,19 @@ import sys
 import urllib.request
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import yaml
 
-from tests.bench.command import arguments
-from tests.support.simulated_timekeeper import SimulatedTimekeeper, standings
-from tests.support.tls import Tls
-from tests.support.waiting import eventually
-
-sys.path.insert(0, str(Path(__file__).parent.parent.parent))
-
 from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
 from tests.bench import pods
+from tests.bench.command import arguments
 from tests.bench.contestants import Contestant, Load, compiled, minimal_go, ours
 from tests.bench.table import FIGURES, medians, tell
+from tests.support.simulated_timekeeper import SimulatedTimekeeper, standings
+from tests.support.tls import Tls
+from tests.support.waiting import eventually
 from tests.webhook.servers import ROOT
 
 Json = dict[str, Any]

@@ -1,25 +1,21 @@
 """Reviews straight over TLS: our webhook beside a minimal one in Go, which does nothing of what an admission
 has to do but decode a review and answer with a small patch.
 
-``python tests/bench/admission_tls.py [--reviews N] [--rounds N] [--json FILE]``. Kept-alive HTTP/1.1
+``python -m tests.bench.admission_tls [--reviews N] [--rounds N] [--json FILE]``. Kept-alive HTTP/1.1
 connections; each waits for its answer before it posts again. The rows of all rounds are taken in turn, and
 the median of each is told. CPU is that of all the webhook's processes, by the review.
 """
 
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.bench.command import arguments
-from tests.support.simulated_timekeeper import SimulatedTimekeeper
-from tests.support.tls import Tls
-
-sys.path.insert(0, str(Path(__file__).parent.parent.parent))
-
 from tests.bench import pods
+from tests.bench.command import arguments
 from tests.bench.contestants import Contestant, Load, compiled, minimal_go, ours
 from tests.bench.table import medians, tell
+from tests.support.simulated_timekeeper import SimulatedTimekeeper
+from tests.support.tls import Tls
 
 Json = dict[str, Any]
 CONNECTIONS = (1, 8)

@@ -1,6 +1,6 @@
 """What the node agent costs its node, and how soon a card that fails is used no more.
 
-``python tests/bench/agent.py [--seconds S] [--rounds N] [--json FILE]``. A control plane, a real
+``python -m tests.bench.agent [--seconds S] [--rounds N] [--json FILE]``. A control plane, a real
 ``python -m sidecar.node`` with its own account's token on 8 cards of the C stand-in for NVML with 64
 processes, and a real ``python -m scheduler_ext``. ``rss_mib`` and ``pss_mib`` of the agent, and the part of a
 core that it takes at its default interval (``core``, percent; with what the stand-in takes for reading its
@@ -11,18 +11,14 @@ extender telling that the card is not used; the median and the longest of N roun
 import contextlib
 import json
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.bench.command import arguments, write
-
-sys.path.insert(0, str(Path(__file__).parent.parent.parent))
-
 from deploy.local.cluster import ControlPlane
+from tests.bench.command import arguments, write
 from tests.bench.sidecar import cpu_s, memory_mib
 from tests.deploy.reading import MANIFESTS
 from tests.node.cluster.test_on_api_server import Agent, World

@@ -1,6 +1,6 @@
 """How fast the extender binds through a real API server, and how long taking over takes before the first one.
 
-``python tests/bench/binding.py --pods N --json FILE``: N pods of 10 % wait when the extender starts, so that
+``python -m tests.bench.binding --pods N --json FILE``: N pods of 10 % wait when the extender starts, so that
 it touches each of them; then they are bound, eight calls at a time, as kube-scheduler would ask.
 ``{pods, ready_s, takeover_s, bind_per_s, bind_ms: {p50, p95, p99}, cpu_ms: {extender, apiserver, etcd}}``;
 ``cpu_ms`` of each bind.
@@ -9,7 +9,6 @@ it touches each of them; then they are bound, eight calls at a time, as kube-sch
 import http.client
 import json
 import os
-import sys
 import tempfile
 import threading
 import time
@@ -18,15 +17,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from deploy.local.cluster import ControlPlane
+from deploy.local.kwok_nodes import kwok_node
 from tests.bench.command import arguments, write
-
-ROOT = Path(__file__).parents[2]
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
-
-from deploy.local.cluster import ControlPlane  # noqa: E402
-from deploy.local.kwok_nodes import kwok_node  # noqa: E402
-from tests.scheduler_ext.processes import Process  # noqa: E402
+from tests.scheduler_ext.processes import Process
 
 AT_ONCE = 8
 CARDS = 8

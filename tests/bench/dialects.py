@@ -1,7 +1,7 @@
 """What the other dialects cost: filter over nodes and pods of eleven dialects beside filter over as many of
 Bursar's own.
 
-``python tests/bench/dialects.py --nodes N --pods P --calls K --json FILE``. In one process two extenders,
+``python -m tests.bench.dialects --nodes N --pods P --calls K --json FILE``. In one process two extenders,
 each with N nodes of 8 cards and P bound pods: the first with Bursar's nodes and pods alone, the second with
 an equal part of each dialect. Their calls alternate: a pod is booked, and another one is filtered over all
 nodes, in the second cluster a pod of each dialect in turn. Milliseconds of a call straight into the WSGI app,
@@ -16,8 +16,6 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parent.parent.parent))
 
 from scheduler_ext import settings
 from scheduler_ext.assembly.extender import Extender

@@ -1,6 +1,6 @@
 """What exhausted budgets cost the settler, and how soon it decides to evict after a standing has changed.
 
-``python tests/bench/enforcement.py [--pods N] [--namespaces M] [--nodes K] [--json FILE]``. A settler and the
+``python -m tests.bench.enforcement [--pods N] [--namespaces M] [--nodes K] [--json FILE]``. A settler and the
 evictor of exhausted budgets in one thread, without an API server. ``steady_percent``: CPU of a core over 20 s
 in which nothing happens, with every namespace exhausted and its pods' evictions still ahead: Leases of all
 nodes, ticks, and the evictor's steps. ``decided_ms``: CPU from the end of the tick that changed the standing
@@ -9,20 +9,15 @@ of one namespace to the first call about one of its pods; ``tick_ms``: CPU of th
 
 import os
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, cast
 
 import orjson
 
-from tests.bench.command import arguments, write
-
-sys.path.insert(0, str(Path(__file__).parent.parent.parent))
-
 from tests.bench import live_pods
+from tests.bench.command import arguments, write
 from tests.bench.ledger import Run
 from tests.timekeeper.worlds import READ
 from timekeeper.core import names

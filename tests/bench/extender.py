@@ -1,6 +1,6 @@
 """How fast the extender answers, what that costs it, how soon it is ready, and how large it is.
 
-``python tests/bench/extender.py --nodes N --cards 8 --pods P --json FILE [--calls K]``. A stand-in for the
+``python -m tests.bench.extender --nodes N --cards 8 --pods P --json FILE [--calls K]``. A stand-in for the
 API server, in a process of its own, holds N nodes and P bound pods of about 4 kB and takes Bindings; before
 it runs a real ``python -m scheduler_ext``. K pods of eight shapes then come one after another, and each is
 filtered over all nodes, prioritized over those that fit, and bound to the best, over one kept-alive
@@ -38,8 +38,6 @@ import jsonpatch
 from tests.bench.command import arguments, write
 from tests.support.http_server import JsonHandler
 from tests.support.kubeconfig import kubeconfig
-
-sys.path.insert(0, str(Path(__file__).parent.parent.parent))
 
 Json = dict[str, Any]
 

@@ -1,6 +1,6 @@
 """How cost grows with the cluster and the ledger: CPU of one operation at several sizes, and the exponent.
 
-``python tests/bench/growth.py [--parts extender settler namespaces postings] [--nodes N ...] [--a-node K ...]
+``python -m tests.bench.growth [--parts extender settler namespaces postings] [--nodes N ...] [--a-node K ...]
 [--namespaces M ...] [--postings P ...] [--json FILE]``. Each size runs in a process of its own; figures are
 medians of CPU milliseconds, so that other work on the machine counts little; of the settler's ticks the mean,
 because some is due each second or each five only. The exponent is that of the power of the size that lies
@@ -22,7 +22,6 @@ import math
 import multiprocessing
 import os
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,8 +30,6 @@ from contextlib import redirect_stderr
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parent.parent.parent))
 
 import orjson
 

@@ -1,7 +1,7 @@
 """How many heartbeats a second one timekeeper takes, from real pods with real bound tokens, over verified
 TLS.
 
-``python tests/bench/heartbeats.py [--pods N] [--seconds S] [--rounds N] [--json FILE]``. Each pod waits for
+``python -m tests.bench.heartbeats [--pods N] [--seconds S] [--rounds N] [--json FILE]``. Each pod waits for
 its answer before it beats again: on a connection that it keeps, or with a new TLS connection for each; with
 and without a card's figures. The rows are taken in turn, and the median of the rounds is told. The sender,
 the API server and etcd share the machine's cores with the timekeeper; CPU is by the beat, of all the
@@ -12,19 +12,15 @@ import json
 import os
 import statistics
 import subprocess
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.bench.command import arguments, write
-
-sys.path.insert(0, str(Path(__file__).parent.parent.parent))
-
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
 from deploy.local.stack import Stack, Tuning
+from tests.bench.command import arguments, write
 from tests.bench.contestants import Contestant, compiled
 
 Json = dict[str, Any]

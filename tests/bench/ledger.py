@@ -1,7 +1,7 @@
 """How much of a cluster one settler carries: the watch applied, ticks, standings after a change, the start,
 memory, and what it writes.
 
-``python tests/bench/ledger.py [--pods N ...] [--namespaces M] [--postings K] [--database URL]
+``python -m tests.bench.ledger [--pods N ...] [--namespaces M] [--postings K] [--database URL]
 [--json FILE]``. The API server is left out: its JSON is made here, decoded and read as the watch does, in the
 settler's own thread. Each size runs in a process of its own, and its start once more in another. A database
 that is named must be empty, and takes one size.
@@ -21,13 +21,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.bench.command import write
-
-sys.path.insert(0, str(Path(__file__).parent.parent.parent))
-
 import orjson
 from sqlalchemy import event, insert, text
 
+from tests.bench.command import write
 from tests.bench.live_pods import Cluster
 from tests.timekeeper.clocks import iso
 from tests.timekeeper.worlds import READ, T0, lease

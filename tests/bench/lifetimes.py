@@ -18,8 +18,6 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-sys.path.insert(0, str(Path(__file__).parent.parent.parent))
-
 from tests.bench.experiment import Experiment, NodeRow, read_nodes, read_pods
 from tests.bench.lives import LONGEST_S, SIZES, Life, Placer, Week, arrivals, by_day, live
 from tests.bench.references import REFERENCES

@@ -1,6 +1,6 @@
 """Another project's extender beside Bursar's, each with the requests and nodes of the other project.
 
-``python tests/bench/peers.py --peer gas=PATH --nodes N --pods P --calls K --flight F --json FILE``. PATH is
+``python -m tests.bench.peers --peer gas=PATH --nodes N --pods P --calls K --flight F --json FILE``. PATH is
 the binary of Intel's GPU Aware Scheduling, built outside this repository. Each of the two extenders runs
 before a stand-in for the API server of its own, which holds N nodes of 8 cards and P bound pods as GAS leaves
 them, and both speak TLS with certificates on both sides. K pods come one after another, by turns to the two:
@@ -27,8 +27,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parent.parent.parent))
 
 from deploy.local.identity import new_authority
 from deploy.local.ports import free_port

@@ -1,6 +1,6 @@
 """How well the policies pack GPUs: GPU allocation on the openb trace, beside the published algorithms.
 
-``python tests/bench/placement.py --nodes FILE --pods FILE --replay FILE [--policy P] --json FILE`` replays
+``python -m tests.bench.placement --nodes FILE --pods FILE --replay FILE [--policy P] --json FILE`` replays
 one experiment on anyone's data (columns: ``openb/README.md``). Without files: every list and seed of the
 trace, every policy of Bursar and every reference; a reference that is off the published figures is an error.
 """
@@ -17,8 +17,6 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
-
-sys.path.insert(0, str(Path(__file__).parent.parent.parent))
 
 from tests.bench.experiment import (
     CLASSES,

@@ -1,6 +1,6 @@
 """How soon the extender decides to reclaim after standings have arrived.
 
-``python tests/bench/reclaim.py [--pods N] [--namespaces M] [--nodes K] [--json FILE]``. A full cluster whose
+``python -m tests.bench.reclaim [--pods N] [--namespaces M] [--nodes K] [--json FILE]``. A full cluster whose
 namespaces have all spent their budgets, in this process, and the preemptor's search with its own limits.
 ``decided_ms``: wall time from standings under which a waiting pod's namespace has some left to the victims;
 ``cpu_ms``: CPU of that. Medians of 9 pods.
@@ -8,14 +8,8 @@ namespaces have all spent their budgets, in this process, and the preemptor's se
 
 import os
 import statistics
-import sys
 import time
-from pathlib import Path
 from typing import Any
-
-from tests.bench.command import arguments, write
-
-sys.path.insert(0, str(Path(__file__).parent.parent.parent))
 
 from scheduler_ext.controllers.victim_chooser import VictimChooser
 from scheduler_ext.model.standing import NamespaceStanding, NamespaceStandings
@@ -26,6 +20,7 @@ from scheduler_ext.preemption.preemption_queue import PreemptionQueue
 from scheduler_ext.preemption.victims import PreemptionContext
 from scheduler_ext.scoring.policy import BINPACK
 from scheduler_ext.waiting.order import WaitingPod
+from tests.bench.command import arguments, write
 from tests.scheduler_ext.preemption_worlds import of, pdbs
 from tests.scheduler_ext.worlds import node, on, percent, read, rebuilt
 from tests.worlds import card

@@ -1,6 +1,6 @@
 """What recording decisions adds to a review and to a bind: processes with and without it, in one run.
 
-``python tests/bench/recording.py [--reviews N] [--binds N] [--json FILE]``. Reviews of a pod that is refused,
+``python -m tests.bench.recording [--reviews N] [--binds N] [--json FILE]``. Reviews of a pod that is refused,
 straight over TLS to a webhook of one worker, and binds by an extender that a stand-in for the API server
 answers at once; each leaves a decision. Both ways are asked in turn, call by call. ``p50_ms`` of each way;
 ``ratio``: recorded to unrecorded.
@@ -10,7 +10,6 @@ import http.client
 import json
 import os
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -23,7 +22,6 @@ import orjson
 from tests.bench.command import arguments, write
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT))
 
 from tests.scheduler_ext.apiserver import ApiServer, api_server  # noqa: E402
 from tests.scheduler_ext.processes import Process  # noqa: E402

@@ -1,7 +1,7 @@
 """Held pods that are released on a live cluster, beside pods of others that kube-scheduler places; and how
 soon the first eviction follows a standing.
 
-``python tests/bench/releases.py [--held N] [--others P] [--rounds R] [--json FILE]``. All of Bursar and
+``python -m tests.bench.releases [--held N] [--others P] [--rounds R] [--json FILE]``. All of Bursar and
 kube-scheduler with its extender on one control plane of this machine, with kwok nodes. N pods are created
 behind the gate. In each round P pods of another namespace are created while kube-scheduler stands still, and
 then placed twice: once while nothing is released, and once while the budget of the held ones allows them.
@@ -19,18 +19,14 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from functools import partial
-from pathlib import Path
 from typing import Any
-
-from tests.bench.command import arguments, write
-
-sys.path.insert(0, str(Path(__file__).parent.parent.parent))
 
 from deploy.local.cluster import ControlPlane
 from deploy.local.commands import Options
 from deploy.local.kwok_nodes import kwok_node
 from deploy.local.scheduler import GPU_PROFILE
 from deploy.local.stack import Stack, Tuning
+from tests.bench.command import arguments, write
 from tests.bench.throughput import CREATORS, bindings_seen, until
 from timekeeper.runtime.api_server import Answered
 from timekeeper.runtime.connect import connect

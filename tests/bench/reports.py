@@ -1,23 +1,19 @@
 """How long usage reports over a month take.
 
-``python tests/bench/reports.py [--postings N] [--open N] [--database URL] [--json FILE]``. The ledger is made
+``python -m tests.bench.reports [--postings N] [--open N] [--database URL] [--json FILE]``. The ledger is made
 for it: ten postings to a session, 500 namespaces, 30 days, a figure of use for each posting. Without a
 database: a fresh SQLite file, then a fresh PostgreSQL. Asked over WSGI, without a network.
 """
 
 import argparse
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from tests.bench.command import write
-
-sys.path.insert(0, str(Path(__file__).parent.parent.parent))
-
 from sqlalchemy import text
 
+from tests.bench.command import write
 from tests.postgresql import end, fresh_postgresql
 from tests.timekeeper.books import Books
 

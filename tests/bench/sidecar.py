@@ -1,6 +1,6 @@
 """What a sidecar costs its pod: memory after an hour's worth of beats, CPU a beat, and how soon it beats.
 
-``python tests/bench/sidecar.py [--beats N] [--interval MS] [--json FILE]``. A real sidecar beats N times over
+``python -m tests.bench.sidecar [--beats N] [--interval MS] [--json FILE]``. A real sidecar beats N times over
 verified TLS, faster than it would, against a timekeeper that is played (in this process): without a card,
 with a card but no driver, and with the C stand-in for NVML loaded. It runs as in its image, where Python
 finds nothing but the binding and the package. ``rss_mib`` and ``pss_mib`` at the end; ``cpu_ms``: of a beat,
@@ -23,11 +23,8 @@ from typing import Any
 
 import pynvml
 
-from tests.bench.command import arguments, write
-
-sys.path.insert(0, str(Path(__file__).parent.parent.parent))
-
 from deploy.local.identity import new_authority
+from tests.bench.command import arguments, write
 from tests.nvml.build import fake_nvml
 from tests.sidecar.worlds import ROOT, Arrival, Timekeeper, fine, variables
 

@@ -1,6 +1,6 @@
 """How soon a changed standing has reached every webhook worker of a large installation.
 
-``python tests/bench/standings.py [--pollers N] [--namespaces M] [--rounds R] [--json FILE]``. N pollers
+``python -m tests.bench.standings [--pollers N] [--namespaces M] [--rounds R] [--json FILE]``. N pollers
 (go/polls) ask one timekeeper once a second, as webhook workers do, each on a TLS connection that it keeps. In
 each round a change in the ConfigMap leaves one namespace of M without any budget; the clock runs from when
 the API server has said so until the last poller has the new document. Pollers, API server and etcd share the
@@ -11,7 +11,6 @@ import argparse
 import os
 import statistics
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -20,12 +19,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.bench.command import arguments, write
-
-sys.path.insert(0, str(Path(__file__).parent.parent.parent))
-
 from deploy.local.cluster import ControlPlane
 from deploy.local.stack import NAMESPACE, Stack, Tuning
+from tests.bench.command import arguments, write
 from tests.bench.contestants import Contestant, compiled
 
 Json = dict[str, Any]

@@ -1,7 +1,7 @@
 """Pods a second through a real kube-scheduler: without an extender, with one that does nothing, and with
 ours.
 
-``python tests/bench/throughput.py --nodes N --pods P --json FILE [--rounds R]``. On one control plane of this
+``python -m tests.bench.throughput --nodes N --pods P --json FILE [--rounds R]``. On one control plane of this
 machine N kwok nodes of 8 cards stand ready. In each round, and for each of them in turn, P pods that ask
 for parts of cards are created while no scheduler runs; then kube-scheduler is started in the configuration
 that we install, and a watch tells when each pod is bound. Told is the rate between the first tenth and the
@@ -24,15 +24,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.bench.command import arguments, write
-
-sys.path.insert(0, str(Path(__file__).parent.parent.parent))
-
 from deploy.local.cluster import ControlPlane
 from deploy.local.commands import Options
 from deploy.local.kwok_nodes import kwok_node
 from deploy.local.ports import free_port
 from deploy.local.scheduler import GPU_PROFILE
+from tests.bench.command import arguments, write
 from tests.bench.contestants import compiled
 from timekeeper.runtime.api_server import Answered, Api
 from timekeeper.runtime.connect import connect

@@ -1,6 +1,6 @@
 """What GPU pods that wait cost the others: how fast kube-scheduler binds pods without GPUs beside them.
 
-``python tests/bench/waiting.py [--waiting N] [--pods P] [--rounds R] [--json FILE]``. One control plane, a
+``python -m tests.bench.waiting [--waiting N] [--pods P] [--rounds R] [--json FILE]``. One control plane, a
 kube-scheduler for all pods, and the recommended installation beside it: a kube-scheduler of its own for GPU
 pods, with our extender. Every card is in use by more than a half, so that N pods which want a half of one
 wait though kube-scheduler's own sums would have room: the worst case, for then each event makes it try them
@@ -15,16 +15,12 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
-
-from tests.bench.command import arguments, write
-
-sys.path.insert(0, str(Path(__file__).parent.parent.parent))
 
 from deploy.local.cluster import ControlPlane
 from deploy.local.commands import Options
 from deploy.local.scheduler import GPU_PROFILE, PLAIN_PROFILE
+from tests.bench.command import arguments, write
 from tests.bench.throughput import CREATORS, PODS, Bench, until
 
 Json = dict[str, Any]

@@ -22,8 +22,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[3]))
-
 from tests.bench.command import write
 from tests.bench.cost import counters
 from tests.bench.cost.comparison import Figures, named, rows, table
