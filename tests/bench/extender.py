@@ -173,9 +173,16 @@ class Objects:
             self.on_node[each["spec"]["nodeName"]].append(each)
             yield each
 
-    def patch(self, name: str, operations: list[Json]) -> Json:
-        """The pod after this JSON patch, and the watch shows it."""
-        raw: Json = jsonpatch.apply_patch(self.waiting[name], operations)
+    def patch(self, name: str, change: Any) -> Json:
+        """The pod after this JSON patch (a list) or merge patch of its annotations; the watch shows it."""
+        raw: Json = json.loads(json.dumps(self.waiting[name]))
+        if isinstance(change, list):
+            raw = jsonpatch.apply_patch(raw, change)
+        else:
+            annotations = raw["metadata"]["annotations"] | change["metadata"].get("annotations", {})
+            raw["metadata"]["annotations"] = {
+                key: text for key, text in annotations.items() if text is not None
+            }
         self.tell(raw)
         return raw
 
