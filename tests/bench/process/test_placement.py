@@ -10,9 +10,11 @@ from tests.bench.unit.test_placement import arguments
 
 
 def test_the_command_writes_one_object_and_takes_fragmentation_by_default(files: Path) -> None:
-    command = [sys.executable, f"{placement.__file__}", *arguments(files, "--json", f"{files}/out.json")]
+    command = [sys.executable, "-m", placement.__name__, *arguments(files, "--json", f"{files}/out.json")]
 
-    done = subprocess.run(command, cwd=files, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        command, cwd=Path(placement.__file__).parents[2], capture_output=True, text=True, check=True
+    )
 
     found = json.loads((files / "out.json").read_text())
     assert found == json.loads(done.stdout)
