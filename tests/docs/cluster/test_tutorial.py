@@ -29,15 +29,20 @@ def stack() -> Iterator[Stack]:
         yield running
 
 
-def test_the_lesson_shows_what_it_says(stack: Stack, tmp_path: Path) -> None:
-    found = exports(stack.cp, stack)
+@pytest.fixture(scope="module")
+def variables(stack: Stack) -> str:
+    """The lines that `make up` prints for a second terminal."""
+    return exports(stack.cp, stack)
+
+
+def test_the_lesson_shows_what_it_says(stack: Stack, variables: str, tmp_path: Path) -> None:
     plugin = tmp_path / "bin" / "kubectl-bursar"
     plugin.parent.mkdir()
     plugin.write_text(f'#!/bin/sh\ncd {ROOT} && exec {sys.executable} -m timekeeper.cli.main "$@"\n')
     plugin.chmod(0o755)
 
     def typed(commands: str) -> str:
-        return run(stack.cp, f"{found}\n{commands}", tmp_path)
+        return run(stack.cp, f"{variables}\n{commands}", tmp_path)
 
     assert ["big", "200"] in [line.split() for line in typed(NODES).splitlines()]
     assert typed(BUDGET).splitlines()[-1].split()[:3] == ["astronomy", "IN_BUDGET", "10.00"]
@@ -65,9 +70,10 @@ DRY = SECOND.splitlines()[0] + " --dry-run=server -o jsonpath='{.metadata.annota
 PENDING, _, REVIEW, DEMOTED, HELD, CHARGED, _, _ = console((ROOT / "docs" / "troubleshooting.md").read_text())
 
 
-def test_the_commands_of_troubleshooting_answer_its_questions(stack: Stack, tmp_path: Path) -> None:
+def test_the_commands_of_troubleshooting_answer_its_questions(
+    stack: Stack, variables: str, tmp_path: Path
+) -> None:
     """Those that need a kubelet, and the remedy for a pod too large for etcd, are typed elsewhere or not."""
-    found = exports(stack.cp, stack)
     for name, module in (("kubectl-bursar", "timekeeper.cli.main"), ("bursar-webhook", "webhook")):
         command = tmp_path / "bin" / name
         command.parent.mkdir(exist_ok=True)
@@ -89,7 +95,7 @@ def test_the_commands_of_troubleshooting_answer_its_questions(stack: Stack, tmp_
 
     def typed(commands: str, pod: str) -> str:
         filled = commands.replace("POD", pod).replace("NAMESPACE", "team-a").replace("FILE", f"{pod}.json")
-        return run(stack.cp, f"{found}\n{filled}", tmp_path)
+        return run(stack.cp, f"{variables}\n{filled}", tmp_path)
 
     explain, state, describe = PENDING.splitlines()
     stack.wait("the reason", lambda: "100000 MiB" in typed(explain, "waits"), within_s=60)
