@@ -27,7 +27,14 @@ from timekeeper.core.names import API_SERVICE
 AUDITED = f"system:serviceaccounts:{NAMESPACE}"
 # by account: rights that this life does not use; the first are used in tests/scheduler_ext/test_preempting
 ELSEWHERE = {
-    "bursar-scheduler": (Right("create", "pods/eviction"), Right("delete", "pods")),
+    "bursar-scheduler": (
+        Right("create", "pods/eviction"),
+        Right("delete", "pods"),
+        # where the API server streams no lists: tests/scheduler_ext/process/test_streaming
+        Right("list", "pods"),
+        Right("list", "nodes"),
+        Right("list", "poddisruptionbudgets", "policy"),
+    ),
     "bursar-timekeeper": (
         Right("create", "gpubudgets", "bursar.dev"),  # an apply that creates is logged as a patch
         # pods that an exhausted budget ends: used in tests/story/cluster
