@@ -47,7 +47,7 @@ _APPLIED = (
     "ValidatingAdmissionPolicyBinding",
     *_WEBHOOKS,
 )
-_READY_WITHIN_S = 30.0
+_READY_WITHIN_S = 90.0
 _LOOK_EVERY_S = 0.05
 _TOKEN_LIFE_S = 86_400
 

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 Seen = TypeVar("Seen")
 
-WITHIN_S = 40.0
+WITHIN_S = 80.0
 
 
 def pause_s(begun: float) -> float:
