@@ -158,7 +158,7 @@ def test_a_supposed_budget_decides_class_hold_and_end_and_is_not_kept(planner: P
     assert (held["held"], held["priorityClass"], held["outcome"]) == (
         "budget",
         "gpu-default-priority",
-        "fits",
+        "waits",
     )
     assert (denied["outcome"], denied["node"]) == ("refused", "")
     assert "has used its GPU budget" in denied["refusal"]
