@@ -14,6 +14,7 @@ from typing import TypedDict
 
 from scheduler_ext.fit.fit import fit, shape_for
 from scheduler_ext.fit.refusal import Refusal
+from scheduler_ext.model.other_resources import exceed
 from scheduler_ext.model.pod import Amounts, Pod
 from scheduler_ext.snapshot.free import FreeShape
 from scheduler_ext.snapshot.immutable_map import Map
@@ -21,6 +22,7 @@ from scheduler_ext.snapshot.node_info import (
     Allocation,
     NodeInfo,
     allocation_of,
+    whole_left,
     with_allocation,
     with_node_object,
     without_pods,
@@ -69,9 +71,8 @@ class _Source:
     node: NodeInfo
     free: tuple[str, ...]
     loaded: tuple[tuple[str, frozenset[str]], ...]
-    weights: tuple[
-        int, ...
-    ]  # of `loaded`, in `_EACH`: any of these cards together have at least as many pods
+    # of `loaded`, in `_EACH`: any of these cards together have at least as many pods
+    weights: tuple[int, ...]
 
 
 class _SpentError(Exception):
@@ -88,9 +89,9 @@ def advise(
     known = [node for node in sources if _may_be_freed(node)]
     broken = nsmallest(MOST_SOURCES, known, key=lambda each: (-_broken(each), each.name))
     looked_at = [_source(node, pods) for node in broken]
-    ready = sorted((_untouched(node), node.name) for node in known)
+    ready = sorted((whole_left(node), node.name) for node in known)
     return [
-        next((_told(cards, name, count, []) for count, name in ready if count >= cards), None)
+        next((_view(cards, name, count, []) for count, name in ready if count >= cards), None)
         or search.freeing(looked_at, cards)
         for cards in range(1, free + 1)
     ]
@@ -113,10 +114,10 @@ class _Search:
             for source, emptied, uids in _plans(sources, cards):
                 moved = self._moved(source, emptied, uids)
                 if moved is not None:
-                    return _told(cards, source.node.name, len(source.free), moved)
+                    return _view(cards, source.node.name, len(source.free), moved)
         except _SpentError:
-            return _told(cards, None, 0, [], given_up=True)
-        return _told(cards, None, 0, [])
+            return _view(cards, None, 0, [], given_up=True)
+        return _view(cards, None, 0, [])
 
     def _moved(self, source: _Source, emptied: Sequence[str], uids: Iterable[str]) -> list[MoveView] | None:
         """To where these pods fit all together, while the cards stay free. Raises _SpentError."""
@@ -176,8 +177,7 @@ def _shape(pod: Pod, node: NodeInfo) -> FreeShape | None:
     """What is free for the pod; None where it does not fit for a reason that takes no search."""
     if pod.request is None or pod.cpu_milli > node.cpu_left:
         return None
-    left = dict(node.left)
-    if any(amount > left.get(resource, 0) for resource, amount in pod.amounts):
+    if exceed(pod.amounts, node.left):
         return None
     for ask in (each.ask for each in pod.request.asks):
         if (
@@ -189,7 +189,7 @@ def _shape(pod: Pod, node: NodeInfo) -> FreeShape | None:
     return None if isinstance(shape, Refusal) else shape
 
 
-def _told(
+def _view(
     cards: int, node: str | None, free_now: int, moves: list[MoveView], given_up: bool = False
 ) -> AdviceView:
     return AdviceView(cards=cards, node=node, free_now=free_now, moves=moves, given_up=given_up)
@@ -280,7 +280,3 @@ def _idle(node: NodeInfo) -> int:
 def _broken(node: NodeInfo) -> int:
     """What is free beside pods."""
     return sum(each.share_milli for each in node.free_by_card if each is not None and not each.untouched)
-
-
-def _untouched(node: NodeInfo) -> int:
-    return sum(each.untouched for each in node.free_by_card if each is not None)

@@ -272,7 +272,7 @@ def is_short(node: NodeInfo, amounts: Amounts) -> bool:
 
 def _has_more(new: NodeInfo, old: NodeInfo) -> bool:
     if new.node_object is not None and new.node_object.plugin_chooses:
-        return _whole_left(new) > _whole_left(old)
+        return whole_left(new) > whole_left(old)
     return new.unnamed < old.unnamed or any(
         has_more(mine, was)
         for mine, was in zip(new.free_by_card, old.free_by_card, strict=True)
@@ -293,7 +293,7 @@ def _overcommitted(node_object: Node, allocations: Mapping[str, Allocation]) -> 
     return ""
 
 
-def _whole_left(node: NodeInfo) -> int:
+def whole_left(node: NodeInfo) -> int:
     """Untouched cards, less those of pods of which only the number of cards is known."""
     return sum(free.untouched for free in node.free_by_card if free is not None) - node.unnamed
 

@@ -8,6 +8,8 @@ from typing import Any
 from timekeeper.cli.sheet import Column, Sheet
 from timekeeper.core.texts import age, gpus, hours, moment, percent
 
+_GPU_HOURS = Column("gpuHours", "GPU-HOURS", True)
+_USE = (Column("requestedHours", "HELD", True), Column("busy", "BUSY", True))
 _SESSIONS = (
     Column("namespace", "NAMESPACE"),
     Column("pod", "POD"),
@@ -17,7 +19,7 @@ _SESSIONS = (
     Column("gpus", "GPUS", True),
     Column("used", "BUSY", True),
     Column("age", "AGE", True),
-    Column("gpuHours", "GPU-HOURS", True),
+    _GPU_HOURS,
     Column("state", "STATE"),
 )
 _FIGURES = ("posted", "pending", "amount", "gpuHours", "requested", "measured", "used", "usedBy", "labels")
@@ -26,12 +28,11 @@ _BILL = (
     Column("to", "TO"),
     Column("namespace", "NAMESPACE"),
     Column("owner", "OWNER"),
-    Column("gpuHours", "GPU-HOURS", True),
+    _GPU_HOURS,
     Column("price", "PRICE", True),
     Column("cost", "COST", True),
     Column("currency", "CURRENCY"),
-    Column("requestedHours", "HELD", True),
-    Column("busy", "BUSY", True),
+    *_USE,
 )
 
 
@@ -41,9 +42,9 @@ def usage(answer: Any) -> Sheet:
     keys = tuple(dict.fromkeys(key for row in rows for key in row if key not in _FIGURES))
     with_use = any("requested" in row for row in rows)
     columns = [Column(key, key.upper()) for key in keys]
-    columns.append(Column("gpuHours", "GPU-HOURS", True))
+    columns.append(_GPU_HOURS)
     if with_use:
-        columns += [Column("requestedHours", "HELD", True), Column("busy", "BUSY", True)]
+        columns += _USE
     shown = tuple(_charge(row, keys) for row in rows)
     return Sheet(tuple(columns), shown, answer, empty="nothing was charged in this time")
 

@@ -24,6 +24,7 @@ METRICS = "/metrics"
 
 _TOKEN_REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"  # noqa: S105 -- a path, no password
 _ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+_GET_METRICS = {"path": METRICS, "verb": "get"}
 _EXTRA = "authentication.kubernetes.io/"
 _ACCOUNT = "system:serviceaccount:"
 
@@ -102,17 +103,10 @@ class Gate:
         ``bursar.dev`` in one namespace (empty: in all), to the object of this name (empty: any). Raises a
         Problem: 401, 403 or 503."""
         caller = self.caller(authorization)
-        resource_name, _, subresource = resource.partition("/")
-        attributes = {
-            "group": DOMAIN,
-            "resource": resource_name,
-            **({"subresource": subresource} if subresource else {}),
-            "verb": verb,
-            "namespace": namespace,
-            "name": name,
-        }
-        key = (caller, verb, resource, namespace, name)
-        if not self._rights.get(key, lambda: self._may(caller, "resourceAttributes", attributes)):
+        named = verb, resource, namespace, name
+        if not self._rights.get(
+            (caller, *named), lambda: self._may(caller, "resourceAttributes", _attributes(*named))
+        ):
             where = f"in namespace {namespace}" if namespace else name or "in all namespaces"
             raise Problem(403, f"{caller.username} may not {verb} {resource}.{DOMAIN} {where}")
         return caller
@@ -121,9 +115,8 @@ class Gate:
         """The caller, if it may `get` the nonResourceURL ``/metrics``, the right that Kubernetes' own parts
         require for theirs. Raises a Problem: 401, 403 or 503."""
         caller = self.caller(authorization)
-        attributes = {"path": METRICS, "verb": "get"}
         if not self._rights.get(
-            (caller, METRICS), lambda: self._may(caller, "nonResourceAttributes", attributes)
+            (caller, METRICS), lambda: self._may(caller, "nonResourceAttributes", _GET_METRICS)
         ):
             raise Problem(403, f"{caller.username} may not get the nonResourceURL {METRICS}")
         return caller
@@ -220,6 +213,20 @@ class _Memory:
 
     def __len__(self) -> int:
         return len(self._young) + len(self._old)
+
+
+def _attributes(verb: str, resource: str, namespace: str, name: str) -> Json:
+    """Of a right to ``resource`` or ``resource/subresource`` of our API group."""
+    resource, _, subresource = resource.partition("/")
+    part = {"subresource": subresource} if subresource else {}
+    return {
+        "group": DOMAIN,
+        "resource": resource,
+        **part,
+        "verb": verb,
+        "namespace": namespace,
+        "name": name,
+    }
 
 
 def _digest(token: str) -> bytes:
