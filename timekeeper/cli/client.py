@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 import urllib3
 
 from timekeeper.cli.errors import CommandError
+from timekeeper.cli.progress import Say, silent
 from timekeeper.cli.unix_socket import socket_pool
 
 _CONNECT_S, _READ_S = 10.0, 120.0
@@ -23,12 +24,13 @@ _HINTS = {
 
 class Client:
     """The timekeeper or the extender at ``url``. ``ca``: its CA (PEM). ``host``: its certificate's name; "":
-    the URL's. ``path``: of a Unix socket that leads to the URL without TLS."""
+    the URL's. ``path``: of a Unix socket that leads to the URL without TLS. ``say`` shows how far it is."""
 
     def __init__(
         self, url: str, token: str = "", ca: str = "", host: str = "", path: Path | None = None
     ) -> None:
         self.url = url.rstrip("/")
+        self.say: Say = silent
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._pool: urllib3.PoolManager
         if path is not None:
@@ -57,8 +59,11 @@ class Client:
     def pages(self, path: str, list_of: str, **query: str | None) -> Iterator[Any]:
         """The members of all pages."""
         after: str | None = None
+        read = 0
         while True:
             page = self.get(path, after=after, **query)
+            read += len(page[list_of])
+            self.say(f"{read} {list_of} read")
             yield from page[list_of]
             after = page.get("next")
             if after is None:

@@ -2,13 +2,14 @@
 may read, and the CA that Bursar publishes."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from timekeeper.cli.client import Client
 from timekeeper.cli.errors import CommandError
 from timekeeper.cli.kubectl import Kubectl
+from timekeeper.cli.progress import Say, progress, silent
 from timekeeper.core.names import AGGREGATED_GROUP, AUDIENCE
 
 READER = "bursar-reader"  # of one namespace: deploy/samples/reader.yaml
@@ -53,13 +54,18 @@ class Options:
 
 
 @contextmanager
-def connected(options: Options, namespace: str) -> Iterator[Client]:
-    """A client of the timekeeper that may read this namespace; "": all. Raises CommandError."""
-    if options.aggregated:
-        with _through_the_api_server(options) as client:
-            yield client
-        return
-    with _connected(options, _token(options, namespace)) as client:
+def connected(options: Options, namespace: str, is_quiet: bool = False) -> Iterator[Client]:
+    """A client of the timekeeper that may read this namespace; "": all. ``is_quiet``: without a line of
+    progress. Raises CommandError."""
+    with ExitStack() as stack:
+        say = silent if is_quiet else stack.enter_context(progress())
+        if options.aggregated:
+            client = stack.enter_context(_through_the_api_server(options))
+        else:
+            say("kubectl creates a token")
+            client = stack.enter_context(_connected(options, _token(options, namespace), say))
+        client.say = say
+        say("the timekeeper answers")
         yield client
 
 
@@ -86,7 +92,8 @@ def _through_the_api_server(options: Options) -> Iterator[Client]:
 
 
 @contextmanager
-def _connected(options: Options, token: str) -> Iterator[Client]:
+def _connected(options: Options, token: str, say: Say = silent) -> Iterator[Client]:
+    say("kubectl connects to the timekeeper")
     ca = _ca(options)
     host = f"bursar-timekeeper.{options.system_namespace}.svc"
     if options.server:
@@ -100,12 +107,17 @@ def _connected(options: Options, token: str) -> Iterator[Client]:
 @contextmanager
 def connected_to_extender(options: Options) -> Iterator[Client]:
     """A client of the extender, which listens on its pod's loopback without TLS. Raises CommandError."""
-    if options.extender:
-        yield Client(options.extender)
-        return
-    target = _leader(options)
-    with options.kubectl.forwarded(options.system_namespace, target, _EXTENDER_PORT) as local:
-        yield Client(f"http://127.0.0.1:{local}")
+    with ExitStack() as stack:
+        say = stack.enter_context(progress())
+        url = options.extender
+        if not url:
+            say("kubectl connects to the extender")
+            path = options.system_namespace, _leader(options), _EXTENDER_PORT
+            url = f"http://127.0.0.1:{stack.enter_context(options.kubectl.forwarded(*path))}"
+        client = Client(url)
+        client.say = say
+        say("the extender answers")
+        yield client
 
 
 def _leader(options: Options) -> str:

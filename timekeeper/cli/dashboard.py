@@ -6,13 +6,13 @@ from contextlib import suppress
 import click
 
 from timekeeper.cli.connection import Options, connected_with_token
-from timekeeper.cli.flags import ClusterCommand
+from timekeeper.cli.flags import EVERYWHERE, ClusterCommand
 from timekeeper.cli.loopback import Loopback, log_in
 
 
 @click.command(cls=ClusterCommand)
 @click.pass_obj
-@click.option("-A", "--all-namespaces", is_flag=True, help="every namespace")
+@EVERYWHERE
 @click.option("--port", default=0, type=click.IntRange(0, 65_535), help="on loopback; 0: any free one")
 @click.option("--no-browser", is_flag=True, help="print the address only")
 def dashboard(options: Options, all_namespaces: bool, port: int, no_browser: bool) -> None:

@@ -5,10 +5,14 @@ from typing import Any
 
 import click
 
-from timekeeper.cli import words
+from timekeeper.cli import output, words
 from timekeeper.cli.connection import Options
 from timekeeper.cli.kubectl import Kubectl
 
+EVERYWHERE = click.option("-A", "--all-namespaces", is_flag=True, help="every namespace")
+FORM = click.option(
+    "-o", "--output", "form", type=click.Choice(output.FORMS), default="table", show_default=True
+)
 _FLAGS = (
     (("--kubeconfig",), "FILE", "as kubectl's", ""),
     (("--context",), "NAME", "as kubectl's", ""),
@@ -24,12 +28,13 @@ _FLAGS = (
     (("--extender",), "URL", "the extender's; without it, kubectl port-forward leads to it", ""),
     (("--token-file",), "FILE", "a token for the audience bursar; without it kubectl creates one", ""),
     (("--ca-file",), "FILE", "the CA of the timekeeper's certificate; without it the one in the cluster", ""),
-    (("--system-namespace",), "NAME", "where Bursar runs", "bursar-system"),
+    (("--system-namespace",), "NAME", "where Bursar runs", words.SYSTEM_NAMESPACE),
 )
 _OFFERS: dict[str, words.Offer] = {
     "kubeconfig": words.files,
     "context": words.contexts,
     "namespace": words.namespaces,
+    "account": words.accounts,
     "token_file": words.files,
     "ca_file": words.files,
     "system_namespace": words.namespaces,

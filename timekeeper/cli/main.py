@@ -8,28 +8,18 @@ from collections.abc import Sequence
 from urllib.parse import quote
 
 import click
-from rich.console import Group
-from rich.live import Live
 
 from timekeeper.cli import output, words
-from timekeeper.cli.client import Client
 from timekeeper.cli.connection import Options, connected, connected_to_extender
 from timekeeper.cli.dashboard import dashboard
 from timekeeper.cli.doctor.run import examine
 from timekeeper.cli.errors import CommandError
-from timekeeper.cli.flags import MINUS, AmountCommand, ClusterCommand
+from timekeeper.cli.flags import EVERYWHERE, FORM, MINUS, AmountCommand, ClusterCommand
 from timekeeper.cli.scheduler.commands import scheduler
-from timekeeper.cli.sheet import Sheet
 from timekeeper.cli.simulation import simulate
+from timekeeper.cli.top import top
 from timekeeper.cli.views import budgets, cards, decisions, usage
 from timekeeper.core import __version__
-
-_LATELY_MS = 600_000  # `top` shows the use of the last ten minutes
-
-_EVERYWHERE = click.option("-A", "--all-namespaces", is_flag=True, help="every namespace")
-_FORM = click.option(
-    "-o", "--output", "form", type=click.Choice(output.FORMS), default="table", show_default=True
-)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -40,9 +30,9 @@ def cli() -> None:
 
 @cli.command(cls=ClusterCommand)
 @click.pass_obj
-@click.argument("names", nargs=-1, metavar="[NAMESPACE | _group.NAME]...", shell_complete=words.namespaces)
-@_EVERYWHERE
-@_FORM
+@click.argument("names", nargs=-1, metavar="[NAMESPACE | _group.NAME]...", shell_complete=words.subjects)
+@EVERYWHERE
+@FORM
 def budget(options: Options, names: tuple[str, ...], all_namespaces: bool, form: str) -> None:
     """What each namespace has been granted, has used, and has left. -A lists those with a budget; usage -A
     lists all that were charged."""
@@ -62,40 +52,9 @@ def budget(options: Options, names: tuple[str, ...], all_namespaces: bool, form:
     output.show(sheet, form)
 
 
-@cli.command(cls=ClusterCommand)
-@click.pass_obj
-@_EVERYWHERE
-@click.option("--every", default=2.0, show_default=True, type=click.FloatRange(1, 3600), help="seconds")
-@click.option("--once", is_flag=True, help="print once; also where the output is no terminal")
-@_FORM
-def top(options: Options, all_namespaces: bool, every: float, once: bool, form: str) -> None:
-    """The pods that hold cards now, how busy the cards were lately, and what the pods have cost."""
-    namespace = options.scope(all_namespaces)
-    with connected(options, namespace or "") as client:
-        if once or form != "table" or not sys.stdout.isatty():
-            output.show(_open_sessions(client, namespace), form)
-            return
-        with Live(console=output.console(), screen=True, auto_refresh=False) as screen:
-            while True:
-                sheet = _open_sessions(client, namespace)
-                title = f"{len(sheet.rows)} pods hold cards in {namespace or 'all namespaces'}; Ctrl-C ends"
-                screen.update(Group(title, "", output.table(sheet)), refresh=True)
-                time.sleep(every)
-
-
-def _open_sessions(client: Client, namespace: str | None) -> Sheet:
-    now_ms = time.time_ns() // 1_000_000
-    listed = list(client.pages("/v1/sessions", "sessions", namespace=namespace, state="open"))
-    lately = client.get(
-        "/v1/usage", namespace=namespace, group="pod", use="true", from_=str(now_ms - _LATELY_MS)
-    )
-    listed.sort(key=lambda each: (-each["rateMilli"], each["namespace"], each["pod"]))
-    return usage.sessions(listed, listed, now_ms, usage.busy_by_pod(lately))
-
-
 @cli.command(cls=ClusterCommand, name="usage")
 @click.pass_obj
-@_EVERYWHERE
+@EVERYWHERE
 @click.option("--from", "begin", metavar="TIME", help="a time or a day; this month without it")
 @click.option("--to", "end", metavar="TIME", help="a time or a day")
 @click.option("--month", metavar="YYYY-MM", help="a month, in place of --from and --to")
@@ -103,11 +62,12 @@ def _open_sessions(client: Client, namespace: str | None) -> Sheet:
     "--group",
     default="namespace",
     show_default=True,
+    shell_complete=words.columns,
     help="namespace, group, pod, owner, node, model, label:NAME; several with commas",
 )
 @click.option("--by", type=click.Choice(("hour", "day", "month")), help="a row for each")
 @click.option("--use", is_flag=True, help="also what was held, and how busy it was")
-@_FORM
+@FORM
 def used(
     options: Options,
     all_namespaces: bool,
@@ -137,9 +97,9 @@ def used(
 
 @cli.command(cls=ClusterCommand)
 @click.pass_obj
-@_EVERYWHERE
+@EVERYWHERE
 @click.option("--month", metavar="YYYY-MM", help="this month so far without it")
-@_FORM
+@FORM
 def report(options: Options, all_namespaces: bool, month: str | None, form: str) -> None:
     """The month's bill by owner: hours, price, cost; the largest first. csv is for spreadsheets."""
     namespace = options.scope(all_namespaces)
@@ -154,9 +114,14 @@ def report(options: Options, all_namespaces: bool, month: str | None, form: str)
 
 @cli.command(cls=ClusterCommand)
 @click.pass_obj
-@_EVERYWHERE
-@click.option("--group", metavar="NAME", help="what this group has passed on to its namespaces")
-@_FORM
+@EVERYWHERE
+@click.option(
+    "--group",
+    metavar="NAME",
+    shell_complete=words.groups,
+    help="what this group has passed on to its namespaces",
+)
+@FORM
 def grants(options: Options, all_namespaces: bool, group: str | None, form: str) -> None:
     """The grants of a namespace, the newest last; or how a group's budget is split."""
     if group:
@@ -172,20 +137,27 @@ def grants(options: Options, all_namespaces: bool, group: str | None, form: str)
 
 @cli.command(cls=AmountCommand)
 @click.pass_obj
-@click.argument("subject", metavar="NAMESPACE | _group.NAME", shell_complete=words.namespaces)
+@click.argument("subject", metavar="NAMESPACE | _group.NAME", shell_complete=words.subjects)
 @click.argument("gpu_hours", metavar="GPU_HOURS")
 @click.option("--reason", required=True, help="stored with the grant")
 @click.option(
-    "--from", "giver", metavar="NAMESPACE", help="move the hours from this namespace of the same group"
+    "--from",
+    "giver",
+    metavar="NAMESPACE",
+    shell_complete=words.namespaces,
+    help="move the hours from this namespace of the same group",
 )
 @click.option(
-    "--group", metavar="NAME", help="pass the hours on from this group's budget; negative ones are taken back"
+    "--group",
+    metavar="NAME",
+    shell_complete=words.groups,
+    help="pass the hours on from this group's budget; negative ones are taken back",
 )
 @click.option("--correction", is_flag=True, help="a correction, which may be negative")
 @click.option(
     "--key", default="", metavar="TEXT", help="the key of an earlier try, so that nothing is granted twice"
 )
-@_FORM
+@FORM
 def grant(
     options: Options,
     subject: str,
@@ -235,9 +207,9 @@ def audit(arguments: tuple[str, ...]) -> None:
 
 @cli.command(cls=ClusterCommand)
 @click.pass_obj
-@click.argument("target", metavar="POD | KIND/NAME", shell_complete=words.pods)
+@click.argument("target", metavar="POD | KIND/NAME", shell_complete=words.pods_and_controllers)
 @click.option("--uid", default=None, help="of one pod among several of this name")
-@_FORM
+@FORM
 def explain(options: Options, target: str, uid: str | None, form: str) -> None:
     """Why a pod was refused, placed, evicted or charged, or why it waits; KIND/NAME for a controller's pods.
     Its other name is why."""
@@ -253,12 +225,18 @@ cli.add_command(simulate)
 
 @cli.command(name="decisions", cls=ClusterCommand)
 @click.pass_obj
-@_EVERYWHERE
-@click.option("--kind", default=None, metavar="KIND", help="such as refused, placed or evicted")
+@EVERYWHERE
+@click.option(
+    "--kind",
+    default=None,
+    metavar="KIND",
+    shell_complete=words.kinds,
+    help="such as refused, placed or evicted",
+)
 @click.option(
     "--most", default=100, show_default=True, type=click.IntRange(1, 10_000), help="how many, the newest"
 )
-@_FORM
+@FORM
 def decided(options: Options, all_namespaces: bool, kind: str | None, most: int, form: str) -> None:
     """What was decided about pods and budgets, the newest first."""
     namespace = options.scope(all_namespaces)
@@ -269,8 +247,8 @@ def decided(options: Options, all_namespaces: bool, kind: str | None, most: int,
 
 @cli.command(cls=ClusterCommand)
 @click.pass_obj
-@_EVERYWHERE
-@_FORM
+@EVERYWHERE
+@FORM
 def held(options: Options, all_namespaces: bool, form: str) -> None:
     """The pods that wait behind Bursar's scheduling gate, in the order of their release."""
     namespace = options.scope(all_namespaces)
@@ -281,8 +259,8 @@ def held(options: Options, all_namespaces: bool, form: str) -> None:
 
 @cli.command(name="map", cls=ClusterCommand)
 @click.pass_obj
-@click.option("--node", default=None, metavar="NAME", help="only this node")
-@_FORM
+@click.option("--node", default=None, metavar="NAME", shell_complete=words.nodes, help="only this node")
+@FORM
 def map_(options: Options, node: str | None, form: str) -> None:
     """Every card with what is given out of it, and the pods on it, as the extender knows them."""
     with connected_to_extender(options) as client:
@@ -293,8 +271,8 @@ def map_(options: Options, node: str | None, form: str) -> None:
 @cli.command(cls=ClusterCommand)
 @click.pass_obj
 @click.argument("pod", required=False, metavar="[POD]", shell_complete=words.pods)
-@_EVERYWHERE
-@_FORM
+@EVERYWHERE
+@FORM
 def waiting(options: Options, pod: str | None, all_namespaces: bool, form: str) -> None:
     """The GPU pods that are not bound, and why, as the extender knows them."""
     namespace = options.scope(all_namespaces)
@@ -305,7 +283,7 @@ def waiting(options: Options, pod: str | None, all_namespaces: bool, form: str) 
 
 @cli.command(cls=ClusterCommand)
 @click.pass_obj
-@_FORM
+@FORM
 def doctor(options: Options, form: str) -> None:
     """What is missing or wrong in this cluster, in order, and the command that mends it; exit code 1 if
     anything is."""
@@ -315,6 +293,7 @@ def doctor(options: Options, form: str) -> None:
         raise SystemExit(1)
 
 
+cli.add_command(top)
 cli.add_command(scheduler)
 cli.add_command(dashboard)
 
@@ -331,7 +310,7 @@ def _run_webhook(command: str, arguments: tuple[str, ...]) -> None:
 
 
 def _is_group(name: str) -> bool:
-    return name.startswith("_group.")
+    return name.startswith(words.GROUP_PREFIX)
 
 
 if __name__ == "__main__":

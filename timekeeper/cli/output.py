@@ -51,7 +51,7 @@ def table(sheet: Sheet) -> Table:
     for column in sheet.columns:
         made.add_column(column.title, justify="right" if column.is_number else "left", no_wrap=True)
     for row in sheet.rows:
-        cells = (row.get(column.key, "") for column in sheet.columns)
+        cells = (row.get(column.key) or column.blank for column in sheet.columns)
         made.add_row(*(Text(printable(cell), style=sheet.styles.get(cell, "")) for cell in cells))
     return made
 

@@ -12,6 +12,7 @@ class Column:
     key: str
     title: str
     is_number: bool = False  # aligned to the right
+    blank: str = ""  # what the table shows for an empty cell
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import yaml
 from timekeeper.cli import output, words
 from timekeeper.cli.connection import Options, connected
 from timekeeper.cli.errors import CommandError
-from timekeeper.cli.flags import ClusterCommand
+from timekeeper.cli.flags import FORM, ClusterCommand
 from timekeeper.cli.views import simulation
 
 _REPLICAS = {
@@ -42,7 +42,7 @@ _REPLICAS = {
     shell_complete=words.files,
     help="the namespace's entry of bursar-budgets that is supposed; without it, the present one",
 )
-@click.option("-o", "--output", "form", type=click.Choice(output.FORMS), default="table", show_default=True)
+@FORM
 def simulate(options: Options, files: tuple[str, ...], budget: str | None, form: str) -> None:
     """What would happen to these pods: class, place, victims, cost, and when the budget is gone. Nothing is
     created."""

@@ -73,6 +73,25 @@ def test_usage_shows_the_columns_of_the_answer_and_how_busy_the_cards_were() -> 
     assert [sheet.rows[0][column.key] for column in sheet.columns] == ["a", "p", "u", "1.00", "2.00", "25%"]
 
 
+def test_use_by_label_has_a_row_for_pods_without_it_which_the_table_names(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    of = {"posted": 0, "pending": HOUR, "amount": HOUR, "gpuHours": "1"}
+    rows = [{"namespace": "a", **of, "labels": {"a/team": value}} for value in ("", "vision")]
+    sheet = usage.usage({"rows": rows})
+
+    output.show(sheet, "table")
+    output.show(sheet, "csv")
+
+    table, commas = capsys.readouterr().out.split("namespace,")
+    assert [line.split() for line in table.splitlines()] == [
+        ["NAMESPACE", "LABEL:A/TEAM", "GPU-HOURS"],
+        ["a", "<none>", "1.00"],
+        ["a", "vision", "1.00"],
+    ]
+    assert commas.splitlines() == ["label:a/team,gpuHours", "a,,1.00", "a,vision,1.00"]
+
+
 def test_a_session_says_what_it_holds_since_when_and_what_it_cost() -> None:
     raw = {"uid": "u", "namespace": "a", "pod": "p", "node": "n", "models": "T4", "state": "open"}
     held = {"cards": ["x", "y"], "rateMilli": 1250, "ended": None, "vanished": None, "bound": MIDNIGHT}

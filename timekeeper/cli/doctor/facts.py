@@ -9,6 +9,7 @@ from typing import Any
 from timekeeper.cli.client import Client
 from timekeeper.cli.connection import Options, connected
 from timekeeper.cli.errors import CommandError
+from timekeeper.cli.progress import Say, progress
 
 NODE_NAMESPACE = "bursar-node"
 
@@ -55,11 +56,17 @@ class Facts:
 
 def read_facts(options: Options) -> Facts:
     """Everything that the checks look at. Raises nothing."""
+    with progress() as say:
+        return _facts(options, say)
+
+
+def _facts(options: Options, say: Say) -> Facts:
     get, system = options.kubectl.get, options.system_namespace
     ours = ("-l", "app.kubernetes.io/part-of=bursar")
     workloads = "deployments.apps,statefulsets.apps,daemonsets.apps"
 
     def read(*arguments: str) -> Any:
+        say(f"kubectl reads {arguments[0]}")
         return _or_reason(lambda: get(*arguments))
 
     return Facts(
@@ -78,19 +85,20 @@ def read_facts(options: Options) -> Facts:
         runtime_classes=read("runtimeclasses"),
         leases=read("leases", "-n", "kube-node-lease", "--show-managed-fields"),
         static_schedulers=read("pods", "-n", "kube-system", "-l", "component=kube-scheduler"),
-        time_zone=_or_reason(lambda: _time_zone(options)),
+        time_zone=_or_reason(lambda: _time_zone(options, say)),
         readiness=_or_reason(lambda: _readiness(options)),
         now_s=time.time(),
     )
 
 
 def _readiness(options: Options) -> Readiness:
-    with connected(options, "") as client:
+    with connected(options, "", is_quiet=True) as client:
         return _ask(client)
 
 
-def _time_zone(options: Options) -> str:
-    with connected(options, "") as client:
+def _time_zone(options: Options, say: Say) -> str:
+    say("the timekeeper answers")
+    with connected(options, "", is_quiet=True) as client:
         return str(client.get(f"/v1/budgets/{options.system_namespace}")["period"]["timeZone"])
 
 

@@ -22,7 +22,7 @@ _SESSIONS = (
     _GPU_HOURS,
     Column("state", "STATE"),
 )
-_FIGURES = ("posted", "pending", "amount", "gpuHours", "requested", "measured", "used", "usedBy", "labels")
+_FIGURES = ("posted", "pending", "amount", "gpuHours", "requested", "measured", "used", "usedBy")
 _BILL = (
     Column("from", "FROM"),
     Column("to", "TO"),
@@ -37,16 +37,21 @@ _BILL = (
 
 
 def usage(answer: Any) -> Sheet:
-    """A row for each charge, by the columns that it was grouped by."""
-    rows = answer["rows"]
+    """A row for each charge, by the columns that it was grouped by; a label is one of them."""
+    rows = [_flat(row) for row in answer["rows"]]
     keys = tuple(dict.fromkeys(key for row in rows for key in row if key not in _FIGURES))
     with_use = any("requested" in row for row in rows)
-    columns = [Column(key, key.upper()) for key in keys]
+    columns = [Column(key, key.upper(), blank="<none>") for key in keys]
     columns.append(_GPU_HOURS)
     if with_use:
         columns += _USE
     shown = tuple(_charge(row, keys) for row in rows)
     return Sheet(tuple(columns), shown, answer, empty="nothing was charged in this time")
+
+
+def _flat(raw: Any) -> dict[str, Any]:
+    labels = {f"label:{name}": value for name, value in raw.get("labels", {}).items()}
+    return {**{key: value for key, value in raw.items() if key != "labels"}, **labels}
 
 
 def _charge(raw: Any, keys: tuple[str, ...]) -> dict[str, str]:

@@ -1,0 +1,56 @@
+"""``kubectl bursar top``: the pods that hold cards now."""
+
+import sys
+import time
+from contextlib import suppress
+
+import click
+from rich.console import Group
+from rich.live import Live
+
+from timekeeper.cli import output
+from timekeeper.cli.client import Client
+from timekeeper.cli.connection import Options, connected
+from timekeeper.cli.flags import EVERYWHERE, FORM, ClusterCommand
+from timekeeper.cli.sheet import Sheet
+from timekeeper.cli.views import usage
+
+_LATELY_MS = 600_000  # the time whose use is shown
+
+
+@click.command(cls=ClusterCommand)
+@click.pass_obj
+@EVERYWHERE
+@click.option("--every", default=2.0, show_default=True, type=click.FloatRange(1, 3600), help="seconds")
+@click.option("--once", is_flag=True, help="print once; also where the output is no terminal")
+@FORM
+def top(options: Options, all_namespaces: bool, every: float, once: bool, form: str) -> None:
+    """The pods that hold cards now, how busy the cards were lately, and what the pods have cost."""
+    namespace = options.scope(all_namespaces)
+    if once or form != "table" or not sys.stdout.isatty():
+        with connected(options, namespace or "") as client:
+            sheet = _open_sessions(client, namespace)
+        output.show(sheet, form)
+        return
+    with suppress(KeyboardInterrupt), connected(options, namespace or "", is_quiet=True) as client:
+        _refresh(client, namespace, every)
+
+
+def _refresh(client: Client, namespace: str | None, every_s: float) -> None:
+    """Shows the pods on the whole terminal until Ctrl-C."""
+    with Live(console=output.console(), screen=True, auto_refresh=False) as screen:
+        while True:
+            sheet = _open_sessions(client, namespace)
+            title = f"{len(sheet.rows)} pods hold cards in {namespace or 'all namespaces'}; Ctrl-C ends"
+            screen.update(Group(title, "", output.table(sheet)), refresh=True)
+            time.sleep(every_s)
+
+
+def _open_sessions(client: Client, namespace: str | None) -> Sheet:
+    now_ms = time.time_ns() // 1_000_000
+    listed = list(client.pages("/v1/sessions", "sessions", namespace=namespace, state="open"))
+    lately = client.get(
+        "/v1/usage", namespace=namespace, group="pod", use="true", from_=str(now_ms - _LATELY_MS)
+    )
+    listed.sort(key=lambda each: (-each["rateMilli"], each["namespace"], each["pod"]))
+    return usage.sessions(listed, listed, now_ms, usage.busy_by_pod(lately))
