@@ -19,11 +19,8 @@ def silent(text: str) -> None:
 
 @contextmanager
 def progress() -> Iterator[Say]:
-    """A line that each text replaces and that is gone at the end; none where standard error is no terminal.
-    What a command prints meanwhile goes where it goes without the line."""
-    if not sys.stderr.isatty():
-        yield silent
-        return
+    """A line that each text replaces and that is gone at the end; rich writes none where standard error is no
+    terminal. What a command prints meanwhile goes where it goes without the line."""
     spinner = Spinner("dots")
     line = Live(
         spinner,
