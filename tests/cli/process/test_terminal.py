@@ -17,8 +17,8 @@ from tests.support.tls import Tls
 from timekeeper.cli.main import main
 
 COMMAND = (sys.executable, "-m", "timekeeper.cli.main")
-BUDGETS = {"groups": [], "budgets": []}
-NOTHING = {"sessions": [], "rows": [], "next": None}
+BUDGETS: dict[str, object] = {"groups": [], "budgets": []}
+NOTHING: dict[str, object] = {"sessions": [], "rows": [], "next": None}
 
 
 class Api(JsonHandler):
