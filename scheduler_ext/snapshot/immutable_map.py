@@ -104,8 +104,14 @@ def _replaced(row: tuple[T, ...], at: int, value: T) -> tuple[T, ...]:
 
 
 def _filled(content: Mapping[str, V]) -> tuple[_Branch[V], ...]:
-    grid: list[list[dict[str, V]]] = [[{} for _ in range(_FAN)] for _ in range(_FAN)]
+    rows: dict[int, list[dict[str, V]]] = {}  # only those that hold something
     for key, value in content.items():
         code = hash(key)
-        grid[code & 63][code >> 6 & 63][key] = value
-    return tuple(tuple(leaf or _EMPTY for leaf in row) for row in grid)
+        row = rows.get(code & 63)
+        if row is None:
+            row = rows[code & 63] = [_EMPTY] * _FAN
+        second = code >> 6 & 63
+        if row[second] is _EMPTY:
+            row[second] = {}
+        row[second][key] = value
+    return tuple(tuple(rows[at]) if at in rows else _BARE[at] for at in range(_FAN))

@@ -53,6 +53,16 @@ class Accounts:
     by_hand: list[tuple[str, tuple[int, int], int]] = field(default_factory=list)  # subject, account, amount
     promises: dict[str, Promise] = field(default_factory=dict)  # by UID
     _open: dict[str, Charge] = field(default_factory=dict)
+    # subject -> its account when last asked, and how many changes there were then
+    _known: dict[str, tuple[tuple[int, int], int]] = field(default_factory=dict)
+
+    def account(self, subject: str, now: int) -> tuple[int, int]:
+        """Start and end of the subject's account at this moment."""
+        changes = len(self.books.budgets.get(subject, ()))
+        known = self._known.get(subject)
+        if known is None or known[1] != changes or not known[0][0] <= now < known[0][1]:
+            known = self._known[subject] = self.books.account(subject, now), changes
+        return known[0]
 
     def change(self, subject: str, amount: int | None, period: str, group: str, now: int) -> None:
         """A budget takes effect."""
@@ -61,7 +71,7 @@ class Accounts:
 
     def grant(self, subject: str, amount: int, now: int) -> None:
         """A person grants an amount in the present period, or takes it back."""
-        self.by_hand.append((subject, self.books.account(subject, now), amount))
+        self.by_hand.append((subject, self.account(subject, now), amount))
 
     def binds(self, uid: str, namespace: str, node: str, rate: int, at: int) -> None:
         """A pod is bound."""
@@ -87,7 +97,7 @@ class Accounts:
     def promised(self, subject: str, now: int, among: Container[str] | None = None) -> int:
         """What pods that have reserved their time have used of the present account, and may still use of it
         within their time. ``among``: these pods alone, by UID."""
-        start, end = self.books.account(subject, now)
+        start, end = self.account(subject, now)
         total = 0
         for name, since, until in self._parts(subject, start, end):
             for charge in self.charges.get(name, ()):
@@ -109,12 +119,12 @@ class Accounts:
         amount = self.books.in_force(subject, now).amount
         if amount is None:
             return None
-        mine = self.books.account(subject, now)
+        mine = self.account(subject, now)
         return amount + sum(each for name, span, each in self.by_hand if (name, span) == (subject, mine))
 
     def spent(self, subject: str, now: int, leases: Mapping[str, int]) -> int:
         """What is charged for the present account's time."""
-        start, end = self.books.account(subject, now)
+        start, end = self.account(subject, now)
         return sum(
             charge.rate * max(0, min(charge.until(now, leases), until) - max(charge.bound, since))
             for name, since, until in self._parts(subject, start, end)

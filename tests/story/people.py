@@ -38,7 +38,8 @@ class Size:
     declared times in seconds, 0: none; ``idling``: the part of the workloads that do not always use their
     cards; ``late``: of those that no kubelet ends at their time; ``in_turn``: namespaces have amounts,
     modes and workloads in turn, and not at random; ``grouping``: the part of the namespaces that are in a
-    group."""
+    group; ``group_capping``: of the groups that cap cards; ``pod_caps``: in milli-GPU for a pod;
+    ``overtime``: what happens to pods past their time; ``graces``: in seconds."""
 
     pods: int
     namespaces: int
@@ -63,6 +64,10 @@ class Size:
     late: float = 0.2
     in_turn: bool = False
     grouping: float = 0.4
+    group_capping: float = 0.2
+    pod_caps: tuple[int, ...] = (250, 750, 1_000)
+    overtime: tuple[str, ...] = ("", "evict")
+    graces: tuple[int, ...] = (1, 30, 60)
 
 
 def small(random: Random) -> Size:
@@ -76,6 +81,7 @@ CALM = Size(
     changing=0.0,
     declaring=0.0,
     capping=0.0,
+    group_capping=0.0,
     observing=0.0,
     priorities=(0,),
     shapes=SHAPES[1:3],
@@ -93,6 +99,8 @@ STAYING = replace(
     modes=("reclaim", "reclaim", "deprioritize"),
     amounts=(20, 20_000, 20),
 )
+# nothing but its priority makes a pod leave
+LOWERED = replace(DEBTORS, modes=("deprioritize",))
 EVICTING = replace(CALM, pods=24, modes=("evict",), amounts=(50, 100), priorities=(0, -3))
 CAPPED = replace(
     CALM,
@@ -104,8 +112,19 @@ CAPPED = replace(
     amounts=(20_000, None, 300),
     changing=0.2,
     capping=0.8,
+    group_capping=0.8,
     ending=0.03,
     shapes=SHAPES,
+)
+# a group allows a pod less than some cards take for its memory
+GROUPED = replace(
+    CAPPED,
+    capping=0.0,
+    group_capping=1.0,
+    grouping=1.0,
+    pod_caps=(250,),
+    amounts=(20_000, None),
+    shapes=SHAPES[:1] + SHAPES[4:5],
 )
 DECLARED = replace(
     CALM,
@@ -118,7 +137,9 @@ DECLARED = replace(
     late=0.5,
     ending=0.02,
 )
-OVERTIME = replace(DECLARED, lengths=(120,), late=1.0, ending=0.0)
+OVERTIME = replace(
+    DECLARED, lengths=(120,), late=1.0, ending=0.0, overtime=("evict",), graces=(30, 60), grouping=0.0
+)
 IDLE = replace(CALM, idling=1.0, amounts=(20_000, None), idle=("reclaim", "evict"))
 LARGE = Size(5_000, 40, ("lab", "hall", "yard"), 0.01, 6, 600, 20)
 
@@ -177,8 +198,9 @@ def new_facts(random: Random, size: Size, subject: str) -> Facts:
     period, mode = random.choice(size.periods), random.choice(size.modes)
     if size.in_turn and not is_group:
         mode = size.modes[int(subject[-1], 36) % len(size.modes)]
-    most = random.choice((500, 1_000, 2_500)) * size.scale if random.random() < size.capping else None
-    of_pod = random.choice((250, 750, 1_000)) if random.random() < 0.75 * size.capping else None
+    capping = size.group_capping if is_group else size.capping
+    most = random.choice((500, 1_000, 2_500)) * size.scale if random.random() < capping else None
+    of_pod = random.choice(size.pod_caps) if random.random() < 0.75 * capping else None
     if is_group:
         return Facts(hours, period, mode, most=most, most_of_pod=of_pod)
     return Facts(
@@ -193,7 +215,7 @@ def new_facts(random: Random, size: Size, subject: str) -> Facts:
         random.choice(("", "", "spread", "binpack", "fragmentation")),
         random.random() < size.declaring,
         random.random() < size.declaring / 2,
-        random.choice(("", "evict")),
+        random.choice(size.overtime),
         random.choice(size.idle),
     )
 
@@ -214,7 +236,7 @@ def new_workloads(random: Random, size: Size) -> list[Workload]:
                 random.choice(size.priorities),
                 replicas,
                 random.random() < 0.25,
-                random.choice((1, 30, 60)),
+                random.choice(size.graces),
                 random.choice(size.lengths),
                 random.random() < size.late,
                 random.random() < size.idling,

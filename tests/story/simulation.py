@@ -54,7 +54,9 @@ class Simulation:
 
     def __init__(self, random: Random, size: Size, tell: Callable[[str], None] = lambda _what: None) -> None:
         self.random, self.size, self.tell = random, size, tell
-        self.clock = Clock(T0)
+        # an hour's period ends within the run
+        self.start_ms = T0 + HOUR - random.randrange(5 * MINUTE, 25 * MINUTE, SECOND)
+        self.clock = Clock(self.start_ms)
         raws, self.cards = new_nodes(random, size)
         # node -> memory of each card by UUID; and all sizes
         self.mib = {
@@ -74,13 +76,13 @@ class Simulation:
             for card in its.values()
         }
         self.faults, self.silent = Faults(), dict[str, int]()
-        self.leases = dict.fromkeys(self.cards, T0)
+        self.leases = dict.fromkeys(self.cards, self.start_ms)
         self.server = PodServer(self.clock, self._changed, random)
         self._heard: list[tuple[LedgerPod, bool]] = []  # versions of pods, and whether they were removed
         self._held: dict[str, tuple[SimPod, Reservation]] = {}  # free cards, as of the last tick
         self.made = self.refused = self.turns = 0
         self.was_killed = False  # the settler, in its last act
-        self.ticked_ms = T0  # the moment of the last tick that was written
+        self.ticked_ms = self.start_ms  # the moment of the last tick that was written
         self.bindings: list[Binding] = []  # of this step
         self.admission = Admission()
         self.table: StandingsTable | None = None
@@ -98,7 +100,7 @@ class Simulation:
 
     def step(self) -> None:
         """One step of each part."""
-        self.clock.at_ms = T0 + (self.turns + 1) * STEP_MS
+        self.clock.at_ms = self.start_ms + (self.turns + 1) * STEP_MS
         self.turns += 1
         self._finish()
         self._happen()

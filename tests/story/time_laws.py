@@ -36,7 +36,7 @@ class DeclaredLaws(Law):
             members = sorted(
                 name for name in it.names if it.in_force[name].group == subject.removeprefix(GROUP)
             )
-            rests_on = (of.books.account(subject, now_ms), facts, members)
+            rests_on = (of.account(subject, now_ms), facts, members)
             before, self._before[subject] = self._before.get(subject), (*rests_on, granted)
             if before is not None and self._is_reduced(before, (*rests_on, granted)):
                 self._earlier[subject] = of.reserving() | it.timekeeper.database.declared.keys()

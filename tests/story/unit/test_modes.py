@@ -11,8 +11,10 @@ from tests.story.people import (
     DEBTORS,
     DECLARED,
     EVICTING,
+    GROUPED,
     IDLE,
     LARGE,
+    LOWERED,
     OVERTIME,
     STAYING,
     Size,
@@ -23,15 +25,17 @@ from tests.support.profile import examples
 
 pytestmark = pytest.mark.untraced
 
-STEPS = 390  # of 10 s: an hour's period ends within
+STEPS = 200  # of 10 s
 LARGE_STEPS = 120
 BATCH = examples(6, 20)  # runs of one test
 # runs in which one law has many cases, and what they must have contained
 CASES = {
     "debtors": (DEBTORS, {"reclaimed", "served", "waits for debtors", "waits over budget"}),
     "pods that stay": (STAYING, {"reclaimed", "waits over budget"}),
+    "pods of lower priority": (LOWERED, {"waits over budget"}),
     "evictions": (EVICTING, {"evicted", "deleted", "all have left", "refused by the extender"}),
     "caps": (CAPPED, {"capped", "waits for a cap", "held", "equals"}),
+    "a group's caps": (GROUPED, {"waits for a cap"}),
     "declared time": (DECLARED, {"reserved", "held"}),
     "overtime": (OVERTIME, {"outlived"}),
     "idle pods": (IDLE, {"idle: warned", "idle: reclaimable", "idle: evicted", "reclaimed idle"}),
