@@ -202,7 +202,9 @@ class ClusterState:
                 self.vanished.see(name, None, at_ms)
             self._bump_version(source)
         for item in items:
-            self._put(item, deleted=False, at_ms=at_ms)
+            # a list repeats what a Node said before: it proves nothing after the node's last evidence
+            known_ms = self.watermark_ms(item.name) if isinstance(item, KnownNode) else None
+            self._put(item, deleted=False, at_ms=known_ms or at_ms)
 
     def _table(self, source: str) -> dict[str, Any]:
         tables: dict[str, dict[str, Any]] = {

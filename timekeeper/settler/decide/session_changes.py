@@ -129,7 +129,10 @@ class _Tick:
                 if each.is_reserved or each.vanished_ms is None:
                     continue
                 if uid not in pods.holds and uid not in changed:
-                    pods.add(uid, each.node, Vanished(each.vanished_ms, each.grace_ms), self.now_ms)
+                    gone = Vanished(each.vanished_ms, each.grace_ms)
+                    # the Node's report may be older than this process: it counts until its last evidence
+                    known_ms = self.cluster.watermark_ms(each.node) or each.vanished_ms
+                    pods.add(uid, each.node, gone, known_ms)
             pods.is_complete = True
         for uid in list(pods.holds):
             session = changed.get(uid) or self.ledger.session(uid)
