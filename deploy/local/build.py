@@ -29,6 +29,7 @@ _ABOUT_MINUTES = {
     "runc": 1,
     "cni": 1,
     "prometheus": 4,
+    "prometheus-operator": 4,
     "helm": 2,
     "karpenter": 5,
 }

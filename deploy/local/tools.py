@@ -16,6 +16,7 @@ CONTAINERD_VERSION = "2.4.2"
 RUNC_VERSION = "1.5.2"
 CNI_VERSION = "1.9.1"
 PROMETHEUS_VERSION = "0.311.3"  # of the Go module: Prometheus 3.11.3
+OPERATOR_VERSION = "0.85.0"  # of the Prometheus operator
 HELM_VERSION = "4.3.1"
 KARPENTER_VERSION = "1.14.1"
 
@@ -143,10 +144,17 @@ HELM = GoModule(
 )
 HELM_TOOL = Tool("helm", HELM, "helm.sh/helm/v4/cmd/helm", ("version", "--template", "helm {{.Version}}"))
 
-# Not built: the tests of the chart take their CustomResourceDefinitions.
+# For a test of the chart's monitors, which builds it on request; other tests take its
+# CustomResourceDefinitions alone.
+_OPERATOR_MODULE = "github.com/prometheus-operator/prometheus-operator"
 PROMETHEUS_OPERATOR = GoModule(
-    "prometheus-operator", "github.com/prometheus-operator/prometheus-operator", "0.85.0"
+    "prometheus-operator",
+    _OPERATOR_MODULE,
+    OPERATOR_VERSION,
+    (f"github.com/prometheus/common/version.Version={OPERATOR_VERSION}",),
 )
+OPERATOR_TOOLS = (Tool("operator", PROMETHEUS_OPERATOR, f"{_OPERATOR_MODULE}/cmd/operator"),)
+# Not built: the tests of the chart take its CustomResourceDefinitions.
 CERT_MANAGER = GoModule("cert-manager", "github.com/cert-manager/cert-manager", "1.21.2")
 
 # For tests of alerts; built on request only.
@@ -160,10 +168,11 @@ KARPENTER_TOOLS = (Tool("kwok-karpenter", KARPENTER, f"{_KARPENTER_MODULE}/kwok"
 # "Kubernetes v1.36.3", "Client Version: v1.36.3", "etcd Version: 3.6.8", "kwok version v0.8.0 go1.26.8",
 # "containerd github.com/containerd/containerd/v2 v2.4.2 <revision>", "ctr <the same>", "  Version:  v2.4.2"
 # of the shim, "runc version 1.5.2", "CNI bridge plugin v1.9.1", "prometheus, version 0.311.3 (branch: ...",
-# "promtool, version ...", "helm v4.3.1", "  gitVersion: v1.36.3" of kubeadm.
+# "promtool, version ...", "prometheus-operator, version ...", "helm v4.3.1", "  gitVersion: v1.36.3" of
+# kubeadm.
 _VERSION = re.compile(
     r"^(?:Kubernetes|Client Version:|etcd Version:|kwok version|containerd \S+|ctr \S+|  Version: "
-    r"|runc version|CNI [a-z-]+ plugin|(?:prometheus|promtool), version|helm|  gitVersion:)"
+    r"|runc version|CNI [a-z-]+ plugin|(?:prometheus(?:-operator)?|promtool), version|helm|  gitVersion:)"
     r" v?([0-9]{1,4})\.([0-9]{1,4})\.[0-9]{1,4}(?![0-9A-Za-z.+-])",
     re.MULTILINE,
 )

@@ -20,6 +20,11 @@ _HINTS = {
     404: "there is no such route or object; is the server older than this command?",
     503: "the server or its database is busy or away, or does not lead; try again",
 }
+_AGGREGATED_HINTS = _HINTS | {
+    401: "your login was refused or has expired: log in again; kubectl auth whoami shows whether it is valid",
+    403: "your user may not do this: see docs/access.md",
+    404: "there is no such object, or the aggregated API is not installed: see docs/access.md",
+}
 
 
 class Client:
@@ -32,6 +37,7 @@ class Client:
         self.url = url.rstrip("/")
         self.say: Say = silent
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._hints = _HINTS if path is None else _AGGREGATED_HINTS
         self._pool: urllib3.PoolManager
         if path is not None:
             self._pool = socket_pool(path)
@@ -91,7 +97,7 @@ class Client:
         answer = self._request(method, path, body, headers or {})
         text = answer.data.decode(errors="replace")
         if answer.status >= 300:
-            raise CommandError(_sentence(answer.status, text))
+            raise CommandError(_sentence(answer.status, text, self._hints))
         return text
 
     def _request(
@@ -110,13 +116,13 @@ class Client:
             raise CommandError(f"no answer from {self.url}: {error}") from error
 
 
-def _sentence(status: int, text: str) -> str:
-    """What a problem document says, and what to do."""
+def _sentence(status: int, text: str, hints: Mapping[int, str]) -> str:
+    """What a problem document, or a Status of the API server, says, and what to do."""
     try:
         problem = json.loads(text)
-        said = str(problem["detail"])
+        said = str(problem.get("detail") or problem["message"])
         field = f"{problem['field']}: " if problem.get("field") else ""
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         said, field = text.strip()[:500] or "no explanation", ""
-    hint = f"\n{_HINTS[status][:1].upper()}{_HINTS[status][1:]}." if status in _HINTS else ""
+    hint = f"\n{hints[status][:1].upper()}{hints[status][1:]}." if status in hints else ""
     return f"the server answered {status}: {field}{said}{hint}"

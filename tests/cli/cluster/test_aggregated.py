@@ -1,12 +1,14 @@
-"""The aggregated API on a real API server: a user with a certificate reads what RBAC allows, forged
-identities are worth nothing, and a stopped timekeeper keeps namespaces only while the APIService exists."""
+"""The aggregated API on a real API server: users with a certificate, or with a login at an identity provider,
+read what RBAC allows, forged identities are worth nothing, and a stopped timekeeper keeps namespaces only
+while the APIService exists."""
 
 import base64
 import http.client
 import json
 import ssl
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,15 +16,17 @@ import pytest
 import yaml
 
 from deploy.local.cluster import ControlPlane
-from deploy.local.commands import FRONT_PROXY, webhook_service
+from deploy.local.commands import FRONT_PROXY, Options, webhook_service
 from deploy.local.identity import LocalAuthority, new_authority
 from deploy.local.ports import free_port
 from deploy.local.stack import Stack, Tuning
 from tests.deploy.reading import NAMESPACE, SAMPLES
 from tests.docs.shell import run
 from tests.support.control_plane import kubectl
+from tests.support.oidc_issuer import CLIENT, Issuer, new_key
 from timekeeper.core.names import API_SERVICE
 
+LOGIN = "client.authentication.k8s.io/v1"
 PATH = "/apis/timekeeper.bursar.dev/v1"
 BUDGETS = {
     "metadata": {"name": "bursar-budgets"},
@@ -37,6 +41,7 @@ class World:
 
     stack: Stack
     port: int
+    issuer: Issuer
 
     def install(self) -> None:
         """The sample, with an address of this machine in place of the Service."""
@@ -52,16 +57,32 @@ class World:
         return kubectl(self.stack.cp, "get", "apiservice", API_SERVICE, CONDITION)
 
 
+def login(issuer: Issuer) -> tuple[str, ...]:
+    """The flags with which the API server accepts the issuer's tokens."""
+    return (
+        f"--oidc-issuer-url={issuer.url}",
+        f"--oidc-ca-file={issuer.ca_file}",
+        f"--oidc-client-id={CLIENT}",
+        "--oidc-username-prefix=oidc:",
+        "--oidc-groups-claim=groups",
+        "--oidc-groups-prefix=oidc:",
+    )
+
+
 @pytest.fixture(scope="module")
-def world() -> Iterator[World]:
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     port = free_port()
     flags = (("timekeeper", ("--aggregated-listen", f"127.0.0.1:{port}")),)
-    with ControlPlane() as cp, Stack(cp, Tuning(flags=flags)) as stack:
+    with (
+        Issuer(tmp_path_factory.mktemp("issuer")) as issuer,
+        ControlPlane(Options(api_flags=login(issuer))) as cp,
+        Stack(cp, Tuning(flags=flags)) as stack,
+    ):
         for name in ("team-a", "team-b"):
             cp.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
         cp.api.call("POST", "/api/v1/namespaces/bursar-system/configmaps", BUDGETS)
         kubectl(cp, "create", "rolebinding", "alice", "-n", "team-a", "--clusterrole=view", "--user=alice")
-        made = World(stack, port)
+        made = World(stack, port, issuer)
         made.install()
         yield made
 
@@ -69,15 +90,28 @@ def world() -> Iterator[World]:
 def kubeconfig_of(cp: ControlPlane, user: str, folder: Path) -> Path:
     """The kubeconfig of a user who has a certificate of the cluster, and no token."""
     certificate, key = cp.clients.leaf([user], client=True)
-    content = yaml.safe_load(cp.admin_kubeconfig.read_text())
-    content["users"][0]["user"] = {
+    credentials = {
         "client-certificate-data": base64.b64encode(certificate).decode(),
         "client-key-data": base64.b64encode(key).decode(),
     }
-    path = folder / f"{user}.kubeconfig"
+    return kubeconfig_with(cp, credentials, folder / f"{user}.kubeconfig")
+
+
+def kubeconfig_with(cp: ControlPlane, credentials: Mapping[str, object], path: Path) -> Path:
+    """The administrator's kubeconfig with other credentials."""
+    content = yaml.safe_load(cp.admin_kubeconfig.read_text())
+    content["users"][0]["user"] = credentials
     path.write_text(yaml.safe_dump(content))
     path.chmod(0o600)
     return path
+
+
+def kubeconfig_after_login(cp: ControlPlane, token: str, folder: Path) -> Path:
+    """The kubeconfig of a user whose login plugin has this ID token: a command, as kubelogin is one."""
+    status = {"apiVersion": LOGIN, "kind": "ExecCredential", "status": {"token": token}}
+    (folder / "login.json").write_text(json.dumps(status))
+    plugin = {"apiVersion": LOGIN, "command": "cat", "args": [str(folder / "login.json")]}
+    return kubeconfig_with(cp, {"exec": plugin | {"interactiveMode": "Never"}}, folder / "login.kubeconfig")
 
 
 def test_a_user_with_a_certificate_reads_what_rbac_allows_and_nothing_else(
@@ -152,6 +186,44 @@ def test_the_plugin_goes_through_the_api_server_as_the_user(world: World, tmp_pa
     assert "alice may not get" in refused
     assert refused.split()[-2:] == ["code", "1"]
     assert "leave out --account" in both
+
+
+def test_a_login_at_an_identity_provider_reads_and_grants_what_rbac_allows_and_nothing_else(
+    world: World, tmp_path: Path
+) -> None:
+    cp, issuer = world.stack.cp, world.issuer
+    plugin(tmp_path)
+    kubectl(cp, "create", "rolebinding", "leads", "-n", "team-b", "--clusterrole=view", "--group=oidc:leads")
+    kubectl(
+        cp, "create", "rolebinding", "dana", "-n", "team-b", "--clusterrole=bursar-grants", "--user=oidc:dana"
+    )
+
+    def typed(arguments: str, token: str) -> str:
+        user = kubeconfig_after_login(cp, token, tmp_path)
+        return run(cp, f"kubectl bursar {arguments} --aggregated 2>&1 || echo code $?", tmp_path, user)
+
+    dana = issuer.token("dana", "leads")
+    world.stack.wait("the rights", lambda: "code" not in typed("budget -n team-b", dana))
+    assert json.loads(typed("budget -n team-b -o json", dana))["namespace"] == "team-b"
+    for other in ("budget -n team-a", "budget -A", "usage -A", "grant team-a 1 --reason x"):
+        said = typed(other, dana)
+        assert "oidc:dana may not" in said, said
+        assert said.split()[-2:] == ["code", "1"]
+    assert "oidc:erin may not get" in typed("budget -n team-b", issuer.token("erin", "others"))
+
+    granted = json.loads(typed("grant team-b 2 --reason sprint -o json", dana))["grants"]
+    assert [(each["actor"], each["gpuHours"]) for each in granted] == [("oidc:dana", "2")]
+
+    for forged in (
+        issuer.token("dana", "leads", key=new_key()),
+        issuer.token("dana", "leads", aud="other"),
+        issuer.token("dana", "leads", exp=int(time.time()) - 60),
+        issuer.token("dana", "leads", iss="https://other.example"),
+    ):
+        said = typed("budget -n team-b", forged)
+        assert "answered 401: Unauthorized" in said, said
+        assert "log in again" in said
+        assert said.split()[-2:] == ["code", "1"]
 
 
 IDENTITY = ("X-Remote-User: admin", "X-Remote-Group: system:masters")

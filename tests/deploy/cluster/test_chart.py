@@ -118,6 +118,27 @@ def test_the_rule_of_the_chart_has_the_alerts_of_the_rules_file(helm: Path) -> N
     assert yaml.safe_load(found) == yaml.safe_load(alerts.read_text())
 
 
+def test_the_operator_scrapes_what_a_prometheus_without_it_scrapes(helm: Path) -> None:
+    monitors = yaml.safe_load_all(rendered.rendered(helm, "--set=monitors.enabled=true")["monitors.yaml"])
+    ours = {
+        (each.get("tlsConfig", {}).get("serverName"), each["path"], each.get("bearerTokenFile"))
+        for monitor in monitors
+        for each in monitor["spec"].get("endpoints") or monitor["spec"]["podMetricsEndpoints"]
+    }
+
+    plain = rendered.ROOT / "deploy" / "monitoring" / "scrape-configs.yaml"
+    jobs = yaml.safe_load(plain.read_text())["scrape_configs"]
+    assert len(ours) == 5
+    assert ours == {
+        (
+            job.get("tls_config", {}).get("server_name"),
+            job["metrics_path"],
+            job.get("authorization", {}).get("credentials_file"),
+        )
+        for job in jobs
+    }
+
+
 def test_every_value_changes_what_is_rendered(helm: Path, tmp_path: Path) -> None:
     (tmp_path / "on.yaml").write_text(yaml.safe_dump(ON))
     sqlite, postgresql = f"--values={tmp_path}/on.yaml", "--set=database.secretName=bursar-database"

@@ -11,6 +11,7 @@ from deploy.local.tools import (
     KUBERNETES,
     NODE_TOOLS,
     OLDER_KUBERNETES,
+    OPERATOR_TOOLS,
     PROMETHEUS_TOOLS,
     TOOLS,
     Tool,
@@ -44,6 +45,7 @@ APISERVER = next(tool for tool in TOOLS if tool.name == "kube-apiserver")
         ("Kubernetes v1.36\n", None),
         ("not Kubernetes v1.36.3\n", None),
         ("Kubernetes v\u0661.\u0663\u0666.\u0663\n", None),
+        ("prometheus-operator, version 0.85.0 (branch: , revision: unknown)\n", (0, 85)),
         ("", None),
     ],
 )
@@ -54,7 +56,7 @@ def test_a_version_is_read_from_what_a_binary_says_of_itself(
 
 
 def test_the_versions_we_build_are_of_the_series_we_take() -> None:
-    tools = (*TOOLS, *NODE_TOOLS, *PROMETHEUS_TOOLS, *KARPENTER_TOOLS, HELM_TOOL)
+    tools = (*TOOLS, *NODE_TOOLS, *PROMETHEUS_TOOLS, *OPERATOR_TOOLS, *KARPENTER_TOOLS, HELM_TOOL)
 
     assert {tool.source.name: tool.source.series for tool in tools} == {
         "kubernetes": (1, 36),
@@ -64,6 +66,7 @@ def test_the_versions_we_build_are_of_the_series_we_take() -> None:
         "runc": (1, 5),
         "cni": (1, 9),
         "prometheus": (0, 311),
+        "prometheus-operator": (0, 85),
         "helm": (4, 3),
         "karpenter": (1, 14),
     }
