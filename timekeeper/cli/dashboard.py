@@ -13,7 +13,9 @@ from timekeeper.cli.loopback import Loopback, log_in
 @click.command(cls=ClusterCommand)
 @click.pass_obj
 @EVERYWHERE
-@click.option("--port", default=0, type=click.IntRange(0, 65_535), help="on loopback; 0: any free one")
+@click.option(
+    "--port", default=0, type=click.IntRange(0, 65_535), metavar="PORT", help="on loopback; 0: any free one"
+)
 @click.option("--no-browser", is_flag=True, help="print the address only")
 def dashboard(options: Options, all_namespaces: bool, port: int, no_browser: bool) -> None:
     """Open budgets, cards, waiting pods and decisions in a browser, logged in, until Ctrl-C."""

@@ -11,7 +11,13 @@ from timekeeper.cli.kubectl import Kubectl
 
 EVERYWHERE = click.option("-A", "--all-namespaces", is_flag=True, help="every namespace")
 FORM = click.option(
-    "-o", "--output", "form", type=click.Choice(output.FORMS), default="table", show_default=True
+    "-o",
+    "--output",
+    "form",
+    type=click.Choice(output.FORMS),
+    default="table",
+    show_default=True,
+    help="json and yaml are the API's own answer, csv is the table",
 )
 _FLAGS = (
     (("--kubeconfig",), "FILE", "as kubectl's", ""),

@@ -62,6 +62,7 @@ def budget(options: Options, names: tuple[str, ...], all_namespaces: bool, form:
     "--group",
     default="namespace",
     show_default=True,
+    metavar="COLUMNS",
     shell_complete=words.columns,
     help="namespace, group, pod, owner, node, model, label:NAME; several with commas",
 )
@@ -208,7 +209,7 @@ def audit(arguments: tuple[str, ...]) -> None:
 @cli.command(cls=ClusterCommand)
 @click.pass_obj
 @click.argument("target", metavar="POD | KIND/NAME", shell_complete=words.pods_and_controllers)
-@click.option("--uid", default=None, help="of one pod among several of this name")
+@click.option("--uid", default=None, metavar="UID", help="of one pod among several of this name")
 @FORM
 def explain(options: Options, target: str, uid: str | None, form: str) -> None:
     """Why a pod was refused, placed, evicted or charged, or why it waits; KIND/NAME for a controller's pods.
@@ -234,7 +235,12 @@ cli.add_command(simulate)
     help="such as refused, placed or evicted",
 )
 @click.option(
-    "--most", default=100, show_default=True, type=click.IntRange(1, 10_000), help="how many, the newest"
+    "--most",
+    default=100,
+    show_default=True,
+    type=click.IntRange(1, 10_000),
+    metavar="NUMBER",
+    help="how many, the newest",
 )
 @FORM
 def decided(options: Options, all_namespaces: bool, kind: str | None, most: int, form: str) -> None:

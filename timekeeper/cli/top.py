@@ -21,7 +21,14 @@ _LATELY_MS = 600_000  # the time whose use is shown
 @click.command(cls=ClusterCommand)
 @click.pass_obj
 @EVERYWHERE
-@click.option("--every", default=2.0, show_default=True, type=click.FloatRange(1, 3600), help="seconds")
+@click.option(
+    "--every",
+    default=2.0,
+    show_default=True,
+    type=click.FloatRange(1, 3600),
+    metavar="SECONDS",
+    help="the time between two looks, on a terminal",
+)
 @click.option("--once", is_flag=True, help="print once; also where the output is no terminal")
 @FORM
 def top(options: Options, all_namespaces: bool, every: float, once: bool, form: str) -> None:
