@@ -1,5 +1,6 @@
 """What all tests share: the session's one control plane, and the rule that in CI a skip is a failure."""
 
+import gc
 import os
 import shutil
 import signal
@@ -64,6 +65,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for at, part in enumerate(LONGEST):
         place |= {file: at - len(LONGEST) for file in files if part in file}
     items.sort(key=lambda item: place[_file(item.nodeid)])
+
+
+def pytest_collection_finish() -> None:
+    """What is there now, eleven thousand tests and their modules, stays to the end. The collector would walk
+    over it again and again: a quarter of the processor time of the ledger's tests."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -5,7 +5,7 @@ import json
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -202,7 +202,6 @@ class Town:
         if self.url.startswith("sqlite:///") and not file.exists():
             file.write_bytes(new_ledger())
         self.store: Store = open_store(self.url)
-        upgrade(self.store)
         self.reviews = Reviews({ADMIN: user_status("admin")})
         self.notices: list[BudgetNotice] = []
         self.objects: dict[str, dict[str, Json]] = {name: {} for name in READ}
@@ -210,7 +209,11 @@ class Town:
         self.recorded: list[Decision] = []
         self._served: list[Services] = []
         self.settler = self._settler()
-        self.client: FlaskClient = self.serve()
+
+    @cached_property
+    def client(self) -> FlaskClient:
+        """Of the REST API, which is made when a test first asks it."""
+        return self.serve()
 
     def serve(self, damage: Callable[[], str] = lambda: "") -> FlaskClient:
         """A new process of the REST API, with empty caches."""
