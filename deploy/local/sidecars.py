@@ -125,7 +125,7 @@ def _environment(pod: dict[str, Any], stack: Stack, folder: Path, token: Path) -
     spool = folder / "spool"
     spool.mkdir(exist_ok=True)
     return {
-        **stack.environment(),
+        **stack.environment(traced=False),
         **written,
         "PATH": os.environ.get("PATH", os.defpath),
         "NVIDIA_VISIBLE_DEVICES": cards,

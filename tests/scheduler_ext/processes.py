@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from deploy.local.ports import free_port
+from tests.support.tracing import environment
 from tests.support.waiting import pause_s
 
 ROOT = Path(__file__).parents[2]
@@ -19,9 +20,11 @@ ROOT = Path(__file__).parents[2]
 
 class Process:
     """One role process after another on the same port, with the same flags; what they say is in ``log``.
-    ``through``: the module that runs it, in place of Python itself."""
+    ``through``: the module that runs it, in place of Python itself. ``traced``: it is ended in order, so that
+    coverage has its data."""
 
-    def __init__(self, folder: Path, *flags: str, through: Sequence[str] = ()) -> None:
+    def __init__(self, folder: Path, *flags: str, through: Sequence[str] = (), traced: bool = False) -> None:
+        self._traced = traced
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = folder / "extender.log"
@@ -36,6 +39,7 @@ class Process:
                 [sys.executable, "-m", *self._module, *self._flags],
                 cwd=ROOT,
                 stderr=log,
+                env=environment(self._traced),
                 start_new_session=True,  # so that master and worker can be killed together
             )
 

@@ -24,6 +24,7 @@ from deploy.local.ports import free_port
 from deploy.local.scheduler import extender, scheduler_configuration
 from tests.scheduler_ext import readback
 from tests.scheduler_ext.processes import ROOT
+from tests.support.tracing import environment
 from tests.support.waiting import eventually
 
 Json = dict[str, Any]
@@ -57,7 +58,12 @@ class Group:
         """Start it, again if it has ended."""
         with self.log.open("ab") as log:
             self._running = subprocess.Popen(
-                self._command, cwd=ROOT, stdout=log, stderr=log, start_new_session=True
+                self._command,
+                cwd=ROOT,
+                stdout=log,
+                stderr=log,
+                env=environment(traced=False),
+                start_new_session=True,
             )
 
     def signal(self, which: signal.Signals) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 from deploy.local.identity import new_authority
 from deploy.local.launcher import Launcher
 from deploy.local.ports import free_port
+from tests.support import tracing
 from tests.support.waiting import pause_s
 
 WITHIN_S = 90.0
@@ -25,7 +26,8 @@ WITHIN_S = 90.0
 @dataclass
 class Process:
     """The flags of a timekeeper and, while it runs, its process. ``folder`` holds certificates, log and,
-    where no ``url`` of a database is given, the ledger."""
+    where no ``url`` of a database is given, the ledger. ``traced``: it ends by itself or in order, so that
+    coverage has its data."""
 
     folder: Path
     kubeconfig: Path
@@ -35,6 +37,7 @@ class Process:
     path: str = field(default_factory=os.getcwd)
     running: "subprocess.Popen[bytes] | None" = None
     url: str = ""
+    traced: bool = False
 
     @property
     def database(self) -> Path:
@@ -61,7 +64,7 @@ class Process:
                 "HOME": str(self.folder),
                 "TMPDIR": str(self.folder),
                 "PYTHONPATH": self.path,
-                **{name: value for name, value in os.environ.items() if name.startswith("COVERAGE_")},
+                **tracing.variables(self.traced),
             }
             self.running = self.launcher.start(self.command(), log, env=environment)
 
@@ -128,14 +131,14 @@ def send(
 
 
 @contextlib.contextmanager
-def prepared(folder: Path, kubeconfig: Path, *more: str) -> Iterator[Process]:
+def prepared(folder: Path, kubeconfig: Path, *more: str, traced: bool = False) -> Iterator[Process]:
     """A timekeeper that is ready to be started; nothing of it outlives the block."""
     authority = new_authority("timekeeper-tests")
     certificate, key = authority.leaf(["127.0.0.1"])
     for name, pem in (("ca.crt", authority.pem), ("tls.crt", certificate), ("tls.key", key)):
         (folder / name).write_bytes(pem)
     with Launcher() as launcher:
-        yield Process(folder, kubeconfig, launcher, more)
+        yield Process(folder, kubeconfig, launcher, more, traced=traced)
 
 
 def children(of: int) -> dict[str, list[int]]:

@@ -92,7 +92,8 @@ class Certificates:
 
     def __enter__(self) -> Self:
         with self.log_file.open("ab") as log:
-            self.process = subprocess.Popen(self._command, stderr=log, cwd=ROOT, env=environment())
+            ends = "--once" in self._command  # by itself
+            self.process = subprocess.Popen(self._command, stderr=log, cwd=ROOT, env=environment(traced=ends))
         return self
 
     def __exit__(

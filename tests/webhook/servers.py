@@ -15,6 +15,7 @@ import orjson
 
 from deploy.local.ports import free_port
 from tests.support.tls import Tls
+from tests.support.tracing import variables
 from tests.support.waiting import eventually
 from tests.webhook.worlds import review_of
 from tests.worlds import Json
@@ -137,7 +138,6 @@ class Webhook:
             return False
 
 
-def environment() -> dict[str, str]:
+def environment(traced: bool = True) -> dict[str, str]:
     """Nothing of the caller's but its path, its folder for temporary files, and what coverage needs."""
-    kept = {name: value for name, value in os.environ.items() if name.startswith("COVERAGE_")}
-    return {"PATH": os.environ.get("PATH", os.defpath), "TMPDIR": tempfile.gettempdir(), **kept}
+    return {"PATH": os.environ.get("PATH", os.defpath), "TMPDIR": tempfile.gettempdir(), **variables(traced)}

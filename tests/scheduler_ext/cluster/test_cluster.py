@@ -357,7 +357,7 @@ def test_a_waiting_pod_shows_why_and_the_cluster_shows_what_would_fit(world: Wor
 
 
 def test_it_ends_in_order(plane: ControlPlane, tmp_path: Path) -> None:
-    process = Process(tmp_path, f"--kubeconfig={plane.admin_kubeconfig}")
+    process = Process(tmp_path, f"--kubeconfig={plane.admin_kubeconfig}", traced=True)
     process.start_ready()
 
     begun = time.monotonic()

@@ -179,7 +179,9 @@ def test_a_follower_sends_its_callers_away_and_a_leader_that_ends_gives_its_leas
     api.put("nodes", node("a"))
     own_pod(api, "x")
     own_pod(api, "y")
-    leader, follower = (Process(tmp_path, f"--kubeconfig={config}", *flags(name)) for name in "xy")
+    leader, follower = (
+        Process(tmp_path, f"--kubeconfig={config}", *flags(name), traced=True) for name in "xy"
+    )
     leader.start_ready()
     follower.start()
     eventually(lambda: follower.answers("/livez"), within_s=20)

@@ -25,7 +25,7 @@ from tests.support.waiting import eventually
 def process(api: ApiServer, tmp_path: Path) -> Iterator[Process]:
     """An extender process in front of one node."""
     api.put("nodes", node("a"))
-    process = Process(tmp_path, f"--kubeconfig={kubeconfig(tmp_path, api.url)}")
+    process = Process(tmp_path, f"--kubeconfig={kubeconfig(tmp_path, api.url)}", traced=True)
     process.start_ready()
     yield process
     process.kill()

@@ -226,7 +226,7 @@ def test_killed_and_paused_at_random_the_ledger_says_what_the_objects_prove(
     with (
         namespace(cluster.api, "metered") as path,
         Recorder(cluster, path) as seen,
-        prepared(tmp_path, cluster.admin_kubeconfig) as timekeeper,
+        prepared(tmp_path, cluster.admin_kubeconfig, traced=True) as timekeeper,
     ):
         timekeeper.start_ready()
         play = Play(cluster, path, seen, timekeeper, random.Random(seed))

@@ -22,7 +22,7 @@ A_KUBECONFIG = "it must be a YAML file with clusters, users, contexts and curren
 
 @pytest.fixture
 def process(tmp_path: Path) -> Iterator[Process]:
-    with prepared(tmp_path, kubeconfig(tmp_path, "http://127.0.0.1:1")) as made:
+    with prepared(tmp_path, kubeconfig(tmp_path, "http://127.0.0.1:1"), traced=True) as made:
         yield made
 
 

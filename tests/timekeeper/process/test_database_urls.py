@@ -105,7 +105,7 @@ def test_where_a_store_is_can_be_shown_without_secrets() -> None:
 
 @pytest.fixture
 def process(tmp_path: Path) -> Iterator[Process]:
-    with prepared(tmp_path, kubeconfig(tmp_path, "http://127.0.0.1:1")) as made:
+    with prepared(tmp_path, kubeconfig(tmp_path, "http://127.0.0.1:1"), traced=True) as made:
         yield made
 
 

@@ -152,7 +152,9 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
             (folder / name).mkdir()
             address = stack.enter_context(serving(api))
             config = kubeconfig(folder / name, address)
-            made = stack.enter_context(prepared(folder / name, config, f"--lease-duration={LEASE_S}s"))
+            made = stack.enter_context(
+                prepared(folder / name, config, f"--lease-duration={LEASE_S}s", traced=True)
+            )
             made.url = url
             replicas.append(made)
         yield Pair(api, replicas, url)

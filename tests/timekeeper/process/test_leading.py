@@ -217,11 +217,11 @@ def test_the_new_settler_knows_what_the_elder_wrote_last(town: Town) -> None:
 
 
 def test_two_settlers_on_one_file_the_elder_ends_with_a_sentence(api: FakeApiServer, tmp_path: Path) -> None:
-    with serving(api) as url, prepared(tmp_path, kubeconfig(tmp_path, url)) as first:
+    with serving(api) as url, prepared(tmp_path, kubeconfig(tmp_path, url), traced=True) as first:
         first.start_ready()
         assert first.running is not None
         elder = children(first.running.pid)["settle"]
-        second = Process(first.folder, first.kubeconfig, first.launcher)
+        second = Process(first.folder, first.kubeconfig, first.launcher, traced=True)
         second.start()
 
         first.wait("the elder's end", lambda: "another settler has started;" in first.log())

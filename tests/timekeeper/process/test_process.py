@@ -51,7 +51,7 @@ def api() -> FakeApiServer:
 
 @pytest.fixture
 def timekeeper(api: FakeApiServer, tmp_path: Path) -> Iterator[Process]:
-    with serving(api) as url, prepared(tmp_path, kubeconfig(tmp_path, url)) as process:
+    with serving(api) as url, prepared(tmp_path, kubeconfig(tmp_path, url), traced=True) as process:
         yield process
 
 
@@ -210,7 +210,7 @@ def test_a_database_that_cannot_be_opened_is_a_sentence_and_exit_code_2(timekeep
 
 
 def test_without_an_api_server_it_lives_and_says_what_it_waits_for(tmp_path: Path) -> None:
-    with prepared(tmp_path, kubeconfig(tmp_path, "http://127.0.0.1:1")) as process:
+    with prepared(tmp_path, kubeconfig(tmp_path, "http://127.0.0.1:1"), traced=True) as process:
         process.start()
         process.wait("/livez", lambda: process.call("GET", "/livez")[0] == 200)
         process.wait("the settler's word", lambda: "waiting for" in process.call("GET", "/readyz")[1])
