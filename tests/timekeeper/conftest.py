@@ -10,7 +10,9 @@ from tests.timekeeper.worlds import Town, new_ledger
 from timekeeper.store.engine.engine import Store, open_store
 from timekeeper.store.engine.upgrade import upgrade
 
-BOTH_DATABASES = ["sqlite", "postgresql"]
+SQLITE = "sqlite"
+# the same lines of ours again
+POSTGRESQL = pytest.param("postgresql", marks=pytest.mark.untraced)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -20,7 +22,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """
     named = any("database_url" in mark.args[0] for mark in metafunc.definition.iter_markers("parametrize"))
     if "database_url" in metafunc.fixturenames and not named:
-        kinds = BOTH_DATABASES[:1] if hasattr(metafunc.module, "ONE_DATABASE") else BOTH_DATABASES
+        kinds = [SQLITE] if hasattr(metafunc.module, "ONE_DATABASE") else [SQLITE, POSTGRESQL]
         metafunc.parametrize("database_url", kinds, indirect=True)
 
 

@@ -127,7 +127,7 @@ def world() -> World:
     return made
 
 
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(events, max_size=14))
 def test_a_card_is_held_exactly_while_the_oracle_says_so(told: list[tuple[str, Any]]) -> None:
     there = world()

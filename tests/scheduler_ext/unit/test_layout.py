@@ -116,7 +116,7 @@ def near_to(at: int, world: World) -> int:
 
 
 @pytest.mark.untraced
-@settings(max_examples=examples(1500), deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(worlds(), st.sampled_from([BINPACK, SPREAD]))
 def test_a_layout_is_found_exactly_when_one_exists_and_no_card_is_too_full(
     world: World, policy: Policy
@@ -129,7 +129,7 @@ def test_a_layout_is_found_exactly_when_one_exists_and_no_card_is_too_full(
         assert bears(world, layout.chosen)
 
 
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(worlds(), st.integers(0, 3), st.integers(0, 400), st.integers(0, 4))
 def test_more_free_never_loses_a_fit(world: World, at: int, share: int, memory: int) -> None:
     at %= len(world.cards)

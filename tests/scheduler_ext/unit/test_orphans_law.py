@@ -312,4 +312,4 @@ class Story(RuleBasedStateMachine):
 
 
 TestStory = Story.TestCase
-TestStory.settings = settings(max_examples=examples(200), stateful_step_count=25, deadline=None)
+TestStory.settings = settings(max_examples=examples(60), stateful_step_count=25, deadline=None)

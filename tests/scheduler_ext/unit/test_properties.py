@@ -153,7 +153,7 @@ POLICIES = {
 policies = st.sampled_from(sorted(POLICIES)).map(POLICIES.__getitem__)
 
 
-@settings(max_examples=examples(800), deadline=None)
+@settings(max_examples=examples(250), deadline=None)
 @given(worlds(), policies)
 def test_a_fit_is_found_exactly_when_there_is_one(world: World, policy: Policy) -> None:
     found = answer(world, policy)
@@ -161,7 +161,7 @@ def test_a_fit_is_found_exactly_when_there_is_one(world: World, policy: Policy) 
     assert isinstance(found, Placement) == oracle.fits(world)
 
 
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(worlds(), policies)
 def test_what_is_given_is_what_was_requested_and_no_card_is_too_full(world: World, policy: Policy) -> None:
     found = answer(world, policy)
@@ -219,7 +219,7 @@ def with_card(world: World, at: int, **changed: object) -> World:
 EASINGS = (emptier, mended, one_more, better_linked, looser, fewer)
 
 
-@settings(max_examples=examples(500), deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(worlds(), st.integers(0, 3), st.sampled_from(EASINGS), policies)
 def test_what_makes_it_easier_never_loses_a_fit(
     world: World, at: int, easing: Callable[[World, int], World], policy: Policy
@@ -230,7 +230,7 @@ def test_what_makes_it_easier_never_loses_a_fit(
         assert isinstance(answer(easier, policy), Placement)
 
 
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(worlds(), policies)
 def test_filter_offers_a_node_exactly_when_bind_could_place_the_pod_there(
     world: World, policy: Policy

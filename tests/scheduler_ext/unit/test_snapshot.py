@@ -688,10 +688,10 @@ class Story(RuleBasedStateMachine):
 
 
 TestStory = pytest.mark.untraced(Story.TestCase)
-TestStory.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
+TestStory.settings = settings(max_examples=examples(20), stateful_step_count=40, deadline=None)
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(
     st.lists(st.tuples(st.booleans(), st.sampled_from([20, 40, 60])), max_size=4),
     st.lists(st.sampled_from([20, 40, 60]), min_size=1, max_size=3),

@@ -12,7 +12,7 @@ from timekeeper.store.retention import roll_up_all
 pytestmark = pytest.mark.untraced
 
 
-HISTORIES = {"sqlite": 15, "postgresql": 5}
+HISTORIES = {"sqlite": 6, "postgresql": 2}
 
 
 class Audited(Machine):

@@ -134,7 +134,7 @@ STEPS = st.one_of(
 )
 
 
-@settings(max_examples=examples(40, soak=1_000), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(12, soak=1_000), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=st.lists(STEPS, min_size=3, max_size=25))
 @example(  # a correction is put off for a minute, and before that the period ends
     steps=[

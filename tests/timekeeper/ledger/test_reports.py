@@ -39,7 +39,7 @@ BEGIN = MIDNIGHT - 3 * DAY  # of the times that drawn ledgers lie in
 SPAN = 6 * DAY
 
 ON_A_DATABASE = settings(
-    max_examples=examples(60, soak=1_000),
+    max_examples=examples(20, soak=1_000),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -42,7 +42,7 @@ def lived(history: Iterable[tuple[str, int, int, int]], tick_each: int = 1) -> L
     return life
 
 
-@settings(max_examples=examples(150, soak=1_000), deadline=None)
+@settings(max_examples=examples(50, soak=1_000), deadline=None)
 @given(st.lists(acts, min_size=10, max_size=50), st.sampled_from((1, 1, 3)))
 def test_what_is_kept_is_what_everything_together_makes(
     history: list[tuple[str, int, int, int]], tick_each: int

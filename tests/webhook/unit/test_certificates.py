@@ -404,7 +404,7 @@ LOOKS = st.tuples(
 
 @pytest.mark.untraced
 @given(st.lists(LOOKS, min_size=150, max_size=180))
-@hypothesis_settings(max_examples=examples(8, soak=80))
+@hypothesis_settings(max_examples=examples(3, soak=80))
 def test_no_death_and_no_delay_of_a_replica_causes_a_refusal(
     looks: list[tuple[int, int | None, int, str]],
 ) -> None:
