@@ -6,6 +6,8 @@ worker, without a network: what the server itself needs for a page. The first lo
 the rounds; it has a column of its own.
 """
 
+import gc
+import os
 import statistics
 import sys
 import tempfile
@@ -46,6 +48,7 @@ OF_ONE = (
     "/waiting?namespace=team-a",
     "/waste?namespace=team-a",
 )
+COLUMNS = ("cpu_first", "cpu_p50", "cpu_p95", "clock_first", "clock_p50", "clock_p95", "load", "bytes")
 _AT_ONCE = 20_000
 
 
@@ -144,18 +147,25 @@ def _insert(made: Dashboards, table: Any, rows: list[Json]) -> None:
 
 
 def ask(client: Client, path: str, rounds: int) -> Json:
-    """Times of a page in milliseconds, and how large it is."""
-    times, size = [], 0
+    """Times of a page in milliseconds, of the processor and on the clock; the machine's load; its size."""
+    clock, processor, size = [], [], 0
     for _ in range(rounds + 1):
-        began = time.perf_counter()
+        began, began_cpu = time.perf_counter(), time.process_time()
         answer = client.get(path, base_url="https://bursar.test")
-        times.append(1000 * (time.perf_counter() - began))
+        processor.append(1000 * (time.process_time() - began_cpu))
+        clock.append(1000 * (time.perf_counter() - began))
         if answer.status_code != 200:
             raise SystemExit(f"{path}: {answer.status_code} {answer.text}")
         size = len(answer.data)
+    figures = {**_spread("cpu", processor), **_spread("clock", clock)}
+    return {**figures, "load": round(os.getloadavg()[0], 1), "bytes": size}
+
+
+def _spread(name: str, times: list[float]) -> Json:
+    """The first time apart from the others."""
     first, *rest = times
     figures = {"first": first, "p50": statistics.median(rest), "p95": statistics.quantiles(rest, n=20)[-1]}
-    return {**{name: round(each, 1) for name, each in figures.items()}, "bytes": size}
+    return {f"{name}_{which}": round(each, 1) for which, each in figures.items()}
 
 
 def main() -> None:
@@ -173,16 +183,16 @@ def main() -> None:
         began = time.perf_counter()
         fill(made, asked.namespaces, asked.nodes, asked.pods)
         print(f"made in {time.perf_counter() - began:.0f} s", file=sys.stderr)
-        print(f"{'page':<46}{'first ms':>10}{'p50 ms':>9}{'p95 ms':>9}{'bytes':>9}")
+        gc.collect()
+        gc.freeze()  # as the server does before its workers begin
+        print(f"{'page, ms':<46}" + "".join(f"{each:>12}" for each in COLUMNS))
         for bearer, paths in ((ADMIN, PAGES), (READER, OF_ONE)):
             client = made.client()
             log_in(client, bearer)
             for path in paths:
                 name = path if bearer == ADMIN else f"{path} (of one)"
                 found[name] = ask(client, path, asked.rounds)
-                each = found[name]
-                times = f"{each['first']:>10}{each['p50']:>9}{each['p95']:>9}"
-                print(f"{name:<46}{times}{each['bytes']:>9}", flush=True)
+                print(f"{name:<46}" + "".join(f"{found[name][each]:>12}" for each in COLUMNS), flush=True)
         made.close()
     write(asked.json, found)
 

@@ -52,12 +52,12 @@ def register(app: Flask, services: Services) -> None:
             account, follows = services.ledger.account_page(limit, after[0] if after else "", group)
             group_accounts = [] if after else services.ledger.group_accounts(group)
         page = cursor(follows) if follows else None
-        groups = [shown(each, True) for each in group_accounts]
+        made: dict[str, dict[str, Any]] = {}
         # a caller that may list all budgets may get each by name
         body = {
             "version": 1,
-            "budgets": [shown(each, True) for each in account],
-            "groups": groups,
+            "budgets": [shown(each, True, made) for each in account],
+            "groups": [shown(each, True) for each in group_accounts],
             "next": page,
         }
         return answer(body, page)
@@ -98,12 +98,18 @@ def amounts(statement: Statement) -> dict[str, Any]:
     return {**exact, "gpuHours": hours}
 
 
-def shown(account: AccountReading, with_group: bool) -> dict[str, Any]:
+def shown(
+    account: AccountReading, with_group: bool, made: dict[str, dict[str, Any]] | None = None
+) -> dict[str, Any]:
     """One account: amounts in milli-GPU x milliseconds and as decimal GPU-hours, times in milliseconds.
     ``with_group``: include the figures of its group's account; otherwise only the group's standing, which the
-    namespace's own follows from."""
+    namespace's own follows from. ``made``: the parts of groups that other accounts of the same answer share,
+    by name; this adds its own."""
     statement = account.statement
     budget, group = statement.in_force.budget, statement.group
+    groups = {} if made is None else made
+    if group and budget.group not in groups:
+        groups[budget.group] = _group(budget.group, group, account.group_error, with_group)
     warnings = _group_warnings(budget.group, group) if with_group else ()
     return {
         "namespace": account.namespace,
@@ -111,7 +117,7 @@ def shown(account: AccountReading, with_group: bool) -> dict[str, Any]:
         "standing": account.standing,
         "validUntil": statement.valid_until_ms,
         "exhaustedAt": statement.exhausted_ms,
-        "group": _group(budget.group, group, account.group_error, with_group) if group else None,
+        "group": groups[budget.group] if group else None,
         "warnings": [*ineffective_fields(budget), *warnings],
     }
 

@@ -31,7 +31,7 @@ class DatabaseSums:
 
     def expect(self, wanted: Iterable[Part]) -> None:
         """Read the unknown ones of these parts together."""
-        missing = set(wanted) - self._posted.keys()
+        missing = {part for part in wanted if part not in self._posted}
         if missing:
             self._posted.update(ledger.posted_of(self.connection, missing))
             found, rates = open_sums(self.connection, missing, self.now_ms)
@@ -40,7 +40,7 @@ class DatabaseSums:
 
     def expect_granted(self, wanted: Iterable[AccountKey]) -> None:
         """Read the unknown grants of these accounts together."""
-        missing = set(wanted) - self._granted.keys()
+        missing = {key for key in wanted if key not in self._granted}
         if missing:
             found = ledger.granted_of(self.connection, missing)
             self._granted.update({key: found.get(key, NO_GRANTS) for key in missing})
