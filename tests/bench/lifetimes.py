@@ -9,6 +9,7 @@ import argparse
 import csv
 import json
 import lzma
+import math
 import os
 import random
 import statistics
@@ -97,10 +98,13 @@ def placer(name: str, experiment: Experiment) -> Placer:
 
 def told(cases: Sequence[Case], weeks: Sequence[Week]) -> list[Json]:
     """A row for each load and policy, over the seeds. Waiting times in minutes: the mean, and the 95th of
-    100."""
+    100. ``beside_first``: how much more is allocated than under the first policy on the same clusters."""
     rows = []
+    of_case = dict(zip(cases, weeks, strict=True))
     for load, drift, name in dict.fromkeys((case.load, case.drift, case.name) for case in cases):
-        mine = [week for case, week in zip(cases, weeks, strict=True) if case[:3] == (name, load, drift)]
+        mine = [week for case, week in of_case.items() if case[:3] == (name, load, drift)]
+        first = [week for case, week in of_case.items() if case[:3] == (cases[0].name, load, drift)]
+        more = [week.allocation - other.allocation for week, other in zip(mine, first, strict=True)]
         waits = {size: sorted(wait for week in mine for wait in week.waits_s[size]) for size in SIZES}
         rows.append(
             {
@@ -108,6 +112,10 @@ def told(cases: Sequence[Case], weeks: Sequence[Week]) -> list[Json]:
                 "drift": drift,
                 "policy": name,
                 "allocation": round(statistics.fmean(week.allocation for week in mine), 2),
+                "by_size": {
+                    size: round(statistics.fmean(week.by_size[size] for week in mine), 2) for size in SIZES
+                },
+                "beside_first": _mean_and_error(more),
                 "wait_min": {size: _minutes(each) for size, each in waits.items()},
                 "preempted": round(statistics.fmean(week.preempted for week in mine), 1),
                 "pods": round(statistics.fmean(week.left["arrived"] for week in mine)),
@@ -115,6 +123,12 @@ def told(cases: Sequence[Case], weeks: Sequence[Week]) -> list[Json]:
             }
         )
     return rows
+
+
+def _mean_and_error(values: Sequence[float]) -> tuple[float, float | None]:
+    """The standard error is None for one value."""
+    error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+    return round(statistics.fmean(values), 2), None if error is None else round(error, 2)
 
 
 def _minutes(waits: Sequence[int]) -> list[float] | None:
@@ -125,13 +139,20 @@ def _minutes(waits: Sequence[int]) -> list[float] | None:
 
 def table(rows: Sequence[Json]) -> str:
     """For people."""
-    titles = ["allocated %", *(f"{size} GPU" for size in SIZES), "preempted", "waiting at end"]
+    first = rows[0]["policy"]
+    titles = ["allocated %", f"to {first}", "8 GPU %", *(f"{size} GPU" for size in SIZES)]
+    titles += ["preempted", "waiting at end"]
     lines = [f"{'load %':10}{'policy':15}" + "".join(f"{title:>16}" for title in titles)]
     for row in rows:
         waits = [(each and f"{each[0]:.1f} / {each[1]:.0f}") or "-" for each in row["wait_min"].values()]
-        cells = [f"{row['allocation']:.2f}", *waits, f"{row['preempted']}", f"{row['waiting_at_end']}"]
+        mean, error = row["beside_first"]
+        beside = f"{mean:+.2f}" if error is None else f"{mean:+.2f} +- {error:.2f}"
+        cells = [f"{row['allocation']:.2f}", beside, f"{row['by_size']['8']:.2f}", *waits]
+        cells += [f"{row['preempted']}", f"{row['waiting_at_end']}"]
         load = f"{row['load']}{' drift' if row['drift'] else ''}"
         lines.append(f"{load:10}{row['policy']:15}" + "".join(f"{cell:>16}" for cell in cells))
+    lines.append(f"to {first}: how much more is allocated, with the standard error over the seeds")
+    lines.append("8 GPU %: what pods of 8 GPUs have of all GPUs")
     lines.append("by size: minutes until a pod runs, mean / 95th of 100; means over the seeds")
     return "\n".join(lines)
 
@@ -141,6 +162,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--nodes", type=int, default=30, help="of the cluster (%(default)s)")
     parser.add_argument("--seeds", type=int, default=3, help="how many clusters and weeks (%(default)s)")
+    parser.add_argument("--first-seed", type=int, default=1, help="the others follow (%(default)s)")
     parser.add_argument("--loads", nargs="+", type=int, default=LOADS, help="per cent of the GPUs")
     parser.add_argument("--policy", nargs="+", choices=(*REFERENCES, NAMES[0]), default=NAMES, metavar="P")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes at a time")
@@ -151,7 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         Case(name, load, drift, seed, given.nodes)
         for load, drift in kinds
         for name in given.policy
-        for seed in range(1, given.seeds + 1)
+        for seed in range(given.first_seed, given.first_seed + given.seeds)
     ]
     weeks = []
     with ProcessPoolExecutor(given.jobs) as pool:

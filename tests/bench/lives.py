@@ -8,7 +8,7 @@ wait again, and run on where they were.
 import heapq
 import random
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import NamedTuple, Protocol
@@ -63,10 +63,12 @@ class _Job:
 
 @dataclass(frozen=True, slots=True)
 class Week:
-    """``allocation``: per cent of the GPUs, the mean over the week. ``waits_s``: by size, of the pods that
-    arrived in it. ``preempted``: pods. ``left``: pods that arrived, ended, run and wait."""
+    """``by_size``: per cent of the GPUs that pods of the size have, the mean over the week; ``allocation``:
+    the sum. ``waits_s``: by size, of the pods that arrived in it. ``preempted``: pods. ``left``: pods that
+    arrived, ended, run and wait."""
 
     allocation: float
+    by_size: dict[str, float]
     waits_s: dict[str, list[int]]
     preempted: int
     left: dict[str, int]
@@ -162,7 +164,8 @@ class _Running:
         self._waiting: dict[tuple[bool, PodRow], deque[int]] = {}
         self.jobs: list[_Job] = []
         self.running: Counter[PodRow] = Counter()
-        self.used_milli = self.preempted = self.ended = 0
+        self.used_milli = dict.fromkeys(SIZES, 0)
+        self.preempted = self.ended = 0
 
     def arrive(self, arrival: Arrival) -> None:
         """It runs, or it waits, or it preempts."""
@@ -216,7 +219,7 @@ class _Running:
             job.waits_s = now_s - job.arrival.at_s
         job.runs, job.began_s = job.runs + 1, now_s
         self.running[pod] += 1
-        self.used_milli += pod.asked_milli
+        self.used_milli[size_of(pod)] += pod.asked_milli
         heapq.heappush(self._ends, (now_s + job.arrival.life.lasts_s - job.ran_s, number, job.runs))
         return True
 
@@ -229,7 +232,7 @@ class _Running:
         at = self._cluster.leave(job)
         self._placer.leave(pod, seat or (at, ()))
         self.running[pod] -= 1
-        self.used_milli -= pod.asked_milli
+        self.used_milli[size_of(pod)] -= pod.asked_milli
         return at
 
     def _retry(self, at: int, now_s: int) -> None:
@@ -251,13 +254,16 @@ class _Running:
 
 def live(nodes: Sequence[NodeRow], coming: Sequence[Arrival], placer: Placer) -> Week:
     """The week under this policy, after a first day that is not measured."""
-    running, now_s, area, learnt_s = _Running(nodes, placer), 0, 0, 0
+    running, now_s, learnt_s = _Running(nodes, placer), 0, 0
+    areas = dict.fromkeys(SIZES, 0)
     learn = getattr(placer, "learn", None)
     for arrival in [*coming, None]:
         until_s = END_S if arrival is None else arrival.at_s
         while True:
             then_s = min(running.next_end_s, until_s)
-            area += running.used_milli * (max(then_s, WARM_S) - max(now_s, WARM_S))
+            measured_s = max(then_s, WARM_S) - max(now_s, WARM_S)
+            for size, used_milli in running.used_milli.items():
+                areas[size] += used_milli * measured_s
             now_s = then_s
             if not running.end_until(now_s) and now_s >= until_s:
                 break
@@ -266,10 +272,10 @@ def live(nodes: Sequence[NodeRow], coming: Sequence[Arrival], placer: Placer) ->
             learnt_s = now_s
         if arrival is not None:
             running.arrive(arrival)
-    return _told(nodes, running, area)
+    return _told(nodes, running, areas)
 
 
-def _told(nodes: Sequence[NodeRow], running: _Running, area: int) -> Week:
+def _told(nodes: Sequence[NodeRow], running: _Running, areas: Mapping[str, int]) -> Week:
     waits: dict[str, list[int]] = {size: [] for size in SIZES}
     for job in running.jobs:
         if job.arrival.at_s >= WARM_S and job.arrival.life.pod.num_gpu:
@@ -282,7 +288,9 @@ def _told(nodes: Sequence[NodeRow], running: _Running, area: int) -> Week:
         "running": sum(running.running.values()),
         "waiting": len(running.waiting),
     }
-    return Week(100 * area / capacity / (END_S - WARM_S), waits, running.preempted, left)
+    most = capacity * (END_S - WARM_S)
+    by_size = {size: 100 * area / most for size, area in areas.items()}
+    return Week(100 * sum(areas.values()) / most, by_size, waits, running.preempted, left)
 
 
 def by_day(first: Sequence[Life], last: Sequence[Life], seed: int) -> list[Sequence[Life]]:

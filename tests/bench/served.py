@@ -130,7 +130,10 @@ class Served:
 
     def learn(self, running: Mapping[PodRow, int]) -> None:
         """Adopts the typical pods of those that run, as the extender does each minute."""
-        counts = Counter({typical_of(row): count for row, count in running.items() if row.num_gpu})
+        counts = Counter[TypicalPod]()
+        for row, count in running.items():
+            if row.num_gpu:  # rows that differ in memory alone are one shape
+                counts[typical_of(row)] += count
         if counts.total() < FEWEST_PODS:
             return
         mix = typical_pods_of(counts)
@@ -140,6 +143,11 @@ class Served:
         if differ_milli(mix, self._fragmentation_model.typical_pods) >= CHANGED_MILLI:
             self._fragmentation_model = FragmentationModel(mix)
             self._asked.clear()
+
+    @property
+    def typical_pods(self) -> TypicalPods:
+        """Those learned last."""
+        return self._fragmentation_model.typical_pods
 
     def _offered(self, row: PodRow) -> list[str]:
         """The nodes on which kube-scheduler itself finds enough."""

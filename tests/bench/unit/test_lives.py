@@ -1,10 +1,14 @@
 """A simulated week: nothing is lost, and the figures by hand."""
 
+from dataclasses import replace
+
 import pytest
 
+from scheduler_ext.scoring.typical_pods import TypicalPod
 from tests.bench.experiment import Experiment, NodeRow, PodRow
 from tests.bench.lifetimes import NAMES, Case, cluster, drifted, placer, published, simulated, told
 from tests.bench.lives import DAY_S, END_S, WARM_S, Arrival, Life, Week, arrivals, by_day, live, size_of
+from tests.bench.served import Served
 
 pytestmark = pytest.mark.untraced
 
@@ -29,6 +33,9 @@ def test_a_pod_waits_until_one_before_it_ends(name: str) -> None:
 
     # one day of both, half a day of one, and one until the end
     assert found.allocation == pytest.approx(100 * (2 * 24 + 12 + 6 * 24) / (2 * 7 * 24))
+    assert found.by_size == pytest.approx(
+        {"share": 0, "1": 100 * (12 + 6 * 24) / (2 * 7 * 24), "2-4": 100 * 2 * 24 / (2 * 7 * 24), "8": 0}
+    )
     assert found.waits_s == {"share": [], "1": [23 * HOUR_S, 23 * HOUR_S], "2-4": [0], "8": []}
     assert found.left == {"arrived": 3, "ended": 2, "running": 1, "waiting": 0}
     assert found.preempted == 0
@@ -63,6 +70,26 @@ def test_no_pod_is_lost_and_no_card_too_full(name: str) -> None:
     assert found.left["arrived"] > 500
     assert 30 < found.allocation <= 100
     assert told([case], [found])[0]["policy"] == name
+
+
+def test_policies_are_compared_on_the_same_clusters() -> None:
+    cases = [Case(name, 95, drift=False, seed=seed, nodes=2) for name in ("FGD", "Random") for seed in (1, 2)]
+    plain = week("FGD", gpus(2, 24, WARM_S))
+    weeks = [replace(plain, allocation=allocation) for allocation in (80.0, 90.0, 79.0, 87.0)]
+
+    fgd, chance = told(cases, weeks)
+
+    assert (fgd["beside_first"], chance["beside_first"]) == ((0, 0), (-2, 1))
+
+
+def test_typical_pods_are_counted_whatever_their_memory() -> None:
+    shapes = [PodRow(1_000, memory, 1, 500, ()) for memory in (1_000, 2_000)]
+    experiment = Experiment((NODE,), (PodRow(1_000, 1_000, 1, 1000, ()),), (), 1)
+    served = Served(experiment, "fragmentation")
+
+    served.learn({shapes[0]: 15, shapes[1]: 15, PodRow(2_000, 1_000, 1, 1000, ()): 20})
+
+    assert served.typical_pods.counts[0] == (TypicalPod(1_000, 1, 500), 30)
 
 
 def test_as_much_gpu_time_arrives_as_the_load_says_whatever_the_mix() -> None:
