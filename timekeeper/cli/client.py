@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 import urllib3
 
-from timekeeper.cli.errors import CommandError
+from timekeeper.cli.errors import CommandError, RefusedError
 from timekeeper.cli.progress import Say, silent
 from timekeeper.cli.unix_socket import socket_pool
 
@@ -17,13 +17,13 @@ _CONNECT_S, _READ_S = 10.0, 120.0
 _HINTS = {
     401: "the token has expired, or is not for the audience bursar",
     403: "the account may not do this: see docs/access.md",
-    404: "there is no such route or object; is the server older than this command?",
+    404: "check the name; a server older than this command may lack the route",
     503: "the server or its database is busy or away, or does not lead; try again",
 }
 _AGGREGATED_HINTS = _HINTS | {
     401: "your login was refused or has expired: log in again; kubectl auth whoami shows whether it is valid",
     403: "your user may not do this: see docs/access.md",
-    404: "there is no such object, or the aggregated API is not installed: see docs/access.md",
+    404: "check the name, and whether the aggregated API is installed: see docs/access.md",
 }
 
 
@@ -97,7 +97,8 @@ class Client:
         answer = self._request(method, path, body, headers or {})
         text = answer.data.decode(errors="replace")
         if answer.status >= 300:
-            raise CommandError(_sentence(answer.status, text, self._hints))
+            kind = RefusedError if 400 <= answer.status < 500 else CommandError
+            raise kind(_sentence(answer.status, text, self._hints))
         return text
 
     def _request(

@@ -171,4 +171,6 @@ def _text_of(path: str, flag: str) -> str:
     try:
         return Path(path).read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise CommandError(f"{flag}: {path} cannot be read: {error}") from error
+        raise CommandError(
+            f"{flag}: {path} cannot be read: {getattr(error, 'strerror', None) or error}"
+        ) from error

@@ -13,7 +13,7 @@ from timekeeper.cli import output, words
 from timekeeper.cli.connection import Options, connected, connected_to_extender
 from timekeeper.cli.dashboard import dashboard
 from timekeeper.cli.doctor.run import examine
-from timekeeper.cli.errors import CommandError
+from timekeeper.cli.errors import CommandError, RefusedError
 from timekeeper.cli.flags import EVERYWHERE, FORM, MINUS, AmountCommand, ClusterCommand
 from timekeeper.cli.scheduler.commands import scheduler
 from timekeeper.cli.simulation import simulate
@@ -185,6 +185,8 @@ def grant(
     with connected(options, "") as client:
         try:
             answer = client.post(path, body, {"Idempotency-Key": key, "Content-Type": "application/json"})
+        except RefusedError:
+            raise  # nothing was granted
         except CommandError as error:
             raise CommandError(
                 f"{error.message}\nTo try again without granting twice: --key {key}"
@@ -248,7 +250,7 @@ def decided(options: Options, all_namespaces: bool, kind: str | None, most: int,
     namespace = options.scope(all_namespaces)
     with connected(options, namespace or "") as client:
         answer = client.get("/v1/decisions", namespace=namespace, kind=kind, limit=str(most))
-    output.show(decisions.decisions(answer["decisions"], answer), form)
+    output.show(decisions.decisions(answer["decisions"], answer, kind), form)
 
 
 @cli.command(cls=ClusterCommand)
@@ -284,7 +286,7 @@ def waiting(options: Options, pod: str | None, all_namespaces: bool, form: str) 
     namespace = options.scope(all_namespaces)
     with connected_to_extender(options) as client:
         pods = list(client.pages("/v1/waiting", "pods", namespace=namespace, name=pod))
-    output.show(cards.waiting(pods, pods, time.time()), form)
+    output.show(cards.waiting(pods, pods, time.time(), pod), form)
 
 
 @cli.command(cls=ClusterCommand)

@@ -99,4 +99,4 @@ def _text(file: str) -> str:
     try:
         return sys.stdin.read() if file == "-" else Path(file).read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise CommandError(f"{file} cannot be read: {error}") from error
+        raise CommandError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}") from error

@@ -22,7 +22,7 @@ NOTHING: dict[str, object] = {"sessions": [], "rows": [], "next": None}
 
 
 class Api(JsonHandler):
-    """The timekeeper of an empty cluster, which lists budgets once it may."""
+    """The timekeeper of an empty cluster, which lists budgets once it may, and grants to team-a in vain."""
 
     may_answer = threading.Event()
 
@@ -32,6 +32,10 @@ class Api(JsonHandler):
         known = self.path == "/v1/budgets", self.path.startswith(("/v1/sessions", "/v1/usage"))
         body = BUDGETS if known[0] else NOTHING if known[1] else {"detail": "it is not there"}
         self.answer(200 if any(known) else 404, body)
+
+    def do_POST(self) -> None:
+        is_known = self.body()["subject"] == "team-a"
+        self.answer(503 if is_known else 409, {"detail": "busy" if is_known else "it has no budget"})
 
 
 @pytest.fixture
@@ -88,6 +92,9 @@ def test_control_c_ends_top_as_it_says(environment: dict[str, str]) -> None:
     assert (process.returncode, errors) == (0, b"")
 
 
+GRANT = ("1", "--reason", "x", "--key", "first")
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "sentence"),
     [
@@ -95,7 +102,9 @@ def test_control_c_ends_top_as_it_says(environment: dict[str, str]) -> None:
         (("top", "-n", "team-a"), 0, "No pod holds a card."),
         (("budget", "-n", "team-b"), 1, "answered 404: it is not there"),
         (("budget",), 1, "kubectl was not found on the PATH; install it, or use --server"),
-        (("budget", "-n", "a", "--ca-file", "none"), 1, "--ca-file: none cannot be read"),
+        (("budget", "-n", "a", "--ca-file", "none"), 1, "none cannot be read: No such file or directory\n"),
+        (("grant", "team-a", *GRANT), 1, "To try again without granting twice: --key first"),
+        (("grant", "team-b", *GRANT), 1, "answered 409: it has no budget\n"),
         (("budget", "-n", "a", "--token-file", "none"), 1, "--token-file: none cannot be read"),
         (("budget", "-A", "team-a"), 2, "--all-namespaces and a name exclude each other"),
         (("budget", "-o", "xml"), 2, "'xml' is not one of 'table', 'json', 'yaml', 'csv'"),
@@ -119,3 +128,4 @@ def test_exit_codes(
 
     said = capsys.readouterr().err
     assert (ended.value.code, sentence in said) == (code, True), said
+    assert ("--key" in said) == ("--key" in sentence)

@@ -213,16 +213,40 @@ def test_a_waiting_pod_says_what_it_requests_and_why_it_waits() -> None:
         *("2 x 12.5% + 8192 MiB", "1m30s", "no card has 50% free (40 of 41 nodes)"),
     )
     assert cards.waiting([{**raw, "decision": None}], None, 0).rows[0]["reason"] == "taint"
+    assert cards.waiting([], None, 0).empty == "no GPU pod waits"
+    assert cards.waiting([], None, 0, "p").empty.startswith("no GPU pod p waits: it is bound, or")
+
+
+def test_a_kind_of_decision_that_is_unknown_is_named_with_the_known_ones() -> None:
+    assert decisions.decisions([], [], "refused").empty == "no decision was recorded"
+    said = decisions.decisions([], [], "refuse").empty
+    assert said.startswith("no decision was recorded; refuse is none of the kinds refused, ")
 
 
 def test_the_life_of_a_pod_is_shown_oldest_first_with_what_it_waits_for_last() -> None:
-    step = {"last": MIDNIGHT, "first": MIDNIGHT - 3_600_000, "count": 3, "sentence": "Refused: a."}
+    step = {
+        "last": MIDNIGHT,
+        "first": MIDNIGHT - 3_600_000,
+        "count": 3,
+        "pod": "a",
+        "sentence": "Refused: a.",
+    }
     once = {**step, "count": 1, "sentence": "Placed."}
-    charge = {"bound": MIDNIGHT, "sentence": "Charged 1."}
+    charge = {"bound": MIDNIGHT, "pod": "a", "sentence": "Charged 1."}
+    subject = {"namespace": "team-a", "subject": "Pod/a"}
     answer = {"steps": [step, once], "charges": [charge], "waitsFor": ["A grant."], "budget": "Spent."}
+    answer |= subject
 
     sheet = decisions.life(answer)
 
+    assert [column.title for column in sheet.columns] == ["WHEN", "WHAT"]
+    of_job = decisions.life({**answer, "subject": "Job/train"})
+    assert [column.title for column in of_job.columns] == ["WHEN", "POD", "WHAT"]
+    assert of_job.rows[2]["pod"] == "a"
+    unknown = decisions.life({**answer, "steps": [], "charges": []})
+    assert unknown.rows[0]["what"] == (
+        "Nothing is recorded about Pod/a in team-a: see whether name and namespace are right."
+    )
     assert [(row["when"], row["what"]) for row in sheet.rows] == [
         ("2026-11-21 00:00Z", "Refused: a. (3 times since 2026-11-20 23:00Z)"),
         ("2026-11-21 00:00Z", "Placed."),

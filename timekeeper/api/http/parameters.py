@@ -71,7 +71,13 @@ def read_time(name: str, text: str) -> int:
 
 def read_day_or_time(name: str, text: str) -> int | date:
     """As `read_time`, or a day of the report's time zone. Raises a Problem."""
-    return _day(name, text) if re.fullmatch(_DAY, text, re.ASCII) else read_time(name, text)
+    if re.fullmatch(_DAY, text, re.ASCII):
+        return _day(name, text)
+    if not re.fullmatch(_TIME, text, re.ASCII):
+        raise bad(
+            name, "it must be a day such as 2026-11-01, a time such as 2026-11-01T00:00:00Z, or milliseconds"
+        )
+    return read_time(name, text)
 
 
 def _read_month(name: str, text: str) -> date:

@@ -77,8 +77,9 @@ def _held(state: str) -> str:
     return "" if state == "bound" else f" ({state})"
 
 
-def waiting(pods: Iterable[Any], answer: Any, now_s: float) -> Sheet:
-    """A row for each pod that is not bound, with the reason that concerns most nodes."""
+def waiting(pods: Iterable[Any], answer: Any, now_s: float, name: str | None = None) -> Sheet:
+    """A row for each pod that is not bound, with the reason that concerns most nodes. ``name``: of the only
+    pod that was asked for."""
     rows = tuple(
         {
             "namespace": raw["namespace"],
@@ -92,7 +93,10 @@ def waiting(pods: Iterable[Any], answer: Any, now_s: float) -> Sheet:
         }
         for raw in pods
     )
-    return Sheet(_WAITING, rows, answer, _STYLES, "no GPU pod waits")
+    empty = (
+        f"no GPU pod {name} waits: it is bound, or there is none of this name" if name else "no GPU pod waits"
+    )
+    return Sheet(_WAITING, rows, answer, _STYLES, empty)
 
 
 def _ask(raw: Any) -> str:

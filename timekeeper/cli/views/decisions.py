@@ -4,9 +4,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from timekeeper.cli.sheet import Column, Sheet
+from timekeeper.core.decisions import KINDS
 from timekeeper.core.texts import age, gpus, moment
 
-_LIFE = (Column("when", "WHEN"), Column("what", "WHAT"))
+_LIFE = (Column("when", "WHEN"), Column("pod", "POD"), Column("what", "WHAT"))
 _DECISIONS = (
     Column("when", "WHEN"),
     Column("namespace", "NAMESPACE"),
@@ -29,22 +30,30 @@ _HELD = (
 
 def life(answer: Any) -> Sheet:
     """The life of a pod or of a controller's pods: decisions, charges, what it waits for, and the budget."""
-    return Sheet(_LIFE, tuple(_lines(answer)), answer)
+    is_one_pod = answer["subject"].startswith("Pod/")
+    columns = tuple(each for each in _LIFE if each.key != "pod" or not is_one_pod)
+    return Sheet(columns, tuple(_lines(answer)), answer)
 
 
 def _lines(answer: Any) -> Iterator[dict[str, str]]:
     for step in answer["steps"]:
         times = f" ({step['count']} times since {moment(step['first'])})" if step["count"] > 1 else ""
-        yield {"when": moment(step["last"]), "what": step["sentence"] + times}
+        yield {"when": moment(step["last"]), "pod": step["pod"], "what": step["sentence"] + times}
     for charge in answer["charges"]:
-        yield {"when": moment(charge["bound"]), "what": charge["sentence"]}
+        yield {"when": moment(charge["bound"]), "pod": charge["pod"], "what": charge["sentence"]}
+    if not answer["steps"] and not answer["charges"]:
+        sentence = (
+            "Nothing is recorded about {subject} in {namespace}: see whether name and namespace are right."
+        )
+        yield {"when": "now", "what": sentence.format(**answer)}
     for sentence in answer["waitsFor"]:
         yield {"when": "now", "what": sentence}
     yield {"when": "now", "what": answer["budget"]}
 
 
-def decisions(listed: Iterable[Any], answer: Any) -> Sheet:
-    """A row for each decision, or for equal ones in succession."""
+def decisions(listed: Iterable[Any], answer: Any, kind: str | None = None) -> Sheet:
+    """A row for each decision, or for equal ones in succession. ``kind``: the only one that was asked for."""
+    known = f"; {kind} is none of the kinds {', '.join(KINDS)}" if kind and kind not in KINDS else ""
     rows = tuple(
         {
             "when": moment(raw["last"]),
@@ -56,7 +65,7 @@ def decisions(listed: Iterable[Any], answer: Any) -> Sheet:
         }
         for raw in listed
     )
-    return Sheet(_DECISIONS, rows, answer, empty="no decision was recorded")
+    return Sheet(_DECISIONS, rows, answer, empty=f"no decision was recorded{known}")
 
 
 def held(listed: Iterable[Any], answer: Any, now_ms: int) -> Sheet:

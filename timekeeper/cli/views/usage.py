@@ -27,7 +27,7 @@ _BILL = (
     Column("from", "FROM"),
     Column("to", "TO"),
     Column("namespace", "NAMESPACE"),
-    Column("owner", "OWNER"),
+    Column("owner", "OWNER", blank="<none>"),
     _GPU_HOURS,
     Column("price", "PRICE", True),
     Column("cost", "COST", True),
