@@ -15,7 +15,9 @@ from timekeeper.settler.releases.releaser import (
     AWAY_MS,
     AWAY_S,
     CALLS_AT_ONCE,
+    MANY_WAIT,
     MOST_AT_ONCE,
+    MOST_BESIDE_OTHERS,
     QUIET_MS,
     SOON_MS,
     STEP_S,
@@ -324,6 +326,17 @@ def test_a_new_period_releases_the_pods_and_the_rate_is_bounded(holding: Holding
 
     assert len(holding.step()) == MOST_AT_ONCE
     assert len(holding.step()) == 2
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_fewer_are_released_while_schedulers_have_many_pods_to_place(holding: Holding, more: int) -> None:
+    """And still 10,000 in five minutes."""
+    pods = [held_pod(f"p{index:02}", percent=1) for index in range(MOST_AT_ONCE)]
+    others = [gpu_pod(f"o{at}", node="", namespace="others", percent=1) for at in range(MANY_WAIT + more)]
+    holding.begin(*pods, *others, team_a=HOLD.format(hours=100))
+
+    assert len(holding.step()) == (MOST_BESIDE_OTHERS if more else MOST_AT_ONCE)
+    assert MOST_BESIDE_OTHERS / STEP_S * 300 >= 10_000
 
 
 def test_calls_are_under_way_together_and_one_without_an_answer_ends_the_step(holding: Holding) -> None:

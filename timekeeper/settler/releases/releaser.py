@@ -30,7 +30,10 @@ from timekeeper.store.writes import declared, fencing
 from timekeeper.store.writes.fencing import Epoch, EpochOverError
 
 STEP_S = 0.5
-MOST_AT_ONCE = 25  # in one step: 50 a second, so that kube-scheduler places other pods beside them
+MOST_AT_ONCE = 25  # in one step: 50 a second
+# in one step, while schedulers have more than MANY_WAIT pods to place: 10,000 in five minutes all the same
+MOST_BESIDE_OTHERS = 19
+MANY_WAIT = 150  # of what is released at 50 a second, a tick sees less than this without a node
 CALLS_AT_ONCE = 5  # one after another, calls of more than 20 ms would be slower than that
 AWAY_S = 10.0  # if the database is unreachable, or after an unexpected error
 # A call of an earlier settler may arrive after its end, and a call without an answer may be done later.
@@ -102,13 +105,13 @@ class Releaser:
     def _chosen(self, view: HeldView) -> list[HeldPod]:
         """First those that have reserved their time and have the gate all the same, then those whose turn it
         is."""
+        at_once = MOST_BESIDE_OTHERS if sum(view.seen.values()) > MANY_WAIT else MOST_AT_ONCE
         held = view.reserved - self._sent.keys() - self._paused.keys()
-        again = [view.pods[uid] for uid in sorted(held)][:MOST_AT_ONCE]
+        again = [view.pods[uid] for uid in sorted(held)][:at_once]
         sent = [view.pods[uid] for uid in self._sent if uid not in view.reserved]
         passed = self._paused.keys() | view.reserved
-        most = MOST_AT_ONCE - len(again)
         limits = ReleaseLimits(view).of
-        return again + next_released(self._queues[1], sent, limits, self._served, most, passed)
+        return again + next_released(self._queues[1], sent, limits, self._served, at_once - len(again), passed)
 
     def _reserve(self, chosen: Sequence[HeldPod], view: HeldView) -> None:
         """Write what these pods reserve of their declared time, in one transaction; without such pods the
