@@ -2,6 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
+
+from scheduler_ext.snapshot.free import Free, FreeShape, Near
+from timekeeper.core.values import Ask, CardSet
 
 MOST_STEPS = 10_000
 
@@ -48,12 +52,71 @@ def card_sets(
             yield (*first[:count], *others)
 
 
-def best_set(best: Sequence[int], wanted: int, near: Sequence[int], steps: Steps) -> Chosen | None:
-    """The first of `card_sets` for cards, best first, of which no two are interchangeable; None if there is
-    none."""
-    if not near:
-        return tuple(best[:wanted]) if len(best) >= wanted else None
-    return next(card_sets([[at] for at in best], wanted, near, steps), None)
+def ways(ask: Ask, groups: Sequence[Sequence[int]], shape: FreeShape, steps: Steps) -> Iterator[Chosen]:
+    """Every way to take the ask's cards from the groups, as `card_sets`, in the order of its sets."""
+    near = near_of(ask, shape)
+    if not ask.sets:
+        return card_sets(groups, ask.devices, near, steps)
+    return _by_set(ask.sets, groups, () if ask.grouped else near, shape, steps)
+
+
+def best_way(ask: Ask, best: Sequence[int], shape: FreeShape, steps: Steps) -> Chosen | None:
+    """The first of `ways` for cards, best first; None if there is none."""
+    if not ask.sets and not near_of(ask, shape):
+        return tuple(best[: ask.devices]) if len(best) >= ask.devices else None
+    return next(ways(ask, [[at] for at in best], shape, steps), None)
+
+
+def near_of(ask: Ask, shape: FreeShape) -> Near:
+    """For each card the bits of the cards near it, in the sense that matters most to the ask; empty where
+    none does."""
+    if ask.devices == 1:
+        return ()
+    if not ask.grouped:
+        return shape.near
+    linked, one_node = shape.groups
+    return linked if any(each.pair for each in ask.sets) else one_node
+
+
+def _by_set(
+    sets: Sequence[CardSet],
+    groups: Sequence[Sequence[int]],
+    near: Near,
+    shape: FreeShape,
+    steps: Steps,
+    held: Sequence[tuple[CardSet, int]] = (),
+) -> Iterator[Chosen]:
+    """``near``: for all cards of the ask. ``held``: the cards chosen so far, each with its set."""
+    if not sets:
+        yield ()
+        return
+    mine = sets[0]
+    fitting = [[at for at in group if _joins(at, mine, held, near, shape)] for group in groups]
+    maps = _maps(mine, mine, near, shape)
+    both = tuple(reduce(int.__and__, bits) for bits in zip(*maps, strict=True))
+    for chosen in card_sets([each for each in fitting if each], mine.devices, both, steps):
+        steps.spend()
+        now = (*held, *((mine, at) for at in chosen))
+        for others in _by_set(sets[1:], groups, near, shape, steps, now):
+            yield (*chosen, *others)
+
+
+def _joins(at: int, mine: CardSet, held: Sequence[tuple[CardSet, int]], near: Near, shape: FreeShape) -> bool:
+    free: Free = shape.free_by_card[at]
+    if free.card_mib < mine.min_memory_mib:
+        return False
+    return all(
+        at != other and all(bits[other] >> at & 1 for bits in _maps(mine, its, near, shape))
+        for its, other in held
+    )
+
+
+def _maps(one: CardSet, other: CardSet, near: Near, shape: FreeShape) -> list[Near]:
+    """Each sense in which cards of these two sets must be near each other."""
+    linked, one_node = shape.groups or ((), ())
+    maps = [near] if near else []
+    maps += [linked] if one.pair and one.pair == other.pair else []
+    return maps + ([one_node] if one.socket and one.socket == other.socket else [])
 
 
 def near_first(found: Sequence[tuple[tuple[int, ...], int]], near: Sequence[int]) -> list[int]:

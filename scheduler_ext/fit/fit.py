@@ -4,12 +4,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from scheduler_ext.fit import refusal
-from scheduler_ext.fit.card_sets import Steps, TooManyStepsError, best_set
+from scheduler_ext.fit.card_sets import Steps, TooManyStepsError, best_way
 from scheduler_ext.fit.problem import Layout
 from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.fit.search import lay_out
 from scheduler_ext.fit.tiles import asks_tiles, free_links, with_tiles
-from scheduler_ext.fit.topology import farthest, is_known, nearness
+from scheduler_ext.fit.topology import farthest, is_known, nearness, rungs_of
 from scheduler_ext.fit.xe_links import lay_out_linked
 from scheduler_ext.scoring.policy import BINPACK, NodeContext, Policy, Score
 from scheduler_ext.snapshot.free import Free, FreeShape, shape_of
@@ -18,8 +18,8 @@ from timekeeper.core.dialects import serves
 from timekeeper.core.request.cards import allowed, need
 from timekeeper.core.values import CLOSEST, Ask, Card, GPURequest, Placement, Slice
 
-PREFERRED: Score = 2**60  # of a node on whose preferred card the pod has room: above any policy's score
-CLOSER: Score = 2**61  # for each step of closeness, above that
+PREFERRED: Score = 2**59  # of a node on whose preferred card the pod has room: above any policy's score
+CLOSER: Score = 2**60  # for each step of closeness, of which there are five, above that
 
 
 def fit(
@@ -63,7 +63,13 @@ def shape_for(request: GPURequest, node: NodeInfo) -> FreeShape | Refusal:
 
 def is_picky(request: GPURequest) -> bool:
     """True if the answer depends on more than what is free on the cards."""
-    by_card = request.uuids or request.exclude_uuids or request.min_memory_mib or request.xe_linked
+    by_card = (
+        request.uuids
+        or request.exclude_uuids
+        or request.min_memory_mib
+        or request.xe_linked
+        or request.by_set
+    )
     by_model = request.models or request.exclude_models or request.model_pattern
     return bool(by_model or by_card or request.topology)
 
@@ -85,7 +91,7 @@ def spots_of(node: NodeInfo) -> list[tuple[Free, str]]:
 
 def layout_in(request: GPURequest, shape: FreeShape, policy: Policy, steps: Steps) -> Layout | Refusal:
     """The layout of the request over cards of this shape, or a refusal for lack of free cards."""
-    if request.topology == CLOSEST:
+    if shape.rungs:
         return _closest(request, shape, policy, steps)
     return _layout_in(request, shape, policy, steps)
 
@@ -185,33 +191,50 @@ def _shape(request: GPURequest, usable: list[tuple[Free, Card]], node: NodeInfo)
     has too few cards near each other."""
     free_by_card = tuple(free for free, _ in usable)
     cards = [card for _, card in usable]
+    groups = (nearness("pair", cards), nearness("numa", cards)) if request.by_set else ()
+    if request.by_set:
+        impossible = _impossible_sets(request, shape_of(free_by_card, (), (), (), groups), cards)
+        if impossible is not None:
+            return impossible
     if request.topology == CLOSEST:
-        return shape_of(free_by_card, nearness("pair", cards), wider=nearness("numa", cards))
+        return shape_of(free_by_card, rungs=rungs_of(CLOSEST, cards), groups=groups)
     together = farthest(request)
     if request.xe_linked and not any(card.tile_links for card in cards):
         return refusal.NO_XE_LINKS
     links = free_links(cards, node) if request.xe_linked else ()
     if not together:
-        return shape_of(free_by_card, (), links)
+        return shape_of(free_by_card, (), links, (), groups)
     if not is_known(request.topology, cards):
-        return refusal.not_known(request)
-    near = nearness(request.topology, cards)
+        return refusal.not_known(request.topology)
+    rungs = rungs_of("pair", cards) if request.topology == "pair" else ()
+    near = rungs[-1][1] if rungs else nearness(request.topology, cards)
+    shape = shape_of(free_by_card, near, links, rungs, groups)
     try:
-        possible = best_set(range(len(cards)), together, near, Steps())
+        possible = best_way(Ask(together, 0, 0), range(len(cards)), shape, Steps())
     except TooManyStepsError:
         return refusal.GIVEN_UP
-    return (
-        shape_of(free_by_card, near, links) if possible is not None else refusal.never_near(request, together)
-    )
+    return shape if possible is not None else refusal.never_near(request.topology, together)
+
+
+def _impossible_sets(request: GPURequest, shape: FreeShape, cards: list[Card]) -> Refusal | None:
+    """The refusal if even the empty node does not have the cards of a container's sets; None if it has."""
+    for ask in (each.ask for each in request.asks if each.ask.sets):
+        try:
+            if best_way(ask, range(len(cards)), shape, Steps()) is None:
+                return refusal.no_such_sets(ask, cards)
+        except TooManyStepsError:
+            return refusal.GIVEN_UP
+    return None
 
 
 def _closest(request: GPURequest, shape: FreeShape, policy: Policy, steps: Steps) -> Layout | Refusal:
-    """The layout by the strictest topology that one meets. Each topology has an equal part of the steps."""
+    """The layout by the closest rung that one meets. Each rung has an equal part of the steps."""
     answer = refusal.GIVEN_UP
-    for closeness, near in ((2, shape.near), (1, shape.wider), (0, ())):
-        mine = Steps(steps.left // (closeness + 1))
+    for left, (closeness, near) in zip(range(len(shape.rungs), 0, -1), shape.rungs, strict=True):
+        mine = Steps(steps.left // left)
         steps.left -= mine.left
-        found = _layout_in(request, shape_of(shape.free_by_card, near), policy, mine)
+        rung = shape_of(shape.free_by_card, near, shape.links, (), shape.groups)
+        found = _layout_in(request, rung, policy, mine)
         steps.left += mine.left
         if isinstance(found, Layout):
             return replace(found, closeness=closeness)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from scheduler_ext.fit.card_sets import Chosen, Steps, best_set, near_first
+from scheduler_ext.fit.card_sets import Chosen, Steps, best_way, near_first, near_of
 from scheduler_ext.fit.problem import Layout, Task, beside, uses_by
 from scheduler_ext.scoring.policy import Policy
 from scheduler_ext.snapshot.free import Free, less, need_in, takes
@@ -72,9 +72,9 @@ def _cheapest(
         if after is not None:
             extra = _extra(ask, free, around[card], peaks[card])
             found.append(((extra, *policy.order(free, after, card)), card))
-    near = task.shape.near if ask.devices > 1 else ()
+    near = near_of(ask, task.shape)
     best = near_first(found, near) if near else [card for _, card in sorted(found)]
-    return best_set(best, ask.devices, near, steps)
+    return best_way(ask, best, task.shape, steps)
 
 
 def _extra(ask: Ask, free: Free, around: CardAmount, peak: CardAmount) -> int:

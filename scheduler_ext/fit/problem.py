@@ -17,7 +17,7 @@ class Layout:
     free_by_card: tuple[Free, ...]  # what is then left on each card
     # for each ask and each of its cards the tile, where Xe links join them; else empty
     tiles: tuple[tuple[int, ...], ...] = ()
-    closeness: int = 0  # of a pod that wants its cards as close as possible: 2 linked, 1 on one NUMA node
+    closeness: int = 0  # of a pod that wants its cards close to each other: of `FreeShape.rungs`
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +65,11 @@ def task_of(asks: Sequence[ContainerAsk], shape: FreeShape, same: frozenset[int]
     all_differ = any(each.init and beside(asks, at) for at, each in enumerate(asks))
     if all_differ:
         kinds: tuple[tuple[int, ...], ...] = tuple((at,) for at in cards)
-    elif not shape.near and bearing is None:
+    elif not shape.near and not shape.groups and bearing is None:
         kinds = ((),) * len(cards)
     else:
-        near = shape.near or (0,) * len(cards)
-        kinds = tuple((near[at], int(bearing is None or at in bearing)) for at in cards)
+        maps = [near for near in (shape.near, *shape.groups) if near]
+        kinds = tuple((int(bearing is None or at in bearing), *(near[at] for near in maps)) for at in cards)
     return Task(asks, shape, same, tuple(_units(asks, together, bearing)), kinds, all_differ)
 
 

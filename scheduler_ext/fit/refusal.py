@@ -96,7 +96,7 @@ def not_allowed(request: GPURequest) -> Refusal:
     if request.model_pattern:
         return Refusal(f"no card like {shown(request.model_pattern)} here", "constraint")
     if request.min_memory_mib and not request.exclude_models:
-        return Refusal(f"no card with {request.min_memory_mib} MiB of memory here", "constraint")
+        return _too_small(request.min_memory_mib)
     if not request.exclude_models:
         return Refusal("the pod excludes each of the cards here", "constraint")
     return Refusal(
@@ -110,15 +110,29 @@ def no_usable_card(cards: Iterable[Card]) -> Refusal:
     return CORDONED if any(card.healthy for card in cards) else NO_HEALTHY_CARD
 
 
-def not_known(request: GPURequest) -> Refusal:
-    """The node's inventory lacks what the pod's topology needs."""
-    what = "which cards are linked" if request.topology == "pair" else "which NUMA node a card is on"
+def not_known(topology: str) -> Refusal:
+    """The node's inventory lacks what this topology needs."""
+    what = "which cards are linked" if topology == "pair" else "which NUMA node a card is on"
     return Refusal(f"the inventory here does not say {what}", "constraint")
 
 
-def never_near(request: GPURequest, together: int) -> Refusal:
+def never_near(topology: str, together: int) -> Refusal:
     """Even the empty node has fewer than ``together`` cards near each other."""
-    return Refusal(f"no {together} cards {_NEAR[request.topology]} here", "constraint")
+    return Refusal(f"no {together} cards {_NEAR[topology]} here", "constraint")
+
+
+def no_such_sets(ask: Ask, cards: Iterable[Card]) -> Refusal:
+    """Even the empty node does not have the cards of the ask's sets."""
+    largest, most = max(card.memory_mib for card in cards), max(each.min_memory_mib for each in ask.sets)
+    if largest < most:
+        return _too_small(most)
+    if not ask.grouped:
+        return Refusal(f"fewer than {ask.devices} cards with the memory requested here", "constraint")
+    return Refusal(f"no {ask.devices} cards in groups as requested here", "constraint")
+
+
+def _too_small(memory_mib: int) -> Refusal:
+    return Refusal(f"no card with {memory_mib} MiB of memory here", "constraint")
 
 
 def not_enough_free(request: GPURequest) -> Refusal:

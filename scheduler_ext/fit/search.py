@@ -11,7 +11,7 @@ it and nothing else, so it may reuse the pod's own cards: it is placed last (`in
 
 from collections.abc import Sequence
 
-from scheduler_ext.fit.card_sets import Chosen, Steps, TooManyStepsError, best_set, card_sets, near_first
+from scheduler_ext.fit.card_sets import Chosen, Steps, TooManyStepsError, best_way, near_first, near_of, ways
 from scheduler_ext.fit.init_containers import with_inits
 from scheduler_ext.fit.problem import Layout, Task, Unit, task_of
 from scheduler_ext.scoring.policy import Policy
@@ -65,8 +65,7 @@ def _each_enough(task: Task, steps: Steps) -> bool:
 
 def _enough(unit: Unit, task: Task, steps: Steps) -> bool:
     cards = [at for at, free in enumerate(task.shape.free_by_card) if takes_all(unit.asks, free) is not None]
-    near = task.shape.near if unit.devices > 1 else ()
-    return best_set(cards, unit.devices, near, steps) is not None
+    return best_way(unit.asks[0], cards, task.shape, steps) is not None
 
 
 def _straight(task: Task, policy: Policy, steps: Steps) -> dict[int, Chosen] | None:
@@ -74,8 +73,7 @@ def _straight(task: Task, policy: Policy, steps: Steps) -> dict[int, Chosen] | N
     chosen: dict[int, Chosen] = {}
     for unit in task.units:
         fitting = _fitting(unit, task, free_by_card, policy)
-        near = task.shape.near if unit.devices > 1 else ()
-        cards = best_set(fitting, unit.devices, near, steps)
+        cards = best_way(unit.asks[0], fitting, task.shape, steps)
         if cards is None:
             return None
         chosen.update(dict.fromkeys(unit.at, cards))
@@ -92,9 +90,8 @@ def _fitting(unit: Unit, task: Task, free_by_card: Sequence[Free], policy: Polic
         if after is not None and (unit.cards is None or at in unit.cards):
             order = policy.order(free, after, at)
             found.append(((not free.preferred, *order) if named else order, at))
-    if unit.devices > 1 and task.shape.near:
-        return near_first(found, task.shape.near)
-    return [at for _, at in sorted(found)]
+    near = near_of(unit.asks[0], task.shape)
+    return near_first(found, near) if near else [at for _, at in sorted(found)]
 
 
 def _take(unit: Unit, chosen: Chosen, free_by_card: list[Free]) -> None:
@@ -122,8 +119,7 @@ class _LayoutSearch:
         if state in self.dead:
             return None
         unit = self.order[depth]
-        near = self.task.shape.near if unit.devices > 1 else ()
-        for chosen in card_sets(self._alike(unit), unit.devices, near, self.steps):
+        for chosen in ways(unit.asks[0], self._alike(unit), self.task.shape, self.steps):
             self.steps.spend()
             before = [self.free_by_card[card] for card in chosen]
             _take(unit, chosen, self.free_by_card)

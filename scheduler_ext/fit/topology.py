@@ -1,22 +1,37 @@
 """Which cards of a node are near each other, for a topology that a pod requests
 (`core.constraints.TOPOLOGIES`).
 
-``pair``: linked directly by the inventory's links. ``numa``: on one NUMA node. Either must hold for every two
-cards of a container, so a container with one card, or with topology ``node``, accepts any.
+``pair``: linked directly, by NVLink or by PCIe switches alone; the closest go first. ``numa``: on one NUMA
+node. Either must hold for every two cards of a container, so a container with one card, or with topology
+``node``, accepts any. `CLOSEST` accepts any cards too, the closest first: the levels of the PCIe tree.
 """
 
 from collections.abc import Iterable, Sequence
 
-from timekeeper.core.values import Card, GPURequest
+from scheduler_ext.snapshot.free import Near, Rungs
+from timekeeper.core.values import (
+    BRIDGE,
+    CLOSEST,
+    FARTHEST,
+    NUMA_NODE,
+    NVLINK,
+    SWITCH,
+    SWITCHES,
+    Card,
+    GPURequest,
+)
 
-Near = tuple[int, ...]
+_STEPS = {
+    "pair": (NVLINK, SWITCH, SWITCHES),
+    CLOSEST: (NVLINK, SWITCH, SWITCHES, BRIDGE, NUMA_NODE, FARTHEST),
+}
 
 
 def farthest(request: GPURequest) -> int:
     """How many cards must be near each other at most; 0 if nearness does not matter to the pod."""
     if request.topology not in ("pair", "numa"):
         return 0
-    most = max(each.ask.devices for each in request.asks)
+    most = max((each.ask.devices for each in request.asks if not each.ask.grouped), default=0)
     return most if most > 1 else 0
 
 
@@ -28,13 +43,47 @@ def is_known(topology: str, cards: Iterable[Card]) -> bool:
 def nearness(topology: str, cards: Sequence[Card]) -> Near:
     """For each card the bits of the cards near it, itself included. A link recorded on either card counts; a
     card without data is near none."""
-    return tuple(
-        sum(1 << at for at, other in enumerate(cards) if other is card or _near(topology, card, other))
-        for card in cards
-    )
-
-
-def _near(topology: str, one: Card, other: Card) -> bool:
     if topology == "numa":
-        return one.numa is not None and one.numa == other.numa
-    return other.uuid in (one.links or ()) or one.uuid in (other.links or ())
+        numas = [card.numa for card in cards]
+        same = [sum(1 << at for at, numa in enumerate(numas) if numa == each) for each in numas]
+        return tuple(
+            1 << at if numa is None else bits for at, (numa, bits) in enumerate(zip(numas, same, strict=True))
+        )
+    return _within(SWITCHES, _distances(cards))
+
+
+def rungs_of(topology: str, cards: Sequence[Card]) -> Rungs:
+    """For each step of the topology which cards are so near, the closest first; empty where all are. A step
+    that adds no pair of cards to the one before it is left out."""
+    distances = _distances(cards)
+    alone = tuple(1 << at for at in range(len(cards)))
+    everything = ((1 << len(cards)) - 1,) * len(cards)
+    found: list[tuple[int, Near]] = []
+    last = alone
+    for most in _STEPS[topology]:
+        near = _within(most, distances)
+        if near != last:
+            found.append((FARTHEST - most, near if near != everything else ()))
+        last = near
+    return tuple(found) or ((0, alone),)
+
+
+def _within(most: int, distances: Sequence[Sequence[int]]) -> Near:
+    return tuple(sum(1 << at for at, each in enumerate(row) if each <= most) for row in distances)
+
+
+def _distances(cards: Sequence[Card]) -> list[list[int]]:
+    return [
+        [NVLINK if one is other else min(_path(one, other), _path(other, one)) for other in cards]
+        for one in cards
+    ]
+
+
+def _path(one: Card, other: Card) -> int:
+    """By the path that this card's inventory gives, else by its links and NUMA node."""
+    path = one.paths[other.index : other.index + 1]
+    if path.isdigit():
+        return int(path)
+    if other.uuid in (one.links or ()):
+        return SWITCHES
+    return NUMA_NODE if one.numa is not None and one.numa == other.numa else FARTHEST

@@ -10,6 +10,8 @@ from timekeeper.core.values import TILES, WHOLE_MILLI, Ask, Card
 
 Left = tuple[tuple[str, int, int], ...]  # name of each named resource, what is left of it, and the whole
 TileLinks = tuple[tuple[int, int, int, int], ...]  # position of a card and its tile, likewise of the other
+Near = tuple[int, ...]  # for each card the bits of the cards near it, itself included
+Rungs = tuple[tuple[int, Near], ...]  # closeness, and which cards are so near
 
 
 class _Free(NamedTuple):
@@ -94,6 +96,8 @@ def free_of(card: Card, use: CardAmount) -> Free:
 @lru_cache(maxsize=4096)
 def _need(ask: Ask, card_mib: int) -> CardAmount:
     use = need(ask, Card("", 0, "", card_mib))
+    if card_mib < min((each.min_memory_mib for each in ask.sets), default=0):
+        return CardAmount(WHOLE_MILLI + 1, card_mib)  # more than any card of this size has
     return CardAmount(use.share_milli, card_mib) if ask.whole else use
 
 
@@ -149,29 +153,33 @@ class FreeShape:
     """What is free on some cards, sorted. Equal shapes are one object, so that they are found by identity.
 
     ``near``: for each card the bits of the cards near it, itself included; empty where nearness does not
-    matter. ``wider``: likewise by a weaker topology, which counts where no layout meets the first. ``links``:
-    the free Xe links, each with card and tile of both ends; empty where they do not
-    matter.
+    matter. ``rungs``: several of these, from the closest cards to the farthest that the pod accepts, each
+    with its closeness; the first that a layout meets counts. ``groups``: the linked cards, and those of one
+    NUMA node, for the groups of `CardSet`. ``links``: the free Xe links, each with card and tile of both
+    ends. Each is empty where it does not matter.
     """
 
-    __slots__ = ("free_by_card", "links", "near", "wider")
+    __slots__ = ("free_by_card", "groups", "links", "near", "rungs")
 
     def __init__(
         self,
         free_by_card: tuple[Free, ...],
-        near: tuple[int, ...] = (),
+        near: Near = (),
         links: TileLinks = (),
-        wider: tuple[int, ...] = (),
+        rungs: Rungs = (),
+        groups: tuple[Near, ...] = (),
     ) -> None:
-        self.free_by_card, self.near, self.links, self.wider = free_by_card, near, links, wider
+        self.free_by_card, self.near, self.links = free_by_card, near, links
+        self.rungs, self.groups = rungs, groups
 
 
 @lru_cache(maxsize=65_536)
 def shape_of(
     free_by_card: tuple[Free, ...],
-    near: tuple[int, ...] = (),
+    near: Near = (),
     links: TileLinks = (),
-    wider: tuple[int, ...] = (),
+    rungs: Rungs = (),
+    groups: tuple[Near, ...] = (),
 ) -> FreeShape:
     """The shape; ``free_by_card`` must be sorted. An evicted cache entry only costs a repeated search."""
-    return FreeShape(free_by_card, near, links, wider)
+    return FreeShape(free_by_card, near, links, rungs, groups)

@@ -24,6 +24,9 @@ class NodeCard:
         tuple[str, ...] | None
     )  # the UUIDs of cards that it reaches without a CPU in between; None: unknown
     mig: str | None  # the MIG profile, such as 1g.10gb; None for a whole card
+    # to which cards it has which path, by UUID: 0 NVLink, 1 one PCIe switch, 2 several of them, 3 one host
+    # bridge, 4 one NUMA node, 5 across NUMA nodes; empty: unknown
+    paths: tuple[tuple[str, int], ...]
 
     def but(self, **fields: Any) -> NodeCard:
         """The same card with other values of these fields."""

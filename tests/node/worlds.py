@@ -9,7 +9,7 @@ MEMORY_MIB = 81_920
 
 def card(uuid: str = "GPU-a", **fields: Any) -> NodeCard:
     """A healthy whole card."""
-    plain = NodeCard(uuid, 0, "NVIDIA H100", MEMORY_MIB, True, "", 0, (), None)
+    plain = NodeCard(uuid, 0, "NVIDIA H100", MEMORY_MIB, True, "", 0, (), None, ())
     return plain.but(**fields)
 
 

@@ -1,6 +1,7 @@
 """Scenarios from the tests, documents and user reports of earlier systems: a node and a request in, the
 expected decision out. Their numbers are those of the collection that they were taken from."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -123,6 +124,24 @@ def at_least(memory_mib: int, *containers: Json, init: list[Json] | None = None)
     return asking(*containers, init=init, annotations={"bursar.dev/min-gpu-memory": str(memory_mib)})
 
 
+def kube(init: Json | None = None, **running: Json) -> Json:
+    """A pod of KubeDevice with what each container requests in its annotation."""
+    told = {"runningcontainer": {name: {"requests": each} for name, each in running.items()}}
+    told |= {"initcontainer": {"i": {"requests": init}}} if init else {}
+    annotations = {"KubeDevice/DeviceInfo": json.dumps(told)}
+    before = [container("i")] if init else None
+    return asking(*map(container, running), init=before, annotations=annotations)
+
+
+def named_cards(group: str, *least_mib: int) -> Json:
+    """Cards of one group, each with its least memory; 0 for any."""
+    names = [f"resource/group/{group}gpu/c{at}" for at in range(len(least_mib))]
+    found = {f"{name}/cards": 1 for name in names}
+    return found | {
+        f"{name}/memory": least * 2**20 for name, least in zip(names, least_mib, strict=True) if least
+    }
+
+
 def near(topology: str, *containers: Json) -> Json:
     """A pod whose containers' cards must be near each other."""
     return asking(*containers, annotations={"bursar.dev/topology": topology})
@@ -181,8 +200,9 @@ def _core_and_memory() -> Iterator[Scenario]:
 
 
 def kube_gpu() -> Iterator[Scenario]:
-    """KubeGPU: memory of each card, groups of linked cards. Its bits that a card must have are models here,
-    which a pod and not a container names, so they are left out."""
+    """KubeGPU: memory of each card, groups of linked cards. Its bits that a card must have are refused here
+    (decision 52), so they are left out. With them its first container of S12 got card 2 in place of 1, and
+    so the init container of the variant reused card 2 there."""
     sizes = (100_000, 256_000, 257_000, 192_000, 178_000)
     mixed = (node("n", *(card(at, memory) for at, memory in enumerate(sizes))),)
     binpack = ("binpack",)
@@ -223,6 +243,24 @@ def kube_gpu() -> Iterator[Scenario]:
         mixed,
         reason="no card with 257001 MiB of memory here",
     )
+    runs = {"a": named_cards("", 256_000, 178_000), "b": named_cards("", 190_000)}
+    for least, card_of_it in ((100_000, 4), (257_000, 2)):
+        yield Scenario(
+            "S12",
+            f"a least memory for each card of each container, and {least} for the init container",
+            kube(named_cards("", least), **runs),
+            {"a": [1, 4], "b": [3], "i": [card_of_it]},
+            mixed,
+            policies=binpack,
+        )
+    yield Scenario(
+        "S12",
+        "no two cards are so large",
+        kube(a=named_cards("", 257_000, 257_000)),
+        {},
+        mixed,
+        reason="fewer than 2 cards with the memory requested here",
+    )
     counts = asking(cards_asked("a", 2), cards_asked("b", 1), init=[cards_asked("i", 1)])
     yield Scenario("S13", "counts alone", counts, {"a": [0, 4], "b": [3], "i": [0]}, mixed, policies=binpack)
     yield Scenario("S15", "two in one pair", near("pair", cards_asked("a", 2)), {"a": [0, 1]}, (wired(),))
@@ -230,6 +268,20 @@ def kube_gpu() -> Iterator[Scenario]:
         "S15",
         "four on one socket, two on another",
         near("numa", cards_asked("a", 4), cards_asked("b", 2)),
+        {"a": [0, 1, 2, 3], "b": [4, 5]},
+        (wired(),),
+    )
+    yield Scenario(
+        "S15",
+        "four on one socket and a pair elsewhere, in one container",
+        kube(a=named_cards("gpugrp0/B/", 0, 0) | named_cards("gpugrp1/A/", 0, 0, 0, 0)),
+        {"a": [0, 1, 4, 5, 6, 7]},
+        (wired(),),
+    )
+    yield Scenario(
+        "S15",
+        "in two containers",
+        kube(a=named_cards("gpugrp1/A/", 0, 0, 0, 0), b=named_cards("gpugrp0/B/", 0, 0)),
         {"a": [0, 1, 2, 3], "b": [4, 5]},
         (wired(),),
     )

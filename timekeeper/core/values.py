@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 WHOLE_MILLI = 1000
 CLOSEST = "closest"  # a topology: the cards of a container are as close to each other as the free ones can be
+# how far two cards are from each other, as `wire.CardWire.paths` says; FARTHEST also where it is unknown
+NVLINK, SWITCH, SWITCHES, BRIDGE, NUMA_NODE, FARTHEST = range(6)
 MOST_AMOUNT = 2**63 - 1  # of a named resource, as Kubernetes counts
 TILES = "gpu.intel.com/tiles"  # the named resource whose units are numbered
 MOST_TILES = 64  # of one card
@@ -18,6 +20,17 @@ class UndecodableError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class CardSet:
+    """Some of a container's cards. ``pair``, ``socket``: numbers of groups, 0 for none. All cards of the
+    container that have the same number are linked with each other, or are on one NUMA node."""
+
+    devices: int
+    min_memory_mib: int = 0  # of a card's whole memory; 0: any
+    pair: int = 0
+    socket: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Ask:
     """What one container requests on each of ``devices`` distinct cards: a share and memory, or amounts of
     named resources."""
@@ -27,11 +40,18 @@ class Ask:
     memory_mib: int  # 0: a share of the card's memory
     resources: Amounts = ()  # then share and memory are 0
     memory_milli: int = 0  # the share of the card's memory; 0: the same as of its compute
+    # where its cards differ or are in groups; the devices add up. Empty: they are alike
+    sets: tuple[CardSet, ...] = ()
 
     @property
     def whole(self) -> bool:
         """True if the cards must not be shared."""
         return self.share_milli == WHOLE_MILLI
+
+    @property
+    def grouped(self) -> bool:
+        """True if some of its cards must be close to each other, whatever the pod's topology."""
+        return any(each.pair or each.socket for each in self.sets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +81,7 @@ class GPURequest:
     model_pattern: str = ""  # a part of the model's name in lower case, in which a dot is any character
     order: int = 0  # of pods that wait with equal standing and priority, the higher goes first
     xe_linked: bool = False  # the cards of a container come in pairs whose tiles an Xe link joins
+    by_set: bool = False  # an ask has `sets`
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +95,7 @@ class Card:
     healthy: bool = True
     numa: int | None = None  # number of its NUMA node; None: unknown
     links: tuple[str, ...] | None = None  # UUIDs of directly linked cards; None: unknown
+    paths: str = ""  # how it reaches the cards of index 0, 1...: of `wire.CardWire`; "": unknown
     cordoned: bool = False  # excluded from allocation by the node's annotation; pods on it stay
     resources: Amounts = ()  # what the card has of each named resource; then nothing else of it is allocated
     tiles: tuple[

@@ -26,6 +26,9 @@ class CardWire(TypedDict):
     # or absent: unknown
     links: NotRequired[list[str] | None]
     mig: str | None  # profile of a MIG device; null: a whole card
+    # how it reaches the cards of index 0, 1...: a digit each, `-` for itself and where that is unknown. 0: by
+    # NVLink, 1: one PCIe switch, 2: several, 3: one host bridge, 4: one NUMA node, 5: across NUMA nodes
+    paths: NotRequired[str]
     fault: NotRequired[str]  # why it is not healthy, for people
     # processes have been computing on it through MPS for a while; absent: no, or not checked
     mps: NotRequired[bool]

@@ -30,6 +30,9 @@ MOST_NUMA_WORDS = 16  # of 64 NUMA nodes each
 # XIDs that a program causes, not the card; the list is that of NVIDIA's device plugin.
 OF_PROGRAMS = frozenset({13, 31, 43, 45, 68, 109})
 INSTANCES_FROM = 100  # the index of a MIG instance: 100 x (its card's + 1) + its number there
+# levels of `NodeCard.paths`; the others lie between, as NVML's NVML_TOPOLOGY_SINGLE to _SYSTEM do, 10 to 50
+BY_NVLINK, BY_SWITCH, BY_SWITCHES, ACROSS = 0, 1, 2, 5
+_Paths = tuple[tuple[str, int], ...]
 WHAT_TO_DO = {
     1: "a reset of the GPU",
     2: "a reboot of the node",
@@ -57,10 +60,7 @@ class NvmlReader:
         self._opened_at = 0
         self._handles: tuple[CardHandle, ...] = ()  # of this session
         self._properties: dict[str, tuple[str, int, int | None]] = {}  # by UUID: model, MiB, NUMA node
-        self._near: tuple[tuple[str, ...], dict[str, tuple[str, ...] | None]] = (
-            (),
-            {},
-        )  # links of these cards
+        self._near: tuple[tuple[str, ...], dict[str, _Paths | None]] = ((), {})  # paths of these cards
         self._meter = card_load.LoadMeter()
         self._silent_ones: frozenset[int] = frozenset()  # indices
 
@@ -179,7 +179,7 @@ class NvmlReader:
             self._properties[at.uuid] = self._read_properties(at)
         model, memory_mib, numa = self._properties[at.uuid]
         fault = self._driver_fault(at)
-        return NodeCard(at.uuid, at.index, model, memory_mib, not fault, fault, numa, None, at.mig)
+        return NodeCard(at.uuid, at.index, model, memory_mib, not fault, fault, numa, None, at.mig, ())
 
     def _read_properties(self, at: CardHandle) -> tuple[str, int, int | None]:
         nvml = self._nvml
@@ -217,48 +217,33 @@ class NvmlReader:
         return int(told.value.uiVal) if told is not None and told.nvmlReturn == nvml.NVML_SUCCESS else None
 
     def _linked(self, cards: list[NodeCard]) -> tuple[NodeCard, ...]:
-        """The cards with their links, which are read once for the same cards: they do not change."""
+        """The cards with their paths to each other, which are read once for the same cards: they do not
+        change."""
         uuids = tuple(card.uuid for card in cards)
         if self._near[0] != uuids:
             whole = [each for each in self._handles if each.mig is None and each.uuid in uuids]
-            self._near = (uuids, {each.uuid: self._links(each, whole) for each in whole})
-        near = self._near[1]
-        return tuple(
-            NodeCard(
-                c.uuid,
-                c.index,
-                c.model,
-                c.memory_mib,
-                c.healthy,
-                c.fault,
-                c.numa,
-                near.get(c.uuid, ()),
-                c.mig,
-            )
-            for c in cards
-        )
+            self._near = (uuids, {each.uuid: self._paths(each, whole) for each in whole})
+        found = ((card, self._near[1].get(card.uuid, ())) for card in cards)
+        return tuple(card.but(paths=paths or (), links=linked(paths)) for card, paths in found)
 
-    def _links(self, one: CardHandle, all_of_them: list[CardHandle]) -> tuple[str, ...] | None:
-        joined = {
-            other.uuid: card_load.unless_unsupported(self._nvml, partial(self._joined, one, other))
-            for other in all_of_them
-            if other.uuid != one.uuid
-        }
-        if joined and all(each is None for each in joined.values()):
-            return None
-        return tuple(sorted(uuid for uuid, near in joined.items() if near))
+    def _paths(self, one: CardHandle, all_of_them: list[CardHandle]) -> _Paths | None:
+        """None if NVML reports no path to any of several other cards."""
+        others = [other for other in all_of_them if other.uuid != one.uuid]
+        levels = [card_load.unless_unsupported(self._nvml, partial(self._path, one, each)) for each in others]
+        known = ((each.uuid, level) for each, level in zip(others, levels, strict=True) if level is not None)
+        return tuple(known) if not others or any(level is not None for level in levels) else None
 
-    def _joined(self, one: CardHandle, other: CardHandle) -> bool:
-        """By NVLink (also through its switches), or by PCIe switches only."""
+    def _path(self, one: CardHandle, other: CardHandle) -> int:
+        """By NVLink (also through its switches), or else by the nearest common ancestor in the PCIe tree."""
         nvml = self._nvml
         by_nvlink = card_load.unless_unsupported(
             nvml,
             lambda: nvml.nvmlDeviceGetP2PStatus(one.handle, other.handle, nvml.NVML_P2P_CAPS_INDEX_NVLINK),
         )
         if by_nvlink == nvml.NVML_P2P_STATUS_OK:
-            return True
+            return BY_NVLINK
         level = nvml.nvmlDeviceGetTopologyCommonAncestor(one.handle, other.handle)
-        return bool(level <= nvml.NVML_TOPOLOGY_MULTIPLE)
+        return max(BY_SWITCH, min(ACROSS, int(level) // int(nvml.NVML_TOPOLOGY_SINGLE)))
 
     def _uuid_at(self, index: int) -> str:
         return next((each.uuid for each in self._handles if each.index == index), "")
@@ -267,6 +252,11 @@ class NvmlReader:
         nvml = self._nvml
         sure = isinstance(error, (nvml.NVMLError_GpuIsLost, nvml.NVMLError_ResetRequired))
         return CardSilent(index, uuid, said(error), sure)
+
+
+def linked(paths: _Paths | None) -> tuple[str, ...] | None:
+    """The UUIDs of the cards that these paths reach without going through a CPU; None: unknown."""
+    return None if paths is None else tuple(sorted(uuid for uuid, level in paths if level <= BY_SWITCHES))
 
 
 def said(error: Exception) -> str:

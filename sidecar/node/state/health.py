@@ -127,9 +127,9 @@ def _is_over(card: NodeCard, reading: DeviceReading, held: Collection[str] | Non
 
 def _shown(before: NodeCard, now: NodeCard, all_shown: bool) -> NodeCard:
     """The card as read, with the index that it has. While other cards are missing, NVML does not report the
-    links to them, so the known links stay."""
-    links = now.links if all_shown or before.links is None else before.links
-    return now.but(index=before.index, links=links)
+    paths to them, so the known ones stay."""
+    latest = now if all_shown or before.links is None else before
+    return now.but(index=before.index, links=latest.links, paths=latest.paths)
 
 
 def _absent(card: NodeCard, reading: DeviceReading, silent_ms: int) -> NodeCard:

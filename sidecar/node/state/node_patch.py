@@ -33,6 +33,7 @@ OF_OTHERS = re.compile(
     r"|tencent\.com/vcuda-|elasticgpu\.(io|com)/|nano-gpu(\.io)?/|gpu\.intel\.com/"
     r"|aliyun\.com/gpu-|volcano\.sh/(vgpu-|gpu-)|koordinator\.sh/gpu|amd\.com/gpu)"
 )
+MOST_PATHS = 64  # paths are of cards with lower indices
 _QUANTITY = re.compile(r"([0-9]{1,18})(|k|M|G|T|Ki|Mi|Gi|Ti)")
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _UNITS |= {f"{letter}i": 1024 ** (at + 1) for at, letter in enumerate("KMGT")}
@@ -50,7 +51,8 @@ class DesiredNode:
 
 def inventory(cards: tuple[NodeCard, ...], mps: frozenset[str] = frozenset()) -> str:
     """The annotation ``bursar.dev/inventory``, canonical: keys sorted, no blanks."""
-    whole: Inventory = {"version": 1, "cards": [_wire(card, card.uuid in mps) for card in cards]}
+    at = {card.uuid: card.index for card in cards}
+    whole: Inventory = {"version": 1, "cards": [_wire(card, card.uuid in mps, at) for card in cards]}
     return json.dumps(whole, sort_keys=True, separators=(",", ":"))
 
 
@@ -58,7 +60,8 @@ def read_inventory(text: str | None) -> tuple[NodeCard, ...]:
     """The cards in an inventory annotation; none if it is malformed."""
     try:
         whole = json.loads(text or "")
-        cards = tuple(_card(raw) for raw in whole["cards"]) if whole["version"] == 1 else ()
+        at = {raw["index"]: _of(str, raw["uuid"]) for raw in whole["cards"]}
+        cards = tuple(_card(raw, at) for raw in whole["cards"]) if whole["version"] == 1 else ()
     except (ValueError, LookupError, TypeError, RecursionError):
         return ()
     return cards if len({c.uuid for c in cards}) == len({c.index for c in cards}) == len(cards) else ()
@@ -153,7 +156,8 @@ def amount(text: str) -> int | None:
     return int(match[1]) * _UNITS[match[2]] if match else None
 
 
-def _wire(card: NodeCard, mps: bool) -> CardWire:
+def _wire(card: NodeCard, mps: bool, at: Mapping[str, int]) -> CardWire:
+    """``at``: the index of each card."""
     wire: CardWire = {
         "uuid": card.uuid,
         "index": card.index,
@@ -168,11 +172,15 @@ def _wire(card: NodeCard, mps: bool) -> CardWire:
         wire["fault"] = card.fault
     if mps:
         wire["mps"] = True
+    levels = {at[uuid]: str(level) for uuid, level in card.paths if at.get(uuid, MOST_PATHS) < MOST_PATHS}
+    if levels:
+        wire["paths"] = "".join(levels.get(index, "-") for index in range(max(levels) + 1))
     return wire
 
 
-def _card(raw: Any) -> NodeCard:
-    links = raw.get("links")
+def _card(raw: Any, at: Mapping[int, str]) -> NodeCard:
+    """``at``: the UUID of the card with each index."""
+    links, levels = raw.get("links"), enumerate(_of(str, raw.get("paths", "")))
     return NodeCard(
         _of(str, raw["uuid"]),
         _of(int, raw["index"]),
@@ -183,6 +191,7 @@ def _card(raw: Any) -> NodeCard:
         None if raw.get("numa") is None else _of(int, raw["numa"]),
         None if links is None else tuple(_of(str, each) for each in links),
         None if raw.get("mig") is None else _of(str, raw["mig"]),
+        tuple((at[index], int(level)) for index, level in levels if index in at and level != "-"),
     )
 
 

@@ -17,7 +17,7 @@ from tests.webhook.worlds import governed
 from tests.worlds import of_resources, pod
 from timekeeper.core.request.foreign import NamedCards, foreign_placement, named_cards
 from timekeeper.core.request.request import parse
-from timekeeper.core.values import Ask, Card, ContainerAsk, GPURequest, Placement, Slice
+from timekeeper.core.values import Ask, Card, CardSet, ContainerAsk, GPURequest, Placement, Slice
 
 Json = dict[str, Any]
 
@@ -108,26 +108,61 @@ def shown(text: str) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize(
-    ("told", "devices", "topology", "least_mib"),
+    ("told", "devices", "topology", "sets"),
     [
-        (info(main={COUNT: 1}), 1, "", 0),
-        (info(main={COUNT: 3}), 3, "closest", 0),
-        (info(main={COUNT: 3, GENERATE: 1}), 3, "closest", 0),
-        (info(main={COUNT: 3, GENERATE: 0}), 3, "", 0),
-        (info(main={COUNT: 3}, generate=0), 3, "", 0),
-        (info(main=cards_in("", "a", "b", memory=16 * GIB)), 2, "closest", 16384),
-        (info(main=cards_in("", "a", memory=16 * GIB + 1)), 1, "", 16385),
-        (info(main=cards_in("gpugrp0/A/", "a", "b")), 2, "pair", 0),
-        (info(main=cards_in("gpugrp1/A/gpugrp0/0/", "a", "b")), 2, "pair", 0),
-        (info(main=cards_in("gpugrp1/A/", "a", "b", "c")), 3, "numa", 0),
-        (info(main=cards_in("", "a") | {COUNT: 4}), 4, "closest", 0),
+        (info(main={COUNT: 1}), 1, "", ()),
+        (info(main={COUNT: 3}), 3, "closest", ()),
+        (info(main={COUNT: 3, GENERATE: 1}), 3, "closest", ()),
+        (info(main={COUNT: 3, GENERATE: 0}), 3, "", ()),
+        (info(main={COUNT: 3}, generate=0), 3, "", ()),
+        (info(main=cards_in("", "a", "b", memory=16 * GIB)), 2, "closest", (CardSet(2, 16384),)),
+        (info(main=cards_in("", "a", memory=16 * GIB + 1)), 1, "", (CardSet(1, 16385),)),
+        (
+            info(main=cards_in("", "a", memory=GIB) | cards_in("", "b")),
+            2,
+            "closest",
+            (CardSet(1, 1024), CardSet(1)),
+        ),
+        (info(main=cards_in("gpugrp0/A/", "a", "b")), 2, "", (CardSet(2, pair=1),)),
+        (info(main=cards_in("gpugrp1/A/gpugrp0/0/", "a", "b")), 2, "", (CardSet(2, pair=1),)),
+        (info(main=cards_in("gpugrp1/A/", "a", "b", "c")), 3, "", (CardSet(3, socket=1),)),
+        (
+            info(main=cards_in("gpugrp1/A/gpugrp0/0/", "a") | cards_in("gpugrp1/A/gpugrp0/1/", "b")),
+            2,
+            "",
+            (CardSet(2, socket=1),),
+        ),
+        (info(main=cards_in("gpugrp0/A/", "a")), 1, "", ()),
+        (info(main=cards_in("", "a") | {COUNT: 4}), 4, "closest", ()),
+        (
+            info(main=cards_in("gpugrp0/A/", "a", "b") | cards_in("gpugrp0/B/", "c", "d") | {COUNT: 5}),
+            5,
+            "",
+            (CardSet(1), CardSet(2, pair=1), CardSet(2, pair=2)),
+        ),
+        (
+            info(
+                main=cards_in("gpugrp1/A/gpugrp0/x/", "a", "b") | cards_in("gpugrp1/A/gpugrp0/y/", "c", "d")
+            ),
+            4,
+            "",
+            (CardSet(2, pair=1, socket=1), CardSet(2, pair=2, socket=1)),
+        ),
+        (
+            info(main=cards_in("gpugrp0/A/", "a", memory=GIB) | cards_in("gpugrp0/A/", "b", memory=2 * GIB)),
+            2,
+            "",
+            (CardSet(1, 2048, pair=1), CardSet(1, 1024, pair=1)),
+        ),
     ],
 )
-def test_its_annotation_requests_whole_cards(told: Json, devices: int, topology: str, least_mib: int) -> None:
+def test_its_annotation_requests_whole_cards(
+    told: Json, devices: int, topology: str, sets: tuple[CardSet, ...]
+) -> None:
     request = request_of(kube(told))
 
-    assert request.asks == (ContainerAsk("main", False, Ask(devices, 1000, 0)),)
-    assert (request.topology, request.min_memory_mib) == (topology, least_mib)
+    assert request.asks == (ContainerAsk("main", False, Ask(devices, 1000, 0, sets=sets)),)
+    assert (request.topology, request.by_set) == (topology, bool(sets))
 
 
 def test_a_limit_beside_the_annotation_counts_where_it_is_more() -> None:
@@ -167,11 +202,6 @@ def test_a_limit_beside_the_annotation_counts_where_it_is_more() -> None:
             info(main={f"{GROUP}/gpu/a/enumType": 3}),
             f".runningcontainer[main].requests[{GROUP}/gpu/a/enumType]",
         ),
-        (info(main=cards_in("", "a", memory=GIB) | cards_in("", "b")), ".runningcontainer[main].requests"),
-        (
-            info(main=cards_in("gpugrp0/A/", "a", "b") | cards_in("gpugrp0/B/", "c", "d")),
-            ".runningcontainer[main].requests",
-        ),
     ],
 )
 def test_what_cannot_be_read_is_refused_with_its_place_in_the_annotation(told: object, at: str) -> None:
@@ -183,12 +213,27 @@ def test_what_cannot_be_read_is_refused_with_its_place_in_the_annotation(told: o
     )
 
 
-def test_containers_that_need_different_groups_are_refused() -> None:
-    told = info(a=cards_in("gpugrp0/A/", "x", "y"), b=cards_in("gpugrp1/A/", "x", "y"))
+def test_each_container_has_groups_of_its_own() -> None:
+    """Two linked cards, two on one NUMA node, and three anywhere, though closest to each other."""
+    told = info(
+        a=cards_in("gpugrp0/A/", "x", "y"), b=cards_in("gpugrp1/A/", "x", "y"), c={COUNT: 3}, d={COUNT: 1}
+    )
 
-    (violation,) = parse(kube(told, "a", "b")).violations
+    request = request_of(kube(told, *"abcd"))
+    found = placed(kube(told, *"abcd"), node(PAIRS_IN_FOURS))
 
-    assert "same grouping" in violation.problem
+    assert [each.ask.sets for each in request.asks] == [
+        (CardSet(2, pair=1),),
+        (CardSet(2, socket=1),),
+        (),
+        (),
+    ]
+    assert request.topology == "closest"
+    assert isinstance(found, dict)
+    numbers = {name: [int(uuid[4:]) for uuid in uuids] for name, uuids in found.items()}
+    assert len({at for of_one in numbers.values() for at in of_one}) == 8
+    assert len({at // 2 for at in numbers["a"]}) == len({at // 4 for at in numbers["b"]}) == 1
+    assert len({at // 4 for at in numbers["c"]}) == 1
 
 
 def test_a_node_has_the_cards_that_it_advertises_with_their_groups() -> None:
@@ -212,9 +257,60 @@ def test_s13_counts_alone_get_distinct_cards_and_an_init_container_one_of_the_po
     assert {*found["init"]} <= {*found["a"], *found["b"]}
 
 
+FIVE = node(tuple((at, at) for at in range(5)), tuple(each * GIB for each in (100, 256, 257, 192, 178)))
+
+
+@pytest.mark.parametrize(("init", "reused"), [(100, "GPU-4"), (257, "GPU-2")])
+def test_s12_cards_of_different_least_memories_in_one_pod(init: int, reused: str) -> None:
+    """The scenario's memories, in GiB. Its first container got card 2 in place of 1, for a mask that its last
+    one asks of card 1 and that is not read here; of the cards that suffice the smallest is taken."""
+    run0 = cards_in("", "a", memory=256 * GIB) | cards_in("", "b", memory=178 * GIB)
+    told = info(
+        init=cards_in("", "x", memory=init * GIB),
+        run0=run0,
+        run1=cards_in("", "a", memory=190 * GIB),
+    )
+
+    assert placed(kube(told, "run0", "run1", init=True), FIVE) == {
+        "run0": ["GPU-1", "GPU-4"],
+        "run1": ["GPU-3"],
+        "init": [reused],
+    }
+
+
+def test_s12_a_container_that_asks_for_more_gets_it_though_another_one_comes_first() -> None:
+    two = node(((0, 0), (1, 1)), (16 * GIB, 32 * GIB))
+    told = info(a=cards_in("", "x", memory=8 * GIB), b=cards_in("", "x", memory=32 * GIB))
+
+    assert placed(kube(told, "a", "b"), two) == {"a": ["GPU-0"], "b": ["GPU-1"]}
+    assert placed(kube(info(a={COUNT: 1}, b=cards_in("", "x", memory=32 * GIB)), "a", "b"), two) == {
+        "a": ["GPU-0"],
+        "b": ["GPU-1"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("requests", "reason"),
+    [
+        (cards_in("", "a", memory=17 * GIB), f"no card with {17 * 1024} MiB of memory here"),
+        (
+            cards_in("", "a", memory=16 * GIB) | cards_in("", *"bcdefghi", memory=GIB),
+            "fewer than 9 cards with the memory requested here",
+        ),
+        (
+            cards_in("gpugrp0/A/", "a", "b", "c"),
+            "no 3 cards in groups as requested here",
+        ),
+    ],
+)
+def test_a_node_that_can_never_have_the_cards_of_a_container_is_refused_for_good(
+    requests: Json, reason: str
+) -> None:
+    assert placed(kube(info(main=requests)), node(PAIRS_IN_FOURS)) == reason
+
+
 def test_s12_with_one_least_memory_the_cards_that_have_it() -> None:
-    """The scenario's memories, in GiB; its other two minima in one pod are refused."""
-    five = node(tuple((at, at) for at in range(5)), tuple(each * GIB for each in (100, 256, 257, 192, 178)))
+    five = FIVE
     two = kube(info(main=cards_in("", "a", "b", memory=256 * GIB)))
 
     assert placed(two, five) == {"main": ["GPU-1", "GPU-2"]}
@@ -232,6 +328,29 @@ def test_s15_two_cards_are_of_one_pair_and_four_of_one_socket() -> None:
     assert len({int(uuid[4:]) // 2 for uuid in two["main"]}) == 1
     assert isinstance(four, dict)
     assert len({int(uuid[4:]) // 4 for uuid in four["main"]}) == 1
+
+
+def test_s15_four_of_one_socket_and_a_pair_of_the_other_in_one_container() -> None:
+    raw = kube(info(main=cards_in("gpugrp1/A/", *"abcd") | cards_in("gpugrp0/B/", "e", "f")))
+
+    found = placed(raw, node(PAIRS_IN_FOURS))
+
+    assert isinstance(found, dict)
+    numbers = sorted(int(uuid[4:]) for uuid in found["main"])
+    assert [at // 4 for at in numbers].count(0) in (2, 4)
+    (pair,) = (
+        {at // 2 for at in numbers if at // 4 == side}
+        for side in (0, 1)
+        if [at // 4 for at in numbers].count(side) == 2
+    )
+    assert len(pair) == 1
+
+
+def test_s16_two_pairs_of_one_socket_in_one_container() -> None:
+    requests = cards_in("gpugrp1/A/gpugrp0/x/", "a", "b") | cards_in("gpugrp1/A/gpugrp0/y/", "c", "d")
+    split = node(((0, 0), (0, 0), (1, 1), (1, 1), (1, 2), (1, 2)))
+
+    assert placed(kube(info(main=requests)), split) == {"main": ["GPU-2", "GPU-3", "GPU-4", "GPU-5"]}
 
 
 def test_s16_three_cards_are_of_one_group_of_four_or_else_of_one_socket() -> None:
@@ -301,6 +420,10 @@ REQUESTS = st.sampled_from(
         cards_in("gpugrp1/x/", "a", "b", "c"),
         cards_in("", "a", memory=9 * GIB),
         cards_in("gpugrp1/x/gpugrp0/y/", "a", "b", memory=9 * GIB),
+        cards_in("gpugrp1/x/gpugrp0/y/", "a", "b") | cards_in("gpugrp1/x/gpugrp0/z/", "c", "d"),
+        cards_in("gpugrp0/B/", "a", "b") | cards_in("gpugrp0/A/", "c", memory=GIB) | {COUNT: 4},
+        cards_in("gpugrp1/x/", "a", "b", memory=GIB) | cards_in("gpugrp1/x/gpugrp0/z/", "c", "d"),
+        cards_in("", "a", memory=2 * GIB) | cards_in("", "b", memory=GIB) | cards_in("gpugrp1/y/", "c", "d"),
     ]
 )
 
@@ -365,3 +488,12 @@ def test_a_governed_pod_has_the_resource_for_which_kube_scheduler_calls_the_exte
     a, b, *_ = after["spec"]["containers"]
     assert b["resources"]["limits"] == {"bursar.dev/gpu-placement": "1"}
     assert not a.get("resources", {}).get("limits")
+
+
+def test_an_init_container_that_shares_the_card_of_another_one_has_its_least_memory_too() -> None:
+    two = node(((0, 0), (1, 1)), (16 * GIB, 32 * GIB))
+    told = info(init=cards_in("", "x", memory=32 * GIB), main={COUNT: 1})
+    raw = kube(told, init=True)
+    raw["metadata"]["annotations"]["bursar.dev/same-gpu"] = "init,main"
+
+    assert placed(raw, two) == {"init": ["GPU-1"], "main": ["GPU-1"]}

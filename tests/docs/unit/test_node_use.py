@@ -23,7 +23,7 @@ def _say(event: str, **pairs: object) -> None:
 
 
 def test_every_metric_of_use_is_explained_with_its_kind_and_labels() -> None:
-    card = NodeCard("G", 0, "A100", 10, True, "", 0, (), "1g.5gb")
+    card = NodeCard("G", 0, "A100", 10, True, "", 0, (), "1g.5gb", ())
     pod = PodState("u", "team", "p", ("G",), False, ())
     seen = UsageReading((PodLoad("u", (CardLoad("G", 1, 9),)),), (CardLoad("G", 1, 9),))
     reports = UsageReports(UsagePorts(lambda _: None, lambda *_: True, lambda: 0.5, _say), "run", 0)

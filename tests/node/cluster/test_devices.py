@@ -28,7 +28,7 @@ class Reader:
     def look(self):
         cards, loads = [], []
         for index, (uuid, (fault, percent, used)) in enumerate(json.loads(self.file.read_text()).items()):
-            cards.append(NodeCard(uuid, index, "Acme X1", 32768, not fault, fault, 0, None, None))
+            cards.append(NodeCard(uuid, index, "Acme X1", 32768, not fault, fault, 0, None, None, ()))
             loads.append(CardLoad(uuid, percent, used))
         at_rest = tuple(card.uuid for card in cards if card.healthy)
         return DeviceReading(tuple(cards), (), (), at_rest, (), tuple(loads), (), "")

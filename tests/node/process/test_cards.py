@@ -78,6 +78,7 @@ def test_a_card_is_reported_with_model_memory_and_index(tmp_path: Path) -> None:
         "numa": None,
         "links": None,
         "mig": None,
+        "paths": [],
     }
     assert (cards[1]["uuid"], cards[1]["index"], cards[1]["memory_mib"]) == ("GPU-b", 1, 40_960)
 
@@ -89,16 +90,26 @@ def test_numa_nodes_beyond_the_first_64_are_read_and_none_where_nvml_has_none(tm
 
 
 @pytest.mark.parametrize(
-    ("joint", "links"),
-    [("nvlink", ["GPU-b"]), ("10", ["GPU-b"]), ("20", ["GPU-b"]), ("30", []), ("50", [])],
+    ("joint", "level", "links"),
+    [
+        ("nvlink", 0, ["GPU-b"]),
+        ("0", 1, ["GPU-b"]),
+        ("10", 1, ["GPU-b"]),
+        ("20", 2, ["GPU-b"]),
+        ("30", 3, []),
+        ("40", 4, []),
+        ("50", 5, []),
+    ],
 )
 def test_cards_are_linked_by_nvlink_or_by_pcie_switches_and_not_through_a_cpu(
-    tmp_path: Path, joint: str, links: list[str]
+    tmp_path: Path, joint: str, level: int, links: list[str]
 ) -> None:
+    """Their paths are the levels of the PCIe tree: one switch, several, a host bridge, a NUMA node."""
     cards = by_uuid(look(tmp_path, TWO + f"link GPU-a GPU-b {joint}\n"))
 
-    assert cards["GPU-a"]["links"] == links
+    assert (cards["GPU-a"]["links"], cards["GPU-a"]["paths"]) == (links, [["GPU-b", level]])
     assert bool(cards["GPU-b"]["links"]) == bool(links)
+    assert cards["GPU-b"]["paths"] == [["GPU-a", level]]
 
 
 def test_links_are_unknown_where_nvml_reports_none(tmp_path: Path) -> None:
@@ -123,6 +134,7 @@ def test_a_divided_card_is_reported_as_its_instances_each_with_its_own_memory_an
         "numa": 1,
         "links": [],
         "mig": "2g.10gb",
+        "paths": [],
     }
 
 

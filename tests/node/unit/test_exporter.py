@@ -8,8 +8,8 @@ from sidecar.node.state.reports import UsagePorts, UsageReports
 from sidecar.node.state.use import ContainerLoad, PodLoad, UsageReading
 from sidecar.node.values import CardLoad, NodeCard, PodState
 
-WHOLE = NodeCard("GPU-0", 0, 'NVIDIA "A100"\\n', 40_960, True, "", 0, (), None)
-PART = NodeCard("MIG-1", 100, "NVIDIA A100", 4_864, True, "", 0, (), "1g.5gb")
+WHOLE = NodeCard("GPU-0", 0, 'NVIDIA "A100"\\n', 40_960, True, "", 0, (), None, ())
+PART = NodeCard("MIG-1", 100, "NVIDIA A100", 4_864, True, "", 0, (), "1g.5gb", ())
 POD = PodState("u", "team", "p", ("GPU-0",), False, (("main", ("GPU-0",)),))
 SEEN = UsageReading(
     (PodLoad("u", (CardLoad("GPU-0", 30, 9_000),)),),

@@ -62,9 +62,12 @@ def test_a_card_that_answers_again_is_healthy() -> None:
 
 
 def test_links_stay_while_a_card_is_lost_for_they_are_soldered() -> None:
+    joined = B.but(paths=(("GPU-a", 1),))
     seen_alone = B.but(links=())
 
-    assert of(book(BOTH, look(seen_alone, silent=(lost("GPU-a"),))), "GPU-b").links == ("GPU-a",)
+    after = of(book(look(A, joined), look(seen_alone, silent=(lost("GPU-a"),))), "GPU-b")
+
+    assert (after.links, after.paths) == (("GPU-a",), (("GPU-a", 1),))
 
 
 def test_nvml_that_fails_leaves_the_inventory_and_the_health_for_some_seconds() -> None:

@@ -171,6 +171,7 @@ some_cards = st.lists(
         st.none() | st.integers(0, 63),
         st.none() | st.lists(words, max_size=3).map(tuple),
         st.none() | words,
+        st.just(()),
     ),
     max_size=5,
     unique_by=(lambda each: each.uuid, lambda each: each.index),
@@ -232,3 +233,34 @@ def applied(stands: NodeState, patch: dict[str, Any]) -> NodeState:
 
 def merged(amounts: tuple[tuple[str, str], ...], patch: dict[str, str | None]) -> dict[str, str]:
     return {name: text for name, text in {**dict(amounts), **patch}.items() if text is not None}
+
+
+@given(
+    st.permutations(range(6)), st.lists(st.sampled_from([None, 0, 1, 2, 3, 4, 5]), min_size=36, max_size=36)
+)
+def test_paths_are_read_back_by_us_and_by_the_core_as_a_digit_for_each_index(
+    indices: list[int], levels: list[int | None]
+) -> None:
+    """Whatever index each card has: the agent numbers cards itself where NVML's numbers repeat."""
+    paths = [
+        tuple((f"GPU-{b}", level) for b in range(6) if (level := levels[6 * a + b]) is not None and a != b)
+        for a in range(6)
+    ]
+    cards = tuple(card(f"GPU-{a}", index=indices[a], paths=paths[a]) for a in range(6))
+    text = node_patch.inventory(cards)
+
+    again = {each.uuid: dict(each.paths) for each in node_patch.read_inventory(text)}
+    assert again == {each.uuid: dict(each.paths) for each in cards}
+    for each in decode_inventory(text):
+        known = dict(paths[int(each.uuid[4:])])
+        for other in range(6):
+            digit = each.paths[indices[other] : indices[other] + 1]
+            assert (int(digit) if digit.isdigit() else None) == known.get(f"GPU-{other}")
+
+
+def test_paths_of_eight_cards_take_no_more_than_200_bytes_of_the_node() -> None:
+    near = [tuple((f"GPU-{b}", 5) for b in range(8) if a != b) for a in range(8)]
+    plain = [card(f"GPU-{a}", index=a) for a in range(8)]
+    joined = [each.but(paths=paths) for each, paths in zip(plain, near, strict=True)]
+
+    assert len(node_patch.inventory(tuple(joined))) - len(node_patch.inventory(tuple(plain))) <= 200

@@ -28,6 +28,7 @@ Weights = tuple[tuple[str, int], ...]  # (model, thousandths)
 UnitCosts = tuple[tuple[str, int], ...]  # (named resource, `COSTS_PER_GPU` parts of a GPU for one unit)
 
 COSTS_PER_GPU = 10**12
+_MOST_PATHS = 64  # to cards of one node
 _MOST_MILLI = 1_000_000  # of one card, whatever a unit costs, so that amounts of charge stay within 64 bits
 
 
@@ -296,6 +297,7 @@ def _card(raw: object) -> Card:
         healthy=raw.get("healthy") is not False,
         numa=None if raw.get("numa") is None else _natural(raw, "numa"),
         links=_links(raw.get("links"), uuid),
+        paths=_paths(raw["paths"], uuid) if "paths" in raw else "",
     )
 
 
@@ -305,6 +307,12 @@ def _links(value: object, uuid: str) -> tuple[str, ...] | None:
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
         raise UndecodableError(f"inventory: the links of card {uuid} are not UUIDs")
     return tuple(value)
+
+
+def _paths(value: object, uuid: str) -> str:
+    if not isinstance(value, str) or len(value) > _MOST_PATHS or value.strip("012345-"):
+        raise UndecodableError(f"inventory: the paths of card {uuid} are not digits from 0 to 5")
+    return value
 
 
 def _slice(raw: object) -> Slice:

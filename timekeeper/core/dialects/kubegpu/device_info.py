@@ -7,18 +7,22 @@ cards by UUID.
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from timekeeper.core.dialects.amounts import MOST_CARDS, Container
 from timekeeper.core.quantity import LARGEST
-from timekeeper.core.values import Card
+from timekeeper.core.values import Card, CardSet
 from timekeeper.core.violation import Violation, shown
 
 GENERATE = "gpu/gpu-generate-topology"  # 1, or absent: the best groups that there are; 0: none
 MIB = 1024 * 1024
 
+_T = TypeVar("_T", bound=Hashable)
+_Kind = tuple[str, tuple[str, str], int]  # of cards: socket, pair with its socket, least memory in MiB
+_NO_PAIR = ("", "")
 _MOST_CHARACTERS = 64 * 1024
 _NAME = re.compile(r"/(?:gpugrp1/([^/]+)/)?(?:gpugrp0/([^/]+)/)?gpu/([^/]+)/(cards|memory)", re.ASCII)
 
@@ -42,11 +46,10 @@ class CardPlace:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What one container requests. ``topology``: of its cards among each other, "" for any."""
+    """What one container requests. ``sets``: empty where its cards are alike and may be anywhere."""
 
     cards: int
-    topology: str
-    memory_mib: int  # that each card must have
+    sets: tuple[CardSet, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,21 +112,22 @@ class DeviceInfoNames:
         places = (self.place(each, "cards") for each in values if isinstance(each, str))
         return tuple(dict.fromkeys(place.uuid for place in places if place is not None))
 
-    def container(self, cards: Sequence[tuple[int, int, str]], topology: str, memory: int) -> dict[str, Any]:
-        """What is written of a bound container. ``cards``: socket, pair and UUID of each; ``memory``: bytes
-        that it requested of each, 0 for none."""
+    def container(self, cards: Sequence[tuple[int, int, str]], sets: Sequence[CardSet]) -> dict[str, Any]:
+        """What is written of a bound container. ``cards``: socket, pair and UUID of each, in the order of the
+        sets."""
         sockets = list(dict.fromkeys(socket for socket, _, _ in cards))
         pairs = list(dict.fromkeys(pair for _, pair, _ in cards))
         requests: dict[str, int] = {self.count: len(cards)}
         devrequests: dict[str, int] = {}
         allocatefrom: dict[str, str] = {}
-        for at, (socket, pair, uuid) in enumerate(cards):
-            group = {"pair": "/gpugrp1/0/gpugrp0/0", "numa": f"/gpugrp1/0/gpugrp0/{at}"}.get(topology, "")
+        for at, ((socket, pair, uuid), (group, least)) in enumerate(
+            zip(cards, _groups(sets) or [("", 0)] * len(cards), strict=True)
+        ):
             place = f"{self.prefix}/gpugrp1/{sockets.index(socket)}/gpugrp0/{pairs.index(pair)}/gpu/{at}"
             card = f"{self.prefix}/gpugrp1/{socket}/gpugrp0/{pair}/gpu/{uuid}"
-            for what, amount in (("cards", 1), ("memory", memory)):
+            for what, amount in (("cards", 1), ("memory", least)):
                 if amount:
-                    requests |= {f"{self.prefix}{group}/gpu/{at}/{what}": amount} if group or memory else {}
+                    requests |= {f"{self.prefix}{group}/gpu/{at}/{what}": amount} if group or least else {}
                     devrequests[f"{place}/{what}"] = amount
                     allocatefrom[f"{place}/{what}"] = f"{card}/{what}"
         parts: dict[str, dict[str, Any]] = {
@@ -159,29 +163,68 @@ def read_wanted(names: DeviceInfoNames, requests: object, path: str, limit: int)
             raise names.error(f"{at}[{name}]", amount, "this request is not supported", allowed)
         places[place] = max(places.get(place, 0), amount if memory is not None else 0)
     cards = max(count, limit, len(places))
-    memories = {-(-amount // MIB) for amount in places.values()} | ({0} if cards > len(places) else set())
-    topology = _topology(places, cards)
-    if topology is None or len(memories) > 1 or cards > MOST_CARDS:
-        problem = "its cards must be in one group, and have the same least memory"
-        allowed = f"at most {MOST_CARDS} cards of one gpugrp0 or gpugrp1, or without groups"
-        raise names.error(at, ", ".join(amounts) or count, problem, allowed)
-    return Wanted(cards, topology, next(iter(memories), 0))
+    if cards > MOST_CARDS:
+        problem = "more cards than any node has"
+        raise names.error(at, ", ".join(amounts) or count, problem, f"at most {MOST_CARDS} cards")
+    kinds = Counter((each.socket, each.pair, -(-least // MIB)) for each, least in places.items())
+    kinds["", "", 0] += cards - len(places)
+    return Wanted(cards, _sets(+kinds))
 
 
-def _topology(places: Iterable[CardPlace], cards: int) -> str | None:
-    """How close the named cards must be to each other; None where they are in several groups, or only some of
-    the cards are in one."""
-    groups = {(each.socket, each.pair) for each in places}
-    grouped = {each for each in groups if each != ("", "")}
-    if not grouped:
-        return ""
-    if len(grouped) < len(groups) or len(list(places)) < cards:
-        return None
-    if len(groups) == 1 and next(iter(groups))[1]:
-        return "pair"
-    sockets = {socket for socket, _ in groups}
-    singles = len(groups) in (1, cards)  # of several pairs in one socket, each must have one card
-    return "numa" if len(sockets) == 1 and "" not in sockets and singles else None
+def _sets(kinds: Mapping[tuple[str, str, int], int]) -> tuple[CardSet, ...]:
+    """How many cards of each socket, pair and least memory, as sets: those without a group first. A group of
+    one card is none, and neither is a socket whose cards are all of one pair."""
+    of_pair: Counter[tuple[str, str]] = Counter()
+    for (socket, pair, _), count in kinds.items():
+        of_pair[socket, pair] += count
+    joined = {each for each, count in of_pair.items() if each[1] and count > 1}
+    sockets = Counter(socket for socket, pair in of_pair.elements() if socket)
+    loose = {each for each, count in sockets.items() if count > 1}
+    loose -= {socket for socket, pair in joined if sockets[socket] == of_pair[socket, pair]}
+
+    found: Counter[_Kind] = Counter()
+    for (socket, pair, least), count in kinds.items():
+        pair_of = (socket, pair) if (socket, pair) in joined else _NO_PAIR
+        found[socket if socket in loose else "", pair_of, least] += count
+    ordered = sorted(found, key=_order)
+    socket_numbers = _numbered(socket for socket, _, _ in ordered if socket)
+    pair_numbers = _numbered(pair for _, pair, _ in ordered if pair != _NO_PAIR)
+    if ordered == [("", _NO_PAIR, 0)]:
+        return ()
+    return tuple(
+        CardSet(found[each], each[2], pair_numbers.get(each[1], 0), socket_numbers.get(each[0], 0))
+        for each in ordered
+    )
+
+
+def _order(kind: _Kind) -> tuple[object, ...]:
+    socket, pair, least = kind
+    return socket != "", number_of(socket), pair != _NO_PAIR, *map(number_of, pair), -least
+
+
+def _numbered(names: Iterable[_T]) -> dict[_T, int]:
+    return {name: number for number, name in enumerate(dict.fromkeys(names), start=1)}
+
+
+def number_of(text: str) -> tuple[int, str]:
+    """Sort key: numbers by value, before other names."""
+    return (int(text), "") if text.isascii() and text.isdigit() and len(text) < 10 else (10**9, text)
+
+
+def _groups(sets: Sequence[CardSet]) -> list[tuple[str, int]]:
+    """For each card of the sets its group's name and the least memory in bytes, so that reading these names
+    gives the same sets."""
+    sockets: list[tuple[int, int]] = []
+    pairs = {each.pair for each in sets}
+    found: list[tuple[str, int]] = []
+    for each in sets:
+        socket = (each.socket, 0 if each.socket else each.pair)
+        sockets += [socket] if socket != (0, 0) and socket not in sockets else []
+        for _ in range(each.devices):
+            pair = each.pair - 1 if each.pair else len(pairs) + len(found)
+            name = f"/gpugrp1/{sockets.index(socket)}/gpugrp0/{pair}" if socket != (0, 0) else ""
+            found.append((name, each.min_memory_mib * MIB))
+    return found
 
 
 def groups_of(cards: Sequence[Card]) -> dict[str, tuple[int, int]]:

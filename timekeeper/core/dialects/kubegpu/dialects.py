@@ -27,6 +27,7 @@ from timekeeper.core.dialects.kubegpu.device_info import (
     DeviceInfoNames,
     Wanted,
     groups_of,
+    number_of,
     read_wanted,
 )
 from timekeeper.core.dialects.percent import MODEL_LABEL, UNKNOWN_MEMORY_MIB
@@ -45,14 +46,15 @@ class _WantedPod:
 
 def _read(names: DeviceInfoNames, pod: PodFacts) -> tuple[ContainerAsk, ...] | tuple[Violation, ...]:
     try:
-        found = _pod(names, pod)
-        _common(names, found)
+        wanted = _pod(names, pod).wanted
     except DeviceInfoError as error:
         return (error.violation,)
     return tuple(
-        ContainerAsk(each.name, each.init, Ask(found.wanted[each.name].cards, WHOLE_MILLI, 0))
+        ContainerAsk(
+            each.name, each.init, Ask(wanted[each.name].cards, WHOLE_MILLI, 0, sets=wanted[each.name].sets)
+        )
         for each in pod.containers
-        if each.name in found.wanted
+        if each.name in wanted
     )
 
 
@@ -62,17 +64,13 @@ def _constrain(
     if not request.asks:
         return request  # `_read` has said why
     try:
-        found = _pod(names, pod)
-        topology, memory_mib = _common(names, found)
+        generate = _pod(names, pod).generate
     except DeviceInfoError as error:
         return (error.violation,)
-    several = any(each.cards > 1 for each in found.wanted.values())
-    closest = CLOSEST if found.generate and several and not topology else ""
-    return replace(
-        request,
-        topology=request.topology or topology or closest,
-        min_memory_mib=max(request.min_memory_mib, memory_mib),
-    )
+    free = any(each.ask.devices > 1 and not each.ask.grouped for each in request.asks)
+    closest = CLOSEST if generate and free else ""
+    by_set = any(each.ask.sets for each in request.asks)
+    return replace(request, topology=request.topology or closest, by_set=by_set)
 
 
 def _pod(names: DeviceInfoNames, pod: PodFacts) -> _WantedPod:
@@ -102,17 +100,6 @@ def _pod(names: DeviceInfoNames, pod: PodFacts) -> _WantedPod:
     return _WantedPod(wanted, next((each for each in generates if each is not None), 1))
 
 
-def _common(names: DeviceInfoNames, pod: _WantedPod) -> tuple[str, int]:
-    """Topology and least memory of the cards, which all containers must have in common. Raises
-    DeviceInfoError."""
-    topologies = {each.topology for each in pod.wanted.values() if each.cards > 1}
-    memories = {each.memory_mib for each in pod.wanted.values()}
-    if len(topologies) > 1 or len(memories) > 1:
-        problem = "containers of one pod must request the same grouping and the same memory of cards"
-        raise names.error("", ", ".join(pod.wanted), problem, "one grouping, and one least memory")
-    return next(iter(topologies), ""), next(iter(memories))
-
-
 def _cards(names: DeviceInfoNames, node: NodeFacts) -> tuple[Card, ...]:
     """The cards that the node side advertises: with links within a group of the lower level, and a NUMA node
     for each group of the upper level. Raises DeviceInfoError."""
@@ -120,7 +107,7 @@ def _cards(names: DeviceInfoNames, node: NodeFacts) -> tuple[Card, ...]:
     amounts = names.objects(described.get("allocatable"), "")
     memory = {each.uuid: amounts[name] for name in amounts if (each := names.place(name, "memory"))}
     there = {each.uuid: each for name in amounts if (each := names.place(name, "cards"))}
-    places = sorted(there.values(), key=lambda each: (_number(each.pair), each.uuid))[:MOST_CARDS]
+    places = sorted(there.values(), key=lambda each: (number_of(each.pair), each.uuid))[:MOST_CARDS]
     sockets = list(dict.fromkeys(each.socket for each in places))
     model = node.labels.get(MODEL_LABEL, "GPU")
     return tuple(
@@ -138,10 +125,6 @@ def _cards(names: DeviceInfoNames, node: NodeFacts) -> tuple[Card, ...]:
         )
         for index, each in enumerate(places)
     )
-
-
-def _number(text: str) -> tuple[int, str]:
-    return (int(text), "") if text.isascii() and text.isdigit() and len(text) < 10 else (10**9, text)
 
 
 def _found(names: DeviceInfoNames, pod: PodFacts, _request: GPURequest) -> Found:
@@ -163,9 +146,10 @@ def _at_binding(names: DeviceInfoNames, placed: PlacedRequest) -> dict[str, str]
     groups = groups_of(placed.cards)
     init = {each.container for each in placed.request.asks if each.container in placed.init_containers}
     parts: dict[str, dict[str, Any]] = {"initcontainer": {}, "runningcontainer": {}}
+    sets = {each.container: each.ask.sets for each in placed.request.asks}
     for container, slices in placed.placement.containers:
         cards = [(*groups[each.uuid], each.uuid) for each in slices]
-        written = names.container(cards, placed.request.topology, placed.request.min_memory_mib * MIB)
+        written = names.container(cards, sets[container])
         parts["initcontainer" if container in init else "runningcontainer"][container] = written
     info = {
         "nodename": placed.node,
