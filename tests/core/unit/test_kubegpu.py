@@ -492,8 +492,10 @@ def test_a_governed_pod_has_the_resource_for_which_kube_scheduler_calls_the_exte
 
 def test_an_init_container_that_shares_the_card_of_another_one_has_its_least_memory_too() -> None:
     two = node(((0, 0), (1, 1)), (16 * GIB, 32 * GIB))
-    told = info(init=cards_in("", "x", memory=32 * GIB), main={COUNT: 1})
+    told = info(init=cards_in("", "x", memory=32 * GIB))
+    told["initcontainer"]["early"] = {"requests": {COUNT: 1}}
     raw = kube(told, init=True)
-    raw["metadata"]["annotations"]["bursar.dev/same-gpu"] = "init,main"
+    raw["spec"]["initContainers"].insert(0, of_resources({}, "early"))
+    raw["metadata"]["annotations"]["bursar.dev/same-gpu"] = "early,init"
 
-    assert placed(raw, two) == {"init": ["GPU-1"], "main": ["GPU-1"]}
+    assert placed(raw, two) == {"early": ["GPU-1"], "init": ["GPU-1"]}

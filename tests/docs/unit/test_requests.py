@@ -7,7 +7,7 @@ import pytest
 from scheduler_ext.fit import refusal
 from tests.worlds import pod
 from timekeeper.core.request.request import parse
-from timekeeper.core.values import GPURequest
+from timekeeper.core.values import Ask, Card, CardSet, GPURequest
 
 PAGE = (Path(__file__).parents[3] / "docs" / "requests.md").read_text()
 
@@ -33,10 +33,13 @@ REASONS = (
     refusal.not_allowed(request([PART], gpu_models="H100")),
     refusal.not_allowed(request([PART], exclude_gpu_models="T4")),
     refusal.not_allowed(request([PART], gpu_uuids="GPU-1")),
-    refusal.never_near(request([TWO], topology="pair"), 2),
-    refusal.never_near(request([TWO], topology="numa"), 2),
-    refusal.not_known(request([TWO], topology="pair")),
-    refusal.not_known(request([TWO], topology="numa")),
+    refusal.never_near("pair", 2),
+    refusal.never_near("numa", 2),
+    refusal.not_known("pair"),
+    refusal.not_known("numa"),
+    refusal.no_such_sets(Ask(4, 1000, 0, sets=(CardSet(4, pair=1),)), [Card("GPU-0", 0, "T4", 16)]),
+    refusal.no_such_sets(Ask(3, 1000, 0, sets=(CardSet(3, 8),)), [Card("GPU-0", 0, "T4", 16)]),
+    refusal.no_such_sets(Ask(1, 1000, 0, sets=(CardSet(1, 40_000),)), [Card("GPU-0", 0, "T4", 16)]),
     refusal.NO_CARDS,
     refusal.NO_HEALTHY_CARD,
     refusal.CORDONED,

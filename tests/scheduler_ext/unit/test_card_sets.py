@@ -114,3 +114,17 @@ def test_a_layout_is_found_exactly_when_one_exists_and_each_set_has_its_cards(
         for (_, sets), chosen in zip(world.containers, layout.chosen, strict=True):
             assert len(set(chosen)) == len(chosen)
             assert meets(world, sets, chosen)
+
+
+def test_cards_with_equal_free_amounts_in_different_groups_are_not_interchangeable() -> None:
+    """A single card that comes first takes card 0, so the search begins anew with the pair: 0 and 2."""
+    asks = [
+        ContainerAsk("one", False, Ask(1, 1000, 0)),
+        ContainerAsk("two", False, Ask(2, 1000, 0, sets=(CardSet(2, pair=1),))),
+    ]
+    linked = (0b101, 0b010, 0b101)
+
+    layout = lay_out(asks, FreeShape((Free(1000, 16, 16),) * 3, groups=(linked, linked)), BINPACK, Steps())
+
+    assert layout is not None
+    assert layout.chosen == ((1,), (0, 2))
