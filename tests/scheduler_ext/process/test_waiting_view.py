@@ -18,6 +18,7 @@ from tests.scheduler_ext.worlds import asking, node, percent, request_of
 from tests.worlds import card, container, of_resources
 
 __all__ = ["world"]
+from timekeeper.core.values import Ask, Card, CardSet
 
 WHOLE_CARDS_ONLY = node("n", card(0), capacity={"nvidia.com/gpu": "1"})
 
@@ -172,8 +173,12 @@ SAID = {
             {"bursar.dev/min-gpu-memory": "40000"},
         )
     ],
-    "not_known": [refusal.not_known(PAIR), refusal.not_known(NUMA)],
-    "never_near": [refusal.never_near(PAIR, 2), refusal.never_near(NUMA, 2)],
+    "not_known": [refusal.not_known("pair"), refusal.not_known("numa")],
+    "never_near": [refusal.never_near("pair", 2), refusal.never_near("numa", 2)],
+    "no_such_sets": [
+        refusal.no_such_sets(Ask(2, 1000, 0, sets=(each,)), [Card("GPU-0", 0, "T4", 16)])
+        for each in (CardSet(2, 32), CardSet(2, 8), CardSet(2, pair=1))
+    ],
     "closed": [refusal.closed(word) for word in CLOSED],
     "malformed": [refusal.malformed("no room for it here")],
     "another_family": [refusal.another_family(HALF, read_node(raw)) for raw in (node(), WHOLE_CARDS_ONLY)],
@@ -194,6 +199,7 @@ KIND_OF = {
     "not_allowed": "constraint",
     "not_known": "constraint",
     "never_near": "constraint",
+    "no_such_sets": "constraint",
     "closed": "closed",
     "malformed": "malformed",
     "another_family": "family",
