@@ -54,7 +54,7 @@ class Holding:
     ``refuses``: it answers so. ``waits``: it answers calls once as many are under way."""
 
     def __init__(self, town: Town) -> None:
-        self.waits: Barrier | None = None
+        self.waits: Barrier | StandsStill | None = None
         self._one = Lock()  # the settler hears one change after another
         self.town = town
         self.loses = False
@@ -389,6 +389,31 @@ def test_another_settlers_term_ends_the_releases(holding: Holding) -> None:
     with pytest.raises(EpochOverError):
         old.step()
     assert holding.gated() == {"p"}
+
+
+class StandsStill:
+    """A call during which the process stands still, and another settler starts."""
+
+    def __init__(self, holding: Holding) -> None:
+        self._holding = holding
+
+    def wait(self) -> None:
+        self._holding.town.resume()
+        self._holding.town.clock.turn(QUIET_MS)
+
+
+def test_a_releaser_that_stood_still_sends_no_further_call(holding: Holding) -> None:
+    """The pods that it had chosen may be more than its successor's budget can pay."""
+    pods = [held_pod(f"p{index}", percent=1, created_ms=T0 + index) for index in range(3)]
+    holding.begin(*pods, team_a=HOLD.format(hours=100))
+    old, holding.waits = holding.releaser, StandsStill(holding)
+
+    released = holding.step()
+
+    assert released == ["p0"]
+    with pytest.raises(EpochOverError):
+        old.step()
+    assert holding.calls == ["p0"]
 
 
 def test_new_pods_do_not_overtake_those_that_wait(holding: Holding) -> None:

@@ -38,6 +38,7 @@ CALLS_AT_ONCE = 5  # one after another, calls of more than 20 ms would be slower
 AWAY_S = 10.0  # if the database is unreachable, or after an unexpected error
 # A call of an earlier settler may arrive after its end, and a call without an answer may be done later.
 QUIET_MS = 3_000
+CONFIRMED_MS = 2_000  # below QUIET_MS: calls go out this long after the epoch was confirmed
 UNCLEAR_MS = 30_000
 SOON_MS, AWAY_MS = 1_000, 30_000  # until another attempt: the pod has changed; the API server refuses
 RELEASED = "Released"
@@ -78,7 +79,8 @@ class Releaser:
             metrics.RELEASES.labels(result)
 
     def step(self) -> int:
-        """Release the pods that are next; returns how many were.
+        """Release the pods that are next; returns to how many a call was sent. A process that stood still
+        sends no more: another settler may have started.
 
         Raises EpochOverError if another settler has started, UnavailableError or ConflictError if the
         database cannot be read.
@@ -94,13 +96,14 @@ class Releaser:
         if not chosen:
             return 0
         self._reserve(chosen, view)
-        remaining = iter(chosen)
-        while together := tuple(islice(remaining, self._at_once)):
+        remaining, sent = iter(chosen), 0
+        while self._steady() - at_ms < CONFIRMED_MS and (together := tuple(islice(remaining, self._at_once))):
+            sent += len(together)
             answers = self._map(self._remove_gate, together)
             results = [self._release(*each, view.at_ms) for each in zip(together, answers, strict=True)]
             if "unclear" in results:
                 break  # an answer takes long: decide anew
-        return len(chosen)
+        return sent
 
     def _chosen(self, view: HeldView) -> list[HeldPod]:
         """First those that have reserved their time and have the gate all the same, then those whose turn it
