@@ -113,8 +113,8 @@ class Releaser:
         again = [view.pods[uid] for uid in sorted(held)][:at_once]
         sent = [view.pods[uid] for uid in self._sent if uid not in view.reserved]
         passed = self._paused.keys() | view.reserved
-        limits = ReleaseLimits(view).of
-        return again + next_released(self._queues[1], sent, limits, self._served, at_once - len(again), passed)
+        limits, most = ReleaseLimits(view).of, at_once - len(again)
+        return again + next_released(self._queues[1], sent, limits, self._served, most, passed)
 
     def _reserve(self, chosen: Sequence[HeldPod], view: HeldView) -> None:
         """Write what these pods reserve of their declared time, in one transaction; without such pods the
