@@ -67,21 +67,22 @@ class Written:
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
     program = binaries(print, OPERATOR_TOOLS)["operator"]
+    folder = "example/prometheus-operator-crd/monitoring.coreos.com"
+    crds = [module_file(PROMETHEUS_OPERATOR, f"{folder}_{kind}.yaml", print) for kind in CRDS]
+    flags = ("--set=monitors.enabled=true", "--set=prometheusRules.enabled=true")
+    chart = rendered.rendered(rendered.helm(), *flags)
     log = tmp_path_factory.mktemp("operator") / "log"
     with ControlPlane() as cp, Launcher() as launcher, log.open("wb") as output:
         for name in ("bursar-system", "bursar-node", "monitoring"):
             create_namespace(cp, name)
-        for kind in CRDS:
-            path = f"example/prometheus-operator-crd/monitoring.coreos.com_{kind}.yaml"
-            kubectl(cp, "create", "-f", str(module_file(PROMETHEUS_OPERATOR, path, print)))
+        for crd in crds:
+            kubectl(cp, "create", "-f", str(crd))
         kubectl(cp, "wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
         kubectl(cp, "create", "serviceaccount", "prometheus", "-n", "monitoring")
         ca = cp.clients.pem.decode()
         kubectl(cp, "create", "configmap", "bursar-ca", "-n", "bursar-node", f"--from-literal=ca.crt={ca}")
         for file in (MANIFESTS / "rbac.yaml", ROOT / "deploy" / "monitoring" / "rbac.yaml"):
             kubectl(cp, "apply", "--server-side", "-f", str(file))
-        flags = ("--set=monitors.enabled=true", "--set=prometheusRules.enabled=true")
-        chart = rendered.rendered(rendered.helm(), *flags)
         for name in ("monitors.yaml", "prometheus-rules.yaml"):
             kubectl(cp, "apply", "--server-side", "-f", "-", input=chart[name])
         kubectl(cp, "apply", "--server-side", "-f", "-", input=json.dumps(prometheus()))
