@@ -34,6 +34,14 @@ def test_the_readme_is_short_and_leads_to_the_index() -> None:
     assert "](docs/README.md)" in readme
 
 
+def test_decisions_are_numbered_without_gap_by_file_and_heading_alike() -> None:
+    pages = sorted((DOCS / "decisions").glob("[0-9]*.md"))
+    headings = [re.match(r"# (\d+)\. ", page.read_text()) for page in pages]
+
+    assert [int(page.name[:4]) for page in pages] == list(range(1, len(pages) + 1))
+    assert [int(each[1]) for each in headings if each] == list(range(1, len(pages) + 1))
+
+
 def prose(page: Path) -> str:
     """A page without its blocks of code."""
     return re.sub(r"^ *```.*?^ *```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
