@@ -18,6 +18,12 @@ def console(text: str) -> list[str]:
     return [textwrap.dedent(block) for _, block in found]
 
 
+def commands(page: Path) -> list[str]:
+    """The blocks of commands of a page; ``sh``: those that need something that not every reader has."""
+    found = re.findall(r"^( *)```(?:console|sh)\n(.*?)^ *```", page.read_text(), re.DOTALL | re.MULTILINE)
+    return [textwrap.dedent(block) for _, block in found]
+
+
 def run(cp: ControlPlane, commands: str, folder: Path, kubeconfig: Path | None = None) -> str:
     """Types commands in a folder as the administrator, or as the user of a kubeconfig. Each must succeed.
     Gives the standard output."""

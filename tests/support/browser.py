@@ -26,6 +26,25 @@ def chromium() -> Iterator[Browser]:
         made.close()
 
 
+# What a pointer can operate or scroll.
+_COUNT_STOPS = """() => {
+  const all = "a[href], button, input:not([type=hidden]), select, summary, [tabindex='0']";
+  window.stops = [...document.querySelectorAll(all)].filter((each) => each.checkVisibility());
+  const scrolls = (each) => each.checkVisibility() && getComputedStyle(each).overflowX === "auto"
+    && each.scrollWidth > each.clientWidth;
+  const scrolled = [...document.querySelectorAll("main *")].filter(scrolls);
+  window.unreachable = scrolled.filter((each) => !window.stops.includes(each)).length;
+  return window.stops.length + window.unreachable;
+}"""
+_NEXT_STOP = """() => {
+  const at = document.activeElement, wanted = window.stops.shift();
+  const outline = getComputedStyle(at);
+  const named = (each) => each ? each.outerHTML.slice(0, 120) : "a part that scrolls";
+  if (at !== wanted) return [`${named(wanted)} is not reached, but ${named(at)}`];
+  return outline.outlineStyle === "none" ? [`${named(at)} shows no focus`] : [];
+}"""
+
+
 class Visitor:
     """A browser window. ``faults``: errors of scripts, and messages of the console."""
 
@@ -59,6 +78,16 @@ class Visitor:
             for each in found["violations"]
             if each["impact"] in SERIOUS
         ]
+
+    def missed_by_the_keyboard(self) -> list[str]:
+        """What can be operated but not reached by Tab, in the order of the page, and what shows no focus; the
+        page must not change meanwhile."""
+        count = self.page.evaluate(_COUNT_STOPS)
+        found = []
+        for _ in range(count):
+            self.page.keyboard.press("Tab")
+            found += self.page.evaluate(_NEXT_STOP)
+        return found
 
     def is_wider_than_its_window(self) -> bool:
         """True if the page must be scrolled sideways."""

@@ -18,6 +18,8 @@ from tests.docs.shell import console, run, running
 from tests.support.browser import chromium, visiting
 
 SETUP, COMMANDS, OBJECTS = console((ROOT / "docs" / "cli.md").read_text())
+DASHBOARD, _ = console((ROOT / "docs" / "dashboard.md").read_text())
+*_, LOOKS = console((ROOT / "README.md").read_text())
 (SPLIT,) = [each for each in console((ROOT / "docs" / "budgets.md").read_text()) if "--group" in each]
 BOUND = "/api/v1/namespaces/team-a/pods/half-a-card"
 BUDGETS = {
@@ -87,6 +89,12 @@ def test_every_documented_command_works_for_an_administrator(stack: Stack, folde
     assert (folder / "report.csv").read_text().startswith("from,to,namespace,owner,")
 
 
+def test_the_readmes_commands_are_those_of_the_pages() -> None:
+    typed_here = {*COMMANDS.splitlines(), *DASHBOARD.splitlines()}
+
+    assert {line.partition(" #")[0].strip() for line in LOOKS.splitlines()} <= typed_here
+
+
 def test_a_reader_sees_the_own_namespace_and_a_sentence_about_any_other(stack: Stack, folder: Path) -> None:
     (answer,) = json.loads(
         "[" + typed(stack, folder, "kubectl bursar budget -n team-a -o json", "team-a") + "]"
@@ -112,7 +120,7 @@ def test_the_dashboard_shows_a_reader_the_own_namespace_of_a_real_cluster(stack:
     }
     alice = kubeconfig_of(stack.cp, "team-a", folder)
     servers = f"BURSAR_SERVER={stack.timekeeper_url} BURSAR_EXTENDER={stack.extender_url}"
-    command = f"{servers} exec kubectl bursar dashboard -n team-a --no-browser"
+    command = f"{servers} exec {DASHBOARD.strip()} --no-browser"
     with chromium() as browser, running(stack.cp, command, folder, alice) as said:
         visitor = visiting(browser, said.readline().strip())
         page = visitor.page

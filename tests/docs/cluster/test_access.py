@@ -17,6 +17,7 @@ pytestmark = pytest.mark.cluster
 
 PAGE = (ROOT / "docs" / "access.md").read_text()
 ADMINISTRATOR, READER, LEADS, SIMULATES = console(PAGE)
+(EXPLAIN,) = console((ROOT / "docs" / "explain.md").read_text())
 INSTALL = (ROOT / "docs" / "install.md").read_text()
 # The local cluster has no kubelet, so no connection can be forwarded to a pod: the rights are checked.
 RIGHTS = """\
@@ -57,12 +58,17 @@ def test_a_plain_user_with_the_documented_rights_reads_the_budget_of_the_namespa
     run(stack.cp, ADMINISTRATOR, tmp_path)
     stack.wait("the agents' CA", lambda: stack.exists("/api/v1/namespaces/bursar-node/configmaps/bursar-ca"))
 
-    said = run(stack.cp, forwarding(stack), tmp_path, kubeconfig_of(stack.cp, "team-a", tmp_path))
+    whole = f"{forwarding(stack)}echo; echo ---\n{EXPLAIN}"
+    said, _, explained = run(
+        stack.cp, whole, tmp_path, kubeconfig_of(stack.cp, "team-a", tmp_path)
+    ).partition("\n---\n")
 
     allowed, balance, table = said.partition("{")[0], *rest_of(said)
     assert allowed.split() == ["yes", "yes"]
     assert (balance["namespace"], balance["standing"]) == ("team-a", "UNLIMITED")
     assert table.startswith("from,to,namespace,")
+    assert '"subject":"Pod/train-x7k2p"' in explained
+    assert '"decisions":[]' in explained
 
 
 def rest_of(said: str) -> tuple[dict[str, Any], str]:

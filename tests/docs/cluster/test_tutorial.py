@@ -67,6 +67,9 @@ def test_the_lesson_shows_what_it_says(stack: Stack, variables: str, tmp_path: P
 DRY = SECOND.splitlines()[0] + " --dry-run=server -o jsonpath='{.metadata.annotations.bursar\\.dev/standing}'"
 
 
+README = (ROOT / "README.md").read_text()
+_, WHY, _ = console(README)
+REVIEWS, _, _ = console((ROOT / "docs" / "review.md").read_text())
 PENDING, _, REVIEW, DEMOTED, HELD, CHARGED, _, _ = console((ROOT / "docs" / "troubleshooting.md").read_text())
 
 
@@ -102,7 +105,12 @@ def test_the_commands_of_troubleshooting_answer_its_questions(
     (waiting,) = json.loads(typed(state, "waits"))
     assert (waiting["name"], waiting["state"]) == ("waits", "refused")
     assert "no card has 100000 MiB free" in typed(describe, "waits")
+    assert "no card has 100000 MiB free" in typed(WHY.replace("train", "waits"), "waits")
     assert typed(REVIEW, "runs") is not None
+    (tmp_path / "train.yaml").write_text(README.partition("```yaml\n")[2].partition("```")[0])
+    (tmp_path / "budgets.yaml").write_text((ROOT / "deploy" / "samples" / "budgets.yaml").read_text())
+    reviewed = typed(REVIEWS.replace("helm template .", "cat train.yaml"), "runs")
+    assert "\n+  priorityClassName: gpu-lower-priority\n" in reviewed
     standing, _, answer = typed(DEMOTED, "runs").partition("\n")
     assert standing == "IN_BUDGET gpu-default-priority"
     assert json.loads(answer)["standing"] == "IN_BUDGET"

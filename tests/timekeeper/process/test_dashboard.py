@@ -236,6 +236,15 @@ def test_only_those_who_may_pass_on_have_the_form(dashboards: Dashboards, visito
     assert (answer.status_code, 'id="pass-on"' in answer.text) == (403, False)
 
 
+def test_a_group_without_a_limit_has_no_form_and_says_why(visitor: Client) -> None:
+    log_in(visitor)
+
+    page = visitor.get("/groups/none-such", base_url=URL).text
+
+    assert "a group without a limit has nothing to pass on." in page
+    assert 'id="pass-on"' not in page
+
+
 def test_no_page_runs_what_a_tenant_wrote_or_anything_inline(visitor: Client) -> None:
     log_in(visitor)
     shown = ""

@@ -63,6 +63,25 @@ def test_every_page_is_sound_in_both_colours_and_sizes(
     assert (expected, {path: each for path, each in found.items() if each}) == ([], {})
 
 
+def test_the_keyboard_reaches_everything_in_the_order_of_the_page(browser: Browser, url: str) -> None:
+    visitor = visiting(browser, url, "light", SMALL)
+    visitor.page.clock.install(time=0)
+    visitor.page.clock.pause_at(1)  # no page loads itself again meanwhile
+    visitor.log_in(ADMIN)
+    missed = {}
+    for path in PAGES:
+        visitor.open(path)
+        missed[path] = visitor.missed_by_the_keyboard()
+    visitor.open("/waste")
+    visitor.page.keyboard.press("Tab")
+    visitor.page.keyboard.press("Enter")  # the link over the header
+    visitor.page.keyboard.press("Tab")
+    expect(visitor.page.get_by_role("textbox", name="Namespace")).to_be_focused()
+    visitor.page.context.close()
+
+    assert {path: each for path, each in missed.items() if each} == {}
+
+
 def test_a_page_shows_what_changes_and_keeps_focus_and_open_parts(
     browser: Browser, dashboards: Dashboards, url: str
 ) -> None:

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from timekeeper.dashboard.charts.burn_down import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, burn_down
 from timekeeper.dashboard.pages.accounts import picture_of
 
@@ -89,3 +91,20 @@ def test_without_a_period_the_picture_begins_with_the_first_use() -> None:
     assert found.rows[0] == (100 * DAY, 0, 0)
     assert found.across[0].text.startswith("04-11")  # the hundredth day of 1970
     assert picture_of(102 * DAY, unlimited, None, rows[:1]) is None
+
+
+@pytest.mark.parametrize(
+    ("granted", "texts"),
+    [
+        (425 * HOUR, ["0", "100", "200", "300", "400"]),
+        (75 * HOUR, ["0", "20", "40", "60"]),
+        (4 * HOUR, ["0", "1", "2", "3", "4"]),
+        (HOUR // 20, ["0.00", "0.01", "0.02", "0.03", "0.04", "0.05"]),
+    ],
+)
+def test_the_lines_of_the_grid_are_at_round_amounts(granted: int, texts: list[str]) -> None:
+    found = burn_down(budget(granted, 0), None, [], BEGIN, BEGIN + DAY)
+
+    assert found is not None
+    assert [each.text for each in found.up] == texts
+    assert [each.at for each in found.up] == sorted((each.at for each in found.up), reverse=True)

@@ -86,7 +86,7 @@ def _other(figures: Figures) -> str:
 def _placed(_reason: str, figures: Figures) -> str:
     share = int(figures.get("shareMilli", 0)) / 1000
     return (
-        f"Placed on node {figures.get('node')}: compute of {share:g} cards and"
+        f"Placed on node {figures.get('node')}: compute of {share:g} card{'' if share == 1 else 's'} and"
         f" {figures.get('memoryMib')} MiB, on {figures.get('cards')}."
     )
 

@@ -2,13 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 from timekeeper.core.texts import GPU_HOUR, hours, moment
 
 WIDTH, HEIGHT = 880, 270
 LEFT, RIGHT, TOP, BOTTOM = 72, 12, 14, 30  # around the plot
-_LINES = 4  # horizontal lines above zero
+_MOST_LINES = 5  # horizontal lines above zero
+_SMALLEST = int(GPU_HOUR) // 10**8  # a grant has at most 8 decimals
 _MOST_AHEAD = 3  # without a period's end: the picture ends after this many times the past
 
 Json = dict[str, Any]
@@ -154,10 +156,13 @@ def _across(plot: _Plot) -> tuple[AxisTick, ...]:
 
 
 def _up(plot: _Plot) -> tuple[AxisTick, ...]:
-    amounts = (plot.top * at // _LINES for at in range(_LINES + 1))
-    is_large = plot.top >= 20 * GPU_HOUR  # then whole hours are exact enough
+    """At round amounts: 1, 2 or 5 times a power of ten GPU-hours apart."""
+    apart = (factor * _SMALLEST * 10**power for power in count() for factor in (1, 2, 5))
+    step = next(each for each in apart if plot.top <= _MOST_LINES * each)
+    is_whole = step >= GPU_HOUR
     return tuple(
-        AxisTick(plot.y(each), f"{each / GPU_HOUR:,.0f}" if is_large else hours(each)) for each in amounts
+        AxisTick(plot.y(each), f"{each / GPU_HOUR:,.0f}" if is_whole else hours(each))
+        for each in range(0, plot.top + 1, step)
     )
 
 

@@ -71,7 +71,7 @@ def group(visit: Visit, group: str, form: PassingOnForm | None = None) -> PageCo
         "group": group,
         "listed": listed,
         "members": members,
-        "most": max((used_of(each) for each in members), default=0),
+        "total": sum(map(used_of, members)),
         "grants": grants,
         "form": form or empty_form(),
         "is_done": visit.text("passed-on") == "1",
