@@ -236,6 +236,20 @@ def test_only_those_who_may_pass_on_have_the_form(dashboards: Dashboards, visito
     assert (answer.status_code, 'id="pass-on"' in answer.text) == (403, False)
 
 
+def test_a_form_of_an_ended_session_leads_to_the_login(dashboards: Dashboards, visitor: Client) -> None:
+    lead = token("system:serviceaccount:leads:ended")
+    dashboards.books.reviews.tokens[lead] = user_status("ended")
+    log_in(visitor, lead)
+    hidden = form(visitor, "/groups/lab")
+    dashboards.books.reviews.tokens.pop(lead)
+    dashboards.books.clock.turn(61_000)  # a review of the token is known for a minute
+
+    data = {"namespace": "team-b", "gpuHours": "1", "reason": "r", "key": "e", **hidden}
+    answer = visitor.post("/groups/lab", base_url=URL, data=data)
+
+    assert (answer.status_code, answer.headers["Location"]) == (303, "/login?next=%2Fgroups%2Flab&ended=1")
+
+
 def test_a_group_without_a_limit_has_no_form_and_says_why(visitor: Client) -> None:
     log_in(visitor)
 
