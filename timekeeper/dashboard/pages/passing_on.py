@@ -8,7 +8,6 @@ from timekeeper.dashboard.api_caller import ApiCaller, ApiRefusedError
 from timekeeper.dashboard.visits import segment
 
 FIELDS = ("namespace", "gpuHours", "reason")
-_UNAUTHORIZED = 401
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +32,11 @@ def filled_form(given: Mapping[str, str]) -> PassingOnForm:
 
 
 def pass_on(api: ApiCaller, group: str, form: PassingOnForm) -> PassingOnForm | None:
-    """Pass the amount on. The form with what is wrong if the API refuses; None: it is done. Raises
-    ApiRefusedError if the session has ended."""
+    """Pass the amount on. The form with what is wrong if the API refuses; None: it is done."""
     try:
         path = f"/v1/groups/{segment(group)}/grants"
         api.post(path, dict(form.texts), Idempotency_Key=form.key)
     except ApiRefusedError as error:
-        if error.status == _UNAUTHORIZED:
-            raise
         where = error.field if error.field in FIELDS else ""
         return replace(form, faults={where: error.sentence if where else error.detail}, status=error.status)
     return None
