@@ -19,7 +19,7 @@ from tests.support.browser import chromium, visiting
 
 SETUP, COMMANDS, OBJECTS = console((ROOT / "docs" / "cli.md").read_text())
 DASHBOARD, _ = console((ROOT / "docs" / "dashboard.md").read_text())
-*_, LOOKS = console((ROOT / "README.md").read_text())
+LOOKS = console((ROOT / "README.md").read_text())[-1]
 (SPLIT,) = [each for each in console((ROOT / "docs" / "budgets.md").read_text()) if "--group" in each]
 BOUND = "/api/v1/namespaces/team-a/pods/half-a-card"
 BUDGETS = {
