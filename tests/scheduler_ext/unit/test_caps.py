@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler_ext.fit.caps import CapChecks, GroupSums
@@ -25,6 +25,7 @@ from scheduler_ext.snapshot.snapshot import (
 )
 from scheduler_ext.waiting.denied_pods import MOST_WOKEN, TRIED_WITHIN_S, DeniedPods
 from tests.scheduler_ext.worlds import Json, mib, node, on, percent, read, rebuilt
+from tests.support.profile import examples
 from tests.worlds import card
 from timekeeper.core.standings import Cap, Caps
 from timekeeper.core.values import Placement
@@ -59,6 +60,7 @@ def counted(snapshot: Snapshot) -> dict[str, int]:
     return {name: milli for name, milli in total.items() if milli}
 
 
+@settings(max_examples=examples(40))
 @given(st.integers(0, 2**32))
 def test_the_sums_are_what_the_pods_hold_after_any_events(seed: int) -> None:
     rng = random.Random(seed)

@@ -276,7 +276,7 @@ def test_switched_to_refusing_the_same_ways_are_refused_and_random_paths_as_pyth
         assert told(refusal(world, case.bad)) == {(case.rule, case.path)}
         assert refusal(world, case.good) == ""
 
-    @settings(max_examples=examples(150), deadline=None)
+    @settings(max_examples=examples(60), deadline=None)
     @given(path=paths(NODE_NAMES))
     def judged_alike(path: str) -> None:
         rules = {
@@ -317,7 +317,7 @@ def paths(names: str) -> st.SearchStrategy[str]:
     ).filter(bool)
 
 
-@settings(max_examples=examples(250), deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(path=paths(HOST_NAMES))
 def test_random_host_paths_are_judged_as_python_judges_them(world: Registered, path: str) -> None:
     assert judged(world, path) == ({"host-path"} if reaches_cards(path) else set())
@@ -355,7 +355,7 @@ def test_a_mount_is_known_however_it_is_written(world: Registered, path: str, na
     assert (bool(refusal(world, pod)), names_devices(path)) == (names, names)
 
 
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(path=paths(MOUNT_NAMES))
 def test_random_mounts_are_judged_as_python_judges_them(world: Registered, path: str) -> None:
     mount = {"name": "v", "mountPath": path}

@@ -132,7 +132,7 @@ def pods(draw: st.DrawFn) -> Json:
     return a_pod(*several, init=first)
 
 
-@settings(max_examples=examples(400), deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(pod=pods())
 def test_random_pods_are_judged_alike(policies: Policies, pod: Json) -> None:
     """What Python refuses the API server refuses, by the policy with the same rules at the same paths, or by
