@@ -107,7 +107,7 @@ def test_every_part_is_a_target_with_its_path_its_name_and_the_token_that_is_mou
     written: Written,
 ) -> None:
     jobs = written.configuration["scrape_configs"]
-    secured = [job for job in jobs if job["scheme"] == "https"]
+    secured = [job for job in jobs if job.get("scheme") == "https"]
 
     assert sorted((job["tls_config"]["server_name"], job["metrics_path"]) for job in secured) == [
         ("bursar-scheduler.bursar-system.svc", "/metrics"),
@@ -118,7 +118,11 @@ def test_every_part_is_a_target_with_its_path_its_name_and_the_token_that_is_mou
     assert {job["bearer_token_file"] for job in secured} == {TOKEN}
     assert all(job["honor_labels"] and job["tls_config"]["ca_file"] for job in secured)
     (plain,) = (job for job in jobs if job not in secured)
-    assert (plain["scheme"], plain["metrics_path"], plain["honor_labels"]) == ("http", "/metrics", True)
+    assert (plain.get("scheme", "http"), plain["metrics_path"], plain["honor_labels"]) == (
+        "http",
+        "/metrics",
+        True,
+    )
 
     (container,) = (each for each in written.template["containers"] if each["name"] == "prometheus")
     (mount,) = (each for each in container["volumeMounts"] if TOKEN.startswith(f"{each['mountPath']}/"))
