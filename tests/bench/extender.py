@@ -245,9 +245,10 @@ def serve(objects: Objects, listener: socket.socket) -> None:
             body = self.body()
             if self.path.endswith("/binding"):
                 objects.bind(self.path.split("/")[6], body)
+                self.answer(201, b"{}")
             else:
                 objects.tell(body)
-            self.answer(201, b"{}")
+                self.answer(201, body)
 
         def do_PATCH(self) -> None:
             self.answer(200, objects.patch(self.path.split("/")[6], self.body()))
@@ -409,7 +410,8 @@ def over_http(api_port: int, port: int, pid: int, names: list[str], calls: int) 
     api, connection = Connection(api_port), Connection(port)
 
     def create(raw: Json) -> None:
-        api.call("POST", "/api/v1/namespaces/team-a/pods", json.dumps(raw).encode())
+        _, created, _ = api.call("POST", "/api/v1/namespaces/team-a/pods", json.dumps(raw).encode())
+        raw.update(json.loads(created))
 
     def call(path: str, body: bytes) -> tuple[bytes, float]:
         status, data, took = connection.call("POST", path, body)

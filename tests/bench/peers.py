@@ -120,10 +120,11 @@ class Contestant:
         return json.loads(answer), took
 
     def create(self, raw: Json) -> None:
-        """The pod is in the API server, and the extender's watch has had a moment for it."""
+        """The pod is in the API server, and the extender's watch has had a moment for it. ``raw`` becomes
+        what the API server has: kube-scheduler sends that."""
         connection = http.client.HTTPConnection("127.0.0.1", self.api_port, timeout=60)
         connection.request("POST", "/api/v1/namespaces/team-a/pods", json.dumps(raw).encode())
-        connection.getresponse().read()
+        raw.update(json.loads(connection.getresponse().read()))
         connection.close()
         time.sleep(0.005)
 
