@@ -10,8 +10,9 @@ An answer takes a few bytes: each node has a row, and each shape a column with a
 
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import compress, repeat
 
 import numpy as np
@@ -32,6 +33,7 @@ from timekeeper.core.values import GPURequest
 
 MOST_QUESTIONS = 512
 MOST_KNOWN = 32_768  # answers by node shape, over all keys
+MOST_RESULTS = 16  # the last results of columns, which take 70 to 200 bytes for each node
 MANY = 4  # from this many nodes on a batch is faster
 # search steps per call; the rest is done in the next call
 CALL_STEPS = 4 * MOST_STEPS
@@ -48,14 +50,20 @@ class FitKey:
     amounts: Amounts
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class FilterResult:
     """The nodes of a call: those that fit; those short of room that kube-scheduler's totals also lack, so
-    that its own preemption may help (``short``); and those refused otherwise. With reasons."""
+    that its own preemption may help (``short``); and those refused otherwise. With reasons. Calls with the
+    same answers share one result: nothing changes it."""
 
     fits: list[str]
     short: dict[str, Refusal]
     refused: dict[str, Refusal]
+
+    @cached_property
+    def sentences(self) -> tuple[bytes, bytes]:
+        """``short`` and ``refused`` as JSON objects: node -> sentence."""
+        return _sentences(self.short), _sentences(self.refused)
 
 
 def fit_key(request: GPURequest, policy: Policy, amounts: Amounts) -> FitKey:
@@ -73,6 +81,7 @@ class FitCache:
         self._columns: OrderedDict[FitKey, _Column] = OrderedDict()
         self._rows = _Rows()
         self._known: dict[Hashable, Score | Refusal] = {}
+        self._with_result: OrderedDict[_Column, None] = OrderedDict()
 
     def sort(
         self, asked: FitKey, nodes: Map[NodeInfo], names: Sequence[str], steps: Steps | None = None
@@ -80,7 +89,13 @@ class FitCache:
         """Each node's answer. ``steps``: how many more its caller may search."""
         with self._lock:
             board, rows = self._column(asked, nodes, steps), self._rows_of(names)
-            return board.sort(names, rows)
+            found = board.sort(names, rows)
+            if isinstance(names, NameList):
+                self._with_result[board] = None
+                self._with_result.move_to_end(board)
+                if len(self._with_result) > MOST_RESULTS:
+                    self._with_result.popitem(last=False)[0].last = None
+            return found
 
     def scores(
         self, asked: FitKey, nodes: Map[NodeInfo], names: Sequence[str], steps: Steps | None = None
@@ -104,6 +119,7 @@ class FitCache:
         if len(self._rows.names) > 2 * len(nodes) + 1_000:  # mostly rows of deleted nodes
             self._rows = _Rows()
             self._columns.clear()
+            self._with_result.clear()
         self._rows.follow(nodes)
         if len(self._known) > MOST_KNOWN:
             self._known.clear()
@@ -149,6 +165,24 @@ class _Rows:
         return [self.names[row] for row in np.flatnonzero(self._changed > moment).tolist()]
 
 
+@dataclass(frozen=True, slots=True)
+class _LastResult:
+    """A column's last result for a list of names that is known by its bytes, and what it was made of: most
+    changes of a node leave every node's answer as it was, so the next pod gets the same bytes."""
+
+    names: NameList
+    reasons: NDArray[np.int16]
+    short: NDArray[np.bool_]
+    result: FilterResult
+
+    def is_for(self, names: Sequence[str], reasons: NDArray[np.int16], short: NDArray[np.bool_]) -> bool:
+        """True if these are the same names with the same answers. A reason's number never changes within a
+        column."""
+        if names is not self.names:
+            return False
+        return bool((reasons == self.reasons).all() and (short == self.short).all())
+
+
 class _Column:
     """One key's answers by row, as of a moment of the rows.
 
@@ -164,6 +198,7 @@ class _Column:
         self.refusals: dict[Refusal | None, int] = {None: _FITS, refusal.UNKNOWN_NODE: _UNKNOWN}
         self.untried: set[str] = set()
         self.mine = object()  # distinguishes this column's entries in ``known``
+        self.last: _LastResult | None = None
 
     def follow(self, left: Steps) -> None:
         """Recompute the nodes that have changed, as far as these steps go."""
@@ -176,12 +211,25 @@ class _Column:
         self._ask({name: self.rows.nodes.get(name) for name in names}, left)
 
     def sort(self, names: Sequence[str], rows: NDArray[np.int64]) -> FilterResult:
-        reasons = self.reasons[rows]
+        reasons, short = self.reasons[rows], self.short[rows]
+        if self.last is not None and self.last.is_for(names, reasons, short):
+            return self.last.result
+        found = self._sorted(names, rows, reasons, short)
+        if isinstance(names, NameList):
+            self.last = _LastResult(names, reasons, short, found)
+        return found
+
+    def _sorted(
+        self,
+        names: Sequence[str],
+        rows: NDArray[np.int64],
+        reasons: NDArray[np.int16],
+        short: NDArray[np.bool_],
+    ) -> FilterResult:
         refused = reasons != _FITS
         if not refused.any():
             return FilterResult(names if isinstance(names, NameList) else list(names), {}, {})
         refusals = [each or refusal.UNKNOWN_NODE for each in self.refusals]
-        short = self.short[rows]
         return FilterResult(
             fits=self._fitting(names, rows, ~refused),
             short=_refusals(names, refused & short, reasons, refusals),
@@ -303,6 +351,10 @@ def _side_by_side(names: list[str]) -> list[str]:
 def _is_plain(request: GPURequest) -> bool:
     """True if it requests a share and memory of cards once, and any cards with room will do."""
     return len(request.asks) == 1 and not request.asks[0].ask.resources and not is_picky(request)
+
+
+def _sentences(refused: Mapping[str, Refusal]) -> bytes:
+    return orjson.dumps({name: why.sentence for name, why in refused.items()})
 
 
 def _refusals(

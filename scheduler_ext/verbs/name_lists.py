@@ -31,6 +31,11 @@ class NameList(list[str]):
         return orjson.dumps(self)
 
     @cached_property
+    def end(self) -> bytes:
+        """The end of a body that has them last, as Go writes it."""
+        return b"%b%b%b" % (_KEY, self.text, _END)
+
+    @cached_property
     def scores(self) -> "Scores":
         """The answer of prioritize for these names, without its ranks."""
         return Scores(self)
@@ -79,21 +84,19 @@ class KnownLists:
         if len(names) < FEWEST_NAMES:
             return names
         listed = NameList(names)
-        end = _end_of(listed)
+        end = listed.end
         return self._remember(end, listed) if body.endswith(end) else names
 
     def written(self, names: list[str]) -> bytes:
         """The JSON array of these names, which are known from now on."""
         listed = names if isinstance(names, NameList) else NameList(names)
         if len(names) >= FEWEST_NAMES:
-            self._remember(_end_of(listed), listed)
+            self._remember(listed.end, listed)
         return listed.text
 
     def _remember(self, end: bytes, names: NameList) -> NameList:
+        if self._lists and self._lists[0][1] is names:
+            return names
         others = (each for each in self._lists if each[1] is not names)
         self._lists = ((end, names), *others)[:MOST_LISTS]
         return names
-
-
-def _end_of(names: NameList) -> bytes:
-    return b"%b%b%b" % (_KEY, names.text, _END)

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from scheduler_ext.binding.outcome import Outcome, sentence
 from scheduler_ext.binding.values import BindingArgs
-from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.verbs.fit_cache import FilterResult
 from scheduler_ext.verbs.name_lists import KnownLists, NameList, Scores
 from scheduler_ext.verbs.preempt_verb import NodeVictims
@@ -104,18 +103,15 @@ def filter_answer(
 ) -> bytes:
     """The fitting nodes, and the others with reasons. Fields beyond the protocol are ignored by
     kube-scheduler."""
-    answer: dict[str, Any] = {
-        "FailedNodes": _sentences(sorted_nodes.short),
-        "FailedAndUnresolvableNodes": _sentences(sorted_nodes.refused),
-        "Error": "",
-    }
+    short, refused = sorted_nodes.sentences
+    answer = b'{"NodeNames":%b,"FailedNodes":%b,"FailedAndUnresolvableNodes":%b,"Error":""' % (
+        lists.written(sorted_nodes.fits),
+        short,
+        refused,
+    )
     if asked.nodes is not None:
-        answer["Nodes"] = {"items": [asked.nodes[name] for name in sorted_nodes.fits]}
-    return b'{"NodeNames":%b,%b' % (lists.written(sorted_nodes.fits), orjson.dumps(answer | more)[1:])
-
-
-def _sentences(refused: Mapping[str, Refusal]) -> dict[str, str]:
-    return {name: refusal.sentence for name, refusal in refused.items()}
+        more["Nodes"] = {"items": [asked.nodes[name] for name in sorted_nodes.fits]}
+    return b"%b,%b" % (answer, orjson.dumps(more)[1:]) if more else answer + b"}"
 
 
 def filter_error(text: str) -> bytes:

@@ -1,5 +1,6 @@
 """Lists of names that are known by their bytes: a call is read as it would be without them."""
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -171,3 +172,39 @@ def test_the_names_that_fit_are_scored_as_any_list_of_them_is() -> None:
 
     assert (fits, len(set(scores[0]))) == (["n1", "n2", "n4", "n5"], 2)
     assert scores[0] == scores[1]
+
+
+@given(st.lists(st.integers(0, 8), max_size=12))
+@settings(max_examples=examples(60), deadline=None)
+def test_a_result_is_used_again_only_while_every_node_answers_as_before(changes: list[int]) -> None:
+    """A node's two cards are by turns free, used so that none has room, and used so that their sum is short
+    as well. Each result is what a fresh cache finds, and the last one again if it is equal to that."""
+    names = NameList(f"n{at}" for at in range(3))
+    pod = read(percent(60))
+    assert pod.request is not None
+    key, cache = fit_key(pod.request, BINPACK, pod.amounts), FitCache()
+    free, found = {name: [100, 100] for name in names}, []
+
+    for change in [None, *changes, *changes[-1:]]:
+        if change is not None:
+            free[names[change // 3]] = [[100, 100], [30, 30], [30, 20]][change % 3]
+        snapshot = with_used(**free)
+        found.append(cache.sort(key, snapshot.nodes, names))
+        fresh = FitCache().sort(key, snapshot.nodes, [*names])
+        assert found[-1] == fresh
+        assert found[-1].sentences == fresh.sentences
+
+    if changes:
+        assert found[-1] is found[-2]
+    for before, after in pairwise(found):
+        assert (before is after) == (before == after)
+
+
+def test_lists_with_equal_answers_keep_their_own_names() -> None:
+    lists = [NameList(["n0", "n1"]), NameList(["n2", "n3"])]
+    snapshot = with_used(**{name: [100] for each in lists for name in each})
+    pod = read(percent(60))
+    assert pod.request is not None
+    key, cache = fit_key(pod.request, BINPACK, pod.amounts), FitCache()
+
+    assert [cache.sort(key, snapshot.nodes, each).fits for each in lists] == lists
