@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import compress, repeat
+from itertools import compress
 
 import numpy as np
 import orjson
@@ -29,6 +29,7 @@ from scheduler_ext.snapshot.free import FreeShape
 from scheduler_ext.snapshot.immutable_map import Map
 from scheduler_ext.snapshot.node_info import NodeInfo, is_short
 from scheduler_ext.verbs.name_lists import NameList
+from scheduler_ext.verbs.node_rows import NodeRows
 from timekeeper.core.values import GPURequest
 
 MOST_QUESTIONS = 512
@@ -79,7 +80,7 @@ class FitCache:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._columns: OrderedDict[FitKey, _Column] = OrderedDict()
-        self._rows = _Rows()
+        self._rows = NodeRows()
         self._known: dict[Hashable, Score | Refusal] = {}
         self._with_result: OrderedDict[_Column, None] = OrderedDict()
 
@@ -105,6 +106,12 @@ class FitCache:
             board, rows = self._column(asked, nodes, steps), self._rows_of(names)
             return board.scores[rows]
 
+    def by_name(self, names: Sequence[str]) -> NDArray[np.int64]:
+        """For each of these nodes a number by which they are ordered as their names are; the same for all
+        that no call of `sort` or `scores` has shown."""
+        with self._lock:
+            return self._rows.by_text()[self._rows_of(names)]
+
     def _rows_of(self, names: Sequence[str]) -> NDArray[np.int64]:
         if not isinstance(names, NameList):
             return self._rows.of(names)
@@ -117,7 +124,7 @@ class FitCache:
 
     def _column(self, asked: FitKey, nodes: Map[NodeInfo], steps: Steps | None) -> "_Column":
         if len(self._rows.names) > 2 * len(nodes) + 1_000:  # mostly rows of deleted nodes
-            self._rows = _Rows()
+            self._rows = NodeRows()
             self._columns.clear()
             self._with_result.clear()
         self._rows.follow(nodes)
@@ -129,40 +136,6 @@ class FitCache:
             self._columns.popitem(last=False)
         board.follow(steps or Steps(CALL_STEPS))
         return board
-
-
-class _Rows:
-    """Each node's row, from 1 on (0 stands for unknown nodes), and when it last changed. One version of the
-    map serves all columns, however long ago each was used."""
-
-    def __init__(self) -> None:
-        self.nodes: Map[NodeInfo] = Map()
-        self.by_name: dict[str, int] = {}
-        self.names = [""]
-        self.moment = 0
-        self._changed = np.zeros(1, np.int64)
-
-    def follow(self, nodes: Map[NodeInfo]) -> None:
-        """Take over this version of the nodes."""
-        if nodes is self.nodes:
-            return
-        names = list(nodes.changed_since(self.nodes))
-        self.nodes, self.moment = nodes, self.moment + 1
-        for name in _side_by_side([name for name in names if name not in self.by_name]):
-            self.by_name[name] = len(self.names)
-            self.names.append(name)
-        more = len(self.names) - len(self._changed)
-        if more > 0:
-            self._changed = np.append(self._changed, np.zeros(more + len(self.names) // 8, np.int64))
-        self._changed[[self.by_name[name] for name in names]] = self.moment
-
-    def of(self, names: Sequence[str]) -> NDArray[np.int64]:
-        """The rows of these nodes."""
-        return np.fromiter(map(self.by_name.get, names, repeat(0)), np.int64, len(names))
-
-    def since(self, moment: int) -> list[str]:
-        """The nodes that changed after that moment."""
-        return [self.names[row] for row in np.flatnonzero(self._changed > moment).tolist()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +162,7 @@ class _Column:
     ``rows`` are shared by all columns, and so is ``known``: answers by key and node shape.
     """
 
-    def __init__(self, asked: FitKey, rows: _Rows, known: dict[Hashable, Score | Refusal]) -> None:
+    def __init__(self, asked: FitKey, rows: NodeRows, known: dict[Hashable, Score | Refusal]) -> None:
         self.asked, self.rows, self.known = asked, rows, known
         self.moment = 0
         self.scores = np.zeros(0, np.int64)
@@ -339,13 +312,6 @@ class _Column:
         layout = layout_in(request, shape, policy, steps)
         left.left -= MOST_STEPS - steps.left
         return layout if isinstance(layout, Refusal) else score_of(layout, policy)
-
-
-def _side_by_side(names: list[str]) -> list[str]:
-    """Copies of the names that lie next to each other in memory. A call looks thousands of them up, and the
-    originals were made together with their nodes, far from each other."""
-    copied: list[str] = orjson.loads(orjson.dumps(names))
-    return copied
 
 
 def _is_plain(request: GPURequest) -> bool:

@@ -125,7 +125,8 @@ class Verbs:
         key = fit_key(pod.request, policy, pod.amounts)
         with self._search_shares.steps_of(pod.namespace) as steps:
             scores = self._fit_cache.scores(key, self._expected_binds.over(snapshot, pod.uid), fits, steps)
-        best = foremost(policy, pod.uid, scores, fits, self._most_offered)
+        by_name = self._fit_cache.by_name(fits)
+        best = foremost(policy, pod.uid, scores, by_name, fits, self._most_offered)
         return replace(result, fits=best)
 
     def dry_run(self, args: ExtenderArgs) -> DryRun | str:
@@ -167,7 +168,7 @@ class Verbs:
         with self._search_shares.steps_of(pod.namespace if pod is not None else "") as steps:
             nodes = self._expected_binds.over(snapshot, uid)
             scores = self._fit_cache.scores(key, nodes, args.names, steps)
-        ranks = ranked(key.policy, uid, scores, args.names)
+        ranks = ranked(key.policy, uid, scores, self._fit_cache.by_name(args.names))
         if pod is not None and uid in snapshot.pods and (best := np.flatnonzero(ranks == MOST)).size:
             self._expected_binds.note(pod, key.policy, args.names[best[0]])
         return ranks

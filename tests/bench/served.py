@@ -179,7 +179,7 @@ class Served:
 
     def _best(self, asked: FitKey, names: list[str]) -> str:
         scores = self._fit_cache.scores(asked, self._nodes, names)
-        ranks = ranked(asked.policy, f"uid-{self._arrived}", scores, names)
+        ranks = ranked(asked.policy, f"uid-{self._arrived}", scores, self._fit_cache.by_name(names))
         return names[int(ranks.argmax())]
 
     def _take(self, name: str, row: PodRow, pod: Pod | None, policy: Policy) -> Cards:

@@ -10,7 +10,7 @@ from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal, malformed
 from scheduler_ext.model.node import read_node
 from scheduler_ext.scoring.policy import BINPACK, BUILT, SPREAD, Policy
-from scheduler_ext.scoring.rank import ranked
+from scheduler_ext.scoring.rank import places, ranked
 from scheduler_ext.snapshot.free import Free
 from scheduler_ext.snapshot.snapshot import assume, expire, forget, node_updated, pod_deleted, pod_updated
 from scheduler_ext.verbs.fit_cache import FitCache, fit_key
@@ -115,7 +115,7 @@ def test_policies_prefer_one_node_to_another(policy: Policy, one: list[int], oth
         fit_key(pod.request, policy, pod.amounts), with_used(one=one, other=other).nodes, ["one", "other"]
     )
 
-    first, second = ranked(policy, pod.uid, scores, ["one", "other"])
+    first, second = ranked(policy, pod.uid, scores, places(["one", "other"]))
     assert first > second
 
 

@@ -3,6 +3,7 @@
 import gc
 import random
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,7 +18,7 @@ from scheduler_ext.scoring.fragmentation import fragmentation
 from scheduler_ext.scoring.fragmentation_model import FragmentationModel
 from scheduler_ext.scoring.load import CardLoads, load
 from scheduler_ext.scoring.policy import BINPACK, RANDOM, SPREAD, Policy
-from scheduler_ext.scoring.rank import ranks
+from scheduler_ext.scoring.rank import places, ranks
 from scheduler_ext.scoring.typical_pods import BUILT_IN, TypicalPod, TypicalPods
 from scheduler_ext.snapshot.node_info import NodeInfo, is_short
 from scheduler_ext.snapshot.snapshot import (
@@ -283,19 +284,22 @@ def test_a_closed_node_is_no_shortage() -> None:
     ],
 )
 def test_the_best_gets_ten_and_the_rest_their_rank(scores: list[int], expected: list[int]) -> None:
-    assert ranks(scores, [f"n{at:02}" for at in range(len(scores))]).tolist() == expected
+    assert ranks(scores, np.arange(len(scores))).tolist() == expected
 
 
 def test_of_equally_good_nodes_the_first_by_name_gets_ten() -> None:
-    assert ranks([3, 3, 1, 3], ["c", "b", "a", "d"]).tolist() == [9, 10, 8, 9]
+    assert ranks([3, 3, 1, 3], places(["c", "b", "a", "d"])).tolist() == [9, 10, 8, 9]
 
 
-@given(st.lists(st.integers(-50, 50), min_size=1), st.randoms(use_true_random=False))
-def test_ranks_keep_the_order_and_one_alone_has_ten(scores: list[int], rng: random.Random) -> None:
+@given(
+    st.lists(st.integers(-50, 50), min_size=1), st.sampled_from([1, 10**9]), st.randoms(use_true_random=False)
+)
+def test_ranks_keep_the_order_and_one_alone_has_ten(scores: list[int], step: int, rng: random.Random) -> None:
+    scores = [step * each for each in scores]
     names = [f"n{at}" for at in range(len(scores))]
     rng.shuffle(names)
 
-    given_ranks = ranks(scores, names).tolist()
+    given_ranks = ranks(scores, places(names)).tolist()
 
     winner = min((-score, name) for score, name in zip(scores, names, strict=True))[1]
     assert given_ranks.count(10) == 1
@@ -305,3 +309,15 @@ def test_ranks_keep_the_order_and_one_alone_has_ten(scores: list[int], rng: rand
     for score, rank in others:
         assert all(score > other or rank <= its_rank for other, its_rank in others)
         assert all(score != other or rank == its_rank for other, its_rank in others)
+
+
+def test_nodes_are_ordered_by_name_whichever_was_added_last() -> None:
+    cache, pod = FitCache(), read(percent(30))
+    assert pod.request is not None
+    key, orders = fit_key(pod.request, BINPACK, pod.amounts), []
+
+    for names in (["n2", "n1"], ["n2", "n3", "n1", "n0"]):
+        cache.sort(key, with_used(**{name: [100] for name in names}).nodes, names)
+        orders.append(cache.by_name(names).argsort().tolist())
+
+    assert orders == [[1, 0], [3, 2, 0, 1]]

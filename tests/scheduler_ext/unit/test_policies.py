@@ -14,7 +14,7 @@ from scheduler_ext.model.standing import NamespaceStanding, NamespaceStandings
 from scheduler_ext.scoring.fragmentation import FragmentationPerNode
 from scheduler_ext.scoring.load import CardLoads, LoadByCard, load
 from scheduler_ext.scoring.policy import BINPACK, NO_FIT, RANDOM, Policy
-from scheduler_ext.scoring.rank import foremost, ranked
+from scheduler_ext.scoring.rank import foremost, places, ranked
 from scheduler_ext.scoring.selection import Policies
 from scheduler_ext.scoring.typical_pods import (
     BUILT_IN,
@@ -164,13 +164,13 @@ def test_random_draws_a_node_by_the_pods_uid_and_the_same_one_each_time() -> Non
     names = [f"n{at}" for at in range(10)]
     scores = [0] * 9 + [NO_FIT]
 
-    each = (ranked(RANDOM, f"uid-{at}", scores, names).tolist() for at in range(2_000))
+    each = (ranked(RANDOM, f"uid-{at}", scores, places(names)).tolist() for at in range(2_000))
     drawn = Counter(names[ranks.index(10)] for ranks in each)
 
     assert set(drawn) == set(names[:9])
     assert all(150 < count < 300 for count in drawn.values())
-    assert (ranked(RANDOM, "u", scores, names) == ranked(RANDOM, "u", scores, names)).all()
-    assert ranked(RANDOM, "u", scores, names)[9] == 0
+    assert (ranked(RANDOM, "u", scores, places(names)) == ranked(RANDOM, "u", scores, places(names))).all()
+    assert ranked(RANDOM, "u", scores, places(names))[9] == 0
 
 
 # what is learned
@@ -309,7 +309,7 @@ def test_the_foremost_are_none_worse_than_those_left_out_and_the_best_is_among_t
     names = [f"n{at}" for at in range(len(scores))]
     policy = RANDOM if drawn else BINPACK
 
-    found = foremost(policy, "uid-1", scores, names, most)
+    found = foremost(policy, "uid-1", scores, places(names), names, most)
 
     assert found == [name for name in names if name in found]
     assert len(found) == min(most, len(names))
@@ -317,6 +317,6 @@ def test_the_foremost_are_none_worse_than_those_left_out_and_the_best_is_among_t
         by_name = dict(zip(names, scores, strict=True))
         left = [by_name[name] for name in names if name not in found]
         assert not left or min(by_name[name] for name in found) >= max(left)
-    ranks = dict(zip(names, ranked(policy, "uid-1", scores, names).tolist(), strict=True))
+    ranks = dict(zip(names, ranked(policy, "uid-1", scores, places(names)).tolist(), strict=True))
     if any(score != NO_FIT for score in scores):
         assert 10 in {ranks[name] for name in found}
