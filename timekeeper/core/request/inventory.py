@@ -3,6 +3,7 @@ them."""
 
 from collections.abc import Collection
 from dataclasses import replace
+from functools import lru_cache
 
 from timekeeper.core import names
 from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE_PATTERN, Dialect
@@ -12,6 +13,8 @@ from timekeeper.core.json_values import Json, annotations_of, mapping
 from timekeeper.core.quantity import integral
 from timekeeper.core.request.cards import UndecodableError, decode_inventory
 from timekeeper.core.values import Card
+
+_NODE_ANNOTATIONS = frozenset(each.node_annotation for each in DIALECTS if each.node_annotation)
 
 
 def read_cards(raw: Json) -> tuple[Card, ...] | None:
@@ -63,18 +66,21 @@ def dialects_of(node: NodeFacts) -> tuple[Dialect, ...]:
 
     A plugin that describes its node by an annotation takes the resources that it shares with another dialect.
     """
-    described = {
-        each.name: each
-        for each in DIALECTS
-        if each.node_annotation and each.node_annotation in node.annotations
-    }
+    return _dialects_of(frozenset(node.capacity), _NODE_ANNOTATIONS.intersection(node.annotations))
+
+
+@lru_cache(maxsize=1_024)
+def _dialects_of(resources: frozenset[str], annotations: frozenset[str]) -> tuple[Dialect, ...]:
+    """By the names of a node's resources and of those of its annotations that describe cards: many nodes
+    have the same."""
+    described = {each.name: each for each in DIALECTS if each.node_annotation in annotations}
     marked = {
         name
         for name, each in described.items()
-        if not each.advertised or not node.capacity.keys().isdisjoint(each.advertised)
+        if not each.advertised or not resources.isdisjoint(each.advertised)
     }
     taken = {resource for name in marked for resource in described[name].shared}
-    left = node.capacity.keys() - taken
+    left = resources - taken
     left -= {name for each in DIALECTS if _advertises(left, each) for name in each.node_resources}
     return tuple(each for each in DIALECTS if each.name in marked or _advertises(left, each))
 
