@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from scheduler_ext.assembly.extender import Extender
 
 COLLECT_AFTER = 50_000  # new objects; the cache's values have no cycles, so there is little to collect
+# the same until the first lists are in the cache: nearly all new objects stay
+COLLECT_AT_START_AFTER = 1_000_000
 
 _READ_THREADS = 8
 _LIMITS = HttpLimits(MOST_BODY_BYTES, connections=512, unanswered_bytes=8 * MOST_BODY_BYTES)
@@ -42,7 +44,7 @@ def serve(settings: ExtenderSettings) -> int:
         from scheduler_ext.assembly.extender import Extender
         from scheduler_ext.serving.routes import verb_routes
 
-        gc.set_threshold(COLLECT_AFTER, 20, 100)
+        gc.set_threshold(COLLECT_AT_START_AFTER, 20, 100)
         extender = Extender(settings, api, complete=_freeze)
         extender.start()
         stops.append(extender.stop)
@@ -84,6 +86,7 @@ def _newest_context(tls: TLS) -> FileWatch[ssl.SSLContext]:
 
 
 def _freeze() -> None:
-    """What is known at the start mostly stays: the collector need not look at it again."""
-    gc.collect()
+    """What is known at the start mostly stays: the collector need not look at it again. It does not collect
+    before, for all threads would wait for that."""
     gc.freeze()
+    gc.set_threshold(COLLECT_AFTER, 20, 100)
