@@ -21,16 +21,22 @@ def reserved(pod: Pod, reservation: Reservation) -> Allocation:
 
 
 def as_found_by(uid: str, node: NodeInfo) -> NodeInfo:
-    """The node as this pod finds it: a reservation of its own does not stand in its way, nor do later ones,
-    for those were made for cards that others still hold."""
+    """The node as this pod finds it: a reservation of its own does not stand in its way, nor do later ones of
+    cards that it reserves, for those were made for what others still hold of them."""
     return without_pods(node, {uid, *later_reservations(uid, node)})
 
 
 def later_reservations(uid: str, node: NodeInfo) -> frozenset[str]:
-    """UIDs of the pods whose reservations on the node began after this pod's; none if it has none."""
+    """UIDs of the pods whose reservations of the same cards began after this pod's; none if it has none.
+    Later ones of other cards stay: others have left those for them."""
     own = node.allocations.get(uid)
     if own is None or own.state != "reserved":
         return frozenset()
-    began = own.since_ms, own.uid
-    each = node.allocations.values()
-    return frozenset(a.uid for a in each if a.state == "reserved" and (a.since_ms, a.uid) > began)
+    began, cards = (own.since_ms, own.uid), {uuid for uuid, _ in own.uses}
+    return frozenset(
+        each.uid
+        for each in node.allocations.values()
+        if each.state == "reserved"
+        and (each.since_ms, each.uid) > began
+        and (own.unnamed or each.unnamed or any(uuid in cards for uuid, _ in each.uses))
+    )

@@ -254,6 +254,18 @@ def test_of_two_pods_for_which_parts_of_one_card_are_held_the_earlier_takes_the_
     assert [room.share_milli for room in rooms if room is not None] == [500, 0, 0]
 
 
+def test_a_card_that_was_freed_for_a_later_pod_is_not_taken_by_an_earlier_one_that_has_another() -> None:
+    """Two cards, of which the victim of the later pod leaves first."""
+    busy, waiting = on(percent(100, "busy"), "n", "GPU-0"), [percent(100, "first"), percent(100, "second")]
+    holds = [held(raw, "n", f"GPU-{at}", since_ms=NOW_MS + 1000 * at) for at, raw in enumerate(waiting)]
+    snapshot = rebuilt([node("n", card(0), card(1))], [busy, *holds], NOW_MS)
+
+    found = [as_found_by(f"uid-{name}", snapshot.node("n")) for name in ("first", "second")]
+
+    rooms = [[room.share_milli for room in each.free_by_card if room is not None] for each in found]
+    assert rooms == [[0, 0], [0, 1000]]
+
+
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(),
