@@ -233,6 +233,25 @@ def test_privileged_alone_is_reported_and_not_refused(world: Registered) -> None
     assert (code, said) == (0, "")
 
 
+@pytest.mark.parametrize(
+    ("added", "is_reported"),
+    [
+        (["SYS_ADMIN"], True),
+        (["net_admin", "sys_admin"], True),
+        (["ALL"], True),
+        (["NET_ADMIN", "SYS_PTRACE"], False),
+    ],
+)
+def test_a_capability_that_opens_devices_is_reported_and_others_are_not(
+    world: Registered, added: list[str], is_reported: bool
+) -> None:
+    """A process with SYS_ADMIN alone opened a device that its control group (v1) denied."""
+    field = "spec.initContainers[first].securityContext.capabilities.add: with SYS_ADMIN"
+    pod = a_pod(plain(), init=[plain("first", securityContext={"capabilities": {"add": added}})])
+
+    assert (field in warned(world, pod)) == is_reported
+
+
 def warned(world: Registered, pod: Json) -> str:
     """The warning of kubectl about the creation of a pod, where nothing is stored."""
     create = ("create", "--dry-run=server", "-n", "team-a", "-f", "-")
