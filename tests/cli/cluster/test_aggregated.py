@@ -194,9 +194,6 @@ def test_a_login_at_an_identity_provider_reads_and_grants_what_rbac_allows_and_n
     cp, issuer = world.stack.cp, world.issuer
     plugin(tmp_path)
     kubectl(cp, "create", "rolebinding", "leads", "-n", "team-b", "--clusterrole=view", "--group=oidc:leads")
-    kubectl(
-        cp, "create", "rolebinding", "dana", "-n", "team-b", "--clusterrole=bursar-grants", "--user=oidc:dana"
-    )
 
     def typed(arguments: str, token: str) -> str:
         user = kubeconfig_after_login(cp, token, tmp_path)
@@ -211,6 +208,10 @@ def test_a_login_at_an_identity_provider_reads_and_grants_what_rbac_allows_and_n
         assert said.split()[-2:] == ["code", "1"]
     assert "oidc:erin may not get" in typed("budget -n team-b", issuer.token("erin", "others"))
 
+    kubectl(
+        cp, "create", "rolebinding", "dana", "-n", "team-b", "--clusterrole=bursar-grants", "--user=oidc:dana"
+    )
+    world.stack.wait("the right to grant", lambda: "code" not in typed("grant team-b 1 --reason first", dana))
     granted = json.loads(typed("grant team-b 2 --reason sprint -o json", dana))["grants"]
     assert [(each["actor"], each["gpuHours"]) for each in granted] == [("oidc:dana", "2")]
 
