@@ -142,9 +142,17 @@ def polls(replica: Replica) -> float:
     return sum(float(line.removeprefix(name)) for line in lines if line.startswith(name))
 
 
+def await_polls(replicas: list[Replica]) -> None:
+    """Until each worker has what one of them knows now."""
+    had = list(map(polls, replicas))
+    eventually(
+        lambda: all(polls(each) >= before + 3 * WORKERS for each, before in zip(replicas, had, strict=True)),
+        "further polls of each worker",
+    )
+
+
 def spend(stack: Stack, path: str, replicas: list[Replica], mode: str) -> None:
-    """A budget of nothing that every worker knows, and then one of HOURS that one of them knows. A worker
-    that is late admits fewer, not more."""
+    """A budget of nothing, and then one of HOURS; every worker knows it."""
     name = path.split("/")[4]
     set_budgets(stack, **{name: f"gpuHours: 0\nonExhausted: {mode}\n"})
 
@@ -154,14 +162,11 @@ def spend(stack: Stack, path: str, replicas: list[Replica], mode: str) -> None:
         return bool(dry.named("admitted"))
 
     eventually(lambda: not admitted(24), "no pod to be admitted")
-    had = list(map(polls, replicas))
-    eventually(
-        lambda: all(polls(each) >= before + 3 * WORKERS for each, before in zip(replicas, had, strict=True)),
-        "further polls of each worker",
-    )
+    await_polls(replicas)
     assert not admitted(24)
     set_budgets(stack, **{name: f"gpuHours: {HOURS}\nonExhausted: {mode}\n"})
     eventually(lambda: admitted(1), "a pod to be admitted")
+    await_polls(replicas)
 
 
 @pytest.mark.parametrize("size", [160, pytest.param(BURST, marks=pytest.mark.soak)])
