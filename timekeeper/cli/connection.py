@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from timekeeper.cli.client import Client
-from timekeeper.cli.errors import CommandError
+from timekeeper.cli.errors import CommandError, unreadable
 from timekeeper.cli.kubectl import Kubectl
 from timekeeper.cli.progress import Say, progress, silent
 from timekeeper.core.names import AGGREGATED_GROUP, AUDIENCE
@@ -171,6 +171,4 @@ def _text_of(path: str, flag: str) -> str:
     try:
         return Path(path).read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise CommandError(
-            f"{flag}: {path} cannot be read: {getattr(error, 'strerror', None) or error}"
-        ) from error
+        raise unreadable(f"{flag}: {path}", error) from error

@@ -9,3 +9,8 @@ class CommandError(click.ClickException):
 
 class RefusedError(CommandError):
     """The server refused a request (4xx), so it has changed nothing."""
+
+
+def unreadable(shown: str, error: OSError | UnicodeDecodeError) -> CommandError:
+    """What is raised where a file cannot be read. ``shown``: what the sentence calls it."""
+    return CommandError(f"{shown} cannot be read: {getattr(error, 'strerror', None) or error}")

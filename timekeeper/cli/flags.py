@@ -8,6 +8,7 @@ import click
 from timekeeper.cli import output, words
 from timekeeper.cli.connection import Options
 from timekeeper.cli.kubectl import Kubectl
+from timekeeper.core.names import NAMESPACE
 
 EVERYWHERE = click.option("-A", "--all-namespaces", is_flag=True, help="every namespace")
 FORM = click.option(
@@ -34,7 +35,7 @@ _FLAGS = (
     (("--extender",), "URL", "the extender's; without it, kubectl port-forward leads to it", ""),
     (("--token-file",), "FILE", "a token for the audience bursar; without it kubectl creates one", ""),
     (("--ca-file",), "FILE", "the CA of the timekeeper's certificate; without it the one in the cluster", ""),
-    (("--system-namespace",), "NAME", "where Bursar runs", words.SYSTEM_NAMESPACE),
+    (("--system-namespace",), "NAME", "where Bursar runs", NAMESPACE),
 )
 _OFFERS: dict[str, words.Offer] = {
     "kubeconfig": words.files,

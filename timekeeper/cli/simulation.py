@@ -11,7 +11,7 @@ import yaml
 
 from timekeeper.cli import output, words
 from timekeeper.cli.connection import Options, connected
-from timekeeper.cli.errors import CommandError
+from timekeeper.cli.errors import CommandError, unreadable
 from timekeeper.cli.flags import FORM, ClusterCommand
 from timekeeper.cli.views import simulation
 
@@ -99,4 +99,4 @@ def _text(file: str) -> str:
     try:
         return sys.stdin.read() if file == "-" else Path(file).read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise CommandError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        raise unreadable(file, error) from error

@@ -12,12 +12,12 @@ from timekeeper.cli.kubectl import Kubectl
 from timekeeper.core.decisions import KINDS
 from timekeeper.core.json_values import mapping
 from timekeeper.core.kube.owner import owner_of
+from timekeeper.core.names import NAMESPACE
 
 _WITHIN_S = 3.0  # a shell waits for the answer
 _NAMES = ("-o", r"jsonpath={range .items[*]}{.metadata.name}{'\n'}{end}")
 
 COLUMNS = ("namespace", "group", "pod", "owner", "node", "model", "label:")
-SYSTEM_NAMESPACE = "bursar-system"
 GROUP_PREFIX = "_group."  # of a group's entry and account
 
 Offer = Callable[[Context, Parameter, str], list[CompletionItem]]
@@ -104,7 +104,7 @@ def _governed(context: Context) -> list[dict[str, Any]]:
 
 
 def _groups(context: Context) -> list[str]:
-    home = str(context.params.get("system_namespace") or SYSTEM_NAMESPACE)
+    home = str(context.params.get("system_namespace") or NAMESPACE)
     listed = _items(context, "configmaps", "-n", home)
     keys = (key for each in listed for key in mapping(each.get("data")) if key.startswith(GROUP_PREFIX))
     return sorted({key.removeprefix(GROUP_PREFIX) for key in keys})
