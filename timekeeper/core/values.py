@@ -81,7 +81,11 @@ class GPURequest:
     model_pattern: str = ""  # a part of the model's name in lower case, in which a dot is any character
     order: int = 0  # of pods that wait with equal standing and priority, the higher goes first
     xe_linked: bool = False  # the cards of a container come in pairs whose tiles an Xe link joins
-    by_set: bool = False  # an ask has `sets`
+
+    @property
+    def by_set(self) -> bool:
+        """True if some ask has `sets`."""
+        return any(each.ask.sets for each in self.asks)
 
 
 @dataclass(frozen=True, slots=True)

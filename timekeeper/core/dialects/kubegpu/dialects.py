@@ -69,8 +69,7 @@ def _constrain(
         return (error.violation,)
     free = any(each.ask.devices > 1 and not each.ask.grouped for each in request.asks)
     closest = CLOSEST if generate and free else ""
-    by_set = any(each.ask.sets for each in request.asks)
-    return replace(request, topology=request.topology or closest, by_set=by_set)
+    return replace(request, topology=request.topology or closest)
 
 
 def _pod(names: DeviceInfoNames, pod: PodFacts) -> _WantedPod:
