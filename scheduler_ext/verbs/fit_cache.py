@@ -82,7 +82,7 @@ class FitCache:
         self._columns: OrderedDict[FitKey, _Column] = OrderedDict()
         self._rows = NodeRows()
         self._known: dict[Hashable, Score | Refusal] = {}
-        self._with_result: OrderedDict[_Column, None] = OrderedDict()
+        self._results: OrderedDict[_Column, _LastResult] = OrderedDict()
 
     def sort(
         self, asked: FitKey, nodes: Map[NodeInfo], names: Sequence[str], steps: Steps | None = None
@@ -90,13 +90,16 @@ class FitCache:
         """Each node's answer. ``steps``: how many more its caller may search."""
         with self._lock:
             board, rows = self._column(asked, nodes, steps), self._rows_of(names)
-            found = board.sort(names, rows)
-            if isinstance(names, NameList):
-                self._with_result[board] = None
-                self._with_result.move_to_end(board)
-                if len(self._with_result) > MOST_RESULTS:
-                    self._with_result.popitem(last=False)[0].last = None
-            return found
+            reasons, short = board.reasons[rows], board.short[rows]
+            if not isinstance(names, NameList):
+                return board.sort(names, rows, reasons, short)
+            last = self._results.pop(board, None)
+            if last is None or not last.is_for(names, reasons, short):
+                last = _LastResult(names, reasons, short, board.sort(names, rows, reasons, short))
+            self._results[board] = last
+            if len(self._results) > MOST_RESULTS:
+                self._results.popitem(last=False)
+            return last.result
 
     def scores(
         self, asked: FitKey, nodes: Map[NodeInfo], names: Sequence[str], steps: Steps | None = None
@@ -126,7 +129,7 @@ class FitCache:
         if len(self._rows.names) > 2 * len(nodes) + 1_000:  # mostly rows of deleted nodes
             self._rows = NodeRows()
             self._columns.clear()
-            self._with_result.clear()
+            self._results.clear()
         self._rows.follow(nodes)
         if len(self._known) > MOST_KNOWN:
             self._known.clear()
@@ -148,7 +151,7 @@ class _LastResult:
     short: NDArray[np.bool_]
     result: FilterResult
 
-    def is_for(self, names: Sequence[str], reasons: NDArray[np.int16], short: NDArray[np.bool_]) -> bool:
+    def is_for(self, names: NameList, reasons: NDArray[np.int16], short: NDArray[np.bool_]) -> bool:
         """True if these are the same names with the same answers. A reason's number never changes within a
         column."""
         if names is not self.names:
@@ -171,7 +174,6 @@ class _Column:
         self.refusals: dict[Refusal | None, int] = {None: _FITS, refusal.UNKNOWN_NODE: _UNKNOWN}
         self.untried: set[str] = set()
         self.mine = object()  # distinguishes this column's entries in ``known``
-        self.last: _LastResult | None = None
 
     def follow(self, left: Steps) -> None:
         """Recompute the nodes that have changed, as far as these steps go."""
@@ -183,16 +185,7 @@ class _Column:
         self._widen()
         self._ask({name: self.rows.nodes.get(name) for name in names}, left)
 
-    def sort(self, names: Sequence[str], rows: NDArray[np.int64]) -> FilterResult:
-        reasons, short = self.reasons[rows], self.short[rows]
-        if self.last is not None and self.last.is_for(names, reasons, short):
-            return self.last.result
-        found = self._sorted(names, rows, reasons, short)
-        if isinstance(names, NameList):
-            self.last = _LastResult(names, reasons, short, found)
-        return found
-
-    def _sorted(
+    def sort(
         self,
         names: Sequence[str],
         rows: NDArray[np.int64],
