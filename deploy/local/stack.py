@@ -118,9 +118,7 @@ class Stack:
         for document in documents:
             if document["kind"] in _WEBHOOKS:
                 _by_url(document, self.webhook_url)
-        text = "\n---\n".join(
-            map(json.dumps, documents)
-        )  # JSON is YAML that is written in a tenth of the time
+        text = "\n---\n".join(map(json.dumps, documents))  # JSON is YAML, and takes a tenth of the time
         self._must("apply", "--server-side", "-f", "-", input=text)
 
     def certify(self) -> None:
