@@ -12,16 +12,15 @@ from typing import IO
 from deploy.local.cluster import ControlPlane
 
 
-def console(text: str) -> list[str]:
+def console(text: str, languages: str = "console") -> list[str]:
     """The blocks of commands of a page or a part of it, also those inside lists."""
-    found = re.findall(r"^( *)```console\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE)
+    found = re.findall(rf"^( *)```(?:{languages})\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE)
     return [textwrap.dedent(block) for _, block in found]
 
 
 def commands(page: Path) -> list[str]:
     """The blocks of commands of a page; ``sh``: those that need something that not every reader has."""
-    found = re.findall(r"^( *)```(?:console|sh)\n(.*?)^ *```", page.read_text(), re.DOTALL | re.MULTILINE)
-    return [textwrap.dedent(block) for _, block in found]
+    return console(page.read_text(), "console|sh")
 
 
 def run(cp: ControlPlane, commands: str, folder: Path, kubeconfig: Path | None = None) -> str:

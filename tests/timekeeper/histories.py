@@ -328,7 +328,7 @@ class History:
         assert charged == expected, f"{self.name}, {self.asks}"
 
     def is_gone(self) -> None:
-        """A silent node speaks again and lists nobody; then pod and node are removed."""
+        """A silent node speaks again and lists no pod; then pod and node are removed."""
         self.node_says(False)
         self.batch.snapshot = expire(self.batch.snapshot, self.now)
         assert not self.is_held()

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -27,78 +28,92 @@ def block(name: str, *words: str) -> str:
     return found
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A checkout."""
-    shutil.copytree(ROOT / "deploy", tmp_path / "deploy", ignore=shutil.ignore_patterns("__pycache__"))
-    return tmp_path
+@dataclass(frozen=True)
+class Administrator:
+    """One that types in a checkout, on a cluster with Bursar's objects, a node and namespaces."""
 
+    cp: ControlPlane
+    folder: Path
 
-def test_the_commands_of_administrators_change_what_their_pages_say(
-    control_plane: ControlPlane, folder: Path
-) -> None:
-    cp = control_plane
-    cp.api.call("POST", "/api/v1/nodes", kwok_node("gpu-node-1"))
-    for name in ("monitoring", "team-a", "team-b"):
-        cp.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
-    run(cp, "kubectl apply --server-side -f deploy/manifests", folder)
+    def typed(self, text: str) -> str:
+        return run(self.cp, text.replace("node NODE", "node gpu-node-1"), self.folder)
 
-    def typed(text: str) -> str:
-        return run(cp, text.replace("node NODE", "node gpu-node-1"), folder)
-
-    def node() -> dict[str, dict[str, str]]:
-        metadata: dict[str, dict[str, str]] = cp.api.call("GET", "/api/v1/nodes/gpu-node-1")["metadata"]
+    def node(self) -> dict[str, dict[str, str]]:
+        metadata: dict[str, dict[str, str]] = self.cp.api.call("GET", "/api/v1/nodes/gpu-node-1")["metadata"]
         return metadata
 
-    def secret(name: str) -> set[str]:
-        return set(cp.api.call("GET", f"{SYSTEM}/secrets/{name}")["data"])
+    def secret(self, name: str) -> set[str]:
+        return set(self.cp.api.call("GET", f"{SYSTEM}/secrets/{name}")["data"])
 
-    typed(block("node-agent", "kubectl label node"))
-    assert node()["labels"]["bursar.node-restriction.kubernetes.io/gpu-node"] == "true"
+
+@pytest.fixture(scope="module")
+def admin(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Administrator:
+    folder = tmp_path_factory.mktemp("checkout")
+    shutil.copytree(ROOT / "deploy", folder / "deploy", ignore=shutil.ignore_patterns("__pycache__"))
+    control_plane.api.call("POST", "/api/v1/nodes", kwok_node("gpu-node-1"))
+    for name in ("monitoring", "team-a", "team-b"):
+        control_plane.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+    run(control_plane, "kubectl apply --server-side -f deploy/manifests", folder)
+    return Administrator(control_plane, folder)
+
+
+def test_the_commands_about_nodes_label_them_and_cordon_cards(admin: Administrator) -> None:
+    admin.typed(block("node-agent", "kubectl label node"))
+    assert admin.node()["labels"]["bursar.node-restriction.kubernetes.io/gpu-node"] == "true"
     cordon, uncordon = block("requests", "cordoned-cards").splitlines()
-    typed(cordon)
-    assert "cordoned-cards" in json.dumps(node()["annotations"])
-    typed(uncordon)
-    assert "cordoned-cards" not in json.dumps(node().get("annotations", {}))
+    admin.typed(cordon)
+    assert "cordoned-cards" in json.dumps(admin.node()["annotations"])
+    admin.typed(uncordon)
+    assert "cordoned-cards" not in json.dumps(admin.node().get("annotations", {}))
 
+
+def test_the_commands_about_namespaces_and_settings_change_them(admin: Administrator) -> None:
     for page in ("bypass", "install"):
-        typed(block(page, "bursar.dev/exempt=true"))
-        monitoring = cp.api.call("GET", "/api/v1/namespaces/monitoring")["metadata"]["labels"]
+        admin.typed(block(page, "bursar.dev/exempt=true"))
+        monitoring = admin.cp.api.call("GET", "/api/v1/namespaces/monitoring")["metadata"]["labels"]
         assert monitoring["bursar.dev/exempt"] == "true"
-        typed("kubectl label namespace monitoring bursar.dev/exempt-")
-    typed(block("bypass", "noGPUDrivers"))
-    classes = cp.api.call("GET", f"{SYSTEM}/configmaps/bursar-device-classes")["data"]
+        admin.typed("kubectl label namespace monitoring bursar.dev/exempt-")
+    admin.typed(block("bypass", "noGPUDrivers"))
+    classes = admin.cp.api.call("GET", f"{SYSTEM}/configmaps/bursar-device-classes")["data"]
     assert classes["noGPUDrivers"] == "dra.net"
-    typed(f"export KUBE_EDITOR='sed -i s/observe/enforce/'\n{block('budget-settings', 'kubectl edit')}")
-    settings = cp.api.call("GET", f"{SYSTEM}/configmaps/bursar-settings")["data"]
+    admin.typed(f"export KUBE_EDITOR='sed -i s/observe/enforce/'\n{block('budget-settings', 'kubectl edit')}")
+    settings = admin.cp.api.call("GET", f"{SYSTEM}/configmaps/bursar-settings")["data"]
     assert settings == {"_settings": "mode: enforce"}
 
-    typed(block("notifications", "openssl"))
-    assert secret("bursar-notifications") == {"key"}
-    typed(block("databases", "kubectl scale"))
-    assert not cp.api.answers(f"{SYSTEM}/pods/bursar-timekeeper-0")
-    typed(block("databases", "create secret"))
-    assert secret("bursar-database") == {"url"}
-    typed(block("databases", "deploy/postgresql"))
-    assert "bursar-database" in json.dumps(cp.api.call("GET", DEPLOYMENTS))
-    typed(block("cluster-autoscaler", "startup-taint.yaml"))
-    assert cp.api.answers("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/bursar-startup-taint")
 
-    typed(block("access", "reader.yaml"))
-    token = typed(block("dashboard", "kubectl create token")).strip()
+def test_the_commands_about_secrets_and_samples_make_them(admin: Administrator) -> None:
+    admin.typed(block("notifications", "openssl"))
+    assert admin.secret("bursar-notifications") == {"key"}
+    admin.typed(block("databases", "kubectl scale"))
+    assert not admin.cp.api.answers(f"{SYSTEM}/pods/bursar-timekeeper-0")
+    admin.typed(block("databases", "create secret"))
+    assert admin.secret("bursar-database") == {"url"}
+    admin.typed(block("databases", "deploy/postgresql"))
+    assert "bursar-database" in json.dumps(admin.cp.api.call("GET", DEPLOYMENTS))
+    admin.typed(block("cluster-autoscaler", "startup-taint.yaml"))
+    assert admin.cp.api.answers("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/bursar-startup-taint")
+
+
+def test_a_reader_is_made_and_has_a_token(admin: Administrator) -> None:
+    admin.typed(block("access", "reader.yaml"))
+    token = admin.typed(block("dashboard", "kubectl create token")).strip()
     assert re.fullmatch(r"[\w-]+\.[\w-]+\.[\w-]+", token)
 
+
+def test_what_an_upgrade_leaves_behind_is_removed(admin: Administrator) -> None:
     condition = '[{"name": "changed-since-governed", "expression": "true"}]'
     left = f'{{"webhooks": [{{"name": "check.bursar.dev", "matchConditions": {condition}}}]}}'
-    typed(f"kubectl patch validatingwebhookconfiguration zz-bursar -p '{left}'")
-    assert "changed-since-governed" in json.dumps(cp.api.call("GET", WEBHOOKS)["webhooks"])
-    typed(block("upgrade", "changed-since-governed"))
-    assert "changed-since-governed" not in json.dumps(cp.api.call("GET", WEBHOOKS)["webhooks"])
+    admin.typed(f"kubectl patch validatingwebhookconfiguration zz-bursar -p '{left}'")
+    assert "changed-since-governed" in json.dumps(admin.cp.api.call("GET", WEBHOOKS)["webhooks"])
+    admin.typed(block("upgrade", "changed-since-governed"))
+    assert "changed-since-governed" not in json.dumps(admin.cp.api.call("GET", WEBHOOKS)["webhooks"])
 
-    typed(block("kube-scheduler", "sed -i"))
-    assert "kube-scheduler:v1.35.4" in (folder / "deploy/manifests/scheduler.yaml").read_text()
-    typed(block("kube-scheduler", "extender-alone.yaml"))
-    deployments = {each["metadata"]["name"] for each in cp.api.call("GET", DEPLOYMENTS)["items"]}
+
+def test_the_scheduler_is_installed_as_its_page_says(admin: Administrator) -> None:
+    admin.typed(block("kube-scheduler", "sed -i"))
+    assert "kube-scheduler:v1.35.4" in (admin.folder / "deploy/manifests/scheduler.yaml").read_text()
+    admin.typed(block("kube-scheduler", "extender-alone.yaml"))
+    deployments = {each["metadata"]["name"] for each in admin.cp.api.call("GET", DEPLOYMENTS)["items"]}
     assert ("bursar-extender" in deployments, "bursar-scheduler" in deployments) == (True, False)
-    typed(block("kube-scheduler", "component=kube-scheduler"))
-    assert "kind: Deployment" in typed(block("helm", "kubectl kustomize"))
+    admin.typed(block("kube-scheduler", "component=kube-scheduler"))
+    assert "kind: Deployment" in admin.typed(block("helm", "kubectl kustomize"))
