@@ -42,13 +42,16 @@ class NameList(list[str]):
 
 
 class Scores:
-    """HostPriorities with a space and a digit for each rank, so that ranks are written in place."""
+    """HostPriorities with a space and a digit for each rank, so that ranks are written in place.
+
+    It does not refer to the list: the list refers to it, and the garbage collector, which alone ends a cycle,
+    comes once in a hundred thousand calls."""
 
     def __init__(self, names: list[str]) -> None:
         together = "".join(names)
         plain = together.isascii() and together.isprintable() and not any(each in together for each in '"\\}')
         text = f"{_BEGIN}{_BETWEEN.join(names)}{_LAST}" if plain and names else ""
-        self._names = names
+        self._names = () if text else tuple(names)  # where names are no plain text
         self._text: NDArray[np.uint8] = np.frombuffer(text.encode(), np.uint8)
         self._digits = np.flatnonzero(self._text == _CLOSE) - 1
 

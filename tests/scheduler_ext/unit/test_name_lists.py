@@ -1,5 +1,7 @@
 """Lists of names that are known by their bytes: a call is read as it would be without them."""
 
+import gc
+import weakref
 from itertools import pairwise
 from typing import Any
 
@@ -140,6 +142,20 @@ def test_ranks_are_written_for_each_name_in_order(names: list[str], data: st.Dat
             assert orjson.loads(written) == [
                 {"Host": name, "Score": rank} for name, rank in zip(names, ranks, strict=True)
             ]
+
+
+@pytest.mark.parametrize("name", ["plain", 'strange"'])
+def test_a_list_that_is_used_no_more_goes_without_the_garbage_collector(name: str) -> None:
+    """Each call may bring a new list of 5,000 names, and the collector hardly ever runs."""
+    gc.disable()
+    try:
+        names = NameList([name, *NAMES])
+        assert prioritize_answer(names, np.zeros(len(names), np.int64)).endswith(b"]")
+        here = weakref.ref(names)
+        del names
+        assert here() is None
+    finally:
+        gc.enable()
 
 
 def test_a_known_list_with_an_unknown_node_fits_once_the_node_is_there() -> None:
