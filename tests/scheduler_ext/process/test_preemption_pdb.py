@@ -1,0 +1,66 @@
+"""PodDisruptionBudgets in a preemption: priority never breaks one, and a debtor's holds for its grace."""
+
+from pathlib import Path
+
+from tests.scheduler_ext.preempting import (
+    budget_over,
+    stage,
+)
+from tests.scheduler_ext.preempting_worlds import FRAGMENTED, OWED, OWES, SHARED, begins, reservation
+
+
+def test_for_priority_alone_a_pod_disruption_budget_is_never_broken(tmp_path: Path) -> None:
+    with stage(tmp_path, *FRAGMENTED, pdbs=budget_over("team-a")) as world:
+        begins(world, "high")
+        assert world.api.made("patch") == []
+
+        world.pdbs = budget_over("team-a", allowed=1)  # so it was when we last heard
+        world.api.protected = {"a", "b"}
+        world.step(times=40)
+        assert reservation(world, "high") == "n"
+        world.step(after_s=10, times=21)
+
+        assert world.going() == []
+        assert world.api.made("delete") == []
+        assert reservation(world, "high") == ""
+
+
+def test_where_one_of_several_is_protected_none_leaves_in_vain(tmp_path: Path) -> None:
+    with stage(tmp_path, *SHARED, pdbs=budget_over("team-a", allowed=2), protected={"b"}) as world:
+        begins(world, "high")
+        world.step(after_s=1, times=20)
+
+        assert reservation(world, "high") == "n"
+        assert world.going() == []
+        assert world.asked() == []
+
+        world.api.protected = set()
+        world.step(after_s=1, times=3)
+        assert world.going() == ["a", "b"]
+
+
+def test_a_debtors_budget_is_honoured_for_its_grace_and_then_the_pod_is_deleted(tmp_path: Path) -> None:
+    with stage(tmp_path, *OWED, standings=OWES, pdbs=budget_over("team-b"), protected={"a", "b"}) as world:
+        begins(world, "p")
+        world.step(after_s=10, times=59)
+        assert world.going() == []
+        assert 30 <= len(world.asked()) <= 70
+
+        world.step(after_s=10, times=2)
+
+        assert world.going() == ["a"]
+        assert world.api.made("delete") == ["a"]
+        assert world.preemptor.counts.victims["reclaim", "deleted"] == 1
+        assert world.preemptor.counts.protected >= 59
+
+
+def test_a_debtor_whose_budget_allows_it_is_evicted_before(tmp_path: Path) -> None:
+    with stage(tmp_path, *OWED, standings=OWES, pdbs=budget_over("team-b"), protected={"a", "b"}) as world:
+        begins(world, "p")
+        world.step(after_s=10, times=10)
+        world.api.protected = set()
+
+        world.step(after_s=10)
+
+        assert world.going() == ["a"]
+        assert world.api.made("delete") == []
