@@ -113,7 +113,7 @@ class ExtenderSettings:
 def read(arguments: Sequence[str], environment: Mapping[str, str]) -> ExtenderSettings:
     """The settings of ``python -m scheduler_ext``. Exits with 2 and a sentence if one is missing or
     invalid."""
-    parser = _parser(environment)
+    parser = flags_of(environment)
     given = parser.parse_args(arguments)
     host, port = given.listen
     files = (given.tls_cert, given.tls_key, given.client_ca)
@@ -173,7 +173,7 @@ def _election(given: argparse.Namespace) -> ElectionSettings:
     )
 
 
-def _parser(environment: Mapping[str, str]) -> Parser:
+def flags_of(environment: Mapping[str, str]) -> Parser:
     parser = Parser(
         environment,
         prog="bursar-extender",

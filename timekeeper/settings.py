@@ -101,7 +101,7 @@ class TimekeeperSettings:
 
 def read(arguments: Sequence[str], environment: Mapping[str, str]) -> TimekeeperSettings:
     """The settings of ``python -m timekeeper``. Exits with 2 and a sentence where one is bad."""
-    parser = _parser(environment)
+    parser = flags_of(environment)
     given = parser.parse_args(arguments)
     host, port = given.listen
     values = vars(given)
@@ -129,7 +129,7 @@ def _check_command(parser: Parser, given: TimekeeperSettings) -> None:
         parser.error("fold: --older-than is missing, such as --older-than 400d")
 
 
-def _parser(environment: Mapping[str, str]) -> Parser:
+def flags_of(environment: Mapping[str, str]) -> Parser:
     parser = Parser(
         environment,
         prog="bursar-timekeeper",
@@ -196,7 +196,7 @@ def _ledger_flags(parser: Parser) -> None:
         "--database",
         nonempty,
         "sqlite:////var/lib/bursar/bursar.db",
-        "URL of the ledger's database; see below",
+        "SQLAlchemy URL of the ledger's database; an absolute path has four slashes",
     )
     parser.add(
         "--database-connections",

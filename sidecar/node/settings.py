@@ -101,7 +101,7 @@ class _AgentParser(argparse.ArgumentParser):
 def read(arguments: Sequence[str], environment: Mapping[str, str]) -> AgentSettings:
     """The settings of ``python -m sidecar.node``. Exits with 2 and a sentence if one is missing or
     invalid."""
-    parser = _parser(environment)
+    parser = flags_of(environment)
     given = {
         name.replace("_", "-"): text.strip() for name, text in vars(parser.parse_args(arguments)).items()
     }
@@ -189,7 +189,7 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= 6
 
 
-def _parser(environment: Mapping[str, str]) -> _AgentParser:
+def flags_of(environment: Mapping[str, str]) -> _AgentParser:
     parser = _AgentParser(
         prog="bursar-node",
         description="The agent of a GPU node: reports its cards, their health, and the pods that hold and use"

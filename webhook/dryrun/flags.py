@@ -58,7 +58,7 @@ class AuditSettings:
 
 def read_review(arguments: Sequence[str]) -> ReviewSettings:
     """The settings of ``python -m webhook review``. Exits with 2 and a sentence where one is bad."""
-    given = _reviewing().parse_args(arguments)
+    given = review_flags().parse_args(arguments)
     return ReviewSettings(
         files=tuple(given.files),
         output=given.output,
@@ -71,11 +71,11 @@ def read_review(arguments: Sequence[str]) -> ReviewSettings:
 
 def read_audit(arguments: Sequence[str]) -> AuditSettings:
     """The settings of ``python -m webhook audit``. Exits with 2 and a sentence where one is bad."""
-    given = _auditing().parse_args(arguments)
+    given = audit_flags().parse_args(arguments)
     return AuditSettings(given.kubeconfig, given.namespace, given.output, _given(given), given.use)
 
 
-def _reviewing() -> Parser:
+def review_flags() -> Parser:
     parser = Parser(
         prog="bursar-webhook review",
         description="Reviews manifests as admission would, without a cluster: pods, workloads with pod "
@@ -97,7 +97,7 @@ def _reviewing() -> Parser:
         "budget for it)",
     )
     parser.add_argument(
-        "--namespace", default="default", help="namespace of objects without one (default: default)"
+        "--namespace", default="default", help="namespace of objects without one (default default)"
     )
     parser.add_argument(
         "--priority-class",
@@ -112,7 +112,7 @@ def _reviewing() -> Parser:
     return parser
 
 
-def _auditing() -> Parser:
+def audit_flags() -> Parser:
     parser = Parser(
         prog="bursar-webhook audit",
         description="Lists existing objects that today's rules would refuse or warn about, and pods that "
@@ -124,9 +124,13 @@ def _auditing() -> Parser:
         type=path_or_none,
         help="kubeconfig file (default: the pod's own service account, else kubectl's default file)",
     )
-    parser.add_argument("--namespace", default="", help="read only this namespace (default: all)")
+    parser.add_argument("--namespace", default="", help="read only this namespace (default: all of them)")
     parser.add_argument(
-        "-o", "--output", choices=("text", "json"), default="text", help="json: a list (default text)"
+        "-o",
+        "--output",
+        choices=("text", "json"),
+        default="text",
+        help="text: for people; json: a list (default text)",
     )
     parser.add_argument(
         "--use",
@@ -148,7 +152,7 @@ def _add_common(parser: Parser) -> None:
         "(default: no budgets, and default settings)",
     )
     parser.add_argument(
-        "--mode", choices=("enforce", "observe"), help="overrides the mode of --budgets (default: enforce)"
+        "--mode", choices=("enforce", "observe"), help="overrides the mode of --budgets (default enforce)"
     )
     parser.add_argument(
         "--other-schedulers",

@@ -33,7 +33,7 @@ class CertificateSettings:
 
 def read_certificates(arguments: Sequence[str], environment: Mapping[str, str]) -> CertificateSettings:
     """The settings of ``python -m webhook certificates``. Exits with 2 and a sentence where one is bad."""
-    parser = _parser(environment)
+    parser = flags_of(environment)
     given = parser.parse_args(arguments)
     lifetimes = CertificateLifetimes(given.ca_life, given.leaf_life, given.overlap)
     if lifetimes.mistake():
@@ -54,7 +54,7 @@ def read_certificates(arguments: Sequence[str], environment: Mapping[str, str]) 
     )
 
 
-def _parser(environment: Mapping[str, str]) -> Parser:
+def flags_of(environment: Mapping[str, str]) -> Parser:
     parser = Parser(
         environment,
         prog="bursar-webhook certificates",

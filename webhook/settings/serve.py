@@ -47,7 +47,7 @@ class WebhookSettings:
 
 def read(arguments: Sequence[str], environment: Mapping[str, str]) -> WebhookSettings:
     """The settings of ``python -m webhook``. Exits with 2 and a sentence where one is missing or bad."""
-    given = _serving(environment).parse_args(arguments)
+    given = flags_of(environment).parse_args(arguments)
     host, port = given.listen
     cpu, memory = given.sidecar_resources
     sidecar = Sidecar(
@@ -91,7 +91,7 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> WebhookSet
     )
 
 
-def _serving(environment: Mapping[str, str]) -> Parser:
+def flags_of(environment: Mapping[str, str]) -> Parser:
     parser = Parser(
         environment,
         prog="bursar-webhook",

@@ -28,28 +28,6 @@ def test_every_make_target_that_is_named_exists_and_help_lists_them_all() -> Non
     assert named <= listed
 
 
-def flags(role: str) -> set[str]:
-    text = subprocess.run(
-        [sys.executable, "-m", *role.split(), "--help"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    return set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text.stdout)) - {"--help", "--version"}
-
-
-@pytest.mark.parametrize(
-    "role",
-    [
-        *("webhook", "webhook certificates", "webhook review", "webhook audit"),
-        *("timekeeper", "scheduler_ext", "sidecar"),
-    ],
-)
-def test_every_flag_is_documented(role: str) -> None:
-    documented = (ROOT / "docs" / "settings.md").read_text()
-    known = flags(role)
-
-    assert known, "the help names no flag at all"
-    assert [flag for flag in sorted(known) if f"`{flag}" not in documented] == []
-
-
 @pytest.mark.parametrize(
     "role",
     [

@@ -6,7 +6,7 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from sidecar.node import agent, settings
+from sidecar.node import agent
 from sidecar.node.agent import Agent, AgentPorts
 from sidecar.node.kube.api import ApiAnswer
 from sidecar.node.metrics import of_agent
@@ -48,14 +48,6 @@ def test_every_metric_is_documented_with_its_kind_and_labels() -> None:
     for name, _, labels in rows:
         on_page = re.sub(r"\(.*?\)", "", labels)  # a label's values
         assert set(re.findall(r"`(\w+)`", on_page)) == exist[name][1]
-
-
-def test_every_flag_is_documented_with_its_default() -> None:
-    table = PAGE.partition("## Flags")[2].partition("## Metrics")[0]
-    assert set(re.findall(r"`--([a-z-]+)`", table)) == {flag for flag, _, _ in settings.FLAGS}
-    for flag in ("token-file", "ca", "spool", "listen", "look-every"):
-        default = {name: text for name, text, _ in settings.FLAGS}[flag]
-        assert f"| `--{flag}` | `{default}` |" in table
 
 
 def test_every_line_of_the_log_is_documented() -> None:

@@ -1,18 +1,11 @@
-"""The second half of docs/rules.md: the catalogue, with an example of each rule's message.
-
-``python -m tests.webhook.rules_page`` writes it anew.
-"""
+"""The rules of admission: the catalogue, with an example of each rule's message."""
 
 from collections.abc import Iterable
-from pathlib import Path
 
 from tests.webhook.rule_examples import examples
 from timekeeper.core.violation import Violation
 from webhook.rules.catalogue import BYPASS, FORGERY, PLACING, REQUEST
 from webhook.rules.rule import Rule
-
-PAGE = Path(__file__).parent.parent.parent / "docs" / "rules.md"
-MARK = "<!-- From here on written by `python -m tests.webhook.rules_page`. -->\n"
 
 CHAPTERS = (
     ("What a request must be", REQUEST),
@@ -22,7 +15,7 @@ CHAPTERS = (
 )
 
 
-def generated() -> str:
+def rules() -> str:
     """The catalogue in Markdown."""
     found = examples()
     return "\n".join(_chapter(title, rules, found) for title, rules in CHAPTERS)
@@ -44,8 +37,3 @@ Mode: {mode}.{warned} Refuses {rule.refuses}. Why: {rule.why}.
 {violation.sentence()}
 ```
 """
-
-
-if __name__ == "__main__":
-    by_hand, _, _ = PAGE.read_text().partition(MARK)
-    PAGE.write_text(by_hand + MARK + "\n" + generated())

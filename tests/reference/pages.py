@@ -1,0 +1,32 @@
+"""The pages with generated blocks, and what writes each block."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from tests.reference import flags
+from tests.reference.blocks import written
+from tests.reference.commands import commands
+from tests.reference.rules import rules
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+Blocks = Mapping[str, Callable[[], str]]
+PAGES: Mapping[str, Blocks] = {
+    "cli-reference.md": {"commands": commands},
+    "node-agent.md": {"flags": flags.node},
+    "rules.md": {"rules": rules},
+    "settings.md": {
+        "webhook": flags.webhook,
+        "review": flags.review,
+        "audit": flags.audit,
+        "certificates": flags.certificate_process,
+        "timekeeper": flags.ledger,
+        "extender": flags.scheduler,
+        "sidecar": flags.pod_reporter,
+    },
+}
+
+
+def generated(page: str) -> str:
+    """The whole text of a page as the code has it now."""
+    return written((DOCS / page).read_text(), {name: make() for name, make in PAGES[page].items()})
