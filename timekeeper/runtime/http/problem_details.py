@@ -65,6 +65,12 @@ def answer_with_problems(app: Flask) -> None:
         headers = {"Allow": ", ".join(methods)} if methods else {}
         return Response(problem_body(status, detail or ""), status, headers, content_type=CONTENT_TYPE)
 
+    @app.teardown_request
+    def forget_refusal(_: BaseException | None) -> None:
+        """Flask leaves a cycle: the request refers to the refusal, whose traceback refers to the request and
+        so to its body."""
+        request.routing_exception = None
+
 
 def _sendable(text: str) -> str:
     """The text as valid UTF-8: JSON escapes can contain half surrogate pairs."""
