@@ -23,7 +23,6 @@ pytestmark = pytest.mark.timeout(240)
 Json = dict[str, Any]
 
 CONFIG_MAPS = "/api/v1/namespaces/bursar-system/configmaps"
-KILLS = 12
 
 
 def gpu_pod(name: str, percent: int, run_for: str) -> Json:
@@ -160,13 +159,15 @@ def kill_inside_a_transaction(stack: Stack, within_s: float = 5) -> bool:
 
 
 @pytest.mark.timeout(480)
+@pytest.mark.parametrize("kills", [4, pytest.param(12, marks=pytest.mark.soak)])
 def test_killed_in_its_transactions_the_timekeeper_loses_and_doubles_nothing(
-    stack: Stack, sidecars: Sidecars, reader: str
+    stack: Stack, sidecars: Sidecars, reader: str, kills: int
 ) -> None:
-    stack.cp.api.call("POST", "/api/v1/nodes", kwok_node("busy", cards=16, memory_mib=16_000, model="T4"))
-    pods = create_namespace(stack.cp, "killed")
+    namespace = f"killed-{kills}"
+    stack.cp.api.call("POST", "/api/v1/nodes", kwok_node(namespace, cards=16, memory_mib=16_000, model="T4"))
+    pods = create_namespace(stack.cp, namespace)
     inside = 0
-    for at in range(KILLS):
+    for at in range(kills):
         for copy in range(3):
             stack.cp.api.call(
                 "POST", pods, gpu_pod(f"p{at}-{copy}", 10 * (copy + 1), f"{2 + (at + copy) % 5}s")
@@ -177,18 +178,20 @@ def test_killed_in_its_transactions_the_timekeeper_loses_and_doubles_nothing(
             "the timekeeper to be ready again", lambda: stack.is_ready(stack.timekeeper_url), "timekeeper"
         )
 
+    def usage() -> list[Json]:
+        rows: list[Json] = stack.get(f"/v1/usage?namespace={namespace}&group=pod", reader)["rows"]
+        return rows
+
     def all_posted() -> bool:
-        rows = stack.get("/v1/usage?namespace=killed&group=pod", reader)["rows"]
-        return len(rows) == 3 * KILLS and not any(row["pending"] for row in rows)
+        rows = usage()
+        return len(rows) == 3 * kills and not any(row["pending"] for row in rows)
 
     stack.wait("every pod to be posted", all_posted, "timekeeper", within_s=60)
-    charged = {
-        row["pod"]: row["posted"] for row in stack.get("/v1/usage?namespace=killed&group=pod", reader)["rows"]
-    }
+    charged = {row["pod"]: row["posted"] for row in usage()}
     truth = {
         pod["metadata"]["name"]: held_ms(pod) * 100 * (int(pod["metadata"]["name"][-1]) + 1)
         for pod in stack.cp.api.call("GET", pods)["items"]
     }
     assert charged == truth
-    assert inside >= KILLS // 2, f"only {inside} of {KILLS} kills fell inside a transaction"
-    assert stack.get("/v1/budgets/killed", reader)["posted"] == sum(truth.values())
+    assert inside >= kills // 2, f"only {inside} of {kills} kills fell inside a transaction"
+    assert stack.get(f"/v1/budgets/{namespace}", reader)["posted"] == sum(truth.values())
