@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tests.reference import flags
+from tests.reference import flags, names
 from tests.reference.blocks import written
 from tests.reference.commands import commands
 from tests.reference.rules import rules
@@ -12,7 +12,14 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 Blocks = Mapping[str, Callable[[], str]]
 PAGES: Mapping[str, Blocks] = {
+    "annotations.md": {
+        "users": names.of_users,
+        "administrators": names.of_administrators,
+        "pods": names.of_pods,
+        "nodes": names.of_nodes,
+    },
     "cli-reference.md": {"commands": commands},
+    "explain.md": {"kinds of decisions": names.kinds_of_decisions},
     "node-agent.md": {"flags": flags.node},
     "rules.md": {"rules": rules},
     "settings.md": {

@@ -5,27 +5,90 @@ from dataclasses import dataclass, field, replace
 
 from timekeeper.core.wire import DecisionEntry
 
-# kinds of decisions
-REFUSED = "refused"  # the webhook refused the pod
-DEMOTED = "demoted"  # the pod was created with the class of pods over budget
-PLACED = "placed"  # bound to a node and cards
-BIND_UNDONE = "bind-undone"  # a placement whose Binding failed
-WAITING = "waiting"  # why the pod has no node
-HELD = "held"  # the pod was created with a scheduling gate
-RELEASED = "released"  # its scheduling gate was removed
-CAPPED = "capped"  # it waits because of maxGPUs or maxGPUsPerPod
-WARNED = "warned"  # it will be evicted or ended, unless something changes
-RECLAIMABLE = "reclaimable"  # other pods may take its cards from now on
-PREEMPTED = "preempted"  # evicted for a pod of higher priority
-RECLAIMED = "reclaimed"  # evicted, over budget, for a pod in budget
-EVICTED = "evicted"  # evicted or deleted for another reason
-BUDGET = "budget"  # a budget entry changed
-GRANT = "grant"  # a grant was added
-STANDING = "standing"  # the standing of a namespace or group changed
-KINDS = (
-    *(REFUSED, DEMOTED, PLACED, BIND_UNDONE, WAITING, HELD, RELEASED, CAPPED),
-    *(WARNED, RECLAIMABLE, PREEMPTED, RECLAIMED, EVICTED, BUDGET, GRANT, STANDING),
-)
+REFUSED = "refused"
+DEMOTED = "demoted"
+PLACED = "placed"
+BIND_UNDONE = "bind-undone"
+WAITING = "waiting"
+HELD = "held"
+RELEASED = "released"
+CAPPED = "capped"
+WARNED = "warned"
+RECLAIMABLE = "reclaimable"
+PREEMPTED = "preempted"
+RECLAIMED = "reclaimed"
+EVICTED = "evicted"
+BUDGET = "budget"
+GRANT = "grant"
+STANDING = "standing"
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionKind:
+    """A kind of decisions: the role that decides, and its reasons with what each means. The reference page is
+    made from this."""
+
+    by: str
+    reasons: str
+
+
+KINDS: Mapping[str, DecisionKind] = {
+    REFUSED: DecisionKind(
+        "webhook",
+        "the violated rule, such as `BudgetExhausted` or `Malformed`. The pod has no UID, and often no name:"
+        " then `generateName`. A refused pod template leaves one too, with the workload as the `owner`",
+    ),
+    DEMOTED: DecisionKind("webhook", "`OverBudget`: created with the class of pods over budget"),
+    HELD: DecisionKind(
+        "webhook",
+        "`OverBudget`, `WaitsForTurn`, `DeclaredTime`: created with the scheduling gate `bursar.dev/budget`",
+    ),
+    PLACED: DecisionKind("extender", "`Bound`, with node, cards, compute and memory"),
+    BIND_UNDONE: DecisionKind("extender", "`BindTakenBack`: a placement whose Binding failed"),
+    WAITING: DecisionKind(
+        "extender",
+        "why the pod has no node, whenever its reasons change: `NoRoom`, `NoNodeFits`, `GrantSpent`,"
+        " `BindFailed`, and `Unschedulable` (kube-scheduler refuses every node itself); `RoomIsMade`: pods"
+        " are evicted for it",
+    ),
+    CAPPED: DecisionKind(
+        "extender",
+        "`AboveCap`: it waits for a cap, with the cap, what the others hold, and its least need",
+    ),
+    RECLAIMED: DecisionKind(
+        "extender",
+        "`Reclaimed`: evicted, over budget, for a pod in budget, with both priorities and standings",
+    ),
+    PREEMPTED: DecisionKind(
+        "extender",
+        "`Preempted`: evicted for a pod of higher priority, with both priorities and standings",
+    ),
+    RELEASED: DecisionKind("timekeeper", "`Released`: its scheduling gate was removed"),
+    WARNED: DecisionKind(
+        "timekeeper",
+        "`EvictionNotice`, `IdleWarning`: it will be evicted, or lose its cards, unless something changes",
+    ),
+    RECLAIMABLE: DecisionKind("timekeeper", "`IdleReclaimable`: other pods may take its cards from now on"),
+    EVICTED: DecisionKind(
+        "timekeeper", "evicted or deleted: `GPUMemoryEviction`, and others that name the cause"
+    ),
+    STANDING: DecisionKind(
+        "timekeeper",
+        "`OverBudget`, `BackInBudget`, `BudgetNearlyUsed`, `ForecastExhaustion` (once in a period), of a"
+        " namespace or group, with granted, posted, pending and reserved amounts",
+    ),
+    BUDGET: DecisionKind(
+        "timekeeper",
+        "`EntryAdded`, `EntryChanged`, `EntryRemoved`: an entry of the budget ConfigMaps, in the transaction"
+        " in which it takes effect",
+    ),
+    GRANT: DecisionKind(
+        "timekeeper",
+        "`Granted`, in the transaction of the grant: of a period, by a person, a transfer, a"
+        " correction, a carry-over; `PassedOn`, `TakenBack`: what a group's"
+        " lead passed on to a namespace, recorded for both",
+    ),
+}
 
 # figures with a meaning of their own
 MESSAGE = "message"  # the sentence for people; it names no pod of another namespace
