@@ -31,6 +31,10 @@ class DemoRun:
         self.number += 1
         print(f"\n{self.number}. {text}", flush=True)
 
+    def note(self, text: str) -> None:
+        """Prints what a step does without showing it."""
+        print(f"   {text}", flush=True)
+
     def shown(self, *arguments: str, manifest: Json | None = None, from_line: str = "") -> str:
         """Runs kubectl and prints the command, its manifest and its output (from a line on); returns all of
         the output."""

@@ -128,7 +128,10 @@ NOT_TYPED = {
         "kubectl set env": f"{NO_KUBELET}; cli/cluster/test_aggregated.py applies the sample",
         "BURSAR_AGGREGATED_LISTEN-": f"{NO_KUBELET}; cli/cluster/test_aggregated.py deletes the sample",
     },
-    "docs/alerts.md": {"alerts.yaml": "it needs the Prometheus Operator; promtool runs the rules"},
+    "docs/alerts.md": {
+        "alerts.yaml": "deploy/cluster/test_prometheus_operator.py (soak) compares what the real operator "
+        "takes of the chart with this file, and promtool runs its rules"
+    },
     "docs/coming-from/other-schedulers.md": {"--other-schedulers": "a flag, not a command"},
     "docs/extender.md": {
         "kubectl -n bursar-system exec": NO_KUBELET,
