@@ -60,7 +60,7 @@ _PARTS: tuple[tuple[str, str, Callable[[], str]], ...] = (
     (r"labels\S*\s*\.(?:exists|filter)\(k, k\.matches\(r'", r"\^\([^']*", cel.written_labels),
     (r"g\.name\.matches\(r'", r"\^\([^']*", cel.written_labels),
     (
-        r"(?:limits|requests)\S*\.(?:exists|filter)\(k, k\.matches\(r'|&& k\.matches\(r'",
+        r"(?:limits|requests|overhead)\S*\s*\.(?:exists|filter)\(k, k\.matches\(r'|&& k\.matches\(r'",
         r"\^\([^']*",
         lambda: GPU_RESOURCE,
     ),

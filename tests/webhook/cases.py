@@ -428,6 +428,12 @@ WAYS: dict[str, Way] = {
         "device-claim",
         "spec.containers[main].resources.limits",
     ),
+    "a runtime class whose overhead takes a GPU": Way(
+        a_pod(plain("main"), runtimeClassName="heavy", overhead={"nvidia.com/gpu": "1", "cpu": "10m"}),
+        a_pod(plain("main"), runtimeClassName="light", overhead={"cpu": "10m"}),
+        "overhead",
+        "spec.overhead[nvidia.com/gpu]",
+    ),
     "a device class as a limit": Way(
         _limited("deviceclass.resource.kubernetes.io/h100"),
         _limited("deviceclass.resource.kubernetes.io/rdma.example.com"),

@@ -6,6 +6,7 @@
 from collections.abc import Iterator
 
 from timekeeper.core import names
+from timekeeper.core.dialects import GPU_RESOURCE_PATTERN
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.request.request import ParsedRequest, containers
 from timekeeper.core.violation import Violation, shown
@@ -24,12 +25,13 @@ _A_REQUEST = f'{names.GPU_PERCENT}: "50"'
 def bypass_violations(
     pod: Json, parsed: ParsedRequest, judged: JudgedClasses = NONE_LISTED
 ) -> tuple[Violation, ...]:
-    """How the pod reaches a GPU without requesting one. For a pod with a request, valid or not, device
-    classes only: the rules cover the rest. Without ``judged`` every device class counts as one of GPUs."""
-    classes = tuple(_device_classes(pod, judged))
+    """How the pod reaches a GPU without requesting one. For a pod with a request, valid or not, overhead and
+    device classes only: the rules cover the rest. Without ``judged`` every device class counts as one of
+    GPUs."""
+    always = (*_overhead(pod["spec"]), *_device_classes(pod, judged))
     if parsed.request is not None or parsed.violations:
-        return classes
-    return (*_reaching(pod), *_runtime_class(pod["spec"]), *classes)
+        return always
+    return (*_reaching(pod), *_runtime_class(pod["spec"]), *always)
 
 
 def suspect_violations(pod: Json, parsed: ParsedRequest) -> tuple[Violation, ...]:
@@ -83,6 +85,19 @@ def _runtime_class(spec: Json) -> Iterator[Violation]:
             "leaving it out, or a GPU request in resources.limits",
             _A_REQUEST,
         )
+
+
+def _overhead(spec: Json) -> Iterator[Violation]:
+    for name in mapping(spec.get("overhead")):
+        if GPU_RESOURCE_PATTERN.match(name):
+            yield Violation(
+                "overhead",
+                f"spec.overhead[{name}]",
+                "",
+                "the overhead of the pod's RuntimeClass takes GPUs that no container gets",
+                "a RuntimeClass without GPU resources in overhead.podFixed",
+                "overhead: {podFixed: {memory: 120Mi}}",
+            )
 
 
 def _device_classes(pod: Json, judged: JudgedClasses) -> Iterator[Violation]:

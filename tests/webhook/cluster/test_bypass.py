@@ -46,8 +46,10 @@ def world(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory)
         for name in ("team-a", "ops", "gpu-operator", "bursar-system", "bursar-node"):
             account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
             eventually(lambda account=account: made.cp.api.answers(account), "the account")  # type: ignore[misc]
-        for name in ("nvidia", "gvisor"):
-            kind = {"metadata": {"name": name}, "handler": name}
+        overheads = {"heavy": {"nvidia.com/gpu": "1", "cpu": "10m"}, "light": {"cpu": "10m"}}
+        for name in ("nvidia", "gvisor", *overheads):
+            kind: Json = {"metadata": {"name": name}, "handler": name}
+            kind |= {"overhead": {"podFixed": overheads[name]}} if name in overheads else {}
             made.cp.api.call("POST", "/apis/node.k8s.io/v1/runtimeclasses", kind)
         allow(made, "tess", *RIGHTS)
         for file in sorted(MANIFESTS.glob("admission-*.yaml")):
@@ -136,6 +138,19 @@ def test_a_way_to_a_card_without_a_request_is_refused_and_the_nearest_harmless_p
     assert said.startswith('403: pods "p" is forbidden: ValidatingAdmissionPolicy \'bursar-')
     assert told(said) == {(case.rule, case.path)}
     assert refusal(world, case.good) == ""
+
+
+def test_an_overhead_of_gpus_is_refused_beside_a_request_too_and_no_user_writes_another(
+    world: Registered,
+) -> None:
+    said = refusal(world, a_pod(half("main"), runtimeClassName="heavy"))
+
+    assert told(said) == {("overhead", "spec.overhead[nvidia.com/gpu]")}
+    assert 'the overhead of RuntimeClass "heavy" takes GPUs' in said
+    assert refusal(world, a_pod(half("main"), runtimeClassName="light")) == ""
+    for runtime_class in ("light", "heavy"):
+        own = a_pod(plain("main"), runtimeClassName=runtime_class, overhead={"memory": "1Mi"})
+        assert "Pod's Overhead doesn't match RuntimeClass's" in refusal(world, own)
 
 
 def test_every_way_in_one_pod_is_reported_at_once(world: Registered) -> None:

@@ -30,6 +30,7 @@ POLICIES = (  # deploy/manifests, compared by a test
     "bursar-node-access",
     "bursar-node-agent",
     "bursar-notices",
+    "bursar-overhead",
     "bursar-placed-by-others",
     "bursar-privileged",
     "bursar-ranges",
