@@ -6,159 +6,20 @@ than a server has threads: a request that held a thread would keep the other cli
 """
 
 import contextlib
-import os
 import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
-from pathlib import Path
 
-import orjson
 import pytest
 
-from deploy.local.identity import new_authority
-from deploy.local.ports import free_port
-from tests.scheduler_ext.apiserver import api_server
-from tests.scheduler_ext.processes import Process as Extender
-from tests.scheduler_ext.worlds import node
-from tests.support.kubeconfig import kubeconfig
-from tests.support.simulated_timekeeper import SimulatedTimekeeper
-from tests.support.tls import Tls
+from tests.runtime.servers import ROLES, Server, all_of
 from tests.support.waiting import eventually
-from tests.timekeeper import fake_api_server
-from tests.timekeeper.processes import prepared
-from tests.webhook.servers import Webhook
-from tests.webhook.worlds import admitted, half, review_of
 
 AT_ONCE = 12
 ENDS_WITHIN_S = 20.0  # 15 s for a request that has begun, and a moment
-REVIEW = orjson.dumps(review_of(admitted(half())))
-
-
-@dataclass(frozen=True)
-class Server:
-    """A server: where it listens, what its clients trust, and a request of its own that is posted."""
-
-    port: int
-    tls: ssl.SSLContext
-    pids: Callable[[], list[int]]
-    path: bytes  # of POST requests
-    body: bytes
-    status: int  # of its answer
-    largest_body: int
-
-    def connect(self) -> ssl.SSLSocket:
-        """A connection after its handshake."""
-        raw = socket.create_connection(("127.0.0.1", self.port), timeout=10)
-        return self.tls.wrap_socket(raw, server_hostname="127.0.0.1")
-
-    def answers_well_behaved_clients(self) -> bool:
-        """Both to the route that is posted to and to a route of the pool."""
-        post = b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b"
-        with self.connect() as client:
-            client.sendall(post % (self.path, len(self.body), self.body))
-            posted = client.recv(65_536)
-            client.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-            alive = all_of(client)
-        return posted.startswith(b"HTTP/1.1 %d " % self.status) and alive.startswith(b"HTTP/1.1 200 ")
-
-    def connections(self) -> int:
-        """How many clients its processes hold."""
-        held = set()
-        for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
-            fields = line.split()
-            if int(fields[1].rpartition(":")[2], 16) == self.port and fields[3] in ("01", "08"):
-                held.add(f"socket:[{fields[9]}]")
-        links = set()
-        for pid in self.pids():
-            for each in Path(f"/proc/{pid}/fd").iterdir():
-                with contextlib.suppress(OSError):
-                    links.add(os.readlink(each))
-        return len(held & links)
-
-
-@contextlib.contextmanager
-def timekeeper(folder: Path) -> Iterator[Server]:
-    """With one worker of one thread; a heartbeat without a token is answered with 401."""
-    api = fake_api_server.FakeApiServer()
-    with (
-        fake_api_server.serving(api) as url,
-        prepared(folder, kubeconfig(folder, url), "--threads=1") as process,
-    ):
-        process.start()
-        process.wait("/livez", lambda: process.call("GET", "/livez")[0] == 200)
-        trusted = ssl.create_default_context(cafile=str(folder / "ca.crt"))
-        assert process.running is not None
-        top = process.running.pid
-        yield Server(
-            process.port, trusted, lambda: descendants(top), b"/v1/heartbeats", b"{}", 401, 256 * 1024
-        )
-        assert "event=malformed-request peer=127.0.0.1 status=400" in process.log()
-        assert "Traceback" not in process.log()
-
-
-@contextlib.contextmanager
-def webhook(folder: Path) -> Iterator[Server]:
-    """With one worker; a review is answered with 200."""
-    tls = Tls(folder / "tls")
-    with (
-        SimulatedTimekeeper(tls) as standings,
-        Webhook(folder, tls, standings.url, workers=1) as process,
-    ):
-        yield Server(process.port, tls.client(), process.workers, b"/mutate", REVIEW, 200, 8 * 1024 * 1024)
-        assert "Traceback" not in process.log()
-
-
-@contextlib.contextmanager
-def extender(folder: Path) -> Iterator[Server]:
-    """With mutual TLS and one thread; a body that is no JSON is answered with 400."""
-    authority = new_authority("callers")
-    for name, (certificate, key) in {
-        "tls": authority.leaf(["127.0.0.1"]),
-        "client": authority.leaf(["system:kube-scheduler"], client=True),
-    }.items():
-        (folder / f"{name}.crt").write_bytes(certificate)
-        (folder / f"{name}.key").write_bytes(key)
-    (folder / "ca.crt").write_bytes(authority.pem)
-    files = {"tls-cert": "tls.crt", "tls-key": "tls.key", "client-ca": "ca.crt"}
-    with api_server() as api:
-        api.put("nodes", node("a"))
-        flags = [f"--{flag}={folder / name}" for flag, name in files.items()]
-        process = Extender(folder, f"--kubeconfig={kubeconfig(folder, api.url)}", "--threads=1", *flags)
-        trusted = ssl.create_default_context(cafile=str(folder / "ca.crt"))
-        trusted.load_cert_chain(folder / "client.crt", folder / "client.key")
-        process.start()
-        try:
-            eventually(lambda: "event=complete" in process.said(), "the extender to be ready")
-            yield Server(process.port, trusted, process.pids, b"/filter", b"{", 400, 32 * 1024 * 1024)
-            assert "Traceback" not in process.said()
-        finally:
-            process.kill()
-
-
-@contextlib.contextmanager
-def read_only(folder: Path) -> Iterator[Server]:
-    """The extender's read-only port; what is posted without a token is answered with 401."""
-    tls, number = Tls(folder / "tls"), free_port()
-    with api_server() as api:
-        api.put("nodes", node("a"))
-        files = [
-            f"--read-tls-{part}={tls.file(f'tls.{name}')}" for part, name in (("cert", "crt"), ("key", "key"))
-        ]
-        process = Extender(
-            folder, f"--kubeconfig={kubeconfig(folder, api.url)}", f"--read-listen=127.0.0.1:{number}", *files
-        )
-        process.start_ready()
-        try:
-            yield Server(number, tls.client(), process.pids, b"/v1/simulate", b"{}", 401, 4 * 1024 * 1024)
-            assert "Traceback" not in process.said()
-        finally:
-            process.kill()
-
-
-ROLES = {"timekeeper": timekeeper, "webhook": webhook, "extender": extender, "read-only": read_only}
+HELD_KIB = 96  # of memory for a connection in its handshake; about 40 were seen
 
 
 @pytest.fixture(scope="module")
@@ -302,6 +163,41 @@ def test_unfinished_requests_are_ended_by_the_server(servers: dict[str, Server])
         assert all(server.answers_well_behaved_clients() for server in servers.values())
 
 
+def test_a_flood_of_half_done_handshakes_keeps_no_client_waiting_and_holds_little_memory(
+    server: Server,
+) -> None:
+    """More than fit in, but for the timekeeper's. A third are silent, a third have sent a ClientHello but for
+    its last byte, and to a third the server has answered."""
+    hello = client_hello()
+    clients = min(1200, server.most_connections * 6 // 5)
+    held = min(clients, server.most_connections)
+    before_kib = server.resident_kib()
+    with ExitStack() as stack:
+        regular = stack.enter_context(sending(server.connect(), GET + b"\r\n"))
+        assert regular.recv(65_536).startswith(b"HTTP/1.1 200 ")
+        for number in range(clients):
+            raw = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=10))
+            with contextlib.suppress(ConnectionError):
+                raw.sendall((b"", hello[:-1], hello)[number % 3])
+
+        assert server.answers_well_behaved_clients()
+        eventually(lambda: server.connections() >= held - 1, "the server to be full")
+        assert server.connections() <= server.most_connections
+        assert server.resident_kib() - before_kib < HELD_KIB * held
+        sending(regular, GET + b"\r\n")
+        assert regular.recv(65_536).startswith(b"HTTP/1.1 200 ")
+    eventually(lambda: server.connections() == 0, "the connections to be closed")
+
+
+def client_hello() -> bytes:
+    """The first message of a handshake."""
+    outgoing = ssl.MemoryBIO()
+    client = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost")
+    with contextlib.suppress(ssl.SSLWantReadError):
+        client.do_handshake()
+    return outgoing.read()
+
+
 def test_a_request_that_comes_byte_by_byte_is_answered(server: Server) -> None:
     request = POST.replace(b"PATH", server.path) + b"Content-Length: %d\r\n\r\n" % len(server.body)
     with server.connect() as client:
@@ -329,21 +225,3 @@ def sending(client: socket.socket, data: bytes) -> socket.socket:
     """The client, after it has sent this."""
     client.sendall(data)
     return client
-
-
-def all_of(client: socket.socket) -> bytes:
-    """What is received until the connection ends."""
-    received = b""
-    while part := client.recv(65_536):
-        received += part
-    return received
-
-
-def descendants(of: int) -> list[int]:
-    """The process IDs below one, and its own."""
-    found = [of]
-    for pid in found:
-        with contextlib.suppress(OSError):
-            for task in Path(f"/proc/{pid}/task").iterdir():
-                found += map(int, (task / "children").read_text().split())
-    return found

@@ -546,6 +546,57 @@ def test_an_ephemeral_container_opens_no_device_that_an_ordinary_pod_has_mounted
     assert debug(world, "fuse", "user") == (0, "")
 
 
+PRIVILEGED_CARDS = ".securityContext.privileged: a privileged container can open every card of its node"
+# what the container is refused with that a profile of `kubectl debug` adds to a GPU pod, or to a copy of it
+PROFILES = {
+    **dict.fromkeys(("general", "baseline", "restricted", "netadmin"), ""),
+    "sysadmin": PRIVILEGED_CARDS,
+}
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_kubectl_debug_shows_no_cards_and_its_copy_of_a_gpu_pod_is_charged(
+    world: Registered, profile: str
+) -> None:
+    pod, copied = f"debug-{profile}", f"copy-{profile}"
+    make(world, a_pod(half(), plain("web")), pod)
+    command = ("debug", pod, "-n", "team-a", "--image=registry.example/cuda:1", f"--profile={profile}")
+
+    said = [world.said(*command, "--container=shell", *flags) for flags in ((), (f"--copy-to={copied}",))]
+
+    if refused := PROFILES[profile]:
+        assert [(code, refused in text) for code, text in said] == [(1, True), (1, True)]
+        return
+    assert said == [(0, ""), (0, "")]
+    (added,) = stored(world, pod)["spec"]["ephemeralContainers"]
+    assert env(added) == {VISIBLE: "void"}
+    second = stored(world, copied)
+    assert {each["name"]: env(each)[VISIBLE] for each in second["spec"]["containers"]} == {
+        "main": "metadata.annotations['visible-devices.bursar.dev/main']",
+        "web": "void",
+        "shell": "void",
+    }
+    assert second["metadata"]["labels"] == {"bursar.dev/governed": "true"}
+    request, standing = (
+        second["metadata"]["annotations"][f"bursar.dev/{name}"] for name in ("request", "standing")
+    )
+    assert (list(json.loads(request)), standing) == (["main"], "IN_BUDGET")
+
+
+def test_kubectl_debug_copies_no_gpu_pod_to_the_node_where_it_runs(world: Registered) -> None:
+    make(world, a_pod(half()), "bound")
+    binding = {"metadata": {"name": "bound"}, "target": {"kind": "Node", "name": "n1"}}
+    world.cp.api.call("POST", "/api/v1/namespaces/team-a/pods/bound/binding", binding)
+    command = ("debug", "bound", "-n", "team-a", "--image=registry.example/cuda:1", "--profile=general")
+
+    code, said = world.said(*command, "--copy-to=beside", "--same-node")
+
+    assert code == 1
+    assert "spec.nodeName: a GPU pod that names its node bypasses the scheduler" in said
+    assert world.said(*command, "--copy-to=elsewhere") == (0, "")
+    assert "nodeName" not in stored(world, "elsewhere")["spec"]
+
+
 def test_what_was_there_before_forbids_no_debugging(world: Registered) -> None:
     create_namespace(world.cp, "was-exempt", **{"bursar.dev/exempt": "true"})
     make(world, mounting("/dev/fuse", privileged=True) | {"metadata": {}}, "old", "was-exempt")
