@@ -12,78 +12,115 @@ from prometheus_client.registry import REGISTRY
 
 from timekeeper.runtime.metrics_folder import VARIABLE
 
-HEARTBEATS = Counter("bursar_heartbeats", "Heartbeats by outcome", ["outcome"])
-NODE_REPORTS = Counter("bursar_nodeusage_reports", "Reports of node agents by outcome", ["outcome"])
+HEARTBEATS = Counter("bursar_heartbeats", "heartbeats by result", ["outcome"])
+NODE_REPORTS = Counter(
+    "bursar_nodeusage_reports", "reports of node agents; outcome: `new`, `repeated`", ["outcome"]
+)
 NODE_STRAYS = Counter(
-    "bursar_nodeusage_strays", "Pods left out of reports of node agents, by reason", ["reason"]
+    "bursar_nodeusage_strays",
+    "pods left out of reports of node agents: `on another node`, `no session`",
+    ["reason"],
 )
 OVERUSE_EVICTIONS = Counter(
     "bursar_overuse_evictions",
-    "Attempts to evict a pod over its memory share, by result",
+    "attempts to evict a pod over its memory share",
     ["result"],
 )
 OVERUSE_HELD_BACK = Gauge(
     "bursar_overuse_evictions_held_back",
-    "Pods that are due for eviction for overuse and wait because of the bounds on evictions",
+    "pods that are due for eviction for overuse and wait because of the bounds",
     multiprocess_mode="mostrecent",
 )
-BUDGET_OBJECTS = Counter("bursar_budget_objects", "Writes of GPUBudget objects, by result", ["result"])
-DECISIONS = Counter("bursar_decisions", "Decisions recorded, by the role that decided", ["source"])
+BUDGET_OBJECTS = Counter(
+    "bursar_budget_objects", "writes of GPUBudget objects: `written`, `failed`", ["result"]
+)
+DECISIONS = Counter(
+    "bursar_decisions",
+    "decisions recorded, by the role that decided: `webhook`, `extender`, `timekeeper`",
+    ["source"],
+)
 DECISIONS_DROPPED = Counter(
-    "bursar_decisions_dropped", "The settler's own decisions that were lost because too many waited"
+    "bursar_decisions_dropped", "the settler's own decisions that were lost because more than 10,000 waited"
 )
 HELD = Gauge(
-    "bursar_held_pods", "Pods that wait behind the gate bursar.dev/budget", multiprocess_mode="mostrecent"
+    "bursar_held_pods", "pods that wait behind the gate `bursar.dev/budget`", multiprocess_mode="mostrecent"
 )
-RELEASES = Counter("bursar_releases", "Attempts to release a held pod, by result", ["result"])
+RELEASES = Counter(
+    "bursar_releases",
+    "attempts to release a held pod: `released`, `changed` (the pod is gone or has changed), "
+    "`refused`, `unclear` (no answer)",
+    ["result"],
+)
 BUDGET_EVICTIONS = Counter(
     "bursar_budget_evictions",
-    "Attempts to evict a pod of an exhausted account with onExhausted: evict, by result",
+    "attempts to evict pods of exhausted budgets: `evicted`, `deleted` after `pdbGrace`, "
+    "`protected` by a PodDisruptionBudget, `gone`, `refused`, `unclear`",
     ["result"],
 )
 BUDGET_EVICTION_NOTICES = Gauge(
     "bursar_budget_eviction_notices",
-    "Pods with a notice that they are evicted because an account is exhausted",
+    "pods with a notice of their eviction",
     multiprocess_mode="mostrecent",
 )
-IDLE_EVICTIONS = Counter("bursar_idle_evictions", "Attempts to evict an idle pod, by result", ["result"])
+IDLE_EVICTIONS = Counter("bursar_idle_evictions", "attempts to evict idle pods", ["result"])
 OVERTIME_EVICTIONS = Counter(
-    "bursar_overtime_evictions", "Attempts to evict a pod past its declared time, by result", ["result"]
+    "bursar_overtime_evictions", "attempts to evict pods past their declared time", ["result"]
 )
 OVERTIME_PODS = Gauge(
-    "bursar_overtime_pods", "Pods that hold cards past their declared time", multiprocess_mode="mostrecent"
+    "bursar_overtime_pods", "pods that hold cards past their declared time", multiprocess_mode="mostrecent"
 )
 IDLE_PODS = Gauge(
     "bursar_idle_pods",
-    "Pods that use no card of theirs, by their nodes' reports",
+    "pods that use no card of theirs by their nodes' reports",
     multiprocess_mode="mostrecent",
 )
 NOTIFICATIONS = Counter(
-    "bursar_notifications", "Notifications sent and given up, and posts that failed", ["result"]
+    "bursar_notifications",
+    "notifications that were `sent`, or `given up` after 7 days, and posts that `failed` and are repeated",
+    ["result"],
 )
-REQUESTS = Counter("bursar_requests", "Answers by route and status", ["route", "status"])
-SECONDS = Histogram("bursar_request_seconds", "Time to answer, by route", ["route"])
-REVIEWS = Counter("bursar_reviews", "Reviews by the API server, by kind and outcome", ["kind", "outcome"])
+REQUESTS = Counter("bursar_requests", "answers of the REST API", ["route", "status"])
+SECONDS = Histogram("bursar_request_seconds", "time to answer", ["route"])
+REVIEWS = Counter(
+    "bursar_reviews",
+    "TokenReviews and SubjectAccessReviews: sent, failed, or answered from the cache",
+    ["kind", "outcome"],
+)
 
-TICKS = Counter("bursar_settler_ticks", "Ticks of the settler by outcome", ["outcome"])
-POSTINGS = Counter("bursar_postings", "Postings written, by kind", ["kind"])
-SESSIONS_OPENED = Counter("bursar_sessions_opened", "Sessions opened, by the source of their rate", ["by"])
-UNREADABLE_PODS = Counter("bursar_unreadable_pods", "Pods whose GPU request cannot be charged")
-LOST_ENDS = Counter("bursar_lost_ends", "Ends of pods lost because the database was unreachable for too long")
-WRONG_SUMS = Counter("bursar_wrong_sums", "Sums of the settler that differed from those of the sessions")
-WATCH_FAILURES = Counter("bursar_watch_failures", "Failed calls of a watch", ["source"])
-EVIDENCE = Gauge("bursar_open_sessions", "Sessions that are not settled", multiprocess_mode="mostrecent")
-STANDINGS = Gauge("bursar_standings", "Namespaces by standing", ["standing"], multiprocess_mode="mostrecent")
-BROKEN = Gauge("bursar_broken_budgets", "Budget entries that are wrong now", multiprocess_mode="mostrecent")
+TICKS = Counter(
+    "bursar_settler_ticks",
+    "ticks of the settler; outcome: `written`, `nothing new`, `database away`",
+    ["outcome"],
+)
+POSTINGS = Counter("bursar_postings", "postings written", ["kind"])
+SESSIONS_OPENED = Counter(
+    "bursar_sessions_opened",
+    "sessions opened, by the source of their rate: the placement, or the request alone",
+    ["by"],
+)
+UNREADABLE_PODS = Counter("bursar_unreadable_pods", "pods whose GPU request cannot be charged")
+LOST_ENDS = Counter(
+    "bursar_lost_ends", "ends of pods that were lost because the database was unreachable for too long"
+)
+WRONG_SUMS = Counter("bursar_wrong_sums", "sums of the settler that differed from those of the sessions")
+WATCH_FAILURES = Counter("bursar_watch_failures", "failed calls of a watch", ["source"])
+EVIDENCE = Gauge("bursar_open_sessions", "sessions that are not settled", multiprocess_mode="mostrecent")
+STANDINGS = Gauge("bursar_standings", "namespaces by standing", ["standing"], multiprocess_mode="mostrecent")
+BROKEN = Gauge("bursar_broken_budgets", "budget entries with a mistake", multiprocess_mode="mostrecent")
 MISSING_NAMESPACES = Gauge(
     "bursar_budgets_without_namespace",
-    "Budget entries whose namespace does not exist",
+    "budget entries whose namespace does not exist",
     multiprocess_mode="mostrecent",
 )
-MODE = Gauge("bursar_mode", "1 for the cluster's mode of admission", ["mode"], multiprocess_mode="mostrecent")
+MODE = Gauge(
+    "bursar_mode",
+    "1 for the mode of admission in `_settings`, 0 for the other; mode: `enforce`, `observe`",
+    ["mode"],
+    multiprocess_mode="mostrecent",
+)
 GRACE_POLICIES = Gauge(
     "bursar_grace_policies_differing",
-    "Policies on grace periods whose figure is not maxGracePeriod",
+    "policies on grace periods whose figure is not `maxGracePeriod`",
     multiprocess_mode="mostrecent",
 )
 DATABASE = Gauge("bursar_database", "1 for the kind of database", ["kind"], multiprocess_mode="mostrecent")
@@ -91,15 +128,15 @@ LEADS = Gauge(
     "bursar_settler_leads", "1 where this replica settles, 0 where it follows", multiprocess_mode="mostrecent"
 )
 TERM = Gauge(
-    "bursar_settler_term", "The epoch in which this replica settled last", multiprocess_mode="mostrecent"
+    "bursar_settler_term", "the epoch in which this replica settled last", multiprocess_mode="mostrecent"
 )
 CLOCK_OFFSET = Gauge(
     "bursar_clock_offset_seconds",
-    "How far this machine's clock is ahead of the API server's; 0 within 2 s",
+    "how far the clock of the settler's machine is ahead of the API server's; 0 within 2 s",
     multiprocess_mode="mostrecent",
 )
 TICK_SECONDS = Gauge(
-    "bursar_settler_tick_seconds", "How long the last tick took", multiprocess_mode="mostrecent"
+    "bursar_settler_tick_seconds", "duration of the last tick", multiprocess_mode="mostrecent"
 )
 
 

@@ -31,52 +31,70 @@ class WebhookMetrics:
     def __init__(self, exposition: Callable[[], bytes], registry: CollectorRegistry) -> None:
         self.exposition = exposition
         self._reviews = Counter(
-            "bursar_webhook_reviews", "Reviews answered.", ["webhook", "verdict"], registry=registry
+            "bursar_webhook_reviews",
+            "reviews answered. `governed` and `unchanged`: a GPU pod passed, with and without a patch; "
+            "`passed`: nothing to do; `valid`; `refused`; `warned`, `observed`: it broke rules that "
+            "only warn, or in mode `observe`; webhook: `mutate`, `validate`, `templates`, `jobs`, "
+            "`budgets`",
+            ["webhook", "verdict"],
+            registry=registry,
         )
         self._violations = Counter(
-            "bursar_webhook_violations", "Reviews that broke a rule.", ["rule", "mode"], registry=registry
+            "bursar_webhook_violations",
+            "reviews that broke the rule, by result: `enforce` refused, `warn` warned, `observe` would "
+            "have been refused",
+            ["rule", "mode"],
+            registry=registry,
         )
         self._malformed = Counter(
-            "bursar_webhook_malformed", "Bodies that are not an AdmissionReview.", registry=registry
+            "bursar_webhook_malformed",
+            "bodies that are not an AdmissionReview; the API server sends none of these",
+            registry=registry,
         )
         self._not_ready = Counter(
             "bursar_webhook_not_ready",
-            "Reviews answered with 503 because the CA bundle was not read yet.",
+            "reviews answered with 503 because the CA bundle for sidecars had not been read: the API "
+            "server refuses the pod",
             ["webhook"],
             registry=registry,
         )
         self._not_ready.labels("mutate")  # there from the first scrape on
         self._unknown = Counter(
             "bursar_webhook_unknown_standing",
-            "Pods governed while their standing was UNKNOWN.",
+            "pods governed while their standing was UNKNOWN",
             registry=registry,
         )
         self._seconds = Histogram(
             "bursar_webhook_review_seconds",
-            "Time from a whole request to its answer.",
+            "from a whole request to its answer",
             ["webhook"],
             buckets=_BUCKETS_S,
             registry=registry,
         )
         self._age = Gauge(
             "bursar_webhook_standings_age_seconds",
-            "Time since the timekeeper's last answer, of the worker with the oldest one; -1: never.",
+            "time since the last answer of the timekeeper, in the worker with the oldest; -1: never",
             multiprocess_mode="livemax",
             registry=registry,
         )
         self._expiry = Gauge(
             "bursar_webhook_certificate_expiration_timestamp_seconds",
-            "Expiry of the served certificate, Unix time, of the worker whose certificate expires first; "
-            "0: a worker has none yet.",
+            "expiry of the served certificate, Unix time, of the worker whose certificate expires "
+            "first; 0: a worker has none yet",
             multiprocess_mode="livemin",
             registry=registry,
         )
         self._polls = Counter(
-            "bursar_webhook_standings_polls", "Polls of the standings.", ["outcome"], registry=registry
+            "bursar_webhook_standings_polls",
+            "polls of the timekeeper, one a second and worker; outcome: `heard`, `failed`",
+            ["outcome"],
+            registry=registry,
         )
         self._decisions = Counter(
             "bursar_webhook_decisions",
-            "Decisions reported to the timekeeper, by result.",
+            "decisions reported to the timekeeper: `sent`, `dropped` (more than 10,000 waited), "
+            "`refused` (the timekeeper will never take it, see the log); and posts that `failed` and "
+            "are repeated",
             ["result"],
             registry=registry,
         )

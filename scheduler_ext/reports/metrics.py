@@ -44,23 +44,26 @@ class ExtenderMetrics:
 
     def __init__(self, sources: Sources) -> None:
         self._registry = CollectorRegistry()
-        self._registry.register(_Scrape(sources))
+        self._registry.register(ScrapedMetrics(sources))
         self._seconds = Histogram(
             "bursar_extender_verb_seconds",
-            "Time to answer a call.",
+            "time to answer a call of `filter`, `prioritize`, `preempt`, `bind` or `dryrun`; a bind's "
+            "includes the API server's",
             ["verb"],
             buckets=_BUCKETS,
             registry=self._registry,
         )
         self._results = Counter(
             "bursar_extender_verbs",
-            "Calls by result: fit, none, bound, refused, error, malformed.",
+            "calls: `fit` and `none` (some node fits, or none does), `bound` and `refused`, `error` "
+            "(the state is not complete yet), `malformed`",
             ["verb", "result"],
             registry=self._registry,
         )
         self._simulations = Counter(
             "bursar_extender_simulations",
-            "Simulations by result: done, busy (another was running), ended (killed, or failed).",
+            "simulations: `done`; `busy` (answered with 429, because another was running); `ended` "
+            "(killed for its time or memory, or failed)",
             ["result"],
             registry=self._registry,
         )
@@ -68,25 +71,25 @@ class ExtenderMetrics:
             self._simulations.labels(result)
         self._polls = Counter(
             "bursar_extender_standings_polls",
-            "Polls of the standings: heard, failed.",
+            "polls of the timekeeper: `heard`, `failed`",
             ["outcome"],
             registry=self._registry,
         )
         self._standings_age = Gauge(
             "bursar_extender_standings_age_seconds",
-            "Seconds since the timekeeper's last answer; -1: never.",
+            "time since the last answer of the timekeeper; -1: never",
             registry=self._registry,
         )
         self._standings_age.set(-1)
         self._usage_polls = Counter(
             "bursar_extender_usage_polls",
-            "Polls of the cards' measured use: heard, failed.",
+            "polls of the cards' measured use, for the policy `load` alone: `heard`, `failed`",
             ["outcome"],
             registry=self._registry,
         )
         self._usage_age = Gauge(
             "bursar_extender_usage_age_seconds",
-            "Seconds since the last figures of the cards' use, as of the last poll; -1: never.",
+            "time since the last figures of the cards' use, at the last poll; -1: never",
             registry=self._registry,
         )
         self._usage_age.set(-1)
@@ -115,7 +118,7 @@ class ExtenderMetrics:
         return generate_latest(self._registry)
 
 
-class _Scrape(Collector):
+class ScrapedMetrics(Collector):
     """Computed from the snapshot at each scrape, so nothing can drift."""
 
     def __init__(self, sources: Sources) -> None:
@@ -135,18 +138,19 @@ class _Scrape(Collector):
     def _of_pods(self, unsure: Tally[str]) -> Iterator[Metric]:
         yield GaugeMetricFamily(
             "bursar_extender_reservations",
-            "Waiting pods for which cards are reserved.",
+            "waiting pods for which cards are held",
             unsure.pop("reserved", 0),
         )
         yield _gauge(
             "bursar_extender_pods_unsure",
-            "Pods whose cards are assumed, and orphaned pods that still hold cards.",
+            "pods whose cards are `assumed` (the bind is under way, or not settled) or `orphaned` "
+            "(deleted by force, and perhaps still running)",
             "held",
             {"assumed": 0, "orphaned": 0, **unsure},
         )
         yield _gauge(
             "bursar_extender_pods_waiting",
-            "Pods refused everywhere, by the standing of their namespaces.",
+            "pods that are refused everywhere, by the standing of their namespaces",
             "standing",
             {**dict.fromkeys(WORDS, 0), **self._sources.waiting()},
         )
@@ -154,49 +158,52 @@ class _Scrape(Collector):
     def _of_what_happened(self) -> Iterator[Metric]:
         yield _gauge(
             "bursar_extender_api_silent_seconds",
-            "Seconds since the last answer of the API server, by kind of object.",
+            "age of the state: time since the last answer of the API server, by kind of object",
             "kind",
             self._sources.silent_s(),
         )
         yield _counter(
             "bursar_extender_nodes_refused",
-            "Nodes refused to pods that fit on none, by kind of reason.",
+            "nodes refused to pods that fit on none, by the kind of the reason",
             "reason",
             self._sources.refused(),
         )
         yield _counter(
             "bursar_extender_events",
-            "Events: posted, repeated, dropped, failed.",
+            "Events: `posted`; `repeated` (the same was written just before); `dropped` (more than "
+            "1,000 waited); `failed`",
             "result",
             self._sources.events(),
         )
         yield _counter(
             "bursar_extender_bindings_reported",
-            "Bound pods reported to the timekeeper: sent, dropped; and failed posts.",
+            "bound pods reported to the timekeeper: `sent`, `dropped` (more than 10,000 waited), "
+            "`refused` (the timekeeper will never take it, see the log); and posts that `failed` and "
+            "are repeated",
             "result",
             self._sources.bindings(),
         )
         yield _counter(
             "bursar_extender_decisions_reported",
-            "Decisions reported to the timekeeper, by result.",
+            "decisions reported to the timekeeper, with the same results as bound pods",
             "result",
             self._sources.decisions(),
         )
         yield from _of_preemptions(self._sources.preempted())
         leads, takeovers = self._sources.leading()
-        yield GaugeMetricFamily("bursar_extender_leads", "1 while this replica may bind, else 0.", leads)
+        yield GaugeMetricFamily("bursar_extender_leads", "1 while this replica may bind, else 0", leads)
         yield CounterMetricFamily(
-            "bursar_extender_takeovers", "How often this process became the leader.", takeovers
+            "bursar_extender_takeovers", "how often this process began to lead", takeovers
         )
         stuck, excluded = self._sources.fencing()
         yield GaugeMetricFamily(
             "bursar_extender_fencing_stuck_pods",
-            "Pods that cannot be changed and keep this replica from leading.",
+            "pods that cannot be changed for 5 s and keep this replica from leading",
             stuck,
         )
         yield GaugeMetricFamily(
             "bursar_extender_pods_too_large",
-            "Waiting pods that the leader does not bind: the store takes no change of them.",
+            "waiting pods that the leader does not bind because etcd takes no change of them",
             excluded,
         )
 
@@ -204,12 +211,12 @@ class _Scrape(Collector):
 def _of_preemptions(done: PreemptionCounts) -> Iterator[Metric]:
     results = CounterMetricFamily(
         "bursar_extender_preemptions",
-        "Pods for which cards were reserved, by outcome: bound, elsewhere, gone, withdrawn; or observed.",
+        "pods for which cards were held, by result: `bound`, `elsewhere`, `gone`, `withdrawn`; or `observed`",
         labels=["kind", "result"],
     )
     victims = CounterMetricFamily(
         "bursar_extender_preemption_victims",
-        "Victims of preemption: evicted, deleted, shortened (their deletion's grace period).",
+        "victims of preemption: `evicted`, `deleted`, `shortened` (the grace period of their deletion)",
         labels=["kind", "how"],
     )
     for family, counts in ((results, done.results), (victims, done.victims)):
@@ -217,15 +224,15 @@ def _of_preemptions(done: PreemptionCounts) -> Iterator[Metric]:
             family.add_metric(labels, value)
         yield family
     yield CounterMetricFamily(
-        "bursar_extender_evictions_refused", "Evictions that a PodDisruptionBudget refused.", done.protected
+        "bursar_extender_evictions_refused", "evictions that a PodDisruptionBudget refused", done.protected
     )
 
 
 def _of_nodes(total: Total) -> Iterator[Metric]:
-    yield GaugeMetricFamily("bursar_extender_nodes", "Nodes with cards.", total.nodes)
+    yield GaugeMetricFamily("bursar_extender_nodes", "nodes with cards", total.nodes)
     yield _gauge(
         "bursar_extender_nodes_closed",
-        "Nodes closed for sharing, by reason.",
+        "closed nodes",
         "reason",
         {**dict.fromkeys(CLOSED, 0), **total.closed},
     )
@@ -234,22 +241,22 @@ def _of_nodes(total: Total) -> Iterator[Metric]:
 def _of_cards(total: Total) -> Iterator[Metric]:
     figures = total.figures
     for name, text, value in (
-        ("cards", "Usable cards on open nodes.", figures.cards),
-        ("cards_untouched", "Usable cards on open nodes without a pod.", figures.untouched),
-        ("free_gpus", "Free compute on usable cards, in cards.", figures.free_milli / 1000),
+        ("cards", "cards that may be given out, on open nodes", figures.cards),
+        ("cards_untouched", "cards on open nodes that may be given out and have no pod", figures.untouched),
+        ("free_gpus", "free compute, in cards", figures.free_milli / 1000),
         (
             "reserved_gpus",
-            "Free compute reserved for waiting pods, in cards; not in bursar_extender_free_gpus.",
+            "compute held for waiting pods, in cards; not in `bursar_extender_free_gpus`",
             figures.reserved_milli / 1000,
         ),
         (
             "fragmented_gpus",
-            "Free compute with memory that a typical pod cannot use, in cards.",
+            "free compute with memory that a typical pod cannot use, in cards",
             total.milli(figures.fragmented) / 1000,
         ),
         (
             "stranded_gpus",
-            "Free compute with memory but without CPU, in cards.",
+            "free compute with memory but without CPU, in cards",
             total.milli(figures.stranded) / 1000,
         ),
     ):

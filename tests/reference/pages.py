@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tests.reference import flags, names
+from tests.reference import flags, metrics, names
 from tests.reference.blocks import written
 from tests.reference.commands import commands
 from tests.reference.rules import rules
@@ -20,6 +20,11 @@ PAGES: Mapping[str, Blocks] = {
     },
     "cli-reference.md": {"commands": commands},
     "explain.md": {"kinds of decisions": names.kinds_of_decisions},
+    "metrics.md": {
+        "webhook": metrics.of_webhook,
+        "extender": metrics.of_extender,
+        "timekeeper": metrics.of_timekeeper,
+    },
     "node-agent.md": {"flags": flags.node},
     "rules.md": {"rules": rules},
     "settings.md": {

@@ -1,30 +1,13 @@
-"""The page on metrics has the timekeeper's metrics and log events, and no others."""
+"""The page on metrics has the timekeeper's log events, and no others."""
 
 import ast
 import re
 from pathlib import Path
 
-from timekeeper import metrics
-
 ROOT = Path(__file__).parents[3]
 WHOLE = (ROOT / "docs" / "metrics.md").read_text()
 PAGE = WHOLE.partition("\n## Of the timekeeper\n")[2]
 SHARED = WHOLE.partition("\n### Of every role\n")[2].partition("\n### ")[0]
-SUFFIX = {"counter": "_total", "gauge": "", "histogram": ""}
-
-
-def test_every_metric_of_the_timekeeper_is_explained_with_its_kind_and_labels() -> None:
-    exist = {
-        each._name + SUFFIX[each._type]: (each._type, set(each._labelnames))
-        for each in vars(metrics).values()
-        if hasattr(each, "_labelnames")
-    }
-
-    rows = re.findall(r"^\| `(bursar_\w+)` \| (\w+)(.*?) \|", PAGE, re.MULTILINE)
-
-    assert {name: kind for name, kind, _ in rows} == {name: kind for name, (kind, _) in exist.items()}
-    for name, _, labels in rows:
-        assert set(re.findall(r"`(\w+)`", re.sub(r"\(.*?\)", "", labels))) == exist[name][1], name
 
 
 def events_in(code: str) -> set[str]:
