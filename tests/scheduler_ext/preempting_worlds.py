@@ -3,13 +3,7 @@
 from typing import Any
 
 from scheduler_ext.model.standing import NamespaceStandings
-from tests.scheduler_ext.preempting import (
-    DEBTOR,
-    IN_BUDGET,
-    Stage,
-    in_namespace,
-    unscheduled,
-)
+from tests.scheduler_ext.preempting import DEBTOR, IN_BUDGET, Stage, in_namespace, unscheduled
 from tests.scheduler_ext.reserving import stamp
 from tests.scheduler_ext.worlds import node, on, percent
 from tests.worlds import card

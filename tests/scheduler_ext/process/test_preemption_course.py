@@ -10,13 +10,7 @@ import pytest
 
 from scheduler_ext.model.standing import NamespaceStandings
 from tests.scheduler_ext.apiserver import Fault
-from tests.scheduler_ext.preempting import (
-    IN_BUDGET,
-    budget_over,
-    in_namespace,
-    stage,
-    unscheduled,
-)
+from tests.scheduler_ext.preempting import IN_BUDGET, budget_over, in_namespace, stage, unscheduled
 from tests.scheduler_ext.preempting_worlds import (
     FRAGMENTED,
     OWED,

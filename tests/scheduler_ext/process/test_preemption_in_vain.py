@@ -5,10 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.scheduler_ext.preempting import (
-    stage,
-    unscheduled,
-)
+from tests.scheduler_ext.preempting import stage, unscheduled
 from tests.scheduler_ext.preempting_worlds import CLAIMED, FRAGMENTED, begins, low, reservation
 from tests.scheduler_ext.reserving import held, stamp
 from timekeeper.core.ledger.reservation import MOST_MS

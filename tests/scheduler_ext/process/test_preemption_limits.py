@@ -6,13 +6,7 @@ from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.model.standing import NamespaceStandings
 from scheduler_ext.snapshot.node_info import without_pod
-from tests.scheduler_ext.preempting import (
-    DEBTOR,
-    IN_BUDGET,
-    Stage,
-    stage,
-    unscheduled,
-)
+from tests.scheduler_ext.preempting import DEBTOR, IN_BUDGET, Stage, stage, unscheduled
 from tests.scheduler_ext.preempting_worlds import (
     FRAGMENTED,
     OWES,

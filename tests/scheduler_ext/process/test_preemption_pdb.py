@@ -2,10 +2,7 @@
 
 from pathlib import Path
 
-from tests.scheduler_ext.preempting import (
-    budget_over,
-    stage,
-)
+from tests.scheduler_ext.preempting import budget_over, stage
 from tests.scheduler_ext.preempting_worlds import FRAGMENTED, OWED, OWES, SHARED, begins, reservation
 
 

@@ -9,12 +9,7 @@ import pytest
 
 from scheduler_ext.model.standing import UNHEARD, NamespaceStanding, NamespaceStandings
 from scheduler_ext.preemption.plan import OUTRANKED
-from tests.scheduler_ext.preempting import (
-    DEBTOR,
-    IN_BUDGET,
-    stage,
-    unscheduled,
-)
+from tests.scheduler_ext.preempting import DEBTOR, IN_BUDGET, stage, unscheduled
 from tests.scheduler_ext.preempting_worlds import (
     CLAIMED,
     FRAGMENTED,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.webhook.unit.test_govern import ALL_POLICIES, WORDS, pods
+from tests.webhook.governing import ALL_POLICIES, WORDS, pods
 from tests.webhook.worlds import POLICY, admitted, half, plain, review_of
 from tests.worlds import Json
 from webhook.admission.pods import mutate, validate

@@ -1,0 +1,313 @@
+"""The sidecar that admission adds, and one that is there already."""
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.webhook.governing import ALL, visible
+from tests.webhook.worlds import (
+    PLAIN_SIDECAR,
+    POLICY,
+    SIDECAR,
+    WITHOUT_SIDECAR,
+    admitted,
+    env,
+    governed,
+    half,
+    operations,
+    plain,
+    sidecar_of,
+    violations_of,
+)
+from tests.worlds import Json, container
+from webhook.policy import AdmissionPolicy
+
+
+def test_without_a_sidecar_there_is_none_and_no_volume() -> None:
+    after = governed(admitted(half()), policy=WITHOUT_SIDECAR)
+
+    assert "initContainers" not in after["spec"]
+    assert "volumes" not in after["spec"]
+
+
+def guaranteed(name: str, cpu: str = "2", memory: str = "1Gi", **requests: str) -> Json:
+    """A container whose requests are its limits, but for what is given otherwise."""
+    limits = {"cpu": cpu, "memory": memory, "bursar.dev/gpu-percent": "50"}
+    return {"name": name, "image": "x", "resources": {"limits": limits, "requests": limits | requests}}
+
+
+ALIKE = {"limits": {"cpu": "30m", "memory": "64Mi"}, "requests": {"cpu": "30m", "memory": "64Mi"}}
+ASKS_LITTLE = plain("little", resources={"requests": {"memory": "1Gi"}})
+RESOURCES: dict[str, tuple[Json, Json]] = {
+    "guaranteed": (admitted(guaranteed("main")), ALIKE),
+    "guaranteed, with an init container": (admitted(guaranteed("main"), init=[guaranteed("init")]), ALIKE),
+    "burstable": (admitted(guaranteed("main", cpu="2", memory="1Gi"), plain()), ALIKE),
+    "burstable by one request": (admitted(half(), ASKS_LITTLE), ALIKE),
+    "burstable by an init container": (admitted(half(), init=[ASKS_LITTLE]), ALIKE),
+    "best effort": (admitted(half(), plain()), {}),
+    "of a pod with resources as a whole": (
+        admitted(half(), resources={"requests": {"cpu": "1"}, "limits": {"cpu": "1"}}),
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("policy", [POLICY, PLAIN_SIDECAR], ids=["native", "plain"])
+@pytest.mark.parametrize("case", RESOURCES)
+def test_the_sidecar_leaves_the_pods_quality_of_service_as_it_was(case: str, policy: AdmissionPolicy) -> None:
+    raw, expected = RESOURCES[case]
+
+    assert sidecar_of(governed(raw, policy=policy))["resources"] == expected
+
+
+def test_the_sidecar_requests_what_the_settings_say() -> None:
+    policy = replace(POLICY, sidecar=replace(SIDECAR, cpu="100m", memory="128Mi"))
+
+    after = governed(admitted(guaranteed("main")), policy=policy)
+
+    amounts = {"cpu": "100m", "memory": "128Mi"}
+    assert sidecar_of(after)["resources"] == {"limits": amounts, "requests": amounts}
+
+
+def test_a_plain_sidecar_stands_last_among_the_containers_and_is_else_the_same() -> None:
+    raw = admitted(half(), plain(), init=[plain("setup")], restartPolicy="Never")
+
+    after, native = governed(raw, policy=PLAIN_SIDECAR), governed(raw)
+
+    assert [each["name"] for each in after["spec"]["containers"]] == ["main", "web", "bursar-sidecar"]
+    assert [each["name"] for each in after["spec"]["initContainers"]] == ["setup"]
+    ends = {"name": "BURSAR_ENDS", "value": "over"}
+    expected = copy.deepcopy(sidecar_of(native))
+    del expected["restartPolicy"]
+    expected["env"].insert(4, ends)
+    assert sidecar_of(after) == expected
+    assert after["spec"]["volumes"] == native["spec"]["volumes"]
+
+
+@pytest.mark.parametrize(
+    ("restart_policy", "ends"), [("Never", "over"), ("OnFailure", "over"), ("Always", None), (None, None)]
+)
+def test_a_plain_sidecar_ends_by_itself_only_in_a_pod_that_can_end(
+    restart_policy: str | None, ends: str | None
+) -> None:
+    fields = {} if restart_policy is None else {"restartPolicy": restart_policy}
+    after = governed(admitted(half(), **fields), policy=PLAIN_SIDECAR)
+
+    assert env(sidecar_of(after)).get("BURSAR_ENDS") == ends
+
+
+def test_a_native_sidecar_gets_no_flag_for_the_end() -> None:
+    assert "BURSAR_ENDS" not in env(sidecar_of(governed(admitted(half(), restartPolicy="Never"))))
+
+
+def test_a_sidecar_writes_the_log_format_of_its_webhook() -> None:
+    told = replace(POLICY, sidecar=replace(SIDECAR, log_format="json"))
+    pod = admitted(half())
+    before, after = governed(pod), governed(pod, policy=told)
+
+    assert env(sidecar_of(after)).get("BURSAR_LOG_FORMAT") == "json"
+    assert "BURSAR_LOG_FORMAT" not in env(sidecar_of(before))
+    assert "BURSAR_LOG_FORMAT" not in env(sidecar_of(governed(after)))
+
+
+CARDS = container("main", gpu_percent="200")
+
+
+@pytest.mark.parametrize(
+    ("containers", "told"),
+    [
+        ((CARDS,), "exclusive"),
+        ((CARDS, plain()), "exclusive"),
+        ((CARDS, container("more", gpu_percent="100")), "exclusive"),
+        ((CARDS, half("more")), None),
+        ((half(),), None),
+        ((container("main", gpu_memory="8000"),), None),
+        (({**plain("main"), "resources": {"limits": {"nvidia.com/gpu": "1"}}},), None),
+    ],
+)
+def test_a_sidecar_learns_where_its_pod_has_its_cards_alone(
+    containers: tuple[Json, ...], told: str | None
+) -> None:
+    after = governed(admitted(*containers))
+    assert env(sidecar_of(after)).get("BURSAR_CARDS") == told
+
+    sidecar_of(after)["env"].append({"name": "BURSAR_CARDS", "value": "exclusive"})
+    assert env(sidecar_of(governed(after))).get("BURSAR_CARDS") == told
+
+
+@pytest.mark.parametrize("now", [POLICY, PLAIN_SIDECAR, WITHOUT_SIDECAR], ids=["native", "plain", "off"])
+@pytest.mark.parametrize("then", [POLICY, PLAIN_SIDECAR], ids=["native", "plain"])
+def test_a_sidecar_that_is_there_stays_where_it_is_whatever_the_setting_has_become(
+    then: AdmissionPolicy, now: AdmissionPolicy
+) -> None:
+    before = governed(admitted(half(), restartPolicy="Never"), policy=then)
+
+    assert operations(before, policy=now) == []
+    assert violations_of(before, now) == ()
+
+
+def test_a_sidecar_of_the_users_own_has_our_image_command_variables_and_cards() -> None:
+    """Its hooks and probes stay: they run what `kubectl exec` could run."""
+    raw = governed(admitted(half()))
+    ours, added = env(sidecar_of(raw)), {"LD_PRELOAD": "/own.so"}
+    forged = {"BURSAR_TIMEKEEPER_URL": "https://elsewhere"} | added
+    sidecar_of(raw).update(
+        env=[{"name": name, "value": value} for name, value in forged.items()],
+        lifecycle={"postStart": {"exec": {"command": ["true"]}}},
+        startupProbe={"exec": {"command": ["false"]}},
+    )
+
+    after = governed(raw)
+
+    assert violations_of(raw, POLICY) == ()
+    assert env(sidecar_of(after)) == ours | added
+    for field, other in (("image", "own:1"), ("command", ["sh"]), ("args", ["-c", "true"])):
+        sidecar_of(after)[field] = other
+        assert [each.rule for each in violations_of(after, POLICY)] == ["sidecar-name"]
+        sidecar_of(after)[field] = sidecar_of(governed(admitted(half()))).get(field)
+
+
+def of_another_release(policy: AdmissionPolicy, **fields: Any) -> Json:
+    """A governed pod as release 0.1.0 left it, with the mount that the API server added to its sidecar."""
+    pod = governed(admitted(half(), **fields), policy=policy)
+    api = {"mountPath": "/var/run/secrets/kubernetes.io/serviceaccount", "name": "kube-api-access-x"}
+    sidecar_of(pod).update(
+        image="mirror.example/sidecar:0",
+        imagePullPolicy="Always",
+        env=[
+            {"name": "BURSAR_SPOOL", "value": "/var/spool/bursar"},
+            {"name": "BURSAR_TOKEN_FILE", "value": "/var/run/bursar/token/token"},
+            {"name": "BURSAR_CA", "value": "older"},
+            {"name": "BURSAR_INTERVAL", "value": "5"},
+        ],
+        volumeMounts=[
+            api | {"readOnly": True},
+            {"name": "bursar-spool", "mountPath": "/var/spool/bursar"},
+            {"name": "bursar-token", "mountPath": "/var/run/bursar/token"},
+        ],
+        resources={"requests": {"cpu": "1m", "memory": "32Mi"}},
+        securityContext={"runAsUser": 1000},
+    )
+    for volume in pod["spec"]["volumes"]:
+        if volume["name"] == "bursar-spool":
+            volume["emptyDir"]["sizeLimit"] = "16Mi"
+        else:
+            volume["projected"]["sources"][0]["serviceAccountToken"]["expirationSeconds"] = 7200
+            volume["projected"]["defaultMode"] = 0o440
+    return pod
+
+
+@pytest.mark.parametrize("policy", [POLICY, PLAIN_SIDECAR], ids=["native", "plain"])
+def test_a_sidecar_of_another_release_is_taken_for_ours_and_gets_its_settings(
+    policy: AdmissionPolicy,
+) -> None:
+    before = of_another_release(policy)
+
+    after = governed(before, policy=policy)
+
+    assert violations_of(before, policy) == violations_of(after, policy) == ()
+    assert operations(after, policy=policy) == []
+    expected = copy.deepcopy(before)
+    sidecar_of(expected)["env"] = [
+        {"name": "BURSAR_TIMEKEEPER_URL", "value": "https://timekeeper.example"},
+        {"name": "BURSAR_TOKEN_FILE", "value": "/var/run/bursar/token/token"},
+        {"name": "BURSAR_CA", "value": "-----BEGIN CERTIFICATE-----\n..."},
+        {"name": "BURSAR_SPOOL", "value": "/var/spool/bursar"},
+        visible("bursar-sidecar"),
+        {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "utility"},
+        {"name": "BURSAR_INTERVAL", "value": "5"},
+    ]
+    assert after == expected
+
+
+def test_a_native_sidecar_loses_the_flag_to_end_by_itself() -> None:
+    before = governed(admitted(half()))
+    sidecar_of(before)["env"].append({"name": "BURSAR_ENDS", "value": "over"})
+
+    assert "BURSAR_ENDS" not in env(sidecar_of(governed(before)))
+
+
+NOT_OURS: dict[str, Json] = {
+    "another command": {"command": ["sh"]},
+    "arguments": {"args": ["--spool=/tmp"]},
+    "no token": {"volumeMounts": [{"name": "bursar-spool", "mountPath": "/spool"}]},
+    "no spool": {"volumeMounts": [{"name": "bursar-token", "mountPath": "/token"}]},
+    "a policy of the other place": {"restartPolicy": "OnFailure"},
+}
+
+
+@pytest.mark.parametrize("policy", [POLICY, PLAIN_SIDECAR], ids=["native", "plain"])
+@pytest.mark.parametrize("case", NOT_OURS)
+def test_a_container_that_only_has_the_sidecars_name_is_refused(case: str, policy: AdmissionPolicy) -> None:
+    pod = governed(admitted(half()), policy=policy)
+    sidecar_of(pod).update(NOT_OURS[case])
+
+    assert [each.rule for each in violations_of(pod, policy)] == ["sidecar-name"]
+
+
+def test_one_sidecar_in_each_place_is_one_too_many() -> None:
+    pod = governed(admitted(half()))
+    pod["spec"]["containers"].append(sidecar_of(governed(admitted(half()), policy=PLAIN_SIDECAR)))
+
+    assert [(each.rule, each.path) for each in violations_of(pod, POLICY)] == [
+        ("sidecar-name", "spec.containers[1].name")
+    ]
+
+
+VOLUMES_OF_OTHERS: dict[str, Json] = {
+    "a spool on the node's disk": {"name": "bursar-spool", "emptyDir": {}},
+    "a spool of another kind": {"name": "bursar-spool", "configMap": {"name": "c"}},
+    "a token for another": {
+        "name": "bursar-token",
+        "projected": {"sources": [{"serviceAccountToken": {"audience": "vault", "path": "token"}}]},
+    },
+    "a secret beside the token": {
+        "name": "bursar-token",
+        "projected": {
+            "sources": [
+                {"serviceAccountToken": {"audience": "bursar", "path": "token"}},
+                {"secret": {"name": "s"}},
+            ]
+        },
+    },
+    "a secret": {"name": "bursar-token", "secret": {"secretName": "s"}},
+}
+
+
+@pytest.mark.parametrize("case", VOLUMES_OF_OTHERS)
+def test_a_volume_that_only_has_the_name_of_ours_is_refused(case: str) -> None:
+    pod = admitted(half(), volumes=[VOLUMES_OF_OTHERS[case]])
+
+    assert [each.rule for each in violations_of(pod, POLICY)] == ["sidecar-volume"]
+
+
+def test_a_newer_ca_reaches_a_sidecar_that_is_there_already() -> None:
+    before = governed(admitted(half()))
+    sidecar_of(before)["env"].append({"name": "PROXY", "value": "p"})
+    newer = replace(POLICY, sidecar=replace(SIDECAR, ca="newer"))
+
+    after = governed(before, policy=newer)
+
+    assert env(sidecar_of(after))["BURSAR_CA"] == "newer"
+    assert env(sidecar_of(after))["PROXY"] == "p"
+    assert operations(after, policy=newer) == []
+
+
+FOREIGN = plain("istio-proxy", env=ALL, restartPolicy="Always")
+
+
+@pytest.mark.parametrize("place", ["initContainers", "containers"])
+@pytest.mark.parametrize("index", [0, 9])
+def test_a_container_that_another_webhook_adds_later_sees_no_card(place: str, index: int) -> None:
+    before = governed(admitted(half()))
+    before["spec"][place].insert(index, copy.deepcopy(FOREIGN))
+
+    after = governed(before)
+
+    (proxy,) = (each for each in after["spec"][place] if each["name"] == "istio-proxy")
+    assert env(proxy)["NVIDIA_VISIBLE_DEVICES"] == "void"
+    assert [each["name"] for each in after["spec"]["initContainers"]].count("bursar-sidecar") == 1
+    assert operations(after) == []
+    assert violations_of(after, POLICY) == ()
