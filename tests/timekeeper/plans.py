@@ -23,6 +23,7 @@ class Statements:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._run: dict[str, Any] = {}  # text -> the parameters of its last run
+        self.all = 0  # how many were run, equal ones too
         event.listen(engine, "before_cursor_execute", self._note)
 
     @property
@@ -37,6 +38,7 @@ class Statements:
     def _note(self, _c: Any, _k: Any, statement: str, given: Any, _x: Any, _many: bool) -> None:
         if statement.lstrip().upper().startswith(("SELECT", "WITH")):
             self._run[statement] = given
+            self.all += 1
 
     def scans(self, tables: Sequence[str], if_cheap: bool = True) -> Iterator[str]:
         """For each statement that reads one of these tables row by row: the table and the statement.

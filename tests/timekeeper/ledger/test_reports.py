@@ -239,7 +239,7 @@ def test_what_is_due_in_sql_is_what_is_witnessed(
                 beat = {"session_uid": "u", "boot": "b", "sequence": 1, "received_ms": 5_000}
                 connection.execute(insert(HEARTBEATS), [{**beat, "beat_ms": known.beat_ms}])
         with books.store.reading() as connection:
-            every = known_sessions(now_ms)
+            every = known_sessions(literal(now_ms))
             found_due = select(every.start, every.end).select_from(every.source)
             start, end = connection.execute(found_due).one()
 

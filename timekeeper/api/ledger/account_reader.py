@@ -22,7 +22,7 @@ def stated_now(
         is_group(each) or history.group(each, now_ms) for each in subjects
     )
     if is_alone:
-        sums = DatabaseSums(connection, ledger.waiting(connection), now_ms)
+        sums = DatabaseSums(connection, ledger.waiting(connection, *subjects), now_ms)
         return stated(history, subjects, subjects, sums, now_ms)
     declared = held_pods.declared(connection)
     spenders = ledger.namespaces(connection) | {each.namespace for each in declared}

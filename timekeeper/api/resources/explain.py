@@ -1,6 +1,6 @@
 """``GET /v1/explain``: the life of a pod, or of an owner's pods, as sentences with their figures."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, TypedDict
@@ -21,8 +21,9 @@ from timekeeper.api.http.parameters import (
 )
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, serve
 from timekeeper.api.http.services import Services
+from timekeeper.api.ledger.account_reader import stated_now
 from timekeeper.api.resources.decisions import READ, DecisionAnswer, shown, visible_to
-from timekeeper.core.decisions import CAPPED, HELD, WAITING, DecisionRun
+from timekeeper.core.decisions import CAPPED, HELD, WAITING, Decision
 from timekeeper.core.ledger.metering import FOREVER_MS
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.queries import held_pods, sessions
@@ -117,8 +118,9 @@ def _explained(services: Services, which: DecisionFilter, subject: str) -> Respo
         now_ms, history = ledger.moment(connection)
         rows = page(connection, which, _MOST)[::-1]
         charged = _sessions(connection, which, now_ms)
-        held = {each.uid: each for each in held_pods.held(connection, which.namespace)}
-        statement, _ = ledger.account(connection, which.namespace)
+        waits = _waiting(rows, charged)
+        held = held_pods.held(connection, which.namespace) if waits else []
+        statement, _ = stated_now(connection, history, (which.namespace,), now_ms)[which.namespace]
     visible = visible_to(services, which.namespace)
     body = {
         "version": 1,
@@ -126,7 +128,7 @@ def _explained(services: Services, which: DecisionFilter, subject: str) -> Respo
         "subject": subject,
         "steps": [shown(each, history, visible) for each in rows],
         "charges": [_charge(each) for each in charged],
-        "waitsFor": list(_waits_for(rows, charged, held, statement, which.namespace)),
+        "waitsFor": list(_waits_for(waits, held, statement, which.namespace)),
         "budget": budget_sentence(which.namespace, statement),
     }
     return answer(body)
@@ -154,25 +156,24 @@ def _charge(charged: ChargedSession) -> dict[str, Any]:
     }
 
 
+def _waiting(rows: list[DecisionRow], charged: list[ChargedSession]) -> Decision | None:
+    """The last decision, if by it a pod waits that no later session has let run."""
+    last = rows[-1].run.decision if rows else None
+    if last is None or last.kind not in (WAITING, HELD, CAPPED):
+        return None
+    return None if any(each.session.uid == last.uid for each in charged) else last
+
+
 def _waits_for(
-    rows: Iterable[DecisionRow],
-    charged: list[ChargedSession],
-    held: Mapping[str, HeldPod],
-    statement: Statement,
-    namespace: str,
+    last: Decision | None, held: list[HeldPod], statement: Statement, namespace: str
 ) -> Iterator[str]:
-    """Of a pod that no later session or decision has let run."""
-    last: DecisionRun | None = None
-    for row in rows:
-        last = row.run
-    if last is None or last.decision.kind not in (WAITING, HELD, CAPPED):
+    """What would have to change for the pod of this decision, among the held pods of its namespace."""
+    if last is None:
         return
-    if any(each.session.uid == last.decision.uid for each in charged):
-        return
-    yield from waits_for(last.decision.figures)
-    waits = held.get(last.decision.uid)
+    yield from waits_for(last.figures)
+    waits = next((each for each in held if each.uid == last.uid), None)
     if waits is not None and waits.length_ms:
-        yield _cost(waits, in_order(held.values()), statement)
+        yield _cost(waits, in_order(held), statement)
         yield budget_sentence(namespace, statement)
         return
     if statement.standing == "OVER_BUDGET":

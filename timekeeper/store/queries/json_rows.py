@@ -11,18 +11,21 @@ from sqlalchemy import (
     cast,
     column,
     func,
-    literal,
     select,
 )
 from sqlalchemy.types import TypeEngine
 
 
+def json_text(rows: Iterable[Any]) -> str:
+    """The rows as the text of one parameter."""
+    return orjson.dumps(list(rows)).decode()
+
+
 def json_rows(
-    dialect: str, name: str, columns: Mapping[str, type[TypeEngine[Any]]], rows: Iterable[Any]
+    dialect: str, name: str, columns: Mapping[str, type[TypeEngine[Any]]], document: ColumnElement[str]
 ) -> CTE:
-    """The rows as the table ``name``; each is a tuple in the order of the columns, which are given with their
-    types. Each value is read once, and not for each row that it is compared with."""
-    document = literal(orjson.dumps(list(rows)).decode())
+    """The rows of a `json_text` as the table ``name``; each is a tuple in the order of the columns, which are
+    given with their types. Each value is read once, and not for each row that it is compared with."""
     if dialect == "postgresql":
         given = func.json_array_elements(cast(document, JSON)).table_valued(column("value", JSON))
         values: list[ColumnElement[Any]] = [given.c.value.op("->>")(place) for place in range(len(columns))]

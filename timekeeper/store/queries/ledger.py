@@ -3,11 +3,25 @@ document."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields
+from functools import cache
 from itertools import groupby
 from sys import intern
 from typing import Any, TypeVar
 
-from sqlalchemy import Select, Table, and_, case, func, select, text, true, union_all
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Select,
+    Table,
+    and_,
+    bindparam,
+    case,
+    func,
+    select,
+    text,
+    true,
+    union_all,
+)
 
 from timekeeper.accounts.budget_history import BudgetEntry
 from timekeeper.accounts.changes import Pulse
@@ -47,6 +61,7 @@ _SESSION = tuple(each.name for each in fields(Session))
 _POSTING = tuple(each.name for each in fields(Posting))
 
 V = TypeVar("V")
+Expression = ColumnElement[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,24 +182,51 @@ def _posted(connection: Connection, span: Interval, names: list[str] | None) -> 
     first, last = -(-span.start_ms // DAY_MS) * DAY_MS, span.end_ms // DAY_MS * DAY_MS
     cut = {first - DAY_MS} if span.start_ms < first else set()
     cut |= {last} if last < span.end_ms else set()
-    whole = select(DAYS.c.namespace, DAYS.c.amount).where(DAYS.c.day_ms >= first, DAYS.c.day_ms < last)
-    over = select(POSTINGS.c.namespace, clipped(span)).where(text(_OVER_DAYS), *inside(span))
-    parts: list[tuple[Table, Select[Any]]] = [(DAYS, whole)]
-    parts += [(table, _in_day(table, day, span)) for day in cut for table in (POSTINGS, FOLDED)]
+    days = {f"day_{place}": day for place, day in enumerate(sorted(cut))}
+    given: dict[str, Any] = {
+        "start_ms": span.start_ms,
+        "end_ms": span.end_ms,
+        "first_ms": first,
+        "last_ms": last,
+        **days,
+    }
     if names is not None:
+        given["names"] = names
+    sums = _posted_query(len(days), names is not None)
+    return {name: int(total) for name, total in connection.execute(sums, given)}
+
+
+@cache
+def _posted_query(days: int, is_named: bool) -> Select[Any]:
+    """For a span that cuts so many days. Made once: to put it together takes longer than to run it."""
+    start, end, first, last = map(_moment, ("start_ms", "end_ms", "first_ms", "last_ms"))
+    whole = select(DAYS.c.namespace, DAYS.c.amount).where(DAYS.c.day_ms >= first, DAYS.c.day_ms < last)
+    over = _clipped(POSTINGS, start, end).where(text(_OVER_DAYS))
+    parts: list[tuple[Table, Select[Any]]] = [(DAYS, whole)]
+    for day in (_moment(f"day_{place}") for place in range(days)):
+        for table in (POSTINGS, FOLDED):
+            in_day = (table.c.from_ms >= day, table.c.to_ms > day, table.c.to_ms <= day + DAY_MS)
+            parts.append((table, _clipped(table, start, end).where(*in_day)))
+    if is_named:
+        names: Expression = bindparam("names", expanding=True)
         parts = [(table, each.where(table.c.namespace.in_(names))) for table, each in parts]
         # without the namespace index: rows over midnight are few and have an index of their own
         over = over.where((POSTINGS.c.namespace + "").in_(names))
     every = union_all(over, *(each for _, each in parts)).subquery("parts")
     namespace, amount = every.c
-    sums = select(namespace, func.sum(amount)).group_by(namespace)
-    return {name: int(total) for name, total in connection.execute(sums)}
+    return select(namespace, func.sum(amount)).group_by(namespace)
 
 
-def _in_day(table: Table, day_ms: int, span: Interval) -> Select[Any]:
-    """The charge of rows within one UTC day for the time inside the span."""
-    in_day = (table.c.from_ms >= day_ms, table.c.to_ms > day_ms, table.c.to_ms <= day_ms + DAY_MS)
-    return select(table.c.namespace, clipped(span, table)).where(*in_day, *inside(span, table))
+def _moment(name: str) -> Expression:
+    return bindparam(name, type_=BigInteger)
+
+
+def _clipped(table: Table, start_ms: Expression, end_ms: Expression) -> Select[Any]:
+    """The part of each posting's (or rolled-up row's) amount inside the span, with its namespace."""
+    start = case((table.c.from_ms < start_ms, start_ms), else_=table.c.from_ms)
+    end = case((table.c.to_ms > end_ms, end_ms), else_=table.c.to_ms)
+    found = select(table.c.namespace, (table.c.rate_milli * (end - start)).label("amount"))
+    return found.where(table.c.to_ms > start_ms, table.c.from_ms < end_ms)
 
 
 def namespaces(connection: Connection) -> frozenset[str]:
@@ -210,9 +252,10 @@ def _open_rates(connection: Connection, which: Any) -> dict[str, int]:
     return {name: int(rate) for name, rate in connection.execute(sums.where(*is_open))}
 
 
-def waiting(connection: Connection) -> dict[str, int]:
-    """The summed rate of each namespace's admitted pods without a node."""
-    return _pairs(connection, select(WAITING.c.namespace, WAITING.c.rate_milli))
+def waiting(connection: Connection, namespace: str | None = None) -> dict[str, int]:
+    """The summed rate of admitted pods without a node, of this namespace, or of each."""
+    of_it = true() if namespace is None else WAITING.c.namespace == namespace
+    return _pairs(connection, select(WAITING.c.namespace, WAITING.c.rate_milli).where(of_it))
 
 
 def newest_entry(connection: Connection) -> int:
@@ -238,18 +281,6 @@ def pulse(connection: Connection) -> Pulse | None:
     columns = (PULSE.c.tick_ms, PULSE.c.decided_ms, PULSE.c.state)
     row = connection.execute(select(*columns)).one_or_none()
     return Pulse(*row) if row else None
-
-
-def clipped(span: Interval, table: Table = POSTINGS) -> Any:
-    """The SQL expression for the part of a posting's (or rolled-up row's) amount inside the span."""
-    start = case((table.c.from_ms < span.start_ms, span.start_ms), else_=table.c.from_ms)
-    end = case((table.c.to_ms > span.end_ms, span.end_ms), else_=table.c.to_ms)
-    return table.c.rate_milli * (end - start)
-
-
-def inside(span: Interval, table: Table = POSTINGS) -> tuple[Any, Any]:
-    """The SQL conditions for a posting (or rolled-up row) to overlap the span."""
-    return table.c.to_ms > span.start_ms, table.c.from_ms < span.end_ms
 
 
 def _pairs(connection: Connection, statement: Select[Any]) -> dict[str, Any]:

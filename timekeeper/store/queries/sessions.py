@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, case, func, literal, or_, select
+from sqlalchemy import BigInteger, ColumnElement, Select, and_, bindparam, case, func, literal, or_, select
 
 from timekeeper.accounts.session import Session
 from timekeeper.core.ledger.metering import Interval
@@ -77,19 +77,23 @@ def of_pods(
 def _charged_of(connection: Connection, found: Select[Any], now_ms: int) -> list[ChargedSession]:
     """The sessions with these UIDs, in this order. Evidence is read of these alone."""
     uids = connection.execute(found).scalars().all()
-    rows = {row.uid: row for row in connection.execute(_owing(uids, now_ms))}
-    posted = _posted(connection, uids)
-    return [_charged(Session(*rows[uid][:-1]), posted.get(uid, 0), int(rows[uid].owed)) for uid in uids]
+    if not uids:
+        return []
+    charged = (_charged(*row) for row in connection.execute(_CHARGED, {"uids": uids, "now_ms": now_ms}))
+    by_uid = {each.session.uid: each for each in charged}
+    return [by_uid[uid] for uid in uids]
 
 
-def _owing(uids: Sequence[str], now_ms: int) -> Select[Any]:
-    """These sessions, each with the charge of an unsettled one until now as ``owed``."""
-    these = SESSIONS.c.uid.in_(uids)
-    all_known = known(now_ms, these)
+def _charged_query() -> Select[Any]:
+    """The columns of sessions, each with the charge of an unsettled one until now, and what is posted."""
+    these = SESSIONS.c.uid.in_(bindparam("uids", expanding=True))
+    all_known = known(bindparam("now_ms", type_=BigInteger), these)
     start, end = all_known.start, all_known.end
     is_owed = and_(SESSIONS.c.settled_ms.is_(None), end > start)
     owed = case((is_owed, SESSIONS.c.rate_milli * (end - start)), else_=literal(0))
-    return select(*_COLUMNS, owed.label("owed")).select_from(all_known.source).where(these)
+    of_it = POSTINGS.c.session_uid == SESSIONS.c.uid
+    posted = select(func.coalesce(func.sum(POSTINGS.c.amount), 0)).where(of_it).scalar_subquery()
+    return select(*_COLUMNS, owed, posted).select_from(all_known.source).where(these)
 
 
 def _last_evidence() -> ColumnElement[int]:
@@ -103,12 +107,10 @@ def _last_evidence() -> ColumnElement[int]:
     return last
 
 
-def _charged(session: Session, posted: int, owed: int) -> ChargedSession:
-    return ChargedSession(session, posted, owed - posted if session.settled_ms is None else 0)
+def _charged(*row: Any) -> ChargedSession:
+    *columns, owed, posted = row
+    session = Session(*columns)
+    return ChargedSession(session, int(posted), int(owed) - int(posted) if session.settled_ms is None else 0)
 
 
-def _posted(connection: Connection, uids: Sequence[str]) -> dict[str, int]:
-    """The total posted for each of these sessions."""
-    uid = POSTINGS.c.session_uid
-    sums = select(uid, func.sum(POSTINGS.c.amount)).where(uid.in_(uids)).group_by(uid)
-    return {each: int(amount) for each, amount in connection.execute(sums)}
+_CHARGED = _charged_query()

@@ -3,6 +3,7 @@ balances that the database adds up."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from sqlalchemy import (
@@ -11,12 +12,13 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     FromClause,
+    Select,
     Text,
     and_,
     any_,
+    bindparam,
     case,
     func,
-    literal,
     or_,
     select,
 )
@@ -25,12 +27,13 @@ from timekeeper.accounts.balance import Rates
 from timekeeper.accounts.statements import Part
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.engine.schema import HEARTBEATS, NODES, POSTINGS, SESSIONS
-from timekeeper.store.queries.json_rows import json_rows
+from timekeeper.store.queries.json_rows import json_rows, json_text
 
 Expression = ColumnElement[Any]
 
 _PART = {"namespace": Text, "start_ms": BigInteger, "end_ms": BigInteger}
 _IS_OPEN = SESSIONS.c.settled_ms.is_(None)
+_NOW_MS: ColumnElement[int] = bindparam("now_ms", type_=BigInteger)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,7 @@ class OpenSums:
     declared: int
 
 
-def known(now_ms: int, *conditions: Expression) -> KnownSessions:
+def known(now_ms: Expression, *conditions: Expression) -> KnownSessions:
     """Sessions with their evidence. Heartbeats are read of the unsettled ones that meet the conditions, so
     others must be left out by them too.
 
@@ -74,30 +77,43 @@ def open_sums(
     pods; what has no such session is absent. `accounts.balance.figures_of` computes the same from the
     sessions one by one, and a test compares both."""
     parts = sorted(parts)
-    wanted = json_rows(connection.dialect.name, "wanted", _PART, parts)
-    is_theirs = _is_of(connection, wanted, sorted({namespace for namespace, _, _ in parts}))
-    live = _live(now_ms, is_theirs)
-    amounts = (
-        live.c.rate_milli * _length(live.c.start_ms, live.c.end_ms, wanted),
-        live.c.rate_milli * _length(greatest(live.c.bound_ms, live.c.seen_ms), live.c.until_ms, wanted),
-        live.c.reserving_milli,
-        live.c.running_milli,
-    )
-    key = (wanted.c.namespace, wanted.c.start_ms, wanted.c.end_ms)
-    joined = wanted.join(live, live.c.namespace == wanted.c.namespace)
-    sums = select(*key, *map(func.sum, amounts)).select_from(joined).group_by(*key)
-    posted = _posted(connection, wanted, is_theirs)
+    given = {"wanted": json_text(parts), "now_ms": now_ms}
+    if connection.dialect.name == "postgresql":
+        given["namespaces"] = sorted({namespace for namespace, _, _ in parts})
     found: dict[Part, OpenSums] = {}
     rates: dict[str, Rates] = {}
-    for namespace, start_ms, end_ms, *each in connection.execute(sums):
-        owed, declared, reserving, running = map(int, each)
-        part = namespace, start_ms, end_ms
-        found[part] = OpenSums(owed - posted.get(part, 0), declared)
+    for namespace, start_ms, end_ms, *each in connection.execute(_sums(connection.dialect.name), given):
+        pending, declared, reserving, running = map(int, each)
+        found[namespace, start_ms, end_ms] = OpenSums(pending, declared)
         rates[namespace] = Rates(reserving, running)
     return found, rates
 
 
-def _live(now_ms: int, *conditions: Expression) -> CTE:
+@cache
+def _sums(dialect: str) -> Select[Any]:
+    """The rows of `open_sums`. Made once: to put it together takes longer than to run it."""
+    wanted = json_rows(dialect, "wanted", _PART, bindparam("wanted", type_=Text))
+    is_theirs = _is_of(dialect, wanted)
+    live = _live(_NOW_MS, is_theirs)
+    amounts = {
+        "owed": live.c.rate_milli * _length(live.c.start_ms, live.c.end_ms, wanted),
+        "declared": live.c.rate_milli
+        * _length(greatest(live.c.bound_ms, live.c.seen_ms), live.c.until_ms, wanted),
+        "reserving": live.c.reserving_milli,
+        "running": live.c.running_milli,
+    }
+    key = (wanted.c.namespace, wanted.c.start_ms, wanted.c.end_ms)
+    joined = wanted.join(live, live.c.namespace == wanted.c.namespace)
+    added = (func.sum(amount).label(name) for name, amount in amounts.items())
+    sums = select(*key, *added).select_from(joined).group_by(*key).subquery("sums")
+    posted = _posted(wanted, is_theirs).subquery("posted")
+    both = sums.outerjoin(posted, and_(*(sums.c[each.name] == posted.c[each.name] for each in key)))
+    pending = sums.c.owed - func.coalesce(posted.c.amount, 0)
+    columns = (*(sums.c[each.name] for each in key), pending, *(sums.c[name] for name in [*amounts][1:]))
+    return select(*columns).select_from(both)
+
+
+def _live(now_ms: Expression, *conditions: Expression) -> CTE:
     """The unsettled sessions that meet the conditions: what each is charged for now, and until when it
     reserves; the rates that it reserves and runs at."""
     its, all_known = SESSIONS.c, known(now_ms, *conditions)
@@ -120,24 +136,21 @@ def _live(now_ms: int, *conditions: Expression) -> CTE:
     return found.cte("live").prefix_with("MATERIALIZED")  # each expression is computed once for a session
 
 
-def _is_of(connection: Connection, wanted: CTE, namespaces: list[str]) -> Expression:
+def _is_of(dialect: str, wanted: CTE) -> Expression:
     """Whether a session is of one of the wanted namespaces. PostgreSQL takes any list of JSON for a hundred
     rows, and would read all open sessions for one namespace; it counts an array's."""
-    if connection.dialect.name == "postgresql":
-        return SESSIONS.c.namespace == any_(literal(namespaces, ARRAY(Text)))
+    if dialect == "postgresql":
+        return SESSIONS.c.namespace == any_(bindparam("namespaces", type_=ARRAY(Text)))
     return SESSIONS.c.namespace.in_(select(wanted.c.namespace))
 
 
-def _posted(connection: Connection, wanted: CTE, is_theirs: Expression) -> dict[Part, int]:
+def _posted(wanted: CTE, is_theirs: Expression) -> Select[Any]:
     """What is posted of unsettled sessions inside the parts."""
     its, key = POSTINGS.c, (wanted.c.namespace, wanted.c.start_ms, wanted.c.end_ms)
     theirs = wanted.join(SESSIONS, and_(_IS_OPEN, SESSIONS.c.namespace == wanted.c.namespace))
     theirs = theirs.join(POSTINGS, its.session_uid == SESSIONS.c.uid)
-    amount = its.rate_milli * _length(its.from_ms, its.to_ms, wanted)
-    sums = select(*key, func.sum(amount)).select_from(theirs).where(is_theirs).group_by(*key)
-    return {
-        (namespace, start, end): int(amount) for namespace, start, end, amount in connection.execute(sums)
-    }
+    amount = func.sum(its.rate_milli * _length(its.from_ms, its.to_ms, wanted)).label("amount")
+    return select(*key, amount).select_from(theirs).where(is_theirs).group_by(*key)
 
 
 def _length(start: Expression, end: Expression, wanted: CTE) -> Expression:
@@ -146,7 +159,7 @@ def _length(start: Expression, end: Expression, wanted: CTE) -> Expression:
     return case((inside > 0, inside), else_=0)
 
 
-def _due(now_ms: int, beat_ms: Expression) -> tuple[Expression, Expression]:
+def _due(now_ms: Expression, beat_ms: Expression) -> tuple[Expression, Expression]:
     """``witnessed`` as SQL: the start and end of the charged interval now."""
     its, latest = SESSIONS.c, SESSIONS.c.bound_ms + SESSIONS.c.start_grace_ms
     start = case(
@@ -161,8 +174,8 @@ def _due(now_ms: int, beat_ms: Expression) -> tuple[Expression, Expression]:
     end = case(
         (its.ended_ms == 0, last),
         (its.ended_ms.is_not(None), its.ended_ms),
-        (its.vanished_ms.is_not(None), least(its.vanished_ms + its.grace_ms, literal(now_ms))),
-        else_=least(literal(now_ms), seen),
+        (its.vanished_ms.is_not(None), least(its.vanished_ms + its.grace_ms, now_ms)),
+        else_=least(now_ms, seen),
     )
     return start, end
 

@@ -16,7 +16,7 @@ from sqlalchemy import (
 )
 
 from timekeeper.accounts.usage import DATED, PriceInterval
-from timekeeper.store.queries.json_rows import json_rows
+from timekeeper.store.queries.json_rows import json_rows, json_text
 
 Expression = ColumnElement[Any]
 
@@ -40,4 +40,4 @@ def label_of(dialect: str, labels: Expression, name: str) -> Expression:
 def dated(dialect: str, terms: tuple[PriceInterval, ...]) -> CTE:
     """The price intervals as a table: one parameter for any number."""
     columns = dict.fromkeys(_DATED, Text) | {"from_ms": BigInteger, "to_ms": BigInteger}
-    return json_rows(dialect, "dated", columns, map(astuple, terms))
+    return json_rows(dialect, "dated", columns, literal(json_text(map(astuple, terms))))

@@ -189,7 +189,7 @@ class _Parts:
         its = SESSIONS.c
         bound_ms = least(its.bound_ms, func.coalesce(its.started_ms, its.bound_ms))
         theirs = [*self._of_namespaces(its.namespace), bound_ms < _END]  # evidence of later ones is not read
-        all_known = known(self.asked.now_ms, *theirs)
+        all_known = known(literal(self.asked.now_ms), *theirs)
         start, end = all_known.start, all_known.end
         clip = self._clip(start, end, _WHOLE)
         sums = {
