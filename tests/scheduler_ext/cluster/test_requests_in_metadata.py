@@ -9,6 +9,11 @@ from tests.scheduler_ext.clusters import PODS, World, decided, extender, plane, 
 from tests.support.waiting import eventually
 from tests.webhook.worlds import governed
 from tests.worlds import of_resources, pod
+from timekeeper.accounts.pods import LedgerPod, read_pod
+from timekeeper.accounts.session import open_session
+from timekeeper.core.budgets.policy import BudgetSettings
+from timekeeper.core.request.inventory import read_cards
+from timekeeper.runtime.clock import now_ms
 
 __all__ = ["extender", "plane", "world"]
 
@@ -16,6 +21,7 @@ Json = dict[str, Any]
 
 DEVICE_INFO = "KubeDevice/DeviceInfo"
 GIB = 2**30
+LARGE = (("cards", 1), ("memory", 24 * GIB))
 
 
 def create(world: World, name: str, limits: Json, **metadata: Json) -> None:
@@ -32,13 +38,13 @@ def create(world: World, name: str, limits: Json, **metadata: Json) -> None:
     world.plane.api.call("POST", PODS, {"metadata": raw["metadata"], "spec": spec})
 
 
-def device_info_node(name: str) -> Json:
-    """A node with four cards in two pairs, as KubeDevice's advertiser describes it."""
-    amounts: Json = {"nvidia.com/gpu": 4}
-    for at in range(4):
+def device_info_node(name: str, *gib: int) -> Json:
+    """A node whose cards have these GiB of memory, in pairs, as KubeDevice's advertiser describes it."""
+    amounts: Json = {"nvidia.com/gpu": len(gib)}
+    for at, memory in enumerate(gib):
         card = f"resource/group/gpugrp1/0/gpugrp0/{at // 2}/gpu/GPU-{at}"
-        amounts |= {f"{card}/cards": 1, f"{card}/memory": 16 * GIB}
-    node = kwok_node(name, capacity={"nvidia.com/gpu": "4"})
+        amounts |= {f"{card}/cards": 1, f"{card}/memory": memory * GIB}
+    node = kwok_node(name, capacity={"nvidia.com/gpu": str(len(gib))})
     described = {"name": name, "capacity": amounts, "allocatable": amounts}
     node["metadata"]["annotations"][DEVICE_INFO] = json.dumps(described)
     return node
@@ -59,7 +65,7 @@ def test_pods_of_genius_are_placed_on_our_nodes_by_their_labels(world: World) ->
 
 
 def test_pods_of_kubedevice_are_placed_on_its_nodes_in_their_groups(world: World) -> None:
-    world.plane.api.call("POST", "/api/v1/nodes", device_info_node("theirs"))
+    world.plane.api.call("POST", "/api/v1/nodes", device_info_node("theirs", 16, 16, 16, 16))
     eventually(lambda: world.extender.answers("/v1/cluster?node=theirs"))
     requests = {f"resource/group/gpugrp0/A/gpu/{name}/cards": 1 for name in "xy"}
     told = json.dumps({"runningcontainer": {"main": {"requests": requests}}})
@@ -88,6 +94,46 @@ def test_pods_of_kubedevice_are_placed_on_its_nodes_in_their_groups(world: World
             "runningcontainer": {"main": main},
         }
         assert written[name] == json.dumps(whole, separators=(",", ":"))
+
+
+def test_a_pod_of_kubedevice_has_cards_of_several_sets_which_are_written_back_and_charged(
+    world: World,
+) -> None:
+    """A pair of linked cards of 24 GiB at least, and one of 10 GiB anywhere."""
+    world.plane.api.call("POST", "/api/v1/nodes", device_info_node("theirs", 16, 8, 32, 32))
+    eventually(lambda: world.extender.answers("/v1/cluster?node=theirs"))
+    requests = {f"resource/group/gpugrp0/A/gpu/{name}/{what}": n for name in "xy" for what, n in LARGE}
+    requests |= {"resource/group/gpu/z/cards": 1, "resource/group/gpu/z/memory": 10 * GIB}
+    told = json.dumps({"runningcontainer": {"main": {"requests": requests}}})
+    create(world, "sets", {}, annotations={DEVICE_INFO: told})
+    decided(world, "sets")
+    create(world, "late", {}, annotations={DEVICE_INFO: told})
+    decided(world, "late")
+
+    assert [world.node_info_of(name) for name in ("sets", "late")] == ["theirs", ""]
+    bound = world.get("sets")
+    written = json.loads(bound["metadata"]["annotations"][DEVICE_INFO])
+    assert (written["nodename"], [*written["runningcontainer"]]) == ("theirs", ["main"])
+    main = written["runningcontainer"]["main"]
+    assert main["requests"] == {
+        "nvidia.com/gpu": 3,
+        "resource/group/gpu/0/cards": 1,
+        "resource/group/gpu/0/memory": 10 * GIB,
+        **{f"resource/group/gpugrp1/0/gpugrp0/0/gpu/{at}/{what}": n for at in (1, 2) for what, n in LARGE},
+    }
+    group = "resource/group/gpugrp1/0/gpugrp0"
+    assert main["allocatefrom"] == {
+        f"{group}/{pair}/gpu/{at}/{what}": f"{group}/{pair}/gpu/{uuid}/{what}"
+        for at, (pair, uuid) in enumerate([(0, "GPU-0"), (1, "GPU-2"), (1, "GPU-3")])
+        for what in ("cards", "memory")
+    }
+    assert main["devrequests"].keys() == main["allocatefrom"].keys()
+    assert world.cards_of("sets") == ["GPU-0", "GPU-2", "GPU-3"]
+    there = world.plane.api.call("GET", "/api/v1/nodes/theirs")
+    pod_of_ledger = read_pod(bound)
+    assert isinstance(pod_of_ledger, LedgerPod)
+    opened = open_session(pod_of_ledger, read_cards(there) or (), BudgetSettings(), now_ms())
+    assert (opened.doubt, opened.session.rate_milli) == ("", 3000)
 
 
 def test_replicas_and_instances_of_nvidias_plugin_are_placed_as_it_counts_them(world: World) -> None:
