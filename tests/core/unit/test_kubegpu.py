@@ -213,6 +213,22 @@ def test_what_cannot_be_read_is_refused_with_its_place_in_the_annotation(told: o
     )
 
 
+def test_the_refusal_of_an_enum_mask_names_what_to_write_instead() -> None:
+    """S12's second container asks for a card with one of the bits of 0x3 and 190000 bytes at least."""
+    asked = {f"{GROUP}/gpu/a/cards": 1, f"{GROUP}/gpu/a/memory": 190_000, f"{GROUP}/gpu/a/enumType": 3}
+    (violation,) = parse(kube(info(main=asked))).violations
+
+    assert violation.sentence() == (
+        f"metadata.annotations[{DEVICE_INFO}].runningcontainer[main].requests[{GROUP}/gpu/a/enumType]: "
+        'bits that a card must have are not supported, got "3"; allowed: models of cards, in the annotation '
+        f'bursar.dev/gpu-models; for example {DEVICE_INFO}: {{"runningcontainer":{{"main":{{"requests":'
+        f'{{"{COUNT}":2}}}}}}}}'
+    )
+    models = kube(info(main={COUNT: 2}))
+    models["metadata"]["annotations"]["bursar.dev/gpu-models"] = "A100"
+    assert request_of(models).models == ("A100",)
+
+
 def test_each_container_has_groups_of_its_own() -> None:
     """Two linked cards, two on one NUMA node, and three anywhere, though closest to each other."""
     told = info(

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from timekeeper.core.dialects.amounts import MOST_CARDS, Container
+from timekeeper.core.names import MODELS
 from timekeeper.core.quantity import LARGEST
 from timekeeper.core.values import Card, CardSet
 from timekeeper.core.violation import Violation, shown
@@ -158,6 +159,11 @@ def read_wanted(names: DeviceInfoNames, requests: object, path: str, limit: int)
     for name, amount in amounts.items():
         card, memory = names.place(name, "cards"), names.place(name, "memory")
         place = card or memory
+        if name.rpartition("/")[2].startswith("enum"):
+            problem = "bits that a card must have are not supported"
+            raise names.error(
+                f"{at}[{name}]", amount, problem, f"models of cards, in the annotation {MODELS}"
+            )
         if place is None or (card is not None and amount != 1):
             allowed = f"{names.count}, and 1 of {names.prefix}/.../gpu/NAME/cards, and its memory in bytes"
             raise names.error(f"{at}[{name}]", amount, "this request is not supported", allowed)
