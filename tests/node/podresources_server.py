@@ -1,20 +1,15 @@
 """A real gRPC server with the kubelet's PodResources service, in Go as the kubelet is: the same library
 writes the same frames."""
 
-import hashlib
 import json
-import os
-import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 
-from deploy.local.golang import Workshop, find_go, install_go
-from deploy.local.tools import cache_folder
+from tests.support.go_programs import program
 
 SOURCE = Path(__file__).parent / "go"
 
@@ -55,7 +50,7 @@ def serving(folder: Path) -> Iterator[Kubelet]:
     socket, answer = folder / "kubelet.sock", folder / "answer.json"
     kubelet = Kubelet(str(socket), answer)
     kubelet.has()
-    command = [str(program("podresources")), "-socket", str(socket), "-answer", str(answer)]
+    command = [str(node_program("podresources")), "-socket", str(socket), "-answer", str(answer)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
@@ -66,29 +61,6 @@ def serving(folder: Path) -> Iterator[Kubelet]:
         process.communicate()
 
 
-def program(name: str) -> Path:
-    """One of the Go programs beside: built once for each state of their source, and kept in the cache."""
-    whole = b"".join(path.read_bytes() for path in sorted(SOURCE.rglob("*")) if path.is_file())
-    folder = cache_folder() / "bin" / f"tests-node-{hashlib.sha256(whole).hexdigest()[:12]}"
-    if not (folder / name).exists():
-        _build(folder)
-    return folder / name
-
-
-def _build(folder: Path) -> None:
-    workshop = Workshop(cache_folder() / "go")
-    workshop.scratch.mkdir(parents=True, exist_ok=True)
-    if find_go(workshop, os.environ) is None:
-        install_go(workshop, os.environ, lambda _output, _seconds: None)
-    go = find_go(workshop, os.environ)
-    folder.mkdir(parents=True, exist_ok=True)
-    fresh = Path(mkdtemp(dir=folder))
-    source = shutil.copytree(SOURCE, fresh / "source")
-    command = [str(go), "build", "-trimpath", "-o", f"{fresh}/built/", "./..."]
-    done = subprocess.run(
-        command, cwd=source, env=workshop.environment(os.environ), capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    for built in (fresh / "built").iterdir():
-        built.replace(folder / built.name)  # whoever builds at the same time builds the same
-    shutil.rmtree(fresh)
+def node_program(name: str) -> Path:
+    """One of the Go programs beside."""
+    return program(SOURCE, name)

@@ -27,6 +27,30 @@ RESOURCES = {
 }
 
 
+def by_the_plugin(dialect: str, written: dict[str, str], names: tuple[str, ...]) -> dict[str, list[int]]:
+    """The indexes of each container's cards by the rules of that system's node plugin in its source:
+    an annotation of each container, by its place or its name, or one of the pod."""
+    stems = {
+        "nano-v0.1": "nano-gpu.io/gpu-",
+        "nano-v0.3": "nano-gpu/container-",
+        "qgpu": "nano-gpu/container-",
+        "elastic": "elasticgpu.io/container-",
+    }
+    if dialect == "gpushare":
+        return {"main": [int(written["ALIYUN_COM_GPU_MEM_IDX"])]}
+    if dialect in ("hami", "volcano"):
+        of_pod = "hami.io/vgpu-devices-to-allocate" if dialect == "hami" else "volcano.sh/devices-to-allocate"
+        # HAMi ends each container with a semicolon, Volcano puts one between two
+        texts = written[of_pod].split(";")
+        parts = [[device.split(",")[0] for device in text.split(":") if device] for text in texts]
+        found = zip(names, parts, strict=dialect == "volcano")
+        return {name: [int(uuid.removeprefix("GPU-")) for uuid in part] for name, part in found if part}
+    keys = {name: f"{stems[dialect]}{name}" for name in names} if dialect in stems else {}
+    keys = keys or {name: f"tencent.com/predicate-gpu-idx-{at}" for at, name in enumerate(names)}
+    lists = {name: written.get(key, "-1").split(",") for name, key in keys.items()}
+    return {name: [int(each) for each in part] for name, part in lists.items() if part != ["-1"]}
+
+
 def amount(limits: dict[str, str]) -> int:
     """The cards of a container with these limits."""
     return 2 if limits and next(iter(limits.values())) in ("200", "2") else 1
@@ -60,6 +84,8 @@ def test_what_a_binding_writes_reads_back_as_the_same_cards(dialect: str) -> Non
         raw["metadata"]["annotations"] = written
 
         assert foreign_placement(request, named_cards(raw, request), CARDS) == placement
+        meant = {name: [each.index for each in slices] for name, slices in placement.containers}
+        assert by_the_plugin(dialect, written, names) == meant
 
 
 def test_samples_of_other_schedulers_name_their_cards() -> None:

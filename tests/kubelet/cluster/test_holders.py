@@ -16,7 +16,7 @@ from sidecar.node.kubelet import podresources
 from sidecar.node.state.plugin_devices import PluginDevices
 from sidecar.node.values import DeviceReading, NodeState, PodState
 from tests.kubelet.worlds import CARDS, NAMESPACE, PODS, World, allocatable, container, gpu_pod
-from tests.node.podresources_server import program
+from tests.node.podresources_server import node_program
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -35,7 +35,7 @@ def plugin(world: World) -> Iterator[None]:
     """A device plugin that gives out the node's cards under a name of its own, as replicas of them."""
     devices = ",".join(f"{uuid}::0" for uuid in CARDS)
     command = [
-        str(program("plugin")),
+        str(node_program("plugin")),
         f"-name={PLUGIN}",
         f"-resource={RESOURCE}",
         f"-devices={devices}",
