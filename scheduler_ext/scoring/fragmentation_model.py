@@ -11,7 +11,7 @@ the node has too few cards for it, or too little CPU, it can use none of the nod
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import ceil, log
 from typing import NamedTuple
 
@@ -78,7 +78,8 @@ class FragmentationModel:
         self.cpu_per_card, self.cpu_only_per_card = (
             cpu * WHOLE_MILLI * part // (max(1, cards_milli) * of) for part, of in (THRIFT, CPU_ONLY_THRIFT)
         )
-        self.spot = lru_cache(maxsize=65_536)(self._spot)
+        # it refers to the levels and not to the model: such a cycle would outlive the model
+        self.spot = lru_cache(maxsize=65_536)(partial(_spot, self.levels))
 
     def sum_of(self, spots: Iterable[Spot]) -> Sum:
         """These free cards in total."""
@@ -121,16 +122,6 @@ class FragmentationModel:
         """The card model, or empty if no typical pod selects by model."""
         return model if self.constrained else ""
 
-    def _spot(self, free: Free, model: str) -> tuple[int, tuple[int, ...]]:
-        """(free milli-GPU of the card, the levels for which it suffices)."""
-        card = Card("", 0, model, free.card_mib)
-        fits = (
-            at
-            for at, level in enumerate(self.levels)
-            if takes(level.ask, free) is not None and allowed(level.allowed, card)
-        )
-        return idle_milli(free), tuple(fits)
-
     def _weights(self, gpu: Sequence[tuple[TypicalPod, int]], cpu_milli: int) -> list[list[int]]:
         rows = [[0] * (self.most + 1) for _ in self.levels]
         for typical, count in gpu:
@@ -139,6 +130,17 @@ class FragmentationModel:
                 for cards in range(typical.devices, self.most + 1):
                     row[cards] += count
         return rows
+
+
+def _spot(levels: Sequence[Level], free: Free, model: str) -> tuple[int, tuple[int, ...]]:
+    """(free milli-GPU of the card, the levels for which it suffices)."""
+    card = Card("", 0, model, free.card_mib)
+    fits = (
+        at
+        for at, level in enumerate(levels)
+        if takes(level.ask, free) is not None and allowed(level.allowed, card)
+    )
+    return idle_milli(free), tuple(fits)
 
 
 def exchanged(

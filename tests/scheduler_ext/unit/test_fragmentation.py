@@ -3,8 +3,10 @@
 The oracle follows the text of `docs/placement.md` with fractions and sums over typical pods, one by one.
 """
 
+import gc
 import math
 import random
+import weakref
 from fractions import Fraction
 from functools import cache
 from typing import NamedTuple
@@ -180,6 +182,19 @@ def test_the_score_is_a_percentage_cut_off(gained: int, score: int) -> None:
 
     assert score == int(100 / (1 + math.exp(-gained / 1800)))
     assert fragmentation_model.score(whole._replace(idle=gained), none, 0, 0) == score
+
+
+def test_a_model_goes_without_the_garbage_collector_once_another_takes_its_place() -> None:
+    """With the spots that it has cached; the extender's collector hardly ever runs."""
+    gc.disable()
+    try:
+        model = FragmentationModel(BUILT_IN)
+        assert model.sum_of([(Free(1000, 80_000, 80_000), "")]).idle == 1_000
+        here = weakref.ref(model)
+        del model
+        assert here() is None
+    finally:
+        gc.enable()
 
 
 def test_without_any_typical_pod_no_node_is_better_than_another() -> None:
