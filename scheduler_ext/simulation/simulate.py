@@ -107,8 +107,8 @@ class _Simulation:
 
     def _placed(self, pod: Pod, request: GPURequest, policy: Policy, fits: list[str]) -> SimulatedPod:
         key = fit_key(request, policy, pod.amounts)
-        scores = self._fit_cache.scores(key, self.snapshot.nodes, fits)
-        node = fits[ranked(policy, pod.uid, scores, self._fit_cache.by_name(fits)).tolist().index(MOST)]
+        scores, by_name = self._fit_cache.scored(key, self.snapshot.nodes, fits)
+        node = fits[ranked(policy, pod.uid, scores, by_name).tolist().index(MOST)]
         placement = fit(request, self.snapshot.node(node), policy)
         if isinstance(placement, Refusal):
             return _refused(pod, placement)

@@ -101,19 +101,14 @@ class FitCache:
                 self._results.popitem(last=False)
             return last.result
 
-    def scores(
+    def scored(
         self, asked: FitKey, nodes: Map[NodeInfo], names: Sequence[str], steps: Steps | None = None
-    ) -> NDArray[np.int64]:
-        """Each node's score; NO_FIT if the pod does not fit."""
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Each node's score, NO_FIT if the pod does not fit; and for each a number by which they are ordered
+        as their names are, the same for all that are not in the map."""
         with self._lock:
             board, rows = self._column(asked, nodes, steps), self._rows_of(names)
-            return board.scores[rows]
-
-    def by_name(self, names: Sequence[str]) -> NDArray[np.int64]:
-        """For each of these nodes a number by which they are ordered as their names are; the same for all
-        that no call of `sort` or `scores` has shown."""
-        with self._lock:
-            return self._rows.by_text()[self._rows_of(names)]
+            return board.scores[rows], self._rows.by_text()[rows]
 
     def _rows_of(self, names: Sequence[str]) -> NDArray[np.int64]:
         if not isinstance(names, NameList):

@@ -124,8 +124,8 @@ class Verbs:
             return result
         key = fit_key(pod.request, policy, pod.amounts)
         with self._search_shares.steps_of(pod.namespace) as steps:
-            scores = self._fit_cache.scores(key, self._expected_binds.over(snapshot, pod.uid), fits, steps)
-        by_name = self._fit_cache.by_name(fits)
+            nodes = self._expected_binds.over(snapshot, pod.uid)
+            scores, by_name = self._fit_cache.scored(key, nodes, fits, steps)
         best = foremost(policy, pod.uid, scores, by_name, fits, self._most_offered)
         return replace(result, fits=best)
 
@@ -167,8 +167,8 @@ class Verbs:
         uid = pod.uid if pod is not None else ""
         with self._search_shares.steps_of(pod.namespace if pod is not None else "") as steps:
             nodes = self._expected_binds.over(snapshot, uid)
-            scores = self._fit_cache.scores(key, nodes, args.names, steps)
-        ranks = ranked(key.policy, uid, scores, self._fit_cache.by_name(args.names))
+            scores, by_name = self._fit_cache.scored(key, nodes, args.names, steps)
+        ranks = ranked(key.policy, uid, scores, by_name)
         if pod is not None and uid in snapshot.pods and (best := np.flatnonzero(ranks == MOST)).size:
             self._expected_binds.note(pod, key.policy, args.names[best[0]])
         return ranks

@@ -178,8 +178,8 @@ class Served:
         return BUILT[self._word]
 
     def _best(self, asked: FitKey, names: list[str]) -> str:
-        scores = self._fit_cache.scores(asked, self._nodes, names)
-        ranks = ranked(asked.policy, f"uid-{self._arrived}", scores, self._fit_cache.by_name(names))
+        scores, by_name = self._fit_cache.scored(asked, self._nodes, names)
+        ranks = ranked(asked.policy, f"uid-{self._arrived}", scores, by_name)
         return names[int(ranks.argmax())]
 
     def _take(self, name: str, row: PodRow, pod: Pod | None, policy: Policy) -> Cards:

@@ -151,7 +151,7 @@ class Extender:
                 return self._bind(pod, its, pod.reserved.node)
         if not fits:
             return "cap" if capped else "room"
-        scores = self._fits.scores(asked, snapshot.nodes, fits)
+        scores = self._fits.scored(asked, snapshot.nodes, fits)[0]
         return self._bind(pod, its, fits[int(scores.argmax())])
 
     def _bind(self, pod: Pod, its: SimPod, name: str) -> str:

@@ -111,9 +111,9 @@ def test_policies_prefer_one_node_to_another(policy: Policy, one: list[int], oth
     pod = read(percent(10))
     assert pod.request is not None
 
-    scores = FitCache().scores(
+    scores = FitCache().scored(
         fit_key(pod.request, policy, pod.amounts), with_used(one=one, other=other).nodes, ["one", "other"]
-    )
+    )[0]
 
     first, second = ranked(policy, pod.uid, scores, places(["one", "other"]))
     assert first > second

@@ -94,7 +94,7 @@ def test_a_node_whose_pair_is_closer_scores_higher() -> None:
     asked = replace(request_of(asking(container(gpu_count="2"))), topology="pair")
     names = [f"n{step}" for step in TREE]
 
-    scores = FitCache().scores(fit_key(asked, BINPACK, ()), rebuilt(nodes, []).nodes, names).tolist()
+    scores = FitCache().scored(fit_key(asked, BINPACK, ()), rebuilt(nodes, []).nodes, names)[0].tolist()
 
     assert scores[0] > scores[1] > scores[2] > scores[3] == scores[4] == scores[5] == NO_FIT
 
@@ -121,7 +121,7 @@ def test_the_nodes_whose_free_cards_are_closest_score_highest_of_the_cluster(see
     request = replace(request_of(asking(container(gpu_count=str(wanted)))), topology=CLOSEST)
 
     names, snapshot = ["a", "b", "c", "d"], rebuilt(nodes, taken)
-    scores = FitCache().scores(fit_key(request, BINPACK, ()), snapshot.nodes, names).tolist()
+    scores = FitCache().scored(fit_key(request, BINPACK, ()), snapshot.nodes, names)[0].tolist()
 
     found = {
         name: round(score / CLOSER) for name, score in zip(names, scores, strict=True) if score != NO_FIT

@@ -78,7 +78,7 @@ def scores_of(
     pod = read(raw)
     assert pod.request is not None
     asked = fit_key(pod.request, policy, pod.amounts)
-    found: list[int] = answers.scores(asked, snapshot.nodes, names).tolist()
+    found: list[int] = answers.scored(asked, snapshot.nodes, names)[0].tolist()
     return found
 
 
@@ -166,7 +166,7 @@ def test_other_nodes_of_the_same_number_are_not_taken_for_those_that_filter_answ
     asked = fit_key(pod.request, SPREAD, pod.amounts)
 
     assert answers.sort(asked, snapshot.nodes, ["a"]).fits == ["a"]
-    scores = [answers.scores(asked, snapshot.nodes, [name]).tolist() for name in ("a", "b")]
+    scores = [answers.scored(asked, snapshot.nodes, [name])[0].tolist() for name in ("a", "b")]
 
     assert scores[0] > scores[1]
 
@@ -317,7 +317,7 @@ def test_nodes_are_ordered_by_name_whichever_was_added_last() -> None:
     key, orders = fit_key(pod.request, BINPACK, pod.amounts), []
 
     for names in (["n2", "n1"], ["n2", "n3", "n1", "n0"]):
-        cache.sort(key, with_used(**{name: [100] for name in names}).nodes, names)
-        orders.append(cache.by_name(names).argsort().tolist())
+        _, by_name = cache.scored(key, with_used(**{name: [100] for name in names}).nodes, names)
+        orders.append(by_name.argsort().tolist())
 
     assert orders == [[1, 0], [3, 2, 0, 1]]

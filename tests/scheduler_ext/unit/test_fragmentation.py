@@ -240,7 +240,7 @@ def scores(
     assert pod.request is not None
     asked = fit_key(pod.request, fragmentation(fragmentation_model, cpu_milli), pod.amounts)
     listed: list[int] = (
-        FitCache().scores(asked, Map({n.name: n for n in nodes}), [n.name for n in nodes]).tolist()
+        FitCache().scored(asked, Map({n.name: n for n in nodes}), [n.name for n in nodes])[0].tolist()
     )
     return listed
 
@@ -311,7 +311,7 @@ def test_a_pod_without_a_gpu_is_scored_by_the_cpu_it_takes(seed: int) -> None:
     nodes = {f"n{at}": cluster_node(f"n{at}", *each) for at, each in enumerate(cluster)}
     asked = FitKey(None, fragmentation(FragmentationModel(as_mix(typical_pods)), cpu), ())
 
-    found = FitCache().scores(asked, Map(nodes), list(nodes)).tolist()
+    found = FitCache().scored(asked, Map(nodes), list(nodes))[0].tolist()
 
     assert found == [
         worth(free, free, model, left, cpu, typical_pods, SERVED_BESIDE) for free, left, model in cluster
@@ -351,9 +351,9 @@ def test_more_cpu_than_matters_is_no_other_question() -> None:
     asked = fit_key(raw.request, by, raw.amounts)
     roomy = cluster_node("a", [1000, 500], 900_000)
 
-    answers.scores(asked, Map({"a": roomy}), ["a"])
+    answers.scored(asked, Map({"a": roomy}), ["a"])[0]
     known = dict(answers._known)
-    answers.scores(asked, Map({"a": with_non_gpu_cpu(roomy, 5_000)}), ["a"])
+    answers.scored(asked, Map({"a": with_non_gpu_cpu(roomy, 5_000)}), ["a"])[0]
 
     assert len(known) == 1
     assert answers._known == known
@@ -387,4 +387,4 @@ def test_no_amount_of_cpu_is_too_much_and_both_ways_of_counting_agree_on_it(
 
     assert together == [scores(fragmentation_model, percent(20), cpu, [each])[0] for each in nodes]
     asked = FitKey(None, fragmentation(fragmentation_model, cpu), ())
-    assert len(FitCache().scores(asked, Map({n.name: n for n in nodes}), [n.name for n in nodes])) == MANY
+    assert len(FitCache().scored(asked, Map({n.name: n for n in nodes}), [n.name for n in nodes])[0]) == MANY

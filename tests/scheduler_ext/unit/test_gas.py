@@ -616,9 +616,9 @@ def test_many_nodes_are_filtered_by_what_is_left_of_each_resource(policy: Policy
     )
 
     marked = [*nodes[:5], intel_node("n5", millicores=1000, labels={f"{TAS}gas-prefer-gpu": "card0"})]
-    scores = FitCache().scores(
+    scores = FitCache().scored(
         fit_key(request, policy, ()), rebuilt(marked, []).nodes, [*map(name_of, marked)]
-    )
+    )[0]
     assert found.fits == ["n5"]
     assert scores.argmax() == 5
     assert {each.kind for each in {**found.short, **found.refused}.values()} == {"room"}

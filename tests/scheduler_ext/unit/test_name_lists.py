@@ -184,7 +184,7 @@ def test_the_names_that_fit_are_scored_as_any_list_of_them_is() -> None:
     key, cache = fit_key(pod.request, BINPACK, pod.amounts), FitCache()
 
     fits = cache.sort(key, snapshot.nodes, names).fits
-    scores = [cache.scores(key, snapshot.nodes, each).tolist() for each in (fits, [*fits])]
+    scores = [cache.scored(key, snapshot.nodes, each)[0].tolist() for each in (fits, [*fits])]
 
     assert (fits, len(set(scores[0]))) == (["n1", "n2", "n4", "n5"], 2)
     assert scores[0] == scores[1]

@@ -108,7 +108,7 @@ def scored(policy: Policy, raw: Json, snapshot: Snapshot, names: list[str]) -> l
     pod = read(raw)
     assert pod.request is not None
     found: list[int] = (
-        FitCache().scores(fit_key(pod.request, policy, pod.amounts), snapshot.nodes, names).tolist()
+        FitCache().scored(fit_key(pod.request, policy, pod.amounts), snapshot.nodes, names)[0].tolist()
     )
     return found
 
