@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tests.reference import flags, metrics, names
+from tests.reference import flags, metrics, names, rest
 from tests.reference.blocks import written
 from tests.reference.commands import commands
 from tests.reference.rules import rules
@@ -17,6 +17,11 @@ PAGES: Mapping[str, Blocks] = {
         "administrators": names.of_administrators,
         "pods": names.of_pods,
         "nodes": names.of_nodes,
+    },
+    "api.md": {
+        "routes": rest.routes,
+        "parameters": rest.parameters,
+        "statuses": rest.statuses,
     },
     "cli-reference.md": {"commands": commands},
     "explain.md": {"kinds of decisions": names.kinds_of_decisions},

@@ -71,11 +71,12 @@ ANCESTORS = (
         None,
         {JSON: Minutes},
         (_NAMESPACE,),
+        needs="`get budgets` in the namespace",
     ),
     ApiRoute(
         "POST",
         "/budget/{namespace}/report",
-        "kubernetes-gpusharing's: a heartbeat",
+        "kubernetes-gpusharing's: a heartbeat; requires the token of a governed pod",
         None,
         {JSON: Terminate},
         (_NAMESPACE,),
@@ -91,6 +92,7 @@ ANCESTORS = (
         (_NAMESPACE, IDEMPOTENCY_KEY),
         body=Increase,
         refuses=(409, 413, 422),
+        needs="`create grants` in the namespace",
     ),
 )
 OPEN = (

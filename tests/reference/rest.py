@@ -1,0 +1,59 @@
+"""The routes of the timekeeper, from its OpenAPI document."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from tests.reference.blocks import table
+from timekeeper.api.http.openapi import document
+from timekeeper.api.route_table import ROUTES
+
+Json = dict[str, Any]
+
+
+def routes() -> str:
+    """Each route, the right that it needs, and what it is for."""
+    return table(
+        ("route", "needs", "what it is for"),
+        ((name, _needs(operation), operation["summary"]) for name, operation in _operations()),
+    )
+
+
+def parameters() -> str:
+    """Each parameter with the routes that take it; one whose meaning differs has a row for each."""
+    takes: dict[tuple[str, str], list[str]] = {}
+    for name, operation in _operations():
+        for each in operation["parameters"]:
+            takes.setdefault((f"`{each['name']}`", _meaning(each)), []).append(name)
+    rows = sorted((name, meaning, ", ".join(found)) for (name, meaning), found in takes.items())
+    return table(("parameter", "meaning", "of"), rows)
+
+
+def statuses() -> str:
+    """Each status of a problem, with its cause."""
+    causes = {
+        status: each["description"]
+        for _, operation in _operations()
+        for status, each in operation["responses"].items()
+        if int(status) >= 400
+    }
+    return table(("status", "cause"), sorted(causes.items()))
+
+
+def _operations() -> Iterator[tuple[str, Json]]:
+    for path, methods in document(ROUTES)["paths"].items():
+        for method, operation in methods.items():
+            yield f"`{method.upper()} {path}`", operation
+
+
+def _needs(operation: Json) -> str:
+    if not operation["security"]:
+        return "nothing"
+    stated = operation.get("description", "").removeprefix("Needs ").removesuffix(" in API group bursar.dev.")
+    return stated.rstrip(",") or "a token"
+
+
+def _meaning(parameter: Json) -> str:
+    choices = parameter["schema"].get("enum", ())
+    listed = f": {', '.join(f'`{each}`' for each in choices)}" if choices else ""
+    place = "" if parameter["in"] == "query" else f" (in the {parameter['in']})"
+    return f"{parameter['description']}{listed}{place}"
