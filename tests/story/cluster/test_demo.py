@@ -26,14 +26,15 @@ def start(temporary: Path) -> subprocess.Popen[str]:
 
 
 def processes_of(folder: Path) -> list[str]:
-    """The command lines of all processes that were started with a path in the folder."""
+    """The command lines of all processes that were started in the folder, or with a path in it."""
     found = []
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+    for entry in Path("/proc").glob("[0-9]*"):
         try:
-            words = entry.read_bytes().decode(errors="replace").replace("\0", " ")
+            words = (entry / "cmdline").read_bytes().decode(errors="replace").replace("\0", " ")
+            started_in = str((entry / "cwd").readlink())
         except OSError:  # it ended while we looked
             continue
-        if str(folder) in words:
+        if str(folder) in f"{started_in} {words}":
             found.append(words)
     return found
 
@@ -58,6 +59,11 @@ def test_the_main_job_holds_step_by_step_and_leaves_nothing_behind(tmp_path: Pat
     assert list(tmp_path.iterdir()) == []
 
 
+def runs(folder: Path, program: str) -> bool:
+    """Whether a program of the control plane was started in the folder."""
+    return any(f"/{program} " in line for line in processes_of(folder))
+
+
 def read_to_step_one(process: subprocess.Popen[str]) -> None:
     """Wait until the cluster is there and the first step begins."""
     assert process.stdout is not None
@@ -69,18 +75,28 @@ def read_to_step_one(process: subprocess.Popen[str]) -> None:
     raise AssertionError(f"the demo ended before its first step: {''.join(output)}")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_demo_stops_all_that_it_started(tmp_path: Path, number: signal.Signals) -> None:
+def test_an_interrupted_demo_stops_all_that_it_started(tmp_path: Path) -> None:
     process = start(tmp_path)
     read_to_step_one(process)
-    assert len(processes_of(tmp_path)) > 3
+    interrupted(process, tmp_path, signal.SIGINT)
+
+
+def test_a_demo_that_is_ended_while_it_starts_stops_all_that_it_started(tmp_path: Path) -> None:
+    process = start(tmp_path)
+    eventually(lambda: runs(tmp_path, "kube-apiserver") or process.poll() is not None, "the API server", 60)
+    interrupted(process, tmp_path, signal.SIGTERM)
+
+
+def interrupted(process: subprocess.Popen[str], folder: Path, number: signal.Signals) -> None:
+    """Send the signal: the demo ends, and nothing of it stays."""
+    assert processes_of(folder)
 
     process.send_signal(number)
     process.communicate(timeout=60)
 
     assert process.returncode in (130, 128 + number)
-    eventually(lambda: processes_of(tmp_path) == [], lambda: processes_of(tmp_path))
-    assert list(tmp_path.iterdir()) == []
+    eventually(lambda: processes_of(folder) == [], lambda: processes_of(folder))
+    assert list(folder.iterdir()) == []
 
 
 def test_a_killed_demo_leaves_no_process(tmp_path: Path) -> None:

@@ -106,9 +106,9 @@ def test_three_rotations_of_ca_and_leaf_under_load_fail_not_one_creation(tmp_pat
             stack.enter_context(Replica(cp, tmp_path, name, one.tls / "webhook", *asking_nobody(tmp_path)))
             for name in ("first", "second")
         ]
-        creators = stack.enter_context(Creators(cp, 3, pause_s=0.02))
+        creators = stack.enter_context(Creators(cp, 3, pause_s=0.1))
         seen = Seen(cp, replicas, creators)
-        with watching(seen.look):
+        with watching(seen.look, every_s=0.3):
             eventually(lambda: len(certificates(ca_bundles(cp)[0])) == 2, "a CA to be staged", within_s=90)
             one.process.kill()
             eventually(lambda: len(seen.eras) > ROTATIONS or seen.failed(), "three rotations", within_s=240)
