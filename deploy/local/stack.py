@@ -223,7 +223,9 @@ class Stack:
 
     def _run_once(self, name: str, arguments: list[str]) -> None:
         with self.log_file(name).open("ab") as log:
-            process = self._launcher.start([sys.executable, *arguments], log, env=self.environment())
+            process = self._launcher.start(
+                [sys.executable, *arguments], log, env=self.environment(traced=False)
+            )
         if process.wait(timeout=_READY_WITHIN_S):
             raise LocalError(f"{name} failed:\n{last_lines(self.log(name))}")
 
@@ -250,13 +252,14 @@ class Stack:
         return str(self.cp.api.call("POST", path, {"spec": spec})["status"]["token"])
 
     def reader_token(self) -> str:
-        """A token of a new account with the ClusterRoles for reading budgets, reports and metrics."""
-        self._must("create", "serviceaccount", "reader", "-n", NAMESPACE)
-        for role in ("bursar-viewer", "bursar-metrics"):
-            self._must(
-                *("create", "clusterrolebinding", f"{role}-local"),
-                *("--clusterrole", role, "--serviceaccount", f"{NAMESPACE}:reader"),
-            )
+        """A token of an account with the ClusterRoles for reading budgets, reports and metrics."""
+        if not self.exists(f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/reader"):
+            self._must("create", "serviceaccount", "reader", "-n", NAMESPACE)
+            for role in ("bursar-viewer", "bursar-metrics"):
+                self._must(
+                    *("create", "clusterrolebinding", f"{role}-local"),
+                    *("--clusterrole", role, "--serviceaccount", f"{NAMESPACE}:reader"),
+                )
         return self.token(NAMESPACE, "reader", audience="bursar")
 
     def get(self, path: str, token: str, url: str = "") -> Any:

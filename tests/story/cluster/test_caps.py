@@ -73,14 +73,13 @@ def test_a_deployment_runs_up_to_its_cap_across_a_kill_and_on_when_the_cap_is_ra
     kill(stack, "extender")
     first = bound()[0]["metadata"]["name"]
     stack.cp.api.call("DELETE", f"{path}/{first}")
-    stack.wait(
-        "another in its place",
-        lambda: (
-            len(running(pods(stack, path))) == len(bound()) == 3
-            and first not in {e["metadata"]["name"] for e in bound()}
-        ),
-        within_s=60,
-    )
+
+    def is_replaced() -> bool:
+        found = bound()  # one look: while the first ends, there are three with it
+        names = {each["metadata"]["name"] for each in found}
+        return len(running(found)) == len(found) == 3 and first not in names
+
+    stack.wait("another in its place", is_replaced, within_s=60)
     assert max(len(bound()) for _ in range(40)) == 3
 
     set_budgets(stack, capped="gpuHours: unlimited\nmaxGPUs: 2.5\n")

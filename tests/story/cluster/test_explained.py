@@ -1,5 +1,6 @@
 """Why? asked of real pods: refused, placed and waiting, also where the timekeeper was killed meanwhile."""
 
+import os
 import signal
 from typing import Any
 
@@ -49,7 +50,8 @@ def test_every_answer_to_a_pods_creator_can_be_looked_up_later(stack: Stack, rea
     stack.wait("why the Deployment has no pods", lambda: refusal in kinds("deployment/web"))
     stack.cp.api.call("DELETE", "/apis/apps/v1/namespaces/asked/deployments/web")
 
-    stack.stop("timekeeper", signal.SIGKILL)
+    os.killpg(stack.processes["timekeeper"].pid, signal.SIGKILL)  # no worker of it answers for a moment
+    stack.processes.pop("timekeeper").wait()
     assert is_refused(stack, path, "early")
     stack.start("timekeeper")
     stack.wait("the timekeeper to be back", lambda: stack.is_ready(stack.timekeeper_url), "timekeeper", 60)
