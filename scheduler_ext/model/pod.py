@@ -74,6 +74,7 @@ class Pod:
     named: NamedCards = ()  # the cards that another scheduler's annotations name, once it is bound
     is_idle: bool = False  # the timekeeper has let other pods take its cards, because it does not use them
     spec_grace_ms: int = 30_000  # the grace period that an eviction gives it
+    preempted: bool = False  # kube-scheduler makes it leave for a pod of higher priority
 
     @property
     def full_name(self) -> str:
@@ -162,6 +163,7 @@ def read_pod(raw: Json, most_grace_ms: int = MOST_GRACE_MS) -> Pod | None:
         leaves_ms=hold.millis(metadata.get("deletionTimestamp")) or 0,
         is_idle=names.RECLAIMABLE in annotations_of(raw),
         spec_grace_ms=hold.grace_ms({"spec": spec}, most_grace_ms),
+        preempted=node != "" and _preempted(status),
     )
 
 
@@ -185,6 +187,12 @@ def _schedulers_refusal(status: Json) -> str | None:
 
 def _tried(status: Json) -> bool:
     return any(mapping(each).get("type") == "PodScheduled" for each in sequence(status.get("conditions")))
+
+
+def _preempted(status: Json) -> bool:
+    wanted = "DisruptionTarget", "PreemptionByScheduler"
+    found = map(mapping, sequence(status.get("conditions")))
+    return any((each.get("type"), each.get("reason")) == wanted for each in found)
 
 
 def _reserved(raw: Json, status: Json) -> Reservation | None:

@@ -72,6 +72,7 @@ class DecisionReports:
         self._lock = threading.Lock()
         self._noted: dict[str, None] = {}  # UIDs of pods whose reasons changed, the oldest first
         self._messages: dict[str, str] = {}  # UID -> kube-scheduler's message without its figures
+        self._preempted: dict[str, None] = {}  # UIDs of recorded victims of kube-scheduler, oldest first
         self.left_out = 0  # reasons that were lost because too many pods were noted
 
     def placed(self, pod: Pod, node: str, placement: Placement) -> None:
@@ -132,6 +133,22 @@ class DecisionReports:
         ):
             self._messages[pod.uid] = said
             self.waits(pod.uid)
+
+    def preempted(self, pod: Pod) -> None:
+        """The pod's condition says that kube-scheduler evicts it, as it does by itself where totals are
+        short. Recorded once."""
+        if pod.uid in self._preempted:
+            return
+        self._preempted[pod.uid] = None
+        if len(self._preempted) > MOST_NOTED:
+            del self._preempted[next(iter(self._preempted))]
+        figures: dict[str, Figure] = {
+            "node": pod.node,
+            "how": "by kube-scheduler",
+            "victimPriority": pod.priority,
+            "victimStanding": self._state.standings().of(pod.namespace).word,
+        }
+        self._record(_about(pod, self._now_ms(), PREEMPTED, "PreemptedByScheduler", figures))
 
     def run(self, stop: threading.Event) -> None:
         """Each second record the reasons of the pods that were noted, until ``stop``."""

@@ -61,7 +61,8 @@ KINDS: Mapping[str, DecisionKind] = {
     ),
     PREEMPTED: DecisionKind(
         "extender",
-        "`Preempted`: evicted for a pod of higher priority, with both priorities and standings",
+        "`Preempted`: evicted for a pod of higher priority, with both priorities and standings;"
+        " `PreemptedByScheduler`: the same by kube-scheduler itself, whose Event `Preempted` names that pod",
     ),
     RELEASED: DecisionKind("timekeeper", "`Released`: its scheduling gate was removed"),
     WARNED: DecisionKind(

@@ -172,3 +172,28 @@ def test_what_kube_scheduler_refuses_itself_is_recorded_when_its_message_changes
     assert seen("too few cards") == [("Unschedulable", "too few cards")]
     world.reports.seen(read(on(percent(50, "p"), "n", "GPU-0")))
     assert seen("too few cards") == [("Unschedulable", "too few cards")]
+
+
+def test_what_kube_scheduler_preempts_is_recorded_once_however_often_it_is_seen() -> None:
+    pod = read(preempted("PreemptionByScheduler"))
+    world = World(rebuilt([node()], []))
+
+    for _ in range(3):
+        world.reports.preempted(pod)
+
+    (found,) = world.found
+    assert (found.kind, found.reason, found.name) == ("preempted", "PreemptedByScheduler", "p")
+    assert sentence(found) == (
+        "Evicted from node n (by kube-scheduler) for a pod of higher priority; its own is -5."
+    )
+
+
+def test_a_condition_of_kube_scheduler_alone_says_that_it_preempts() -> None:
+    assert read(preempted("PreemptionByScheduler")).preempted
+    assert not read(preempted("EvictionByEvictionAPI")).preempted
+
+
+def preempted(reason: str) -> Json:
+    raw = on(percent(50, "p", priority=-5), "n", "GPU-0")
+    condition = {"type": "DisruptionTarget", "status": "True", "reason": reason}
+    return raw | {"status": raw["status"] | {"conditions": [condition]}}

@@ -131,6 +131,11 @@ def _reclaimed(_reason: str, figures: Figures) -> str:
 
 
 def _preempted(_reason: str, figures: Figures) -> str:
+    if "podPriority" not in figures:
+        return (
+            f"Evicted from node {figures.get('node')} ({figures.get('how')}) for a pod of higher priority;"
+            f" its own is {figures.get('victimPriority')}."
+        )
     return (
         f"Evicted from node {figures.get('node')} ({figures.get('how')}) for {_other(figures)}, whose"
         f" priority is {figures.get('podPriority')}; its own is {figures.get('victimPriority')}."

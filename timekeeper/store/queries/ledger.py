@@ -198,7 +198,7 @@ def _posted(connection: Connection, span: Interval, names: list[str] | None) -> 
 
 @cache
 def _posted_query(days: int, is_named: bool) -> Select[Any]:
-    """For a span that cuts so many days. Made once: to put it together takes longer than to run it."""
+    """For a span that cuts this number of days. Made once: to put it together takes longer than to run it."""
     start, end, first, last = map(_moment, ("start_ms", "end_ms", "first_ms", "last_ms"))
     whole = select(DAYS.c.namespace, DAYS.c.amount).where(DAYS.c.day_ms >= first, DAYS.c.day_ms < last)
     over = _clipped(POSTINGS, start, end).where(text(_OVER_DAYS))
