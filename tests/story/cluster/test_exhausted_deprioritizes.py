@@ -22,12 +22,12 @@ class Lab:
 
     def __init__(self, stack: Stack, reader: str) -> None:
         self.stack, self._reader = stack, reader
-        self.paths = {name: create_namespace(stack.cp, name) for name in ("lab", "rich")}
+        self.paths = {name: create_namespace(stack.cp, name) for name in ("lab", "paid")}
         stack.cp.api.call("POST", "/api/v1/nodes", kwok_node("lab-0", cards=2))
 
     def budget(self, hours: str, created_as: str) -> None:
         """The lab's; and both workers of the webhook give its pods this class."""
-        set_budgets(self.stack, lab=f"gpuHours: {hours}\nonExhausted: deprioritize\n", rich="gpuHours: 100\n")
+        set_budgets(self.stack, lab=f"gpuHours: {hours}\nonExhausted: deprioritize\n", paid="gpuHours: 100\n")
         self.stack.wait(
             f"pods to be created as {created_as}",
             lambda: all(self._made("dry", "?dryRun=All") == created_as for _ in range(6)),
@@ -97,22 +97,22 @@ def test_a_spent_budget_lowers_new_pods_until_a_refill_and_no_running_one_leaves
     assert lab.runs("lab/before") == before
 
     # a pod in budget preempts the one with the lower class, by priority
-    lab.create("rich/first")
-    lab.wait_until_runs("rich/first")
+    lab.create("paid/first")
+    lab.wait_until_runs("paid/first")
     assert lab.runs("lab/before") == before
     assert not stack.exists(f"{lab.paths['lab']}/after")
     stack.wait("the eviction", lambda: lab.decided("lab/after")[-1][0] == "preempted")
 
     # a further one waits: nothing of lower priority runs, and standings evict nothing
-    lab.create("rich/second")
-    stack.wait("why it waits", lambda: bool(lab.explained("rich/second")["waitsFor"]))
+    lab.create("paid/second")
+    stack.wait("why it waits", lambda: bool(lab.explained("paid/second")["waitsFor"]))
     assert lab.runs("lab/before") == before
     kinds = {kind for kind, _ in lab.decided("lab/before")}
     assert not kinds & {"preempted", "reclaimed", "evicted", "warned"}
 
     # a refill ends it
-    lab.delete("rich/second")
-    lab.delete("rich/first")
+    lab.delete("paid/second")
+    lab.delete("paid/first")
     lab.budget("100", created_as=IN_BUDGET)
     lab.create("lab/again")
     lab.wait_until_runs("lab/again")
