@@ -196,7 +196,7 @@ def _ledger_flags(parser: Parser) -> None:
         "--database",
         nonempty,
         "sqlite:////var/lib/bursar/bursar.db",
-        "SQLAlchemy URL of the ledger's database; an absolute path has four slashes",
+        "the ledger's database: sqlite:////path/of/a/file, or postgresql://USER:PASSWORD@HOST/NAME",
     )
     parser.add(
         "--database-connections",

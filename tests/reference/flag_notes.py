@@ -5,7 +5,8 @@ _PATHS = "[review.md](review.md)"
 
 WEBHOOK = {
     "--client-ca": "[certificates.md](certificates.md#only-the-api-server-may-ask)",
-    "--kubeconfig": "If it cannot be reached there are no [Events](troubleshooting.md#my-pod-is-refused)",
+    "--kubeconfig": "Without a way to the API server there are no [Events]"
+    "(troubleshooting.md#my-pod-is-refused), and these readers get 503",
     "--metrics-access": _METRICS,
     "--stale-after": "OVER_BUDGET does not age",
     "--sidecar-mirrors": "[the sidecar's image](governed-pods.md#the-sidecars-image)",
