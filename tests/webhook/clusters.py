@@ -19,6 +19,14 @@ from webhook.settings.certificates import CONFIGURATION
 
 MANIFESTS = ROOT / "deploy" / "manifests"
 
+# name -> overhead, of the RuntimeClasses that pods of the tests' cases name
+RUNTIME_CLASSES: dict[str, Json] = {
+    "nvidia": {},
+    "gvisor": {},
+    "heavy": {"nvidia.com/gpu": "1", "cpu": "10m"},
+    "light": {"cpu": "10m"},
+}
+
 # refused by the mutating and by a validating webhook
 BAD_POD = {"metadata": {"name": "bad"}, "spec": {"containers": [container(gpu_percent="150")]}}
 BAD_BUDGETS = {
@@ -37,6 +45,13 @@ class Admin:
     def post(self, path: str, body: Json) -> Any:
         """Creates an object."""
         return self.cp.api.call("POST", path, body)
+
+    def post_runtime_classes(self) -> None:
+        """Creates each of ``RUNTIME_CLASSES``."""
+        for name, overhead in RUNTIME_CLASSES.items():
+            kind: Json = {"metadata": {"name": name}, "handler": name}
+            kind |= {"overhead": {"podFixed": overhead}} if overhead else {}
+            self.post("/apis/node.k8s.io/v1/runtimeclasses", kind)
 
     def kubectl(self, *arguments: str, input: str | None = None) -> str:
         """kubectl's output; it must succeed."""

@@ -46,11 +46,7 @@ def world(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory)
         for name in ("team-a", "ops", "gpu-operator", "bursar-system", "bursar-node"):
             account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
             eventually(lambda account=account: made.cp.api.answers(account), "the account")  # type: ignore[misc]
-        overheads = {"heavy": {"nvidia.com/gpu": "1", "cpu": "10m"}, "light": {"cpu": "10m"}}
-        for name in ("nvidia", "gvisor", *overheads):
-            kind: Json = {"metadata": {"name": name}, "handler": name}
-            kind |= {"overhead": {"podFixed": overheads[name]}} if name in overheads else {}
-            made.cp.api.call("POST", "/apis/node.k8s.io/v1/runtimeclasses", kind)
+        made.post_runtime_classes()
         allow(made, "tess", *RIGHTS)
         for file in sorted(MANIFESTS.glob("admission-*.yaml")):
             made.kubectl("apply", "--server-side", "-f", str(file))

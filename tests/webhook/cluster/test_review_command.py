@@ -26,9 +26,7 @@ def world(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory)
     with Registered(control_plane, tmp_path_factory.mktemp("review")) as made:
         for policies in ("bypass", "ranges"):
             made.kubectl("apply", "--server-side", "-f", str(MANIFESTS / f"admission-{policies}.yaml"))
-        for runtime in ("nvidia", "gvisor"):
-            known = {"metadata": {"name": runtime}, "handler": runtime}
-            made.cp.api.call("POST", "/apis/node.k8s.io/v1/runtimeclasses", known)
+        made.post_runtime_classes()
         for way in ("the whole node", "a device class as a limit"):
             eventually(lambda bad=WAYS[way].bad: made.denies(bad), "the policies")  # type: ignore[misc]
         urgent = {"metadata": {"name": "urgent"}, "value": 7}
