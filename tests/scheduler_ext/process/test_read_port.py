@@ -186,9 +186,9 @@ def test_a_bad_simulation_is_refused_with_its_field(
 def test_one_simulation_runs_at_a_time_and_is_killed_when_its_time_is_over(tmp_path: Path) -> None:
     """A pod with a search that takes long: hundreds of them, one after another, on many nodes."""
     with serving(tmp_path, "--simulation-timeout=1500ms") as port:
-        for at in range(400):
+        for at in range(1_200):
             port.api.put("nodes", node(f"n{at}", *(card(each, memory_mib=16000 + at) for each in range(8))))
-        eventually(lambda: port.extender.cluster()["nodes_with_cards"] == 401, "the nodes to be known")
+        eventually(lambda: port.extender.cluster()["nodes_with_cards"] == 1_201, "the nodes to be known")
         pods = [
             asking(*(container(f"c{c}", gpu_percent=str(31 + at % 7 + c)) for c in range(12)), name=f"p{at}")
             for at in range(50)
