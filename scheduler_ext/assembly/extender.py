@@ -302,9 +302,10 @@ class Extender:
 
     def _pod_seen(self, pod: Pod) -> None:
         self.requeuer.seen(pod, self.policies)
-        self.reporting.decisions.seen(pod)
-        if pod.preempted and self.leadership.leads():  # one replica records it
-            self.reporting.decisions.preempted(pod)
+        if self.leadership.leads():  # one replica records what all of them see
+            self.reporting.decisions.seen(pod)
+            if pod.preempted:
+                self.reporting.decisions.preempted(pod)
 
     def start(self) -> None:
         """Start to watch; the cache is complete some time later."""

@@ -13,8 +13,8 @@ Json = dict[str, Any]
 
 class SimulatedTimekeeper(Served):
     """Answers each GET from ``document``, compressed for whoever accepts that; None answers 503. Remembers
-    the headers of each request; ``spoilt`` sends a body that is no gzip. Takes each POST, and counts them in
-    ``posted``. ``flags`` are an extender's that asks it."""
+    the headers of each request; ``spoilt`` sends a body that is no gzip. Takes each POST; ``posted``
+    are their bodies. ``flags`` are an extender's that asks it."""
 
     def __init__(self, tls: Tls, document: Json | None = None) -> None:
         self.document: Json | None = document or standings()
@@ -22,7 +22,7 @@ class SimulatedTimekeeper(Served):
         self.spoilt = False
         self.asked: list[dict[str, str]] = []
         self.answered: list[int] = []
-        self.posted = 0
+        self.posted: list[bytes] = []
         super().__init__(type("Handler", (_Handler,), {"timekeeper": self}), tls.server())
         self.flags = (
             f"--timekeeper-url={self.url}",
@@ -54,8 +54,7 @@ class _Handler(JsonHandler):
         self.answer(status, body, headers)
 
     def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        self.timekeeper.posted += 1
+        self.timekeeper.posted.append(self.rfile.read(int(self.headers["Content-Length"])))
         self.answer(200, {"version": 1})
 
 

@@ -15,9 +15,11 @@ from tests.scheduler_ext.apiserver import ApiServer, Fault
 from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.machine import mute
 from tests.scheduler_ext.processes import Process
-from tests.scheduler_ext.worlds import node, percent
+from tests.scheduler_ext.worlds import mib, node, percent
 from tests.support.clock import SecondsClock
 from tests.support.kubeconfig import kubeconfig
+from tests.support.simulated_timekeeper import SimulatedTimekeeper
+from tests.support.tls import Tls
 from tests.support.waiting import eventually
 from timekeeper.runtime.connect import connect
 from timekeeper.runtime.lease_election import LeaseName
@@ -192,6 +194,32 @@ def test_a_follower_sends_its_callers_away_and_a_leader_that_ends_gives_its_leas
     eventually(lambda: follower.get("/readyz")[0] == 200)
     assert api.leases[PLACE.path]["spec"]["holderIdentity"] == "y"
     follower.kill()
+
+
+def test_a_follower_leaves_it_to_the_leader_to_record_why_kube_scheduler_refuses_a_pod(
+    api: ApiServer, start: Start, tls: Tls
+) -> None:
+    """All replicas see its condition, and only the one that filter asked knows more."""
+    own_pod(api, "y")
+    spec = {"holderIdentity": "x", "leaseDurationSeconds": 3600}
+    api.lease("POST", PLACE.path.rpartition("/")[0], {"metadata": {"name": PLACE.name}, "spec": spec})
+    with SimulatedTimekeeper(tls) as timekeeper:
+        world = start(*flags("y"), *timekeeper.flags, wait=False)
+        eventually(lambda: world.extender.cache.complete)
+        world.put_node(node("a"))
+        world.put_pod(refused("seen"))
+        world.filter(world.put_pod(mib(10**6, "asked-for")), "a")
+
+        eventually(lambda: b"asked-for" in b"".join(timekeeper.posted))
+        assert not world.extender.leadership.leads()
+        assert b'"seen"' not in b"".join(timekeeper.posted)
+
+
+def refused(name: str) -> Json:
+    """A waiting pod that kube-scheduler refuses every node by itself."""
+    raw = percent(60, name, schedulerName="bursar-scheduler")
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no volume"}
+    return {**raw, "status": {"phase": "Pending", "conditions": [condition]}}
 
 
 def kept(process: Process) -> bool:
