@@ -174,6 +174,7 @@ def _election(given: argparse.Namespace) -> ElectionSettings:
 
 
 def flags_of(environment: Mapping[str, str]) -> Parser:
+    """The flags of the extender; those without a value come from ``BURSAR_`` variables."""
     parser = Parser(
         environment,
         prog="bursar-extender",

@@ -130,6 +130,7 @@ def _check_command(parser: Parser, given: TimekeeperSettings) -> None:
 
 
 def flags_of(environment: Mapping[str, str]) -> Parser:
+    """The flags of the timekeeper; those without a value come from ``BURSAR_`` variables."""
     parser = Parser(
         environment,
         prog="bursar-timekeeper",

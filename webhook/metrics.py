@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, values
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from timekeeper.runtime.recording.decision_posts import RESULTS
+from timekeeper.runtime.recording.decision_posts import RESULTS, RESULTS_MEAN
 from webhook.wire.pod_review import AdmissionAnswer
 
 M = TypeVar("M", Counter, Histogram)
@@ -92,9 +92,7 @@ class WebhookMetrics:
         )
         self._decisions = Counter(
             "bursar_webhook_decisions",
-            "decisions reported to the timekeeper: `sent`, `dropped` (more than 10,000 waited), "
-            "`refused` (the timekeeper will never take it, see the log); and posts that `failed` and "
-            "are repeated",
+            f"decisions {RESULTS_MEAN}",
             ["result"],
             registry=registry,
         )

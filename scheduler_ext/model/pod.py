@@ -28,6 +28,7 @@ from timekeeper.core.values import GPURequest, Placement
 
 MOST_GRACE_MS = 600_000
 MOST_MESSAGE = 1_000  # characters kept of kube-scheduler's message
+_PREEMPTED = "DisruptionTarget", "PreemptionByScheduler"  # the condition of a victim of kube-scheduler
 
 Amounts = tuple[tuple[str, int], ...]
 
@@ -163,7 +164,7 @@ def read_pod(raw: Json, most_grace_ms: int = MOST_GRACE_MS) -> Pod | None:
         leaves_ms=hold.millis(metadata.get("deletionTimestamp")) or 0,
         is_idle=names.RECLAIMABLE in annotations_of(raw),
         spec_grace_ms=hold.grace_ms({"spec": spec}, most_grace_ms),
-        preempted=node != "" and _preempted(status),
+        preempted=node != "" and _condition(status, *_PREEMPTED) is not None,
     )
 
 
@@ -178,21 +179,19 @@ def _owner(metadata: Json) -> str:
 
 def _schedulers_refusal(status: Json) -> str | None:
     """kube-scheduler's message where it has tried the pod without success, else None."""
-    wanted = "PodScheduled", "Unschedulable"
-    for each in map(mapping, sequence(status.get("conditions"))):
-        if (each.get("type"), each.get("reason")) == wanted:
-            return intern(_text(each, "message")[:MOST_MESSAGE])
-    return None
+    found = _condition(status, "PodScheduled", "Unschedulable")
+    return None if found is None else intern(_text(found, "message")[:MOST_MESSAGE])
 
 
 def _tried(status: Json) -> bool:
     return any(mapping(each).get("type") == "PodScheduled" for each in sequence(status.get("conditions")))
 
 
-def _preempted(status: Json) -> bool:
-    wanted = "DisruptionTarget", "PreemptionByScheduler"
-    found = map(mapping, sequence(status.get("conditions")))
-    return any((each.get("type"), each.get("reason")) == wanted for each in found)
+def _condition(status: Json, kind: str, reason: str) -> Json | None:
+    for each in map(mapping, sequence(status.get("conditions"))):
+        if (each.get("type"), each.get("reason")) == (kind, reason):
+            return each
+    return None
 
 
 def _reserved(raw: Json, status: Json) -> Reservation | None:

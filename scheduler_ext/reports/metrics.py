@@ -13,6 +13,7 @@ from scheduler_ext.preemption.active import PreemptionCounts
 from scheduler_ext.reports.totals import Total, Totals
 from scheduler_ext.snapshot.snapshot import Snapshot
 from timekeeper.core.standings import WORDS
+from timekeeper.runtime.recording.decision_posts import RESULTS_MEAN
 
 _BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0)
 
@@ -177,9 +178,7 @@ class ScrapedMetrics(Collector):
         )
         yield _counter(
             "bursar_extender_bindings_reported",
-            "bound pods reported to the timekeeper: `sent`, `dropped` (more than 10,000 waited), "
-            "`refused` (the timekeeper will never take it, see the log); and posts that `failed` and "
-            "are repeated",
+            f"bound pods {RESULTS_MEAN}",
             "result",
             self._sources.bindings(),
         )
@@ -190,6 +189,9 @@ class ScrapedMetrics(Collector):
             self._sources.decisions(),
         )
         yield from _of_preemptions(self._sources.preempted())
+        yield from self._of_leadership()
+
+    def _of_leadership(self) -> Iterator[Metric]:
         leads, takeovers = self._sources.leading()
         yield GaugeMetricFamily("bursar_extender_leads", "1 while this replica may bind, else 0", leads)
         yield CounterMetricFamily(

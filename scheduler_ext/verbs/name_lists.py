@@ -45,7 +45,7 @@ class Scores:
     """HostPriorities with a space and a digit for each rank, so that ranks are written in place.
 
     It does not refer to the list: the list refers to it, and the garbage collector, which alone ends a cycle,
-    comes once in a hundred thousand calls."""
+    hardly ever runs."""
 
     def __init__(self, names: list[str]) -> None:
         together = "".join(names)

@@ -190,6 +190,7 @@ def _is_number(text: str) -> bool:
 
 
 def flags_of(environment: Mapping[str, str]) -> _AgentParser:
+    """The flags of the node agent; those without a value come from ``BURSAR_`` variables."""
     parser = _AgentParser(
         prog="bursar-node",
         description="The agent of a GPU node: reports its cards, their health, and the pods that hold and use"

@@ -76,6 +76,7 @@ def read_audit(arguments: Sequence[str]) -> AuditSettings:
 
 
 def review_flags() -> Parser:
+    """The flags of ``bursar-webhook review``."""
     parser = Parser(
         prog="bursar-webhook review",
         description="Reviews manifests as admission would, without a cluster: pods, workloads with pod "
@@ -113,6 +114,7 @@ def review_flags() -> Parser:
 
 
 def audit_flags() -> Parser:
+    """The flags of ``bursar-webhook audit``."""
     parser = Parser(
         prog="bursar-webhook audit",
         description="Lists existing objects that today's rules would refuse or warn about, and pods that "

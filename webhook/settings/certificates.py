@@ -55,6 +55,7 @@ def read_certificates(arguments: Sequence[str], environment: Mapping[str, str]) 
 
 
 def flags_of(environment: Mapping[str, str]) -> Parser:
+    """The flags of the certificate process; those without a value come from ``BURSAR_`` variables."""
     parser = Parser(
         environment,
         prog="bursar-webhook certificates",

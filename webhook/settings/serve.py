@@ -92,6 +92,7 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> WebhookSet
 
 
 def flags_of(environment: Mapping[str, str]) -> Parser:
+    """The flags of the webhook; those without a value come from ``BURSAR_`` variables."""
     parser = Parser(
         environment,
         prog="bursar-webhook",

@@ -14,6 +14,7 @@ from scheduler_ext.leadership.election import OwnLease, SchedulersLease
 from tests.scheduler_ext.apiserver import ApiServer, Fault
 from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.machine import mute
+from tests.scheduler_ext.preempting import unscheduled
 from tests.scheduler_ext.processes import Process
 from tests.scheduler_ext.worlds import mib, node, percent
 from tests.support.clock import SecondsClock
@@ -207,19 +208,12 @@ def test_a_follower_leaves_it_to_the_leader_to_record_why_kube_scheduler_refuses
         world = start(*flags("y"), *timekeeper.flags, wait=False)
         eventually(lambda: world.extender.cache.complete)
         world.put_node(node("a"))
-        world.put_pod(refused("seen"))
+        world.put_pod(unscheduled("seen", 60))
         world.filter(world.put_pod(mib(10**6, "asked-for")), "a")
 
         eventually(lambda: b"asked-for" in b"".join(timekeeper.posted))
         assert not world.extender.leadership.leads()
         assert b'"seen"' not in b"".join(timekeeper.posted)
-
-
-def refused(name: str) -> Json:
-    """A waiting pod that kube-scheduler refuses every node by itself."""
-    raw = percent(60, name, schedulerName="bursar-scheduler")
-    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no volume"}
-    return {**raw, "status": {"phase": "Pending", "conditions": [condition]}}
 
 
 def kept(process: Process) -> bool:

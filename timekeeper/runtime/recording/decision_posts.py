@@ -22,6 +22,11 @@ PATH = "/v1/decisions"
 TOGETHER = 200  # records in one post
 EACH_S = 1.0
 RESULTS = ("sent", "dropped", "refused", "failed")
+# for the help of metrics
+RESULTS_MEAN = (
+    "reported to the timekeeper: `sent`, `dropped` (more than 10,000 waited), `refused` (the timekeeper will "
+    "never take it, see the log); and posts that `failed` and are repeated"
+)
 
 
 class DecisionPosts:
