@@ -37,8 +37,8 @@ def add_flags(parser: Parser) -> None:
         "--read-listen",
         optional(address, None),
         "",
-        "address of the read-only port with metrics, pages and simulations, over TLS and with a token; empty:"
-        " none",
+        "address of the read-only port with metrics, pages and simulations, over TLS and with a token, such"
+        " as 0.0.0.0:8447; empty: none",
     )
     parser.add(
         "--read-tls-cert",

@@ -205,7 +205,7 @@ def _serving_flags(parser: Parser) -> None:
         "--threads",
         whole_number(1, 1_000),
         "16",
-        "binds at a time; each waits for the API server",
+        "binds at a time; each waits for the API server; other calls do not wait for binds",
     )
     parser.add("--kubeconfig", path_or_none, "", "kubeconfig file; empty: the pod's own service account")
     parser.add("--tls-cert", path_or_none, "", "certificate to serve with, PEM")
@@ -237,7 +237,9 @@ def _placement_flags(parser: Parser) -> None:
         "--most-offered",
         whole_number(0, 1_000),
         "0",
-        "maximum number of best-fitting nodes returned by filter; 0 = all",
+        "maximum number of best-fitting nodes returned by filter; kube-scheduler's own preferences"
+        " (spreading, preferred affinity) choose among these; with 16 a large cluster binds faster; a"
+        " simulation always sees all; 0 = all",
     )
 
 
@@ -248,14 +250,14 @@ def _foreign_node_flags(parser: Parser) -> None:
         optional(_locking, ()),
         "",
         f"dialects for whose node plugins the extender locks nodes, out of {', '.join(LOCKING)}; the right to"
-        " patch nodes is in a manifest of its own; empty: none, and such nodes are closed",
+        " patch nodes is in deploy/samples/node-locks.yaml; empty: none, and such nodes are closed",
     )
     parser.add(
         "--unhealthy-lists",
         optional(namespace, ""),
         "",
-        "namespace with gpushare's ConfigMaps unhealthy-gpu-NODE; the right to read ConfigMaps there is in a"
-        " manifest of its own; empty: they are not read",
+        "namespace with gpushare's ConfigMaps unhealthy-gpu-NODE; the right to read ConfigMaps there is"
+        " in deploy/samples/gpushare-health.yaml; empty: they are not read",
     )
 
 
@@ -282,7 +284,12 @@ def _election_flags(parser: Parser) -> None:
         "the Lease that elects, as NAMESPACE/NAME; empty: bursar-system/bursar-scheduler with scheduler,"
         " bursar-system/bursar-extender with lease",
     )
-    parser.add("--lease-duration", _LEASE_MS, "15s", "lifetime of the extender's own Lease without renewal")
+    parser.add(
+        "--lease-duration",
+        _LEASE_MS,
+        "15s",
+        "lifetime of the extender's own Lease without renewal, in whole seconds",
+    )
     parser.add(
         "--identity",
         str,
@@ -294,7 +301,8 @@ def _election_flags(parser: Parser) -> None:
         "--pod",
         optional(namespaced, None),
         "",
-        "the pod that this process runs in, as NAMESPACE/NAME; empty: the host's name, in bursar-system",
+        "the pod that this process runs in, as NAMESPACE/NAME; with an election the leader's mark is written"
+        " there; empty: the host's name, in bursar-system",
     )
 
 
@@ -332,7 +340,8 @@ def _preemption_flags(parser: Parser) -> None:
         "--pdb-grace",
         _DURATION_MS,
         "10m",
-        "how long the PodDisruptionBudget of an over-budget pod is honoured before the pod is deleted",
+        "how long the PodDisruptionBudget of an over-budget pod is honoured before the pod is deleted, until"
+        " the timekeeper gives pdbGrace; with --hold-cards and --max-grace-period at most 1h",
     )
 
 

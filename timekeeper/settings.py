@@ -187,7 +187,8 @@ def _serving_flags(parser: Parser) -> None:
         "--heartbeat-interval",
         duration_ms("100ms", "5m", "5s"),
         "5s",
-        "shortest interval between a sidecar's heartbeats, such as 5s or 500ms",
+        "shortest interval between a sidecar's heartbeats, such as 5s or 500ms; above 500 pods for each"
+        " second of it, sidecars get a longer one",
     )
 
 
@@ -197,7 +198,8 @@ def _ledger_flags(parser: Parser) -> None:
         "--database",
         nonempty,
         "sqlite:////var/lib/bursar/bursar.db",
-        "the ledger's database: sqlite:////path/of/a/file, or postgresql://USER:PASSWORD@HOST/NAME",
+        "the ledger's database: sqlite:////path/of/a/file, or postgresql://USER:PASSWORD@HOST/NAME; a"
+        " password belongs in BURSAR_DATABASE",
     )
     parser.add(
         "--database-connections",
@@ -228,7 +230,7 @@ def _command_flags(parser: Parser) -> None:
     parser.add_argument(
         "--cluster",
         action="store_true",
-        help="for audit: compare the sessions with the API server's pods too",
+        help="for audit: compare the sessions with the API server's pods too; no variable sets it",
     )
     parser.add("--older-than", _AGE_MS, "", "for fold: minimum time since a session's end, such as 400d")
 
@@ -245,7 +247,7 @@ def _retention_flags(parser: Parser) -> None:
         "--retain",
         _AGE_MS,
         "",
-        "sessions that ended longer ago, such as 400d, are folded once a day; empty: never",
+        "sessions that ended longer ago, such as 400d, are folded once a day; at least 32d; empty: never",
     )
 
 
@@ -258,13 +260,18 @@ def _peer_flags(parser: Parser) -> None:
         "file with the key that notifications are signed with (HMAC-SHA256); empty: none are sent",
     )
     parser.add(
-        "--webhook-url", optional(https, ""), "", "URL of the webhook, for simulations; empty: there are none"
+        "--webhook-url",
+        optional(https, ""),
+        "",
+        "URL of the webhook, for simulations, such as https://bursar-webhook.bursar-system.svc; empty: there"
+        " are none; a webhook with --client-ca answers the API server alone, so there are none either",
     )
     parser.add(
         "--extender-url",
         optional(https, ""),
         "",
-        "URL of the extender's read-only port, for simulations; empty: they tell no placement",
+        "URL of the extender's read-only port, for simulations, such as"
+        " https://bursar-scheduler.bursar-system.svc; empty: they have no placement",
     )
     parser.add(
         "--token-file",

@@ -35,9 +35,22 @@ FLAGS = (
         "https URL of the timekeeper; default: none, use is not reported",
     ),
     ("token-file", "/var/run/bursar/token/token", "file with the token for the timekeeper"),
-    ("ca", "/etc/bursar/tls/ca.crt", "CA certificates that sign the timekeeper's, as PEM or a path"),
-    ("spool", "/var/run/bursar/spool", "folder for reports that the timekeeper has not acknowledged"),
-    ("listen", "0.0.0.0:8446", "address and port for /metrics, /livez and /readyz"),
+    (
+        "ca",
+        "/etc/bursar/tls/ca.crt",
+        "CA certificates that sign the timekeeper's, as PEM or a path; a changed CA in the timekeeper's"
+        " answers is followed",
+    ),
+    (
+        "spool",
+        "/var/run/bursar/spool",
+        "folder for reports that the timekeeper has not acknowledged, and for the CA that was followed",
+    ),
+    (
+        "listen",
+        "0.0.0.0:8446",
+        "address and port for /metrics, /livez and /readyz, which is 200 once the node was written",
+    ),
     ("look-every", "5s", "interval between two readings of the cards, 1s to 10s"),
     ("devices", "nvml", "reader of the cards: nvml, or the name of an entry point bursar.devices"),
     (
@@ -62,7 +75,8 @@ FLAGS = (
     (
         "startup-taint",
         "off",
-        f"on: the taint {STARTUP_TAINT} is removed from the node once its inventory stands",
+        f"on: the taint {STARTUP_TAINT} is removed from the node once its inventory stands; it needs the"
+        " right in deploy/samples/startup-taint.yaml",
     ),
     ("log-format", FORMATS[0], f"format of the log lines on stderr: {' or '.join(FORMATS)}"),
 )

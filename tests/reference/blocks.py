@@ -39,14 +39,10 @@ def _row(cells: Iterable[str]) -> str:
 
 def marked(text: str) -> str:
     """Plain text of the code as Markdown: flags, paths, variables and URLs become code."""
-    code = (
-        r"(?<![\w`/.-])((?:--[a-z][a-z-]+|/[a-z][\w./-]*\w|BURSAR_[A-Z_]+|https?://[\w./:-]*\w)(?:=[a-z]+)?)"
-    )
+    code = r"(?<![\w`/.-])((?:--[a-z][a-z-]+|(?:deploy)?/[a-z][\w./-]*\w|BURSAR_[A-Z_]+|https?://[\w./:-]*\w)(?:=[a-z]+)?)"
     return re.sub(code, r"`\1`", text) if "`" not in text else text
 
 
 def with_note(text: str, note: str) -> str:
-    """The text with a sentence or a link after it."""
-    if not note:
-        return text
-    return f"{text} ({note})" if note.startswith("[") else f"{text.removesuffix('.')}. {note}"
+    """The text with a link after it; "": none."""
+    return f"{text} ({note})" if note else text

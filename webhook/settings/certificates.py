@@ -73,7 +73,7 @@ def flags_of(environment: Mapping[str, str]) -> Parser:
         "UID of its pod, from the downward API: a restarted container takes its own Lease at once; empty: it "
         "waits",
     )
-    parser.add("--every", NATURAL, "10", "seconds between two checks")
+    parser.add("--every", NATURAL, "10", "seconds between two checks; a leader that misses three is replaced")
     parser.add("--write", path_or_none, "", "folder to which the certificates are written too; empty: none")
     parser.add_argument(
         "--once",

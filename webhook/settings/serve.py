@@ -150,15 +150,17 @@ def _serving_flags(flags: Parser) -> None:
         "--kubeconfig",
         path_or_none,
         "",
-        "kubeconfig file, to post Events and to review the tokens of those who read /metrics; empty: the"
-        " pod's own service account",
+        "kubeconfig file, to post Events and to review the tokens of readers of /metrics; empty: the pod's"
+        " own service account; without access to the API server, no Event is posted and these readers get"
+        " 503",
     )
     flags.add_metrics_access()
     flags.add(
         "--stale-after",
         NATURAL,
         "30",
-        "seconds without an answer of the timekeeper after which standings are UNKNOWN",
+        "seconds without an answer of the timekeeper after which standings are UNKNOWN; OVER_BUDGET does not "
+        "age",
     )
 
 
@@ -182,8 +184,8 @@ def _injection(flags: Parser) -> None:
         "--sidecar-resources",
         sidecar_resources,
         "cpu=30m,memory=64Mi",
-        "requests and limits of each sidecar, in pods that request cpu or memory; raise them where a "
-        "LimitRange requires more of every container",
+        "requests and limits of each sidecar, in pods that request cpu or memory; at least "
+        "cpu=10m,memory=32Mi; raise them where a LimitRange requires more of every container",
     )
     flags.add(
         "--other-schedulers",
@@ -243,7 +245,7 @@ def _initial_policy(flags: Parser) -> None:
         str,
         "native",
         "*how the sidecar is injected: native; or container, for Kubernetes before 1.29; on means native; "
-        "off injects none",
+        "off injects none; _settings can only change it to a plain container, or off",
         ("native", "container", "off", "on"),
     )
 
