@@ -26,6 +26,7 @@ from timekeeper.core.decisions import (
     OTHER_POD,
     PLACED,
     PREEMPTED,
+    PREEMPTED_BY_SCHEDULER,
     RECLAIMED,
     WAITING,
     Decision,
@@ -136,7 +137,7 @@ class DecisionReports:
 
     def preempted(self, pod: Pod) -> None:
         """The pod's condition says that kube-scheduler evicts it, as it does by itself where totals are
-        short. Recorded once."""
+        short. A process records it once; the ledger has it once, whichever processes record it."""
         if pod.uid in self._preempted:
             return
         self._preempted[pod.uid] = None
@@ -148,7 +149,7 @@ class DecisionReports:
             "victimPriority": pod.priority,
             "victimStanding": self._state.standings().of(pod.namespace).word,
         }
-        self._record(_about(pod, self._now_ms(), PREEMPTED, "PreemptedByScheduler", figures))
+        self._record(_about(pod, self._now_ms(), PREEMPTED, PREEMPTED_BY_SCHEDULER, figures))
 
     def run(self, stop: threading.Event) -> None:
         """Each second record the reasons of the pods that were noted, until ``stop``."""

@@ -22,6 +22,9 @@ BUDGET = "budget"
 GRANT = "grant"
 STANDING = "standing"
 
+# A pod has one record of this reason: an extender that starts or takes over reports again what it sees.
+PREEMPTED_BY_SCHEDULER = "PreemptedByScheduler"
+
 
 @dataclass(frozen=True, slots=True)
 class DecisionKind:
@@ -62,7 +65,8 @@ KINDS: Mapping[str, DecisionKind] = {
     PREEMPTED: DecisionKind(
         "extender",
         "`Preempted`: evicted for a pod of higher priority, with both priorities and standings;"
-        " `PreemptedByScheduler`: the same by kube-scheduler itself, whose Event `Preempted` names that pod",
+        " `PreemptedByScheduler`: the same by kube-scheduler itself, whose Event `Preempted` names that pod;"
+        " recorded once for each evicted pod",
     ),
     RELEASED: DecisionKind("timekeeper", "`Released`: its scheduling gate was removed"),
     WARNED: DecisionKind(

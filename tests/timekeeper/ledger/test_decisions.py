@@ -57,6 +57,23 @@ def test_equal_decisions_in_succession_are_one_record_with_its_count_and_times(t
     ]
 
 
+def test_a_pod_that_kube_scheduler_preempts_has_one_record_of_it_from_whichever_extender(town: Town) -> None:
+    start = town.clock()
+    its = {"name": "p", "generate_name": "", "uid": "uid-1"}
+    preempted = posted(**its, kind="preempted", reason="PreemptedByScheduler", figures={"victimPriority": 0})
+    assert post(town, preempted, preempted, posted(**its, kind="waiting", reason="NoRoom")) == 200
+    town.clock.turn(MINUTE)
+
+    restarted = {**preempted, "figures": {"victimPriority": 0, "victimStanding": "over budget"}}
+    assert post(town, restarted, {**restarted, "uid": "uid-2"}) == 200
+
+    assert rows(town.store) == [
+        ("p", False, "preempted", "PreemptedByScheduler", 1, start, start),
+        ("p", False, "waiting", "NoRoom", 1, start, start),
+        ("p", False, "preempted", "PreemptedByScheduler", 1, start + MINUTE, start + MINUTE),
+    ]
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [

@@ -1,4 +1,5 @@
-"""Decisions: rows are added; an equal one that follows raises the count of the row before it."""
+"""Decisions: rows are added; an equal one that follows raises the count of the row before it. A pod has one row
+of `PREEMPTED_BY_SCHEDULER`, whatever follows."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -6,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import bindparam, delete, func, select, tuple_, update
 
-from timekeeper.core.decisions import DecisionRun, bounded
+from timekeeper.core.decisions import PREEMPTED_BY_SCHEDULER, DecisionRun, bounded
 from timekeeper.store.engine import postgresql
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.engine.schema import DECISIONS
@@ -24,6 +25,12 @@ _NEWEST = (
     .order_by(DECISIONS.c.id.desc())
     .limit(1)
 )
+_RECORDED = select(DECISIONS.c.id).where(
+    DECISIONS.c.namespace == bindparam("of_namespace"),
+    DECISIONS.c.subject == bindparam("of_subject"),
+    DECISIONS.c.uid == bindparam("of_uid"),
+    DECISIONS.c.reason == PREEMPTED_BY_SCHEDULER,
+)
 
 Row = dict[str, Any]
 
@@ -38,7 +45,7 @@ def record(connection: Connection, source: str, runs: Sequence[DecisionRun]) -> 
         return
     if connection.dialect.name == "postgresql":
         postgresql.take_turn(connection, _TURN)
-    rows = [_row(source, each) for each in runs]
+    rows = _unrecorded(connection, [_row(source, each) for each in runs])
     last = _last(connection, rows)
     grown: dict[int, Row] = {}
     new: list[Row] = []
@@ -68,6 +75,19 @@ def forget(connection: Connection, before_ms: int, most: int) -> int:
     """Delete the decisions that were last taken before that time, at most ``most``; returns their number."""
     old = select(DECISIONS.c.id).where(DECISIONS.c.last_ms < before_ms).order_by(DECISIONS.c.last_ms)
     return connection.execute(delete(DECISIONS).where(DECISIONS.c.id.in_(old.limit(most)))).rowcount
+
+
+def _unrecorded(connection: Connection, rows: Iterable[Row]) -> list[Row]:
+    """The rows without those that their pod has already."""
+    kept: dict[object, Row] = {}
+    for number, row in enumerate(rows):
+        if row["reason"] != PREEMPTED_BY_SCHEDULER:
+            kept[number] = row
+            continue
+        pod = {"of_namespace": row["namespace"], "of_subject": row["subject"], "of_uid": row["uid"]}
+        if connection.execute(_RECORDED, pod).first() is None:
+            kept.setdefault(tuple(pod.values()), row)
+    return list(kept.values())
 
 
 def _last(connection: Connection, rows: Iterable[Row]) -> dict[tuple[str, str], Row]:
