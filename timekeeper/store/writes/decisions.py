@@ -1,5 +1,5 @@
-"""Decisions: rows are added; an equal one that follows raises the count of the row before it. A pod has one row
-of `PREEMPTED_BY_SCHEDULER`, whatever follows."""
+"""Decisions: rows are added; an equal one that follows raises the count of the row before it. A pod has one
+row of `PREEMPTED_BY_SCHEDULER`, whatever follows."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
