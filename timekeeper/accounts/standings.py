@@ -107,8 +107,9 @@ def _hold(statement: Statement, is_queued: bool) -> HeldFor:
     if statement.in_force.budget.reserve == "declared":
         return "budget"
     has_turns = statement.in_force.budget.max_waiting is not None
-    accounts, waits = [statement.deciding], True
-    if statement.standing != "OVER_BUDGET":
+    if statement.standing == "OVER_BUDGET":
+        accounts, waits = [statement.deciding], True
+    else:
         accounts = [each for each in (statement, statement.group) if each is not None]
         waits = is_queued or has_turns
     if waits and any(each.in_force.budget.on_exhausted in HOLDS for each in accounts):

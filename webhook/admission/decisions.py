@@ -2,12 +2,12 @@
 
 from timekeeper.core import names
 from timekeeper.core.decisions import DEMOTED, HELD, MESSAGE, MOST_TEXT, REFUSED, Decision, Figure
-from timekeeper.core.json_values import annotations_of, mapping
+from timekeeper.core.json_values import mapping
 from timekeeper.core.kube.owner import owner_of
 from webhook.mutation.govern import recorded_hold, recorded_time
 from webhook.policy import Mode
 from webhook.wire.object_review import ObjectReview
-from webhook.wire.pod_review import AdmissionAnswer, PodReview, sequence_of
+from webhook.wire.pod_review import AdmissionAnswer, PodReview, annotations_of, sequence_of
 
 _HELD_REASONS = {"budget": "OverBudget", "turn": "WaitsForTurn", "": "Gated"}
 
@@ -24,23 +24,23 @@ def of_admission(review: PodReview, answer: AdmissionAnswer, mode: Mode, at_ms: 
         return _refusal(review, answer, at_ms)
     if review.operation != "CREATE" or review.subresource or names.REQUEST not in annotations_of(review.pod):
         return None
-    spec = mapping(review.pod.get("spec"))
-    word = annotations_of(review.pod).get(names.STANDING)
+    spec, annotations = review.pod["spec"], annotations_of(review.pod)
+    word = annotations.get(names.STANDING)
+    is_held = names.BUDGET_GATE in [gate["name"] for gate in sequence_of(spec.get("schedulingGates"))]
+    if not is_held and (word != "OVER_BUDGET" or mode != "enforce"):
+        return None
     figures: dict[str, Figure] = {
         "standing": str(word),
         "priorityClass": str(spec.get("priorityClassName") or ""),
-        "request": str(annotations_of(review.pod)[names.REQUEST]),
+        "request": str(annotations[names.REQUEST]),
     }
-    gates = sequence_of(spec.get("schedulingGates"))
-    if any(gate["name"] == names.BUDGET_GATE for gate in gates):
+    if is_held:
         declared = recorded_time(review.pod)
         if declared:
             figures["declaredMs"] = 1000 * int(declared)
         reason = "DeclaredTime" if declared else _HELD_REASONS[recorded_hold(review.pod)]
         return _decision(review, HELD, reason, figures, at_ms)
-    if word == "OVER_BUDGET" and mode == "enforce":
-        return _decision(review, DEMOTED, "OverBudget", figures, at_ms)
-    return None
+    return _decision(review, DEMOTED, "OverBudget", figures, at_ms)
 
 
 def of_template(review: ObjectReview, answer: AdmissionAnswer, at_ms: int) -> Decision | None:

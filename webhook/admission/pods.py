@@ -90,7 +90,7 @@ def _governed(
     return AdmissionAnswer(
         "governed" if operations else "unchanged",
         operations=tuple(operations),
-        warnings=governing_warnings(review.pod, request, review.namespace, standing, policy),
+        warnings=governing_warnings(review, request, standing, policy, hold),
         audit={"standing": standing.word} | ({"held": hold} if hold else {}),
         request=request,
     )

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from timekeeper.core import names
-from timekeeper.core.json_values import Json, annotations_of, mapping
+from timekeeper.core.json_values import Json
 from timekeeper.core.request.request import ParsedRequest, parse
 from timekeeper.core.standings import WORDS
 from timekeeper.core.values import GPURequest
@@ -26,7 +26,14 @@ from webhook.mutation.govern import govern, recorded_hold, recorded_time
 from webhook.policy import AdmissionPolicy, PriorityClass, Standing
 from webhook.rules.forged import reserved_name_violations, without_sidecar_if_name_taken
 from webhook.wire.json_patch import Operation
-from webhook.wire.pod_review import CONTAINER_LISTS, AdmissionAnswer, PodReview, sequence_of
+from webhook.wire.pod_review import (
+    CONTAINER_LISTS,
+    AdmissionAnswer,
+    PodReview,
+    annotations_of,
+    labels_of,
+    sequence_of,
+)
 
 # Only the first call writes these. A second call after other webhooks changes variables of containers at
 # most.
@@ -103,7 +110,7 @@ def not_governed(pod: Json, parsed: ParsedRequest, policy: AdmissionPolicy) -> I
 
 
 def _is_labelled(pod: Json) -> bool:
-    return mapping(mapping(pod.get("metadata")).get("labels")).get(names.GOVERNED) == "true"
+    return labels_of(pod).get(names.GOVERNED) == "true"
 
 
 def _is_of_first_call(operation: Operation) -> bool:

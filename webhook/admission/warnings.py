@@ -12,10 +12,12 @@ from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.request.request import containers
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation, shown
+from timekeeper.core.wire import HeldFor, StandingWord
 from webhook.mutation import govern
 from webhook.policy import AdmissionPolicy, PriorityClass, Standing
 from webhook.rules.catalogue import CATALOGUE
 from webhook.rules.modes import EffectiveMode, effective_mode
+from webhook.wire.pod_review import PodReview
 
 LONGEST_BYTES = 256
 ALL_BYTES = 4000
@@ -24,11 +26,16 @@ UNMETERED = "The GPU request of this pod cannot be read; the pod runs without be
 
 
 def governing_warnings(
-    pod: Json, request: GPURequest, namespace: str, standing: Standing, policy: AdmissionPolicy
+    review: PodReview, request: GPURequest, standing: Standing, policy: AdmissionPolicy, hold: HeldFor
 ) -> tuple[str, ...]:
-    """What the user of a pod that is being governed should know, most important first."""
+    """What the user of a pod that is being governed should know, most important first. ``hold``: how the pod
+    is held."""
+    word = govern.class_word(standing.word, hold)
     return within_limits(
-        (*_of_standing(namespace, standing, policy), *_of_changes(pod, request, standing, policy))
+        (
+            *_of_standing(review.namespace, standing, policy, hold == "budget"),
+            *_of_changes(review.pod, request, word, policy),
+        )
     )
 
 
@@ -83,9 +90,9 @@ def _cut(line: str) -> str:
     return raw[: LONGEST_BYTES - 3].decode(errors="ignore") + "..."
 
 
-def _of_standing(namespace: str, standing: Standing, policy: AdmissionPolicy) -> Iterator[str]:
+def _of_standing(namespace: str, standing: Standing, policy: AdmissionPolicy, is_held: bool) -> Iterator[str]:
+    """``is_held``: the pod waits for the budget."""
     used, ours = f"Namespace {namespace} has used", policy.class_of(standing.word)
-    is_held = policy.hold_of(standing) == "budget"
     effect = _HELD if is_held else _gets(ours)
     if standing.word == "UNKNOWN":
         yield f"Budget service unreachable; budget status of namespace {namespace} unknown.{_gets(ours)}"
@@ -121,8 +128,7 @@ def _is_nearly_used(standing: Standing) -> bool:
     return used is not None and warn_at is not None and used >= warn_at
 
 
-def _of_changes(pod: Json, request: GPURequest, standing: Standing, policy: AdmissionPolicy) -> Iterator[str]:
-    word = govern.class_word(standing.word, policy.hold_of(standing))
+def _of_changes(pod: Json, request: GPURequest, word: StandingWord, policy: AdmissionPolicy) -> Iterator[str]:
     spec, ours = pod["spec"], policy.class_of(word)
     if ours.absent:
         yield f"Priority class {shown(ours.name)} does not exist in the cluster; it is not set."

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from timekeeper.core.json_values import Json
 from webhook.mutation.visible_devices import VISIBLE_DEVICES, VOID, set_variable
 from webhook.wire.json_patch import Operation
-from webhook.wire.pod_review import sequence_of
+from webhook.wire.pod_review import sequence_of, variables_of
 
 
 def added(pod: Json, old: Json) -> Iterator[tuple[int, Json]]:
@@ -23,8 +23,9 @@ def hide_cards(pod: Json, old: Json) -> tuple[Operation, ...]:
     return tuple(
         operation
         for index, container in added(pod, old)
-        if all(each["name"] != VISIBLE_DEVICES for each in sequence_of(container.get("env")))
+        for named in [variables_of(container)]
+        if VISIBLE_DEVICES not in named
         for operation in set_variable(
-            sequence_of(container.get("env")), f"/spec/ephemeralContainers/{index}/env", VOID
+            sequence_of(container.get("env")), named, f"/spec/ephemeralContainers/{index}/env", VOID
         )
     )

@@ -10,14 +10,14 @@ from functools import lru_cache
 
 from timekeeper.core import names
 from timekeeper.core.dialects import BY_NAME
-from timekeeper.core.json_values import Json, annotations_of, mapping
+from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.request.request import canonical
 from timekeeper.core.values import ContainerAsk, GPURequest
 from timekeeper.core.wire import HeldFor, StandingWord
 from webhook.mutation import limits_shown, mps, sidecar, visible_devices
 from webhook.policy import AdmissionPolicy, PriorityClass
 from webhook.wire.json_patch import Operation, add, escaped, merged, remove
-from webhook.wire.pod_review import sequence_of
+from webhook.wire.pod_review import annotations_of, sequence_of, variables_of
 
 LABELS = {names.GOVERNED: "true"}
 PLACEMENT = {names.GPU_PLACEMENT: "1"}
@@ -232,12 +232,15 @@ def _container(container: Json, path: str, request: GPURequest, pipes: str) -> l
 
 
 def _variables(container: Json, path: str, request: GPURequest, pipes: str) -> list[Operation]:
-    env = mps.settled(container, request, pipes)
+    named = variables_of(container)
+    env = mps.settled(container, request, pipes) if pipes or not mps.NAMES.isdisjoint(named) else None
     shown = limits_shown.settled(container if env is None else {**container, "env": env}, request)
     env = env if shown is None else shown
     if env is None:
-        return visible_devices.operations(container, path, request)
-    return [add(f"{path}/env", env), *visible_devices.operations({**container, "env": env}, path, request)]
+        return visible_devices.operations(container, named, path, request)
+    changed = {**container, "env": env}
+    operations = visible_devices.operations(changed, variables_of(changed), path, request)
+    return [add(f"{path}/env", env), *operations]
 
 
 def _sidecar(pod: Json, request: GPURequest, policy: AdmissionPolicy) -> list[Operation]:

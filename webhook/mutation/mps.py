@@ -16,7 +16,7 @@ from webhook.wire.pod_review import sequence_of
 PIPES = "CUDA_MPS_PIPE_DIRECTORY"
 MEMORY = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 THREADS = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
-NAMES = (PIPES, MEMORY, THREADS)
+NAMES = frozenset((PIPES, MEMORY, THREADS))
 
 
 def wanted(container: str, request: GPURequest, pipes: str) -> tuple[Variable, ...]:
@@ -38,8 +38,6 @@ def settled(container: Json, request: GPURequest, pipes: str) -> list[Json] | No
     """
     present = sequence_of(container.get("env"))
     mine = [each for each in present if each["name"] in NAMES]
-    if not pipes and not mine:
-        return None  # nearly always
     right = wanted(container["name"], request, pipes)
     if len(mine) == len(right) and all(each in mine for each in right):
         return None

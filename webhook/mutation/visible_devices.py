@@ -34,24 +34,30 @@ def wanted(container: str, request: GPURequest) -> Variable | None:
     return from_annotation(container) if asking or container == names.SIDECAR else VOID
 
 
-def operations(container: Json, path: str, request: GPURequest) -> list[Operation]:
-    """Corrects the variables of one of the user's containers; afterwards each exists once."""
+def operations(container: Json, named: Sequence[str], path: str, request: GPURequest) -> list[Operation]:
+    """Corrects the variables of one of the user's containers, which have these names; afterwards each exists
+    once."""
     present = sequence_of(container.get("env"))
     visible = wanted(container["name"], request)
     if visible is None and any(is_of_config_map(each, request) for each in present):
         return []  # of another system, whose webhook would write it again
-    changed = set_variable(present, f"{path}/env", visible)
+    changed = set_variable(present, named, f"{path}/env", visible)
     reads_its_cards = visible is not None and "valueFrom" in visible
-    if not reads_its_cards or CAPABILITIES in [each["name"] for each in present]:
+    if not reads_its_cards or CAPABILITIES in named:
         return changed
     if not present:
         return [add(f"{path}/env", [visible, COMPUTE])]
     return [*changed, add(f"{path}/env/-", COMPUTE)]
 
 
-def set_variable(present: Sequence[Json], path: str, visible: Variable | None) -> list[Operation]:
-    """Leaves exactly this entry of NVIDIA_VISIBLE_DEVICES, or none: the last of several would take effect."""
-    places = [index for index, each in enumerate(present) if each["name"] == VISIBLE_DEVICES]
+def set_variable(
+    present: Sequence[Json], named: Sequence[str], path: str, visible: Variable | None
+) -> list[Operation]:
+    """Leaves exactly this entry of NVIDIA_VISIBLE_DEVICES, or none: the last of several would take effect.
+    ``named``: the names of the present variables."""
+    places: list[int] = []
+    if VISIBLE_DEVICES in named:
+        places = [index for index, name in enumerate(named) if name == VISIBLE_DEVICES]
     surplus = places if visible is None else places[1:]
     changed = [remove(f"{path}/{index}") for index in reversed(surplus)]
     if visible is None:

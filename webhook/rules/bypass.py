@@ -15,7 +15,7 @@ from webhook.mutation.visible_devices import VISIBLE_DEVICES
 from webhook.rules.denylist import CUDA_VERSION, RUNTIME_CLASSES
 from webhook.rules.device_classes import NONE_LISTED, JudgedClasses
 from webhook.rules.isolation import isolation_violations, node_paths
-from webhook.wire.pod_review import sequence_of
+from webhook.wire.pod_review import sequence_of, variables_of
 
 _AS_WITH_A_REQUEST = ("device-annotation", "device-mount", "host-path", "host-pid")
 _DEVICE_CLASS = "deviceclass.resource.kubernetes.io/"
@@ -48,7 +48,7 @@ def _old_images(pod: Json) -> Iterator[Violation]:
         (f"spec.ephemeralContainers[{index}]", container) for index, container in ephemeral.added(pod, {})
     ]
     for path, container in listed:
-        given = [each["name"] for each in sequence_of(container.get("env"))]
+        given = variables_of(container)
         if CUDA_VERSION in given and VISIBLE_DEVICES not in given:
             yield Violation(
                 "cuda-version",

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 from timekeeper.core import names
 from timekeeper.core.dialects import DIALECTS
-from timekeeper.core.json_values import Json, annotations_of, mapping
+from timekeeper.core.json_values import Json
 from timekeeper.core.standings import WORDS
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation, shown
 from webhook.mutation import govern, sidecar
 from webhook.policy import AdmissionPolicy
-from webhook.wire.pod_review import CONTAINER_LISTS, sequence_of
+from webhook.wire.pod_review import CONTAINER_LISTS, annotations_of, labels_of, sequence_of
 
 OURS = (f"{names.DOMAIN}/", *names.BY_CONTAINER)
 OWNED = tuple(dict.fromkeys(owned for dialect in DIALECTS for owned in dialect.owned))
@@ -85,7 +85,7 @@ def forgery_violations(pod: Json, request: GPURequest | None) -> Iterator[Violat
             genuine = expected.get(name) == value
         if not genuine:
             yield _annotation(name, value)
-    for name, value in mapping(mapping(pod.get("metadata")).get("labels")).items():
+    for name, value in labels_of(pod).items():
         is_ours = name.startswith(OURS) and (request is None or govern.LABELS.get(name) != value)
         if is_ours or name in _LABELS or (_LABEL_STEMS and name.startswith(_LABEL_STEMS)):
             yield _only_bursar_writes("forged-label", f"metadata.labels[{name}]", value)

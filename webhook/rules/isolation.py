@@ -1,10 +1,10 @@
 """Fields of a pod by which a container reaches cards that are not assigned to it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from timekeeper.core import names
 from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE_PATTERN, gas
-from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
+from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation, shown
 from webhook.mutation import ephemeral, limits_shown, mps, visible_devices
@@ -19,7 +19,7 @@ from webhook.rules.denylist import (
     requests_devices,
     steers_isolation,
 )
-from webhook.wire.pod_review import CONTAINER_LISTS, sequence_of
+from webhook.wire.pod_review import CONTAINER_LISTS, annotations_of, sequence_of, variables_of
 
 _SHOWN_BY_PLUGIN = tuple(name for each in DIALECTS if each.shown_by_plugin for name in each.resources)
 
@@ -46,7 +46,7 @@ def isolation_violations(pod: Json, request: GPURequest | None) -> Iterator[Viol
     for path, container in _containers(pod):
         if may_monitor:
             yield from _monitoring(path, container)
-        variables = "\n".join([each["name"] for each in sequence_of(container.get("env"))])
+        variables = "\n".join(variables_of(container))
         if VISIBLE_DEVICES in variables:
             yield from _visible_by_hand(path, container, request)
         if container.get("envFrom") or names_steering(variables):
@@ -55,13 +55,18 @@ def isolation_violations(pod: Json, request: GPURequest | None) -> Iterator[Viol
             yield from _privileged(path, container)
         yield from _device_mounts(path, container)
     yield from _device_annotations(pod)
-    yield from _host(pod["spec"])
-    yield from node_paths(pod["spec"])
+    host_paths = tuple(_host_paths(pod["spec"]))
+    yield from _host(pod["spec"], host_paths)
+    yield from _node_paths(host_paths)
 
 
 def node_paths(spec: Json) -> Iterator[Violation]:
     """Host paths that show devices or other pods of the node."""
-    for where, host_path in _host_paths(spec):
+    yield from _node_paths(_host_paths(spec))
+
+
+def _node_paths(host_paths: Iterable[tuple[str, str]]) -> Iterator[Violation]:
+    for where, host_path in host_paths:
         if reaches_node(host_path):
             yield Violation(
                 "node-path",
@@ -76,13 +81,15 @@ def node_paths(spec: Json) -> Iterator[Violation]:
 def _host_paths(spec: Json) -> Iterator[tuple[str, str]]:
     """Each host path, after the field that gives it."""
     for index, volume in enumerate(sequence_of(spec.get("volumes"))):
-        host_path = mapping(volume.get("hostPath")).get("path")
+        if "hostPath" not in volume:
+            continue
+        host_path = mapping(volume["hostPath"]).get("path")
         if isinstance(host_path, str):
             yield f"spec.volumes[{index}].hostPath.path", host_path
 
 
-def _host(spec: Json) -> Iterator[Violation]:
-    for where, host_path in _host_paths(spec):
+def _host(spec: Json, host_paths: Iterable[tuple[str, str]]) -> Iterator[Violation]:
+    for where, host_path in host_paths:
         if reaches_cards(host_path):
             yield Violation(
                 "host-path",

@@ -5,14 +5,14 @@ from collections.abc import Iterator
 
 from timekeeper.core import names
 from timekeeper.core.dialects import BY_NAME, gas, replaced_schedulers, tencent
-from timekeeper.core.json_values import Json, annotations_of, mapping
+from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.name_lists import excess, listed
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation, shown
 from webhook.mutation.govern import DEFAULT_SCHEDULERS, is_above_budget_class, scheduler_of
 from webhook.policy import AdmissionPolicy
 from webhook.rules.size import size_violations
-from webhook.wire.pod_review import sequence_of
+from webhook.wire.pod_review import annotations_of, sequence_of
 
 LEGACY_SIDECAR = "gpu-sidecar"
 

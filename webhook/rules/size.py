@@ -10,11 +10,11 @@ from collections.abc import Iterator
 
 import orjson
 
-from timekeeper.core.json_values import Json, annotations_of, mapping
+from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation, shown
 from webhook.mutation.visible_devices import VISIBLE_DEVICES
-from webhook.wire.pod_review import CONTAINER_LISTS, sequence_of
+from webhook.wire.pod_review import CONTAINER_LISTS, annotations_of, sequence_of
 
 MOST_BYTES = 1024 * 1024
 # The API server refuses every update of a pod with more than 256 KiB of annotations, a status too, but it

@@ -9,7 +9,7 @@ from timekeeper.runtime.clock import monotonic_ms
 from timekeeper.runtime.http.flask_routes import PostCall, add_calls
 from timekeeper.runtime.http.problem_details import answer_with_problems
 from timekeeper.runtime.log import Log
-from webhook.admission import decisions, workloads
+from webhook.admission import decisions, pods, workloads
 from webhook.admission.workloads import TemplatePath
 from webhook.metrics import WebhookMetrics
 from webhook.server.owner_events import Notice
@@ -44,9 +44,9 @@ def create_calls(
         return answer
 
     def of_governed(review: PodReview) -> AdmissionAnswer:
-        answer = admission.validate(review)
-        mode = admission.policy_for(review.namespace).mode
-        recorded(review, decisions.of_admission(review, answer, mode, monotonic_ms()))
+        policy = admission.policy_for(review.namespace)
+        answer = pods.validate(review, policy)
+        recorded(review, decisions.of_admission(review, answer, policy.mode, monotonic_ms()))
         return answer
 
     def of_template(review: ObjectReview) -> AdmissionAnswer:

@@ -71,10 +71,6 @@ class Reviewer:
             self._admitted.add(review.namespace, cost(request, lookahead_ms), self._now_ms())
         return answer
 
-    def validate(self, review: PodReview) -> AdmissionAnswer:
-        """The answer of /validate. Raises NotReadyError."""
-        return pods.validate(review, self.policy_for(review.namespace))
-
     def beside(self, table: StandingsTable) -> "Reviewer":
         """A reviewer with this table, and with an estimate of its own: it has admitted nothing."""
         return Reviewer(self._flags, lambda: table, self._ca, self._now_ms, self._stale_after_ms)

@@ -199,6 +199,21 @@ def _whole(raw: object, path: str) -> None:
         raise MalformedError(f"{path}: must be a whole number")
 
 
+def annotations_of(pod: Json) -> Json:
+    """A checked pod's annotations, empty if it has none."""
+    return pod["metadata"].get("annotations") or {}
+
+
+def labels_of(pod: Json) -> Json:
+    """A checked pod's labels, empty if it has none."""
+    return pod["metadata"].get("labels") or {}
+
+
+def variables_of(container: Json) -> list[str]:
+    """The names of a checked container's variables."""
+    return [each["name"] for each in sequence_of(container.get("env"))]
+
+
 def sequence_of(raw: object) -> Sequence[Json]:
     """A checked list of the pod's spec, empty where it is absent."""
     return raw if isinstance(raw, list) else []

@@ -24,6 +24,7 @@ from tests.webhook.worlds import (
 from tests.worlds import Json, container
 from timekeeper.core.request.request import parse
 from timekeeper.core.standings import NO_CAPS, Cap, Caps, UndecodableStandingsError
+from webhook.admission import pods
 from webhook.policy import AdmissionPolicy, PriorityClass, Sidecar, Standing
 from webhook.server.reviewer import NotReadyError, Reviewer
 from webhook.standings.burst import AdmissionBurst, cost
@@ -405,7 +406,8 @@ def test_a_forged_mark_beside_a_container_of_the_sidecars_name_breaks_nothing(
     assert first.verdict == ("refused" if mode == "enforce" else "governed")
     assert any(rule == "sidecar-name" for rule, _ in first.rules)
     assert world.admission.mutate(review(after)).verdict == ("refused" if mode == "enforce" else "unchanged")
-    assert world.admission.validate(review(after)).rules[0][0] == "sidecar-name"
+    policy = world.admission.policy_for("team-a")
+    assert pods.validate(review(after), policy).rules[0][0] == "sidecar-name"
 
 
 def test_a_pod_that_a_user_marked_halfway_counts_like_any_other() -> None:

@@ -231,9 +231,10 @@ class Balance:
     def standing(self) -> str:
         """IN_BUDGET while something remains, else OVER_BUDGET; UNLIMITED without a budget. Where pods have
         reserved exactly what remained, they can be paid, and the account is in budget."""
-        if self.remaining is None:
+        remaining = self.remaining
+        if remaining is None:
             return "UNLIMITED"
-        is_paid = self.remaining > 0 or (self.remaining == 0 and self.declared > 0)
+        is_paid = remaining > 0 or (remaining == 0 and self.declared > 0)
         return "IN_BUDGET" if is_paid else "OVER_BUDGET"
 
 

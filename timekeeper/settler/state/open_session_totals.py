@@ -189,13 +189,16 @@ class OpenSessionTotals:
         if end_ms != part.end_ms:
             sums = self._namespaces[part.namespace]
             befores = [part.within(span) for span in sums.pending]
-            reserved = [part.declared(span) for span in sums.declared]
             self._note_change(part.namespace, min(end_ms, part.end_ms))
+            if part.reserves_until_ms:
+                for span in sums.declared:
+                    sums.declared[span] -= part.declared(span)
             part.end_ms = end_ms
             for span, before in zip(sums.pending, befores, strict=True):
                 sums.pending[span] += part.within(span) - before
-            for span, before in zip(sums.declared, reserved, strict=True):
-                sums.declared[span] += part.declared(span) - before
+            if part.reserves_until_ms:
+                for span in sums.declared:
+                    sums.declared[span] += part.declared(span)
             if not part.due_ms:
                 self._plan_check(uid, part, end_ms + self.settle_after_ms)
         return True
