@@ -53,7 +53,7 @@ def a_third_pod_waits_for_a_card(run: DemoRun) -> None:
     """Step 3, the example of Intel's GPU Aware Scheduling: the node has enough memory in total, but no card
     has."""
     run.title("Two cards of 8 GB and three pods of 5 GB: the node has 6 GB free, but no card has 5 GB")
-    run.note("The pods five-1 and five-2 run already; they are the same as five-3 but for their names.")
+    run.note("First the pods five-1 and five-2 are created. They are the same as five-3 but for their names.")
     for name in ("five-1", "five-2"):
         manifest = gpu_pod(name, "team-a", "small", gpu_memory="5000")
         run.stack.cp.kubectl("apply", "-f", "-", input=json.dumps(manifest))
