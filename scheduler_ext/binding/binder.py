@@ -16,6 +16,7 @@ names only a version that the watch has shown (`scheduler_ext.leadership.takeove
 import datetime
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 from scheduler_ext.binding.locks import Locks
@@ -52,6 +53,7 @@ from scheduler_ext.scoring.policy import Policy
 from scheduler_ext.snapshot.node_info import Allocation
 from scheduler_ext.snapshot.reservations import as_found_by
 from scheduler_ext.snapshot.snapshot import Snapshot
+from timekeeper.core.dialects import BY_NAME
 from timekeeper.core.values import GPURequest, Placement
 from timekeeper.runtime.api_server import STRATEGIC_MERGE, Answered, Api, Reply, Unsent
 from timekeeper.runtime.log import Log
@@ -88,7 +90,7 @@ class Binder:
         self._turn, self._taken_back, self._standings = turn, taken_back, standings
         self._bound = bound
         self._caps = caps or CapChecks(standings)
-        self._pods, self._nodes = Locks(), Locks()
+        self._pods, self._nodes, self._sent = Locks(), Locks(), Locks()
         self._locks = NodeLocks(self._calls.send, cache, lambda: datetime.datetime.now(datetime.UTC))
 
     def bind(self, args: BindingArgs) -> Outcome:
@@ -150,14 +152,21 @@ class Binder:
             return self._not_locked(args, unlocked, assumed)
         # 7. One Binding carries node and cards.
         cards, family = (there.cards, there.family) if there is not None else ((), "")
-        written = written_for(read.pod, read.pod.request, placement, args.node, time.time_ns(), cards, family)
         lost = set() if assumed is None else {EARLIER}
-        outcome = self._send(Sending(args, written, term, until), read.version, lost)
+        with self._in_order(read.pod.request, args.node):
+            now_ns = time.time_ns()
+            written = written_for(read.pod, read.pod.request, placement, args.node, now_ns, cards, family)
+            outcome = self._send(Sending(args, written, term, until), read.version, lost)
         if isinstance(outcome, Bound):
             self._bound(read.pod, args.node, placement)
         elif self._allocation(args.uid)[0] is None:
             self._locks.release(there, args, time.monotonic() + SETTLE_S)
         return outcome
+
+    def _in_order(self, request: GPURequest, node: str) -> AbstractContextManager[None]:
+        """Where the node's plugin takes the pod with the earliest time, Bindings of a node are made in the
+        order of their times, so that it takes the pod that the kubelet starts."""
+        return self._sent.hold(node) if BY_NAME[request.dialect].pairs_by_time else nullcontext()
 
     def _not_locked(self, args: BindingArgs, why: str, assumed: Allocation | None) -> NotBound:
         if assumed is None:

@@ -109,6 +109,9 @@ class Dialect:
     # its nodes have the cards that its plugin describes, also beside an inventory of Bursar's agent
     own_cards: bool = False
     plugin_limits: bool = False  # the node plugin enforces each container's share itself
+    # of the pods of its node with the amount that the kubelet requests, the node plugin takes the one whose
+    # annotation has the earliest time
+    pairs_by_time: bool = False
     # the schedulerNames with which its pods are left to another system's scheduler, where the webhook's flag
     # --other-schedulers names them
     schedulers: tuple[str, ...] = ()

@@ -234,4 +234,5 @@ DIALECT = Dialect(
     owned=("gas-ts", "gas-container-"),
     plugin_shows=True,
     cards=cards,
+    pairs_by_time=True,
 )

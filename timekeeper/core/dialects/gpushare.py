@@ -71,4 +71,5 @@ DIALECT = Dialect(
     plugin_shows=True,
     cards=_cards,
     one_card=True,
+    pairs_by_time=True,
 )

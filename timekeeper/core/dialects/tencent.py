@@ -56,4 +56,5 @@ DIALECT = Dialect(
     owned=("tencent.com/predicate-", ASSIGNED, CORE_LIMIT),
     plugin_writes=(ASSIGNED,),
     plugin_limits=True,
+    pairs_by_time=True,
 )
