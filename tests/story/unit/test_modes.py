@@ -69,6 +69,13 @@ def test_every_mode_keeps_its_laws(first: int) -> None:
         assert set(+contained) >= CONTAINED
 
 
+def test_a_released_pod_that_is_bound_after_its_budget_was_spent_has_its_own_time_to_leave() -> None:
+    seed = 3298  # it waits for a node for twenty minutes while the grant is reduced to nothing
+    random = Random(seed)
+
+    assert run(seed, random, small(random), STEPS)["all have left"]
+
+
 @pytest.mark.parametrize("law", CASES)
 def test_a_law_is_kept_in_many_cases(law: str) -> None:
     size, contains = CASES[law]
