@@ -41,6 +41,7 @@ class LedgerPod:
     let_go_ms: int | None = None  # when its reservation was withdrawn
     held: HeldFor = ""  # how it was held at its creation
     is_gated: bool = False  # our gate is in ``spec.schedulingGates``
+    is_untried: bool = False  # it has no gate and no node, and no scheduler has tried yet to place it
     priority: int = 0
     scheduler: str = ""  # its schedulerName
     # the timekeeper's notice, by its annotations: not evicted before; protected by disruption budgets until
@@ -101,6 +102,7 @@ def read_pod(raw: Json) -> LedgerPod | UnreadablePod | None:
         let_go_ms=withdrawn_ms(raw),
         held=held,
         is_gated=_is_gated(spec),
+        is_untried=_is_untried(raw, spec),
         priority=_priority(spec),
         scheduler=intern(str(spec.get("schedulerName") or "")),
         evict_after_ms=hold.millis(annotations.get(names.EVICT_AFTER)),
@@ -125,6 +127,15 @@ def _declared_ms(recorded: object) -> int:
 def _is_gated(spec: Json) -> bool:
     gates = sequence(spec.get("schedulingGates"))
     return any(mapping(each).get("name") == names.BUDGET_GATE for each in gates)
+
+
+def _is_untried(raw: Json, spec: Json) -> bool:
+    """The API server writes the condition of a gated pod, and a scheduler that of a pod that it has tried."""
+    if spec.get("nodeName") or spec.get("schedulingGates"):
+        return False
+    conditions = map(mapping, sequence(mapping(raw.get("status")).get("conditions")))
+    found = [each.get("reason") for each in conditions if each.get("type") == "PodScheduled"]
+    return not found or found == ["SchedulingGated"]
 
 
 def _priority(spec: Json) -> int:

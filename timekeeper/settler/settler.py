@@ -177,7 +177,16 @@ class Settler:
         later = self._later.of(self.ledger, statements, self.cluster.namespaces, now_ms)
         reserved = frozenset(self.ledger.declared.rows.keys() & waits.held.keys())
         self.held = HeldView(
-            waits.held, waits.rates, dict(waits.seen), statements, history, now_ms, cards, reserved, later
+            waits.held,
+            waits.rates,
+            dict(waits.seen),
+            statements,
+            history,
+            now_ms,
+            cards,
+            reserved,
+            later,
+            len(waits.untried),
         )
 
     def _cards_held(self, history: History, now_ms: int) -> dict[str, int]:

@@ -15,9 +15,10 @@ from timekeeper.settler.releases.releaser import (
     AWAY_MS,
     AWAY_S,
     CALLS_AT_ONCE,
-    MANY_WAIT,
+    FEWEST_AT_ONCE,
+    MANY_UNTRIED,
     MOST_AT_ONCE,
-    MOST_BESIDE_OTHERS,
+    MOST_SMALL_STEPS,
     QUIET_MS,
     SOON_MS,
     STEP_S,
@@ -328,15 +329,46 @@ def test_a_new_period_releases_the_pods_and_the_rate_is_bounded(holding: Holding
     assert len(holding.step()) == 2
 
 
-@pytest.mark.parametrize("more", [0, 1])
-def test_fewer_are_released_while_schedulers_have_many_pods_to_place(holding: Holding, more: int) -> None:
-    """And still 10,000 in five minutes."""
+def waiting(number: int, reason: str = "", *gates: Json) -> list[Json]:
+    """Pods of another namespace without a node; ``reason``: why, by the last attempt of a scheduler."""
+    pods = [gpu_pod(f"o{at}", node="", namespace="others", percent=1) for at in range(number)]
+    if reason:
+        condition = {"type": "PodScheduled", "status": "False", "reason": reason}
+        for each in pods:
+            each["status"] = {"phase": "Pending", "conditions": [condition]}
+            each["spec"]["schedulingGates"] = list(gates)
+    return pods
+
+
+# pods of others, and whether few pods are released beside them
+OTHERS = {
+    "many": (waiting(MANY_UNTRIED + 1), True),
+    "many that were behind a gate": (waiting(MANY_UNTRIED + 1, "SchedulingGated"), True),
+    "fewer": (waiting(MANY_UNTRIED), False),
+    "many that fit nowhere": (waiting(MANY_UNTRIED + 1, "Unschedulable"), False),
+    "many behind a gate": (waiting(MANY_UNTRIED + 1, "SchedulingGated", OTHER), False),
+}
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_few_are_released_while_schedulers_have_many_pods_to_try(holding: Holding, case: str) -> None:
     pods = [held_pod(f"p{index:02}", percent=1) for index in range(MOST_AT_ONCE)]
-    others = [gpu_pod(f"o{at}", node="", namespace="others", percent=1) for at in range(MANY_WAIT + more)]
+    others, are_few = OTHERS[case]
     holding.begin(*pods, *others, team_a=HOLD.format(hours=100))
 
-    assert len(holding.step()) == (MOST_BESIDE_OTHERS if more else MOST_AT_ONCE)
-    assert MOST_BESIDE_OTHERS / STEP_S * 300 >= 10_000
+    assert len(holding.step()) == (FEWEST_AT_ONCE if are_few else MOST_AT_ONCE)
+
+
+def test_others_delay_ten_thousand_releases_by_less_than_five_minutes(holding: Holding) -> None:
+    small = MOST_SMALL_STEPS * FEWEST_AT_ONCE
+    pods = [held_pod(f"p{index:04}", percent=1) for index in range(small + MOST_AT_ONCE + 1)]
+    holding.begin(*pods, *waiting(MANY_UNTRIED + 1), team_a=HOLD.format(hours=100))
+
+    assert {len(holding.step()) for _ in range(MOST_SMALL_STEPS)} == {FEWEST_AT_ONCE}
+    assert [len(holding.step()) for _ in range(3)] == [MOST_AT_ONCE, 1, 0]
+    holding.begin(*(held_pod(f"q{index}", percent=1) for index in range(FEWEST_AT_ONCE + 1)))
+    assert len(holding.step()) == FEWEST_AT_ONCE
+    assert small + (300 / STEP_S - MOST_SMALL_STEPS) * MOST_AT_ONCE >= 10_000
 
 
 def test_calls_are_under_way_together_and_one_without_an_answer_ends_the_step(holding: Holding) -> None:

@@ -31,9 +31,11 @@ from timekeeper.store.writes.fencing import Epoch, EpochOverError
 
 STEP_S = 0.5
 MOST_AT_ONCE = 25  # in one step: 50 a second
-# in one step, while schedulers have more than MANY_WAIT pods to place: 10,000 in five minutes all the same
-MOST_BESIDE_OTHERS = 19
-MANY_WAIT = 150  # of what is released at 50 a second, a tick sees less than this without a node
+# in one step while more pods than MANY_UNTRIED wait for a scheduler's first attempt
+FEWEST_AT_ONCE = 2
+MANY_UNTRIED = 50  # what is released in a second
+# so many steps are that small, until no pod is left that may be released: 10,000 take less than five minutes
+MOST_SMALL_STEPS = 160
 CALLS_AT_ONCE = 5  # one after another, calls of more than 20 ms would be slower than that
 AWAY_S = 10.0  # if the database is unreachable, or after an unexpected error
 # A call of an earlier settler may arrive after its end, and a call without an answer may be done later.
@@ -74,6 +76,7 @@ class Releaser:
         self._paused: dict[str, int] = {}  # UID -> until when it is not tried again
         self._served: dict[str, int] = {}  # namespace -> number of its last release
         self._number = 0
+        self._small_steps = 0  # since no pod was left that may be released
         self._queues: tuple[Mapping[str, HeldPod], dict[str, list[HeldPod]]] = ({}, {})
         for result in RESULTS:
             metrics.RELEASES.labels(result)
@@ -89,6 +92,7 @@ class Releaser:
         metrics.HELD.set(len(view.pods))
         self._forget(view, at_ms)
         if not view.pods or at_ms - self._began_ms < QUIET_MS:
+            self._small_steps = 0
             return 0
         if self._queues[0] is not view.pods:
             self._queues = (view.pods, queues_of(view.pods.values()))
@@ -108,13 +112,16 @@ class Releaser:
     def _chosen(self, view: HeldView) -> list[HeldPod]:
         """First those that have reserved their time and have the gate all the same, then those whose turn it
         is."""
-        at_once = MOST_BESIDE_OTHERS if sum(view.seen.values()) > MANY_WAIT else MOST_AT_ONCE
+        is_small = view.untried > MANY_UNTRIED and self._small_steps < MOST_SMALL_STEPS
+        at_once = FEWEST_AT_ONCE if is_small else MOST_AT_ONCE
         held = view.reserved - self._sent.keys() - self._paused.keys()
         again = [view.pods[uid] for uid in sorted(held)][:at_once]
         sent = [view.pods[uid] for uid in self._sent if uid not in view.reserved]
         passed = self._paused.keys() | view.reserved
         limits, most = ReleaseLimits(view).of, at_once - len(again)
-        return again + next_released(self._queues[1], sent, limits, self._served, most, passed)
+        chosen = again + next_released(self._queues[1], sent, limits, self._served, most, passed)
+        self._small_steps = self._small_steps + is_small if len(chosen) == at_once else 0
+        return chosen
 
     def _reserve(self, chosen: Sequence[HeldPod], view: HeldView) -> None:
         """Write what these pods reserve of their declared time, in one transaction; without such pods the

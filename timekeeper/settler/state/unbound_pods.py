@@ -34,6 +34,7 @@ class UnboundPods:
     # UIDs of pods without node and gate that reserve their declared time: they are not in ``rates``
     declaring: set[str] = field(default_factory=set)
     seen: dict[str, int] = field(default_factory=dict)  # namespace -> number of pods without node and gate
+    untried: set[str] = field(default_factory=set)  # UIDs of those that no scheduler has tried to place
     # the settings that the estimates are based on
     _settings: BudgetSettings = field(default_factory=BudgetSettings)
     _inventory: int = -1  # the version of the inventory that the estimates are based on
@@ -117,6 +118,9 @@ class UnboundPods:
             self.seen[namespace] -= 1
             if not self.seen[namespace]:
                 del self.seen[namespace]
+        self.untried.discard(uid)
+        if pod is not None and pod.is_untried:
+            self.untried.add(uid)
         if pod is not None and not pod.is_gated:
             self._seen[uid] = pod.namespace
             self.seen[pod.namespace] = self.seen.get(pod.namespace, 0) + 1
