@@ -359,6 +359,18 @@ def test_few_are_released_while_schedulers_have_many_pods_to_try(holding: Holdin
     assert len(holding.step()) == (FEWEST_AT_ONCE if are_few else MOST_AT_ONCE)
 
 
+def test_pods_that_a_scheduler_has_tried_delay_no_releases_any_more(holding: Holding) -> None:
+    pods, others = [held_pod(f"p{at:02}", percent=1) for at in range(40)], waiting(MANY_UNTRIED + 1)
+    holding.begin(*pods, *others, team_a=HOLD.format(hours=100))
+    assert len(holding.step()) == FEWEST_AT_ONCE
+
+    for each in waiting(MANY_UNTRIED + 1, "Unschedulable"):
+        holding.town.hear("pods", each)
+    holding.town.tick()
+
+    assert len(holding.step()) == MOST_AT_ONCE
+
+
 def test_others_delay_ten_thousand_releases_by_less_than_five_minutes(holding: Holding) -> None:
     small = MOST_SMALL_STEPS * FEWEST_AT_ONCE
     pods = [held_pod(f"p{index:04}", percent=1) for index in range(small + MOST_AT_ONCE + 1)]
