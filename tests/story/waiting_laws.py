@@ -66,11 +66,13 @@ class WaitingLaws(Law):
                 for subject, each in both
                 if each is not None and each.balance.remaining is not None
             ]
-            # a later period must be able to pay its part, by its regular amount alone
-            regular = [it.in_force[each].hours for each, its in both if pod.length_ms and its is not None]
+            # a later period must be able to pay its part, and that of the pods that may go before it, by its
+            # regular amount alone
             pays = [
-                h is None or h * HOUR > declared[each] - (unpaid[each] - own if is_first else 0)
-                for h, (each, _) in zip(regular, both, strict=False)
+                (h := it.in_force[each].hours) is None
+                or h * HOUR > declared[each] - (unpaid[each] - own if is_first else 0)
+                for each, its in both
+                if its is not None and (pod.length_ms or (unpaid[each] and not is_first))
             ]
             is_so = all(rooms) and all(pays) and facts.waiting is None and not it.faults.last(it.clock())
             lasts_ms = self.lasts("held", pod.uid, is_so)

@@ -76,6 +76,13 @@ def test_a_released_pod_that_is_bound_after_its_budget_was_spent_has_its_own_tim
     assert run(seed, random, small(random), STEPS)["all have left"]
 
 
+def test_a_pod_waits_behind_one_that_a_later_period_cannot_pay_yet() -> None:
+    seed = 3462  # the one in front reserves its declared time, and the period ends within it
+    random = Random(seed)
+
+    assert run(seed, random, small(random), STEPS)["held"]
+
+
 @pytest.mark.parametrize("law", CASES)
 def test_a_law_is_kept_in_many_cases(law: str) -> None:
     size, contains = CASES[law]
