@@ -34,7 +34,7 @@ MOST_AT_ONCE = 25  # in one step: 50 a second
 # in one step while more pods than MANY_UNTRIED wait for a scheduler's first attempt
 FEWEST_AT_ONCE = 2
 MANY_UNTRIED = 50  # what is released in a second
-# so many steps are that small, until no pod is left that may be released: 10,000 take less than five minutes
+# steps that are that small, until no pod is left that may be released: 10,000 take less than five minutes
 MOST_SMALL_STEPS = 160
 CALLS_AT_ONCE = 5  # one after another, calls of more than 20 ms would be slower than that
 AWAY_S = 10.0  # if the database is unreachable, or after an unexpected error
