@@ -17,49 +17,48 @@ from timekeeper.core.values import WHOLE_MILLI, Ask
 
 Ints = NDArray[np.int64]
 
-
-class SpotArrays:
-    """The model's view of some spots as arrays; row 0 stands for no card."""
-
-    def __init__(self, fragmentation_model: FragmentationModel, spots: Sequence[Spot]) -> None:
-        self.idle: Ints = np.zeros(len(spots) + 1, np.int64)
-        self.cards: Ints = np.zeros((len(spots) + 1, len(fragmentation_model.levels)), np.int64)
-        for row, (free, model) in enumerate(spots, 1):
-            self.idle[row], fits = fragmentation_model.spot(free, model)
-            self.cards[row, list(fits)] = 1
-        self.free_milli: Ints = self.cards * self.idle[:, None]
+AT_ONCE = 8_192  # numbers of a step: they fit into the processor's cache
 
 
 class ModelArrays:
-    """A model's numbers as arrays."""
+    """A model's numbers as arrays. The amounts of a card or a node are a row: the free milli-GPU, then by
+    level the number of cards that suffice, then by level the free milli-GPU on these."""
 
     def __init__(self, fragmentation_model: FragmentationModel) -> None:
         self.fragmentation_model = fragmentation_model
-        shape = (
-            len(fragmentation_model.cpus) + 1,
-            len(fragmentation_model.levels),
-            fragmentation_model.most + 1,
-        )
-        self.weights: Ints = np.array(fragmentation_model.weights, np.int64).reshape(shape)
-        self.steps: Ints = np.array(fragmentation_model.steps, np.int64)
-        self.cpus: Ints = np.array(fragmentation_model.cpus, np.int64)
-        self.levels = np.arange(len(fragmentation_model.levels))
+        self.levels = len(fragmentation_model.levels)
+        self._weights: Ints = np.array(fragmentation_model.weights, np.int64).ravel()
+        self._steps: Ints = np.array(fragmentation_model.steps, np.int64)
+        self._cpus: Ints = np.array(fragmentation_model.cpus, np.int64)
+        self._level: Ints = np.arange(self.levels) * (fragmentation_model.most + 1)  # begin in ``_weights``
+        self._a_cpu = self.levels * (fragmentation_model.most + 1)
 
-    def fragment(self, idle: Ints, cards: Ints, free_milli: Ints, cpu_left: Ints) -> Ints:
-        """For each node: free compute that typical pods cannot use, in thousandths of a card, times their
-        number."""
-        enough = np.searchsorted(self.cpus, cpu_left, "right")
-        by_cards = self.weights[
-            enough[:, None], self.levels, np.minimum(cards, self.fragmentation_model.most)
-        ]
-        found: Ints = self.fragmentation_model.pods * idle - (by_cards * free_milli).sum(1)
+    def amounts(self, spots: Sequence[Spot]) -> Ints:
+        """The amounts of each spot; row 0 stands for no card."""
+        found = np.zeros((len(spots) + 1, 1 + 2 * self.levels), np.int64)
+        for row, (free, model) in enumerate(spots, 1):
+            idle, fits = self.fragmentation_model.spot(free, model)
+            found[row, 0] = idle
+            for level in fits:
+                found[row, 1 + level], found[row, 1 + self.levels + level] = 1, idle
         return found
 
-    def stranded(self, idle: Ints, cpu_left: Ints, needs: int) -> Ints:
-        """For each node: free compute without CPU beside it, ``needs`` a card, in thousandths of a card,
-        times the typical pods' number."""
-        beyond = idle - cpu_left * WHOLE_MILLI // needs if needs else np.zeros_like(idle)
-        found: Ints = self.fragmentation_model.pods * np.maximum(0, beyond)
+    def losing(self, amounts: Ints, cpu_left: Ints, needs: int) -> Ints:
+        """For nodes with these amounts: free compute that typical pods cannot use, and that is without CPU
+        beside it, ``needs`` a card; in thousandths of a card, times the typical pods' number."""
+        model, idle = self.fragmentation_model, amounts[..., 0]
+        cards, free_milli = amounts[..., 1 : 1 + self.levels], amounts[..., 1 + self.levels :]
+        enough = np.searchsorted(self._cpus, cpu_left, "right")
+        begin = (enough * self._a_cpu)[..., None] + self._level
+        by_cards = self._weights.take(begin + np.minimum(cards, model.most))
+        lost: Ints = model.pods * idle - np.einsum("...l,...l", by_cards, free_milli)
+        if needs:
+            lost += model.pods * np.maximum(0, idle - cpu_left * WHOLE_MILLI // needs)
+        return lost
+
+    def scores(self, gained: Ints) -> Ints:
+        """The scores of what is lost less than before."""
+        found: Ints = np.searchsorted(self._steps, gained, "right")
         return found
 
 
@@ -87,19 +86,10 @@ class NodeBatch:
     def scores(self, ask: Ask | None, cpu_milli: int) -> list[int]:
         """Each node's score for a pod with this CPU request and ask, -1 where too few cards fit."""
         then = self._then(ask)
-        seen = SpotArrays(self._scale.fragmentation_model, list(self._numbers))
-        weighed = _BatchScores(self._scale, seen, self._at, self._cpus, cpu_milli, ask is None)
-        if ask is None:
-            return _listed(weighed.with_less(then, []))
-        takes_it = then[self._at] >= 0
-        fits = takes_it.sum(1) >= ask.devices
-        each = np.stack([weighed.with_less(then, [column]) for column in self._at.T], 1)
-        each[~takes_it] = -1
-        if ask.devices == 1:
-            return _listed(np.where(fits, each.max(1), -1))
-        best = np.argsort(-each, 1, kind="stable")[:, : ask.devices]
-        chosen = np.take_along_axis(self._at, best, 1) * fits[:, None]
-        return _listed(np.where(fits, weighed.with_less(then, list(chosen.T)), -1))
+        pod = _PodScores(self._scale, self._scale.amounts(list(self._numbers)), then, ask, cpu_milli)
+        step = max(1, AT_ONCE // max(1, self._at.shape[1] * self._scale.levels))
+        blocks = (slice(first, first + step) for first in range(0, len(self._at), step))
+        return [score for block in blocks for score in pod.scores(self._at[block], self._cpus[block])]
 
     def _then(self, ask: Ask | None) -> Ints:
         """By number of a spot, the number of that spot after the ask; -1 where it does not fit."""
@@ -110,41 +100,35 @@ class NodeBatch:
         return np.array(then + [-1] * (len(numbers) + 1 - len(then)), np.int64)
 
 
-class _BatchScores:
-    """The present sums of the nodes, and their scores after a change."""
+class _PodScores:
+    """A pod's scores. ``amounts`` by number of a spot, and ``then``: that spot's number after the ask."""
 
     def __init__(
-        self,
-        scale: ModelArrays,
-        seen: SpotArrays,
-        at: Ints,
-        cpus: Ints,
-        cpu_milli: int,
-        is_cpu_only: bool,
+        self, scale: ModelArrays, amounts: Ints, then: Ints, ask: Ask | None, cpu_milli: int
     ) -> None:
-        self._scale, self._seen, self._left = scale, seen, cpus - cpu_milli
-        self._idle: Ints = seen.idle[at].sum(1)
-        self._cards: Ints = seen.cards[at].sum(1)
-        self._free: Ints = seen.free_milli[at].sum(1)
+        self._scale, self._ask, self._cpu_milli = scale, ask, cpu_milli
+        self._amounts, self._fits = amounts, then >= 0
+        self._change: Ints = amounts[then] - amounts  # counts only where the ask fits
         model = scale.fragmentation_model
-        self._needs = model.cpu_only_per_card if is_cpu_only else model.cpu_per_card
-        self._lost = self._losing(self._idle, self._cards, self._free, cpus)
+        self._needs = model.cpu_only_per_card if ask is None else model.cpu_per_card
 
-    def with_less(self, then: Ints, columns: Sequence[Ints]) -> Ints:
-        """The scores with the cards in these columns (one of each node) as they are after the ask."""
-        idle, cards, free_milli = self._idle, self._cards, self._free
-        for column in columns:
-            after = np.maximum(0, then[column])
-            idle = idle - self._seen.idle[column] + self._seen.idle[after]
-            cards = cards - self._seen.cards[column] + self._seen.cards[after]
-            free_milli = free_milli - self._seen.free_milli[column] + self._seen.free_milli[after]
-        gained = self._lost - self._losing(idle, cards, free_milli, self._left)
-        found: Ints = np.searchsorted(self._scale.steps, gained, "right")
-        return found
+    def scores(self, at: Ints, cpus: Ints) -> list[int]:
+        """The scores of nodes with these spots and this CPU left."""
+        before: Ints = self._amounts[at].sum(1)
+        lost, left = self._scale.losing(before, cpus, self._needs), cpus - self._cpu_milli
+        if self._ask is None:
+            return _listed(self._scores(lost, before, left))
+        fits = self._fits[at]
+        each = self._scores(lost[:, None], before[:, None] + self._change[at], left[:, None])
+        each[~fits] = -1
+        if self._ask.devices == 1:
+            return _listed(each.max(1))
+        best = np.argsort(-each, 1, kind="stable")[:, : self._ask.devices]
+        after = before + self._change[np.take_along_axis(at, best, 1)].sum(1)
+        return _listed(np.where(fits.sum(1) >= self._ask.devices, self._scores(lost, after, left), -1))
 
-    def _losing(self, idle: Ints, cards: Ints, free_milli: Ints, cpu_left: Ints) -> Ints:
-        fragment = self._scale.fragment(idle, cards, free_milli, cpu_left)
-        return fragment + self._scale.stranded(idle, cpu_left, self._needs)
+    def _scores(self, lost: Ints, after: Ints, left: Ints) -> Ints:
+        return self._scale.scores(lost - self._scale.losing(after, left, self._needs))
 
 
 def _bounded(cpus: Sequence[int]) -> Ints:

@@ -227,7 +227,8 @@ class _Column:
         there = ((name, node) for name, node in changed.items() if node is not None)
         if request is None:
             return dict(there)
-        return {name: node for name, node in there if node.serves == request.dialect and node.model}
+        named = bool(request.asks[0].ask.resources)
+        return {name: node for name, node in there if _is_alike(node, request.dialect, named)}
 
     def _batch_scoring(self) -> BatchScoring | None:
         per_node = self.asked.policy.per_node
@@ -303,8 +304,15 @@ class _Column:
 
 
 def _is_plain(request: GPURequest) -> bool:
-    """True if it requests a share and memory of cards once, and any cards with room will do."""
-    return len(request.asks) == 1 and not request.asks[0].ask.resources and not is_picky(request)
+    """True if it requests cards once, and any cards with room will do."""
+    return len(request.asks) == 1 and not is_picky(request)
+
+
+def _is_alike(node: NodeInfo, dialect: str, named: bool) -> bool:
+    """True if such requests may use any of its cards, and only what is free on them matters to the policy.
+    ``named``: the request names resources, so it prefers some cards."""
+    alike = node.serves == dialect and node.model != ""
+    return alike and not (named and any(free.preferred for free in node.shape.free_by_card))
 
 
 def _sentences(refused: Mapping[str, Refusal]) -> bytes:

@@ -344,6 +344,20 @@ def test_many_nodes_at_once_are_scored_as_each_alone(data: st.DataObject) -> Non
     assert together == [scores(fragmentation_model, raw, 2_000, [each])[0] for each in nodes]
 
 
+@pytest.mark.parametrize("amount", [{"gpu_percent": "30"}, {"gpu_count": "2"}])
+def test_hundreds_of_nodes_at_once_are_scored_as_each_alone(amount: Json) -> None:
+    rng = random.Random(1)
+    raw, free = asking(container(**amount)), [0, 100, 300, 500, 1000]
+    nodes = [
+        cluster_node(f"n{at}", rng.choices(free, k=rng.choice([3, 8])), rng.randint(-9, 60_000))
+        for at in range(500)
+    ]
+
+    together = scores(FragmentationModel(BUILT_IN), raw, 4_000, nodes)
+
+    assert together == [scores(FragmentationModel(BUILT_IN), raw, 4_000, [each])[0] for each in nodes]
+
+
 def test_more_cpu_than_matters_is_no_other_question() -> None:
     by = fragmentation(FragmentationModel(BUILT_IN), 4_000)
     answers, raw = FitCache(), read(percent(50))

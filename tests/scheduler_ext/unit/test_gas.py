@@ -20,6 +20,8 @@ from scheduler_ext.scoring.fragmentation import fragmentation
 from scheduler_ext.scoring.fragmentation_model import FragmentationModel
 from scheduler_ext.scoring.policy import BUILT, Policy
 from scheduler_ext.scoring.typical_pods import BUILT_IN
+from scheduler_ext.snapshot.immutable_map import Map
+from scheduler_ext.snapshot.node_info import NodeInfo
 from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.verbs.fit_cache import FitCache, fit_key
 from tests.scheduler_ext.preemption_worlds import chosen, names_of
@@ -622,6 +624,25 @@ def test_many_nodes_are_filtered_by_what_is_left_of_each_resource(policy: Policy
     assert found.fits == ["n5"]
     assert scores.argmax() == 5
     assert {each.kind for each in {**found.short, **found.refused}.values()} == {"room"}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_many_nodes_at_once_are_scored_as_each_alone(seed: int) -> None:
+    rng, policy = random.Random(seed), fragmentation(FragmentationModel(BUILT_IN), 1000)
+    nodes: dict[str, NodeInfo] = {}
+    for name in (f"n{at}" for at in range(12)):
+        labels = {f"{TAS}gas-prefer-gpu": "card1"} if rng.random() < 0.2 else {}
+        there = intel_node(cards=3, labels=labels, millicores=1000, foo=4)
+        taken = {at: {"millicores": rng.choice([100, 500, 900]), "foo": rng.randint(1, 4)} for at in range(3)}
+        kept = {at: each for at, each in taken.items() if rng.random() < 0.7}
+        nodes[name] = rebuilt([there], used(there, kept)).node("n")
+    request = request_of(asking(wants(i915=rng.choice([1, 2]), millicores=400, foo=2)))
+    key = fit_key(request, policy, ())
+
+    together = FitCache().scored(key, Map(nodes), [*nodes])[0].tolist()
+
+    alone = [FitCache().scored(key, Map({name: each}), [name])[0][0] for name, each in nodes.items()]
+    assert together == alone
 
 
 def test_the_pod_of_lowest_priority_leaves_whose_resources_suffice_and_its_tile_is_given_on() -> None:
