@@ -10,7 +10,7 @@ from timekeeper.cli.flags import EVERYWHERE, ClusterCommand
 from timekeeper.cli.loopback import Loopback, log_in
 
 
-@click.command(cls=ClusterCommand)
+@click.command(cls=ClusterCommand, short_help="Open the dashboard, logged in")
 @click.pass_obj
 @EVERYWHERE
 @click.option(

@@ -28,7 +28,7 @@ def cli() -> None:
     """Budgets of GPU time, their use, and the state of Bursar in this cluster."""
 
 
-@cli.command(cls=ClusterCommand)
+@cli.command(cls=ClusterCommand, short_help="Budgets: granted, used, left")
 @click.pass_obj
 @click.argument("names", nargs=-1, metavar="[NAMESPACE | _group.NAME]...", shell_complete=words.subjects)
 @EVERYWHERE
@@ -52,7 +52,7 @@ def budget(options: Options, names: tuple[str, ...], all_namespaces: bool, form:
     output.show(sheet, form)
 
 
-@cli.command(cls=ClusterCommand, name="usage")
+@cli.command(cls=ClusterCommand, name="usage", short_help="Charges of a time, grouped")
 @click.pass_obj
 @EVERYWHERE
 @click.option("--from", "begin", metavar="TIME", help="a time or a day; this month without it")
@@ -96,7 +96,7 @@ def used(
     output.show(usage.usage(answer), form)
 
 
-@cli.command(cls=ClusterCommand)
+@cli.command(cls=ClusterCommand, short_help="The month's bill by owner")
 @click.pass_obj
 @EVERYWHERE
 @click.option("--month", metavar="YYYY-MM", help="this month so far without it")
@@ -113,8 +113,9 @@ def report(options: Options, all_namespaces: bool, month: str | None, form: str)
         output.show(usage.report(text), form)
 
 
-@cli.command(cls=ClusterCommand)
+@cli.command(cls=ClusterCommand, short_help="Grants of a namespace or group")
 @click.pass_obj
+@click.argument("subject", required=False, metavar="[NAMESPACE | _group.NAME]", shell_complete=words.subjects)
 @EVERYWHERE
 @click.option(
     "--group",
@@ -123,20 +124,22 @@ def report(options: Options, all_namespaces: bool, month: str | None, form: str)
     help="what this group has passed on to its namespaces",
 )
 @FORM
-def grants(options: Options, all_namespaces: bool, group: str | None, form: str) -> None:
-    """The grants of a namespace, the newest last; or how a group's budget is split."""
+def grants(options: Options, subject: str | None, all_namespaces: bool, group: str | None, form: str) -> None:
+    """The grants of a namespace or group, the newest last; or how a group's budget is split."""
+    if sum((bool(subject), all_namespaces, bool(group))) > 1:
+        raise click.UsageError("a name, --all-namespaces and --group exclude each other")
     if group:
         with connected(options, "") as client:
             answer = client.get(f"/v1/groups/{quote(group)}/grants")
         output.show(budgets.group_grants(answer), form)
         return
-    namespace = options.scope(all_namespaces)
-    with connected(options, namespace or "") as client:
-        listed = list(client.pages("/v1/grants", "grants", subject=namespace))
+    wanted = subject or options.scope(all_namespaces)
+    with connected(options, "" if wanted is None or _is_group(wanted) else wanted) as client:
+        listed = list(client.pages("/v1/grants", "grants", subject=wanted))
     output.show(budgets.grants(listed, listed), form)
 
 
-@cli.command(cls=AmountCommand)
+@cli.command(cls=AmountCommand, short_help="Grant, move or take back GPU-hours")
 @click.pass_obj
 @click.argument("subject", metavar="NAMESPACE | _group.NAME", shell_complete=words.subjects)
 @click.argument("gpu_hours", metavar="GPU_HOURS")
@@ -154,7 +157,7 @@ def grants(options: Options, all_namespaces: bool, group: str | None, form: str)
     shell_complete=words.groups,
     help="pass the hours on from this group's budget; negative ones are taken back",
 )
-@click.option("--correction", is_flag=True, help="a correction, which may be negative")
+@click.option("--correction", is_flag=True, help="a correction; a negative one takes a grant back")
 @click.option(
     "--key", default="", metavar="TEXT", help="the key of an earlier try, so that nothing is granted twice"
 )
@@ -194,21 +197,29 @@ def grant(
     output.show(budgets.grants(answer["grants"], answer), form)
 
 
-@cli.command(context_settings={"ignore_unknown_options": True}, add_help_option=False)
+@cli.command(
+    context_settings={"ignore_unknown_options": True},
+    add_help_option=False,
+    short_help="Check manifests without a cluster",
+)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, shell_complete=words.files)
 def check(arguments: tuple[str, ...]) -> None:
     """Check manifests by the rules of admission, without a cluster (bursar-webhook review)."""
     _run_webhook("review", arguments)
 
 
-@cli.command(context_settings={"ignore_unknown_options": True}, add_help_option=False)
+@cli.command(
+    context_settings={"ignore_unknown_options": True},
+    add_help_option=False,
+    short_help="Check the cluster's objects",
+)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, shell_complete=words.files)
 def audit(arguments: tuple[str, ...]) -> None:
     """Check the cluster's objects by the rules of admission (bursar-webhook audit)."""
     _run_webhook("audit", arguments)
 
 
-@cli.command(cls=ClusterCommand)
+@cli.command(cls=ClusterCommand, short_help="Why a pod waits, was refused or charged")
 @click.pass_obj
 @click.argument("target", metavar="POD | KIND/NAME", shell_complete=words.pods_and_controllers)
 @click.option("--uid", default=None, metavar="UID", help="of one pod among several of this name")
@@ -226,7 +237,7 @@ cli.add_command(explain, "why")
 cli.add_command(simulate)
 
 
-@cli.command(name="decisions", cls=ClusterCommand)
+@cli.command(name="decisions", cls=ClusterCommand, short_help="Decisions about pods and budgets")
 @click.pass_obj
 @EVERYWHERE
 @click.option(
@@ -253,7 +264,7 @@ def decided(options: Options, all_namespaces: bool, kind: str | None, most: int,
     output.show(decisions.decisions(answer["decisions"], answer, kind), form)
 
 
-@cli.command(cls=ClusterCommand)
+@cli.command(cls=ClusterCommand, short_help="Pods behind Bursar's scheduling gate")
 @click.pass_obj
 @EVERYWHERE
 @FORM
@@ -262,10 +273,10 @@ def held(options: Options, all_namespaces: bool, form: str) -> None:
     namespace = options.scope(all_namespaces)
     with connected(options, namespace or "") as client:
         listed = list(client.pages("/v1/held", "held", namespace=namespace))
-    output.show(decisions.held(listed, listed, time.time_ns() // 1_000_000), form)
+    output.show(decisions.held(listed, listed, time.time_ns() // 1_000_000, namespace), form)
 
 
-@cli.command(name="map", cls=ClusterCommand)
+@cli.command(name="map", cls=ClusterCommand, short_help="Every card, and the pods on it")
 @click.pass_obj
 @click.option("--node", default=None, metavar="NAME", shell_complete=words.nodes, help="only this node")
 @FORM
@@ -276,7 +287,7 @@ def map_(options: Options, node: str | None, form: str) -> None:
     output.show(cards.cards(nodes, nodes), form)
 
 
-@cli.command(cls=ClusterCommand)
+@cli.command(cls=ClusterCommand, short_help="GPU pods that are not bound, and why")
 @click.pass_obj
 @click.argument("pod", required=False, metavar="[POD]", shell_complete=words.pods)
 @EVERYWHERE
@@ -286,10 +297,10 @@ def waiting(options: Options, pod: str | None, all_namespaces: bool, form: str) 
     namespace = options.scope(all_namespaces)
     with connected_to_extender(options) as client:
         pods = list(client.pages("/v1/waiting", "pods", namespace=namespace, name=pod))
-    output.show(cards.waiting(pods, pods, time.time(), pod), form)
+    output.show(cards.waiting(pods, pods, time.time(), namespace, pod), form)
 
 
-@cli.command(cls=ClusterCommand)
+@cli.command(cls=ClusterCommand, short_help="What is wrong, and what mends it")
 @click.pass_obj
 @FORM
 def doctor(options: Options, form: str) -> None:

@@ -25,3 +25,8 @@ class Sheet:
     answer: Any = None
     styles: Mapping[str, str] = field(default_factory=dict)
     empty: str = "nothing found"
+
+
+def within(namespace: str | None) -> str:
+    """The part of a sentence about nothing found that names the only namespace looked at; "" for all."""
+    return f" in namespace {namespace} (-A looks at all)" if namespace else ""

@@ -23,7 +23,7 @@ _REPLICAS = {
 }
 
 
-@click.command(cls=ClusterCommand)
+@click.command(cls=ClusterCommand, short_help="What would happen to these pods")
 @click.pass_obj
 @click.option(
     "-f",

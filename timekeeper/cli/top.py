@@ -18,7 +18,7 @@ from timekeeper.cli.views import usage
 _LATELY_MS = 600_000  # the time whose use is shown
 
 
-@click.command(cls=ClusterCommand)
+@click.command(cls=ClusterCommand, short_help="Pods that hold cards now")
 @click.pass_obj
 @EVERYWHERE
 @click.option(

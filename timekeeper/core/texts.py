@@ -10,8 +10,12 @@ def hours(amount: int | None) -> str:
     """An amount as GPU-hours with two decimals, or two digits of a small one; ``unlimited`` for None."""
     if amount is None:
         return "unlimited"
-    exact = Decimal(amount) / GPU_HOUR
-    return f"{exact:.2f}" if abs(exact) >= Decimal("0.1") or not amount else f"{Decimal(f'{exact:.2g}'):f}"
+    return short(Decimal(amount) / GPU_HOUR)
+
+
+def short(exact: Decimal) -> str:
+    """A number with two decimals, or two digits of a small one."""
+    return f"{exact:.2f}" if abs(exact) >= Decimal("0.1") or not exact else f"{Decimal(f'{exact:.2g}'):f}"
 
 
 def percent(part: int, whole: int | None) -> str:

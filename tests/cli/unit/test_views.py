@@ -7,11 +7,12 @@ from typing import Any
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from timekeeper.cli import output
 from timekeeper.cli.errors import CommandError
 from timekeeper.cli.flags import MINUS
-from timekeeper.cli.main import grant
+from timekeeper.cli.main import cli, grant
 from timekeeper.cli.sheet import Column, Sheet
 from timekeeper.cli.simulation import pods_of
 from timekeeper.cli.views import budgets, cards, decisions, simulation, usage
@@ -207,14 +208,15 @@ def test_a_waiting_pod_says_what_it_requests_and_why_it_waits() -> None:
     reasons = [{"reason": "closed", "nodes": 1}, {"reason": "no card has 50% free", "nodes": 40}]
     decided = {**raw, "decision": {"bind_error": "", "reasons": reasons, "offered": 41}}
 
-    (row,) = cards.waiting([decided], None, MIDNIGHT / 1000 + 90).rows
+    (row,) = cards.waiting([decided], None, MIDNIGHT / 1000 + 90, "a").rows
 
     assert (row["asks"], row["age"], row["reason"]) == (
         *("2 x 12.5% + 8192 MiB", "1m30s", "no card has 50% free (40 of 41 nodes)"),
     )
-    assert cards.waiting([{**raw, "decision": None}], None, 0).rows[0]["reason"] == "taint"
-    assert cards.waiting([], None, 0).empty == "no GPU pod waits"
-    assert cards.waiting([], None, 0, "p").empty.startswith("no GPU pod p waits: it is bound, or")
+    assert cards.waiting([{**raw, "decision": None}], None, 0, "a").rows[0]["reason"] == "taint"
+    assert cards.waiting([], None, 0, None).empty == "no GPU pod waits"
+    assert cards.waiting([], None, 0, "a").empty == "no GPU pod waits in namespace a (-A looks at all)"
+    assert cards.waiting([], None, 0, None, "p").empty.startswith("no GPU pod p waits: it is bound, or")
 
 
 def test_a_kind_of_decision_that_is_unknown_is_named_with_the_known_ones() -> None:
@@ -255,6 +257,8 @@ def test_the_life_of_a_pod_is_shown_oldest_first_with_what_it_waits_for_last() -
         ("now", "Spent."),
     ]
     assert sheet.answer is answer
+    spent = decisions.life({**answer, "waitsFor": ["Spent."]})
+    assert [row["what"] for row in spent.rows][-2:] == ["Charged 1.", "Spent."]
 
 
 def test_a_held_pod_says_its_place_and_when_it_is_released_at_the_earliest() -> None:
@@ -262,7 +266,7 @@ def test_a_held_pod_says_its_place_and_when_it_is_released_at_the_earliest() -> 
     raw |= {"created": MIDNIGHT}
 
     soon, never = decisions.held(
-        [{**raw, "earliest": MIDNIGHT}, {**raw, "earliest": None}], None, MIDNIGHT + 60_000
+        [{**raw, "earliest": MIDNIGHT}, {**raw, "earliest": None}], None, MIDNIGHT + 60_000, "a"
     ).rows
 
     assert (soon["ahead"], soon["gpus"], soon["age"], soon["earliest"]) == (
@@ -347,6 +351,8 @@ def test_the_bill_has_hours_price_and_cost_for_people_and_every_column_in_json(
     period = ["2026-11-01 00:00Z", "2026-11-22 11:00Z"]
     assert first == [*period, "team-a", "Job/x", "2.50", "2.5", "6.25", "EUR", "2.50", "40%"]
     assert second == [*period, "team-b", "", "0.035", "", "", "", "0.00", ""]
+    small = usage.report(BILL.replace(",6.25,", ",0.014793055556,"))
+    assert small.rows[0]["cost"] == "0.015"
     output.show(sheet, "json")
     assert json.loads(capsys.readouterr().out)[1]["pending"] == "127774000"
 
@@ -358,3 +364,20 @@ def test_a_negative_amount_is_no_option(amount: str) -> None:
     assert context.params["gpu_hours"].replace(MINUS, "-") == amount
     with pytest.raises(click.NoSuchOption):
         grant.make_context("grant", ["team-a", "1", "-x", "--reason", "x"])
+
+
+def test_the_list_of_commands_has_a_whole_line_for_each() -> None:
+    shown = CliRunner().invoke(cli, ["--help"], terminal_width=80).output
+
+    lines = shown.partition("Commands:\n")[2].splitlines()
+    assert len(lines) == len(cli.commands)
+    assert [each for each in lines if "..." in each or len(each.split()) < 3] == []
+
+
+@pytest.mark.parametrize(
+    "arguments", [["team-a", "-A"], ["team-a", "--group", "lab"], ["-A", "--group", "lab"]]
+)
+def test_grants_are_of_one_account_a_group_s_split_or_of_all(arguments: list[str]) -> None:
+    shown = CliRunner().invoke(cli, ["grants", *arguments])
+
+    assert (shown.exit_code, "exclude each other" in shown.output) == (2, True)

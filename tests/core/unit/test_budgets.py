@@ -227,6 +227,14 @@ def test_every_mistake_of_an_entry_is_reported_at_once_and_a_misspelt_field_with
     ]
 
 
+def test_a_field_of_other_entries_is_named_with_these() -> None:
+    (of_budget,) = read({"bursar-budgets": {"team-a": "gpuHours: 1\ncurrency: EUR"}}).errors
+    (of_settings,) = read({"bursar-budgets": {"_settings": "onExhausted: deny"}}).errors
+
+    assert of_budget.problem == "no such field; it is a field of _settings"
+    assert of_settings.problem == "no such field; it is a field of budgets"
+
+
 def test_an_entry_with_hours_alone_demotes_new_pods_and_evicts_none() -> None:
     entry = read_entry("team-a", "gpuHours: 10")
 

@@ -61,6 +61,13 @@ def test_a_mistake_is_refused_with_its_key_line_and_field() -> None:
     assert answer == AdmissionAnswer("refused", refusal=SENTENCE, rules=(("budget-entry", "enforce"),))
 
 
+def test_the_example_beside_a_field_of_other_entries_does_not_repeat_it() -> None:
+    answer = judge(asked(config_map({"team-a": GOOD + "currency: EUR"})))
+
+    assert "currency: no such field; it is a field of _settings; allowed: gpuHours, " in answer.refusal
+    assert answer.refusal.endswith('; for example team-a: "gpuHours: 120"')
+
+
 def test_every_entry_with_a_mistake_is_named() -> None:
     answer = judge(asked(config_map({"team-a": BAD, "Team_B": GOOD, "_settings": "mode: half"})))
 

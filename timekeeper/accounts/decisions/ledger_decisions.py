@@ -3,12 +3,17 @@
 import hashlib
 from collections.abc import Iterable
 
+import yaml
+
 from timekeeper.accounts.budget_history import GROUP, BudgetEntry, History
 from timekeeper.accounts.grants import Grant
 from timekeeper.accounts.usage import gpu_hours
+from timekeeper.core.budgets.mistakes import BadEntryError
+from timekeeper.core.budgets.yaml_nodes import fields_of
 from timekeeper.core.decisions import BUDGET, GRANT, MESSAGE, Decision, DecisionRun, Figure
 
 _DIGITS = 16
+_HOURS = "gpuHours"
 
 
 def of_changes(
@@ -28,16 +33,34 @@ def of_changes(
 
 
 def _of_entry(entry: BudgetEntry, before: History | None) -> Decision:
+    earlier = None if before is None else before.text(entry.key)
     if entry.text is None:
         reason, verb = "EntryRemoved", "was removed"
-    elif before is None or before.text(entry.key) is None:
+    elif earlier is None:
         reason, verb = "EntryAdded", "was added"
     else:
-        reason, verb = "EntryChanged", "was changed"
+        reason, verb = "EntryChanged", f"was changed{_changed_fields(earlier, entry.text)}"
     figures: dict[str, Figure] = {MESSAGE: f"The budget entry {entry.key} {verb}."}
     if entry.text is not None:
         figures["textSha256"] = hashlib.sha256(entry.text.encode(errors="replace")).hexdigest()[:_DIGITS]
     return Decision(entry.from_ms, BUDGET, reason, entry.key, figures, budget=f"{entry.key}@{entry.from_ms}")
+
+
+def _changed_fields(earlier: str, later: str) -> str:
+    """Names of the fields that differ; the hours with their values. No other value, because a URL of
+    notifications can be a secret."""
+    try:
+        old, new = _values_of(earlier), _values_of(later)
+    except BadEntryError:
+        return ""
+    names = [each for each in {**old, **new} if old.get(each) != new.get(each)]
+    hours = f" from {old.get(_HOURS)} to {new.get(_HOURS)}"
+    return f": {', '.join(each + hours if each == _HOURS else each for each in names)}" if names else ""
+
+
+def _values_of(text: str) -> dict[str, str]:
+    """Each field of an entry as YAML text. Raises BadEntryError."""
+    return {name: yaml.serialize(node).strip(".\n") for name, node in fields_of(text).items()}
 
 
 def _of_grant(grant: Grant) -> Decision:

@@ -25,7 +25,7 @@ _FOLDER = click.option(
 _DRY_RUN = click.option("--dry-run", is_flag=True, help="print the difference, and write nothing")
 
 
-@click.group()
+@click.group(short_help="Connect a kube-scheduler to the extender")
 def scheduler() -> None:
     """Connect the static pod of a kube-scheduler to the extender, on the machine where it runs."""
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
-from timekeeper.cli.sheet import Column, Sheet
+from timekeeper.cli.sheet import Column, Sheet, within
 from timekeeper.core.cluster_map import waiting_reason
 from timekeeper.core.texts import age
 
@@ -77,9 +77,11 @@ def _held(state: str) -> str:
     return "" if state == "bound" else f" ({state})"
 
 
-def waiting(pods: Iterable[Any], answer: Any, now_s: float, name: str | None = None) -> Sheet:
-    """A row for each pod that is not bound, with the reason that concerns most nodes. ``name``: of the only
-    pod that was asked for."""
+def waiting(
+    pods: Iterable[Any], answer: Any, now_s: float, namespace: str | None, name: str | None = None
+) -> Sheet:
+    """A row for each pod that is not bound, with the reason that concerns most nodes. ``namespace``: the only
+    one that was asked for; ``name``: of the only pod."""
     rows = tuple(
         {
             "namespace": raw["namespace"],
@@ -93,8 +95,11 @@ def waiting(pods: Iterable[Any], answer: Any, now_s: float, name: str | None = N
         }
         for raw in pods
     )
+    where = within(namespace)
     empty = (
-        f"no GPU pod {name} waits: it is bound, or there is none of this name" if name else "no GPU pod waits"
+        f"no GPU pod {name} waits{where}: it is bound, or there is none of this name"
+        if name
+        else f"no GPU pod waits{where}"
     )
     return Sheet(_WAITING, rows, answer, _STYLES, empty)
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from timekeeper.cli.sheet import Column, Sheet
+from timekeeper.cli.sheet import Column, Sheet, within
 from timekeeper.core.decisions import KINDS
 from timekeeper.core.texts import age, gpus, moment
 
@@ -48,7 +48,8 @@ def _lines(answer: Any) -> Iterator[dict[str, str]]:
         yield {"when": "now", "what": sentence.format(**answer)}
     for sentence in answer["waitsFor"]:
         yield {"when": "now", "what": sentence}
-    yield {"when": "now", "what": answer["budget"]}
+    if answer["budget"] not in answer["waitsFor"]:
+        yield {"when": "now", "what": answer["budget"]}
 
 
 def decisions(listed: Iterable[Any], answer: Any, kind: str | None = None) -> Sheet:
@@ -68,8 +69,9 @@ def decisions(listed: Iterable[Any], answer: Any, kind: str | None = None) -> Sh
     return Sheet(_DECISIONS, rows, answer, empty=f"no decision was recorded{known}")
 
 
-def held(listed: Iterable[Any], answer: Any, now_ms: int) -> Sheet:
-    """A row for each pod behind Bursar's scheduling gate, in the order of their release."""
+def held(listed: Iterable[Any], answer: Any, now_ms: int, namespace: str | None) -> Sheet:
+    """A row for each pod behind Bursar's scheduling gate, in the order of their release. ``namespace``: the
+    only one that was asked for."""
     rows = tuple(
         {
             **{key: str(raw[key]) for key in ("namespace", "pod", "waitsFor", "ahead", "priority")},
@@ -79,4 +81,4 @@ def held(listed: Iterable[Any], answer: Any, now_ms: int) -> Sheet:
         }
         for raw in listed
     )
-    return Sheet(_HELD, rows, answer, empty="no pod is held")
+    return Sheet(_HELD, rows, answer, empty=f"no pod is held{within(namespace)}")

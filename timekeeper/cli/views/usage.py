@@ -3,10 +3,11 @@
 import csv
 import io
 from collections.abc import Iterable, Mapping
+from decimal import Decimal
 from typing import Any
 
 from timekeeper.cli.sheet import Column, Sheet
-from timekeeper.core.texts import age, gpus, hours, moment, percent
+from timekeeper.core.texts import age, gpus, hours, moment, percent, short
 
 _GPU_HOURS = Column("gpuHours", "GPU-HOURS", True)
 _USE = (Column("requestedHours", "HELD", True), Column("busy", "BUSY", True))
@@ -77,11 +78,17 @@ def _billed(raw: Mapping[str, str]) -> dict[str, str]:
     return {
         **raw,
         **{key: f"{raw[key][:10]} {raw[key][11:16]}Z" for key in ("from", "to")},
+        "cost": _money(raw["cost"]),
         "currency": raw["currency"] if raw["price"] else "",
         "gpuHours": hours(int(raw["amount"])),
         "requestedHours": hours(int(raw["requested"] or 0)),
         "busy": percent(int(raw["used"] or 0), int(raw["measured"] or 0)),
     }
+
+
+def _money(cost: str) -> str:
+    """A cost with two decimals, or two digits of a small one; "" without a price."""
+    return short(Decimal(cost)) if cost else ""
 
 
 def sessions(listed: Iterable[Any], answer: Any, now_ms: int, busy: Mapping[str, str]) -> Sheet:

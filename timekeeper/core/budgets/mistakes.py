@@ -7,6 +7,7 @@ from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
+UNKNOWN_FIELD = "no such field"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +61,15 @@ class Mistakes:
             return None
 
 
-def unknown_field(line: int, field: str, name: str, known: tuple[str, ...]) -> BadEntryError:
-    """The mistake of a field, ``name`` in the mapping, that does not exist."""
+def unknown_field(line: int, field: str, name: str, known: tuple[str, ...], home: str = "") -> BadEntryError:
+    """The mistake of a field, ``name`` in the mapping, that does not exist. ``home``: the entries that have a
+    field of this name."""
     meant = meant_field(name, known)
-    problem = f"no such field; did you mean {meant}?" if meant else "no such field"
+    problem = f"{UNKNOWN_FIELD}; did you mean {meant}?" if meant else UNKNOWN_FIELD
+    if home:
+        problem = f"{UNKNOWN_FIELD}; it is a field of {home}"
     if name == "namespaces" and "group" in known:
-        problem = "no such field; a namespace joins a group by the field group in its own entry"
+        problem = f"{UNKNOWN_FIELD}; a namespace joins a group by the field group in its own entry"
     return BadEntryError(line, field[:80], problem, ", ".join(known))
 
 

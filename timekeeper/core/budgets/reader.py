@@ -295,5 +295,13 @@ def _read_fields(
             attribute, reader = known[field]
             values[attribute] = mistakes.tried(value_of, node, field, reader)
         elif field not in nested:
-            mistakes.found.append(unknown_field(line_of(node), field, field, (*known, *nested)))
+            home = _home_of(field)
+            mistakes.found.append(unknown_field(line_of(node), field, field, (*known, *nested), home))
     return values
+
+
+def _home_of(field: str) -> str:
+    """The entries that have this field; "" if none has."""
+    if field in _BUDGET_FIELDS:
+        return "budgets"
+    return "_settings" if field in (*_SETTING_FIELDS, *_FIGURE_FIELDS, "priorityClasses") else ""

@@ -1,0 +1,35 @@
+"""What a decision says about a changed budget entry."""
+
+import pytest
+
+from timekeeper.accounts.budget_history import BudgetEntry, history_of
+from timekeeper.accounts.decisions.ledger_decisions import of_changes
+from timekeeper.core.decisions import MESSAGE
+
+OLD = "gpuHours: 20\nperiod: month\nnotify: https://hooks.example/secret-1\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (OLD.replace("20", "40.5"), "was changed: gpuHours from 20 to 40.5."),
+        (
+            OLD.replace("month", "week").replace("secret-1", "secret-2"),
+            "was changed: period, notify.",
+        ),
+        (OLD + "rules: {host-pid: warn}\n", "was changed: rules."),
+        (OLD + "\n# a comment\n", "was changed."),
+        ("gpuHours: [", "was changed."),
+        (None, "was removed."),
+    ],
+)
+def test_a_changed_entry_is_told_by_its_fields_and_hours_alone(text: str | None, sentence: str) -> None:
+    (run,) = of_changes([BudgetEntry("team-d", text, 9)], (), history_of([BudgetEntry("team-d", OLD, 1)]))
+
+    assert run.decision.figures[MESSAGE] == f"The budget entry team-d {sentence}"
+
+
+def test_a_new_entry_is_added() -> None:
+    (run,) = of_changes([BudgetEntry("team-d", OLD, 9)], (), history_of([]))
+
+    assert run.decision.figures[MESSAGE] == "The budget entry team-d was added."
