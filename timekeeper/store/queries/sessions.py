@@ -87,7 +87,7 @@ def _charged_of(connection: Connection, found: Select[Any], now_ms: int) -> list
 def _charged_query() -> Select[Any]:
     """The columns of sessions, each with the charge of an unsettled one until now, and what is posted."""
     these = SESSIONS.c.uid.in_(bindparam("uids", expanding=True))
-    all_known = known(bindparam("now_ms", type_=BigInteger), these)
+    all_known = known(bindparam("now_ms", type_=BigInteger))
     start, end = all_known.start, all_known.end
     is_owed = and_(SESSIONS.c.settled_ms.is_(None), end > start)
     owed = case((is_owed, SESSIONS.c.rate_milli * (end - start)), else_=literal(0))

@@ -13,15 +13,20 @@ from sqlalchemy import (
     ColumnElement,
     FromClause,
     Select,
+    Subquery,
     Text,
     and_,
     any_,
     bindparam,
     case,
     func,
+    literal,
     or_,
     select,
 )
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import GenericFunction
 
 from timekeeper.accounts.balance import Rates
 from timekeeper.accounts.statements import Part
@@ -56,18 +61,20 @@ class OpenSums:
     declared: int
 
 
-def known(now_ms: Expression, *conditions: Expression) -> KnownSessions:
-    """Sessions with their evidence. Heartbeats are read of the unsettled ones that meet the conditions, so
-    others must be left out by them too.
-
-    A test compares the charge with ``witnessed`` for arbitrary evidence.
-    """
-    both = SESSIONS.outerjoin(HEARTBEATS, HEARTBEATS.c.session_uid == SESSIONS.c.uid)
-    latest = select(SESSIONS.c.uid, func.max(HEARTBEATS.c.beat_ms).label("beat_ms")).select_from(both)
-    beats = latest.where(_IS_OPEN, *conditions).group_by(SESSIONS.c.uid).subquery("beats")
+def known(now_ms: Expression) -> KnownSessions:
+    """Sessions with their evidence. A test compares the charge with ``witnessed`` for arbitrary evidence."""
+    of_it = HEARTBEATS.c.session_uid == SESSIONS.c.uid
+    beat_ms = select(func.max(HEARTBEATS.c.beat_ms)).where(of_it).scalar_subquery()
     source = SESSIONS.outerjoin(NODES, NODES.c.name == SESSIONS.c.node)
-    source = source.outerjoin(beats, beats.c.uid == SESSIONS.c.uid)
-    return KnownSessions(source, *_due(now_ms, beats.c.beat_ms))
+    return KnownSessions(source, *_due(now_ms, beat_ms))
+
+
+def due(now_ms: Expression, columns: Iterable[Expression], *conditions: Expression) -> CTE:
+    """The unsettled sessions that meet the conditions: these columns of theirs, and as ``start_ms`` and
+    ``end_ms`` what each is charged for now; see `known`. Each expression is computed once for a session."""
+    its = known(now_ms)
+    found = select(*columns, its.start.label("start_ms"), its.end.label("end_ms")).select_from(its.source)
+    return found.where(_IS_OPEN, *conditions).cte("due").prefix_with("MATERIALIZED")
 
 
 def open_sums(
@@ -113,15 +120,17 @@ def _sums(dialect: str) -> Select[Any]:
     return select(*columns).select_from(both)
 
 
-def _live(now_ms: Expression, *conditions: Expression) -> CTE:
+def _live(now_ms: Expression, *conditions: Expression) -> Subquery:
     """The unsettled sessions that meet the conditions: what each is charged for now, and until when it
     reserves; the rates that it reserves and runs at."""
-    its, all_known = SESSIONS.c, known(now_ms, *conditions)
-    start, end = all_known.start, all_known.end
+    names = ("namespace", "rate_milli", "bound_ms", "ended_ms", "vanished_ms", "grace_ms")
+    reserving = ("reserves_until_ms", "admitted_in_budget")
+    its = due(now_ms, (SESSIONS.c[each] for each in (*names, *reserving)), *conditions).c
     gone_ms = its.vanished_ms + its.grace_ms
     is_closed = or_(its.ended_ms.is_not(None), and_(its.vanished_ms.is_not(None), gone_ms <= now_ms))
     counts = and_(~is_closed, its.reserves_until_ms.is_(None))
-    columns = (
+    start, end = its.start_ms, its.end_ms
+    shown = (
         its.namespace,
         its.rate_milli,
         its.bound_ms,
@@ -132,8 +141,7 @@ def _live(now_ms: Expression, *conditions: Expression) -> CTE:
         case((and_(counts, its.admitted_in_budget), its.rate_milli), else_=0).label("reserving_milli"),
         case((and_(counts, start > 0), its.rate_milli), else_=0).label("running_milli"),
     )
-    found = select(*columns).select_from(all_known.source).where(_IS_OPEN, *conditions)
-    return found.cte("live").prefix_with("MATERIALIZED")  # each expression is computed once for a session
+    return select(*shown).subquery("live")
 
 
 def _is_of(dialect: str, wanted: CTE) -> Expression:
@@ -156,7 +164,7 @@ def _posted(wanted: CTE, is_theirs: Expression) -> Select[Any]:
 def _length(start: Expression, end: Expression, wanted: CTE) -> Expression:
     """How much of the interval lies inside the part."""
     inside = least(end, wanted.c.end_ms) - greatest(start, wanted.c.start_ms)
-    return case((inside > 0, inside), else_=0)
+    return greatest(inside, literal(0))
 
 
 def _due(now_ms: Expression, beat_ms: Expression) -> tuple[Expression, Expression]:
@@ -181,10 +189,33 @@ def _due(now_ms: Expression, beat_ms: Expression) -> tuple[Expression, Expressio
 
 
 def least(one: Expression, other: Expression) -> Expression:
-    """The smaller of two values, on every database."""
-    return case((one < other, one), else_=other)
+    """The smaller of two values, of which none is NULL."""
+    return _Least(one, other)
 
 
 def greatest(one: Expression, other: Expression) -> Expression:
-    """The larger of two values, on every database."""
-    return case((one > other, one), else_=other)
+    """The larger of two values, of which none is NULL."""
+    return _Greatest(one, other)
+
+
+class _Least(GenericFunction[int]):
+    """SQLite calls it min. As a CASE it would have each operand twice, and a nest of them grows without
+    bound."""
+
+    name, type, inherit_cache = "least", BigInteger(), True
+
+
+class _Greatest(GenericFunction[int]):
+    """SQLite calls it max."""
+
+    name, type, inherit_cache = "greatest", BigInteger(), True
+
+
+@compiles(_Least, "sqlite")
+def _min(element: _Least, compiler: SQLCompiler, **more: Any) -> str:
+    return f"min({compiler.process(element.clause_expr.element, **more)})"
+
+
+@compiles(_Greatest, "sqlite")
+def _max(element: _Greatest, compiler: SQLCompiler, **more: Any) -> str:
+    return f"max({compiler.process(element.clause_expr.element, **more)})"

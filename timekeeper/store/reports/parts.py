@@ -38,7 +38,7 @@ from sqlalchemy import (
 
 from timekeeper.accounts.usage import DATED, LABEL, ReportQuery, UsageSums
 from timekeeper.store.engine.schema import DAY_MS, DAYS, FIGURES, FOLDED, POSTINGS, SESSIONS
-from timekeeper.store.queries.unsettled import greatest, known, least
+from timekeeper.store.queries.unsettled import due, greatest, least
 from timekeeper.store.reports.columns import label_of, ordered
 
 _SUMS = tuple(each.name for each in fields(UsageSums))
@@ -189,16 +189,17 @@ class _Parts:
         its = SESSIONS.c
         bound_ms = least(its.bound_ms, func.coalesce(its.started_ms, its.bound_ms))
         theirs = [*self._of_namespaces(its.namespace), bound_ms < _END]  # evidence of later ones is not read
-        all_known = known(literal(self.asked.now_ms), *theirs)
-        start, end = all_known.start, all_known.end
+        named = {_ATTRIBUTES.get(each, each) for each in self.asked.columns if each not in DATED}
+        named = {"labels" if each.startswith(LABEL) else each for each in named}
+        columns = (its[each] for each in sorted({"namespace", "rate_milli", "requested_milli", *named}))
+        sessions = due(literal(self.asked.now_ms), columns, its.rate_milli > 0, *theirs)
+        start, end = sessions.c.start_ms, sessions.c.end_ms
         clip = self._clip(start, end, _WHOLE)
         sums = {
-            "pending": SESSIONS.c.rate_milli * clip.length,
-            "requested": SESSIONS.c.requested_milli * clip.length,
+            "pending": sessions.c.rate_milli * clip.length,
+            "requested": sessions.c.requested_milli * clip.length,
         }
-        is_open = and_(SESSIONS.c.settled_ms.is_(None), SESSIONS.c.rate_milli > 0)
-        found = self._select(SESSIONS, sums, all_known.source)
-        return found.where(is_open, end > start, *clip.meets, *theirs)
+        return self._select(sessions, sums, sessions).where(end > start, *clip.meets)
 
     def _owed_no_more(self) -> Select[Any]:
         """The posted part of unsettled sessions: it is not pending any more."""
