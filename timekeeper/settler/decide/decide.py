@@ -172,9 +172,9 @@ def _held(ledger: LedgerState) -> tuple[tuple[HeldPod, ...], tuple[str, ...]]:
     now, written = ledger.unbound_pods.held, ledger.held
     if now is written:
         return (), ()
-    return tuple(each for uid, each in now.items() if written.get(uid) != each), tuple(
-        written.keys() - now.keys()
-    )
+    # most are the same objects: with 10,000 of them, comparing their fields took a third of a tick
+    differ = (each for uid, each in now.items() if (row := written.get(uid)) is not each and row != each)
+    return tuple(differ), tuple(written.keys() - now.keys())
 
 
 def _waiting(ledger: LedgerState) -> dict[str, int] | None:

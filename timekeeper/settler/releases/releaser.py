@@ -32,7 +32,7 @@ from timekeeper.store.writes.fencing import Epoch, EpochOverError
 STEP_S = 0.5
 MOST_AT_ONCE = 25  # in one step: 50 a second
 # in one step while more pods than MANY_UNTRIED wait for a scheduler's first attempt
-FEWEST_AT_ONCE = 2
+FEWEST_AT_ONCE = 1
 MANY_UNTRIED = 50  # what is released in a second
 # steps that are that small, until no pod is left that may be released: 10,000 take less than five minutes
 MOST_SMALL_STEPS = 160
