@@ -61,6 +61,12 @@ class LedgerPod:
         """When its hold ended, by proof; 0: it is over without proof; None: it is not over."""
         return (self.hold.ended_ms or 0) if self.hold.over else None
 
+    @property
+    def can_be_bound(self) -> bool:
+        """Whether it waits for a node. The API server binds no pod whose deletion was requested, however long
+        a finalizer keeps it."""
+        return not self.node and self.ended_ms is None and self.hold.deletion_ms is None
+
 
 @dataclass(frozen=True, slots=True)
 class UnreadablePod:

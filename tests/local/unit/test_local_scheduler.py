@@ -29,11 +29,15 @@ def test_an_extender_over_tls_is_verified_and_shown_a_certificate() -> None:
     assert entry["tlsConfig"] == {"caFile": "ca", "certFile": "crt", "keyFile": "key", "serverName": "name"}
 
 
-def test_only_the_profile_of_gpu_pods_looks_at_every_node() -> None:
+def test_only_the_profile_of_gpu_pods_looks_at_every_node_and_waits_little_for_volumes() -> None:
     configuration = scheduler_configuration("file", ("default-scheduler", "bursar-scheduler"))
 
     assert configuration["profiles"] == [
         {"schedulerName": "default-scheduler"},
-        {"schedulerName": "bursar-scheduler", "percentageOfNodesToScore": 100},
+        {
+            "schedulerName": "bursar-scheduler",
+            "percentageOfNodesToScore": 100,
+            "pluginConfig": [{"name": "VolumeBinding", "args": {"bindTimeoutSeconds": 10}}],
+        },
     ]
     assert "extenders" not in configuration

@@ -3,7 +3,9 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
+from string import ascii_lowercase
 
 from scheduler_ext.clients.binding_reports import MOST_WAITING, BindingReports
 from tests.scheduler_ext.conftest import Running
@@ -12,6 +14,9 @@ from tests.support.post_client import PostClient
 from tests.support.waiting import eventually
 from timekeeper.api.bodies.bindings import read_bindings
 from timekeeper.core.request.cards import decode_placement
+from timekeeper.core.request.request import parse
+from timekeeper.core.values import GPURequest
+from webhook.rules.size import MOST_BINDING_BYTES, binding_bytes
 
 POD = read(on(percent(50, "p"), "n", "GPU-0"))
 
@@ -67,6 +72,29 @@ def test_a_report_that_the_timekeeper_refuses_holds_no_other_back() -> None:
     assert sent == [f"p{at}" for at in range(150) if at != 70]
     assert spool.results == {"sent": 149, "refused": 1, "failed": 0, "dropped": 0}
     assert lines == ["binding-refused"]
+
+
+def test_a_pod_with_as_many_containers_with_cards_as_admission_allows_is_reported() -> None:
+    limits = {"limits": {"bursar.dev/gpu-percent": "1"}}
+    names = [f"{first}{second}" for first in ascii_lowercase for second in ascii_lowercase]
+    most = next(at for at in count(1) if binding_bytes(asked(names[: at + 1], limits)) > MOST_BINDING_BYTES)
+    request = asked(names[:most], limits)
+    spool, _ = reports(client := PostClient(), lambda: 0)
+    assert POD.placement is not None
+
+    spool.bound(replace(POD, request=request), "n", POD.placement)
+    spool.send()
+
+    (read_back,) = read_bindings(client.posts[0], 10**12)
+    assert (read_back.request, most) == (request, 141)
+
+
+def asked(names: list[str], resources: dict[str, dict[str, str]]) -> GPURequest:
+    """The request of a pod with these containers."""
+    containers = [{"name": each, "resources": resources} for each in names]
+    request = parse({"metadata": {}, "spec": {"containers": containers}}).request
+    assert request is not None
+    return request
 
 
 def test_the_memory_is_bounded_and_the_oldest_is_dropped() -> None:

@@ -4,9 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from tests.timekeeper.clocks import iso
 from tests.timekeeper.worlds import READ, SECOND, T0, Town, gpu_pod, lease, node
 from timekeeper import metrics
 from timekeeper.accounts.pods import LedgerPod, UnreadablePod, read_pod
+from timekeeper.core import names
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.settler.cluster.cluster_state import (
     MOST_UNREADABLE,
@@ -47,6 +49,31 @@ def test_estimates_of_requests_that_tenants_reword_are_dropped(cluster: ClusterS
 
     assert 0 < len(waits._estimates) <= MOST_ESTIMATES
     assert waits.rates == {"team-a": 1000}
+
+
+@pytest.mark.parametrize(
+    "annotations",
+    [{}, {names.HELD: "budget"}, {names.HELD: "budget", names.DECLARED: "60"}],
+    ids=["in budget", "released", "declares its time"],
+)
+def test_a_deleted_pod_that_a_finalizer_keeps_reserves_nothing(
+    cluster: ClusterState, annotations: dict[str, str]
+) -> None:
+    waits, raw = UnboundPods(), gpu_pod("p", node="", annotations=annotations)
+    pod = read_pod(raw)
+    raw["metadata"] |= {"deletionTimestamp": iso(T0 + SECOND), "deletionGracePeriodSeconds": 0}
+    left = read_pod(raw)
+    assert isinstance(pod, LedgerPod)
+    assert isinstance(left, LedgerPod)
+
+    heard(cluster, pod)
+    waits.update(cluster, BudgetSettings(), T0)
+    before = (bool(waits.rates or waits.declaring), waits.seen)
+    assert before == (True, {"team-a": 1})
+    heard(cluster, left)
+    waits.update(cluster, BudgetSettings(), T0)
+
+    assert (waits.rates, waits.declaring, waits.seen) == ({}, set(), {})
 
 
 def test_pods_that_come_and_go_leave_no_moments_behind(cluster: ClusterState) -> None:
@@ -93,10 +120,13 @@ def test_pods_that_cannot_be_read_while_the_database_is_away_are_counted_beyond_
         ({"kind": "K" * 63, "name": "n" * 253}, "K" * 63 + "/" + "n" * 253),
         ({"kind": "Job", "name": "a\0b"}, ""),  # PostgreSQL stores no NUL
         ({"kind": "Jo\x1b[2Jb", "name": "train"}, ""),
+        ({"kind": "=1+1", "name": "train"}, ""),  # a formula in a spreadsheet
+        ({"kind": "..", "name": "../groups"}, ""),  # a path in a link
+        ({"kind": "Job", "name": "<b>"}, ""),
         ({"kind": "Job", "name": "n" * 254}, ""),
         ({"kind": "K" * 64, "name": "train"}, ""),
     ],
-    ids=["harmless", "longest", "NUL", "escape", "long name", "long kind"],
+    ids=["harmless", "longest", "NUL", "escape", "formula", "path", "markup", "long name", "long kind"],
 )
 def test_a_pod_is_charged_whatever_its_controller_is_called(
     town: Town, reference: dict[str, str], owner: str

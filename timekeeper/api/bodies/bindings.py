@@ -11,7 +11,7 @@ from timekeeper.core.request.cards import UndecodableError, decode_amounts, deco
 from timekeeper.core.values import WHOLE_MILLI, Amounts, Ask, ContainerAsk, GPURequest
 
 MOST_BINDINGS = 100
-MOST_ASKS = 100
+MOST_ASKS = 1_000  # above what a Binding can name in its annotations (`webhook/rules/size.py`)
 MOST_CARDS = 256
 MOST_RESOURCES = 64
 

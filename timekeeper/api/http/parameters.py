@@ -13,6 +13,7 @@ import orjson
 from timekeeper.accounts.usage import GROUPS, LABEL, ORDERS, TIME_STEPS
 from timekeeper.api.http.routes import Parameter
 from timekeeper.api.problem import Problem, bad
+from timekeeper.core.kube import owner
 from timekeeper.core.ledger.metering import FOREVER_MS
 
 NAME = "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
@@ -23,7 +24,7 @@ MOST_ROWS = 10_000
 _DAY = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
 _CLOCK = r"[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?"
 _TIME = rf"[0-9]{{1,15}}|{_DAY}[Tt]{_CLOCK}([Zz]|[+-][0-9]{{2}}:[0-9]{{2}})"
-_NODE = r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?"
+_NODE = owner.NAME
 _GENERATED = r"[a-z0-9][-.a-z0-9]{0,252}"
 _LABEL = r"([a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-._A-Za-z0-9]{0,61}[A-Za-z0-9])?"
 _GROUP = rf"({'|'.join(GROUPS)}|{LABEL}{_LABEL})"
@@ -166,8 +167,7 @@ NAMESPACE_RULE = text_like(NAME, "not a valid namespace name")
 SUBJECT_RULE = text_like(SUBJECT, "it must be the name of a namespace, or _group.NAME")
 
 _POD_NAME = text_like(_NODE, "not a valid name of a pod")
-_KIND = "[A-Za-z][A-Za-z0-9]{0,62}"
-_OWNER = rf"{_KIND}/{_NODE}"
+_KIND = owner.KIND
 _UID = "[A-Za-z0-9._:-]{1,64}"
 _DECISION_KIND = "[a-z][a-z-]{0,31}"
 POD = Parameter(
@@ -179,8 +179,8 @@ POD = Parameter(
 OWNER = Parameter(
     "owner",
     "only pods of this controller, such as Deployment/web",
-    like(_OWNER),
-    text_like(_OWNER, "it must be a kind and a name, such as Deployment/web"),
+    like(owner.OWNER),
+    text_like(owner.OWNER, "it must be a kind and a name, such as Deployment/web"),
 )
 UID = Parameter("uid", "only the pod with this UID", like(_UID), text_like(_UID, "not a valid UID"))
 KIND = Parameter(

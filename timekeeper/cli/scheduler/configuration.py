@@ -30,6 +30,11 @@ EXTENDER_WEIGHT = 10
 # woken just after a try wait while others keep kube-scheduler busy.
 MOST_BACKOFF_S = 2
 
+# Seconds that kube-scheduler waits for the volumes of a pod, while it counts the node's cards as taken. By
+# default 600: so long could a claim that no provisioner serves keep them from others without a charge. A pod
+# whose volumes take longer is tried again on the same node, and their provisioning goes on.
+MOST_VOLUME_WAIT_S = 10
+
 # The default of 50 calls a second would limit the rate of binds.
 CALLS_PER_S = {"qps": 500, "burst": 1000}
 
@@ -80,8 +85,10 @@ def extender(
 def profile(name: str) -> dict[str, Any]:
     """By default kube-scheduler offers an extender only a sample of the nodes, and a card that is free
     elsewhere is not found."""
-    every_node = {"percentageOfNodesToScore": 100} if name == GPU_PROFILE else {}
-    return {"schedulerName": name, **every_node}
+    if name != GPU_PROFILE:
+        return {"schedulerName": name}
+    volumes = {"name": "VolumeBinding", "args": {"bindTimeoutSeconds": MOST_VOLUME_WAIT_S}}
+    return {"schedulerName": name, "percentageOfNodesToScore": 100, "pluginConfig": [volumes]}
 
 
 def is_ours(entry: Any) -> bool:

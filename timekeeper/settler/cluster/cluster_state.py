@@ -127,7 +127,7 @@ class ClusterState:
     # priority class -> value and preemption policy
     classes: dict[str, tuple[int, str]] = field(default_factory=dict)
     existing_namespaces: dict[str, bool] = field(default_factory=dict)  # name -> True
-    unbound: set[str] = field(default_factory=set)  # UIDs of pods without a node
+    unbound: set[str] = field(default_factory=set)  # UIDs of pods that wait for a node
     listed_sources: set[str] = field(default_factory=set)  # sources that have been listed once
     pods_current_ms: int = 0  # until when the pods are known to be complete
     changed_pods: dict[str, int] = field(default_factory=dict)  # UID -> since when the pod waits for a tick
@@ -288,7 +288,7 @@ class ClusterState:
         self.changed_pods.setdefault(pod.uid, at_ms)
         if before is None:
             self._count_pod(pod.namespace, 1)
-        self._set_unbound(pod.uid, not pod.node and pod.ended_ms is None)
+        self._set_unbound(pod.uid, pod.can_be_bound)
 
     def _set_unbound(self, uid: str, waits: bool) -> None:
         if waits or uid in self.unbound:

@@ -41,7 +41,7 @@ def changed_reservations(
 
     def is_over(uid: str) -> bool:
         pod = cluster.pods.get(uid)
-        return pod is None or (not pod.node and pod.ended_ms is not None)
+        return pod is None or not (pod.node or pod.can_be_bound)
 
     rows, waits = ledger.declared.rows, ledger.unbound_pods
     removed = frozenset(uid for uid in rows if has_session(uid) or is_over(uid))

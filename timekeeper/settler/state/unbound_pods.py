@@ -69,7 +69,7 @@ class UnboundPods:
             self._recount(uid, pod, now_ms)
             self._see(uid, pod)
             held.pop(uid, None)
-            if pod is not None and pod.is_gated and pod.hold.deletion_ms is None:
+            if pod is not None and pod.is_gated:
                 held[uid] = self._held_pod(pod)
         if held != self.held:
             self.held = held
