@@ -138,9 +138,9 @@ class Extender:
         assert pod.request is not None
         policy = for_fits(self.policies(pod))
         asked = fit_key(pod.request, policy, ())
-        if asked in nowhere and pod.reserved is None:
-            return "room"
         capped = self.caps.refused_nodes(pod, self.names, snapshot)
+        if asked in nowhere and pod.reserved is None:
+            return "cap" if capped else "room"
         found = self._fits.sort(asked, snapshot.nodes, self.names)
         fits = [name for name in found.fits if name not in capped]
         if not found.fits:

@@ -83,6 +83,13 @@ def test_a_pod_waits_behind_one_that_a_later_period_cannot_pay_yet() -> None:
     assert run(seed, random, small(random), STEPS)["held"]
 
 
+def test_a_cap_is_the_reason_of_each_pod_that_it_keeps_waiting_beside_a_full_cluster() -> None:
+    seed = 3958  # two equal pods wait; the second was said to wait for room alone, which no debtor leaves it
+    random = Random(seed)
+
+    assert run(seed, random, small(random), STEPS)["waits for a cap"]
+
+
 @pytest.mark.parametrize("law", CASES)
 def test_a_law_is_kept_in_many_cases(law: str) -> None:
     size, contains = CASES[law]
