@@ -20,6 +20,11 @@ from deploy.local.kwok_nodes import kwok_node
 from tests.scheduler_ext.processes import ROOT, Process
 from tests.support.control_plane import kubectl
 from tests.support.waiting import eventually
+from timekeeper.accounts.pods import LedgerPod, read_pod
+from timekeeper.accounts.session import open_session
+from timekeeper.core.budgets.policy import BudgetSettings
+from timekeeper.core.request.inventory import read_cards
+from timekeeper.runtime.clock import now_ms
 
 Json = dict[str, Any]
 
@@ -159,6 +164,16 @@ def placed(world: "World", *names: str) -> None:
 def decided(world: "World", *names: str) -> None:
     """Wait until each of these is bound or has been refused."""
     eventually(lambda: all(world.node_info_of(name) or world.refusals(name) for name in names))
+
+
+def rate_of(world: "World", name: str) -> int:
+    """What the ledger charges for it, in thousandths of a GPU."""
+    pod = read_pod(world.get(name))
+    assert isinstance(pod, LedgerPod)
+    node = world.plane.api.call("GET", f"/api/v1/nodes/{pod.node}")
+    opened = open_session(pod, read_cards(node) or (), BudgetSettings(), now_ms())
+    assert opened.doubt == ""
+    return opened.session.rate_milli
 
 
 class Callers:

@@ -5,14 +5,9 @@ import re
 from typing import Any
 
 from scheduler_ext.controllers.deschedule_labels import LABEL
-from tests.scheduler_ext.clusters import PODS, PROFILE, World, extender, placed, plane, world
+from tests.scheduler_ext.clusters import PODS, PROFILE, World, extender, placed, plane, rate_of, world
 from tests.support.waiting import eventually
 from tests.worlds import of_resources
-from timekeeper.accounts.pods import LedgerPod, read_pod
-from timekeeper.accounts.session import open_session
-from timekeeper.core.budgets.policy import BudgetSettings
-from timekeeper.core.request.inventory import read_cards
-from timekeeper.runtime.clock import now_ms
 
 __all__ = ["extender", "plane", "world"]
 
@@ -52,16 +47,6 @@ def written(world: World, name: str) -> Json:
     """What the Binding wrote for the plugin."""
     annotations = world.get(name)["metadata"]["annotations"]
     return {key: text for key, text in annotations.items() if key.startswith("gas-container-")}
-
-
-def rate_of(world: World, name: str) -> int:
-    """What the ledger charges for it, in thousandths of a GPU."""
-    pod = read_pod(world.get(name))
-    assert isinstance(pod, LedgerPod)
-    node = world.plane.api.call("GET", f"/api/v1/nodes/{pod.node}")
-    opened = open_session(pod, read_cards(node) or (), BudgetSettings(), now_ms())
-    assert opened.doubt == ""
-    return opened.session.rate_milli
 
 
 def test_its_examples_are_placed_and_charged_and_its_plugin_reads_the_placement(world: World) -> None:
