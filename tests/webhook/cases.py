@@ -299,6 +299,12 @@ def _mounted_at(path: str) -> Json:
     return a_pod(plain("main", volumeMounts=mounts), volumes=[{"name": "v", "emptyDir": {}}])
 
 
+def _apart(**term: object) -> Json:
+    """A required anti-affinity to the pods with a label."""
+    terms = [{"topologyKey": "kubernetes.io/os", "labelSelector": {"matchLabels": {"app": "x"}}} | term]
+    return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+
+
 def _limited(resource: str) -> Json:
     return a_pod({"name": "main", "image": "x", "resources": {"limits": {resource: "1"}}})
 
@@ -433,6 +439,18 @@ WAYS: dict[str, Way] = {
         a_pod(plain("main"), runtimeClassName="light", overhead={"cpu": "10m"}),
         "overhead",
         "spec.overhead[nvidia.com/gpu]",
+    ),
+    "an anti-affinity to pods of all namespaces": Way(
+        a_pod(plain("main"), affinity=_apart(namespaceSelector={})),
+        a_pod(plain("main"), affinity=_apart()),
+        "anti-affinity",
+        "spec.affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution",
+    ),
+    "an anti-affinity to pods of another namespace": Way(
+        a_pod(plain("main"), affinity=_apart(namespaces=["team-a", "team-b"])),
+        a_pod(plain("main"), affinity=_apart(namespaces=["team-a"])),
+        "anti-affinity",
+        "spec.affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution",
     ),
     "a device class as a limit": Way(
         _limited("deviceclass.resource.kubernetes.io/h100"),

@@ -19,16 +19,17 @@ from webhook.wire.pod_review import sequence_of, variables_of
 
 _AS_WITH_A_REQUEST = ("device-annotation", "device-mount", "host-path", "host-pid")
 _DEVICE_CLASS = "deviceclass.resource.kubernetes.io/"
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _A_REQUEST = f'{names.GPU_PERCENT}: "50"'
 
 
 def bypass_violations(
     pod: Json, parsed: ParsedRequest, judged: JudgedClasses = NONE_LISTED
 ) -> tuple[Violation, ...]:
-    """How the pod reaches a GPU without requesting one. For a pod with a request, valid or not, overhead and
-    device classes only: the rules cover the rest. Without ``judged`` every device class counts as one of
-    GPUs."""
-    always = (*_overhead(pod["spec"]), *_device_classes(pod, judged))
+    """How the pod reaches a GPU without requesting one. For a pod with a request, valid or not, overhead,
+    anti-affinity and device classes only: the rules cover the rest. Without ``judged`` every device class
+    counts as one of GPUs."""
+    always = (*_overhead(pod["spec"]), *_anti_affinity(pod), *_device_classes(pod, judged))
     if parsed.request is not None or parsed.violations:
         return always
     return (*_reaching(pod), *_runtime_class(pod["spec"]), *always)
@@ -98,6 +99,27 @@ def _overhead(spec: Json) -> Iterator[Violation]:
                 "a RuntimeClass without GPU resources in overhead.podFixed",
                 "overhead: {podFixed: {memory: 120Mi}}",
             )
+
+
+def _anti_affinity(pod: Json) -> Iterator[Violation]:
+    """Required terms about pods of other namespaces, which kube-scheduler keeps off the nodes of this pod. In
+    a manifest without a namespace a single name counts as that of its own."""
+    affinity = mapping(mapping(pod["spec"].get("affinity")).get("podAntiAffinity"))
+    own = mapping(pod.get("metadata")).get("namespace")
+
+    def is_of_others(term: Json) -> bool:
+        named = term.get("namespaces") or ()
+        return term.get("namespaceSelector") is not None or list(named) != [own or each for each in named[:1]]
+
+    if any(map(is_of_others, sequence_of(affinity.get(_REQUIRED)))):
+        yield Violation(
+            "anti-affinity",
+            f"spec.affinity.podAntiAffinity.{_REQUIRED}",
+            "",
+            "it keeps pods of other namespaces off the nodes of this pod",
+            "terms about pods of the own namespace, without namespaceSelector, at most 1000",
+            "a term of preferredDuringSchedulingIgnoredDuringExecution",
+        )
 
 
 def _device_classes(pod: Json, judged: JudgedClasses) -> Iterator[Violation]:

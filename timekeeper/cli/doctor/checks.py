@@ -18,6 +18,7 @@ from timekeeper.cli.doctor.version_checks import version
 from timekeeper.core.json_values import mapping, sequence
 
 POLICIES = (  # deploy/manifests, compared by a test
+    "bursar-anti-affinity",
     "bursar-bindings",
     "bursar-device-claims",
     "bursar-device-class-limits",
