@@ -30,6 +30,9 @@ PAGES = (
 )
 
 
+BUDGETS = ("team-a", "team-b", "team-c", "vision")
+
+
 @pytest.fixture
 def dashboards(tmp_path: Path) -> Iterator[Dashboards]:
     made = Dashboards(tmp_path)
@@ -257,6 +260,20 @@ def test_a_group_without_a_limit_has_no_form_and_says_why(visitor: Client) -> No
 
     assert "a group without a limit has nothing to pass on." in page
     assert 'id="pass-on"' not in page
+
+
+def test_a_budget_is_used_up_now_later_or_not_in_its_period(visitor: Client) -> None:
+    log_in(visitor)
+
+    rows = visitor.get("/", base_url=URL).text.partition("<tbody>")[2].split("</tr>")
+
+    words = {name: next(each for each in rows if f"/namespaces/{name}" in each) for name in BUDGETS}
+    assert {name: "<td>used up</td>" in each for name, each in words.items()} == {
+        "team-a": False,
+        "team-b": True,
+        "team-c": False,
+        "vision": False,
+    }
 
 
 def test_no_page_runs_what_a_tenant_wrote_or_anything_inline(visitor: Client) -> None:
