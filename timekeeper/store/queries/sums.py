@@ -86,7 +86,8 @@ class DatabaseSums:
         """See `accounts.statements.Sums`."""
         if namespace not in self._rates:
             self.expect(((namespace, self.now_ms, self.now_ms + 1),))
-        return replace(self._rates[namespace], waiting_milli=self.waiting.get(namespace, 0))
+        rates, waiting = self._rates[namespace], self.waiting.get(namespace, 0)
+        return replace(rates, waiting_milli=waiting) if waiting else rates
 
     def changed_since(self, namespace: str) -> int | None:
         """See `accounts.statements.Sums`; only the settler looks at accounts that ended long ago."""
