@@ -19,7 +19,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import Text, bindparam, cast, event, func, insert, literal, select
+from sqlalchemy import Text, bindparam, cast, delete, event, func, insert, literal, select
 
 from tests.support.profile import examples
 from tests.timekeeper.books import Books, Json, Run, days, posting_row, session_row
@@ -848,3 +848,27 @@ def _with_little_patience(connection: Any, _record: object) -> None:
     connection.autocommit = True
     connection.execute("SET idle_in_transaction_session_timeout = 100")
     connection.autocommit = False
+
+
+@pytest.mark.parametrize("first", ["a", "b"])
+def test_of_several_runs_of_a_pods_sidecar_the_latest_heartbeat_counts(books: Books, first: str) -> None:
+    """In reports, budgets and the pod's own story."""
+    run = Run("two", "team-a", started_ms=T0 - 2 * HOUR, heard_ms=T0 - HOUR, settled=False)
+    beat = {"session_uid": "two", "sequence": 1, "received_ms": T0}
+    books.write(run)
+    with books.store.writing() as connection:
+        connection.execute(delete(HEARTBEATS))
+        for boot, beat_ms in ((first, T0 - HOUR), ("ab".replace(first, ""), T0 - HOUR // 2)):
+            connection.execute(insert(HEARTBEATS), [{**beat, "boot": boot, "beat_ms": beat_ms}])
+
+    usage = books.get(f"/v1/usage?namespace=team-a&group=pod&from={T0 - DAY}&to={T0}").json
+    budget = books.get("/v1/budgets/team-a").json
+    story = books.get("/v1/explain/team-a/two").json
+
+    assert usage is not None
+    assert budget is not None
+    assert story is not None
+    due = run.rate * (HOUR + HOUR // 2)
+    assert [each["pending"] for each in usage["rows"]] == [due]
+    assert [each["amount"] for each in story["charges"]] == [due]
+    assert budget["pending"] == due
