@@ -102,14 +102,14 @@ class Bench:
 
     def place_others(self, number: int, releasing: bool) -> float:
         """Create so many others while kube-scheduler gets no processor, and let it place them; pods a second
-        between the first tenth and the last."""
+        between the first tenth and the last. Releases begin before."""
         scheduler = self.stack.cp.processes["gpu-scheduler"]
-        scheduler.send_signal(signal.SIGSTOP)
-        self.create("others", number)
         if releasing:
             before = self.released()
             self.budget("unlimited")
             until(lambda: self.released() > before)
+        scheduler.send_signal(signal.SIGSTOP)
+        self.create("others", number)
         version = self.must("GET", f"{OTHERS}?limit=1")["metadata"]["resourceVersion"]
         scheduler.send_signal(signal.SIGCONT)
         first, last = number // 10, number - number // 10

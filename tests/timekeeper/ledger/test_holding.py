@@ -15,10 +15,10 @@ from timekeeper.settler.releases.releaser import (
     AWAY_MS,
     AWAY_S,
     CALLS_AT_ONCE,
-    FEWEST_AT_ONCE,
     MANY_UNTRIED,
     MOST_AT_ONCE,
-    MOST_SMALL_STEPS,
+    MOST_CREDIT,
+    PAUSE_COST,
     QUIET_MS,
     SOON_MS,
     STEP_S,
@@ -340,7 +340,7 @@ def waiting(number: int, reason: str = "", *gates: Json) -> list[Json]:
     return pods
 
 
-# pods of others, and whether few pods are released beside them
+# pods of others, and whether none is released beside them
 OTHERS = {
     "many": (waiting(MANY_UNTRIED + 1), True),
     "many that were behind a gate": (waiting(MANY_UNTRIED + 1, "SchedulingGated"), True),
@@ -351,18 +351,18 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("case", OTHERS)
-def test_few_are_released_while_schedulers_have_many_pods_to_try(holding: Holding, case: str) -> None:
+def test_none_is_released_while_schedulers_have_many_pods_to_try(holding: Holding, case: str) -> None:
     pods = [held_pod(f"p{index:02}", percent=1) for index in range(MOST_AT_ONCE)]
-    others, are_few = OTHERS[case]
+    others, pauses = OTHERS[case]
     holding.begin(*pods, *others, team_a=HOLD.format(hours=100))
 
-    assert len(holding.step()) == (FEWEST_AT_ONCE if are_few else MOST_AT_ONCE)
+    assert len(holding.step()) == (0 if pauses else MOST_AT_ONCE)
 
 
 def test_pods_that_a_scheduler_has_tried_delay_no_releases_any_more(holding: Holding) -> None:
     pods, others = [held_pod(f"p{at:02}", percent=1) for at in range(40)], waiting(MANY_UNTRIED + 1)
     holding.begin(*pods, *others, team_a=HOLD.format(hours=100))
-    assert len(holding.step()) == FEWEST_AT_ONCE
+    assert holding.step() == []
 
     for each in waiting(MANY_UNTRIED + 1, "Unschedulable"):
         holding.town.hear("pods", each)
@@ -372,15 +372,24 @@ def test_pods_that_a_scheduler_has_tried_delay_no_releases_any_more(holding: Hol
 
 
 def test_others_delay_ten_thousand_releases_by_less_than_five_minutes(holding: Holding) -> None:
-    small = MOST_SMALL_STEPS * FEWEST_AT_ONCE
-    pods = [held_pod(f"p{index:04}", percent=1) for index in range(small + MOST_AT_ONCE + 1)]
+    """At first they go before for half a minute, then in one step of six; after a while as at first."""
+    pods = [held_pod(f"p{at:03}", percent=1) for at in range((PAUSE_COST + 1) * MOST_AT_ONCE)]
     holding.begin(*pods, *waiting(MANY_UNTRIED + 1), team_a=HOLD.format(hours=100))
+    pauses, often = MOST_CREDIT // PAUSE_COST, [MOST_AT_ONCE] * PAUSE_COST
 
-    assert {len(holding.step()) for _ in range(MOST_SMALL_STEPS)} == {FEWEST_AT_ONCE}
-    assert [len(holding.step()) for _ in range(3)] == [MOST_AT_ONCE, 1, 0]
-    holding.begin(*(held_pod(f"q{index}", percent=1) for index in range(FEWEST_AT_ONCE + 1)))
-    assert len(holding.step()) == FEWEST_AT_ONCE
-    assert small + (300 / STEP_S - MOST_SMALL_STEPS) * MOST_AT_ONCE >= 10_000
+    assert pauses * STEP_S == 30
+    assert not any(holding.step() for _ in range(pauses))
+    assert [len(holding.step()) for _ in range(PAUSE_COST + 2)] == [*often, 0, MOST_AT_ONCE]
+
+    holding.town.tick()
+    for _ in range(MOST_CREDIT):
+        holding.releaser.step()
+    holding.begin(held_pod("later", percent=1))
+    assert not any(holding.step() for _ in range(pauses))
+    assert holding.step() == ["later"]
+
+    steps = 300 / STEP_S
+    assert (steps * PAUSE_COST - MOST_CREDIT) / (PAUSE_COST + 1) * MOST_AT_ONCE >= 10_000
 
 
 def test_calls_are_under_way_together_and_one_without_an_answer_ends_the_step(holding: Holding) -> None:

@@ -31,11 +31,10 @@ from timekeeper.store.writes.fencing import Epoch, EpochOverError
 
 STEP_S = 0.5
 MOST_AT_ONCE = 25  # in one step: 50 a second
-# in one step while more pods than MANY_UNTRIED wait for a scheduler's first attempt
-FEWEST_AT_ONCE = 1
-MANY_UNTRIED = 50  # what is released in a second
-# steps that are that small, until no pod is left that may be released: 10,000 take less than five minutes
-MOST_SMALL_STEPS = 160
+MANY_UNTRIED = 50  # a step releases nothing while more pods than this wait for a scheduler's first attempt
+# Such a pause takes PAUSE_COST of a credit to which each other step adds 1: at first it lasts for 30 seconds, and
+# then for one step in six. So 10,000 are released in less than five minutes.
+MOST_CREDIT, PAUSE_COST = 300, 5
 CALLS_AT_ONCE = 5  # one after another, calls of more than 20 ms would be slower than that
 AWAY_S = 10.0  # if the database is unreachable, or after an unexpected error
 # A call of an earlier settler may arrive after its end, and a call without an answer may be done later.
@@ -76,7 +75,7 @@ class Releaser:
         self._paused: dict[str, int] = {}  # UID -> until when it is not tried again
         self._served: dict[str, int] = {}  # namespace -> number of its last release
         self._number = 0
-        self._small_steps = 0  # since no pod was left that may be released
+        self._credit = MOST_CREDIT
         self._queues: tuple[Mapping[str, HeldPod], dict[str, list[HeldPod]]] = ({}, {})
         for result in RESULTS:
             metrics.RELEASES.labels(result)
@@ -91,8 +90,7 @@ class Releaser:
         view, at_ms = self._view(), self._steady()
         metrics.HELD.set(len(view.pods))
         self._forget(view, at_ms)
-        if not view.pods or at_ms - self._began_ms < QUIET_MS:
-            self._small_steps = 0
+        if self._pauses(view) or not view.pods or at_ms - self._began_ms < QUIET_MS:
             return 0
         if self._queues[0] is not view.pods:
             self._queues = (view.pods, queues_of(view.pods.values()))
@@ -109,19 +107,23 @@ class Releaser:
                 break  # an answer takes long: decide anew
         return sent
 
+    def _pauses(self, view: HeldView) -> bool:
+        """Whether schedulers get no pod of this step, because they have many to try."""
+        if view.pods and view.untried > MANY_UNTRIED and self._credit >= PAUSE_COST:
+            self._credit -= PAUSE_COST
+            return True
+        self._credit = min(MOST_CREDIT, self._credit + 1)
+        return False
+
     def _chosen(self, view: HeldView) -> list[HeldPod]:
         """First those that have reserved their time and have the gate all the same, then those whose turn it
         is."""
-        is_small = view.untried > MANY_UNTRIED and self._small_steps < MOST_SMALL_STEPS
-        at_once = FEWEST_AT_ONCE if is_small else MOST_AT_ONCE
         held = view.reserved - self._sent.keys() - self._paused.keys()
-        again = [view.pods[uid] for uid in sorted(held)][:at_once]
+        again = [view.pods[uid] for uid in sorted(held)][:MOST_AT_ONCE]
         sent = [view.pods[uid] for uid in self._sent if uid not in view.reserved]
         passed = self._paused.keys() | view.reserved
-        limits, most = ReleaseLimits(view).of, at_once - len(again)
-        chosen = again + next_released(self._queues[1], sent, limits, self._served, most, passed)
-        self._small_steps = self._small_steps + is_small if len(chosen) == at_once else 0
-        return chosen
+        limits, most = ReleaseLimits(view).of, MOST_AT_ONCE - len(again)
+        return again + next_released(self._queues[1], sent, limits, self._served, most, passed)
 
     def _reserve(self, chosen: Sequence[HeldPod], view: HeldView) -> None:
         """Write what these pods reserve of their declared time, in one transaction; without such pods the
