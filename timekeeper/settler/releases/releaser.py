@@ -32,8 +32,8 @@ from timekeeper.store.writes.fencing import Epoch, EpochOverError
 STEP_S = 0.5
 MOST_AT_ONCE = 25  # in one step: 50 a second
 MANY_UNTRIED = 50  # a step releases nothing while more pods than this wait for a scheduler's first attempt
-# Such a pause takes PAUSE_COST of a credit to which each other step adds 1: at first it lasts for 30 seconds, and
-# then for one step in six. So 10,000 are released in less than five minutes.
+# Such a pause takes PAUSE_COST of a credit to which each other step adds 1: at first it lasts for 30 seconds,
+# and then for one step in six. So 10,000 are released in less than five minutes.
 MOST_CREDIT, PAUSE_COST = 300, 5
 CALLS_AT_ONCE = 5  # one after another, calls of more than 20 ms would be slower than that
 AWAY_S = 10.0  # if the database is unreachable, or after an unexpected error
