@@ -1,5 +1,6 @@
 """What the extender keeps of a pod: one small value, read from the pod's JSON."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from sys import intern
 from typing import Any
@@ -14,7 +15,7 @@ from scheduler_ext.model.node_constraints import (
 )
 from scheduler_ext.model.other_resources import Others, requested_others
 from timekeeper.core import names
-from timekeeper.core.dialects import BY_NAME
+from timekeeper.core.dialects import BY_NAME, Container
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.kube.owner import owner_of
 from timekeeper.core.ledger import hold
@@ -117,13 +118,17 @@ def read_non_gpu_pod(raw: Json) -> NonGPUPod:
 
 def read_pod(raw: Json, most_grace_ms: int = MOST_GRACE_MS) -> Pod | None:
     """The pod's value; None for a pod that asks for no GPU. Never raises on what an API server can hold."""
-    metadata, spec, status = (mapping(raw.get(key)) for key in ("metadata", "spec", "status"))
+    metadata, spec, status = (
+        mapping(raw.get("metadata")),
+        mapping(raw.get("spec")),
+        mapping(raw.get("status")),
+    )
     node = _text(spec, "nodeName")
     parsed = parse_stored(raw) if node else parse(raw)
     if parsed.request is None and not parsed.violations:
         return None
     placement, undecodable = _placement(raw)
-    request = parsed.request
+    request, listed = parsed.request, containers(raw)
     refusal = None if node else _schedulers_refusal(status)
     return Pod(
         uid=_text(metadata, "uid"),
@@ -143,9 +148,9 @@ def read_pod(raw: Json, most_grace_ms: int = MOST_GRACE_MS) -> Pod | None:
         gated=bool(sequence(spec.get("schedulingGates"))),
         deleting="deletionTimestamp" in metadata,
         governed=mapping(metadata.get("labels")).get(names.GOVERNED) == "true",
-        containers=_named(raw, "spec.containers"),
-        init_containers=_named(raw, "spec.initContainers"),
-        amounts=_amounts(raw, request) if request else (),
+        containers=_named(listed, "spec.containers"),
+        init_containers=_named(listed, "spec.initContainers"),
+        amounts=_amounts(listed, request) if request else (),
         cpu_milli=requested_milli(raw),
         reserved=None if node or "deletionTimestamp" in metadata else _reserved(raw, status),
         started_ms=hold.millis(status.get("startTime")) or 0,
@@ -168,8 +173,8 @@ def read_pod(raw: Json, most_grace_ms: int = MOST_GRACE_MS) -> Pod | None:
     )
 
 
-def _named(raw: Json, field: str) -> tuple[str, ...]:
-    return tuple(each.name for each in containers(raw) if each.path.startswith(field))
+def _named(listed: Sequence[Container], field: str) -> tuple[str, ...]:
+    return tuple([each.name for each in listed if each.path.startswith(field)])
 
 
 def _owner(metadata: Json) -> str:
@@ -215,7 +220,7 @@ def _hold(raw: Json, most_grace_ms: int) -> PodHold:
     return says if says.grace_ms <= most_grace_ms else replace(says, grace_ms=most_grace_ms)
 
 
-def _amounts(raw: Json, request: GPURequest) -> Amounts:
+def _amounts(listed: Sequence[Container], request: GPURequest) -> Amounts:
     """For each resource that kube-scheduler counts, its own sum: the greater of all containers and sidecars
     together, and of each init container with the sidecars started before it.
 
@@ -224,12 +229,12 @@ def _amounts(raw: Json, request: GPURequest) -> Amounts:
     dialect = BY_NAME[request.dialect]
     resources = (*dialect.resources, *dialect.shared)
     counted = [name for name in resources if name not in dialect.ignored_by_scheduler]
-    return tuple((name, total) for name in counted if (total := _peak(raw, name)))
+    return tuple((name, total) for name in counted if (total := _peak(listed, name)))
 
 
-def _peak(raw: Json, resource: str) -> int:
+def _peak(listed: Sequence[Container], resource: str) -> int:
     together = peak = 0
-    for each in containers(raw):
+    for each in listed:
         limits: Any = mapping(mapping(each.raw.get("resources")).get("limits"))
         amount = integral(limits.get(resource)) or 0
         if each.init:

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from scheduler_ext.model.node import Node
 from scheduler_ext.model.pod import Amounts, Pod
@@ -46,6 +46,17 @@ class Allocation:
     def namespace(self) -> str:
         """The pod's namespace."""
         return self.full_name.partition("/")[0]
+
+
+class _Taking(NamedTuple):
+    """The members of an `Allocation` that follow from the node's inventory."""
+
+    uses: tuple[tuple[str, CardAmount], ...] = ()
+    fault: str = ""
+    unnamed: int = 0
+
+
+_NOTHING = _Taking()
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,27 +182,27 @@ def allocation_of(pod: Pod, placement: Placement | None, state: AllocationState)
 def judged(allocation: Allocation, node_object: Node | None) -> Allocation:
     """The allocation with what it takes of this inventory, and what it counts toward caps. If request and
     inventory do not bear the placement out, its fault closes the node."""
-    found = _taking(allocation, node_object)
-    if is_unknown_orphan(found) or (found.state == "reserved" and not found.uses):
-        return replace(found, held_milli=0)
-    cards = node_object.cards if node_object is not None else ()
-    return replace(found, held_milli=held_milli(found.request, dict(found.uses), found.unnamed, cards))
+    taking = _taking(allocation, node_object)
+    if is_unknown_orphan(allocation) or (allocation.state == "reserved" and not taking.uses):
+        held = 0
+    else:
+        cards = node_object.cards if node_object is not None else ()
+        held = held_milli(allocation.request, dict(taking.uses), taking.unnamed, cards)
+    return replace(allocation, uses=taking.uses, fault=taking.fault, unnamed=taking.unnamed, held_milli=held)
 
 
-def _taking(allocation: Allocation, node_object: Node | None) -> Allocation:
-    if allocation.uses or allocation.fault or allocation.unnamed:
-        allocation = replace(allocation, uses=(), fault="", unnamed=0)
+def _taking(allocation: Allocation, node_object: Node | None) -> _Taking:
     if node_object is None or not node_object.cards:
-        return allocation
+        return _NOTHING
     if is_unknown_orphan(allocation):
         return _by_agent(allocation, node_object, 0)
     if allocation.placement is None:
         return _without_placement(allocation, node_object)
     if allocation.request is None or mismatch(allocation.request, allocation.placement, node_object.cards):
-        return allocation if allocation.state == "reserved" else replace(allocation, fault="placement")
+        return _NOTHING if allocation.state == "reserved" else _Taking(fault="placement")
     if node_object.plugin_chooses:
         return _by_agent(allocation, node_object, _cards_asked(allocation.request))
-    return replace(allocation, uses=tuple(amounts_by_card(allocation.request, allocation.placement).items()))
+    return _Taking(tuple(amounts_by_card(allocation.request, allocation.placement).items()))
 
 
 def unreserved(node: NodeInfo) -> NodeInfo:
@@ -298,8 +309,8 @@ def whole_left(node: NodeInfo) -> int:
     return sum(free.untouched for free in node.free_by_card if free is not None) - node.unnamed
 
 
-def _by_agent(allocation: Allocation, node_object: Node, count: int) -> Allocation:
-    """The allocation on the whole cards that the node agent reports for it; ``count`` unnamed cards if it
+def _by_agent(allocation: Allocation, node_object: Node, count: int) -> _Taking:
+    """The whole cards that the node agent reports for it; ``count`` unnamed cards if it
     names none. A pod with no known number of cards closes the node."""
     told = node_object.present.pods.get(allocation.uid, ()) if node_object.present is not None else ()
     there = {
@@ -307,8 +318,8 @@ def _by_agent(allocation: Allocation, node_object: Node, count: int) -> Allocati
     }
     named = bool(told) and len(there) == len(set(told))
     if named:
-        return replace(allocation, uses=tuple(there.items()))
-    return replace(allocation, unnamed=count) if count else replace(allocation, fault="lingering")
+        return _Taking(tuple(there.items()))
+    return _Taking(unnamed=count) if count else _Taking(fault="lingering")
 
 
 def _cards_asked(request: GPURequest) -> int:
@@ -317,22 +328,21 @@ def _cards_asked(request: GPURequest) -> int:
     return max(together, max((each.ask.devices for each in request.asks if each.init), default=0))
 
 
-def _without_placement(allocation: Allocation, node_object: Node) -> Allocation:
+def _without_placement(allocation: Allocation, node_object: Node) -> _Taking:
     """A pod that another scheduler bound. Where the device plugin picks the cards, it holds as many as it
     requests."""
     if allocation.undecodable:
-        return replace(allocation, fault="placement")
+        return _Taking(fault="placement")
     if allocation.request is not None and allocation.named:
         placement = foreign_placement(allocation.request, allocation.named, node_object.cards)
         if placement is not None:
-            uses = amounts_by_card(allocation.request, placement)
-            return replace(allocation, uses=tuple(uses.items()))
+            return _Taking(tuple(amounts_by_card(allocation.request, placement).items()))
     if (
         allocation.request is None
         or allocation.request.dialect != node_object.family
         or not node_object.plugin_chooses
     ):
-        return replace(allocation, fault="unplaced")
+        return _Taking(fault="unplaced")
     return _by_agent(allocation, node_object, _cards_asked(allocation.request))
 
 

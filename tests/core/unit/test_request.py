@@ -344,3 +344,12 @@ def test_of_many_containers_in_two_dialects_the_first_20_are_named() -> None:
 def test_resources_of_network_cards_are_no_gpus() -> None:
     for name in ("nvidia.com/hostdev", "nvidia.com/rdma_shared_device_a", "nvidia.com/mlnxnics"):
         assert parse(pod(of_resources({name: "1"}))) == ParsedRequest(None, ())
+
+
+def test_an_amount_is_read_by_its_type_whatever_was_read_before() -> None:
+    def is_request(amount: object) -> bool:
+        limits = {"bursar.dev/gpu-count": amount}
+        pod = {"spec": {"containers": [{"name": "typed", "resources": {"limits": limits}}]}}
+        return parse(pod).request is not None
+
+    assert [is_request(each) for each in ("1", 1, True, 1.0, "1.0")] == [True, True, False, False, True]

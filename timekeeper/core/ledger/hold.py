@@ -19,6 +19,7 @@ from timekeeper.core.values import GPURequest
 
 TERMINAL = ("Succeeded", "Failed")
 _DEFAULT_GRACE_S = 30
+_EPOCH, _MILLISECOND = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC), datetime.timedelta(milliseconds=1)
 _STATUSES = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
 
 
@@ -79,8 +80,7 @@ def millis(timestamp: object) -> int | None:
         return None
     if at.tzinfo is None or at.year < 2000:
         return None
-    delta = at - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-    return delta // datetime.timedelta(milliseconds=1)
+    return (at - _EPOCH) // _MILLISECOND
 
 
 def pod_hold(pod: Json) -> PodHold:
@@ -90,7 +90,7 @@ def pod_hold(pod: Json) -> PodHold:
     without it (``ContainerStatusUnknown``) may have run longer than the others.
     """
     metadata, status = mapping(pod.get("metadata")), mapping(pod.get("status"))
-    states = [mapping(each.get("state")) for each in _all_statuses(status)]
+    states = (mapping(each.get("state")) for each in _all_statuses(status))
     over = status.get("phase") in TERMINAL and not any(map(_running, states))
     return PodHold(
         bound_ms=_bound_ms(status),
@@ -230,8 +230,9 @@ def _all_statuses(status: Json) -> list[Json]:
 def _runs(each: Json) -> Iterator[Json]:
     """Every running or terminated state of a container, present and last."""
     for when in ("state", "lastState"):
-        for kind in ("running", "terminated"):
-            yield mapping(mapping(each.get(when)).get(kind))
+        for kind, run in mapping(each.get(when)).items():
+            if kind in ("running", "terminated"):
+                yield mapping(run)
 
 
 def _times(status: Json) -> Iterator[int | None]:

@@ -132,10 +132,11 @@ def amounts_by_card(request: GPURequest, placement: Placement) -> dict[str, Card
     most: dict[str, CardAmount] = {}
     for each in request.asks:
         for part in placed.get(each.container, ()):
-            sum_now = together.get(part.uuid, NO_AMOUNT) + _amount_of(part)
+            beside, before = together.get(part.uuid), most.get(part.uuid)
+            sum_now = _amount_of(part) if beside is None else beside + _amount_of(part)
             if not each.init:
                 together[part.uuid] = sum_now
-            most[part.uuid] = most.get(part.uuid, NO_AMOUNT).most(sum_now)
+            most[part.uuid] = sum_now if before is None else before.most(sum_now)
     return most
 
 

@@ -4,6 +4,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from timekeeper.core import names
 from timekeeper.core.dialects import (
@@ -157,6 +158,14 @@ def _has_any(dialect: Dialect, resources: tuple[str, ...]) -> bool:
     return bool(dialect.prefix) and any(name.startswith(dialect.prefix) for name in resources)
 
 
+class _Place(NamedTuple):
+    """Where a container is in its pod."""
+
+    path: str
+    name: str
+    init: bool
+
+
 _Read = tuple[tuple[Dialect, ...], ContainerAsk | None, tuple[Violation, ...]]
 _NO_GPU: _Read = ((), None, ())
 
@@ -198,6 +207,22 @@ def _read_container(container: Container, marked: bool) -> _Read:
     limits, requests = mapping(given.get("limits")), mapping(given.get("requests"))
     if not limits and not requests:
         return _NO_GPU
+    place = _Place(container.path, container.name, container.init)
+    texts = (*place[:2], *limits, *requests, *limits.values(), *requests.values())
+    if set(map(type, texts)) == {str} and sum(map(len, texts)) <= _SHORT:
+        return _read_texts(place, marked, tuple(limits.items()), tuple(requests.items()))
+    return _read_amounts(place, marked, limits, requests)
+
+
+@lru_cache(maxsize=1024)
+def _read_texts(
+    place: _Place, marked: bool, limits: tuple[tuple[str, str], ...], requests: tuple[tuple[str, str], ...]
+) -> _Read:
+    """Cached: most pods are made from few templates."""
+    return _read_amounts(place, marked, dict(limits), dict(requests))
+
+
+def _read_amounts(place: _Place, marked: bool, limits: Json, requests: Json) -> _Read:
     amounts = {**requests, **limits}
     resources = tuple(amounts)
     cached = sum(map(len, resources)) <= _SHORT
@@ -206,15 +231,15 @@ def _read_container(container: Container, marked: bool) -> _Read:
         return _NO_GPU  # most containers of most pods
     if marked and names.GPU_PLACEMENT in amounts:
         amounts = {name: amount for name, amount in amounts.items() if name != names.GPU_PLACEMENT}
-    violations = _unsupported(container, amounts) if unsupported else []
+    violations = _unsupported(place, amounts) if unsupported else []
     for dialect in dialects:
-        violations += _differing(container, dialect, limits, requests)
+        violations += _differing(place, dialect, limits, requests)
     if len(dialects) != 1 or violations:
         return dialects, None, tuple(violations)
     dialect = dialects[0]
-    answer = dialect.read(ContainerLimits(f"{container.path}.resources.limits", container.name, limits))
+    answer = dialect.read(ContainerLimits(f"{place.path}.resources.limits", place.name, limits))
     if isinstance(answer, Ask):
-        return dialects, ContainerAsk(container.name, container.init, answer), ()
+        return dialects, ContainerAsk(place.name, place.init, answer), ()
     return dialects, None, answer
 
 
@@ -225,11 +250,11 @@ def _not_served(dialects: set[str]) -> set[str]:
     return {name for name in dialects if not any(name in BY_NAME[each].serves for each in dialects)}
 
 
-def _unsupported(container: Container, amounts: Json) -> list[Violation]:
+def _unsupported(place: _Place, amounts: Json) -> list[Violation]:
     return [
         Violation(
             rule="dialect-not-spoken",
-            path=f"{container.path}.resources.limits[{name}]",
+            path=f"{place.path}.resources.limits[{name}]",
             got="",
             problem=f"unsupported GPU resource {name}{_suggestion(name)}",
             allowed=_SUPPORTED,
@@ -257,12 +282,12 @@ def _suggestion(resource: str) -> str:
     return ""
 
 
-def _differing(container: Container, dialect: Dialect, limits: Json, requests: Json) -> list[Violation]:
+def _differing(place: _Place, dialect: Dialect, limits: Json, requests: Json) -> list[Violation]:
     """Kubernetes does not overcommit extended resources: a request, if given, must equal the limit."""
     return [
         Violation(
             rule="request-differs-from-limit",
-            path=f"{container.path}.resources.requests[{name}]",
+            path=f"{place.path}.resources.requests[{name}]",
             got=f"request {shown(requests[name])} and "
             + (f"limit {shown(limits[name])}" if name in limits else "no limit"),
             problem="a GPU request must equal its limit",
