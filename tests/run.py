@@ -28,7 +28,7 @@ ROOT = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
 FAILED = ROOT / ".pytest_cache/v/cache/lastfailed"  # pytest's own record, by test
 MOST_TRIED_AGAIN = 8  # files; more that fail are no accident of a busy machine
-LEAST_COVERAGE = 96  # percent of branches and lines, over all processes that are traced; raised as it rises
+LEAST_COVERAGE = 96  # percent of branches and lines, over all test processes; raised as it rises
 
 # the tests that `make test-versions` runs on each older Kubernetes
 OF_VERSIONS = (

@@ -2,28 +2,6 @@
 takes time."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-import coverage
-
-
-@contextmanager
-def paused() -> Iterator[None]:
-    """Coverage traces neither this process nor those that it starts meanwhile."""
-    running = coverage.Coverage.current()
-    if running is None:
-        yield
-        return
-    inherited = variables()
-    for name in inherited:
-        del os.environ[name]
-    running.stop()
-    try:
-        yield
-    finally:
-        running.start()
-        os.environ.update(inherited)
 
 
 def environment(traced: bool) -> dict[str, str]:

@@ -50,7 +50,10 @@ BAD: tuple[tuple[str, str], ...] = (
         "--set=settings.mode=observe",
         "settings.mode: the mode has a value of its own; for example --set mode=",
     ),
-    ("--set=policies.warn={bursar-holds}", "at '/policies/warn/0': value must be one of 'bursar-bindings', "),
+    (
+        "--set=policies.warn={bursar-holds}",
+        "at '/policies/warn/0': value must be one of 'bursar-anti-",
+    ),
     ("--set=networkPolicies.enabled=true", "at '/networkPolicies/apiServers': minItems: got 0, want 1"),
     ("--set=timekeeper.storage.size=10GB", "at '/timekeeper/storage/size': '10GB' does not match pattern"),
     ("--set=policies.guardedPaths={/dev/a'b}", "at '/policies/guardedPaths/0': "),

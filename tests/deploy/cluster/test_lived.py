@@ -21,6 +21,7 @@ from deploy.local.stack import Stack
 from tests.deploy.reading import AGENTS, NAMESPACE, SAMPLES, Json, container, of_kind
 from tests.deploy.rights import Call, Right, granted, logged
 from tests.support.control_plane import create_namespace, kubectl
+from tests.support.waiting import at_once
 from timekeeper.core.budgets import reader as budgets
 from timekeeper.core.names import API_SERVICE
 
@@ -232,9 +233,7 @@ def hold_and_release(stack: Stack) -> None:
         made = stack.cp.api.call(method, where, pod if method == "POST" else None)
         return bool(made["spec"].get("schedulingGates"))
 
-    stack.wait(
-        "both workers to hold", lambda: all(is_held(f"{path}?dryRun=All") for _ in range(6)), "webhook"
-    )
+    stack.wait("both workers to hold", lambda: all(at_once(lambda: is_held(f"{path}?dryRun=All"))), "webhook")
     assert is_held(path)
     apply(stack, yaml.safe_dump(budget_map("held", {"team-e": entry.format(9)})))
     stack.wait("its release", lambda: not is_held(f"{path}/{name}", "GET"), "timekeeper")

@@ -21,6 +21,7 @@ from deploy.local.stack import Stack, Tuning
 from tests.story.cluster.test_held_pods import GATE, gated, running, template
 from tests.story.cluster.test_metering import set_budgets
 from tests.support.control_plane import create_namespace
+from tests.support.waiting import at_once
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(600)]
 
@@ -103,7 +104,7 @@ def test_held_pods_count_as_pods_without_use(metrics: tuple[MetricsApi, int]) ->
             made = cp.api.call("POST", f"{path}?dryRun=All", template() | {"metadata": {"name": "dry"}})
             return bool(made["spec"].get("schedulingGates") == GATE)
 
-        stack.wait("both workers to hold", lambda: all(is_held() for _ in range(6)))
+        stack.wait("both workers to hold", lambda: all(at_once(is_held)))
         deploy(cp)
         stack.wait("two held", lambda: count(cp, path) == (0, 2), within_s=90)
         # a release reserves a sixtieth of a GPU-hour: this pays for one pod

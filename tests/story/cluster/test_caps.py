@@ -14,6 +14,7 @@ from deploy.local.stack import Stack, Tuning
 from tests.story.cluster.test_held_pods import gated, pods, running, template
 from tests.story.cluster.test_metering import set_budgets
 from tests.support.control_plane import create_namespace
+from tests.support.waiting import at_once
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -50,7 +51,7 @@ def test_a_deployment_runs_up_to_its_cap_across_a_kill_and_on_when_the_cap_is_ra
             return "the budget of the namespace allows no pod so much at one time (maxGPUs)" in str(error)
         return False
 
-    stack.wait("both workers to know the cap", lambda: all(is_refused() for _ in range(6)))
+    stack.wait("both workers to know the cap", lambda: all(at_once(is_refused)))
     deployment = {
         "metadata": {"name": "d"},
         "spec": {
@@ -99,7 +100,7 @@ def test_pods_of_another_scheduler_are_released_within_the_cap_across_a_kill(sta
         made = stack.cp.api.call("POST", f"{path}?dryRun=All", pod("dry"))
         return bool(gated([made]))
 
-    stack.wait("both workers to know the cap", lambda: all(is_gated() for _ in range(6)))
+    stack.wait("both workers to know the cap", lambda: all(at_once(is_gated)))
     for name in ("p0", "p1", "p2"):
         stack.cp.api.call("POST", path, pod(name))
 

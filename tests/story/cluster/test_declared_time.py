@@ -14,6 +14,7 @@ from deploy.local.stack import Stack
 from tests.story.cluster.test_held_pods import GATE, gated, pods
 from tests.story.cluster.test_metering import gpu_pod, set_budgets
 from tests.support.control_plane import create_namespace
+from tests.support.waiting import at_once
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -60,7 +61,7 @@ def test_a_job_runs_as_many_pods_as_its_budget_can_pay_whole_across_a_kill(stack
             return str(error)
         return ""
 
-    stack.wait("both workers to refuse", lambda: all(refusal() for _ in range(6)))
+    stack.wait("both workers to refuse", lambda: all(at_once(refusal)))
     assert "spec.template.spec.activeDeadlineSeconds: the budget of the namespace asks" in refusal()
 
     made = stack.cp.api.call("POST", jobs, job("timed", activeDeadlineSeconds=600))

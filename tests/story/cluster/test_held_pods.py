@@ -13,6 +13,7 @@ from deploy.local.kwok_nodes import kwok_node
 from deploy.local.stack import Stack
 from tests.story.cluster.test_metering import set_budgets
 from tests.support.control_plane import create_namespace
+from tests.support.waiting import at_once
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -57,7 +58,7 @@ def test_a_deployment_waits_for_its_budget_and_then_runs(stack: Stack) -> None:
         made = stack.cp.api.call("POST", dry, template() | {"metadata": metadata})
         return bool(made["spec"].get("schedulingGates") == GATE)
 
-    stack.wait("both workers to hold", lambda: all(is_held() for _ in range(6)))
+    stack.wait("both workers to hold", lambda: all(at_once(is_held)))
     deployment = {
         "metadata": {"name": "d"},
         "spec": {
@@ -139,7 +140,7 @@ def test_a_timekeeper_that_is_killed_while_it_releases_releases_no_more_than_can
         made = stack.cp.api.call("POST", f"{path}?dryRun=All", one("dry"))
         return bool(made["spec"].get("schedulingGates") == GATE)
 
-    stack.wait("both workers to hold", lambda: all(is_held() for _ in range(6)))
+    stack.wait("both workers to hold", lambda: all(at_once(is_held)))
     for index in range(30):
         stack.cp.api.call("POST", path, one(f"p{index:02}"))
     set_budgets(stack, **{"killed-holding": "gpuHours: 0.209\nonExhausted: hold\n"})
