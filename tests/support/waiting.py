@@ -37,7 +37,7 @@ def seconds_until(condition: Callable[[], object], what: object = "", within_s: 
 
 
 def at_once(call: Callable[[], Seen], times: int = 12) -> list[Seen]:
-    """The results of calls that are under way together. For each the API server has a connection of its own to
-    a webhook, so both workers are asked; calls one after another may all reach the same one."""
+    """The results of calls that are under way together. For each the API server has a connection of its own
+    to a webhook, so both workers are asked; calls one after another may all reach the same one."""
     with ThreadPoolExecutor(times) as pool:
         return list(pool.map(lambda _: call(), range(times)))
