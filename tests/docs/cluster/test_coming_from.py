@@ -7,14 +7,9 @@ import pytest
 
 from deploy.local.kwok_nodes import kwok_node
 from tests.docs.coming_from import WORLDS, manifest
-from tests.scheduler_ext.clusters import PODS, World, extender, placed, plane, world
+from tests.scheduler_ext.clusters import PODS, World, extender, placed, plane, rate_of, world
 from tests.support.waiting import eventually
 from tests.webhook.worlds import governed
-from timekeeper.accounts.pods import LedgerPod, read_pod
-from timekeeper.accounts.session import open_session
-from timekeeper.core.budgets.policy import BudgetSettings
-from timekeeper.core.request.inventory import read_cards
-from timekeeper.runtime.clock import now_ms
 
 __all__ = ["extender", "plane", "world"]
 
@@ -29,6 +24,10 @@ RATES = {
     "kubegpu": 2000,
     "genius": 2000,
 }
+
+
+def test_every_page_has_a_rate_here_or_is_of_a_system_whose_nodes_are_locked() -> None:
+    assert {*RATES, "hami", "volcano"} == {*WORLDS}
 
 
 @pytest.mark.parametrize("page", RATES)
@@ -48,10 +47,6 @@ def test_its_pod_is_placed_as_it_stands_and_charged(world: World, page: str) -> 
     world.plane.api.call("POST", PODS, {"metadata": {"name": "p", **given}, "spec": spec})
     placed(world, "p")
 
-    bound = world.get("p")
-    there = world.plane.api.call("GET", "/api/v1/nodes/n")
-    pod = read_pod(bound)
-    assert isinstance(pod, LedgerPod)
-    opened = open_session(pod, read_cards(there) or (), BudgetSettings(), now_ms())
-    assert (opened.doubt, opened.session.rate_milli) == ("", RATES[page])
-    assert expected.items() <= bound["metadata"]["annotations"].items()
+    assert world.node_info_of("p") == "n"
+    assert rate_of(world, "p") == RATES[page]
+    assert expected.items() <= world.get("p")["metadata"]["annotations"].items()
