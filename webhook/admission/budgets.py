@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from timekeeper.core import names
-from timekeeper.core.budgets.mistakes import UNKNOWN_FIELD, EntryError
+from timekeeper.core.budgets.mistakes import EntryError
 from timekeeper.core.budgets.policy import Budget, ineffective_fields
 from timekeeper.core.budgets.reader import group_key, read_entry
 from timekeeper.core.json_values import Json, mapping
@@ -165,9 +165,8 @@ def texts(config_map: Json) -> dict[str, str]:
 def violation(error: EntryError) -> Violation:
     """The mistake of an entry as a violation."""
     place = f"data[{error.key}], line {error.line}" + (f", {error.field}" if error.field else "")
-    name = error.field.partition(".")[0]
-    is_known = not error.problem.startswith(UNKNOWN_FIELD) or "." in error.field
-    example = EXAMPLES.get(name, WHOLE) if is_known else WHOLE
+    field, is_nested, _ = error.field.partition(".")
+    example = WHOLE if error.is_unknown and not is_nested else EXAMPLES.get(field, WHOLE)
     return Violation("budget-entry", place, "", error.problem, error.allowed, example)
 
 

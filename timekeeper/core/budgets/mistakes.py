@@ -7,7 +7,6 @@ from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
-UNKNOWN_FIELD = "no such field"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +20,7 @@ class EntryError:
     allowed: str
     config_map: str = ""  # the ConfigMap to correct, if it is not the one whose entry is effective
     others: tuple["EntryError", ...] = ()  # the entry's further mistakes, in the order of their lines
+    is_unknown: bool = False  # the field does not exist
 
     def each(self) -> tuple["EntryError", ...]:
         """All mistakes of the entry, as errors of their own."""
@@ -37,13 +37,16 @@ class EntryError:
 class BadEntryError(ValueError):
     """One mistake, while it is not known of which entry."""
 
-    def __init__(self, line: int, field: str, problem: str, allowed: str) -> None:
+    def __init__(
+        self, line: int, field: str, problem: str, allowed: str, *, is_unknown: bool = False
+    ) -> None:
         super().__init__(problem)
         self.line, self.field, self.problem, self.allowed = line, field, problem, allowed
+        self.is_unknown = is_unknown
 
     def of(self, key: str) -> EntryError:
         """The mistake as that of the entry ``key``."""
-        return EntryError(key, self.line, self.field, self.problem, self.allowed)
+        return EntryError(key, self.line, self.field, self.problem, self.allowed, is_unknown=self.is_unknown)
 
 
 class Mistakes:
@@ -65,12 +68,12 @@ def unknown_field(line: int, field: str, name: str, known: tuple[str, ...], home
     """The mistake of a field, ``name`` in the mapping, that does not exist. ``home``: the entries that have a
     field of this name."""
     meant = meant_field(name, known)
-    problem = f"{UNKNOWN_FIELD}; did you mean {meant}?" if meant else UNKNOWN_FIELD
+    problem = f"no such field; did you mean {meant}?" if meant else "no such field"
     if home:
-        problem = f"{UNKNOWN_FIELD}; it is a field of {home}"
+        problem = f"no such field; it is a field of {home}"
     if name == "namespaces" and "group" in known:
-        problem = f"{UNKNOWN_FIELD}; a namespace joins a group by the field group in its own entry"
-    return BadEntryError(line, field[:80], problem, ", ".join(known))
+        problem = "no such field; a namespace joins a group by the field group in its own entry"
+    return BadEntryError(line, field[:80], problem, ", ".join(known), is_unknown=True)
 
 
 def meant_field(name: str, known: tuple[str, ...]) -> str:
