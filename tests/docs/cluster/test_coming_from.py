@@ -1,17 +1,27 @@
-"""The manifests on the pages of other systems through a real API server and kube-scheduler, on nodes that
-look like those of these systems. No webhook runs here, so each pod has what the webhook adds, but for the
-sidecar. Pods of HAMi and Volcano wait for their plugin's answer: `tests/scheduler_ext/cluster/test_hami.py`.
+"""The manifests on the pages of other systems, created as they stand, through the real API server with
+webhook and policies, kube-scheduler and extender, on nodes that look like those of these systems. What the
+Binding writes for the node plugin is compared whole: annotations, and labels, by which plugins select pods.
+The charge is that of the running timekeeper. Pods of HAMi and Volcano that wait for their plugin's answer:
+`tests/scheduler_ext/cluster/test_hami.py`.
 """
+
+import time
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
-from tests.docs.coming_from import WORLDS, manifest
-from tests.scheduler_ext.clusters import PODS, World, extender, placed, plane, rate_of, world
+from deploy.local.stack import Stack, Tuning
+from tests.deploy.reading import ROOT
+from tests.docs.coming_from import WORLDS, foreign, manifest
+from tests.support.control_plane import create_namespace, kubectl
 from tests.support.waiting import eventually
-from tests.webhook.worlds import governed
 
-__all__ = ["extender", "plane", "world"]
+pytestmark = pytest.mark.timeout(240)
+
+Json = dict[str, Any]
 
 # page -> what the ledger charges, in thousandths of a GPU
 RATES = {
@@ -19,34 +29,50 @@ RATES = {
     "gpu-manager": 500,
     "nano-gpu": 200,
     "gpushare": 188,
+    "hami": 300,
     "intel-gas": 500,
+    "volcano": 500,
     "nvidia": 2000,
     "kubegpu": 2000,
     "genius": 2000,
 }
 
 
-def test_every_page_has_a_rate_here_or_is_of_a_system_whose_nodes_are_locked() -> None:
-    assert {*RATES, "hami", "volcano"} == {*WORLDS}
+@pytest.fixture(scope="module")
+def stack(control_plane: ControlPlane) -> Iterator[Stack]:
+    """Every role as a process; the extender may lock nodes for their plugins."""
+    locks = ("extender", ("--lock-nodes=hami,volcano",))
+    with Stack(control_plane, Tuning(flags=(locks,))) as running:
+        kubectl(control_plane, "apply", "-f", str(ROOT / "deploy" / "samples" / "node-locks.yaml"))
+        yield running
+
+
+def test_every_page_with_a_node_has_a_rate_here() -> None:
+    assert {*RATES} == {*WORLDS}
 
 
 @pytest.mark.parametrize("page", RATES)
-def test_its_pod_is_placed_as_it_stands_and_charged(world: World, page: str) -> None:
-    capacity, annotations, labels, expected = WORLDS[page]
-    node = kwok_node("n", capacity=capacity, labels=labels)
-    node["metadata"]["annotations"] |= annotations
-    world.plane.api.call("POST", "/api/v1/nodes", node)
-    eventually(lambda: world.extender.answers("/v1/cluster?node=n"))
-    after = governed(manifest(page))
-    main = next(each for each in after["spec"]["containers"] if each["name"] == "main")
-    spec = {
-        "schedulerName": "bursar-scheduler",
-        "containers": [{key: main[key] for key in ("name", "image", "resources") if key in main}],
+def test_its_pod_is_admitted_placed_and_charged_as_it_stands(stack: Stack, page: str) -> None:
+    api, world, raw = stack.cp.api, WORLDS[page], manifest(page)
+    node = kwok_node("n", capacity=world.capacity, labels=world.node_labels)
+    node["metadata"]["annotations"] |= world.node_annotations
+    api.call("POST", "/api/v1/nodes", node)
+    pods, name = create_namespace(stack.cp, page), raw["metadata"]["name"]
+    raw["metadata"] = {
+        key: value for key, value in raw["metadata"].items() if key not in ("namespace", "uid")
     }
-    given = {key: after["metadata"][key] for key in ("annotations", "labels") if key in after["metadata"]}
-    world.plane.api.call("POST", PODS, {"metadata": {"name": "p", **given}, "spec": spec})
-    placed(world, "p")
+    api.call("POST", pods, raw)
 
-    assert world.node_info_of("p") == "n"
-    assert rate_of(world, "p") == RATES[page]
-    assert expected.items() <= world.get("p")["metadata"]["annotations"].items()
+    eventually(lambda: api.call("GET", f"{pods}/{name}")["spec"].get("nodeName") == "n", within_s=60)
+    metadata = api.call("GET", f"{pods}/{name}")["metadata"]
+    reader = stack.reader_token()
+    (session,) = eventually(lambda: stack.get(f"/v1/sessions?namespace={page}", reader)["sessions"])
+
+    own = {key: raw["metadata"].get(key, {}) for key in ("annotations", "labels")}
+    written = {key: foreign(metadata.get(key, {}), own[key]) for key in own}
+    assert world.without_times(written["annotations"], time.time_ns()) == world.annotations
+    assert written["labels"] == world.labels
+    assert metadata["annotations"].items() >= world.ours.items()
+    assert (session["pod"], session["node"], session["rateMilli"]) == (name, "n", RATES[page])
+    api.call("DELETE", f"{pods}/{name}?gracePeriodSeconds=0")
+    api.call("DELETE", "/api/v1/nodes/n")
