@@ -11,15 +11,16 @@ from scheduler_ext.fit.search import lay_out
 from scheduler_ext.fit.tiles import asks_tiles, free_links, with_tiles
 from scheduler_ext.fit.topology import farthest, is_known, nearness, rungs_of
 from scheduler_ext.fit.xe_links import lay_out_linked
-from scheduler_ext.scoring.policy import BINPACK, NodeContext, Policy, Score
+from scheduler_ext.scoring.policy import BINPACK, NodeContext, Policy, Score, as_its_plugin_chooses
 from scheduler_ext.snapshot.free import Free, FreeShape, shape_of
 from scheduler_ext.snapshot.node_info import NodeInfo
-from timekeeper.core.dialects import serves
+from timekeeper.core.dialects import DIALECTS, serves
 from timekeeper.core.request.cards import allowed, need
 from timekeeper.core.values import CLOSEST, Ask, Card, GPURequest, Placement, Slice
 
 PREFERRED: Score = 2**59  # of a node on whose preferred card the pod has room: above any policy's score
 CLOSER: Score = 2**60  # for each step of closeness, of which there are five, above that
+_REPEATED = frozenset(dialect.name for dialect in DIALECTS if dialect.plugin_repeats)
 
 
 def fit(
@@ -69,6 +70,7 @@ def is_picky(request: GPURequest) -> bool:
         or request.min_memory_mib
         or request.xe_linked
         or request.by_set
+        or request.lone_card
     )
     by_model = request.models or request.exclude_models or request.model_pattern
     return bool(by_model or by_card or request.topology)
@@ -98,6 +100,8 @@ def layout_in(request: GPURequest, shape: FreeShape, policy: Policy, steps: Step
 
 def _layout_in(request: GPURequest, shape: FreeShape, policy: Policy, steps: Steps) -> Layout | Refusal:
     same = frozenset(at for at, each in enumerate(request.asks) if each.container in request.same_gpu)
+    if request.dialect in _REPEATED and not all(each.ask.whole for each in request.asks):
+        policy = as_its_plugin_chooses(policy)
     try:
         layout = (
             lay_out_linked(request.asks, shape, policy, steps)
@@ -138,6 +142,8 @@ def _usable(request: GPURequest, node: NodeInfo) -> list[tuple[Free, Card]] | Re
     given_out = _given_out(node)
     if not given_out:
         return refusal.no_usable_card(node.cards)
+    if request.lone_card and len(node.cards) > 1:
+        return refusal.SEVERAL_CARDS
     usable = [each for each in given_out if allowed(request, each[1])]
     if not usable:
         return refusal.not_allowed(request)

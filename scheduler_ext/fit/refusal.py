@@ -55,6 +55,9 @@ UNKNOWN_NODE = Refusal("node is not known to the extender yet", "unknown-node")
 NO_HEALTHY_CARD = Refusal("no healthy GPU card here", "unhealthy")
 CORDONED = Refusal("every healthy GPU card here is cordoned", "cordoned")
 NOT_BY_CHOICE = Refusal("cards here cannot be chosen by model, UUID or topology", "constraint")
+SEVERAL_CARDS = Refusal(
+    "requests in several containers, or in an init container, need a node with one card", "constraint"
+)
 NO_XE_LINKS = Refusal("no Xe links between the cards here", "constraint")
 _NEAR = {"pair": "linked with each other", "numa": "on one NUMA node"}
 

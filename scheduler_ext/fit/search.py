@@ -31,15 +31,15 @@ def lay_out(
     """A layout of the asks over cards of this shape, None if there is none. ``same``: positions of the asks
     that must share one card.
 
-    Raises TooManyStepsError at the limit of the search. The straight pass costs no steps unless cards must be
-    near each other.
+    With a `greedy` policy the straight pass alone counts. Raises TooManyStepsError at the limit of the
+    search. The straight pass costs no steps unless cards must be near each other.
     """
     task = task_of(asks, shape, same)
     if _too_much(task) or not _each_enough(task, steps):
         return None
     chosen = _straight(task, policy, steps)
     layout = with_inits(task, chosen, policy, steps) if chosen is not None else None
-    if layout is not None or len(asks) == 1:
+    if layout is not None or len(asks) == 1 or policy.greedy:
         return layout
     if len(task.units) > MOST_SEARCHED:
         raise TooManyStepsError

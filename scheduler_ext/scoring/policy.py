@@ -5,7 +5,7 @@ added: kube-scheduler gets ranks (`rank`).
 """
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from scheduler_ext.snapshot.free import Free
@@ -72,6 +72,8 @@ class Policy:
     # (free amounts after the placement, positions of the used cards) -> score of the node
     score: Callable[[Sequence[Free], Sequence[int]], Score]
     per_node: PerNode | None = None  # set if order and score depend on the node
+    # containers get their cards one after the other in this order, and there is no other layout
+    greedy: bool = False
 
 
 def _tightest(_before: Free, after: Free, _at: int) -> CardOrder:
@@ -101,5 +103,16 @@ def _all_alike(_rooms: Sequence[Free], _used: Sequence[int]) -> Score:
 BINPACK = Policy("binpack", _tightest, _fullest)
 SPREAD = Policy("spread", _emptiest, _freest)
 RANDOM = Policy("random", _tightest, _all_alike)  # among nodes, drawn by `rank`
+
+
+def as_its_plugin_chooses(policy: Policy) -> Policy:
+    """The policy for pods whose node plugin chooses again and refuses a pod with another card
+    (`Dialect.plugin_repeats`): nodes are compared as before."""
+    return replace(policy, order=_least_free, greedy=True)
+
+
+def _least_free(before: Free, _after: Free, _at: int) -> CardOrder:
+    return before.share_milli, before.memory_mib
+
 
 BUILT = {policy.name: policy for policy in (BINPACK, SPREAD, RANDOM)}

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tests.scheduler_ext.worlds import GIB, Json, asking, mib, node, on, percent
-from tests.worlds import card, container
+from tests.worlds import card, container, of_resources
 
 # Which of the collection's numbers say something about one pod on one node (the table below), which tell a
 # story of several steps or nodes (named tests), and which do not concern the placement of this system.
@@ -14,7 +14,6 @@ TOLD_AS_STORIES = {
     "S6": "test_policies_prefer_one_node_to_another",
     "S16": "test_a_pod_goes_where_its_number_of_cards_is_linked_and_else_to_one_numa_node",
     "S19": "test_three_pods_of_five_gigabytes_do_not_fit_on_two_cards_of_eight",
-    "S33": "test_a_cordoned_card_keeps_its_pods_and_takes_no_new_one_until_the_cordon_is_gone",
     "S36": "test_small_pods_pack_on_one_card_and_leave_the_other_whole",
     "S43": "test_a_plain_sidecar_changes_no_cards_free_amounts",
     "S44": "test_two_equal_pods_that_were_filtered_together_get_different_bookings",
@@ -27,6 +26,7 @@ TOLD_AS_STORIES = {
 TOLD_OF_GAS = {  # in tests/scheduler_ext/unit/test_gas.py
     "S29": "test_a_pod_gets_the_cards_of_the_scenario",
     "S31": "test_the_labels_number_the_cards",
+    "S33": "test_a_pod_is_marked_while_its_card_or_tile_is_to_be_left",
 }
 NOT_OURS = {
     "S32": "the arithmetic of a running ledger: there is none here, what is free is summed anew each time",
@@ -112,6 +112,22 @@ def three_pairs(*taken: int) -> tuple[Json, tuple[Json, ...]]:
     """gpu-manager's board: 0-3 on one socket, 4 and 5 on the other, linked in pairs; some cards taken."""
     board = node("n", *(card(at, numa=at // 4, links=[f"GPU-{at ^ 1}"]) for at in range(6)))
     return board, tuple(on(percent(100, f"user-{at}"), "n", f"GPU-{at}") for at in taken)
+
+
+def gpushare(*units: int, init: int = 0) -> Json:
+    """A pod of containers a, b, c... that ask for so many of gpushare's units, and perhaps an init container
+    i."""
+    made = [
+        of_resources({"aliyun.com/gpu-mem": str(each)}, name)
+        for name, each in zip("abc", units, strict=False)
+    ]
+    return asking(*made, init=[of_resources({"aliyun.com/gpu-mem": str(init)}, "i")] if init else None)
+
+
+def gpushare_node(cards: int) -> Json:
+    """A node as gpushare's plugin describes it, with three units on each card."""
+    capacity = {"aliyun.com/gpu-mem": str(3 * cards), "aliyun.com/gpu-count": str(cards)}
+    return {"metadata": {"name": "n"}, "status": {"capacity": capacity, "allocatable": capacity}}
 
 
 def cards_asked(name: str, count: int) -> Json:
@@ -413,6 +429,20 @@ def aliyun() -> Iterator[Scenario]:
     yield Scenario(
         "S38", "two containers, one card", memories(GIB, 2 * GIB), {"a": [0], "b": [0]}, (equal(1),)
     )
+    one, two = gpushare_node(1), gpushare_node(2)
+    for words, pod, there, cards in (
+        ("the same in its words", gpushare(1, 2), one, {"a": [0], "b": [0]}),
+        ("its plugin starts none of these where there are two cards", gpushare(1, 2), two, {}),
+        ("nor an init container", gpushare(1, init=1), two, {}),
+        ("which a node with one card starts", gpushare(1, init=1), one, {"a": [0], "i": [0]}),
+        ("one container may be anywhere", gpushare(3), two, {"a": [0]}),
+    ):
+        reason = (
+            ""
+            if cards
+            else "requests in several containers, or in an init container, need a node with one card"
+        )
+        yield Scenario("S38", words, pod, cards, (there,), reason=reason)
     seven = (equal(1, 7 * GIB),)
     full = (on(mib(GIB, "one"), "n", "GPU-0"), on(mib(6 * GIB, "six"), "n", "GPU-0"))
     whole = "not enough free GPUs (1 needed)"
@@ -430,6 +460,12 @@ def aliyun() -> Iterator[Scenario]:
         yield Scenario("S40", f"{amount} MiB", mib(amount), {"main": [index]}, mixed)
     yield Scenario("S40", "8 GiB", mib(8 * GIB), {"main": [0]}, mixed, policies=("binpack",))
     yield Scenario("S40", "17 GiB", mib(17 * GIB), {}, mixed, reason="no card has 17408 MiB free")
+    far = (node("n", card(0, 15 * GIB), card(1, 45 * GIB)),)
+    for amount, index in ((15 * GIB, 0), (16 * GIB, 1), (30 * GIB, 1), (45 * GIB, 1)):
+        yield Scenario(
+            "S40", f"{amount} of 15 and 45 GiB", mib(amount), {"main": [index]}, far, policies=("binpack",)
+        )
+    yield Scenario("S40", "46 GiB of 15 and 45", mib(46 * GIB), {}, far, reason="no card has 47104 MiB free")
 
 
 def genius() -> Iterator[Scenario]:

@@ -81,6 +81,7 @@ class GPURequest:
     model_pattern: str = ""  # a part of the model's name in lower case, in which a dot is any character
     order: int = 0  # of pods that wait with equal standing and priority, the higher goes first
     xe_linked: bool = False  # the cards of a container come in pairs whose tiles an Xe link joins
+    lone_card: bool = False  # its node plugin starts it only where the node has one card
 
     @property
     def by_set(self) -> bool:

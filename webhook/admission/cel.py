@@ -256,7 +256,8 @@ def device_annotations() -> str:
 
 def plugin_annotations() -> str:
     """For each dialect whose node plugin changes annotations of bound pods, a list of their names: first the
-    one that it turns from ``false`` to ``true``, then those that it may change in the same update."""
+    one that it turns from ``false`` to ``true``, then those that it may change in the same update, or what
+    their names begin with, with - at its end."""
     lists = dict.fromkeys(dialect.plugin_writes for dialect in DIALECTS if dialect.plugin_writes)
     return _list(_list(f"'{name}'" for name in names) for names in lists)
 

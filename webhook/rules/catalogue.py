@@ -262,8 +262,10 @@ BYPASS = (
 PLACING = (
     Rule(
         "init-container",
-        "an init container that requests a GPU in the dialects tencent and gas",
-        "gpu-manager and Intel's GPU plugin give cards to ordinary containers only: the pod would wait on "
+        "an init container that requests a GPU in the dialects tencent, gas, and, unless it is a native "
+        "sidecar, those of nano-gpu",
+        "gpu-manager and Intel's GPU plugin give cards to ordinary containers only, and nano-gpu's agents to "
+        "containers that the kubelet lists, which init containers are not: the pod would wait on "
         "its node for ever. In the other dialects init containers and native sidecars may request cards: "
         "those of a sidecar are added to the pod's, those of an init container count where they are more "
         "than all of these",

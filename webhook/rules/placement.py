@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from timekeeper.core import names
-from timekeeper.core.dialects import BY_NAME, gas, replaced_schedulers, tencent
+from timekeeper.core.dialects import BY_NAME, gas, nano, replaced_schedulers, tencent
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.name_lists import excess, listed
 from timekeeper.core.values import GPURequest
@@ -79,19 +79,22 @@ def _constraints(annotations: Json) -> Iterator[Violation]:
         )
 
 
-# by resource or prefix
+# by resource or prefix: node plugins that count only the pod's ordinary containers
 _ORDINARY_ONLY = {
     **dict.fromkeys(tencent.DIALECT.resources, "gpu-manager"),
     gas.DIALECT.prefix: "Intel's GPU plugin",
 }
+# those that look for a container in what the kubelet lists, where init containers are not, but for sidecars
+_LISTED_ONLY = {name: "nano-gpu's agent" for each in nano.DIALECTS for name in each.resources}
 
 
 def _init_containers(spec: Json) -> Iterator[Violation]:
-    """Native sidecars too: these node plugins count only the pod's ordinary containers."""
     for index, container in enumerate(sequence_of(spec.get("initContainers"))):
         limits = mapping(mapping(container.get("resources")).get("limits"))
+        unlisted = {} if container.get("restartPolicy") == "Always" else _LISTED_ONLY
         for resource in limits:
             system = _ORDINARY_ONLY.get(resource) or _ORDINARY_ONLY.get(f"{resource.partition('/')[0]}/")
+            system = system or unlisted.get(resource)
             if system:
                 yield Violation(
                     "init-container",

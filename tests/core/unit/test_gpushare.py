@@ -75,3 +75,20 @@ def test_a_bound_pod_has_what_its_plugin_reads() -> None:
         "ALIYUN_COM_GPU_MEM_ASSIGNED": "false",
         "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "1700000000000000007",
     }
+
+
+def test_what_it_writes_of_the_pod_is_what_the_pod_has_at_one_time() -> None:
+    """An init container ends before the others start; the plugin itself counts the ordinary containers."""
+    init = of_resources({MEMORY: "2"}, "first")
+    for main, units in (("1", "2"), ("5", "5")):
+        request = parse(pod(of_resources({MEMORY: main}), init=[init])).request
+        assert request is not None
+        placement = Placement(
+            (("first", (Slice("card0", 0, 0, 2),)), ("main", (Slice("card0", 0, 0, int(main)),)))
+        )
+
+        written = BY_NAME["gpushare"].at_binding(
+            PlacedRequest(request, placement, "n", 7, ("main",), ("first",), (Card("card0", 0, "GPU", 15),))
+        )
+
+        assert written["ALIYUN_COM_GPU_MEM_POD"] == units

@@ -201,6 +201,15 @@ def test_small_pods_pack_on_one_card_and_leave_the_other_whole() -> None:
     )
 
 
+def test_three_pods_of_three_gibibytes_are_on_one_card_of_fifteen() -> None:
+    snapshot = rebuilt([equal(2, 15 * GIB)], [])
+    for name in "abc":
+        assert cards_of(fit(request_of(mib(3 * GIB, name)), snapshot.node("n"))) == {"main": [0]}
+        taken = place(snapshot, mib(3 * GIB, name), "n")
+        assert taken is not None
+        snapshot = pod_updated(snapshot, read(taken))
+
+
 def test_and_they_do_over_http(start: Start) -> None:
     running = start("--policy", "binpack")
     running.put_node(equal(2, 16276))

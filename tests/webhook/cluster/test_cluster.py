@@ -487,10 +487,14 @@ def test_everything_else_may_be_changed(world: World, standing_pod: str, case: s
     )
 
 
-# A bound pod's annotations, and the update of its node plugin: gpu-manager's, and that of
-# gpushare-device-plugin, which writes the time of the Binding anew (both in `Allocate`).
+# A bound pod's annotations, and the update of its node plugin: gpu-manager's, which writes the cards that it
+# has given out, in any order (`PreStartContainer`, which waits for this update), and that of
+# gpushare-device-plugin, which writes the time of the Binding anew (`Allocate`).
 PLUGINS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
-    "tencent.com/gpu-assigned": ({}, {}),
+    "tencent.com/gpu-assigned": (
+        {"tencent.com/predicate-gpu-idx-0": "0,1", "tencent.com/predicate-time": "2"},
+        {"tencent.com/predicate-gpu-idx-0": "1,0", "tencent.com/predicate-gpu-idx-10": "2"},
+    ),
     "ALIYUN_COM_GPU_MEM_ASSIGNED": (
         {"ALIYUN_COM_GPU_MEM_ASSUME_TIME": "2", "ALIYUN_COM_GPU_MEM_IDX": "0"},
         {"ALIYUN_COM_GPU_MEM_ASSUME_TIME": "3"},

@@ -24,6 +24,7 @@ from tests.webhook.worlds import (
     with_class,
 )
 from tests.worlds import Json, container, limits_of, of_resources
+from timekeeper.core.dialects import nano
 from timekeeper.core.request.request import parse
 from timekeeper.core.values import Ask, ContainerAsk, GPURequest, Placement, Slice
 from webhook.policy import PriorityClass
@@ -115,6 +116,21 @@ def test_gpu_manager_serves_no_init_container(restart: str | None) -> None:
         ("init-container", "spec.initContainers[0].resources.limits[tencent.com/vcuda-core]"),
         ("init-container", "spec.initContainers[0].resources.limits[tencent.com/vcuda-memory]"),
     ]
+
+
+@pytest.mark.parametrize("resource", [name for each in nano.DIALECTS for name in each.resources])
+def test_nano_gpus_agents_serve_native_sidecars_and_no_other_init_container(resource: str) -> None:
+    """They look for the container in the kubelet's list."""
+    raw = admitted(of_resources({resource: "50"}), init=[of_resources({resource: "50"}, "early")])
+
+    (violation,) = violations_of(raw, POLICY)
+    raw["spec"]["initContainers"][0]["restartPolicy"] = "Always"
+
+    assert (violation.rule, violation.path) == (
+        "init-container",
+        f"spec.initContainers[0].resources.limits[{resource}]",
+    )
+    assert violations_of(raw, POLICY) == ()
 
 
 def test_intels_plugin_serves_no_init_container() -> None:

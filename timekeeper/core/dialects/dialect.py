@@ -60,7 +60,8 @@ class Dialect:
     at_binding: Callable[[PlacedRequest], dict[str, str]]
     # annotations that users may not write: names, or prefixes that end in -, / or _
     owned: tuple[str, ...] = ()
-    # of `owned`, those that the node plugin changes in one update, in which the first turns false to true
+    # of `owned`, those that the node plugin changes in one update, in which the first turns false to true:
+    # names, or prefixes that end in -
     plugin_writes: tuple[str, ...] = ()
     plugin_chooses: bool = False  # the node plugin chooses the cards and shows them to the containers
     # the node plugin shows the containers the cards that the Binding names, so Bursar sets no variable
@@ -112,6 +113,9 @@ class Dialect:
     # of the pods of its node with the amount that the kubelet requests, the node plugin takes the one whose
     # annotation has the earliest time
     pairs_by_time: bool = False
+    # for a share the node plugin chooses, container by container, of the cards that suffice the one with the
+    # least free compute, then memory, then index, and refuses the pod if the Binding names another
+    plugin_repeats: bool = False
     # the schedulerNames with which its pods are left to another system's scheduler, where the webhook's flag
     # --other-schedulers names them
     schedulers: tuple[str, ...] = ()

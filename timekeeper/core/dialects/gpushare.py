@@ -2,9 +2,13 @@
 
 Its plugin counts in GiB or in MiB, by a flag that neither pod nor node names. Here a unit stands for a MiB on
 both sides, so what fits, and what share of a card it is, does not depend on the unit. The plugin finds a
-container's pod by the total of its units and the earliest assume time among those not yet assigned. Source:
-gpushare-scheduler-extender, gpushare-device-plugin (`docs/dialects.md`).
+container's pod by the total units of the pod's ordinary containers and the earliest assume time among those
+not yet assigned. So it finds no pod with requests in two containers or in an init container; such a container
+starts only where the node has one card. Source: gpushare-scheduler-extender, gpushare-device-plugin
+(`docs/dialects.md`).
 """
+
+from dataclasses import replace
 
 from timekeeper.core.dialects.amounts import (
     MOST_CARDS,
@@ -31,6 +35,12 @@ def _read(limits: ContainerLimits) -> Ask | tuple[Violation, ...]:
     return Ask(1, 0, found) if isinstance(found, int) else (found,) if found else ()
 
 
+def _constrain(request: GPURequest, pod: PodFacts) -> GPURequest:
+    asking = [each.path for each in pod.containers if MEMORY in each.limits]
+    is_found = len(asking) == 1 and asking[0].startswith("spec.containers[")
+    return request if is_found else replace(request, lone_card=True)
+
+
 def _cards(node: NodeFacts) -> tuple[Card, ...]:
     count = min(node.capacity.get(COUNT, 0), MOST_CARDS)
     each = node.capacity.get(MEMORY, 0) // count if count else 0
@@ -43,11 +53,18 @@ def _at_binding(placed: PlacedRequest) -> dict[str, str]:
     sizes = {card.uuid: card.memory_mib for card in placed.cards}
     return {
         f"{STEM}IDX": str(slices[0].index),
-        f"{STEM}POD": str(sum(each.memory_mib for each in slices)),
+        f"{STEM}POD": str(_most_units(placed)),
         f"{STEM}DEV": str(sizes.get(slices[0].uuid, 0)),
         f"{STEM}ASSIGNED": "false",
         f"{STEM}ASSUME_TIME": str(placed.now_ns),
     }
+
+
+def _most_units(placed: PlacedRequest) -> int:
+    """What the pod has at one time: an init container ends before the others start."""
+    init = {each.container for each in placed.request.asks if each.init}
+    units = {name: sum(each.memory_mib for each in these) for name, these in placed.placement.containers}
+    return max(sum(units.values()) - sum(units[name] for name in init), *(units[name] for name in init), 0)
 
 
 def _found(pod: PodFacts, request: GPURequest) -> Found:
@@ -71,5 +88,6 @@ DIALECT = Dialect(
     plugin_shows=True,
     cards=_cards,
     one_card=True,
+    constrain=_constrain,
     pairs_by_time=True,
 )

@@ -1,7 +1,9 @@
 """Tencent's gpu-manager: ``tencent.com/vcuda-core`` (100 = one card) and ``vcuda-memory`` (units of 256 MiB).
 
 gpu-manager reads two kinds of annotation on a pod: the cap ``vcuda-core-limit``, and gpu-admission's
-predicate annotations by container index. Source: tkestack gpu-admission, gpu-manager (`docs/dialects.md`).
+predicate annotations by container index. It chooses the card of a share itself, and refuses a pod that was
+bound with another one. Whole cards it chooses too, and writes over the annotation which they are. Source:
+tkestack gpu-admission, gpu-manager (`docs/dialects.md`).
 """
 
 from timekeeper.core.dialects.amounts import PodFacts, indexes
@@ -54,7 +56,8 @@ DIALECT = Dialect(
     at_binding=_at_binding,
     found=_found,
     owned=("tencent.com/predicate-", ASSIGNED, CORE_LIMIT),
-    plugin_writes=(ASSIGNED,),
+    plugin_writes=(ASSIGNED, STEM),
     plugin_limits=True,
     pairs_by_time=True,
+    plugin_repeats=True,
 )
