@@ -7,6 +7,7 @@ from tests.story.balances import GROUP
 from tests.story.card_laws import CardLaws
 from tests.story.law import Law
 from tests.story.leaving_laws import LeavingLaws
+from tests.story.pause_laws import PauseLaws
 from tests.story.simulation import Simulation
 from tests.story.time_laws import DeclaredLaws, EndingLaws
 from tests.story.waiting_laws import WaitingLaws
@@ -20,7 +21,8 @@ class Laws:
         self._balances = BalanceLaws(simulation, self.kinds)
         self._leaving = LeavingLaws(simulation, self.kinds)
         self._cards = CardLaws(simulation, self.kinds)
-        self._waiting = WaitingLaws(simulation, self.kinds)
+        self._pauses = PauseLaws(simulation, self.kinds)
+        self._waiting = WaitingLaws(simulation, self.kinds, pauses=self._pauses)
         self._declared = DeclaredLaws(simulation, self.kinds)
         self._ending = EndingLaws(simulation, self.kinds)
         self._asked = 0  # calls that were looked at
@@ -37,8 +39,11 @@ class Laws:
         if what == "ticked":
             self._balances.ticked()
             self._declared.ticked()
+            self._pauses.ticked()
         elif what == "bound":
             self._cards.bound()
+        elif what == "releaser":
+            self._pauses.acted()
         elif what in self._of_calls:
             asked = self._simulation.server.asked
             new, self._asked = asked[self._asked :], len(asked)

@@ -39,7 +39,8 @@ class Size:
     cards; ``late``: of those that no kubelet ends at their time; ``in_turn``: namespaces have amounts,
     modes and workloads in turn, and not at random; ``grouping``: the part of the namespaces that are in a
     group; ``group_capping``: of the groups that cap cards; ``pod_caps``: in milli-GPU for a pod;
-    ``overtime``: what happens to pods past their time; ``graces``: in seconds."""
+    ``overtime``: what happens to pods past their time; ``graces``: in seconds; ``firsts``: pods that
+    kube-scheduler tries for the first time in a step, 0: all."""
 
     pods: int
     namespaces: int
@@ -68,11 +69,13 @@ class Size:
     pod_caps: tuple[int, ...] = (250, 750, 1_000)
     overtime: tuple[str, ...] = ("", "evict")
     graces: tuple[int, ...] = (1, 30, 60)
+    firsts: int = 0
 
 
 def small(random: Random) -> Size:
-    """5 to 200 pods, mostly few."""
-    return Size(int(5 * 40 ** (random.random() ** 2)), random.randint(2, 5))
+    """5 to 200 pods, mostly few. In every second of the largest runs kube-scheduler is slow."""
+    pods = int(5 * 40 ** (random.random() ** 2))
+    return Size(pods, random.randint(2, 5), firsts=5 if pods > 100 and pods % 2 else 0)
 
 
 # runs in which one law has many cases
@@ -139,6 +142,22 @@ DECLARED = replace(
 )
 OVERTIME = replace(
     DECLARED, lengths=(120,), late=1.0, ending=0.0, overtime=("evict",), graces=(30, 60), grouping=0.0
+)
+# kube-scheduler has more pods to try than it can, and some are held at first
+PAUSING = replace(
+    CALM,
+    pods=100,
+    namespaces=4,
+    modes=("deprioritize",),
+    amounts=(20_000, None),
+    declaring=0.5,
+    lengths=(600,),
+    late=1.0,
+    ending=0.05,
+    shapes=SHAPES[:1],
+    parts=(0.5,),
+    in_turn=False,
+    firsts=2,
 )
 IDLE = replace(CALM, idling=1.0, amounts=(20_000, None), idle=("reclaim", "evict"))
 LARGE = Size(5_000, 40, ("lab", "hall", "yard"), 0.01, 6, 600, 20)

@@ -107,14 +107,19 @@ class Extender:
             self._standings = self.table, self.clock(), known
         return known
 
-    def schedule(self) -> None:
-        """kube-scheduler tries each waiting pod once, in the extender's order."""
-        standings, nowhere = self.standings(), set[object]()
+    def schedule(self, firsts: int = 0) -> None:
+        """kube-scheduler tries each waiting pod once, in the extender's order; of those that it has not tried
+        before, at most ``firsts``, 0: all."""
+        standings, nowhere, left = self.standings(), set[object](), firsts or len(self.server.pods)
         self._waiting, self.reasons = [], {}
         waiting = {each.uid: each for each in self.server.waiting()}
         pods = [self.cache.snapshot.pods.get(uid) for uid in waiting]
         known = [each for each in pods if each is not None]
         for pod in sorted(known, key=lambda each: queue_key(each, ANYWHERE, standings)):
+            if not waiting[pod.uid].tried:
+                left -= 1
+                if left < 0:
+                    continue
             why = self._try(pod, waiting[pod.uid], standings, nowhere)
             if why:
                 self.reasons[pod.uid] = why

@@ -138,6 +138,7 @@ class SimPod:
             devices=encode_placement(self.placement) if self.placement else "",
             hold=self._hold(),
             is_gated=self.gated,
+            is_untried=not (self.node or self.gated or self.tried),
             reserved=self.reserved if not self.node else None,
             let_go_ms=self.let_go_ms,
             evict_after_ms=self.evict_after_ms,

@@ -264,9 +264,8 @@ class Timekeeper:
         waits, made = ledger.unbound_pods, decision.statement_cache.statements
         reserved = frozenset(ledger.declared.rows.keys() & waits.held.keys())
         later = self._later.of(ledger, made, self._lists, now_ms)
-        self.held_view = HeldView(
-            waits.held, waits.rates, dict(waits.seen), made, history, now_ms, {}, reserved, later
-        )
+        view = waits.held, waits.rates, dict(waits.seen), made, history, now_ms
+        self.held_view = HeldView(*view, {}, reserved, later, len(waits.untried))
         return read.entries
 
     def _inputs(self, read: EntryChanges, history: History, now_ms: int) -> TickInputs:

@@ -81,6 +81,7 @@ class Simulation:
         self._heard: list[tuple[LedgerPod, bool]] = []  # versions of pods, and whether they were removed
         self._held: dict[str, tuple[SimPod, Reservation]] = {}  # free cards, as of the last tick
         self.made = self.refused = self.turns = 0
+        self.released = 0  # pods by the last step of a part
         self.was_killed = False  # the settler, in its last act
         self.ticked_ms = self.start_ms  # the moment of the last tick that was written
         self.bindings: list[Binding] = []  # of this step
@@ -107,7 +108,7 @@ class Simulation:
         self._tick()
         self._poll()
         self._create()
-        self.extender.schedule()
+        self.extender.schedule(self.size.firsts)
         self._note_bindings()
         self.tell("bound")
         self._report()
@@ -301,6 +302,7 @@ class Simulation:
                     for mib, weight in self.weighted
                 )
                 self.accounts.promises[pod.uid] = Promise(pod.namespace, rate, pod.length_ms)
+        self.released = len(self.server.released)
         self.server.released.clear()
 
     def _report(self) -> None:

@@ -8,6 +8,7 @@ from tests.story.balances import GROUP, Room, fits
 from tests.story.card_laws import take
 from tests.story.law import Law
 from tests.story.leaving_laws import LATEST_MS
+from tests.story.pause_laws import PauseLaws
 from tests.story.people import most_milli, needs_of
 from tests.story.pods import SimPod
 from tests.story.simulation import LOOKAHEAD_MS, PDB_GRACE_MS, STEP_MS
@@ -24,7 +25,10 @@ BACK_MS = 5 * MINUTE
 class WaitingLaws(Law):
     """Of the reasons for which the extender refuses pods, and of the gate."""
 
+    pauses: PauseLaws = field(kw_only=True)
     _asked: int = 0  # calls that were looked at
+    # UID of a held pod -> for how long releases had paused when it could be paid
+    _paused_ms: dict[str, int] = field(default_factory=dict)
     _left_ms: dict[str, int] = field(default_factory=dict)  # namespace -> when a pod was last made to leave
 
     def stepped(self) -> None:
@@ -38,8 +42,8 @@ class WaitingLaws(Law):
 
     def _what_can_be_paid_is_not_held(self) -> None:
         """A held pod whose accounts have budget for all that waits is released within some steps, but for
-        `maxWaiting`, the bounded rate and failing calls. Without a group, budget for itself is enough for the
-        first one of a namespace."""
+        `maxWaiting`, the bounded rate, the pauses that decision 53 allows, and failing calls. Without a
+        group, budget for itself is enough for the first one of a namespace."""
         it = self.simulation
         made = it.timekeeper.held_view.statements
         if made is None:
@@ -76,7 +80,10 @@ class WaitingLaws(Law):
             ]
             is_so = all(rooms) and all(pays) and facts.waiting is None and not it.faults.last(it.clock())
             lasts_ms = self.lasts("held", pod.uid, is_so)
-            assert lasts_ms <= 40_000 + STEP_MS * (len(gated) // 25)
+            if not lasts_ms:
+                self._paused_ms[pod.uid] = self.pauses.paused_ms
+            paused_ms = self.pauses.paused_ms - self._paused_ms[pod.uid]
+            assert lasts_ms <= 40_000 + STEP_MS * (len(gated) // 25) + paused_ms
         self.kinds["held"] += 1
 
     def _nothing_waits_for_free_cards(self) -> None:

@@ -16,6 +16,7 @@ from tests.story.people import (
     LARGE,
     LOWERED,
     OVERTIME,
+    PAUSING,
     STAYING,
     Size,
     small,
@@ -38,6 +39,7 @@ CASES = {
     "a group's caps": (GROUPED, {"waits for a cap"}),
     "declared time": (DECLARED, {"reserved", "held"}),
     "overtime": (OVERTIME, {"outlived"}),
+    "pauses": (PAUSING, {"paused", "released beside others", "held"}),
     "idle pods": (IDLE, {"idle: warned", "idle: reclaimable", "idle: evicted", "reclaimed idle"}),
 }
 # what the runs of the first batch must have contained, so that no law is kept for want of a case
