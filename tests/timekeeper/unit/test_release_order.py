@@ -6,7 +6,14 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timekeeper.accounts.held.order import HeldPod, Limit, in_order, next_released, queues_of
+from timekeeper.accounts.held.order import (
+    HeldPod,
+    Limit,
+    in_order,
+    next_released,
+    queues_after,
+    queues_of,
+)
 
 POD = HeldPod("", "a", "", 0, 0, 1_000, True)
 
@@ -117,6 +124,19 @@ def test_the_room_is_never_exceeded_the_order_kept_and_no_pod_starves(
         assert {pod.uid for pod in mine[:count]} == {pod.uid for pod in chosen if pod.namespace == name}
         if len(chosen) < most and count < len(mine):  # the first that stays did not fit
             assert used[name] + mine[count].rate_milli > rooms[name]
+
+
+@given(HELD, HELD, st.sets(st.integers(0, 29)))
+def test_queues_follow_pods_that_come_go_and_change(
+    first: list[tuple[str, int, int, int]], second: list[tuple[str, int, int, int]], same: set[int]
+) -> None:
+    before = pods(*((f"u{index:02}", *each) for index, each in enumerate(first)))
+    now = pods(*((f"u{index:02}", *each) for index, each in enumerate(second)))
+    now |= {uid: before[uid] for uid in now.keys() & before.keys() & {f"u{index:02}" for index in same}}
+    queues = queues_of(before.values())
+
+    assert queues_after(queues, before, now) == queues_of(now.values())
+    assert queues == queues_of(before.values())
 
 
 def test_the_order_does_not_depend_on_the_order_of_the_pods() -> None:

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from timekeeper import metrics
 from timekeeper.accounts.held.declared import DeclaredReservation
 from timekeeper.accounts.held.limits import HeldView, ReleaseLimits, whole_seconds
-from timekeeper.accounts.held.order import HeldPod, next_released, queues_of
+from timekeeper.accounts.held.order import HeldPod, next_released, queues_after
 from timekeeper.core import names
 from timekeeper.core.decisions import MESSAGE, Decision, Figure, Record, record_nothing
 from timekeeper.core.decisions import RELEASED as RELEASED_KIND
@@ -31,7 +31,7 @@ from timekeeper.store.writes.fencing import Epoch, EpochOverError
 
 STEP_S = 0.5
 MOST_AT_ONCE = 25  # in one step: 50 a second
-MANY_UNTRIED = 50  # a step releases nothing while more pods than this wait for a scheduler's first attempt
+MANY_UNTRIED = 50  # a step releases nothing while more pods than this wait for our scheduler's first attempt
 # Such a pause takes PAUSE_COST of a credit to which each other step adds 1: at first it lasts for 30 seconds,
 # and then for one step in six. So 10,000 are released in less than five minutes.
 MOST_CREDIT, PAUSE_COST = 300, 5
@@ -93,7 +93,8 @@ class Releaser:
         if self._pauses(view) or not view.pods or at_ms - self._began_ms < QUIET_MS:
             return 0
         if self._queues[0] is not view.pods:
-            self._queues = (view.pods, queues_of(view.pods.values()))
+            before, queues = self._queues
+            self._queues = (view.pods, queues_after(queues, before, view.pods))
         chosen = self._chosen(view)
         if not chosen:
             return 0
