@@ -329,9 +329,11 @@ def test_a_new_period_releases_the_pods_and_the_rate_is_bounded(holding: Holding
     assert len(holding.step()) == 2
 
 
-def waiting(number: int, reason: str = "", *gates: Json) -> list[Json]:
+def waiting(number: int, reason: str = "", *gates: Json, scheduler: str = "") -> list[Json]:
     """Pods of another namespace without a node; ``reason``: why, by the last attempt of a scheduler."""
     pods = [gpu_pod(f"o{at}", node="", namespace="others", percent=1) for at in range(number)]
+    for each in pods if scheduler else []:
+        each["spec"]["schedulerName"] = scheduler
     if reason:
         condition = {"type": "PodScheduled", "status": "False", "reason": reason}
         for each in pods:
@@ -344,6 +346,8 @@ def waiting(number: int, reason: str = "", *gates: Json) -> list[Json]:
 OTHERS = {
     "many": (waiting(MANY_UNTRIED + 1), True),
     "many that were behind a gate": (waiting(MANY_UNTRIED + 1, "SchedulingGated"), True),
+    "many of our scheduler": (waiting(MANY_UNTRIED + 1, scheduler="bursar-scheduler"), True),
+    "many of a scheduler that may not run": (waiting(MANY_UNTRIED + 1, scheduler="volcano"), False),
     "fewer": (waiting(MANY_UNTRIED), False),
     "many that fit nowhere": (waiting(MANY_UNTRIED + 1, "Unschedulable"), False),
     "many behind a gate": (waiting(MANY_UNTRIED + 1, "SchedulingGated", OTHER), False),

@@ -33,7 +33,7 @@ class HeldView:
     reserved: Set[str] = frozenset()
     # namespace or group -> later periods, for the accounts of held pods that declare their time
     later: Mapping[str, tuple[LaterRoom, ...]] = field(default_factory=dict)
-    untried: int = 0  # pods without gate that no scheduler has tried yet to place
+    untried: int = 0  # pods without gate that our scheduler has not tried yet to place
 
 
 @dataclass(slots=True)

@@ -34,7 +34,7 @@ class UnboundPods:
     # UIDs of pods without node and gate that reserve their declared time: they are not in ``rates``
     declaring: set[str] = field(default_factory=set)
     seen: dict[str, int] = field(default_factory=dict)  # namespace -> number of pods without node and gate
-    untried: set[str] = field(default_factory=set)  # UIDs of those that no scheduler has tried to place
+    untried: set[str] = field(default_factory=set)  # UIDs of those that our scheduler has not tried to place
     # the settings that the estimates are based on
     _settings: BudgetSettings = field(default_factory=BudgetSettings)
     _inventory: int = -1  # the version of the inventory that the estimates are based on
@@ -119,7 +119,7 @@ class UnboundPods:
             if not self.seen[namespace]:
                 del self.seen[namespace]
         self.untried.discard(uid)
-        if pod is not None and pod.is_untried:
+        if pod is not None and pod.is_untried and not is_by_other(pod, self._settings.scheduler_name):
             self.untried.add(uid)
         if pod is not None and not pod.is_gated:
             self._seen[uid] = pod.namespace
