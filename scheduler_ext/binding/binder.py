@@ -310,8 +310,8 @@ class Binder:
             return
         namespace, name = allocation.full_name.split("/", 1)
         known = self._cache.snapshot.pods.get(uid)
-        tried = known is not None and known.tried
-        patch = touch_patch(uid, f"settles {time.time_ns() // 1_000_000 % 10**9}", tried=tried)
+        had = known is not None and known.has_condition
+        patch = touch_patch(uid, f"settles {time.time_ns() // 1_000_000 % 10**9}", has_condition=had)
         path, until = f"{pod_path(namespace, name)}/status", time.monotonic() + timeout_s
         reply = self._calls.send("PATCH", path, patch, until, STRATEGIC_MERGE)
         why, full = reply.message, is_too_large(known, reply)
@@ -325,7 +325,7 @@ class Binder:
         if found == GONE or (isinstance(found, ReadPod) and found.uid != uid):
             self._cache.orphan(uid)
             return self._log("settled", pod=allocation.full_name, uid=uid, gone=why)
-        if full and isinstance(found, ReadPod) and found.pod is not None and found.pod.tried == tried:
+        if full and isinstance(found, ReadPod) and found.pod is not None and found.pod.has_condition == had:
             return self._settled(allocation, found)  # the store refused the Binding too
         self._cache.postpone(uid)
         return self._log("unsettled", level="warning", pod=allocation.full_name, uid=uid, error=why)

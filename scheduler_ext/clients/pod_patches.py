@@ -18,17 +18,17 @@ def pod_path(namespace: str, name: str) -> str:
     return f"/api/v1/namespaces/{namespace}/pods/{name}"
 
 
-def touch_patch(uid: str, word: str, *, tried: bool) -> Body:
+def touch_patch(uid: str, word: str, *, has_condition: bool) -> Body:
     """A strategic merge patch that changes the version of a waiting pod and makes it grow less than any
     Binding of the same version does. ``word``: at most 17 characters that were never written before; a patch
-    without a change would keep the version. ``tried``: kube-scheduler has written its condition.
+    without a change would keep the version. ``has_condition``: it has PodScheduled.
 
     It removes kube-scheduler's message about waiting, as a Binding does, and writes ``status.message``. With
     the API server's record of the field's manager that adds at most 110 bytes. A Binding adds the annotation
     of the cards and the node's name, at least 114 bytes and the UUID of a card.
     """
     status: Body = {"message": word}
-    if tried:
+    if has_condition:
         status["conditions"] = [{"type": "PodScheduled", "message": None}]
     return {"metadata": {"uid": uid}, "status": status}
 

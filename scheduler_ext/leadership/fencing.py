@@ -54,7 +54,7 @@ def toucher(api: Api, cache: ClusterCache, most_grace_ms: int, log: Log, each: E
 
     def touched(pod: Pod, word: str) -> str:
         """ "" where it is done, else why it is not certain."""
-        patch = touch_patch(pod.uid, word, tried=pod.tried)
+        patch = touch_patch(pod.uid, word, has_condition=pod.has_condition)
         path = f"{pod_path(pod.namespace, pod.name)}/status"
         reply = api.call("PATCH", path, patch, content_type=STRATEGIC_MERGE, timeout_s=CALL_S)
         if not (isinstance(reply, Answered) and reply.status == 200):

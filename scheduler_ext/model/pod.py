@@ -67,7 +67,8 @@ class Pod:
     labels: Packed = ""
     unschedulable: bool = False  # kube-scheduler has tried it without success
     unschedulable_because: str = ""  # kube-scheduler's message, cut
-    tried: bool = False  # kube-scheduler has written its condition PodScheduled
+    # its status has the condition PodScheduled: kube-scheduler has tried it, or it was created with a gate
+    has_condition: bool = False
     nominated: str = ""  # the node where kube-scheduler makes room for it, or empty
     node_constraints: NodeConstraints = NO_CONSTRAINTS  # which nodes it accepts, while it waits
     constrained: bool = False  # it has constraints that `node_constraints` does not describe, while it waits
@@ -160,7 +161,7 @@ def read_pod(raw: Json, most_grace_ms: int = MOST_GRACE_MS) -> Pod | None:
         labels=labels_of(raw),
         unschedulable=refusal is not None,
         unschedulable_because=refusal or "",
-        tried=_tried(status),
+        has_condition=_has_condition(status),
         nominated="" if node else _text(status, "nominatedNodeName"),
         node_constraints=NO_CONSTRAINTS if node else read_node_constraints(raw),
         constrained=not node and has_unread_constraints(raw),
@@ -188,7 +189,7 @@ def _schedulers_refusal(status: Json) -> str | None:
     return None if found is None else intern(_text(found, "message")[:MOST_MESSAGE])
 
 
-def _tried(status: Json) -> bool:
+def _has_condition(status: Json) -> bool:
     return any(mapping(each).get("type") == "PodScheduled" for each in sequence(status.get("conditions")))
 
 

@@ -166,7 +166,6 @@ class SimPod:
             started_ms=self.bound_ms or 0,
             nominated="" if self.node else self.nominated,
             unschedulable=self.tried and not self.node,
-            tried=self.tried,
             is_idle=self.is_reclaimable,
         )
 

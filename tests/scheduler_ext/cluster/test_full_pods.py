@@ -47,10 +47,9 @@ def size(api: AdminApi, name: str) -> int:
 def touch(api: AdminApi, name: str) -> None:
     """What fencing does to the pod as it is."""
     pod = api.call("GET", f"{PODS}/{name}")
-    tried = "PodScheduled" in str(pod["status"].get("conditions"))
-    api.call(
-        "PATCH", f"{PODS}/{name}/status", touch_patch(pod["metadata"]["uid"], WORD, tried=tried), STRATEGIC
-    )
+    has_condition = "PodScheduled" in str(pod["status"].get("conditions"))
+    patch = touch_patch(pod["metadata"]["uid"], WORD, has_condition=has_condition)
+    api.call("PATCH", f"{PODS}/{name}/status", patch, STRATEGIC)
 
 
 def bind(api: AdminApi, name: str) -> None:
