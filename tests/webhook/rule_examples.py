@@ -94,7 +94,7 @@ PODS: dict[str, Json] = {
     "init-container": admitted(
         limits_of("main", **TENCENT), init=[limits_of("setup", tencent_com__vcuda_core="100")]
     ),
-    "foreign-scheduler": admitted(half(), schedulerName="volcano"),
+    "foreign-scheduler": admitted(half(), schedulerName="my-scheduler"),
     "priority-class": with_class(admitted(half()), "urgent", 7),
     "grace-period": admitted(half(), terminationGracePeriodSeconds=601),
     "malformed-name": with_annotations(admitted(half()), {"bursar.dev/gpu-uuids": "GPU-5a3c, 0"}),

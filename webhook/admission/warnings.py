@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from timekeeper.core import names
 from timekeeper.core.budgets.policy import HOLDS
 from timekeeper.core.dialects import tencent
-from timekeeper.core.json_values import Json, mapping
+from timekeeper.core.json_values import Json, annotations_of, mapping
 from timekeeper.core.request.request import containers
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation, shown
@@ -143,10 +143,14 @@ def _of_changes(pod: Json, request: GPURequest, word: StandingWord, policy: Admi
 
 
 def _without_effect(pod: Json, request: GPURequest) -> Iterator[str]:
-    """Memory beside whole cards, which the tencent dialect accepts: gpu-manager gives such a container all
-    memory of the card."""
+    """What the tencent dialect accepts of a user and does not keep: another cap than the request, and memory
+    beside whole cards, for gpu-manager gives such a container all memory of the card."""
     if request.dialect != tencent.DIALECT.name:
         return
+    cap, written = annotations_of(pod).get(tencent.CORE_LIMIT), tencent.DIALECT.at_admission(request)
+    if cap not in (None, written[tencent.CORE_LIMIT]):
+        most = f"{written[tencent.CORE_LIMIT]}, the largest {tencent.CORE} of a container"
+        yield f"metadata.annotations[{tencent.CORE_LIMIT}] is replaced by {most}."
     whole = {each.container for each in request.asks if each.ask.whole}
     for each in containers(pod):
         limits = mapping(mapping(each.raw.get("resources")).get("limits"))

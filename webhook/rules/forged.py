@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from timekeeper.core import names
-from timekeeper.core.dialects import DIALECTS
+from timekeeper.core.dialects import BY_NAME, DIALECTS
 from timekeeper.core.json_values import Json
 from timekeeper.core.standings import WORDS
 from timekeeper.core.values import GPURequest
@@ -74,6 +74,7 @@ def forgery_violations(pod: Json, request: GPURequest | None) -> Iterator[Violat
         if name not in names.USER_ANNOTATIONS and (name.startswith(OURS) or is_owned(name))
     ]
     expected = govern.annotations(request, "UNKNOWN") if ours and request is not None else {}
+    caps = BY_NAME[request.dialect].at_admission(request) if ours and request is not None else {}
     for name, value in ours:
         if request is not None and name == names.STANDING:
             genuine = value in WORDS  # governing overwrites it
@@ -81,6 +82,8 @@ def forgery_violations(pod: Json, request: GPURequest | None) -> Iterator[Violat
             genuine = value in ("budget", "turn")  # governing overwrites it, and the gate
         elif request is not None and name == names.DECLARED:
             genuine = value.isdecimal()  # governing overwrites or removes it
+        elif name in caps:
+            genuine = value.isascii() and value.isdecimal()  # users may write it; governing overwrites it
         else:
             genuine = expected.get(name) == value
         if not genuine:

@@ -4,15 +4,16 @@ import re
 from collections.abc import Iterator
 
 from timekeeper.core import names
-from timekeeper.core.dialects import BY_NAME, gas, nano, replaced_schedulers, tencent
+from timekeeper.core.dialects import BY_NAME, DIALECTS, gas, nano, replaced_schedulers, tencent
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.name_lists import excess, listed
+from timekeeper.core.request.request import containers
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation, shown
 from webhook.mutation.govern import DEFAULT_SCHEDULERS, is_above_budget_class, scheduler_of
 from webhook.policy import AdmissionPolicy
 from webhook.rules.size import size_violations
-from webhook.wire.pod_review import annotations_of, sequence_of
+from webhook.wire.pod_review import annotations_of, labels_of, sequence_of
 
 LEGACY_SIDECAR = "gpu-sidecar"
 
@@ -37,7 +38,7 @@ def placement_violations(
     if not _LISTED.isdisjoint(annotations):
         yield from _constraints(annotations)
     yield from _init_containers(spec)
-    yield from _scheduler(spec, request, policy)
+    yield from _scheduler(pod, request, policy)
     yield from _priority_class(spec, policy)
     yield from _grace_period(spec, policy)
     yield from _legacy_sidecar(spec)
@@ -106,12 +107,14 @@ def _init_containers(spec: Json) -> Iterator[Violation]:
                 )
 
 
-def _scheduler(spec: Json, request: GPURequest | None, policy: AdmissionPolicy) -> Iterator[Violation]:
-    scheduler = spec.get("schedulerName") or ""
+def _scheduler(pod: Json, request: GPURequest | None, policy: AdmissionPolicy) -> Iterator[Violation]:
+    scheduler = pod["spec"].get("schedulerName") or ""
     if request is not None and BY_NAME[request.dialect].placed_by_others:
         yield from _own_scheduler(scheduler, request.dialect, policy)
         return
     if request is not None and scheduler_of(request.dialect, scheduler, policy) == scheduler:
+        return
+    if request is None and _names_request_of(scheduler, pod):
         return
     replaced = replaced_schedulers(request.dialect) if request is not None else ()
     if scheduler not in (*DEFAULT_SCHEDULERS, policy.scheduler_name, *replaced):
@@ -123,6 +126,16 @@ def _scheduler(spec: Json, request: GPURequest | None, policy: AdmissionPolicy) 
             f"{policy.scheduler_name}, or no schedulerName",
             f"schedulerName: {policy.scheduler_name}",
         )
+
+
+def _names_request_of(scheduler: str, pod: Json) -> bool:
+    """True if a pod whose request cannot be read has a resource, annotation or label of this scheduler's
+    system."""
+    words = {*annotations_of(pod), *labels_of(pod)}
+    for container in containers(pod):
+        words.update(container.limits)
+    theirs = (each for each in DIALECTS if scheduler in (*each.schedulers, *replaced_schedulers(each.name)))
+    return any(not words.isdisjoint((*each.resources, *each.annotations, *each.labels)) for each in theirs)
 
 
 def _own_scheduler(scheduler: str, dialect: str, policy: AdmissionPolicy) -> Iterator[Violation]:

@@ -71,6 +71,22 @@ def test_each_mistake_is_one_sentence_that_names_the_limit(limits: Json, rule: s
     assert (violation.rule, violation.path) == (rule, f"spec.containers[0].resources.limits[{name}]")
 
 
+@pytest.mark.parametrize(
+    ("limits", "allowed"),
+    [
+        ({GPU: "150"}, "1 to 100, or a multiple of 100"),
+        ({RATIO: "150"}, "1 to 100, or a multiple of 100"),
+        ({CORE: "150", MEMORY: "4Gi"}, "a multiple of 1 up to 100"),
+        ({CORE: "200", RATIO: "100"}, "a multiple of 1 up to 100"),
+        ({SHARED: "2", CORE: "33", MEMORY: "4Gi"}, "a multiple of 2 up to 200"),
+    ],
+)
+def test_what_is_allowed_instead_is_so(limits: Json, allowed: str) -> None:
+    (violation,) = parse(pod(of_resources(limits))).violations
+
+    assert violation.allowed == allowed
+
+
 def test_its_cards_are_charged_for_and_never_given_out() -> None:
     assert [(each.model, each.memory_mib) for each in charged_cards(NODE)] == [("T4", 16_384)] * 2
     assert read_cards(NODE) is None

@@ -82,6 +82,8 @@ def test_what_no_card_can_give_is_refused(limits: Json, problem: str) -> None:
     (violation,) = parse(pod(of_resources(limits))).violations
 
     assert problem in violation.problem
+    example = violation.example.split(":")[0]
+    assert parse(pod(of_resources({example: "1"}))).request is not None
 
 
 @pytest.mark.parametrize(

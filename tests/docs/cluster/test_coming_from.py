@@ -7,6 +7,7 @@ The charge is that of the running timekeeper. Pods of HAMi and Volcano that wait
 
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -53,26 +54,46 @@ def test_every_page_with_a_node_has_a_rate_here() -> None:
 
 @pytest.mark.parametrize("page", RATES)
 def test_its_pod_is_admitted_placed_and_charged_as_it_stands(stack: Stack, page: str) -> None:
-    api, world, raw = stack.cp.api, WORLDS[page], manifest(page)
-    node = kwok_node("n", capacity=world.capacity, labels=world.node_labels)
-    node["metadata"]["annotations"] |= world.node_annotations
-    api.call("POST", "/api/v1/nodes", node)
-    pods, name = create_namespace(stack.cp, page), raw["metadata"]["name"]
-    raw["metadata"] = {
-        key: value for key, value in raw["metadata"].items() if key not in ("namespace", "uid")
-    }
-    api.call("POST", pods, raw)
-
-    eventually(lambda: api.call("GET", f"{pods}/{name}")["spec"].get("nodeName") == "n", within_s=60)
-    metadata = api.call("GET", f"{pods}/{name}")["metadata"]
-    reader = stack.reader_token()
-    (session,) = eventually(lambda: stack.get(f"/v1/sessions?namespace={page}", reader)["sessions"])
+    world, raw = WORLDS[page], manifest(page)
+    raw["metadata"] = {key: each for key, each in raw["metadata"].items() if key not in ("namespace", "uid")}
+    with node_of(stack, page), created(stack, page, raw) as path:
+        eventually(lambda: stack.cp.api.call("GET", path)["spec"].get("nodeName") == "n", within_s=60)
+        metadata = stack.cp.api.call("GET", path)["metadata"]
+        reader = stack.reader_token()
+        (session,) = eventually(lambda: stack.get(f"/v1/sessions?namespace={page}", reader)["sessions"])
 
     own = {key: raw["metadata"].get(key, {}) for key in ("annotations", "labels")}
     written = {key: foreign(metadata.get(key, {}), own[key]) for key in own}
+    assert (session["pod"], session["node"], session["rateMilli"]) == (
+        raw["metadata"]["name"],
+        "n",
+        RATES[page],
+    )
     assert world.without_times(written["annotations"], time.time_ns()) == world.annotations
     assert written["labels"] == world.labels
     assert metadata["annotations"].items() >= world.ours.items()
-    assert (session["pod"], session["node"], session["rateMilli"]) == (name, "n", RATES[page])
-    api.call("DELETE", f"{pods}/{name}?gracePeriodSeconds=0")
-    api.call("DELETE", "/api/v1/nodes/n")
+
+
+@contextmanager
+def node_of(stack: Stack, page: str) -> Iterator[None]:
+    """The node of the page's system."""
+    world = WORLDS[page]
+    node = kwok_node("n", capacity=world.capacity, labels=world.node_labels)
+    node["metadata"]["annotations"] |= world.node_annotations
+    stack.cp.api.call("POST", "/api/v1/nodes", node)
+    try:
+        yield
+    finally:
+        stack.cp.api.call("DELETE", "/api/v1/nodes/n")
+
+
+@contextmanager
+def created(stack: Stack, namespace: str, raw: Json) -> Iterator[str]:
+    """The path of the pod, in a new namespace."""
+    pods = create_namespace(stack.cp, namespace)
+    stack.cp.api.call("POST", pods, raw)
+    path = f"{pods}/{raw['metadata']['name']}"
+    try:
+        yield path
+    finally:
+        stack.cp.api.call("DELETE", f"{path}?gracePeriodSeconds=0")

@@ -224,3 +224,22 @@ def test_where_there_is_a_cap_the_timekeeper_releases_pods_of_other_schedulers(
     gates = [{"name": "bursar.dev/budget"}] if held else []
     assert after["spec"].get("schedulingGates", []) == gates
     assert validate(read_review(orjson.dumps(review_of(after))), policy).verdict == "valid"
+
+
+@pytest.mark.parametrize(
+    ("limits", "annotations", "scheduler"),
+    [
+        ({"koordinator.sh/gpu": "150"}, {}, "koord-scheduler"),
+        ({"nvidia.com/vgpu-cores": "NaN"}, {}, "vgpu-scheduler"),
+        ({}, {"gpu-fraction": "500m"}, "kai-scheduler"),
+        ({"volcano.sh/vgpu-number": "-1"}, {}, "volcano"),
+        ({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "0"}, {}, "hami-scheduler"),
+    ],
+)
+def test_a_mistake_in_a_pod_with_its_systems_scheduler_is_one_sentence(
+    limits: Json, annotations: Json, scheduler: str
+) -> None:
+    """It says nothing of the scheduler, which the pod may have."""
+    (violation,) = violations_of(with_annotations(of(limits, scheduler), annotations), OTHERS)
+
+    assert violation.rule != "foreign-scheduler"

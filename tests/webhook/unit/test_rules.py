@@ -92,13 +92,18 @@ REFUSED: dict[str, tuple[Json, str, str]] = {
         "forged-annotation",
         forged("metadata.annotations[tencent.com/predicate-gpu-idx-0]", "0"),
     ),
-    "a cap that govern would not write": (
+    "a cap that is no number": (
         annotated(
             admitted(limits_of("main", tencent_com__vcuda_core="50", tencent_com__vcuda_memory="8")),
-            annotations={"tencent.com/vcuda-core-limit": "100"},
+            annotations={"tencent.com/vcuda-core-limit": "-1"},
         ),
         "forged-annotation",
-        forged("metadata.annotations[tencent.com/vcuda-core-limit]", "100"),
+        forged("metadata.annotations[tencent.com/vcuda-core-limit]", "-1"),
+    ),
+    "a cap of another system": (
+        annotated(admitted(half()), annotations={"tencent.com/vcuda-core-limit": "50"}),
+        "forged-annotation",
+        forged("metadata.annotations[tencent.com/vcuda-core-limit]", "50"),
     ),
     "a label of ours": (
         annotated(admitted(half()), labels={"bursar.dev/governed": "false"}),
@@ -191,6 +196,10 @@ PASSED: dict[str, Json] = {
     "all that gpu-manager's cap may be": annotated(
         admitted(limits_of("main", tencent_com__vcuda_core="50", tencent_com__vcuda_memory="8")),
         annotations={"tencent.com/vcuda-core-limit": "50"},
+    ),
+    "a cap that govern will write over": annotated(
+        admitted(limits_of("main", tencent_com__vcuda_core="50", tencent_com__vcuda_memory="8")),
+        annotations={"tencent.com/vcuda-core-limit": "100"},
     ),
     "a standing that govern will write over": annotated(
         admitted(half()), annotations={"bursar.dev/standing": "UNLIMITED"}

@@ -356,6 +356,17 @@ WARNINGS: dict[str, tuple[Json, Standing, tuple[str, ...]]] = {
             "includes all of its memory.",
         ),
     ),
+    "another cap than the request": (
+        with_annotations(
+            admitted(limits_of("main", tencent_com__vcuda_core="50", tencent_com__vcuda_memory="8")),
+            {"tencent.com/vcuda-core-limit": "80"},
+        ),
+        Standing("IN_BUDGET"),
+        (
+            "metadata.annotations[tencent.com/vcuda-core-limit] is replaced by 50, the largest "
+            "tencent.com/vcuda-core of a container.",
+        ),
+    ),
     "a topology of one card": (
         with_annotations(admitted(half("a"), half("b")), {"bursar.dev/topology": "pair"}),
         Standing("IN_BUDGET"),

@@ -43,8 +43,9 @@ def _read_mig(limits: ContainerLimits) -> Ask | tuple[Violation, ...]:
     for name in (name for name in limits.amounts if name.startswith(MIG)):
         profile = _PROFILE.fullmatch(name)
         if profile is None:
-            example = "nvidia.com/mig-1g.5gb"
-            broken.append(_violation(limits, name, "no MIG profile has this name", f"such as {example}"))
+            example = f"{MIG}1g.5gb"
+            problem = "no MIG profile has this name"
+            broken.append(_violation(limits, name, problem, f"such as {example}", example))
             continue
         slices = int(profile[1])
         allowed = f"1 to {_SLICES // slices} instances of one card"
@@ -79,8 +80,11 @@ def _card(node: NodeFacts, index: int, resource: str, amount: int) -> Card:
     return Card(f"card{index}", index, model, UNKNOWN_MEMORY_MIB, resources=((resource, amount),))
 
 
-def _violation(limits: ContainerLimits, name: str, problem: str, allowed: str) -> Violation:
-    return Violation("amount", limits.at(name), shown(limits.amounts[name]), problem, allowed, f'{name}: "1"')
+def _violation(
+    limits: ContainerLimits, name: str, problem: str, allowed: str, example: str = ""
+) -> Violation:
+    got = shown(limits.amounts[name])
+    return Violation("amount", limits.at(name), got, problem, allowed, f'{example or name}: "1"')
 
 
 DIALECTS = (

@@ -70,11 +70,13 @@ def _divided(limits: ContainerLimits, amounts: Mapping[str, int]) -> Ask | tuple
     parts = {name: each for name, each in amounts.items() if name in (GPU, CORE, RATIO)}
     broken = tuple(
         _wrong(
-            "share-range", limits, name, f"does not divide into 1 to 100 on each of {count} cards", allowed
+            "share-range",
+            limits,
+            name,
+            *_share_problem(count, name in (GPU, RATIO) and SHARED not in amounts),
         )
         for name, each in parts.items()
         if each % count or each > 100 * count
-        for allowed in (f"a multiple of {count} up to {100 * count}",)
     )
     memory = -(-amounts.get(MEMORY, 0) // (count * _MIB))
     if memory > MOST_MEMORY_MIB:
@@ -86,6 +88,14 @@ def _divided(limits: ContainerLimits, amounts: Mapping[str, int]) -> Ask | tuple
         return Ask(count, WHOLE_MILLI, 0)
     core = amounts.get(GPU, amounts.get(CORE, 0))
     return Ask(count, 10 * core // count, memory, memory_milli=10 * ratio // count)
+
+
+def _share_problem(count: int, counts_cards: bool) -> tuple[str, str]:
+    """The problem and what is allowed. ``counts_cards``: the amount itself says how many cards there are."""
+    if counts_cards:
+        return "neither a share of a card nor whole cards", "1 to 100, or a multiple of 100"
+    problem = f"does not divide into 1 to 100 on each of {count} cards"
+    return problem, f"a multiple of {count} up to {100 * count}"
 
 
 def _cards(node: NodeFacts) -> tuple[Card, ...]:
