@@ -177,6 +177,23 @@ def test_the_application_is_called_with_the_whole_request() -> None:
     assert body.decode() == "POST|/a b/Ã¼|q=%20|1,2|3|abc"
 
 
+def test_an_answer_without_a_body_leaves_the_connection_to_the_next_one() -> None:
+    """As Flask answers 304: with an iterable of no pieces, and without a length."""
+
+    def unchanged(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        start_response("304 Not Modified", [("ETag", "x")])
+        return iter(())
+
+    request = b"GET /x HTTP/1.1\r\nHost: t\r\n\r\n"
+    with serving(app=unchanged) as server, plain_socket(server) as client:
+        client.sendall(request + request.replace(b"/1.1\r\n", b"/1.1\r\nConnection: close\r\n"))
+        received = b"".join(iter(lambda: client.recv(65_536), b""))
+
+    first, second, rest = received.split(b"\r\n\r\n")
+    assert [each.split(b"\r\n")[0] for each in (first, second)] == [b"HTTP/1.1 304 Not Modified"] * 2
+    assert rest == b""
+
+
 def test_an_answer_in_pieces_is_sent_while_it_is_made() -> None:
     app, taken = App(), threading.Event()
 

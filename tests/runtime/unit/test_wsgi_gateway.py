@@ -61,6 +61,17 @@ def test_a_request_goes_with_its_answer_without_the_garbage_collector(
         gc.enable()
 
 
+@pytest.mark.parametrize("status", [HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED])
+def test_an_answer_without_a_body_is_not_sent_in_pieces(status: HTTPStatus) -> None:
+    """Even the last, empty piece would stand before the connection's next answer."""
+    app = Flask("empty", static_folder=None)
+    app.add_url_rule("/", view_func=lambda: Response(status=status, headers={"Date": "now", "ETag": "x"}))
+
+    answer = _answer_to(wsgi_handler(app, "http"), "GET", "/")
+
+    assert answer == HttpAnswer(status, answer.content_type, b"", [("ETag", "x")])
+
+
 def _answer_to(handler: Handler, method: str, path: str) -> HttpAnswer:
     reader = RequestReader(1_000)
     reader.buffer += f"{method} {path} HTTP/1.1\r\nHost: t\r\nContent-Length: 4\r\n\r\nbody".encode()

@@ -14,7 +14,7 @@ from typing import Any
 from gunicorn import util
 
 from timekeeper.runtime.http.framing import RequestReader
-from timekeeper.runtime.http.service import HttpAnswer
+from timekeeper.runtime.http.service import WITHOUT_BODY, HttpAnswer
 
 WOULD_BLOCK = (ssl.SSLWantReadError, ssl.SSLWantWriteError, BlockingIOError)
 
@@ -24,7 +24,6 @@ _UNSENT_BYTES = 256 * 1024  # of an answer in pieces; before the next piece the 
 _PIECE_S = 15.0
 
 _STATUS_LINES = {each.value: f"HTTP/1.1 {each.value} {each.phrase}\r\n" for each in HTTPStatus}
-_WITHOUT_LENGTH = (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED)
 
 
 class HttpConnection:
@@ -107,7 +106,7 @@ def _head(answer: HttpAnswer, closes: bool, length: int | None, chunked: bool = 
         lines += f"{name}: {value}\r\n"
         if name.lower() == "content-length":
             length = None
-    if length is not None and answer.status not in _WITHOUT_LENGTH:
+    if length is not None and answer.status not in WITHOUT_BODY:
         lines += f"Content-Length: {length}\r\n"
     if chunked:
         lines += "Transfer-Encoding: chunked\r\n"

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
 
 
+# After such a head a client reads the next answer.
+WITHOUT_BODY = (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED)
+
+
 class HttpAnswer(NamedTuple):
     """An answer. ``body``: all of it, or pieces that a thread of the pool sends one by one.
 

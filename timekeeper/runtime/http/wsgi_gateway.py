@@ -7,7 +7,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_to_bytes
 
-from timekeeper.runtime.http.service import Handler, HttpAnswer, HttpRequest
+from timekeeper.runtime.http.service import WITHOUT_BODY, Handler, HttpAnswer, HttpRequest
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
@@ -27,14 +27,15 @@ def wsgi_handler(app: "WSGIApplication", scheme: str) -> Handler:
         pieces = app(environ(request, scheme), start_response)
         body = _Pieces(pieces, iter(pieces))
         status, headers = started
-        kind, more, is_whole = "", [], not pieces
+        code = HTTPStatus(int(status[:3]))
+        kind, more, is_whole = "", [], not pieces or code in WITHOUT_BODY
         for name, value in headers:
             if name.lower() == "content-type":
                 kind = value
-            else:
+            elif name.lower() != "date":  # the worker writes it
                 more.append((name, value))
                 is_whole |= name.lower() == "content-length"
-        return HttpAnswer(HTTPStatus(int(status[:3])), kind, body.joined() if is_whole else body, more)
+        return HttpAnswer(code, kind, body.joined() if is_whole else body, more)
 
     return handle
 
