@@ -22,6 +22,7 @@ KEY = r"[\x21-\x7e]{1,200}"
 MOST_ROWS = 10_000
 
 _DAY = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
+_DAY_WITHOUT_HYPHENS = "(19|20)[0-9]{2}(0[1-9]|1[0-2])(0[1-9]|[12][0-9]|3[01])"
 _CLOCK = r"[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?"
 _TIME = rf"[0-9]{{1,15}}|{_DAY}[Tt]{_CLOCK}([Zz]|[+-][0-9]{{2}}:[0-9]{{2}})"
 _NODE = owner.NAME
@@ -58,27 +59,31 @@ def choice(name: str, about: str, words: tuple[str, ...]) -> Parameter:
     return Parameter(name, about, {"type": "string", "enum": list(words), "default": words[0]}, read)
 
 
-def read_time(name: str, text: str) -> int:
-    """Milliseconds since 1970, from RFC 3339 or from such milliseconds. Raises a Problem."""
+def read_day_or_time(name: str, text: str) -> int | date:
+    """Milliseconds since 1970, from RFC 3339 or from such milliseconds; or a day, which begins at another
+    moment in each time zone. Raises a Problem."""
+    if re.fullmatch(_DAY, text, re.ASCII):
+        return _day(name, text)
     if not re.fullmatch(_TIME, text, re.ASCII):
         raise bad(
-            name, "it must be a time such as 2026-11-01T00:00:00Z, with its zone, or milliseconds since 1970"
+            name,
+            "it must be a day such as 2026-11-01, a time such as 2026-11-01T00:00:00Z, with its zone,"
+            " or milliseconds since 1970",
         )
+    if re.fullmatch(_DAY_WITHOUT_HYPHENS, text, re.ASCII):
+        day = f"{text[:4]}-{text[4:6]}-{text[6:]}"
+        raise bad(name, f"a day is written as {day}: {text} milliseconds since 1970 are on 1970-01-01")
     at_ms = int(text) if text.isdigit() else _rfc3339_ms(name, text)
     if not 0 <= at_ms <= FOREVER_MS:
         raise bad(name, "it must lie between the years 1970 and 9999")
     return at_ms
 
 
-def read_day_or_time(name: str, text: str) -> int | date:
-    """As `read_time`, or a day of the report's time zone. Raises a Problem."""
-    if re.fullmatch(_DAY, text, re.ASCII):
-        return _day(name, text)
-    if not re.fullmatch(_TIME, text, re.ASCII):
-        raise bad(
-            name, "it must be a day such as 2026-11-01, a time such as 2026-11-01T00:00:00Z, or milliseconds"
-        )
-    return read_time(name, text)
+def start_ms(at: int | date | None, zone: str) -> int | None:
+    """The moment of such a parameter in milliseconds since 1970: a day begins at midnight in the zone."""
+    if not isinstance(at, date):
+        return at
+    return int(datetime(at.year, at.month, at.day, tzinfo=zoneinfo.ZoneInfo(zone)).timestamp()) * 1000
 
 
 def _read_month(name: str, text: str) -> date:
@@ -219,15 +224,13 @@ SUBJECT_AS_NAMESPACE = Parameter(
 )
 NAMESPACE = Parameter("namespace", "only this namespace", like(NAME), NAMESPACE_RULE)
 SUBJECT_GIVEN = Parameter("subject", "only this namespace, or `_group.NAME`", like(SUBJECT), SUBJECT_RULE)
-FROM = Parameter("from", "from this moment on, RFC 3339 or milliseconds since 1970", like(_TIME), read_time)
-TO = Parameter("to", "before this moment, RFC 3339 or milliseconds since 1970", like(_TIME), read_time)
-FROM_DAY = Parameter(
+FROM = Parameter(
     "from",
     "from this moment on: RFC 3339, a day such as 2026-11-01 in `timeZone`, or milliseconds since 1970",
     like(rf"{_TIME}|{_DAY}"),
     read_day_or_time,
 )
-TO_DAY = Parameter(
+TO = Parameter(
     "to",
     "before this moment: RFC 3339, the beginning of a day such as 2026-12-01 in `timeZone`, or milliseconds"
     " since 1970",

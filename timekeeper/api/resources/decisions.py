@@ -25,6 +25,7 @@ from timekeeper.api.http.parameters import (
     UID,
     cursor,
     shaped,
+    start_ms,
 )
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, may, serve
 from timekeeper.api.http.services import Services
@@ -101,6 +102,7 @@ def register(app: Flask, services: Services) -> None:
 
     def list_all(call: Call) -> Response:
         limit, after = call.get("limit", _PAGE), shaped(call.get("after"), int)
+        zone = services.ledger.calendar()[0]
         which = DecisionFilter(
             namespace=call.get("namespace", ""),
             subject=call.get("pod", ""),
@@ -108,8 +110,8 @@ def register(app: Flask, services: Services) -> None:
             uid=call.get("uid", ""),
             kind=call.get("kind", ""),
             reason=call.get("reason", ""),
-            from_ms=call.get("from"),
-            to_ms=call.get("to"),
+            from_ms=start_ms(call.get("from"), zone),
+            to_ms=start_ms(call.get("to"), zone),
             before=after[0] if after else 0,
         )
         with services.ledger.store.reading() as connection:

@@ -7,7 +7,18 @@ from flask import Flask, Response
 
 from timekeeper.accounts.usage import gpu_hours
 from timekeeper.api.http.answers import SessionsAnswer, answer
-from timekeeper.api.http.parameters import AFTER, FROM, LIMIT, NAMESPACE, NODE, STATE, TO, cursor, shaped
+from timekeeper.api.http.parameters import (
+    AFTER,
+    FROM,
+    LIMIT,
+    NAMESPACE,
+    NODE,
+    STATE,
+    TO,
+    cursor,
+    shaped,
+    start_ms,
+)
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, serve
 from timekeeper.api.http.services import Services
 from timekeeper.api.problem import bad
@@ -36,8 +47,9 @@ def register(app: Flask, services: Services) -> None:
         limit = call.get("limit", _PAGE)
         ledger = services.ledger
         with ledger.store.reading() as connection:
-            now_ms, _ = ledger.moment(connection)
-            found = sessions.page(connection, _which(call), now_ms, limit + 1)
+            now_ms, history = ledger.moment(connection)
+            zone = history.settings(now_ms).time_zone
+            found = sessions.page(connection, _which(call, zone), now_ms, limit + 1)
         follows = cursor(found[limit - 1].session.uid) if len(found) > limit else None
         body = {"version": 1, "sessions": [_shown(each) for each in found[:limit]], "next": follows}
         return answer(body, follows)
@@ -45,11 +57,12 @@ def register(app: Flask, services: Services) -> None:
     serve(app, services, SESSIONS, list_all)
 
 
-def _which(call: Call) -> SessionFilter:
+def _which(call: Call, zone: str) -> SessionFilter:
     after = shaped(call.get("after"), str)
     span = None
     if "from" in call.given or "to" in call.given:
-        span = Interval(call.get("from", 0), call.get("to", FOREVER_MS))
+        begin_ms, end_ms = start_ms(call.get("from", 0), zone), start_ms(call.get("to", FOREVER_MS), zone)
+        span = Interval(begin_ms or 0, end_ms or 0)
         if span.start_ms >= span.end_ms:
             raise bad("to", "it must be after from")
     return SessionFilter(

@@ -4,10 +4,8 @@ import time
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, closing
 from dataclasses import replace
-from datetime import date, datetime
 from itertools import chain, islice
 from typing import Any
-from zoneinfo import ZoneInfo
 
 from flask import Flask, Response
 
@@ -20,18 +18,19 @@ from timekeeper.api.http.parameters import (
     AFTER,
     BY,
     FORMAT,
-    FROM_DAY,
+    FROM,
     GROUP,
     LIMIT,
     MONTH,
     SORT,
     SUBJECT_AS_NAMESPACE,
-    TO_DAY,
+    TO,
     USE,
     ZONE,
     cursor,
     no_cursor,
     shaped,
+    start_ms,
 )
 from timekeeper.api.http.routes import CSV, JSON, ApiRoute, Call, Right, serve
 from timekeeper.api.http.services import Services
@@ -46,7 +45,7 @@ USAGE = ApiRoute(
     "charges, posted and pending, clipped exactly to the time range; without one, this month so far",
     Right("get", "usage"),
     {JSON: Usage | FocusUsage, CSV: str},
-    (FROM_DAY, TO_DAY, MONTH, SUBJECT_AS_NAMESPACE, GROUP, BY, ZONE, USE, SORT, FORMAT, LIMIT, AFTER),
+    (FROM, TO, MONTH, SUBJECT_AS_NAMESPACE, GROUP, BY, ZONE, USE, SORT, FORMAT, LIMIT, AFTER),
 )
 ROUTES = (USAGE,)
 
@@ -145,23 +144,16 @@ def _order(call: Call, is_focus: bool) -> str:
     return str(call.get("sort"))
 
 
-def _moment_ms(at: int | date | None, zone: str) -> int | None:
-    """A day begins at midnight in the zone."""
-    if not isinstance(at, date):
-        return at
-    return int(datetime(at.year, at.month, at.day, tzinfo=ZoneInfo(zone)).timestamp()) * _SECOND_MS
-
-
 def _bounds(call: Call, zone: str) -> tuple[int | None, int | None]:
     """The given ends of the time range."""
     month = call.get("month")
     if month is None:
-        return _moment_ms(call.get("from"), zone), _moment_ms(call.get("to"), zone)
+        return start_ms(call.get("from"), zone), start_ms(call.get("to"), zone)
     for name in ("from", "to"):
         if name in call.given:
             raise bad("month", f"it cannot be combined with {name}")
-    start_ms = _moment_ms(month, zone) or 0
-    return start_ms, period_at("month", zone, start_ms).end_ms
+    first_ms = start_ms(month, zone) or 0
+    return first_ms, period_at("month", zone, first_ms).end_ms
 
 
 def _span(
