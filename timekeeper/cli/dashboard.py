@@ -18,7 +18,7 @@ from timekeeper.cli.loopback import Loopback, log_in
 )
 @click.option("--no-browser", is_flag=True, help="print the address only")
 def dashboard(options: Options, all_namespaces: bool, port: int, no_browser: bool) -> None:
-    """Open budgets, cards, waiting pods and decisions in a browser, logged in, until Ctrl-C."""
+    """Open budgets, cards, waiting pods, costs and decisions in a browser, logged in, until Ctrl-C."""
     namespace = options.scope(all_namespaces) or ""
     page = f"/namespaces/{namespace}" if namespace else "/"
     with (

@@ -96,15 +96,23 @@ def used(
     output.show(usage.usage(answer), form)
 
 
-@cli.command(cls=ClusterCommand, short_help="The month's bill by owner")
+@cli.command(cls=ClusterCommand, short_help="The month's bill")
 @click.pass_obj
 @EVERYWHERE
 @click.option("--month", metavar="YYYY-MM", help="this month so far without it")
+@click.option(
+    "--group",
+    default="namespace,owner",
+    show_default=True,
+    metavar="COLUMNS",
+    shell_complete=words.columns,
+    help="namespace, group, pod, owner, node, model, label:NAME; several with commas",
+)
 @FORM
-def report(options: Options, all_namespaces: bool, month: str | None, form: str) -> None:
-    """The month's bill by owner: hours, price, cost; the largest first. csv is for spreadsheets."""
+def report(options: Options, all_namespaces: bool, month: str | None, group: str, form: str) -> None:
+    """The month's bill: hours, price, cost; the largest first. csv is for spreadsheets."""
     namespace = options.scope(all_namespaces)
-    query = {"namespace": namespace, "group": "namespace,owner", "month": month, "sort": "-gpuHours"}
+    query = {"namespace": namespace, "group": group, "month": month, "sort": "-gpuHours"}
     with connected(options, namespace or "") as client:
         text = client.text("/v1/usage", format="csv", use="true", **query)
     if form == "csv":
@@ -247,6 +255,8 @@ cli.add_command(simulate)
     shell_complete=words.kinds,
     help="such as refused, placed or evicted",
 )
+@click.option("--from", "begin", metavar="TIME", help="a time or a day")
+@click.option("--to", "end", metavar="TIME", help="a time or a day")
 @click.option(
     "--most",
     default=100,
@@ -256,11 +266,21 @@ cli.add_command(simulate)
     help="how many, the newest",
 )
 @FORM
-def decided(options: Options, all_namespaces: bool, kind: str | None, most: int, form: str) -> None:
+def decided(
+    options: Options,
+    all_namespaces: bool,
+    kind: str | None,
+    begin: str | None,
+    end: str | None,
+    most: int,
+    form: str,
+) -> None:
     """What was decided about pods and budgets, the newest first."""
     namespace = options.scope(all_namespaces)
     with connected(options, namespace or "") as client:
-        answer = client.get("/v1/decisions", namespace=namespace, kind=kind, limit=str(most))
+        answer = client.get(
+            "/v1/decisions", namespace=namespace, kind=kind, from_=begin, to=end, limit=str(most)
+        )
     output.show(decisions.decisions(answer["decisions"], answer, kind), form)
 
 

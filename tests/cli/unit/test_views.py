@@ -357,6 +357,14 @@ def test_the_bill_has_hours_price_and_cost_for_people_and_every_column_in_json(
     assert json.loads(capsys.readouterr().out)[1]["pending"] == "127774000"
 
 
+def test_the_bill_has_the_columns_that_it_is_grouped_by() -> None:
+    by_label = usage.report(BILL.replace("namespace,owner", "models,label:team"))
+
+    titles = [each.title for each in by_label.columns]
+    assert titles[2:5] == ["MODELS", "LABEL:TEAM", "GPU-HOURS"]
+    assert by_label.rows[1]["models"] == "team-b"
+
+
 @pytest.mark.parametrize("amount", ["-1", "-0.5", "2"])
 def test_a_negative_amount_is_no_option(amount: str) -> None:
     context = grant.make_context("grant", ["team-a", amount, "--group", "research", "--reason", "x"])

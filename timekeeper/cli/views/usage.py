@@ -24,11 +24,8 @@ _SESSIONS = (
     Column("state", "STATE"),
 )
 _FIGURES = ("posted", "pending", "amount", "gpuHours", "requested", "measured", "used", "usedBy")
+_BILL_TIME = (Column("from", "FROM"), Column("to", "TO"))
 _BILL = (
-    Column("from", "FROM"),
-    Column("to", "TO"),
-    Column("namespace", "NAMESPACE"),
-    Column("owner", "OWNER", blank="<none>"),
     _GPU_HOURS,
     Column("price", "PRICE", True),
     Column("cost", "COST", True),
@@ -68,9 +65,13 @@ def _charge(raw: Any, keys: tuple[str, ...]) -> dict[str, str]:
 
 def report(text: str) -> Sheet:
     """The sheet of the API's CSV; a column without any value is left out."""
-    bill = list(csv.DictReader(io.StringIO(text)))
+    reader = csv.DictReader(io.StringIO(text))
+    bill = list(reader)
     rows = tuple(_billed(raw) for raw in bill)
-    columns = tuple(each for each in _BILL if any(row[each.key] for row in rows))
+    names = list(reader.fieldnames or ())
+    keys = names[names.index("to") + 1 : names.index("price")]
+    figures = tuple(each for each in _BILL if any(row[each.key] for row in rows))
+    columns = (*_BILL_TIME, *(Column(key, key.upper(), blank="<none>") for key in keys), *figures)
     return Sheet(columns, rows, bill, empty="nothing was charged in this time")
 
 
