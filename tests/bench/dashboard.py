@@ -38,6 +38,7 @@ PAGES = (
     "/waiting",
     "/waste",
     "/waste?group=namespace%2Cowner&span=month",
+    "/costs",
     "/decisions",
     "/decisions?namespace=team-a&kind=waiting",
     "/pods/team-a/pod-0",

@@ -60,7 +60,7 @@ class Dashboards:
     def fill(self, told: str = HOSTILE) -> None:
         """Write the cluster. ``told``: what people of a tenant wrote."""
         self.books.entries(
-            ("team-a", "gpuHours: 400\nperiod: month\ngroup: lab\nwarnAt: 0.8", 0),
+            ("team-a", "gpuHours: 400\nperiod: month\ngroup: lab\nwarnAt: 0.8\nprice: 2.5", 0),
             ("team-b", "gpuHours: 100\nperiod: month\ngroup: lab\nonExhausted: hold", 0),
             ("team-c", "gpuHours: 120\nperiod: month\nwarnAt: 0.8", 0),
             ("vision", "gpuHours: 2000\nperiod: month", 0),

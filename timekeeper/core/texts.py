@@ -18,6 +18,11 @@ def short(exact: Decimal) -> str:
     return f"{exact:.2f}" if abs(exact) >= Decimal("0.1") or not exact else f"{Decimal(f'{exact:.2g}'):f}"
 
 
+def money(exact: Decimal) -> str:
+    """A cost with commas between thousands, and decimals as `short` has them."""
+    return f"{exact:,.2f}" if abs(exact) >= 1 else short(exact)
+
+
 def percent(part: int, whole: int | None) -> str:
     """A part of a whole as whole per cent; "" without a whole."""
     return f"{100 * part // whole}%" if whole else ""

@@ -1,9 +1,12 @@
 """Calls of the REST API within this process, with the visitor's token, as any other caller makes them."""
 
+import csv
+import io
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import orjson
-from werkzeug.test import Client
+from werkzeug.test import Client, TestResponse
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
@@ -33,15 +36,22 @@ class ApiCaller:
 
     def recent(self, path: str, **query: str | int | None) -> Json:
         """As `get`, from an answer that may be `MOST_AGE_S` old, where the route keeps one."""
-        given = {name.rstrip("_"): str(value) for name, value in query.items() if value is not None}
         headers = {"Cache-Control": f"max-age={MOST_AGE_S}"}
-        return self._read("GET", path, query_string=given, headers=headers)
+        return self._read("GET", path, query_string=_given(query), headers=headers)
 
     def get(self, path: str, **query: str | int | None) -> Json:
         """The JSON of an answer. ``from_`` stands for the parameter ``from``; None: not given. Raises
         ApiRefusedError."""
-        given = {name.rstrip("_"): str(value) for name, value in query.items() if value is not None}
-        return self._read("GET", path, query_string=given)
+        return self._read("GET", path, query_string=_given(query))
+
+    def table(self, path: str, **query: str | int | None) -> list[dict[str, str]]:
+        """The rows of an answer that is CSV. Raises ApiRefusedError."""
+        answer = self._open("GET", path, query_string=_given(query), buffered=True)
+        return list(csv.DictReader(io.StringIO(answer.text)))
+
+    def stream(self, path: str, **query: str | int | None) -> TestResponse:
+        """An answer whose body is read in pieces; to be closed. Raises ApiRefusedError."""
+        return self._open("GET", path, query_string=_given(query))
 
     def post(self, path: str, body: Json, **headers: str) -> Json:
         """The JSON of the answer to this body. Raises ApiRefusedError."""
@@ -49,13 +59,21 @@ class ApiCaller:
         return self._read("POST", path, data=orjson.dumps(body), headers=named)
 
     def _read(self, method: str, path: str, headers: dict[str, str] | None = None, **more: Any) -> Json:
-        sent = {**(headers or {}), "Authorization": f"Bearer {self._token}"}
-        answer = self._client.open(path, method=method, headers=sent, buffered=True, **more)
-        body = answer.get_data()
-        if answer.status_code != 200:
-            raise ApiRefusedError(answer.status_code, *_problem(body))
-        read: Json = orjson.loads(body)
+        read: Json = orjson.loads(self._open(method, path, headers, buffered=True, **more).get_data())
         return read
+
+    def _open(
+        self, method: str, path: str, headers: dict[str, str] | None = None, **more: Any
+    ) -> TestResponse:
+        sent = {**(headers or {}), "Authorization": f"Bearer {self._token}"}
+        answer = self._client.open(path, method=method, headers=sent, **more)
+        if answer.status_code != 200:
+            raise ApiRefusedError(answer.status_code, *_problem(answer.get_data()))
+        return answer
+
+
+def _given(query: Mapping[str, str | int | None]) -> dict[str, str]:
+    return {name.rstrip("_"): str(value) for name, value in query.items() if value is not None}
 
 
 def _problem(body: bytes) -> tuple[str, str]:

@@ -11,15 +11,15 @@ from werkzeug.exceptions import HTTPException
 from timekeeper.core import texts
 from timekeeper.dashboard import sessions
 from timekeeper.dashboard.api_caller import ApiCaller, ApiRefusedError
-from timekeeper.dashboard.pages import budgets, cluster, decisions, namespaces, passing_on, waste
-from timekeeper.dashboard.visits import FORBIDDEN, PageContent, Visit, link, segment
+from timekeeper.dashboard.pages import budgets, cluster, costs, decisions, namespaces, passing_on, waste
+from timekeeper.dashboard.visits import FORBIDDEN, Download, PageContent, Visit, link, segment
 from timekeeper.runtime.auth.tokens import subject_of
 from timekeeper.runtime.log import log_exception
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
-PageMaker = Callable[..., PageContent]
+PageMaker = Callable[..., PageContent | Download]
 
 PAGES: dict[str, PageMaker] = {
     "/": budgets.overview,
@@ -29,12 +29,15 @@ PAGES: dict[str, PageMaker] = {
     "/map": cluster.cluster,
     "/waiting": cluster.waiting,
     "/waste": waste.waste,
+    "/costs": costs.costs,
+    "/costs/<any(csv, focus):form>": costs.download,
     "/decisions": decisions.decisions,
     "/pods/<namespace>/<pod>": decisions.pod,
     "/pods/<namespace>/<kind>/<name>": decisions.owner,
 }
 _ROOTS = frozenset({each.split("/")[1] for each in PAGES} | {"login", "logout", "static"})
 _UNAUTHORIZED = 401
+GROUP = "_group."
 _NOT_OURS = "The form was not sent by this page, or is too old."
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self';"
@@ -80,7 +83,11 @@ def create_dashboard(api: "WSGIApplication", clock: Callable[[], int]) -> Flask:
 
     @app.get("/namespaces")
     def namespace_named() -> Response:
-        return _redirect(f"/namespaces/{segment(request.args.get('namespace', ''))}")
+        group = request.args.get("group", "")
+        named = request.args.get("namespace", "") or f"{GROUP}{group}"
+        if named.startswith(GROUP):
+            return _redirect(f"/groups/{segment(named.removeprefix(GROUP))}")
+        return _redirect(f"/namespaces/{segment(named)}")
 
     _add_passing_on(app, api, clock)
     _add_sessions(app, api)
@@ -106,15 +113,23 @@ def _view(api: "WSGIApplication", clock: Callable[[], int], make: PageMaker) -> 
             page = make(visit, **in_path)
         except ApiRefusedError as error:
             return _refused(error, visit, in_path)
-        return _shown(page, visit, in_path)
+        return _sent(page) if isinstance(page, Download) else _shown(page, visit, in_path)
 
     return view
 
 
+def _sent(file: Download) -> Response:
+    response = Response(file.answer.iter_encoded(), content_type=file.answer.content_type)
+    response.call_on_close(file.answer.close)
+    response.headers.set("Content-Disposition", "attachment", filename=file.name)
+    return response
+
+
 def _shown(page: PageContent, visit: Visit, in_path: dict[str, str]) -> Response:
-    return _rendered(
-        page.template, visit=visit, chosen=in_path.get("namespace", visit.namespace), **page.values
-    )
+    chosen = in_path.get("namespace", visit.namespace)
+    if "group" in in_path:
+        chosen = f"{GROUP}{in_path['group']}"
+    return _rendered(page.template, visit=visit, chosen=chosen, **page.values)
 
 
 def _add_passing_on(app: Flask, api: "WSGIApplication", clock: Callable[[], int]) -> None:
@@ -128,7 +143,7 @@ def _add_passing_on(app: Flask, api: "WSGIApplication", clock: Callable[[], int]
             form = passing_on.pass_on(visit.api, group, passing_on.filled_form(request.form))
             if form is None:
                 return _redirect(f"{link(request.path, **{'passed-on': '1'})}#pass-on")
-            page = _shown(budgets.group(visit, group, form), visit, {})
+            page = _shown(budgets.group(visit, group, form), visit, {"group": group})
         except ApiRefusedError as error:
             return _refused(error, visit, {"group": group})
         page.status_code = form.status
@@ -136,15 +151,24 @@ def _add_passing_on(app: Flask, api: "WSGIApplication", clock: Callable[[], int]
 
 
 def _refused(error: ApiRefusedError, visit: Visit, in_path: dict[str, str]) -> Response:
-    """Without a right to all namespaces, the page of the visitor's own one, or the question for one."""
+    """Without a right to all namespaces, the page of the visitor's own one; without one to that either, the
+    question for another."""
     if error.status == _UNAUTHORIZED:
         return _to_login(ended=True)
-    is_of_all = error.status == FORBIDDEN and not visit.namespace and not in_path
+    named = {name: in_path[name] for name in ("namespace", "group") if name in in_path}
+    if visit.namespace:
+        named["namespace"] = visit.namespace
+    is_of_all = error.status == FORBIDDEN and not named
+    is_of_home = (
+        not visit.path.startswith("/pods/")
+        and error.status == FORBIDDEN
+        and named == {"namespace": visit.home}
+    )
     if is_of_all and visit.home:
         if visit.path == "/":
             return _redirect(f"/namespaces/{segment(visit.home)}")
         return _redirect(visit.link(namespace=visit.home))
-    return _problem(error.status, error.detail, visit=visit, asks_namespace=is_of_all)
+    return _problem(error.status, error.detail, visit=visit, asks_namespace=is_of_all or is_of_home)
 
 
 def _add_sessions(app: Flask, api: "WSGIApplication") -> None:

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from werkzeug.test import TestResponse
+
 from timekeeper.dashboard.api_caller import ApiCaller, ApiRefusedError, Json
 
 FORBIDDEN = 403
@@ -46,6 +48,14 @@ class PageContent:
 
     template: str
     values: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Download:
+    """An answer of the API as a file for the visitor."""
+
+    name: str
+    answer: TestResponse
 
 
 @dataclass(frozen=True, slots=True)

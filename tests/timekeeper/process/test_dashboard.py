@@ -23,6 +23,8 @@ PAGES = (
     "/waiting",
     "/waste",
     "/waste?group=pod&span=month",
+    "/costs",
+    "/costs?namespace=team-a&group=day",
     "/decisions",
     "/decisions?kind=refused&namespace=team-a",
     "/pods/team-a/train-9",
@@ -146,6 +148,35 @@ def test_a_visitor_whose_account_names_no_namespace_chooses_one(
     assert status(visitor, "/namespaces?namespace=team-a") == (303, "/namespaces/team-a")
 
 
+def test_a_lead_who_may_read_no_namespace_of_its_own_is_asked_for_a_group(
+    dashboards: Dashboards, visitor: Client
+) -> None:
+    lead = token("system:serviceaccount:leads:lab")
+    dashboards.books.reviews.tokens[lead] = user_status("lead")
+    for resource in ("budgets", "decisions", "grants", "sessions", "usage"):
+        dashboards.books.reviews.denied |= {("lead", "get", resource, where) for where in ("", "leads")}
+    log_in(visitor, lead)
+
+    def asked(path: str) -> tuple[int, list[tuple[str, str]]]:
+        answer = visitor.get(path, base_url=URL)
+        return answer.status_code, re.findall(r'action="([^"]+)">\n<label for="(\w+)"', answer.text)
+
+    of_budgets = [("/namespaces", "namespace"), ("/namespaces", "group")]
+    assert status(visitor, "/") == (303, "/namespaces/leads")
+    assert asked("/namespaces/leads") == (403, of_budgets)
+    assert asked("/groups?namespace=leads") == (403, of_budgets)
+    assert asked("/costs?namespace=leads") == (403, [("/costs", "namespace")])
+    assert asked("/pods/leads/p") == (403, [])
+    assert status(visitor, "/namespaces?group=lab") == (303, "/groups/lab")
+    assert status(visitor, "/namespaces?namespace=_group.lab") == (303, "/groups/lab")
+    page = visitor.get("/groups/lab", base_url=URL).text
+    tabs = re.findall(r'<li><a href="([^"]+)"', page)
+    scoped = [f"/{each}?namespace=_group.lab" for each in ("waste", "costs", "decisions")]
+    assert tabs == ["/", "/groups", "/map", "/waiting", *scoped]
+    for path in scoped:
+        assert status(visitor, path) == (200, "")
+
+
 def test_a_missing_right_takes_its_part_of_a_page_and_no_more(
     dashboards: Dashboards, visitor: Client
 ) -> None:
@@ -201,7 +232,9 @@ def test_a_lead_passes_the_groups_budget_on_once_for_each_form(
         listed = dashboards.books.get("/v1/groups/lab/grants").get_json()["namespaces"]
         return [(each["namespace"], each["gpuHours"]) for each in listed]
 
-    assert "Not shown: lead may not get budgets.bursar.dev in all namespaces" in page
+    used = page.split("What members used of the group")[1].split("</table>")[0]
+    assert re.findall(r'<a href="/namespaces/([^"]+)"', used) == ["team-a", "team-b"]
+    assert re.findall(r'<option value="([^"]+)">', page) == ["team-a", "team-b"]
     assert sent(form_token="0" * 64).status_code == 400
     assert passed_on() == []
     for _ in range(2):

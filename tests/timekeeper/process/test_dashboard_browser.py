@@ -19,6 +19,7 @@ PAGES = {
     "/map?node=gpu-1": "Node gpu-1",
     "/waiting": "Waiting pods",
     "/waste?group=namespace%2Cowner": "Waste",
+    "/costs": "Costs of 2026-11",
     "/decisions": "Decisions",
     "/pods/team-a/train-9": "Pod/train-9",
     "/namespaces/NOT%20VALID": "This address is not right",
@@ -132,13 +133,13 @@ def test_a_lead_passes_on_by_the_keyboard_and_reads_what_is_wrong(browser: Brows
     visitor.open("/groups/lab")
 
     def fill(namespace: str) -> None:
-        page.get_by_role("textbox", name="Namespace of the group").fill(namespace)
+        page.get_by_role("combobox", name="Namespace of the group").fill(namespace)
         page.get_by_role("textbox", name="GPU-hours").fill("1.25")
         page.get_by_role("textbox", name="Reason").fill("sprint 4")
         page.keyboard.press("Enter")
 
     fill("team-c")
-    fault = page.get_by_role("textbox", name="Namespace of the group")
+    fault = page.get_by_role("combobox", name="Namespace of the group")
     expect(fault).to_have_accessible_description("team-c is not in group lab")
     expect(fault).to_be_focused()
     assert visitor.findings() == []

@@ -108,3 +108,13 @@ def test_the_lines_of_the_grid_are_at_round_amounts(granted: int, texts: list[st
     assert found is not None
     assert [each.text for each in found.up] == texts
     assert [each.at for each in found.up] == sorted((each.at for each in found.up), reverse=True)
+
+
+def test_days_without_a_charge_leave_the_line_level() -> None:
+    """The report has no row for them."""
+    rows = [{"from": BEGIN + 3 * DAY, "to": BEGIN + 4 * DAY, "amount": 40 * HOUR}]
+
+    found = picture_of(BEGIN + 4 * DAY, budget(100 * HOUR, 40 * HOUR), None, rows)
+
+    assert found is not None
+    assert places(found.left) == [(0, 1), (3, 1), (4, 0.6)]

@@ -49,6 +49,15 @@ def row_sentence(cards: Sequence[Json]) -> str:
     return ", ".join([*parts, *([f"{faulty} are unhealthy"] if faulty else [])])
 
 
+def free_sentence(cards: Sequence[Json], is_closed: bool) -> str:
+    """What new pods can get of a node's compute: whole cards, and the largest part of a shared one."""
+    usable = [each for each in cards if each["healthy"] and not each["cordoned"] and not is_closed]
+    whole = sum(each["used_share_milli"] == 0 and each["used_memory_mib"] == 0 for each in usable)
+    part = max([0, *(WHOLE_MILLI - each["used_share_milli"] for each in usable if each["used_share_milli"])])
+    found = [f"{whole} card{'s' * (whole > 1)}"] if whole else []
+    return " and ".join([*found, *([f"{part // 10}% of a card"] if part >= 10 else [])]) or "none"
+
+
 def filled(steps: Sequence[int]) -> tuple[FillStep, ...]:
     """The steps of ``filled`` in an answer of ``GET /v1/cluster``."""
     most = max([1, *steps])
@@ -71,4 +80,4 @@ def _kind(card: Json) -> str:
 
 
 def _per_cent(milli: int, cards: int) -> str:
-    return f"{milli // (10 * cards)} %" if cards else "0 %"
+    return f"{milli // (10 * cards)}%" if cards else "0%"

@@ -1,5 +1,6 @@
 """One account over its period: the burn-down with its forecast."""
 
+from collections.abc import Iterator
 from itertools import dropwhile
 from typing import Any
 
@@ -59,4 +60,15 @@ def picture_of(now_ms: int, budget: Json, paces: Json | None, rows: list[Json]) 
     if begin_ms <= 0:
         rows = list(dropwhile(lambda each: not each["amount"], rows))
         begin_ms = rows[0]["from"] if rows else now_ms
-    return burn_down(budget, paces, [(each["to"], each["amount"]) for each in rows], begin_ms, now_ms)
+    return burn_down(budget, paces, list(_steps(rows, begin_ms)), begin_ms, now_ms)
+
+
+def _steps(rows: list[Json], begin_ms: int) -> Iterator[tuple[int, int]]:
+    """The end of each step and its charge. A step without a charge has no row: the line stays level until the
+    next one begins."""
+    at_ms = begin_ms
+    for each in rows:
+        if each["from"] > at_ms:
+            yield each["from"], 0
+        at_ms = each["to"]
+        yield at_ms, each["amount"]

@@ -10,6 +10,7 @@ from timekeeper.dashboard.pages.passing_on import PassingOnForm, empty_form
 from timekeeper.dashboard.visits import PageContent, Visit, page_at, part, segment
 
 ROWS = 100  # in one page of the table
+_MEMBERS = 1_000
 OVER, NEAR, EARLY, FINE, UNLIMITED = "over", "near", "early", "fine", "unlimited"
 _ORDER = (OVER, NEAR, EARLY, FINE, UNLIMITED)
 
@@ -66,17 +67,37 @@ def group(visit: Visit, group: str, form: PassingOnForm | None = None) -> PageCo
     listed = part(lambda: visit.api.get("/v1/budgets", group=group))
     members = sorted((listed.answer or {}).get("budgets", ()), key=lambda each: -used_of(each))
     grants = part(lambda: visit.api.get(f"/v1/groups/{segment(group)}/grants"))
+    used = part(lambda: _used(visit, key, budget)) if listed.refused else None
+    passed = (grants.answer or {}).get("namespaces", ())
+    charged = (used.answer or {}).get("rows", ()) if used else ()
     values = {
         **account_values(visit, key, budget),
         "group": group,
         "listed": listed,
         "members": members,
-        "total": sum(map(used_of, members)),
+        "charged": charged,
+        "names": sorted({each["namespace"] for each in (*members, *passed, *charged)}),
+        "total": sum(map(used_of, members)) or sum(each["amount"] for each in charged),
         "grants": grants,
         "form": form or empty_form(),
         "is_done": visit.text("passed-on") == "1",
     }
     return PageContent("group.html", values)
+
+
+def _used(visit: Visit, key: str, budget: Json) -> Json:
+    """What each member used of the group's account in its period."""
+    begin_ms = max(0, budget["period"]["from"])
+    end_ms = max(visit.now_ms, begin_ms + 1)
+    return visit.api.get(
+        "/v1/usage",
+        namespace=key,
+        group="namespace",
+        sort="-gpuHours",
+        from_=begin_ms,
+        to=end_ms,
+        limit=_MEMBERS,
+    )
 
 
 def urgency(budget: Json) -> tuple[int, int]:

@@ -1,6 +1,6 @@
 """The live map of nodes and cards, and the pods that wait."""
 
-from timekeeper.dashboard.charts.cards import card_row, filled, row_sentence, width_of
+from timekeeper.dashboard.charts.cards import card_row, filled, free_sentence, row_sentence, width_of
 from timekeeper.dashboard.visits import PageContent, Visit, page_at, part
 
 _NODES, _HELD = 60, 100
@@ -20,6 +20,7 @@ def cluster(visit: Visit) -> PageContent:
             "shapes": card_row(each["cards"]),
             "width": width_of(each["cards"]),
             "sentence": row_sentence(each["cards"]),
+            "free": free_sentence(each["cards"], bool(each["closed"])),
             "models": ", ".join(sorted({card["model"] for card in each["cards"]})),
             "pods": sorted({(pod["namespace"], pod["name"], pod["uid"]) for pod in _pods(each)}),
         }

@@ -1,0 +1,147 @@
+"""The dashboard's page of costs: a month beside the one before, what is expected, and what a line consists
+of."""
+
+import csv
+import io
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from werkzeug.test import Client
+
+from tests.timekeeper.books import Run, days
+from tests.timekeeper.dashboards import READER, URL, Dashboards, log_in
+from tests.timekeeper.worlds import DAY, HOUR, T0
+
+NONE = "\u2013"  # the dash of an empty cell
+OCTOBER, NOVEMBER = T0 - 50 * DAY, T0 - 19 * DAY  # the first days, 10:00
+
+
+def run(uid: str, namespace: str, start: int, length: int, **more: str) -> Run:
+    return Run(uid, namespace, started_ms=start, posted=days(start, start + length * HOUR), **more)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def dashboards(tmp_path: Path) -> Iterator[Dashboards]:
+    made = Dashboards(tmp_path)
+    made.books.entries(
+        ("team-a", "gpuHours: 400\nperiod: month\nprice: 2.5\ngroup: lab", 0),
+        ("team-b", "gpuHours: 100\nperiod: month\nprice: 4\ngroup: lab", 0),
+        ("team-c", "gpuHours: 100\nperiod: month\nprice: 2", 0),
+    )
+    made.books.write(
+        run("old", "team-a", OCTOBER + 4 * DAY, 10),
+        run("gone", "team-c", OCTOBER, 3),
+        run("early", "team-a", NOVEMBER + 2 * DAY, 8, models="H100", owner="Job/train"),
+        run("late", "team-a", NOVEMBER + 15 * DAY, 14, owner="Job/train"),
+        run("b", "team-b", NOVEMBER, 30),
+    )
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def visitor(dashboards: Dashboards) -> Client:
+    client = dashboards.client()
+    log_in(client)
+    return client
+
+
+def table(client: Client, query: str = "") -> list[list[str]]:
+    """The texts of the table's cells, by row; the first are its headings."""
+    answer = client.get(f"/costs{query}", base_url=URL)
+    assert answer.status_code == 200, answer.text
+    rows = re.findall(r"<tr>(.*?)</tr>", answer.text, re.DOTALL)
+    cells = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.DOTALL) for row in rows]
+    return [[" ".join(re.sub(r"<[^>]+>", " ", cell).split()) for cell in row] for row in cells]
+
+
+def test_a_month_stands_beside_the_one_before_and_what_is_expected_of_it(visitor: Client) -> None:
+    head, *rows = table(visitor)
+
+    assert head == [
+        *("Namespace", "GPU-hours", "Price", "Cost", "Month before", "By the month's end", "Change"),
+    ]
+    # of the last 7 days 14 hours; until December there are 254 hours more: 14 / 168 * 254 = 21.1667 hours
+    assert rows == [
+        ["team-b", "30.00", "4 USD", "120.00 USD", NONE, "120.00 USD", "new"],
+        ["team-a", "22.00", "2.5 USD", "55.00 USD", "25.00 USD", "107.92 USD", "+332%"],
+        ["team-c", "0.00", "none", NONE, "6.00 USD", NONE, "-100%"],
+    ]
+
+
+def test_a_past_month_expects_nothing_more(visitor: Client) -> None:
+    head, *rows = table(visitor, "?month=2026-10")
+
+    assert head == ["Namespace", "GPU-hours", "Price", "Cost", "Month before", "Change"]
+    assert rows == [
+        ["team-a", "10.00", "2.5 USD", "25.00 USD", NONE, "new"],
+        ["team-c", "3.00", "2 USD", "6.00 USD", NONE, "new"],
+    ]
+
+
+def test_a_line_is_proved_by_its_pods_and_its_days(visitor: Client) -> None:
+    page = visitor.get("/costs?month=2026-11", base_url=URL).text
+    (where,) = re.findall(r'href="(/costs\?[^"]*namespace=team-a[^"]*)"', page.split("<tbody>")[1])
+    _, *pods = table(visitor, where.replace("&amp;", "&").removeprefix("/costs"))
+    _, *by_day = table(visitor, "?namespace=team-a&group=day")
+
+    assert [(each[1], each[-1]) for each in pods] == [("late", "35.00 USD"), ("early", "20.00 USD")]
+    used = [(each[0], each[-1]) for each in by_day if each[1] != "0.00"]
+    assert used == [("2026-11-03", "20.00 USD"), ("2026-11-16", "35.00 USD")]
+
+
+def test_costs_are_grouped_by_what_the_visitor_chooses(visitor: Client) -> None:
+    assert [each[0] for each in table(visitor, "?group=model")[1:]] == ["A100", "H100"]
+    assert [each[:2] for each in table(visitor, "?group=group")[1:]] == [["lab", "52.00"], ["none", "0.00"]]
+    assert [each[:2] for each in table(visitor, "?label=cost-center")[1:]] == [["none", "52.00"]]
+    members = table(visitor, "?namespace=_group.lab&group=namespace")[1:]
+    assert [each[0] for each in members] == ["team-b", "team-a"]
+
+
+def test_the_files_have_every_row_exactly(dashboards: Dashboards, visitor: Client) -> None:
+    answer = visitor.get("/costs/csv?month=2026-11&group=pod&namespace=team-a", base_url=URL)
+    rows = list(csv.DictReader(io.StringIO(answer.text)))
+
+    assert answer.headers["Content-Disposition"] == "attachment; filename=bursar-2026-11-team-a.csv"
+    assert answer.content_type == "text/csv; charset=utf-8"
+    assert [(each["pod"], each["cost"]) for each in rows] == [("late", "35"), ("early", "20")]
+    focus = visitor.get("/costs/focus?month=2026-11", base_url=URL)
+    assert focus.headers["Content-Disposition"] == "attachment; filename=bursar-2026-11-focus.csv"
+    assert sum(float(each["BilledCost"]) for each in csv.DictReader(io.StringIO(focus.text))) == 175
+    assert visitor.get("/costs/none", base_url=URL).status_code == 404
+    assert visitor.get("/costs/csv?month=2026-13", base_url=URL).status_code == 400
+
+
+def test_a_file_needs_the_rights_of_its_rows(dashboards: Dashboards) -> None:
+    nobody, reader = dashboards.client(), dashboards.client()
+    log_in(reader, READER)
+
+    def answered(client: Client, path: str) -> tuple[int, str]:
+        answer = client.get(path, base_url=URL)
+        return answer.status_code, answer.headers.get("Location", "")
+
+    assert answered(nobody, "/costs/csv") == (303, "/login?next=%2Fcosts%2Fcsv")
+    assert answered(reader, "/costs") == (303, "/costs?namespace=team-a")
+    assert answered(reader, "/costs/csv") == (303, "/costs/csv?namespace=team-a")
+    assert answered(reader, "/costs/csv?namespace=team-b") == (403, "")
+    assert answered(reader, "/costs?namespace=team-a") == (200, "")
+
+
+def test_without_a_price_the_page_shows_hours_and_says_where_a_price_is_set(tmp_path: Path) -> None:
+    made = Dashboards(tmp_path)
+    made.books.write(run("a", "team-a", NOVEMBER, 4), run("old", "team-a", OCTOBER, 8))
+    client = made.client()
+    log_in(client)
+
+    head, row = table(client)
+    text = client.get("/costs", base_url=URL).text
+    nothing = client.get("/costs?month=2026-08", base_url=URL).text
+    made.close()
+
+    assert head == ["Namespace", "GPU-hours", "Month before", "By the month's end", "Change"]
+    assert row == ["team-a", "4.00", "8.00", "4.00", "-50%"]
+    assert "No price is set" in text
+    assert "Nothing was charged in this month" in nothing
+    assert 'href="/costs?month=2026-07"' in nothing

@@ -1,0 +1,219 @@
+"""What a month cost, beside the month before, and what the running month will have cost by its end."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+
+from timekeeper.core.texts import hours, money
+from timekeeper.dashboard.visits import Download, PageContent, Visit, link, page_at
+
+GROUPS = ("namespace", "group", "namespace,owner", "pod", "model", "node", "day")
+FORMS = {"csv": "csv", "focus": "focus-csv"}
+MOST = 10_000  # rows of a report that are read
+_ROWS = 100  # in one page of the table
+_MONTHS = 13  # to choose from, the newest first
+_DAY_MS = 86_400_000
+_WEEK_MS = 7 * _DAY_MS
+_ALONE = ("pod", "day")  # what is not compared with other months
+_NO_CELLS = frozenset(("from", "to", "price", "currency", "posted", "pending", "amount", "gpuHours", "cost"))
+
+
+@dataclass(slots=True)
+class Bill:
+    """Charges under one key. ``amount`` in milli-GPU x milliseconds; ``costs`` by currency, empty without a
+    price; ``prices``: of a weighted GPU-hour, as text."""
+
+    cells: Mapping[str, str] = field(default_factory=dict)
+    amount: int = 0
+    costs: dict[str, Decimal] = field(default_factory=dict)
+    prices: tuple[str, ...] = ()
+
+    def read(self, raw: Mapping[str, str]) -> None:
+        """Add a row of a report, which has one for each price."""
+        price, currency = raw["price"], raw["currency"]
+        costs = {currency: Decimal(raw["cost"])} if price else {}
+        self.add(Bill({}, int(raw["amount"]), costs, (f"{price} {currency}",) if price else ()))
+
+    def add(self, other: "Bill", by: Decimal = Decimal(1)) -> None:
+        """Add another one's charges, multiplied."""
+        self.amount += int(other.amount * by)
+        self.prices = tuple(sorted({*self.prices, *other.prices}))
+        for currency, cost in other.costs.items():
+            self.costs[currency] = self.costs.get(currency, Decimal(0)) + cost * by
+
+    def later(self, pace: "Bill", times: Decimal) -> "Bill":
+        """What it becomes if these charges come again so often."""
+        found = Bill()
+        found.add(self)
+        found.add(pace, times)
+        return found
+
+    @property
+    def rank(self) -> tuple[Decimal, int]:
+        """For an order by cost, and by amount without prices."""
+        return sum(self.costs.values(), Decimal(0)), self.amount
+
+    def text(self, is_priced: bool) -> str:
+        """What it costs; or its GPU-hours."""
+        if not is_priced:
+            return hours(self.amount)
+        return " + ".join(f"{money(cost)} {name}" for name, cost in sorted(self.costs.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Bills by key, and their time in milliseconds since 1970, 0 without any."""
+
+    bills: Mapping[tuple[str, ...], Bill]
+    from_ms: int = 0
+    to_ms: int = 0
+    rows: int = 0
+
+    def of(self, key: tuple[str, ...]) -> Bill:
+        """The charges under a key, perhaps none."""
+        return self.bills.get(key) or Bill()
+
+    @property
+    def total(self) -> Bill:
+        """The sum of all."""
+        found = Bill()
+        for each in self.bills.values():
+            found.add(each)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A month's charges under one key, those of the month before, and those by the month's end, None where
+    there is nothing to compare or to expect."""
+
+    bill: Bill
+    before: Bill | None = None
+    expected: Bill | None = None
+
+    def change(self, is_priced: bool) -> str:
+        """By how much the month, or what is expected of it, is above the month before."""
+        if self.before is None:
+            return ""
+        now, then = self.expected or self.bill, self.before
+        if is_priced:
+            one, was = now.rank[0], then.rank[0]
+        else:
+            one, was = Decimal(now.amount), Decimal(then.amount)
+        return f"{100 * (one - was) / was:+.0f}%" if was else "new" if one else ""
+
+
+def costs(visit: Visit) -> PageContent:
+    """The largest charges of a month by what the visitor chose."""
+    group, month = _group(visit), visit.text("month") or month_at(visit.now_ms)
+    this = _report(visit, group, month=month)
+    rows, total = _compared(visit, group, month, this)
+    at = page_at(visit.text("page"), len(rows), _ROWS)
+    values = {
+        "rows": rows[_ROWS * at : _ROWS * (at + 1)],
+        "found": len(rows),
+        "first": _ROWS * at + 1,
+        "earlier": visit.link(page=at) if at else None,
+        "later": visit.link(page=at + 2) if _ROWS * (at + 1) < len(rows) else None,
+        "total": total,
+        "is_priced": bool(total.bill.costs or (total.before and total.before.costs)),
+        "is_cut": this.rows == MOST,
+        "columns": [name for name in (rows[0].bill.cells if rows else ()) if name != "uid"],
+        "group": group,
+        "label": visit.text("label"),
+        "groups": GROUPS,
+        "month": month,
+        "before": month_before(month),
+        "months": sorted({month, *_months(visit.now_ms)}, reverse=True),
+        "files": {form: _file(visit, form, month) for form in FORMS},
+    }
+    return PageContent("costs.html", values)
+
+
+def _compared(visit: Visit, group: str, month: str, this: Report) -> tuple[list[Comparison], Comparison]:
+    """Each key's charges with those to compare, and their sums; last what only the month before has."""
+    if group in _ALONE:
+        return [Comparison(each) for each in this.bills.values()], Comparison(this.total)
+    before = _report(visit, group, month=month_before(month))
+    bills = {key: Bill(each.cells) for key, each in before.bills.items() if key not in this.bills}
+    bills = {**this.bills, **bills}
+    if not this.from_ms <= visit.now_ms < this.to_ms:
+        rows = [Comparison(bill, before.of(key)) for key, bill in bills.items()]
+        return rows, Comparison(this.total, before.total)
+    week = _report(visit, group, from_=visit.now_ms - _WEEK_MS, to=visit.now_ms)
+    rest = Decimal(this.to_ms - visit.now_ms) / _WEEK_MS
+    rows = [Comparison(bill, before.of(key), bill.later(week.of(key), rest)) for key, bill in bills.items()]
+    return rows, Comparison(this.total, before.total, this.total.later(week.total, rest))
+
+
+def download(visit: Visit, form: str) -> Download:
+    """The report as a file for spreadsheets (csv), or for tools that read FOCUS (focus)."""
+    month = visit.text("month") or month_at(visit.now_ms)
+    query = {} if form == "focus" else _query(visit, _group(visit))
+    name = "-".join(filter(None, ("bursar", month, visit.namespace.lstrip("_"), "focus" * (form == "focus"))))
+    answer = visit.api.stream("/v1/usage", namespace=visit.scope, month=month, format=FORMS[form], **query)
+    return Download(f"{name}.csv", answer)
+
+
+def month_at(at_ms: int) -> str:
+    """The month of a moment, as 2026-11."""
+    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m}"
+
+
+def month_before(month: str) -> str:
+    """The month before this one; "" of a text that is no month."""
+    try:
+        first = date.fromisoformat(f"{month}-01")
+        return f"{first - timedelta(days=1):%Y-%m}"
+    except (ValueError, OverflowError):
+        return ""
+
+
+def _months(now_ms: int) -> list[str]:
+    """The newest months; the clocks of the budgets' time zone may be in the next one already."""
+    found = [month_at(now_ms + _DAY_MS // 2)]
+    while len(found) < _MONTHS:
+        found.append(month_before(found[-1]))
+    return found
+
+
+def _group(visit: Visit) -> str:
+    label = visit.text("label")
+    return f"label:{label}" if label else visit.text("group") or GROUPS[0]
+
+
+def _query(visit: Visit, group: str) -> dict[str, str | None]:
+    """The columns of a report, the largest charges first; of days the earliest."""
+    if group != "day":
+        return {"group": group, "sort": "-gpuHours"}
+    return {"group": "group" if visit.namespace.startswith("_") else "namespace", "by": "day"}
+
+
+def _report(visit: Visit, group: str, **span: str | int) -> Report:
+    bills: dict[tuple[str, ...], Bill] = {}
+    query = _query(visit, group)
+    rows = visit.api.table("/v1/usage", namespace=visit.scope, format="csv", limit=MOST, **query, **span)
+    for raw in rows:
+        cells = {name: value for name, value in raw.items() if name not in _NO_CELLS}
+        if group == "day":
+            cells = {"day": f"{_time(raw['from']) + timedelta(hours=12):%Y-%m-%d}"}
+        bills.setdefault(tuple(cells.values()), Bill(cells)).read(raw)
+    if group != "day":
+        bills = dict(sorted(bills.items(), key=lambda each: each[1].rank, reverse=True))
+    if not rows:
+        return Report({})
+    return Report(bills, _ms(rows[0]["from"]), _ms(rows[-1]["to"]), len(rows))
+
+
+def _file(visit: Visit, form: str, month: str) -> str:
+    asked = {name: visit.text(name) for name in ("namespace", "group", "label")}
+    return link(f"/costs/{form}", month=month, **asked)
+
+
+def _time(text: str) -> datetime:
+    return datetime.fromisoformat(text)
+
+
+def _ms(text: str) -> int:
+    return int(_time(text).timestamp() * 1000)
