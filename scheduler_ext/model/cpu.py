@@ -31,8 +31,15 @@ def requested_milli(pod: Json) -> int:
 
     While a container is resized, the greatest of requested, allocated and actual resources counts; if the
     resize is infeasible, the greater of allocated and actual. Limited to MOST_MILLI.
+
+    A bound pod that requests MOST_MILLI counts as 0: kube-scheduler binds it only because its own 64-bit sum
+    has overflowed, and takes nothing from the node for it.
     """
-    spec, status = mapping(pod.get("spec")), mapping(pod.get("status"))
+    milli = _sum(mapping(pod.get("spec")), mapping(pod.get("status")))
+    return 0 if milli == MOST_MILLI and mapping(pod.get("spec")).get("nodeName") else milli
+
+
+def _sum(spec: Json, status: Json) -> int:
     overhead = cpu_milli(mapping(spec.get("overhead")))
     whole = mapping(mapping(spec.get("resources")).get("requests"))
     if "cpu" in whole:

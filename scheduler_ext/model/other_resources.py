@@ -2,6 +2,8 @@
 devices), and what a node has of them in all. A node that has less than a pod requests never runs it.
 """
 
+from collections import Counter
+
 from timekeeper.core.dialects import GPU_RESOURCE_PATTERN
 from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.core.quantity import thousandths
@@ -20,20 +22,27 @@ def others(amounts: Json) -> dict[str, int]:
 
 
 def requested_others(pod: Json) -> Others:
-    """For each other resource the pod-level request, or else the greater of all ordinary containers together
-    and of each init container alone. That is never more than kube-scheduler counts."""
+    """For each other resource the pod's request as kube-scheduler counts it: the greater of all containers
+    and sidecars together, and of each init container with the sidecars started before it; or the pod-level
+    request. The overhead of the runtime class is added. Amounts beyond an int64, which overflow in
+    kube-scheduler, count whole.
+
+    Source: k8s.io/component-helpers/resource, ``PodRequests``.
+    """
     spec = mapping(pod.get("spec"))
-    whole = _requests(spec)
-    together: dict[str, int] = {}
-    for raw in sequence(spec.get("containers")):
-        for name, amount in _requests(mapping(raw)).items():
-            together[name] = together.get(name, 0) + amount
-    each_alone = [_requests(mapping(raw)) for raw in sequence(spec.get("initContainers"))]
-    peak: dict[str, int] = {}
-    for amounts in (together, *each_alone):
-        for name, amount in amounts.items():
-            peak[name] = max(peak.get(name, 0), amount)
-    return tuple(sorted((peak | whole).items()))
+    together: Counter[str] = Counter()
+    total: dict[str, int] = {}
+    for field in ("initContainers", "containers"):
+        for raw in map(mapping, sequence(spec.get(field))):
+            amounts = _requests(raw)
+            for name, amount in amounts.items():
+                total[name] = max(total.get(name, 0), together[name] + amount)
+            if field == "containers" or raw.get("restartPolicy") == "Always":
+                together.update(amounts)
+    total |= _requests(spec)
+    for name, amount in others(mapping(spec.get("overhead"))).items():
+        total[name] = total.get(name, 0) + amount
+    return tuple(sorted(total.items()))
 
 
 def _requests(raw: Json) -> dict[str, int]:

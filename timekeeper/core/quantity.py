@@ -35,9 +35,10 @@ def integral(value: object) -> int | None:
 
 
 def thousandths(value: object) -> int | None:
-    """The thousandths that a quantity denotes, rounded up as Kubernetes does (``Quantity.MilliValue``).
+    """The thousandths that a quantity denotes, rounded up as Kubernetes does (``Quantity.MilliValue``), but
+    without an upper limit: Kubernetes' own result overflows beyond an int64.
 
-    None if it is not a quantity or beyond an int64.
+    None if it is not a quantity.
     """
     if isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
@@ -65,8 +66,7 @@ def _whole(text: str) -> int | None:
 @lru_cache(maxsize=4096)
 def _thousandths(text: str) -> int | None:
     exact = _exact(text)
-    milli = None if exact is None else -(-exact.numerator * 1000 // exact.denominator)
-    return milli if milli is not None and abs(milli) <= LARGEST else None
+    return None if exact is None else -(-exact.numerator * 1000 // exact.denominator)
 
 
 def _exact(text: str) -> Fraction | None:

@@ -369,6 +369,56 @@ def test_no_debtor_is_evicted_for_a_pod_that_can_run_nowhere_and_one_is_for_its_
     teams.tidy(n=2)
 
 
+def test_no_debtor_is_evicted_for_a_pod_of_more_memory_than_there_is_however_it_is_written(
+    teams: Teams,
+) -> None:
+    teams.node("n", cards=2)
+    total = teams.plane.api.call("GET", "/api/v1/nodes/n")["status"]["allocatable"]["memory"]
+    teams.deploy("trainers", replicas=2, percent=100)
+    there = teams.running("team-b")
+    beside = {"name": "beside", "image": "x", "restartPolicy": "Always"}
+    first = {"name": "first", "image": "x"}
+    half = f"{int(total.removesuffix('Gi')) // 2 + 1}Gi"
+    for name, listed in {
+        "vast": [first | memory("9Pi")],
+        "in-parts": [beside | memory(half), first | memory(half)],
+    }.items():
+        teams.make("team-a", name, 100, initContainers=listed)
+        teams.waits(name)
+
+    teams.say("OVER_BUDGET")
+    teams.polls(4)
+    assert teams.running("team-b") == there
+    assert teams.said("hold") == 0
+
+    teams.make("team-a", "neighbour", 100, initContainers=[first | memory(half)])
+    eventually(lambda: teams.where("neighbour") == "n")
+    assert teams.said("preempted") == 1
+
+
+def memory(amount: str) -> Json:
+    """The resources of a container that requests this memory."""
+    return {"resources": {"requests": {"memory": amount}}}
+
+
+def test_a_pod_for_whose_cpu_kube_schedulers_sum_overflows_saves_no_debtor(teams: Teams) -> None:
+    teams.node("n", cards=2)
+    teams.deploy("trainers", replicas=2, percent=100)
+    asked = {"resources": {"requests": {"cpu": "5P"}}}
+    body = {"schedulerName": PROFILE, "containers": [{"name": n, "image": "x"} | asked for n in ("a", "b")]}
+    teams.plane.api.call(
+        "POST", "/api/v1/namespaces/team-b/pods", {"metadata": {"name": "vast"}, "spec": body}
+    )
+    eventually(lambda: teams.where("vast", "team-b") == "n")  # kube-scheduler counts it as nothing
+    teams.make("team-a", "a1", 100)
+    teams.waits("a1")
+
+    teams.say("OVER_BUDGET")
+
+    eventually(lambda: teams.where("a1") == "n")
+    assert teams.said("preempted") == 1
+
+
 def graces(teams: Teams) -> dict[str, int | None]:
     """The grace period of each deletion in team-b, in seconds."""
     found = teams.of("team-b")

@@ -259,6 +259,11 @@ def requesting(**amounts: str) -> Json:
     return {"name": "more", "image": "x", "resources": {"requests": named}}
 
 
+def sidecar(memory: str) -> Json:
+    """A container that requests this memory and runs on beside all that start after it."""
+    return requesting(memory=memory) | {"name": "beside", "restartPolicy": "Always"}
+
+
 @pytest.mark.parametrize(
     ("fields", "leaves"),
     [
@@ -268,6 +273,16 @@ def requesting(**amounts: str) -> Json:
         ({"initContainers": [requesting(**{"hugepages-2Mi": "1Gi"})]}, False),
         ({"initContainers": [requesting(example_fpga="1")]}, False),
         ({"initContainers": [requesting(memory="512Gi")]}, True),
+        ({"initContainers": [requesting(memory="9Pi")]}, False),  # in thousandths beyond an int64
+        (
+            {"initContainers": [requesting(cpu="9223372037854775807")]},
+            False,
+        ),  # kube-scheduler reads 10^9 cores
+        ({"initContainers": [sidecar("300Gi"), requesting(memory="300Gi")]}, False),
+        ({"initContainers": [sidecar("256Gi"), requesting(memory="256Gi")]}, True),
+        ({"initContainers": [requesting(memory="300Gi"), sidecar("300Gi")]}, True),
+        ({"initContainers": [requesting(memory="512Gi")], "overhead": {"memory": "1Mi"}}, False),
+        ({"initContainers": [requesting(memory="511Gi")], "overhead": {"memory": "1Gi"}}, True),
     ],
 )
 def test_no_pod_is_evicted_for_one_that_requests_more_of_anything_than_the_node_has(
