@@ -1,6 +1,7 @@
 """Which cards a pod holds until when: from the binding until its phase is terminal and nothing runs, and
 after the removal of its object."""
 
+import datetime
 from typing import Any
 
 import pytest
@@ -74,6 +75,37 @@ def test_an_end_without_a_time_is_no_proof_and_never_before_the_last_witness() -
         assert end_of(told, T0_MS + 7000, managedFields=written) == 9
     assert end_of(other_ended) == 5
     assert end_of(refused, T0_MS + 12_000, managedFields=written) == 12
+
+
+@pytest.mark.parametrize(
+    ("began", "ended", "reported", "end_s"),
+    [
+        (5, 45, 47, 45),  # a kubelet that starts the pod late, with a right clock
+        (-59, -19, 42, 40),  # a minute behind: bound at 0, started at 1, ended at 41
+        (-59, -19, None, 40),
+        (-59, 40, 42, 42),  # behind at first, and set right while the pod ran
+        (-2, 40, 42, 40),  # within what is tolerated
+        (61, 101, 42, 42),  # a minute ahead
+        (61, 101, None, 101),  # the tenant has removed the time of the report
+        (61, 101, 1, 40),  # the tenant has written another time
+        (1, 41, 1, 41),
+    ],
+)
+def test_an_end_by_a_wrong_clock_is_corrected_by_the_times_that_the_api_server_wrote(
+    began: int, ended: int, reported: int | None, end_s: int
+) -> None:
+    """Seconds after the binding."""
+
+    def at(second: int) -> str:
+        return datetime.datetime.fromtimestamp(T0_MS / 1000 + second, datetime.UTC).isoformat()
+
+    told = status("Succeeded", a=terminated(at(began), at(ended))) | {
+        "startTime": at(began),
+        "conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": at(0)}],
+    }
+    written = [{"time": at(reported), "fieldsV1": {"f:status": {"f:phase": {}}}}] if reported else []
+
+    assert end_of(told, managedFields=written) == end_s
 
 
 def test_a_container_that_never_ran_leaves_the_others_proof() -> None:

@@ -3,6 +3,7 @@ beyond the truth, and the settler goes on."""
 
 import pytest
 
+from tests.timekeeper.clocks import iso
 from tests.timekeeper.worlds import DAY, HOUR, MINUTE, SECOND, T0, Town, budgets, gpu_pod, lease, node
 
 YEAR_9999 = 253_402_300_799_999
@@ -20,6 +21,23 @@ def test_a_start_from_before_the_binding_counts_from_the_binding(town: Town) -> 
     town.change("pods", gpu_pod(bound_ms=T0, started_ms=T0 - 20 * 365 * DAY, ended_ms=T0 + MINUTE))
 
     assert town.postings() == [(T0, T0 + MINUTE, 1000, "settled")]
+
+
+@pytest.mark.parametrize("ahead", [-MINUTE, 0, MINUTE])
+def test_a_run_on_a_node_whose_clock_is_a_minute_wrong_costs_what_it_held(town: Town, ahead: int) -> None:
+    """40 s, by whichever clock the kubelet writes."""
+    begin(town)
+    town.clock.turn(HOUR)
+    began, ended, reported = T0 + ahead, T0 + ahead + 40 * SECOND, T0 + 40 * SECOND
+    pod = gpu_pod(bound_ms=T0, started_ms=began, ended_ms=ended)
+    pod["status"]["startTime"] = iso(began)
+    pod["metadata"]["managedFields"] = [{"time": iso(reported), "fieldsV1": {"f:status": {"f:phase": {}}}}]
+
+    town.change("pods", pod)
+    town.hear("pods", pod)  # as after a restart
+    assert town.tick()
+
+    assert town.postings() == [(T0, T0 + 40 * SECOND, 1000, "settled")]
 
 
 @pytest.mark.parametrize("ahead", [DAY + HOUR, 800 * DAY, YEAR_9999 - T0 - MINUTE])

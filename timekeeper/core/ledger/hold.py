@@ -19,6 +19,7 @@ from timekeeper.core.values import GPURequest
 
 TERMINAL = ("Succeeded", "Failed")
 _DEFAULT_GRACE_S = 30
+_TOLERATED_MS = 2_000  # of a node's clock; timestamps are whole seconds
 _EPOCH, _MILLISECOND = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC), datetime.timedelta(milliseconds=1)
 _STATUSES = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
 
@@ -92,11 +93,12 @@ def pod_hold(pod: Json) -> PodHold:
     metadata, status = mapping(pod.get("metadata")), mapping(pod.get("status"))
     states = (mapping(each.get("state")) for each in _all_statuses(status))
     over = status.get("phase") in TERMINAL and not any(map(_running, states))
+    reported_ms = _phase_written_ms(metadata) if over else None
     return PodHold(
         bound_ms=_bound_ms(status),
         over=over,
-        ended_ms=_proved_end_ms(status) if over else None,
-        reported_ms=_phase_written_ms(metadata) if over else None,
+        ended_ms=_corrected_ms(_proved_end_ms(status), reported_ms, status) if over else None,
+        reported_ms=reported_ms,
         witnessed_ms=max((each for each in _times(status) if each is not None), default=0),
         grace_ms=grace_ms(pod),
         deletion_ms=millis(metadata.get("deletionTimestamp")),
@@ -210,6 +212,26 @@ def _proved_end_ms(status: Json) -> int | None:
         elif "terminated" in state or "terminated" in mapping(each.get("lastState")):
             return None
     return max(finishes, default=None)
+
+
+def _corrected_ms(ended_ms: int | None, reported_ms: int | None, status: Json) -> int | None:
+    """The end by the API server's clock, where the clock of the node is wrong by more than `_TOLERATED_MS`.
+
+    A kubelet starts a pod just after its Binding: a ``startTime`` before that shows by how much its clock is
+    behind at least. An end after its own report shows that the clock is ahead, by the delay of ``startTime``
+    at most. A tenant may have written the time of the report (`_phase_written_ms`), so it shortens no end by
+    more than that.
+    """
+    bound_ms, began_ms = _bound_ms(status), millis(status.get("startTime"))
+    if ended_ms is None or bound_ms is None or began_ms is None:
+        return ended_ms
+    ahead_ms = began_ms - bound_ms
+    if ahead_ms < -_TOLERATED_MS:
+        latest_ms = ended_ms - ahead_ms
+        return latest_ms if reported_ms is None else max(ended_ms, min(latest_ms, reported_ms))
+    if ahead_ms > _TOLERATED_MS and reported_ms is not None and ended_ms > reported_ms + _TOLERATED_MS:
+        return max(reported_ms, ended_ms - ahead_ms)
+    return ended_ms
 
 
 def _phase_written_ms(metadata: Json) -> int | None:
