@@ -34,6 +34,7 @@ from timekeeper.accounts.session import Session
 from timekeeper.store.queries import ledger as reading
 
 MOST_GRACE = 600
+LEAST_GRACE = 2  # of the kubelet
 NEIGHBOUR = 200  # thousandths of GPU-0
 UNKNOWN_END: Json = {"terminated": {"exitCode": 137, "reason": "ContainerStatusUnknown"}}
 
@@ -289,7 +290,7 @@ class History:
         lists = self.rng.random() < 0.5
         if lists:
             self.node_says(True)
-        self.end = removed + min(self.grace, MOST_GRACE) * SECOND
+        self.end = removed + min(max(self.grace, LEAST_GRACE), MOST_GRACE) * SECOND
         yield self.told(deleted=True)
         if lists:
             yield from self.is_listed_a_while(removed)

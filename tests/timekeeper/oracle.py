@@ -147,7 +147,8 @@ class Known:
         pod = self.pods.setdefault(raw["metadata"]["uid"], Seen(raw))
         start, end = kubelet_says(raw)
         requested = 1000 * int(raw["metadata"].get("deletionGracePeriodSeconds", 0))
-        pod.grace = max(pod.grace, requested, 1000 * int(raw["spec"]["terminationGracePeriodSeconds"]))
+        in_spec = 1000 * int(raw["spec"]["terminationGracePeriodSeconds"])
+        pod.grace = max(pod.grace, requested, in_spec, 2_000)  # a kubelet gives 2 s at least
         if start is not None and (pod.start is None or start < pod.start):
             pod.start, pod.settled = start, None
         if end is not None and pod.end is None:

@@ -124,7 +124,7 @@ def test_a_binding_is_dated_by_its_condition_else_by_the_start_of_the_pod() -> N
 
 @pytest.mark.parametrize(
     ("seconds", "deletion", "grace_s"),
-    [(30, None, 30), (30, 36_000, 36_000), (30, 0, 30), (None, None, 30), (0, None, 0), (-1, True, 30)],
+    [(30, None, 30), (30, 36_000, 36_000), (30, 0, 30), (None, None, 30), (2, None, 2), (-1, True, 30)],
 )
 def test_the_grace_is_the_larger_of_spec_and_deletion(seconds: Any, deletion: Any, grace_s: int) -> None:
     fields = {} if seconds is None else {"terminationGracePeriodSeconds": seconds}
@@ -132,6 +132,29 @@ def test_the_grace_is_the_larger_of_spec_and_deletion(seconds: Any, deletion: An
     subject["metadata"]["deletionGracePeriodSeconds"] = deletion
 
     assert hold.pod_hold(subject).grace_ms == grace_s * 1000
+
+
+@pytest.mark.parametrize(
+    ("seconds", "fields", "runs_on_s"),
+    [
+        (0, {}, 2),
+        (1, {}, 2),
+        (9, {}, 9),
+        (9, {"lifecycle": {"preStop": {"sleep": {"seconds": 300}}}}, 11),
+        (0, {"lifecycle": {"preStop": {"sleep": {"seconds": 300}}}}, 3),
+        (9, {"lifecycle": {"postStart": {"sleep": {"seconds": 1}}}}, 9),
+        (9, {"initContainers": [{"name": "a", "restartPolicy": "Always"}]}, 11),
+        (9, {"initContainers": [{"name": "a"}, {"name": "bursar-sidecar", "restartPolicy": "Always"}]}, 9),
+    ],
+)
+def test_the_kubelet_gives_two_seconds_at_least_also_after_hooks_and_to_sidecars(
+    seconds: int, fields: dict[str, Any], runs_on_s: int
+) -> None:
+    hook = {"lifecycle": fields["lifecycle"]} if "lifecycle" in fields else {}
+    inits = {"initContainers": fields.get("initContainers", [])}
+    subject = pod(container() | hook, terminationGracePeriodSeconds=seconds, **inits)
+
+    assert hold.pod_hold(subject).grace_ms == runs_on_s * 1000
 
 
 def test_a_later_version_forgets_neither_grace_nor_binding_nor_the_first_report() -> None:

@@ -103,6 +103,36 @@ def test_a_second_deletion_without_grace_frees_no_card_that_the_kubelet_still_us
     world.until("the longer grace period to be charged", is_charged_through_the_long_grace)
 
 
+HOOK = {"lifecycle": {"preStop": {"exec": {"command": ["python", "-c", "import time; time.sleep(300)"]}}}}
+
+
+@pytest.mark.parametrize(("grace_s", "hook", "runs_on_s"), [(0, {}, 2), (3, HOOK, 5), (3, {}, 3)])
+def test_a_pod_without_an_object_holds_its_cards_for_as_long_as_the_kubelet_may_run_it(
+    world: World, grace_s: int, hook: Json, runs_on_s: int
+) -> None:
+    """At least 2 s, and 2 s after a preStop hook that used up the grace period."""
+    name = f"forced-{runs_on_s}"
+    main = container("main", STUBBORN, gpu_count="2") | hook
+    world.create(gpu_pod(name, main, terminationGracePeriodSeconds=grace_s))
+    pod = world.running(name)
+    world.said(pod, "main", "begun")
+    pid = world.pid(pod, "main")
+
+    world.stack.cp.api.call("DELETE", f"{PODS}/{name}", {"gracePeriodSeconds": 0})
+    assert not world.stack.exists(f"{PODS}/{name}")
+    assert lives(pid)
+    heir_ms = heir(world, f"waits-for-{name}")
+
+    session = world.session(pod)
+    assert session is not None
+    until_ms = session["vanished"] + runs_on_s * 1_000
+    assert heir_ms + 1_000 > until_ms  # timestamps are whole seconds
+    world.until(
+        "it to be charged until then",
+        lambda: (world.session(pod) or {})["amount"] == (until_ms - session["bound"]) * ALL_CARDS,
+    )
+
+
 def test_a_container_that_the_runtime_has_lost_is_charged_until_its_end_is_reported(world: World) -> None:
     """The kubelet reports ContainerStatusUnknown without a time. The time of the one container that it still
     knows proves nothing."""

@@ -130,7 +130,7 @@ def test_a_machine_whose_clock_is_an_hour_back_charges_by_the_api_servers(
         return now_ms() + HOUR
 
     began = server_ms() - 5 * SECOND
-    pod = gpu_pod(bound_ms=began, started_ms=began, grace_s=1)
+    pod = gpu_pod(bound_ms=began, started_ms=began, grace_s=2)
     api.put("leases", lease(server_ms()))
     api.put("pods", pod)
     timekeeper.start()
@@ -144,9 +144,9 @@ def test_a_machine_whose_clock_is_an_hour_back_charges_by_the_api_servers(
     api.put("leases", lease(server_ms()))
     api.remove_as("pods", pod)
     removed = server_ms()
-    timekeeper.wait("its end", lambda: server_ms() > removed + 3 * SECOND)
+    timekeeper.wait("its end", lambda: server_ms() > removed + 4 * SECOND)
 
-    assert abs(charged_ms() - (removed + SECOND - began)) <= 1_500
+    assert abs(charged_ms() - (removed + 2 * SECOND - began)) <= 1_500
     status, said = timekeeper.call("GET", "/readyz")
     assert status == 200
     assert "s behind the API server's, whose time is used; set it right" in said

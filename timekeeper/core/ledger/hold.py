@@ -15,10 +15,12 @@ from dataclasses import dataclass, replace
 
 from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.core.kube.holders import NodeHolders
+from timekeeper.core.names import SIDECAR
 from timekeeper.core.values import GPURequest
 
 TERMINAL = ("Succeeded", "Failed")
 _DEFAULT_GRACE_S = 30
+_LEAST_GRACE_MS = 2_000  # of the kubelet, for each container
 _TOLERATED_MS = 2_000  # of a node's clock; timestamps are whole seconds
 _EPOCH, _MILLISECOND = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC), datetime.timedelta(milliseconds=1)
 _STATUSES = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
@@ -34,7 +36,8 @@ class PodHold:
     # without proof: when the terminal phase was first reported, None where the object does not say it
     reported_ms: int | None = None
     witnessed_ms: int = 0  # the latest time in its statuses; the pod was there then
-    # the largest of the spec's grace period and of the deletions that were requested
+    # how long the kubelet may run it after its removal: by the largest of the spec's grace period and of the
+    # deletions that were requested
     grace_ms: int = 1000 * _DEFAULT_GRACE_S
     deletion_ms: int | None = None  # deletionTimestamp: the deadline of a requested deletion
 
@@ -100,7 +103,7 @@ def pod_hold(pod: Json) -> PodHold:
         ended_ms=_corrected_ms(_proved_end_ms(status), reported_ms, status) if over else None,
         reported_ms=reported_ms,
         witnessed_ms=max((each for each in _times(status) if each is not None), default=0),
-        grace_ms=grace_ms(pod),
+        grace_ms=_runs_on_ms(pod),
         deletion_ms=millis(metadata.get("deletionTimestamp")),
     )
 
@@ -168,14 +171,31 @@ def followed(gone: Vanished, uid: str, sight: NodeSight, at_ms: int) -> Vanished
 
 
 def grace_ms(pod: Json, most_ms: int = 2**53) -> int:
-    """How long the kubelet may run the pod after its object was removed, at most ``most_ms``: the larger of
-    the spec's ``terminationGracePeriodSeconds`` and the ``deletionGracePeriodSeconds`` of a requested
-    deletion."""
+    """The pod's grace period, at most ``most_ms``: the larger of the spec's ``terminationGracePeriodSeconds``
+    and the ``deletionGracePeriodSeconds`` of a requested deletion."""
     spec = mapping(pod.get("spec")).get("terminationGracePeriodSeconds")
     deletion = mapping(pod.get("metadata")).get("deletionGracePeriodSeconds")
     in_spec = _seconds(spec)
     seconds = max(_DEFAULT_GRACE_S if in_spec is None else in_spec, _seconds(deletion) or 0)
     return min(seconds * 1000, most_ms)
+
+
+def _runs_on_ms(pod: Json) -> int:
+    """How long the kubelet may run the pod after its object was removed: its grace period, but at least 2 s.
+    A preStop hook may use up the grace period, and a native sidecar may wait as long for its turn; both have
+    these 2 s afterwards.
+
+    Source: pkg/kubelet/kuberuntime, ``killContainer``.
+    """
+    spec = mapping(pod.get("spec"))
+    first, others = (
+        [mapping(each) for each in sequence(spec.get(kind))] for kind in ("initContainers", "containers")
+    )
+    hooks = (mapping(each.get("lifecycle")).get("preStop") for each in (*first, *others))
+    waits = any(each.get("restartPolicy") == "Always" and each.get("name") != SIDECAR for each in first)
+    if waits or any(hooks):
+        return max(grace_ms(pod), 1_000) + _LEAST_GRACE_MS
+    return max(grace_ms(pod), _LEAST_GRACE_MS)
 
 
 def started_ms(pod: Json, request: GPURequest) -> int | None:
