@@ -37,6 +37,7 @@ from timekeeper.runtime.timekeeper_client import FAILURES, PostRefusedError, Tim
 PATH = "/v1/cluster"
 EACH_S = 2.0
 WHOLE_MS = 300_000
+ALIVE_MS = 30_000  # what waits is posted so often although nothing changes, so that the map is not called old
 AFTER_FAILURE_MS = 30_000
 MOST_BYTES = 200_000  # of nodes in one post; the timekeeper takes 256 KiB
 MOST_COUNTS_BYTES = 40_000
@@ -64,6 +65,7 @@ class ClusterPosts:
         self._sent: Map[NodeInfo] = Map()
         self._whole_ms: int | None = None  # when posting all nodes began last
         self._waiting: MapWaiting | None = None
+        self._waiting_ms = 0  # when it was posted last
         self._is_failing = False
         self._not_before_ms = 0
 
@@ -86,8 +88,9 @@ class ClusterPosts:
             sent, self._whole_ms, self._waiting = Map(), at_ms, None
         waiting = waiting_of(self._sources.waiting(), self._sources.now_ms())
         is_same = _without_ages(waiting) == _without_ages(self._waiting)
+        is_known = is_same and at_ms - self._waiting_ms < ALIVE_MS
         try:
-            for body in bodies(nodes, sent, None if is_same else waiting):
+            for body in bodies(nodes, sent, None if is_known else waiting):
                 self._post(body)
         except FAILURES as error:
             self._failed(at_ms, error)
@@ -95,6 +98,7 @@ class ClusterPosts:
         if self._is_failing:
             self._log("cluster-sent")
         self._is_failing, self._sent, self._waiting = False, nodes, waiting
+        self._waiting_ms = self._waiting_ms if is_known else at_ms
 
     def _post(self, body: bytes) -> None:
         try:

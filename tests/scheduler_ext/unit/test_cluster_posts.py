@@ -10,6 +10,8 @@ from scheduler_ext.model.standing import UNHEARD
 from scheduler_ext.reports import cluster_posts
 from scheduler_ext.reports.cluster_posts import (
     AFTER_FAILURE_MS,
+    ALIVE_MS,
+    EACH_S,
     MOST_BYTES,
     MOST_COUNTS_BYTES,
     WHOLE_MS,
@@ -26,6 +28,7 @@ from tests.support.clock import Clock
 from tests.worlds import card
 from timekeeper.api.bodies.cluster_map import read_cluster
 from timekeeper.core.cluster_map import MOST_WAITING
+from timekeeper.dashboard.pages.cluster import STALE_MS
 from timekeeper.runtime.timekeeper_client import PostRefusedError, TimekeeperError
 
 
@@ -101,9 +104,21 @@ def test_all_is_posted_again_after_a_failure_and_every_few_minutes() -> None:
     assert world.lines == ["cluster-failed", "cluster-sent"]
 
     world.clock.turn(WHOLE_MS - 1)
-    assert world.step() == []
+    assert world.step() == [([], [], 1)]
     world.clock.turn(1)
     assert world.step() == everything
+
+
+def test_where_nothing_changes_a_post_comes_before_the_dashboard_calls_the_map_old() -> None:
+    world = World(small())
+    assert len(world.step()) == 2
+    for _ in range(3):
+        world.clock.turn(ALIVE_MS - 1)
+        assert world.step() == []
+        world.clock.turn(1)
+        assert world.step() == [([], [], 1)]
+
+    assert ALIVE_MS + 1000 * EACH_S < STALE_MS
 
 
 def test_a_follower_posts_nothing_and_a_new_leader_everything() -> None:
