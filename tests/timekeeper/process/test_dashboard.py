@@ -127,6 +127,7 @@ def test_without_a_right_to_all_namespaces_a_visitor_sees_its_own_one(visitor: C
 
     assert status(visitor, "/") == (303, "/namespaces/team-a")
     assert status(visitor, "/waste?group=pod") == (303, "/waste?group=pod&namespace=team-a")
+    assert status(visitor, "/waiting") == (303, "/waiting?namespace=team-a")
     for path in ("/namespaces/team-a", "/waste?namespace=team-a", "/waiting?namespace=team-a"):
         assert status(visitor, path) == (200, "")
     for path in ("/namespaces/team-b", "/decisions?namespace=team-b", "/groups/lab", "/pods/team-b/sweep-1"):
@@ -209,7 +210,7 @@ def test_the_waiting_page_goes_through_all_that_were_posted_and_counts_the_other
     assert "Pods 201 to 250 of 250" in visitor.get("/waiting?page=99", base_url=URL).text
     of_one = [visitor.get(f"/waiting?namespace={each}", base_url=URL).text for each in ("team-b", "team-c")]
     assert ["91 more pods wait" in page for page in of_one] == [True, False]
-    assert ["Every pod that asks for a card has one." in page for page in of_one] == [False, True]
+    assert ["No pod waits for a node." in page for page in of_one] == [False, True]
 
 
 def test_a_lead_passes_the_groups_budget_on_once_for_each_form(

@@ -144,7 +144,7 @@ def test_a_lead_passes_on_by_the_keyboard_and_reads_what_is_wrong(browser: Brows
     expect(fault).to_be_focused()
     assert visitor.findings() == []
     fill("team-b")
-    expect(page.get_by_role("status").filter(has_text="The amount is passed on.")).to_be_visible()
+    expect(page.get_by_role("status").filter(has_text="The amount is passed on")).to_be_visible()
     row = (
         page.get_by_role("table", name="What namespaces received")
         .get_by_role("row")

@@ -1,7 +1,8 @@
 """The live map of nodes and cards, and the pods that wait."""
 
+from timekeeper.dashboard.api_caller import ApiRefusedError
 from timekeeper.dashboard.charts.cards import card_row, filled, free_sentence, row_sentence, width_of
-from timekeeper.dashboard.visits import PageContent, Visit, page_at, part
+from timekeeper.dashboard.visits import FORBIDDEN, PageContent, Visit, page_at, part
 
 _NODES, _HELD = 60, 100
 STALE_MS = 60_000  # without a post for this long the map says so
@@ -39,6 +40,8 @@ def waiting(visit: Visit) -> PageContent:
     ask = visit.api.get
     held = part(lambda: ask("/v1/held", namespace=visit.scope, limit=_HELD, after=visit.text("after")))
     unbound = part(lambda: ask("/v1/waiting", namespace=visit.scope))
+    if held.refused and unbound.refused:
+        raise ApiRefusedError(FORBIDDEN, held.refused)
     pods = [] if unbound.answer is None else unbound.answer["pods"]
     ungated = [each for each in pods if each["state"] != "gated"]
     at = page_at(visit.text("page"), len(ungated), _MOST_SHOWN)

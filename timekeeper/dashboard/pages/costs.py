@@ -74,6 +74,10 @@ class Report:
         """The charges under a key, perhaps none."""
         return self.bills.get(key) or Bill()
 
+    def has(self, at_ms: int) -> bool:
+        """Whether its time contains the moment."""
+        return self.from_ms <= at_ms < self.to_ms
+
     @property
     def total(self) -> Bill:
         """The sum of all."""
@@ -117,6 +121,7 @@ def costs(visit: Visit) -> PageContent:
         "earlier": visit.link(page=at) if at else None,
         "later": visit.link(page=at + 2) if _ROWS * (at + 1) < len(rows) else None,
         "total": total,
+        "is_running": this.has(visit.now_ms),
         "is_priced": bool(total.bill.costs or (total.before and total.before.costs)),
         "is_cut": this.rows == MOST,
         "columns": [name for name in (rows[0].bill.cells if rows else ()) if name != "uid"],
@@ -138,7 +143,7 @@ def _compared(visit: Visit, group: str, month: str, this: Report) -> tuple[list[
     before = _report(visit, group, month=month_before(month))
     bills = {key: Bill(each.cells) for key, each in before.bills.items() if key not in this.bills}
     bills = {**this.bills, **bills}
-    if not this.from_ms <= visit.now_ms < this.to_ms:
+    if not this.has(visit.now_ms):
         rows = [Comparison(bill, before.of(key)) for key, bill in bills.items()]
         return rows, Comparison(this.total, before.total)
     week = _report(visit, group, from_=visit.now_ms - _WEEK_MS, to=visit.now_ms)
