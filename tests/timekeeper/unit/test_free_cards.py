@@ -1,0 +1,28 @@
+"""What the map says is free on a node."""
+
+from typing import Any
+
+import pytest
+
+from timekeeper.dashboard.charts.cards import free_sentence
+
+
+def card(used: int, **more: Any) -> dict[str, Any]:
+    return {"used_share_milli": used, "used_memory_mib": used, "healthy": True, "cordoned": False} | more
+
+
+@pytest.mark.parametrize(
+    ("cards", "is_closed", "sentence"),
+    [
+        ([card(0), card(0), card(250), card(500)], False, "2 cards and 75% of a card"),
+        ([card(0)], False, "1 card"),
+        ([card(995), card(1000)], False, "none"),
+        ([card(0, healthy=False), card(500, cordoned=True)], False, "none"),
+        ([card(0)], True, "none"),
+        ([], False, "none"),
+    ],
+)
+def test_whole_cards_and_the_largest_part_of_a_shared_one(
+    cards: list[dict[str, Any]], is_closed: bool, sentence: str
+) -> None:
+    assert free_sentence(cards, is_closed) == sentence
