@@ -62,7 +62,7 @@ class Bill:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class MonthReport:
     """Bills by key, and their time in milliseconds since 1970, 0 without any."""
 
     bills: Mapping[tuple[str, ...], Bill]
@@ -136,7 +136,7 @@ def costs(visit: Visit) -> PageContent:
     return PageContent("costs.html", values)
 
 
-def _compared(visit: Visit, group: str, month: str, this: Report) -> tuple[list[Comparison], Comparison]:
+def _compared(visit: Visit, group: str, month: str, this: MonthReport) -> tuple[list[Comparison], Comparison]:
     """Each key's charges with those to compare, and their sums; last what only the month before has."""
     if group in _ALONE:
         return [Comparison(each) for each in this.bills.values()], Comparison(this.total)
@@ -195,7 +195,7 @@ def _query(visit: Visit, group: str) -> dict[str, str | None]:
     return {"group": "group" if visit.namespace.startswith("_") else "namespace", "by": "day"}
 
 
-def _report(visit: Visit, group: str, **span: str | int) -> Report:
+def _report(visit: Visit, group: str, **span: str | int) -> MonthReport:
     bills: dict[tuple[str, ...], Bill] = {}
     query = _query(visit, group)
     rows = visit.api.table("/v1/usage", namespace=visit.scope, format="csv", limit=MOST, **query, **span)
@@ -207,8 +207,8 @@ def _report(visit: Visit, group: str, **span: str | int) -> Report:
     if group != "day":
         bills = dict(sorted(bills.items(), key=lambda each: each[1].rank, reverse=True))
     if not rows:
-        return Report({})
-    return Report(bills, _ms(rows[0]["from"]), _ms(rows[-1]["to"]), len(rows))
+        return MonthReport({})
+    return MonthReport(bills, _ms(rows[0]["from"]), _ms(rows[-1]["to"]), len(rows))
 
 
 def _file(visit: Visit, form: str, month: str) -> str:
