@@ -67,7 +67,7 @@ def test_a_month_stands_beside_the_one_before_and_what_is_expected_of_it(visitor
     assert rows == [
         ["team-b", "30.00", "4 USD", "120.00 USD", NONE, "120.00 USD", "new"],
         ["team-a", "22.00", "2.5 USD", "55.00 USD", "25.00 USD", "107.92 USD", "+332%"],
-        ["team-c", "0.00", "none", NONE, "6.00 USD", NONE, "-100%"],
+        ["team-c", "0.00", "no price", NONE, "6.00 USD", NONE, "-100%"],
     ]
 
 
