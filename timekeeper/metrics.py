@@ -135,6 +135,12 @@ CLOCK_OFFSET = Gauge(
     "how far the clock of the settler's machine is ahead of the API server's; 0 within 2 s",
     multiprocess_mode="mostrecent",
 )
+NODE_CLOCK_OFFSET = Gauge(
+    "bursar_node_clock_offset_seconds",
+    "how far the clock of a node with GPUs is ahead of the API server's, of the node where it differs most; 0"
+    " within 5 s",
+    multiprocess_mode="mostrecent",
+)
 TICK_SECONDS = Gauge(
     "bursar_settler_tick_seconds", "duration of the last tick", multiprocess_mode="mostrecent"
 )

@@ -31,6 +31,7 @@ _LINKS = {
     "bursar_held_pods": "[budgets.md](budgets.md#held-pods)",
     "bursar_idle_evictions_total": "[node-use.md](node-use.md#idle-pods)",
     "bursar_idle_pods": "[node-use.md](node-use.md#idle-pods)",
+    "bursar_node_clock_offset_seconds": "[ledger.md](ledger.md#clocks)",
     "bursar_notifications_total": "[notifications.md](notifications.md)",
     "bursar_overtime_evictions_total": "[budgets.md](budgets.md#declared-time)",
     "bursar_overtime_pods": "[budgets.md](budgets.md#declared-time)",

@@ -106,8 +106,10 @@ def node(name: str = "n1", cards: int = 2, model: str = "A100") -> Json:
     return {"metadata": {"name": name, "annotations": {"bursar.dev/inventory": worlds.inventory(*listed)}}}
 
 
-def lease(renewed_ms: int, name: str = "n1") -> Json:
-    return {"metadata": {"name": name}, "spec": {"renewTime": iso(renewed_ms)}}
+def lease(renewed_ms: int, name: str = "n1", noted_ms: int | None = None) -> Json:
+    """A kubelet's Lease with its own time; ``noted_ms``: the API server's, None: it is not there."""
+    managed = [] if noted_ms is None else [{"time": iso(noted_ms - HOUR)}, {"time": iso(noted_ms)}]
+    return {"metadata": {"name": name, "managedFields": managed}, "spec": {"renewTime": iso(renewed_ms)}}
 
 
 def budgets(name: str = "bursar-budgets", **entries: str) -> Json:

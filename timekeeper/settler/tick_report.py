@@ -65,6 +65,7 @@ def report(
     for grant in decision.changes.grants:
         log("granted", namespace=grant.subject, amount=grant.amount, kind=grant.kind, reason=grant.reason)
     _not_charged(cluster)
+    _clocks(cluster)
     if decision.statement_cache is not ledger.statement_cache:
         changed = _standings(ledger, decision)
         for pod_notice in change_notices(changed, cluster.pods.values(), settings.mode) if changed else ():
@@ -100,6 +101,15 @@ def _not_charged(cluster: ClusterState) -> None:
             reason="the database was unreachable for too long",
         )
         cluster.deletions_dropped = 0
+
+
+def _clocks(cluster: ClusterState) -> None:
+    """Wrong clocks of nodes, each logged once until it is right."""
+    wrong = cluster.wrong_clocks()
+    metrics.NODE_CLOCK_OFFSET.set(max(wrong.values(), key=abs, default=0) / 1000)
+    for node in wrong.keys() - cluster.logged_clocks:
+        log("node-clock-differs", level="warning", node=node, seconds=wrong[node] / 1000)
+    cluster.logged_clocks = frozenset(wrong)
 
 
 def _demotions(

@@ -8,7 +8,7 @@ import pytest
 from tests import worlds
 from tests.support.kubeconfig import kubeconfig
 from tests.timekeeper.fake_api_server import FakeApiServer, serving
-from tests.timekeeper.worlds import MINUTE, SECOND, T0, Json, Town, gpu_pod, node
+from tests.timekeeper.worlds import MINUTE, SECOND, T0, Json, Town, gpu_pod, lease, node
 from timekeeper.__main__ import main
 from timekeeper.operations.audit.audit import audit
 from timekeeper.operations.audit.cluster import ClusterComparison, read_compared_pod
@@ -25,7 +25,7 @@ def ended(name: str, ended_ms: int) -> Json:
 
 
 def compared(town: Town, *pods: Json) -> ClusterComparison:
-    cluster = ClusterComparison([pod for raw in pods if (pod := read_compared_pod(raw))], town.clock())
+    cluster = ClusterComparison([pod for raw in pods if (pod := read_compared_pod(raw))], town.clock(), {})
     with snapshot(town.store) as connection:
         audit(connection, town.clock(), lambda _: None, cluster)
     return cluster
@@ -87,6 +87,8 @@ def test_the_command_lists_the_pods_of_the_api_server(
     town.change("pods", ended("refunded", T0 + MINUTE))
     api = FakeApiServer()
     api.put("pods", ended("refunded", T0 + 70 * SECOND))
+    for name, ahead_ms in {"ahead": MINUTE, "behind": -6 * SECOND, "right": 5 * SECOND}.items():
+        api.put("leases", lease(T0 + ahead_ms, name, noted_ms=T0))
     capsys.readouterr()
     with serving(api) as url:
         arguments = [
@@ -97,14 +99,20 @@ def test_the_command_lists_the_pods_of_the_api_server(
             town.url,
         ]
         assert main(arguments) == 0
-        assert capsys.readouterr().out.splitlines()[:2] == [
+        assert capsys.readouterr().out.splitlines()[:4] == [
             "pod uid-refunded (team-a/refunded): held 70.000 s, of which 10.000 s not charged;"
             " charged but not held 0.000 s",
+            "node ahead: its clock is 60.000 s ahead of the API server's",
+            "node behind: its clock is 6.000 s behind the API server's",
             "1 pods compared with the API server: held but not charged 10.000 s,"
             " charged but not held 0.000 s; 0 not compared",
         ]
         assert main([*arguments, "-o", "json"]) == 0
         document = json.loads(capsys.readouterr().out)
     assert document["cluster"]["pods"][0]["notChargedMs"] == 10 * SECOND
+    assert document["cluster"]["clocks"] == [
+        {"node": "ahead", "aheadMs": MINUTE},
+        {"node": "behind", "aheadMs": -6 * SECOND},
+    ]
     assert main(arguments) == 2
-    assert "--cluster: the pods cannot be listed: " in capsys.readouterr().err
+    assert "--cluster: pods and Leases cannot be listed: " in capsys.readouterr().err

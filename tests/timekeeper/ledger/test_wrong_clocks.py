@@ -2,9 +2,10 @@
 beyond the truth, and the settler goes on."""
 
 import pytest
+from prometheus_client import REGISTRY
 
 from tests.timekeeper.clocks import iso
-from tests.timekeeper.worlds import DAY, HOUR, MINUTE, SECOND, T0, Town, budgets, gpu_pod, lease, node
+from tests.timekeeper.worlds import DAY, HOUR, MINUTE, SECOND, T0, Json, Town, budgets, gpu_pod, lease, node
 
 YEAR_9999 = 253_402_300_799_999
 HOURLY = "gpuHours: 1000\nperiod: hour"
@@ -88,3 +89,37 @@ def test_a_duration_of_more_than_ten_years_is_not_taken(town: Town, duration: st
 
     assert town.tick()
     assert any("startGrace" in notice.message for notice in town.notices)
+
+
+def test_nodes_with_cards_whose_clocks_are_wrong_are_a_metric_and_logged_once(
+    town: Town, capfd: pytest.CaptureFixture[str]
+) -> None:
+    town.begin(
+        ("nodes", node()), ("nodes", node("n2")), ("nodes", node("no-card", cards=0)), ("leases", lease(T0))
+    )
+    wrong = {"n1": 6 * SECOND, "n2": -90 * SECOND, "no-card": HOUR}
+
+    def after(*leases: Json, deleted: bool = False) -> tuple[float | None, list[str]]:
+        capfd.readouterr()
+        for each in leases:
+            town.hear("leases", each, deleted=deleted)
+        town.tick()
+        logged = [line for line in capfd.readouterr().err.splitlines() if "node-clock-differs" in line]
+        return REGISTRY.get_sample_value("bursar_node_clock_offset_seconds"), logged
+
+    offset, logged = after(*(lease(T0 + ahead, name, noted_ms=T0) for name, ahead in wrong.items()))
+    assert offset == -90
+    assert sorted(
+        (" node=n1 " in each, "seconds=6.0" in each, "seconds=-90.0" in each) for each in logged
+    ) == [
+        (False, False, True),
+        (True, True, False),
+    ]
+    assert after(lease(T0 + 95 * SECOND, "n2", noted_ms=T0)) == (95, [])
+    assert after(lease(T0 + 5 * SECOND, "n2", noted_ms=T0)) == (6, [])
+    assert after(lease(T0 + MINUTE, "n1", noted_ms=T0), deleted=True) == (0, [])
+    offset, logged = after(lease(T0 - MINUTE, "n1", noted_ms=T0))
+    assert (offset, len(logged)) == (-60, 1)
+    town.hear("leases", lease(T0 - MINUTE, "n1"), deleted=True, unheard=True)
+    town.hear_all("leases")
+    assert after() == (0, [])

@@ -2,19 +2,18 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from datetime import datetime
 from typing import Any
 
 from timekeeper.cli.doctor.check_result import CheckResult
 from timekeeper.cli.doctor.facts import NODE_NAMESPACE, Facts, NotReadable
 from timekeeper.cli.doctor.reading import items, named, some_of, unknown
-from timekeeper.core.json_values import annotations_of, mapping, sequence
+from timekeeper.core.json_values import annotations_of, mapping
+from timekeeper.core.ledger.node_clock import clock_ahead_ms
 
 INVENTORY, HOLDERS = "bursar.dev/inventory", "bursar.dev/holders"
 LABEL = "bursar.node-restriction.kubernetes.io/gpu-node"
 _AGENT = "bursar-node"
 _GPU_WORDS = ("gpu", "vcuda", "mig-")
-_CLOCK_S = 5
 
 
 def nodes(facts: Facts) -> Iterator[CheckResult]:
@@ -76,8 +75,8 @@ def clocks(facts: Facts) -> Iterator[CheckResult]:
     if isinstance(facts.leases, NotReadable) or isinstance(facts.nodes, NotReadable):
         return
     with_gpus = {each["metadata"]["name"] for each in items(facts.nodes) if _has_gpus(each)}
-    ahead = {each["metadata"]["name"]: _ahead_s(each) for each in items(facts.leases)}
-    wrong = [name for name, each in ahead.items() if name in with_gpus and abs(each) > _CLOCK_S]
+    ahead = {each["metadata"]["name"]: clock_ahead_ms(each) / 1000 for each in items(facts.leases)}
+    wrong = [name for name, each in ahead.items() if name in with_gpus and each]
     if wrong:
         worst = max(wrong, key=lambda name: abs(ahead[name]))
         sentence = (
@@ -86,17 +85,6 @@ def clocks(facts: Facts) -> Iterator[CheckResult]:
         yield CheckResult(
             "warning", "clocks", sentence, "check NTP on these nodes: charges follow their clocks"
         )
-
-
-def _ahead_s(lease: Mapping[str, Any]) -> float:
-    """By how much the holder's clock was ahead of the API server's at the last renewal; 0: not known."""
-    renewed = mapping(lease.get("spec")).get("renewTime")
-    noted = [mapping(each).get("time") for each in sequence(lease["metadata"].get("managedFields"))]
-    if not renewed or not any(noted):
-        return 0.0
-    seconds = [datetime.fromisoformat(str(each)).timestamp() for each in noted if each]
-    difference = datetime.fromisoformat(str(renewed)).timestamp() - max(seconds)
-    return difference if abs(difference) > 1 else 0.0  # managed fields have whole seconds
 
 
 def _closed(node: Mapping[str, Any]) -> str:

@@ -4,7 +4,7 @@ Some seconds are usual, so none is a difference of the ledger: cards are held un
 last evidence, longer on a silent node, and until an end is reported and posted.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,11 +88,13 @@ def read_compared_pod(raw: Json) -> ComparedPod | None:
 
 
 class ClusterComparison:
-    """Receives the rows of each pod, then gives what it found. ``at_ms``: when the pods were listed."""
+    """Receives the rows of each pod, then gives what it found. ``at_ms``: when the pods were listed.
+    ``clocks``: nodes with a wrong clock, and by how many milliseconds it is ahead of the API server's."""
 
-    def __init__(self, pods: Iterable[ComparedPod], at_ms: int) -> None:
+    def __init__(self, pods: Iterable[ComparedPod], at_ms: int, clocks: Mapping[str, int]) -> None:
         self._waiting = {pod.uid: pod for pod in pods}
         self._at_ms = at_ms
+        self._clocks = dict(sorted(clocks.items()))
         self.compared = 0
         self.gaps: list[HoldDifference] = []
         self.listed: list[PodNotCompared] = []
@@ -127,6 +129,9 @@ class ClusterComparison:
         """A line for each pod that differs or is not compared, and the sums, for people."""
         yield from (gap.sentence() for gap in self.gaps)
         yield from (each.sentence() for each in self.listed)
+        for node, ahead_ms in self._clocks.items():
+            where = "ahead of" if ahead_ms > 0 else "behind"
+            yield f"node {node}: its clock is {_seconds(abs(ahead_ms))} {where} the API server's"
         yield (
             f"{self.compared} pods compared with the API server: held but not charged"
             f" {_seconds(sum(gap.not_charged_ms for gap in self.gaps))}, charged but not held"
@@ -141,6 +146,7 @@ class ClusterComparison:
             "notHeldMs": sum(gap.not_held_ms for gap in self.gaps),
             "pods": [gap.wire() for gap in self.gaps],
             "notCompared": [each.wire() for each in self.listed],
+            "clocks": [{"node": node, "aheadMs": ahead_ms} for node, ahead_ms in self._clocks.items()],
         }
 
     def _held(self, pod: ComparedPod, bound_ms: int, last_ms: int) -> Interval:

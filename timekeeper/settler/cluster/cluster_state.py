@@ -31,10 +31,12 @@ class KnownNode:
 
 @dataclass(frozen=True, slots=True)
 class NodeLease:
-    """When a node's kubelet last renewed its Lease, by the node's clock."""
+    """When a node's kubelet last renewed its Lease, by the node's clock. ``ahead_ms``: by how much that is
+    ahead of the API server's; 0: it is right, as far as is known."""
 
     name: str
     renewed_ms: int | None
+    ahead_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +125,8 @@ class ClusterState:
     pods: dict[str, LedgerPod] = field(default_factory=dict)  # by UID; pods that request GPUs
     nodes: dict[str, KnownNode] = field(default_factory=dict)
     leases: dict[str, int] = field(default_factory=dict)  # node -> last Lease renewal
+    clocks: dict[str, int] = field(default_factory=dict)  # node with a wrong clock -> milliseconds ahead
+    logged_clocks: frozenset[str] = frozenset()  # of these, the nodes that the log has named
     config_maps: dict[str, BudgetConfigMap] = field(default_factory=dict)
     # priority class -> value and preemption policy
     classes: dict[str, tuple[int, str]] = field(default_factory=dict)
@@ -166,6 +170,10 @@ class ClusterState:
         known = self.nodes.get(node)
         return known.cards if known else ()
 
+    def wrong_clocks(self) -> dict[str, int]:
+        """By how many milliseconds the clocks of nodes with cards are ahead, where they are wrong."""
+        return {node: ahead_ms for node, ahead_ms in self.clocks.items() if self.cards(node)}
+
     def apply(self, update: WatchUpdate) -> None:
         """Take in one update of a watch."""
         match update.change:
@@ -200,6 +208,8 @@ class ClusterState:
             del table[name]
             if source == "nodes":
                 self.vanished.see(name, None, at_ms)
+            elif source == "leases":
+                self._set_clock(name, 0)
             self._bump_version(source)
         for item in items:
             # a list repeats what a Node said before: it proves nothing after the node's last evidence
@@ -233,8 +243,9 @@ class ClusterState:
             case KnownNode(name):
                 self.vanished.see(name, None if deleted else item.sight, at_ms)
                 self._set("nodes", name, None if deleted else item)
-            case NodeLease(name, renewed_ms):
+            case NodeLease(name, renewed_ms, ahead_ms):
                 self._set("leases", name, None if deleted else renewed_ms)
+                self._set_clock(name, 0 if deleted else ahead_ms)
             case BudgetConfigMap(name):
                 self._set("configmaps", name, None if deleted else item)
             case KnownPriorityClass(name, value, preemption_policy):
@@ -267,6 +278,12 @@ class ClusterState:
         else:
             table[name] = value
         self._bump_version(source)
+
+    def _set_clock(self, node: str, ahead_ms: int) -> None:
+        if ahead_ms:
+            self.clocks[node] = ahead_ms
+        else:
+            self.clocks.pop(node, None)
 
     def _bump_version(self, source: str) -> None:
         self.inventory_version += source == "nodes"

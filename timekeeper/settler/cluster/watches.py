@@ -13,6 +13,7 @@ from timekeeper.core.kube.holders import fresh_holders, kubelets_boot
 from timekeeper.core.kube.reflector import WatchFailed
 from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import NodeSight
+from timekeeper.core.ledger.node_clock import clock_ahead_ms
 from timekeeper.core.request.cards import UndecodableError
 from timekeeper.core.request.inventory import charged_cards
 from timekeeper.core.values import Card
@@ -125,7 +126,8 @@ def read_node(raw: Json) -> KnownNode:
 
 def read_lease(raw: Json) -> NodeLease:
     """A node's Lease, which has the node's name."""
-    return NodeLease(_name(raw), hold.millis(mapping(raw.get("spec")).get("renewTime")))
+    renewed_ms = hold.millis(mapping(raw.get("spec")).get("renewTime"))
+    return NodeLease(_name(raw), renewed_ms, clock_ahead_ms(raw))
 
 
 def read_config_map(raw: Json) -> BudgetConfigMap:
