@@ -183,24 +183,28 @@ def test_what_a_limit_range_adds_to_the_sidecar_brings_the_pod_back_once(world: 
 
 
 def test_a_class_made_anew_with_another_value_is_written_with_it_as_soon_as_it_arrives(world: World) -> None:
-    """Until then such pods are refused: with the value of the class that is no more, as without the class."""
+    """Until then such pods are refused, with the value of the class that is no more; or they get no class, if
+    the timekeeper looked while there was none."""
     lower = world.api.call("GET", f"{_CLASSES}/gpu-lower-priority")
     world.api.call("DELETE", f"{_CLASSES}/gpu-lower-priority")
     anew = {"metadata": {"name": "gpu-lower-priority"}, "value": -50, "preemptionPolicy": "Never"}
     world.api.call("POST", _CLASSES, anew)
-    stored: list[Json] = []
+    stored: list[tuple[str | None, int]] = []
     refused: list[int] = []
 
     def is_taken() -> bool:
         try:
-            stored.append(world.creates("spent")[0])
+            spec = world.creates("spent")[0]["spec"]
         except ApiError as error:
             refused.append(error.status)
-        return bool(stored)
+            return False
+        stored.append((spec.get("priorityClassName"), spec["priority"]))
+        return stored[-1][0] is not None
 
     eventually(is_taken, "the new value to be heard", within_s=8)
 
-    assert stored[0]["spec"]["priority"] == -50
+    assert stored[-1] == ("gpu-lower-priority", -50)
+    assert set(stored[:-1]) <= {(None, 0)}
     assert set(refused) <= {403}
     assert lower["value"] == -5
 
