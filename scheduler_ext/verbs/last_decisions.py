@@ -95,13 +95,27 @@ def _said(reasons: tuple[CountedRefusal, ...]) -> set[Refusal]:
 
 
 def summed(whys: Iterable[Mapping[str, Refusal]]) -> tuple[CountedRefusal, ...]:
-    """The reasons, that of most nodes first."""
+    """The reasons, that of most nodes first.
+
+    Thousands of nodes share a few objects, so these are counted by identity: the hash of a refusal is that of
+    its sentence.
+    """
     counts: Counter[Refusal] = Counter()
     examples: dict[Refusal, list[str]] = {}
     for nodes in whys:
-        counts.update(nodes.values())
+        untold = Counter(map(id, nodes.values()))  # those whose examples are not all listed
+        listed: dict[int, list[str]] = {}
         for name, refusal in nodes.items():
-            listed = examples.setdefault(refusal, [])
-            if len(listed) < MOST_EXAMPLES:
-                listed.append(name)
+            at = id(refusal)
+            if at not in listed:
+                counts[refusal] += untold[at]
+                listed[at] = examples.setdefault(refusal, [])
+            if at in untold:
+                if len(listed[at]) < MOST_EXAMPLES:
+                    listed[at].append(name)
+                    untold[at] -= 1
+                if not untold[at] or len(listed[at]) == MOST_EXAMPLES:
+                    del untold[at]
+                    if not untold:
+                        break
     return tuple(CountedRefusal(why, count, tuple(examples[why])) for why, count in counts.most_common())

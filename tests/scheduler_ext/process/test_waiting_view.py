@@ -1,6 +1,8 @@
 """Why a pod waits: the last decision about it, as people are shown it."""
 
+import random
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -258,6 +260,27 @@ def test_the_reasons_are_counted_that_of_most_nodes_first() -> None:
         "room": 30,
         "no-cards": 1,
     }
+
+
+def test_nodes_are_counted_by_what_refuses_them_in_any_order_and_number() -> None:
+    """Also where equal reasons are several objects."""
+    rng = random.Random(1)
+    for _ in range(300):
+        whys = [replace(FULL, sentence=f"reason {rng.randrange(4)}") for _ in range(rng.randint(1, 6))]
+        nodes = [(f"n{at}", rng.choice(whys[: rng.randint(1, 6)])) for at in range(rng.choice((1, 5, 60)))]
+        cut = rng.randint(0, len(nodes))
+        decisions = LastDecisions(lambda: 5)
+
+        decisions.refused("u", len(nodes), (dict(nodes[:cut]), dict(nodes[cut:])))
+
+        found = decisions.of("u")
+        assert found is not None
+        assert [each.nodes for each in found.reasons] == sorted(each.nodes for each in found.reasons)[::-1]
+        assert {each.refusal: (each.nodes, each.examples) for each in found.reasons} == {
+            why: (len(theirs), tuple(theirs[:MOST_EXAMPLES]))
+            for why in dict(nodes).values()
+            if (theirs := [name for name, its in nodes if its == why])
+        }
 
 
 def test_the_memory_is_bounded_and_drops_the_least_recently_read() -> None:
