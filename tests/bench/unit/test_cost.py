@@ -72,15 +72,18 @@ def test_each_counter_sees_work_that_is_added() -> None:
 
         return lambda: call
 
-    less = counts(work(100, 100, 100))
-    looped, called, filled = (
-        counts(work(*more)) for more in ((150, 100, 100), (100, 150, 100), (100, 100, 150))
-    )
+    def least(loops: int, calls: int, kib: int) -> dict[str, float]:
+        """Threads that other tests have left may allocate memory meanwhile, which adds to the peak."""
+        rounds = [counts(work(loops, calls, kib)) for _ in range(5)]
+        return {name: min(each[name] for each in rounds) for name in rounds[0]}
+
+    less = least(100, 100, 100)
+    looped, called, filled = (least(*more) for more in ((150, 100, 100), (100, 150, 100), (100, 100, 150)))
 
     assert looped["bytecodes"] >= less["bytecodes"] + 2 * 50  # how many for each depends on the version
     assert called["C calls"] == less["C calls"] + 50
     assert filled["peak KiB"] == less["peak KiB"] + 50
-    assert counts(work(100, 100, 100)) == less
+    assert least(100, 100, 100) == less
 
 
 def test_a_fault_is_a_sentence_and_ends_nothing() -> None:
