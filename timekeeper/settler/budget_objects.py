@@ -102,16 +102,24 @@ class BudgetObjects:
         self._seen = statements
 
     def _due(self, name: str, status: BudgetStatus) -> None:
+        """Where it is in the queue already it keeps its place: what changes often delays no other."""
+        due = self._queue_of(name, status)
         for queue in (self._urgent, self._ordinary, self._without_namespace):
-            queue.pop(name, None)
+            if queue is not due:
+                queue.pop(name, None)
+        if due is not None:
+            due[name] = status
+
+    def _queue_of(self, name: str, status: BudgetStatus) -> dict[str, BudgetStatus] | None:
+        """The queue in which it must be; None: what is there says enough."""
         written = self._written.get(name)
         if written is None:
-            if status.standing != "UNLIMITED":
-                (self._urgent if self._exists(name) else self._without_namespace)[name] = status
-        elif written.urgent != status.urgent:
-            self._urgent[name] = status
-        elif written.significant != status.significant:
-            self._ordinary[name] = status
+            if status.standing == "UNLIMITED":
+                return None
+            return self._urgent if self._exists(name) else self._without_namespace
+        if written.urgent != status.urgent:
+            return self._urgent
+        return self._ordinary if written.significant != status.significant else None
 
     def _write(self, name: str, status: BudgetStatus) -> bool:
         """False if the API server does not take it: the objects are read again then."""

@@ -132,6 +132,34 @@ def test_figures_are_written_twice_a_second_and_a_new_standing_before_them(groun
     assert ground.status("team-4")["remaining"] == "-0.01"
 
 
+@pytest.mark.untraced
+def test_a_thousand_namespaces_cost_two_writes_a_second_and_each_gets_its_turn() -> None:
+    """Each uses a per cent in a hundred seconds: five times what is written."""
+    names = [f"team-{at}" for at in range(1000)]
+    history = history_of(
+        BudgetEntry(name, "gpuHours: 100\nperiod: month\nonExhausted: deny", 0) for name in names
+    )
+
+    def accounts(now_s: float) -> dict[str, Statement]:
+        posted = int(now_s // 50) * HOUR // 2
+        figures = BalanceFigures(granted=100 * HOUR, posted=posted)
+        return {name: statement(history, name, figures, T0) for name in names}
+
+    ground = Ground(accounts(0))
+    ground.existing = set(names)
+    assert len(ground.settle()) == 1000
+    begun, begun_s, written_s, read_s = len(ground.api.writes), ground.now_s, [], ground.now_s
+    while ground.now_s < begun_s + 700:
+        if ground.now_s > read_s + 50:
+            ground.accounts, read_s = accounts(ground.now_s), ground.now_s
+        before = len(ground.api.writes)
+        written_s += [ground.now_s] * (ground.step() != 1.0)
+        assert len(ground.api.writes) - before <= 1
+
+    assert set(ground.api.writes[begun:]) == set(names)
+    assert all(later - earlier >= 1 for earlier, later in zip(written_s, written_s[2:], strict=False))
+
+
 def test_a_restart_writes_nothing_that_is_there_already(ground: Ground) -> None:
     ground.settle()
     ground.start()
