@@ -13,7 +13,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from timekeeper.cli.doctor.checks import POLICIES, results
+from timekeeper.cli.doctor.checks import POLICIES, WORKLOADS, results
 from timekeeper.cli.doctor.facts import Facts, NotReadable, Readiness
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
@@ -122,7 +122,8 @@ def named(*names: str) -> dict[str, Any]:
     return listed(*({"metadata": {"name": name}} for name in names))
 
 
-ROLES = [workload("bursar-webhook"), workload("bursar-timekeeper"), second_scheduler()]
+OTHERS = [workload("bursar-certificates"), workload("bursar-timekeeper")]
+ROLES = [workload("bursar-webhook"), *OTHERS, second_scheduler()]
 GOOD = bundle(NOW + timedelta(days=300))
 CLASSES = [("gpu-default-priority", 1000), ("gpu-lower-priority", 10)]
 SOUND = Facts(
@@ -172,7 +173,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "old": (
         {
             "version": '{"minor": "29"}',
-            "workloads": [listed(*ROLES[:2], second_scheduler("1.29.1")), listed(agent())],
+            "workloads": [listed(*ROLES[:-1], second_scheduler("1.29.1")), listed(agent())],
         },
         *("error", "API server", "1.29 is older than 1.30"),
     ),
@@ -182,6 +183,18 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
         "error",
         "bursar-webhook",
         "not installed",
+    ),
+    "the certificate process is missing": (
+        {"workloads": [listed(ROLES[0], *ROLES[2:]), listed(agent())]},
+        "error",
+        "bursar-certificates",
+        "not installed",
+    ),
+    "no agents": (
+        {"workloads": [listed(*ROLES), listed()]},
+        "warning",
+        "bursar-node",
+        "no agent runs, so every inventory must be written by hand",
     ),
     "a role is not ready": (
         {"workloads": [listed(*ROLES[1:], workload("bursar-webhook", 1)), listed(agent())]},
@@ -273,7 +286,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
         *("error", "kube-scheduler's configuration", "managedResources lacks nvidia.com/gpu"),
     ),
     "a newer kube-scheduler": (
-        {"workloads": [listed(*ROLES[:2], second_scheduler("1.37.0")), listed(agent())]},
+        {"workloads": [listed(*ROLES[:-1], second_scheduler("1.37.0")), listed(agent())]},
         *("error", "versions", "1.37 does not fit the API server 1.36"),
     ),
     "two for one profile": (
@@ -282,13 +295,13 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
     ),
     "one is not patched": (
         {
-            "workloads": [listed(*ROLES[:2], workload("bursar-extender")), listed(agent())],
+            "workloads": [listed(*ROLES[:-1], workload("bursar-extender")), listed(agent())],
             "static_schedulers": listed(static_pod("cp-1", True), static_pod("cp-2", False)),
         },
         *("error", "kube-scheduler", "the static pod of cp-2 is not patched"),
     ),
     "no kube-scheduler": (
-        {"workloads": [listed(*ROLES[:2], workload("bursar-extender")), listed(agent())]},
+        {"workloads": [listed(*ROLES[:-1], workload("bursar-extender")), listed(agent())]},
         *("error", "kube-scheduler", "no kube-scheduler calls the extender"),
     ),
     "a closed node": (
@@ -357,7 +370,7 @@ def test_each_fault_is_named_with_what_mends_it(case: str) -> None:
     ],
 )
 def test_what_an_older_kubernetes_lacks_is_named(minor: int, warned: list[str], noted: list[str]) -> None:
-    workloads = [listed(*ROLES[:2], second_scheduler(f"1.{minor}.1")), listed(agent())]
+    workloads = [listed(*ROLES[:-1], second_scheduler(f"1.{minor}.1")), listed(agent())]
     found = results(replace(SOUND, version=json.dumps({"minor": str(minor)}), workloads=workloads))
 
     lacking = [each for each in found if each.subject == "API server"][1:]
@@ -373,7 +386,7 @@ def test_a_patched_control_plane_needs_no_second_kube_scheduler() -> None:
     found = results(
         replace(
             SOUND,
-            workloads=[listed(*ROLES[:2], workload("bursar-extender")), listed(agent())],
+            workloads=[listed(*ROLES[:-1], workload("bursar-extender")), listed(agent())],
             static_schedulers=listed(static_pod("cp-1", True), static_pod("cp-2", True)),
         )
     )
@@ -422,3 +435,72 @@ def test_every_command_names_the_namespace_in_which_bursar_runs() -> None:
         "gpu-budgets",
         "bursar-node",
     }
+
+
+def by_helm(each: dict[str, Any]) -> dict[str, Any]:
+    """An object of a release of Helm."""
+    release = {"meta.helm.sh/release-name": "gpus", "meta.helm.sh/release-namespace": "kube-system"}
+    return {**each, "metadata": {**each["metadata"], "annotations": release}}
+
+
+@pytest.mark.parametrize(
+    ("case", "setting"),
+    [
+        ("a policy is missing", ""),
+        ("no webhook", ""),
+        ("no classes", ""),
+        ("a newer kube-scheduler", " --set scheduler.tag="),
+        ("no extender", ""),
+    ],
+)
+def test_where_helm_installed_bursar_helm_mends_it(case: str, setting: str) -> None:
+    changes = {"workloads": SOUND.workloads, **CASES[case][0]}
+    workloads = [listed(*map(by_helm, each["items"])) for each in changes["workloads"]]
+
+    (bad,) = [
+        each for each in results(replace(SOUND, **{**changes, "workloads": workloads})) if each.level != "ok"
+    ]
+
+    upgrade = "helm upgrade gpus deploy/chart -n kube-system --reset-then-reuse-values"
+    assert bad.command.startswith(upgrade + setting)
+    assert "deploy/manifests" not in bad.command
+
+
+def test_a_release_of_helm_gets_the_runtime_class_as_a_value() -> None:
+    blind = replace(
+        SOUND,
+        nodes=listed(node("bare", inventory=False, labels=LABELLED)),
+        workloads=[listed(*map(by_helm, ROLES)), listed(by_helm(agent()))],
+    )
+
+    (found,) = [each for each in results(blind) if each.subject == "runtime"]
+
+    assert found.command.endswith(" --set nodeAgent.runtimeClassName=nvidia")
+
+
+def test_the_selectors_of_the_commands_are_labels_of_pods_of_the_manifests() -> None:
+    documents = [each for file in MANIFESTS.glob("*.yaml") for each in yaml.safe_load_all(file.read_text())]
+    labels = {
+        f"{key}={value}"
+        for each in documents
+        for key, value in each.get("spec", {})
+        .get("template", {})
+        .get("metadata", {})
+        .get("labels", {})
+        .items()
+    }
+    commands = [each.command for changes, *_ in CASES.values() for each in results(replace(SOUND, **changes))]
+
+    selected = {each.partition(" -l ")[2].split()[0].rstrip(";") for each in commands if " -l " in each}
+    assert selected == {
+        "app.kubernetes.io/component=certificates",
+        "app.kubernetes.io/component=timekeeper",
+    }
+    assert selected <= labels
+
+
+def test_the_roles_are_the_workloads_of_the_manifests() -> None:
+    documents = [each for file in MANIFESTS.glob("*.yaml") for each in yaml.safe_load_all(file.read_text())]
+    kinds = ("Deployment", "StatefulSet", "DaemonSet")
+
+    assert {each["metadata"]["name"] for each in documents if each["kind"] in kinds} == set(WORKLOADS)

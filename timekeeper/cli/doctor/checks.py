@@ -12,7 +12,7 @@ from timekeeper.cli.doctor.api_service_checks import api_services
 from timekeeper.cli.doctor.check_result import CheckResult
 from timekeeper.cli.doctor.facts import NODE_NAMESPACE, Facts, NotReadable, Readiness
 from timekeeper.cli.doctor.node_checks import clocks, nodes, runtimes
-from timekeeper.cli.doctor.reading import APPLY, items, named, unknown
+from timekeeper.cli.doctor.reading import applying, items, logs_of, named, unknown
 from timekeeper.cli.doctor.scheduler_checks import ALONE, DEPLOYMENT, schedulers
 from timekeeper.cli.doctor.version_checks import version
 from timekeeper.core.json_values import mapping, sequence
@@ -41,7 +41,8 @@ POLICIES = (  # deploy/manifests, compared by a test
     "bursar-ways-around",
     "bursar-written-once",
 )
-WORKLOADS = ("bursar-webhook", "bursar-timekeeper", DEPLOYMENT, "bursar-node")
+AGENT = "bursar-node"
+WORKLOADS = ("bursar-certificates", "bursar-timekeeper", "bursar-webhook", DEPLOYMENT, AGENT)
 CONFIGURATION = "zz-bursar"
 _ZONE = re.compile(r"""^timeZone:[ \t]*["']?([^\s"'#]+)""", re.MULTILINE)
 _SOON_S = 7 * 86_400
@@ -61,7 +62,10 @@ def namespace(facts: Facts) -> Iterator[CheckResult]:
         yield unknown("namespace", facts.namespace)
     elif facts.namespace is None:
         yield CheckResult(
-            "error", "namespace", "Bursar's namespace does not exist", f"{APPLY} (docs/install.md)"
+            "error",
+            "namespace",
+            "Bursar's namespace does not exist",
+            "helm install bursar deploy/chart -n kube-system (docs/helm.md), or the steps of docs/install.md",
         )
 
 
@@ -74,9 +78,9 @@ def workloads(facts: Facts) -> Iterator[CheckResult]:
             return
         found |= {each["metadata"]["name"]: each for each in items(listed)}
     for name in (ALONE if each == DEPLOYMENT and ALONE in found else each for each in WORKLOADS):
-        home = NODE_NAMESPACE if name == "bursar-node" else facts.system_namespace
+        home = NODE_NAMESPACE if name == AGENT else facts.system_namespace
         if name not in found:
-            yield CheckResult("error", name, "it is not installed", f"{APPLY} (docs/install.md)")
+            yield _missing(name, facts)
             continue
         wanted, ready = _replicas(found[name])
         if ready < wanted:
@@ -86,6 +90,16 @@ def workloads(facts: Facts) -> Iterator[CheckResult]:
             )
         else:
             yield CheckResult("ok", name, f"{ready} pods are ready")
+
+
+def _missing(name: str, facts: Facts) -> CheckResult:
+    """Only the agent can be left out: a node's inventory may be written by hand."""
+    if name == AGENT:
+        sentence = "no agent runs, so every inventory must be written by hand"
+        return CheckResult(
+            "warning", name, sentence, f"{applying(facts, 'node-agent.yaml')} (docs/node-agent.md)"
+        )
+    return CheckResult("error", name, "it is not installed", f"{applying(facts)} (docs/install.md)")
 
 
 def webhooks(facts: Facts) -> Iterator[CheckResult]:
@@ -99,7 +113,7 @@ def webhooks(facts: Facts) -> Iterator[CheckResult]:
     for kind, configuration in ours.items():
         if configuration is None:
             sentence = "it does not exist, so GPU pods are not governed"
-            command = f"{APPLY}webhook-configurations.yaml"
+            command = applying(facts, "webhook-configurations.yaml")
             yield CheckResult("error", f"{kind} webhooks", sentence, command)
             continue
         yield from _trusted(f"{kind} webhooks", configuration, facts)
@@ -111,7 +125,7 @@ def _trusted(subject: str, configuration: Any, facts: Facts) -> Iterator[CheckRe
         str(mapping(each.get("clientConfig")).get("caBundle", ""))
         for each in sequence(configuration.get("webhooks"))
     }
-    command = f"kubectl logs -n {facts.system_namespace} deployment/bursar-webhook -c certificates"
+    command = logs_of(facts, "certificates")
     if "" in bundles:
         sentence = "the caBundle is empty, so the API server cannot call the webhook and refuses GPU pods"
         yield CheckResult("error", subject, sentence, command)
@@ -161,7 +175,9 @@ def policies(facts: Facts) -> Iterator[CheckResult]:
         missing = sorted(set(POLICIES) - {each["metadata"]["name"] for each in items(listed)})
         if missing:
             sentence = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"
-            yield CheckResult("error", subject, sentence, f"{APPLY} (docs/bypass.md says what each is for)")
+            yield CheckResult(
+                "error", subject, sentence, f"{applying(facts)} (docs/bypass.md says what each is for)"
+            )
         else:
             yield CheckResult("ok", subject, f"all {len(POLICIES)} are there")
 
@@ -179,11 +195,11 @@ def priority_classes(facts: Facts) -> Iterator[CheckResult]:
             "warning",
             "priority classes",
             sentence,
-            f"{APPLY}priority-classes.yaml, or name yours in _settings",
+            f"{applying(facts, 'priority-classes.yaml')}, or name yours in _settings",
         )
     elif over >= within:
         sentence = f"gpu-lower-priority ({over}) is not below gpu-default-priority ({within})"
-        yield CheckResult("error", "priority classes", sentence, f"{APPLY}priority-classes.yaml")
+        yield CheckResult("error", "priority classes", sentence, applying(facts, "priority-classes.yaml"))
     else:
         yield CheckResult("ok", "priority classes", "both exist")
 
@@ -195,13 +211,13 @@ def timekeeper(facts: Facts) -> Iterator[CheckResult]:
         return
     ready: Readiness = facts.readiness
     if ready.status != 200:
-        command = f"kubectl logs -n {facts.system_namespace} bursar-timekeeper-0"
+        command = logs_of(facts, "timekeeper")
         yield CheckResult("error", "timekeeper", f"it is not ready: {ready.text}", command)
     else:
         yield CheckResult("ok", "timekeeper", "database and settler are ready")
     if ready.ahead_s is not None and abs(ready.ahead_s) > _CLOCK_S:
         sentence = f"the timekeeper's clock differs from this machine's by {ready.ahead_s:.0f} s"
-        yield CheckResult("warning", "clocks", sentence, "check NTP on the nodes and here")
+        yield CheckResult("warning", "clocks", sentence, "timedatectl set-ntp true, on the nodes and here")
 
 
 def budgets(facts: Facts) -> Iterator[CheckResult]:
@@ -221,7 +237,8 @@ def budgets(facts: Facts) -> Iterator[CheckResult]:
         yield CheckResult("ok", "budgets", f"{len(keys)} namespaces or defaults have an entry")
     else:
         sentence = "no ConfigMap has a budget, so every namespace is unlimited"
-        yield CheckResult("warning", "budgets", sentence, "see docs/budgets.md")
+        command = "kubectl apply --server-side -f deploy/samples/budgets.yaml, with your namespaces"
+        yield CheckResult("warning", "budgets", sentence, command)
 
 
 def time_zone(facts: Facts) -> Iterator[CheckResult]:
@@ -237,7 +254,7 @@ def time_zone(facts: Facts) -> Iterator[CheckResult]:
             f"_settings has timeZone {', '.join(wanted)}, and the present period follows {facts.time_zone}:"
             " a change waits for the next period, and for an image that knows the zone"
         )
-        command = f"kubectl logs -n {facts.system_namespace} bursar-timekeeper-0 | grep -i zone"
+        command = f"{logs_of(facts, 'timekeeper', -1)} | grep -i zone"
         yield CheckResult("warning", "time zone", sentence, command)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from timekeeper.cli.doctor.check_result import CheckResult
 from timekeeper.cli.doctor.facts import NODE_NAMESPACE, Facts, NotReadable
-from timekeeper.cli.doctor.reading import items, named, some_of, unknown
+from timekeeper.cli.doctor.reading import items, named, some_of, unknown, upgrading
 from timekeeper.core.json_values import annotations_of, mapping
 from timekeeper.core.ledger.node_clock import clock_ahead_ms
 
@@ -65,7 +65,8 @@ def runtimes(facts: Facts) -> Iterator[CheckResult]:
     if not used and blind and offered:
         sentence = "nodes have no inventory, and the agent does not use the RuntimeClass of NVIDIA's driver"
         body = json.dumps({"spec": {"template": {"spec": {"runtimeClassName": offered[0]}}}})
-        command = f"kubectl patch daemonset {_AGENT} -n {NODE_NAMESPACE} --type merge -p '{body}'"
+        patch = f"kubectl patch daemonset {_AGENT} -n {NODE_NAMESPACE} --type merge -p '{body}'"
+        command = upgrading(facts, f"nodeAgent.runtimeClassName={offered[0]}") or patch
         yield CheckResult("warning", "runtime", sentence, command)
 
 
@@ -83,7 +84,10 @@ def clocks(facts: Facts) -> Iterator[CheckResult]:
             f"clocks of {some_of(wrong)} differ from the API server's, {worst}'s by {ahead[worst]:.0f} s"
         )
         yield CheckResult(
-            "warning", "clocks", sentence, "check NTP on these nodes: charges follow their clocks"
+            "warning",
+            "clocks",
+            sentence,
+            "timedatectl set-ntp true, on these nodes: charges follow their clocks",
         )
 
 

@@ -8,7 +8,7 @@ import yaml
 
 from timekeeper.cli.doctor.check_result import CheckResult
 from timekeeper.cli.doctor.facts import Facts, NotReadable
-from timekeeper.cli.doctor.reading import APPLY, items, minor_of, named, unknown
+from timekeeper.cli.doctor.reading import applying, items, minor_of, named, unknown, upgrading
 from timekeeper.cli.scheduler.configuration import GPU_PROFILE, MANAGED_RESOURCES, is_ours
 from timekeeper.cli.scheduler.static_pod import is_patched
 from timekeeper.core.json_values import mapping, sequence
@@ -29,7 +29,7 @@ def schedulers(facts: Facts) -> Iterator[CheckResult]:
     second = _second(facts)
     if second is None and not patched:
         sentence = "no kube-scheduler calls the extender, so no GPU pod is bound"
-        yield CheckResult("error", _SUBJECT, sentence, f"{APPLY}scheduler.yaml ({_PAGE})")
+        yield CheckResult("error", _SUBJECT, sentence, f"{applying(facts, 'scheduler.yaml')} ({_PAGE})")
     elif second is not None and patched:
         sentence = f"the second kube-scheduler and the cluster's own one share the profile {GPU_PROFILE}"
         command = f"kubectl bursar scheduler undo FILE on each control plane node ({_PAGE})"
@@ -60,7 +60,7 @@ def _configuration(facts: Facts) -> Iterator[CheckResult]:
     subject = "kube-scheduler's configuration"
     fault = _fault_of(named(facts.budgets, DEPLOYMENT))
     if fault:
-        yield CheckResult("error", subject, fault, f"{APPLY}scheduler.yaml")
+        yield CheckResult("error", subject, fault, applying(facts, "scheduler.yaml"))
     else:
         yield CheckResult("ok", subject, f"it calls the extender for {len(MANAGED_RESOURCES)} resources")
 
@@ -96,7 +96,8 @@ def _skew(facts: Facts, deployment: Any) -> Iterator[CheckResult]:
     if found and server and not server - 1 <= int(found[1]) <= server:
         sentence = f"kube-scheduler 1.{found[1]} does not fit the API server 1.{server}"
         image = f"{images[0].rpartition(':')[0]}:v1.{server}.PATCH"
-        command = (
+        # without a tag the chart takes the API server's version
+        command = upgrading(facts, "scheduler.tag=") or (
             f"kubectl set image -n {facts.system_namespace} deployment/{DEPLOYMENT} kube-scheduler={image}"
         )
         yield CheckResult("error", "versions", sentence, command)
