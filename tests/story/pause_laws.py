@@ -14,10 +14,14 @@ class PauseLaws(Law):
     """``ticked`` follows each tick that was written, ``acted`` each step of the releaser."""
 
     paused_ms: int = 0  # how long releases could pause, since the beginning
+    # whether a held pod has been payable for so long that only a pause can keep it
+    is_due: bool = False
     _untried: int = 0  # pods that wait for a first attempt, as of the tick
     _is_held: bool = False  # whether pods were held then
     _epoch: int = 0  # of the settler that counts the credit
-    _credit: int = MOST_CREDIT
+    # A step without a release was a pause, or had nothing to release: bounds of what the credit can be.
+    _least: int = MOST_CREDIT
+    _most: int = MOST_CREDIT
 
     def ticked(self) -> None:
         """The releaser sees the pods as they are now."""
@@ -34,17 +38,21 @@ class PauseLaws(Law):
         if not it.was_killed:
             self._renew()
         is_many = self._untried > MANY and self._is_held
-        if is_many and self._credit >= COST:
-            self._credit -= COST
+        if is_many and not it.released and self._most >= COST:
             self.paused_ms += STEP_MS // it.size.sub_steps
-            self.kinds["paused"] += 1
-            assert not it.released, "released before others"
-        else:
-            self._credit = min(MOST_CREDIT, self._credit + 1)
-            self.kinds["released beside others"] += is_many and it.released > 0
+            self.kinds["paused"] += self.is_due
+            self._least = max(0, self._least - COST)
+            self._most = self._most - COST if self.is_due else min(MOST_CREDIT, self._most + 1)
+            return
+        if is_many and it.released:
+            assert self._least < COST, "released before others"
+            self.kinds["released beside others"] += 1
+            self._most = min(self._most, COST - 1)
+        self._least, self._most = (min(MOST_CREDIT, each + 1) for each in (self._least, self._most))
 
     def _renew(self) -> None:
         """Another settler has a credit of its own, and sees no pod before its first tick."""
         epoch = self.simulation.timekeeper.database.epoch
         if self._epoch != epoch:
-            self._epoch, self._credit, self._untried = epoch, MOST_CREDIT, 0
+            self._epoch, self._untried = epoch, 0
+            self._least = self._most = MOST_CREDIT

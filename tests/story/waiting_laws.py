@@ -46,6 +46,7 @@ class WaitingLaws(Law):
         group, budget for itself is enough for the first one of a namespace."""
         it = self.simulation
         made = it.timekeeper.held_view.statements
+        self.pauses.is_due = False
         if made is None:
             return  # a settler has just started
         gated = [each for each in it.server.pods.values() if each.gated and not each.is_leaving]
@@ -83,7 +84,9 @@ class WaitingLaws(Law):
             if not lasts_ms:
                 self._paused_ms[pod.uid] = self.pauses.paused_ms
             paused_ms = self.pauses.paused_ms - self._paused_ms[pod.uid]
-            assert lasts_ms <= 40_000 + STEP_MS * (len(gated) // 25) + paused_ms
+            within_ms = 40_000 + STEP_MS * (len(gated) // 25)
+            self.pauses.is_due |= lasts_ms > within_ms
+            assert lasts_ms <= within_ms + paused_ms
         self.kinds["held"] += 1
 
     def _nothing_waits_for_free_cards(self) -> None:

@@ -396,6 +396,19 @@ def test_others_delay_ten_thousand_releases_by_less_than_five_minutes(holding: H
     assert (steps * PAUSE_COST - MOST_CREDIT) / (PAUSE_COST + 1) * MOST_AT_ONCE >= 10_000
 
 
+def test_a_pause_that_delays_no_release_takes_nothing_from_the_next(holding: Holding) -> None:
+    """Pods wait for a refill for days, and kube-scheduler often has many to try meanwhile."""
+    others = waiting(MANY_UNTRIED + 1)
+    holding.begin(held_pod("h", percent=1), *others, team_a=HOLD.format(hours=0))
+    pauses = MOST_CREDIT // PAUSE_COST
+    assert not any(holding.step() for _ in range(2 * pauses))
+
+    holding.town.change("configmaps", budgets(team_a=HOLD.format(hours=100)))
+
+    assert not any(holding.step() for _ in range(pauses))
+    assert holding.step() == ["h"]
+
+
 def test_calls_are_under_way_together_and_one_without_an_answer_ends_the_step(holding: Holding) -> None:
     """So the rate does not depend on how long the API server takes for one call."""
     holding.waits = Barrier(CALLS_AT_ONCE, timeout=60)

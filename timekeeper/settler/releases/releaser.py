@@ -33,7 +33,8 @@ STEP_S = 0.5
 MOST_AT_ONCE = 25  # in one step: 50 a second
 MANY_UNTRIED = 50  # a step releases nothing while more pods than this wait for our scheduler's first attempt
 # Such a pause takes PAUSE_COST of a credit to which each other step adds 1: at first it lasts for 30 seconds,
-# and then for one step in six. So 10,000 are released in less than five minutes.
+# and then for one step in six. So 10,000 are released in less than five minutes. A step that has nothing to
+# release is none: pods that wait for a refill for days take no credit from others.
 MOST_CREDIT, PAUSE_COST = 300, 5
 CALLS_AT_ONCE = 5  # one after another, calls of more than 20 ms would be slower than that
 AWAY_S = 10.0  # if the database is unreachable, or after an unexpected error
@@ -90,13 +91,8 @@ class Releaser:
         view, at_ms = self._view(), self._steady()
         metrics.HELD.set(len(view.pods))
         self._forget(view, at_ms)
-        if self._pauses(view) or not view.pods or at_ms - self._began_ms < QUIET_MS:
-            return 0
-        if self._queues[0] is not view.pods:
-            before, queues = self._queues
-            self._queues = (view.pods, queues_after(queues, before, view.pods))
-        chosen = self._chosen(view)
-        if not chosen:
+        chosen = self._chosen(view) if view.pods and at_ms - self._began_ms >= QUIET_MS else []
+        if self._pauses(view, chosen) or not chosen:
             return 0
         self._reserve(chosen, view)
         remaining, sent = iter(chosen), 0
@@ -108,9 +104,9 @@ class Releaser:
                 break  # an answer takes long: decide anew
         return sent
 
-    def _pauses(self, view: HeldView) -> bool:
+    def _pauses(self, view: HeldView, chosen: Sequence[HeldPod]) -> bool:
         """Whether schedulers get no pod of this step, because they have many to try."""
-        if view.pods and view.untried > MANY_UNTRIED and self._credit >= PAUSE_COST:
+        if chosen and view.untried > MANY_UNTRIED and self._credit >= PAUSE_COST:
             self._credit -= PAUSE_COST
             return True
         self._credit = min(MOST_CREDIT, self._credit + 1)
@@ -119,6 +115,9 @@ class Releaser:
     def _chosen(self, view: HeldView) -> list[HeldPod]:
         """First those that have reserved their time and have the gate all the same, then those whose turn it
         is."""
+        if self._queues[0] is not view.pods:
+            before, queues = self._queues
+            self._queues = (view.pods, queues_after(queues, before, view.pods))
         held = view.reserved - self._sent.keys() - self._paused.keys()
         again = [view.pods[uid] for uid in sorted(held)][:MOST_AT_ONCE]
         sent = [view.pods[uid] for uid in self._sent if uid not in view.reserved]
