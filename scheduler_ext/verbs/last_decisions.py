@@ -110,12 +110,13 @@ def summed(whys: Iterable[Mapping[str, Refusal]]) -> tuple[CountedRefusal, ...]:
             if at not in listed:
                 counts[refusal] += untold[at]
                 listed[at] = examples.setdefault(refusal, [])
-            if at in untold:
-                if len(listed[at]) < MOST_EXAMPLES:
-                    listed[at].append(name)
-                    untold[at] -= 1
-                if not untold[at] or len(listed[at]) == MOST_EXAMPLES:
-                    del untold[at]
-                    if not untold:
-                        break
+            if at not in untold:
+                continue
+            if len(listed[at]) < MOST_EXAMPLES:
+                listed[at].append(name)
+                untold[at] -= 1
+            if not untold[at] or len(listed[at]) == MOST_EXAMPLES:
+                del untold[at]
+            if not untold:
+                break
     return tuple(CountedRefusal(why, count, tuple(examples[why])) for why, count in counts.most_common())

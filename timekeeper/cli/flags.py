@@ -1,6 +1,7 @@
 """The flags that every command about a cluster has."""
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -20,6 +21,20 @@ FORM = click.option(
     show_default=True,
     help="json and yaml are the API's own answer, csv is the table",
 )
+
+
+def by_columns(default: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """The flag ``--group``: the columns by which charges are summed."""
+    return click.option(
+        "--group",
+        default=default,
+        show_default=True,
+        metavar="COLUMNS",
+        shell_complete=words.columns,
+        help="namespace, group, pod, owner, node, model, label:NAME; several with commas",
+    )
+
+
 _FLAGS = (
     (("--kubeconfig",), "FILE", "as kubectl's", ""),
     (("--context",), "NAME", "as kubectl's", ""),

@@ -14,7 +14,7 @@ from timekeeper.cli.connection import Options, connected, connected_to_extender
 from timekeeper.cli.dashboard import dashboard
 from timekeeper.cli.doctor.run import examine
 from timekeeper.cli.errors import CommandError, RefusedError
-from timekeeper.cli.flags import EVERYWHERE, FORM, MINUS, AmountCommand, ClusterCommand
+from timekeeper.cli.flags import EVERYWHERE, FORM, MINUS, AmountCommand, ClusterCommand, by_columns
 from timekeeper.cli.scheduler.commands import scheduler
 from timekeeper.cli.simulation import simulate
 from timekeeper.cli.top import top
@@ -58,14 +58,7 @@ def budget(options: Options, names: tuple[str, ...], all_namespaces: bool, form:
 @click.option("--from", "begin", metavar="TIME", help="a time or a day; this month without it")
 @click.option("--to", "end", metavar="TIME", help="a time or a day")
 @click.option("--month", metavar="YYYY-MM", help="a month, in place of --from and --to")
-@click.option(
-    "--group",
-    default="namespace",
-    show_default=True,
-    metavar="COLUMNS",
-    shell_complete=words.columns,
-    help="namespace, group, pod, owner, node, model, label:NAME; several with commas",
-)
+@by_columns("namespace")
 @click.option("--by", type=click.Choice(("hour", "day", "month")), help="a row for each")
 @click.option("--use", is_flag=True, help="also what was held, and how busy it was")
 @FORM
@@ -100,14 +93,7 @@ def used(
 @click.pass_obj
 @EVERYWHERE
 @click.option("--month", metavar="YYYY-MM", help="this month so far without it")
-@click.option(
-    "--group",
-    default="namespace,owner",
-    show_default=True,
-    metavar="COLUMNS",
-    shell_complete=words.columns,
-    help="namespace, group, pod, owner, node, model, label:NAME; several with commas",
-)
+@by_columns("namespace,owner")
 @FORM
 def report(options: Options, all_namespaces: bool, month: str | None, group: str, form: str) -> None:
     """The month's bill: hours, price, cost; the largest first. csv is for spreadsheets."""

@@ -8,9 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.kube.reflector import ExpiredError, UnreachableError
-from timekeeper.core.ledger.node_clock import clock_ahead_ms
+from timekeeper.core.ledger.node_clock import LEASES, clock_ahead_ms
 from timekeeper.operations.audit.audit import audit
 from timekeeper.operations.audit.cluster import ClusterComparison, read_compared_pod
 from timekeeper.operations.audit.reports import Report, report_as
@@ -28,7 +27,6 @@ from timekeeper.store.transfer.importer import ImportRefusedError, load
 from timekeeper.store.writes import fencing
 
 _STREAM = "-"  # standard input or output
-_LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 
 
 def run(settings: TimekeeperSettings) -> int:
@@ -64,17 +62,15 @@ def _cluster(kubeconfig: Path | None) -> ClusterComparison:
     api = connect(kubeconfig)
     try:
         found = [read_compared_pod(raw) for page, _ in api.pages("/api/v1/pods") for raw in page]
-        clocks = {_name(raw): clock_ahead_ms(raw) for page, _ in api.pages(_LEASES) for raw in page}
+        clocks = {
+            raw["metadata"]["name"]: clock_ahead_ms(raw) for page, _ in api.pages(LEASES) for raw in page
+        }
     except (UnreachableError, ExpiredError) as error:
         raise UnusableError(f"--cluster: pods and Leases cannot be listed: {error}") from error
     finally:
         api.close()
     wrong = {node: ahead_ms for node, ahead_ms in clocks.items() if ahead_ms}
     return ClusterComparison([pod for pod in found if pod is not None], api.clock.now_ms(), wrong)
-
-
-def _name(raw: Json) -> str:
-    return str(mapping(raw.get("metadata")).get("name", ""))
 
 
 def run_export(settings: TimekeeperSettings) -> int:

@@ -6,6 +6,7 @@ from typing import Any
 from timekeeper.core.json_values import mapping, sequence
 from timekeeper.core.ledger.hold import millis
 
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"  # those that kubelets renew
 _TOLERATED_MS = 5_000  # the API server may take seconds for a write, and notes whole ones
 
 

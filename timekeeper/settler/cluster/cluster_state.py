@@ -124,9 +124,8 @@ class ClusterState:
 
     pods: dict[str, LedgerPod] = field(default_factory=dict)  # by UID; pods that request GPUs
     nodes: dict[str, KnownNode] = field(default_factory=dict)
-    leases: dict[str, int] = field(default_factory=dict)  # node -> last Lease renewal
-    clocks: dict[str, int] = field(default_factory=dict)  # node with a wrong clock -> milliseconds ahead
-    logged_clocks: frozenset[str] = frozenset()  # of these, the nodes that the log has named
+    leases: dict[str, NodeLease] = field(default_factory=dict)  # by node
+    logged_clocks: frozenset[str] = frozenset()  # nodes with wrong clocks that the log has named
     config_maps: dict[str, BudgetConfigMap] = field(default_factory=dict)
     # priority class -> value and preemption policy
     classes: dict[str, tuple[int, str]] = field(default_factory=dict)
@@ -163,7 +162,9 @@ class ClusterState:
     def watermark_ms(self, node: str) -> int | None:
         """Until when the node was alive with its pods observed; None if it never renewed its Lease."""
         lease = self.leases.get(node)
-        return None if lease is None or not self.pods_current_ms else min(self.pods_current_ms, lease)
+        if lease is None or lease.renewed_ms is None or not self.pods_current_ms:
+            return None
+        return min(self.pods_current_ms, lease.renewed_ms)
 
     def cards(self, node: str) -> tuple[Card, ...]:
         """The node's cards; empty for a node that is not known."""
@@ -172,7 +173,9 @@ class ClusterState:
 
     def wrong_clocks(self) -> dict[str, int]:
         """By how many milliseconds the clocks of nodes with cards are ahead, where they are wrong."""
-        return {node: ahead_ms for node, ahead_ms in self.clocks.items() if self.cards(node)}
+        return {
+            node: lease.ahead_ms for node, lease in self.leases.items() if lease.ahead_ms and self.cards(node)
+        }
 
     def apply(self, update: WatchUpdate) -> None:
         """Take in one update of a watch."""
@@ -208,8 +211,6 @@ class ClusterState:
             del table[name]
             if source == "nodes":
                 self.vanished.see(name, None, at_ms)
-            elif source == "leases":
-                self._set_clock(name, 0)
             self._bump_version(source)
         for item in items:
             # a list repeats what a Node said before: it proves nothing after the node's last evidence
@@ -243,9 +244,8 @@ class ClusterState:
             case KnownNode(name):
                 self.vanished.see(name, None if deleted else item.sight, at_ms)
                 self._set("nodes", name, None if deleted else item)
-            case NodeLease(name, renewed_ms, ahead_ms):
-                self._set("leases", name, None if deleted else renewed_ms)
-                self._set_clock(name, 0 if deleted else ahead_ms)
+            case NodeLease(name):
+                self._set("leases", name, None if deleted else item)
             case BudgetConfigMap(name):
                 self._set("configmaps", name, None if deleted else item)
             case KnownPriorityClass(name, value, preemption_policy):
@@ -278,12 +278,6 @@ class ClusterState:
         else:
             table[name] = value
         self._bump_version(source)
-
-    def _set_clock(self, node: str, ahead_ms: int) -> None:
-        if ahead_ms:
-            self.clocks[node] = ahead_ms
-        else:
-            self.clocks.pop(node, None)
 
     def _bump_version(self, source: str) -> None:
         self.inventory_version += source == "nodes"

@@ -13,7 +13,7 @@ from timekeeper.core.kube.holders import fresh_holders, kubelets_boot
 from timekeeper.core.kube.reflector import WatchFailed
 from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import NodeSight
-from timekeeper.core.ledger.node_clock import clock_ahead_ms
+from timekeeper.core.ledger.node_clock import LEASES, clock_ahead_ms
 from timekeeper.core.request.cards import UndecodableError
 from timekeeper.core.request.inventory import charged_cards
 from timekeeper.core.values import Card
@@ -56,14 +56,13 @@ def sources(namespace: str) -> tuple[WatchSource, ...]:
     return (
         WatchSource("pods", "/api/v1/pods", _PODS_WATCH_S, read_pod),
         WatchSource("nodes", "/api/v1/nodes", _WATCH_S, read_node),
-        WatchSource("leases", f"{_LEASES}/namespaces/kube-node-lease/leases", _WATCH_S, read_lease),
+        WatchSource("leases", LEASES, _WATCH_S, read_lease),
         WatchSource("configmaps", f"/api/v1/namespaces/{namespace}/configmaps", _WATCH_S, read_config_map),
         WatchSource("priorityclasses", f"{_CLASSES}/priorityclasses", _WATCH_S, read_priority_class),
         WatchSource("namespaces", "/api/v1/namespaces", _WATCH_S, read_namespace),
     )
 
 
-_LEASES = "/apis/coordination.k8s.io/v1"
 _CLASSES = "/apis/scheduling.k8s.io/v1"
 
 
