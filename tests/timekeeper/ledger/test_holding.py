@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.timekeeper.ledger.test_decisions import post, posted
 from tests.timekeeper.ledger.test_evicting import Waits
 from tests.timekeeper.worlds import GPU, HOUR, MINUTE, SECOND, T0, Json, Town, budgets, gpu_pod, node
 from timekeeper.runtime.api_server import Answered, Lost, Reply, Unsent
@@ -440,6 +441,60 @@ def test_schedulers_see_no_more_waiting_pods_than_the_budget_says(holding: Holdi
 
     assert (hold, first, again, third) == ("turn", ["p0", "p1"], [], [])
     assert holding.step() == ["p2"]
+
+
+HELD_FOR = {
+    # less is left than the pod needs, so its namespace is in budget
+    "budget": (
+        "budget",
+        "gpuHours: 0.3\nonExhausted: hold",
+        [
+            "needs 0.3333 GPU-hours of the budget, for 600 s at the rate 2; "
+            "1 held pod of the namespace is ahead",
+            "team-a has 0.3 GPU-hours of its budget left until 2026-12-01T00:00:00Z",
+        ],
+    ),
+    "turn": (
+        "turn",
+        "gpuHours: unlimited\nmaxWaiting: 1",
+        [
+            "needs fewer than 1 pods of the namespace to wait for a node (maxWaiting); "
+            "1 held pod of the namespace is ahead"
+        ],
+    ),
+    "cap": (
+        "turn",
+        "gpuHours: unlimited\nmaxGPUs: 1",
+        ["needs room for it within the caps of namespace and group; 1 held pod of the namespace is ahead"],
+    ),
+    "cap or turn": (
+        "turn",
+        "gpuHours: unlimited\nmaxGPUs: 1\nmaxWaiting: 9",
+        [
+            "needs fewer than 9 pods of the namespace to wait for a node (maxWaiting) and, if another "
+            "scheduler places it, room for it within the caps of namespace and group; "
+            "1 held pod of the namespace is ahead"
+        ],
+    ),
+    "nothing": (
+        "turn",
+        "gpuHours: unlimited",
+        ["needs its turn; 1 held pod of the namespace is ahead"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", HELD_FOR)
+def test_explain_says_what_a_held_pod_needs_and_its_place(holding: Holding, case: str) -> None:
+    how, entry, said = HELD_FOR[case]
+    pods = [
+        held_pod(name, how=how, created_ms=T0 + at, percent=200) for at, name in enumerate(("first", "p"))
+    ]
+    holding.begin(*pods, team_a=entry)
+    held = {"kind": "held", "reason": "OverBudget", "name": "p", "generate_name": "", "uid": "uid-p"}
+    post(holding.town, posted(**held, namespace="team-a", figures={"standing": "OVER_BUDGET"}))
+
+    assert holding.town.get("/v1/explain/team-a/p").get_json()["waitsFor"] == said
 
 
 @pytest.mark.parametrize(("mode", "hours", "hold"), [("hold", 9, "budget"), ("deprioritize", 0, "turn")])

@@ -8,6 +8,7 @@ from typing import Any, TypedDict
 from flask import Flask, Response
 
 from timekeeper.accounts.balance import Statement
+from timekeeper.accounts.budget_history import History
 from timekeeper.accounts.decisions.sentences import waits_for
 from timekeeper.accounts.held.order import HeldPod, in_order
 from timekeeper.accounts.usage import gpu_hours
@@ -23,6 +24,7 @@ from timekeeper.api.http.routes import JSON, ApiRoute, Call, serve
 from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.account_reader import stated_now
 from timekeeper.api.resources.decisions import READ, DecisionAnswer, shown, visible_to
+from timekeeper.core.budgets.reader import group_key
 from timekeeper.core.decisions import CAPPED, HELD, WAITING, Decision
 from timekeeper.core.ledger.metering import FOREVER_MS
 from timekeeper.store.engine.engine import Connection
@@ -128,7 +130,7 @@ def _explained(services: Services, which: DecisionFilter, subject: str) -> Respo
         "subject": subject,
         "steps": [shown(each, history, visible) for each in rows],
         "charges": [_charge(each) for each in charged],
-        "waitsFor": list(_waits_for(waits, held, statement, which.namespace)),
+        "waitsFor": list(_waits_for(waits, held, statement, history, now_ms)),
         "budget": budget_sentence(which.namespace, statement),
     }
     return answer(body)
@@ -165,22 +167,55 @@ def _waiting(rows: list[DecisionRow], charged: list[ChargedSession]) -> Decision
 
 
 def _waits_for(
-    last: Decision | None, held: list[HeldPod], statement: Statement, namespace: str
+    last: Decision | None, held: list[HeldPod], statement: Statement, history: History, now_ms: int
 ) -> Iterator[str]:
     """What would have to change for the pod of this decision, among the held pods of its namespace."""
     if last is None:
         return
     yield from waits_for(last.figures)
     waits = next((each for each in held if each.uid == last.uid), None)
-    if waits is not None and waits.length_ms:
-        yield _cost(waits, in_order(held), statement)
-        yield budget_sentence(namespace, statement)
-        return
-    if statement.standing == "OVER_BUDGET":
-        yield budget_sentence(namespace, statement)
+    if waits is not None:
+        ahead = in_order(held).index(waits)
+        place = "1 held pod of the namespace is" if ahead == 1 else f"{ahead} held pods of the namespace are"
+        yield f"{_release_needs(waits, statement, history, now_ms)}; {place} ahead"
+    if statement.standing == "OVER_BUDGET" or (waits is not None and _is_paid(waits)):
+        yield budget_sentence(last.namespace, statement)
 
 
-def _cost(pod: HeldPod, queue: list[HeldPod], statement: Statement) -> str:
+def _is_paid(pod: HeldPod) -> bool:
+    """Whether the held pod waits for its budget, and not for its turn alone."""
+    return pod.needs_budget or pod.length_ms > 0
+
+
+def _release_needs(pod: HeldPod, statement: Statement, history: History, now_ms: int) -> str:
+    """What a held pod needs before it is released."""
+    if pod.length_ms:
+        return _cost(pod, statement)
+    if pod.needs_budget:
+        left_ms = max(0, statement.deciding.ends_ms - now_ms)  # what is later is the next period's
+        span_ms = min(history.settings(now_ms).lookahead_ms, left_ms)
+        hours = float(gpu_hours(pod.rate_milli * span_ms))
+        return (
+            f"needs {hours:.4g} GPU-hours of the budget, for {span_ms // 1000} s at the rate"
+            f" {pod.rate_milli / 1000:g}"
+        )
+    return _turn(history, pod.namespace, now_ms)
+
+
+def _turn(history: History, namespace: str, now_ms: int) -> str:
+    """What bounds the release of pods that their budget does not hold."""
+    budget = history.budget(namespace, now_ms).budget
+    both = (budget, history.budget(group_key(budget.group), now_ms).budget) if budget.group else (budget,)
+    caps = "room for it within the caps of namespace and group"
+    if budget.max_waiting is None:
+        return f"needs {caps}" if any(each.max_gpus_milli is not None for each in both) else "needs its turn"
+    seen = f"needs fewer than {budget.max_waiting} pods of the namespace to wait for a node (maxWaiting)"
+    if any(each.max_gpus_milli is not None for each in both):
+        return f"{seen} and, if another scheduler places it, {caps}"
+    return seen
+
+
+def _cost(pod: HeldPod, statement: Statement) -> str:
     """What a pod that declares its time needs before it is released."""
     hours = float(gpu_hours(pod.rate_milli * pod.length_ms))
     account = statement.deciding.account
@@ -188,8 +223,7 @@ def _cost(pod: HeldPod, queue: list[HeldPod], statement: Statement) -> str:
     part = "" if in_period == hours else f", of which a period holds at most {in_period:.4g}"
     return (
         f"needs {hours:.4g} GPU-hours at once, for {pod.length_ms // 1000} s of declared time and grace"
-        f" period at the rate {pod.rate_milli / 1000:g}{part};"
-        f" {queue.index(pod)} held pods of the namespace are ahead"
+        f" period at the rate {pod.rate_milli / 1000:g}{part}"
     )
 
 
