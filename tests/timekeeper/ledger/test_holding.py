@@ -316,6 +316,31 @@ def test_a_group_pays_for_the_waiting_pods_of_all_its_members(holding: Holding) 
     assert holding.step() == []
 
 
+def test_a_pod_that_the_groups_period_cannot_pay_holds_no_other_namespace_back(holding: Holding) -> None:
+    """A user of one namespace creates a pod of very many cards."""
+    member = "gpuHours: unlimited\ngroup: g"
+    entries = dict.fromkeys(("team_a", "team_b", "team_c"), member)
+    pods = [held_pod("large", percent=900), held_pod("q", namespace="team-b", created_ms=T0 + 1)]
+    holding.begin(*pods, **entries, **{"_group.g": HOLD.format(hours=1.5)})
+    began_ms = holding.town.clock()
+    used: Json = {"namespace": "team-c", "created_ms": began_ms, "started_ms": began_ms}
+    holding.town.clock.turn(HOUR)
+    holding.town.change("pods", gpu_pod("used", ended_ms=began_ms + HOUR, **used))
+
+    assert holding.step() == ["q"]
+
+
+def test_a_pod_waits_for_what_others_of_its_group_give_back(holding: Holding) -> None:
+    """It keeps the group's other pods behind it while the period can pay it."""
+    member = "gpuHours: unlimited\ngroup: g"
+    waits = gpu_pod("waits", namespace="team-c", node="")
+    entries = dict.fromkeys(("team_a", "team_b", "team_c"), member)
+    pods = [held_pod("large", percent=300), held_pod("q", namespace="team-b", created_ms=T0 + 1)]
+    holding.begin(waits, *pods, **entries, **{"_group.g": HOLD.format(hours=0.6)})
+
+    assert holding.step() == []
+
+
 def test_a_new_period_releases_the_pods_and_the_rate_is_bounded(holding: Holding) -> None:
     pods = [held_pod(f"p{index:02}", percent=1, created_ms=T0 + index) for index in range(MOST_AT_ONCE + 2)]
     busy = gpu_pod("busy", started_ms=T0, ended_ms=T0 + HOUR, created_ms=T0)

@@ -3,6 +3,7 @@
 from collections import Counter
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -62,13 +63,35 @@ def test_no_more_is_released_than_fits_and_a_large_pod_is_not_overtaken() -> Non
 
 def test_a_pod_that_waits_for_its_group_is_passed_by_no_pod_of_the_group() -> None:
     held = pods(("big", "a", 0, 1, 5), ("small", "b", 0, 2, 1), ("other", "c", 0, 3, 1))
-    group = Limit("group", 4, span_ms=1)
+    group = Limit("group", 4, span_ms=1, is_shared=True, attainable=5)
 
     chosen = next_released(
         queues_of(held.values()), (), lambda pod: () if pod.namespace == "c" else (group,), {}, 10
     )
 
     assert [each.uid for each in chosen] == ["other"]
+
+
+@pytest.mark.parametrize(
+    "large",
+    [
+        # what is charged of the grant does not come back in this period
+        (Limit("group", 4, span_ms=1, is_shared=True, attainable=4),),
+        # of another account there is no room either
+        (Limit("group", 4, span_ms=1, is_shared=True, attainable=9), Limit("a", 0, span_ms=1)),
+    ],
+    ids=["too large for the period", "kept by its own account"],
+)
+def test_a_pod_that_its_group_cannot_release_lets_pods_of_other_namespaces_pass(
+    large: tuple[Limit, ...],
+) -> None:
+    held = pods(("big", "a", 9, 0, 5), ("behind", "a", 0, 1, 1), ("small", "b", 0, 2, 1))
+
+    chosen = next_released(
+        queues_of(held.values()), (), lambda pod: large if pod.namespace == "a" else large[:1], {}, 10
+    )
+
+    assert [each.uid for each in chosen] == ["small"]
 
 
 def test_a_pod_that_costs_more_than_a_grant_waits_until_nothing_of_the_grant_is_used() -> None:

@@ -97,7 +97,8 @@ class ReleaseLimits:
                 yield Limit(f"cap of {subject} for {pod.uid}", 0, is_cap=True)
             elif its.max_gpus_milli is not None:
                 held = sum(self.view.cards_milli.get(each, 0) for each in namespaces)
-                yield Limit(f"cap of {subject}", its.max_gpus_milli - held, is_cap=True)
+                room = its.max_gpus_milli - held
+                yield Limit(f"cap of {subject}", room, is_cap=True, is_shared=subject.startswith(GROUP))
 
     def _observes(self, namespace: str) -> bool:
         history, now_ms = self.view.history, self.view.at_ms
@@ -128,17 +129,32 @@ class ReleaseLimits:
         """The limits of the account's later periods."""
         for each in self.view.later.get(subject, ()):
             name = f"{subject} from {each.span.start_ms}"
-            yield Limit(name, each.room, left_ms=each.span.length_ms)
+            shared = subject.startswith(GROUP)
+            yield Limit(name, each.room, left_ms=each.span.length_ms, is_shared=shared)
 
     def _account(self, subject: str, mine: Statement, waiting_milli: int, keeps: bool) -> list[Limit]:
         """The limit of one account. ``waiting_milli``: the rate of waiting pods that its statement leaves
         out; ``keeps``: it keeps pods whatever its ``onExhausted`` is."""
         remaining, granted = mine.balance.remaining, mine.balance.granted
-        if remaining is None or not (keeps or mine.in_force.budget.on_exhausted in KEEPING):
+        if (
+            remaining is None
+            or granted is None
+            or not (keeps or mine.in_force.budget.on_exhausted in KEEPING)
+        ):
             return []
         span_ms, left_ms = self._span_ms(mine), mine.ends_ms - whole_seconds(self.view.at_ms)
         room = remaining - waiting_milli * span_ms
-        return [Limit(subject, room, span_ms, left_ms=left_ms, most=granted)]
+        return [
+            Limit(
+                subject,
+                room,
+                span_ms,
+                left_ms=left_ms,
+                most=granted,
+                is_shared=subject.startswith(GROUP),
+                attainable=granted - mine.balance.spent,
+            )
+        ]
 
     def _span_ms(self, mine: Statement) -> int:
         """How far ahead a pod reserves: the lookahead, at most to the end of the account's period."""

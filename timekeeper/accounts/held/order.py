@@ -3,6 +3,8 @@
 A pod is released if every limit of its namespace has room for it, and takes that room at once. Where a limit
 has no room for the next pod, no later pod takes from that limit, nor does a later one of the same namespace
 pass, except where a cap on cards concerns the pod alone: a large pod is not overtaken by small ones for ever.
+It keeps the pods of other namespaces from what they share only while nothing else keeps it, and while that
+can have room for it in the present period: otherwise one pod of one namespace could hold all of a group.
 """
 
 import heapq
@@ -46,6 +48,9 @@ class Limit:
     left_ms: int = 0
     most: int | None = None  # None: it needs all that it takes
     is_cap: bool = False  # the room is of cards, in milli-GPU
+    is_shared: bool = False  # it bounds several namespaces
+    # the most room that there can be in the present period, if every pod ended now; None: not known
+    attainable: int | None = None
 
     def takes(self, pod: HeldPod) -> int:
         """What the pod takes from the room."""
@@ -56,9 +61,15 @@ class Limit:
 
     def has_room(self, pod: HeldPod, room: int) -> bool:
         """Whether the pod can be released while this much room is left."""
+        return room > 0 and room >= self._needs(pod)
+
+    def keeps(self, pod: HeldPod) -> bool:
+        """Whether the pod, for which there is no room now, keeps this limit from all later pods."""
+        return self.attainable is None or self.has_room(pod, self.attainable)
+
+    def _needs(self, pod: HeldPod) -> int:
         takes = self.takes(pod)
-        needs_all = self.most is None or pod.length_ms > 0
-        return room > 0 and room >= (takes if needs_all else min(takes, self.most or 0))
+        return takes if self.most is None or pod.length_ms > 0 else min(takes, self.most)
 
 
 Limits = Callable[[HeldPod], tuple[Limit, ...]]
@@ -127,7 +138,8 @@ def next_released(
             for each in mine
             if each.subject in full or not each.has_room(pod, rooms.get(each.subject, each.room))
         ]
-        full.update(each.subject for each in short)
+        is_kept_alone = all(each.is_shared and each.keeps(pod) for each in short)
+        full.update(each.subject for each in short if is_kept_alone or not each.is_shared)
         if not short:
             _take(pod, mine, rooms)
             chosen.append(pod)
