@@ -466,6 +466,27 @@ def test_where_helm_installed_bursar_helm_mends_it(case: str, setting: str) -> N
     assert "deploy/manifests" not in bad.command
 
 
+def test_nodes_are_labelled_as_the_agents_select_them() -> None:
+    own = agent() | {"spec": {"template": {"spec": {"nodeSelector": {"pool": "gpus"}}}}}
+    bare = [node("a", inventory=False, labels=LABELLED, capacity={"nvidia.com/gpu": "2"})]
+    bare.append(node("b", inventory=False, labels={"pool": "gpus"}))
+    mixed = replace(
+        SOUND, nodes=listed(*bare), workloads=[listed(*ROLES), listed(own)], runtime_classes=listed()
+    )
+
+    bad = [each for each in results(mixed) if each.level != "ok"]
+
+    assert [each.sentence.partition(":")[0] for each in bad] == ["no inventory on a", "no inventory on b"]
+    assert bad[0].command.startswith("kubectl label node a pool=gpus (")
+
+
+def test_a_mended_configuration_is_read_by_a_restart() -> None:
+    found = results(replace(SOUND, **CASES["no extender"][0]))
+
+    (bad,) = [each for each in found if each.level == "error"]
+    assert bad.command.endswith("; kubectl rollout restart -n bursar-system deployment/bursar-scheduler")
+
+
 def test_a_release_of_helm_gets_the_runtime_class_as_a_value() -> None:
     blind = replace(
         SOUND,

@@ -21,18 +21,20 @@ def nodes(facts: Facts) -> Iterator[CheckResult]:
     if isinstance(facts.nodes, NotReadable):
         yield unknown("nodes", facts.nodes)
         return
-    with_gpus = {each["metadata"]["name"]: each for each in items(facts.nodes) if _has_gpus(each)}
+    selector = _selector(facts)
+    label = " ".join(f"{key}={value}" for key, value in selector.items())
+    with_gpus = {each["metadata"]["name"]: each for each in items(facts.nodes) if _has_gpus(each, selector)}
     if not with_gpus:
-        command = f"kubectl label node NODE {LABEL}=true (docs/node-agent.md)"
+        command = f"kubectl label node NODE {label} (docs/node-agent.md)"
         yield CheckResult("warning", "nodes", "no node advertises GPUs", command)
         return
     bare = [name for name, each in with_gpus.items() if INVENTORY not in annotations_of(each)]
     inventoried = len(with_gpus) - len(bare)
     yield CheckResult("ok", "nodes", f"{inventoried} of {len(with_gpus)} nodes with GPUs have an inventory")
-    unlabelled = [each for each in bare if not _is_labelled(with_gpus[each])]
+    unlabelled = [each for each in bare if not _is_labelled(with_gpus[each], selector)]
     if unlabelled:
         sentence = f"no inventory on {some_of(unlabelled)}: without the label no agent runs there"
-        command = f"kubectl label node {unlabelled[0]} {LABEL}=true (docs/node-agent.md)"
+        command = f"kubectl label node {unlabelled[0]} {label} (docs/node-agent.md)"
         yield CheckResult("warning", "nodes", sentence, command)
     silent = [each for each in bare if each not in unlabelled]
     if silent:
@@ -60,7 +62,10 @@ def runtimes(facts: Facts) -> Iterator[CheckResult]:
     if used and used not in classes:
         sentence = f"the agent's runtimeClassName {used} does not exist, so its pods cannot start"
         yield CheckResult("error", "runtime", sentence, "kubectl get runtimeclasses (docs/node-agent.md)")
-    blind = any(_is_labelled(each) and INVENTORY not in annotations_of(each) for each in items(facts.nodes))
+    selector = _selector(facts)
+    blind = any(
+        _is_labelled(each, selector) and INVENTORY not in annotations_of(each) for each in items(facts.nodes)
+    )
     offered = [name for name, handler in classes.items() if "nvidia" in handler]
     if not used and blind and offered:
         sentence = "nodes have no inventory, and the agent does not use the RuntimeClass of NVIDIA's driver"
@@ -75,7 +80,8 @@ def clocks(facts: Facts) -> Iterator[CheckResult]:
     the API server notes its own beside it."""
     if isinstance(facts.leases, NotReadable) or isinstance(facts.nodes, NotReadable):
         return
-    with_gpus = {each["metadata"]["name"] for each in items(facts.nodes) if _has_gpus(each)}
+    selector = _selector(facts)
+    with_gpus = {each["metadata"]["name"] for each in items(facts.nodes) if _has_gpus(each, selector)}
     ahead = {each["metadata"]["name"]: clock_ahead_ms(each) / 1000 for each in items(facts.leases)}
     wrong = [name for name, each in ahead.items() if name in with_gpus and each]
     if wrong:
@@ -99,15 +105,24 @@ def _closed(node: Mapping[str, Any]) -> str:
         return ""
 
 
-def _is_labelled(node: Mapping[str, Any]) -> bool:
-    return bool(mapping(node["metadata"].get("labels")).get(LABEL) == "true")
+def _selector(facts: Facts) -> Mapping[str, str]:
+    """The labels of the nodes that get an agent: those of the DaemonSet, which may be others than ours."""
+    agent = next((found for each in facts.workloads if (found := named(each, _AGENT))), None)
+    pod = mapping(mapping(mapping(mapping(agent).get("spec")).get("template")).get("spec"))
+    return {str(key): str(value) for key, value in mapping(pod.get("nodeSelector")).items()} or {
+        LABEL: "true"
+    }
 
 
-def _has_gpus(node: Mapping[str, Any]) -> bool:
+def _is_labelled(node: Mapping[str, Any], selector: Mapping[str, str]) -> bool:
+    return selector.items() <= mapping(node["metadata"].get("labels")).items()
+
+
+def _has_gpus(node: Mapping[str, Any], selector: Mapping[str, str]) -> bool:
     capacity = mapping(mapping(node.get("status")).get("capacity"))
     return (
         INVENTORY in annotations_of(node)
-        or _is_labelled(node)
+        or _is_labelled(node, selector)
         or any(
             word in name and "/" in name and str(amount) not in ("", "0")
             for name, amount in capacity.items()

@@ -60,7 +60,9 @@ def _configuration(facts: Facts) -> Iterator[CheckResult]:
     subject = "kube-scheduler's configuration"
     fault = _fault_of(named(facts.budgets, DEPLOYMENT))
     if fault:
-        yield CheckResult("error", subject, fault, applying(facts, "scheduler.yaml"))
+        # kube-scheduler reads its configuration once
+        restart = f"kubectl rollout restart -n {facts.system_namespace} deployment/{DEPLOYMENT}"
+        yield CheckResult("error", subject, fault, f"{applying(facts, 'scheduler.yaml')}; {restart}")
     else:
         yield CheckResult("ok", subject, f"it calls the extender for {len(MANAGED_RESOURCES)} resources")
 
