@@ -1,13 +1,25 @@
 {{/* The image of a target of deploy/images/Dockerfile: (list . "webhook") */}}
 {{- define "bursar.image" -}}
 {{- $ := index . 0 -}}
-{{ $.Values.images.prefix }}/{{ index . 1 }}:{{ default $.Chart.AppVersion $.Values.images.tag }}
+{{- $target := index . 1 -}}
+{{ $.Values.images.prefix }}/{{ $target }}:{{ default $.Chart.AppVersion $.Values.images.tag }}
+{{- with index (default dict $.Values.images.digests) $target }}@{{ . }}{{ end }}
 {{- end }}
 
 {{/* The pull policy of a container; Kubernetes' own without a value. */}}
 {{- define "bursar.pull" }}
 {{- with .Values.images.pullPolicy }}
 imagePullPolicy: {{ . }}
+{{- end }}
+{{- end }}
+
+{{/* The labels and annotations that pods get beside their own. */}}
+{{- define "bursar.marks" }}
+{{- with .Values.podLabels }}
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.podAnnotations }}
+annotations: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
 
@@ -24,6 +36,9 @@ nodeSelector: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- with .Values.tolerations }}
 tolerations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.affinity }}
+affinity: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
 

@@ -1,6 +1,7 @@
 """The chart by helm itself: what is rendered from it, and which values it refuses."""
 
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,10 @@ BAD: tuple[tuple[str, str], ...] = (
     ("--set=networkPolicies.enabled=true", "at '/networkPolicies/apiServers': minItems: got 0, want 1"),
     ("--set=timekeeper.storage.size=10GB", "at '/timekeeper/storage/size': '10GB' does not match pattern"),
     ("--set=policies.guardedPaths={/dev/a'b}", "at '/policies/guardedPaths/0': "),
+    (
+        "--set=podLabels.app\\.kubernetes\\.io/name=other",
+        "at '/podLabels/app.kubernetes.io~1name': false schema",
+    ),
 )
 
 
@@ -66,6 +71,83 @@ def test_a_bad_value_is_refused_by_its_name(helm: Path, flag: str, said: str) ->
         rendered.rendered(helm, flag)
 
     assert said in str(refused.value)
+
+
+def merged(values: Iterable[Values]) -> Values:
+    """Nested values as one."""
+    whole: Values = {}
+    for each in values:
+        for name, value in each.items():
+            both = isinstance(value, dict) and isinstance(whole.get(name), dict)
+            whole[name] = merged([whole[name], value]) if both else value
+    return whole
+
+
+def of_another_kind(each: rendered.Schema) -> Any:
+    return "text" if isinstance(each["default"], dict) else {"an": "object"}
+
+
+def out_of_range(path: str, each: rendered.Schema) -> Any:
+    """Of the right kind, and not allowed. ``settings`` is free, and switches have two values."""
+    match each["default"]:
+        case bool():
+            return None
+        case str():
+            return "\t"
+        case int():
+            return -1
+    return {
+        "tolerations": [{"opertor": "Exists"}],
+        "resources": {"limits": {"cpu": "1 core"}},
+        "affinity": {"nodeAfinity": {}},
+        "digests": {"webhook": "latest"},
+        "settings": None,
+        "otherSchedulers": [""],
+    }.get(path.rpartition(".")[2], {"a": 1} if isinstance(each["default"], dict) else ["\t"])
+
+
+@pytest.mark.parametrize("kind", ["of another kind", "out of range"])
+def test_every_wrong_value_is_refused_by_its_name(helm: Path, tmp_path: Path, kind: str) -> None:
+    leaves = list(rendered.leaves(rendered.schema()["properties"]))
+    made = {
+        path: of_another_kind(each) if kind == "of another kind" else out_of_range(path, each)
+        for path, each in leaves
+    }
+    wrong = {path: value for path, value in made.items() if value is not None}
+    (tmp_path / "wrong.yaml").write_text(yaml.safe_dump(merged(map(nested, wrong, wrong.values()))))
+
+    with pytest.raises(LocalError) as refused:
+        rendered.rendered(helm, f"--values={tmp_path}/wrong.yaml")
+
+    said = re.findall(r"at '/([^']*)': \S", str(refused.value))
+    named = {each.replace("/", ".") for each in said}
+    unnamed = [path for path in wrong if not any(f"{each}.".startswith(f"{path}.") for each in named)]
+    assert unnamed == []
+    assert len(wrong) > 50
+
+
+def test_pods_get_labels_and_annotations_beside_those_that_select_them(helm: Path) -> None:
+    flags = ("--set=podLabels.team=gpus", "--set-string=podAnnotations.logs=off")
+    texts = {**rendered.rendered(helm, *flags)}
+    texts |= rendered.rendered(helm, *flags, "--set=database.secretName=bursar-database")
+    objects = [each for text in texts.values() for each in yaml.safe_load_all(text)]
+    made = [each["spec"]["template"]["metadata"] for each in objects if "template" in each.get("spec", {})]
+
+    assert len(made) == 6
+    for metadata in made:
+        assert metadata["annotations"] == {"logs": "off"}
+        assert metadata["labels"].items() > {"team": "gpus", "app.kubernetes.io/name": "bursar"}.items()
+
+
+def test_an_image_with_a_digest_is_named_by_it_in_its_pods_and_by_the_webhook(helm: Path) -> None:
+    digest = f"sha256:{'0' * 64}"
+    texts = rendered.rendered(helm, f"--set=images.digests.sidecar={digest}", "--set=images.tag=v1")
+
+    (agent,) = (each for each in yaml.safe_load_all(texts["node-agent.yaml"]) if each["kind"] == "DaemonSet")
+    (container,) = agent["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == f"bursar/sidecar:v1@{digest}"
+    assert f"--sidecar-image=bursar/sidecar:v1@{digest}\n" in texts["webhook.yaml"]
+    assert "image: bursar/webhook:v1\n" in texts["webhook.yaml"]
 
 
 OTHER: Values = {
@@ -83,6 +165,10 @@ OTHER: Values = {
     "tolerations": [{"key": "other", "operator": "Exists"}],
     "nodeSelector": {"other": "label"},
     "labels": {"other": "label"},
+    "podLabels": {"other": "label"},
+    "podAnnotations": {"other": "annotation"},
+    "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}},
+    "digests": {"sidecar": f"sha256:{'0' * 64}"},
     "maxGracePeriodSeconds": 7,
 }
 # what shows the values of parts that are off by default

@@ -206,6 +206,50 @@ def test_helm_takes_over_what_was_applied_from_the_manifests(
     assert left(cp) == KEPT
 
 
+def doctor(cp: ControlPlane, folder: Path) -> list[Json]:
+    """What `kubectl bursar doctor` calls an error."""
+    plugin = folder / "bin" / "kubectl-bursar"
+    plugin.write_text(f'#!/bin/sh\ncd {ROOT} && exec {sys.executable} -m timekeeper.cli.main "$@"\n')
+    plugin.chmod(0o755)
+    found = json.loads(run(cp, "kubectl bursar doctor -o json || test $? = 1", folder))
+    return [each for each in found if each["level"] == "error"]
+
+
+def test_before_and_after_an_install_the_doctor_names_the_command_that_mends_what_is_missing(
+    control_plane: ControlPlane, folder: Path
+) -> None:
+    cp = control_plane
+    run(cp, typed("kubectl delete namespace", "--ignore-not-found"), folder)  # of another test
+    (first, *_) = doctor(cp, folder)
+    assert first["subject"] == "namespace"
+    assert first["command"].startswith(typed("helm install bursar"))
+    run(cp, typed("helm install bursar", "--set images.prefix=registry.example.com/bursar"), folder)
+    certify(cp, folder)
+    deleted = (
+        "deployment/bursar-certificates -n bursar-system",
+        "mutatingwebhookconfiguration/zz-bursar",
+        "priorityclass/gpu-lower-priority",
+        "validatingadmissionpolicy/bursar-ranges",
+        "validatingadmissionpolicybinding/bursar-growth",
+    )
+    for each in deleted:
+        run(cp, f"kubectl delete {each}", folder)
+
+    missed = [each for each in doctor(cp, folder) if "pods are ready" not in each["sentence"]]
+    assert [(each["subject"], each["sentence"].partition(" ")[0]) for each in missed] == [
+        ("bursar-certificates", "it"),
+        ("mutating webhooks", "it"),
+        ("policies", "bursar-ranges"),
+        ("policy bindings", "bursar-growth"),
+    ]
+    (command,) = {each["command"].partition(" (")[0] for each in missed}
+    run(cp, command, folder)
+
+    assert missing(cp) == ""
+    assert container(cp)["image"].startswith("registry.example.com/bursar/")
+    run(cp, typed("helm uninstall bursar"), folder)
+
+
 def places(cp: ControlPlane) -> dict[str, list[str]]:
     """The nodes of each component's pods that are not about to go."""
     pods = cp.api.call("GET", "/api/v1/namespaces/bursar-system/pods")["items"]
