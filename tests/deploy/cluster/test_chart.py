@@ -139,6 +139,26 @@ def test_pods_get_labels_and_annotations_beside_those_that_select_them(helm: Pat
         assert metadata["labels"].items() > {"team": "gpus", "app.kubernetes.io/name": "bursar"}.items()
 
 
+def test_the_cas_of_the_database_and_of_the_api_servers_are_mounted_where_they_are_named(helm: Path) -> None:
+    flags = ("--set=database.secretName=url", "--set=database.caSecretName=db-ca")
+    texts = rendered.rendered(helm, *flags, "--set=webhook.callersConfigMap=bursar-callers")
+
+    def mounted(name: str, path: str) -> Values:
+        """The source of the volume that a Deployment's only container has at a path."""
+        objects = [each for each in yaml.safe_load_all(texts[name]) if each["kind"] == "Deployment"]
+        spec = objects[0]["spec"]["template"]["spec"]
+        (mount,) = (each for each in spec["containers"][0]["volumeMounts"] if each["mountPath"] == path)
+        (volume,) = (each for each in spec["volumes"] if each["name"] == mount["name"])
+        return {key: value for key, value in volume.items() if key != "name"}
+
+    items = [{"key": "ca.crt", "path": "ca.crt"}]
+    database = mounted("timekeeper-postgresql.yaml", "/etc/bursar/database")
+    assert database == {"secret": {"secretName": "db-ca", "defaultMode": 0o440, "items": items}}
+    callers = mounted("webhook.yaml", "/etc/bursar/callers")
+    assert callers == {"configMap": {"name": "bursar-callers", "items": items}}
+    assert "--client-ca=/etc/bursar/callers/ca.crt\n" in texts["webhook.yaml"]
+
+
 def test_an_image_with_a_digest_is_named_by_it_in_its_pods_and_by_the_webhook(helm: Path) -> None:
     digest = f"sha256:{'0' * 64}"
     texts = rendered.rendered(helm, f"--set=images.digests.sidecar={digest}", "--set=images.tag=v1")
@@ -177,6 +197,9 @@ ON = {
     "monitors": {"enabled": True},
     "prometheusRules": {"enabled": True},
 }
+
+
+ON_POSTGRESQL = ("database.secretKey", "database.caSecretName", "timekeeper.replicas")
 
 
 def other(path: str, each: rendered.Schema) -> Any:
@@ -234,7 +257,7 @@ def test_every_value_changes_what_is_rendered(helm: Path, tmp_path: Path) -> Non
     before = {base: rendered.rendered(helm, base) for base in (sqlite, postgresql)}
 
     for path, each in rendered.leaves(rendered.schema()["properties"]):
-        base = postgresql if path in ("database.secretKey", "timekeeper.replicas") else sqlite
+        base = postgresql if path in ON_POSTGRESQL else sqlite
         (tmp_path / "other.yaml").write_text(yaml.safe_dump(nested(path, other(path, each))))
 
         assert rendered.rendered(helm, base, f"--values={tmp_path}/other.yaml") != before[base], path

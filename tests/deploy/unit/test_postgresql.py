@@ -1,5 +1,7 @@
 """The timekeeper on PostgreSQL: the variant against the manifest that it replaces."""
 
+import re
+
 from tests.deploy.reading import MANIFESTS, ROOT, Json, container, documents, template, the
 from timekeeper import settings
 
@@ -80,3 +82,15 @@ def test_the_file_alone_has_one_replica_on_a_volume_of_one_pod() -> None:
 
     assert file["spec"]["replicas"] == 1
     assert claim["spec"]["accessModes"] == ["ReadWriteOncePod"]
+
+
+def test_each_documented_url_that_verifies_the_server_says_by_which_cas() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    urls = {
+        url
+        for page in pages
+        for url in re.findall(r"postgresql://[^\s'\"`]*verify[^\s'\"`]*", page.read_text())
+    }
+
+    assert urls
+    assert [url for url in urls if "&sslrootcert=" not in url] == []

@@ -105,6 +105,7 @@ def open_store(
 def _pool(read: URL, patience_ms: int, connections: int, name: str) -> sqlalchemy.Engine:
     """Connections open on demand and stay open. Each is tested before use, so a restart of the server causes
     no error."""
+    postgresql.trust_system(read.query)
     return sqlalchemy.create_engine(
         read,
         pool_size=connections,

@@ -9,7 +9,9 @@ Readers run at REPEATABLE READ, READ ONLY: all statements of a report see the sa
 writer.
 """
 
-from collections.abc import Collection
+import os
+import ssl
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,6 +71,18 @@ def connection_arguments(given: Collection[str], name: str) -> dict[str, str]:
     """libpq's arguments, except those that the URL sets itself (``given``)."""
     arguments = _CONNECTION | {"application_name": name}
     return {word: value for word, value in arguments.items() if word not in given}
+
+
+def trust_system(given: Mapping[str, object], paths: ssl.DefaultVerifyPaths | None = None) -> None:
+    """Make ``sslrootcert=system`` mean this system's CAs, by OpenSSL's own variables, where neither is set.
+    Without them the OpenSSL of psycopg's wheel reads a folder of its own, which no system has."""
+    found = paths or ssl.get_default_verify_paths()
+    variables = {
+        found.openssl_cafile_env: found.openssl_cafile,
+        found.openssl_capath_env: found.openssl_capath,
+    }
+    if given.get("sslrootcert") == "system" and not variables.keys() & os.environ.keys():
+        os.environ.update(variables)
 
 
 def take_turn(connection: Connection, name: str) -> None:
