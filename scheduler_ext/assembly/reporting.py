@@ -65,12 +65,12 @@ class Reporting:
         if self.binding_reports is not None:
             self.binding_reports.bound(pod, node, placement)
 
-    def taken_back(self, allocation: Allocation, node: str) -> None:
-        """A binding that was assumed did not happen."""
+    def taken_back(self, allocation: Allocation, node: str, owner: str) -> None:
+        """A binding that was assumed did not happen. ``owner``: the pod's controller."""
         namespace, _, name = allocation.full_name.partition("/")
         text = f"The binding to node {node} did not happen; the GPUs assumed for it there are free again."
         self.events.post(namespace, name, allocation.uid, "BindTakenBack", text, "Warning")
-        self.decisions.undone(allocation, node)
+        self.decisions.undone(allocation, node, owner)
 
     def bindings_reported(self) -> Mapping[str, int]:
         """Reports of bound pods, by result; empty without a timekeeper."""

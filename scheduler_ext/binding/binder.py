@@ -65,8 +65,9 @@ EARLIER = "?"  # stands for the unknown version of a Binding that an earlier cal
 
 class Binder:
     """``policy`` returns a pod's policy. ``turn`` says if this replica may bind. ``ended`` is called with
-    the UID after each bind. ``taken_back`` is called with an assumed allocation, and its node, that never
-    became a binding; ``bound`` with a pod, its node and its cards once its Binding is known to be made."""
+    the UID after each bind. ``taken_back`` is called with an assumed allocation that never became a
+    binding, its node and the pod's controller; ``bound`` with a pod, its node and its cards once its Binding
+    is known to be made."""
 
     def __init__(
         self,
@@ -79,7 +80,7 @@ class Binder:
         most_grace_ms: int,
         ended: Callable[[str], None],
         turn: Turn,
-        taken_back: Callable[[Allocation, str], None] = lambda _allocation, _node: None,
+        taken_back: Callable[[Allocation, str, str], None] = lambda _allocation, _node, _owner: None,
         standings: Callable[[], NamespaceStandings] = lambda: UNHEARD,
         caps: CapChecks | None = None,
         bound: Callable[[Pod, str, Placement], None] = lambda _pod, _node, _placement: None,
@@ -339,5 +340,5 @@ class Binder:
         if not read.node:
             node = self._allocation(read.uid)[1]
             self._cache.forget(read.uid)
-            self._taken_back(allocation, node)
+            self._taken_back(allocation, node, read.pod.controller if read.pod is not None else "")
         self._log("settled", pod=allocation.full_name, uid=read.uid, node=read.node or "none")

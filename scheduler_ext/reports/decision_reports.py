@@ -89,14 +89,12 @@ class DecisionReports:
         figures["shareMilli"] = sum(each.share_milli for each in slices)
         self._record(_about(pod, self._now_ms(), PLACED, "Bound", figures))
 
-    def undone(self, allocation: Allocation, node: str) -> None:
+    def undone(self, allocation: Allocation, node: str, owner: str) -> None:
         """A placement whose Binding did not happen; its cards are free again."""
         namespace, _, name = allocation.full_name.partition("/")
         figures: dict[str, Figure] = {"node": node}
-        at_ms = self._now_ms()
-        self._record(
-            Decision(at_ms, BIND_UNDONE, "BindTakenBack", namespace, figures, name=name, uid=allocation.uid)
-        )
+        where = {"owner": owner, "name": name, "uid": allocation.uid}
+        self._record(Decision(self._now_ms(), BIND_UNDONE, "BindTakenBack", namespace, figures, **where))
 
     def evicted(self, victim: Pod, pod: Pod, kind: str, how: str, node: str) -> None:
         """The victim leaves for the pod. Both get a record, which names the other."""

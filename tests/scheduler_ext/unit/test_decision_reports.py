@@ -88,6 +88,21 @@ def test_a_failed_bind_is_a_reason_too_and_a_pod_that_is_bound_has_none() -> Non
     ]
 
 
+def test_a_bind_that_is_taken_back_is_recorded_with_the_pods_controller() -> None:
+    snapshot = rebuilt([node()], [on(percent(50, "p"), "n", "GPU-0")])
+    world, allocation = World(snapshot, "p"), snapshot.allocation("uid-p")
+    assert allocation is not None
+
+    world.reports.undone(allocation, "n", "Job/train")
+
+    (found,) = world.found
+    assert (found.kind, found.reason, found.namespace, found.owner) == (
+        *("bind-undone", "BindTakenBack"),
+        *("team-a", "Job/train"),
+    )
+    assert (found.name, found.uid, found.figures) == ("p", "uid-p", {"node": "n"})
+
+
 def test_an_eviction_is_recorded_on_both_pods_with_the_name_of_the_other() -> None:
     world = World(rebuilt([node()], []))
     victim, pod = read(percent(50, "victim", priority=-5)), read(percent(100, "pod", priority=10))

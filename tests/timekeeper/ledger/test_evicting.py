@@ -127,6 +127,7 @@ class Overused:
 
 def pod(name: str, card: int = 0, **fields: int | str | Json | None) -> Json:
     made: Json = gpu_pod(name, percent=50, card=card, started_ms=1, **fields)  # type: ignore[arg-type]
+    made["metadata"]["ownerReferences"] = [{"kind": "Job", "name": "train", "controller": True}]
     return made
 
 
@@ -177,6 +178,7 @@ def test_a_pod_over_its_share_for_its_grace_is_evicted_once_with_the_reason(
     )
     (decision,) = (each for each in overused.town.recorded if each.kind == "evicted")
     assert (decision.reason, decision.name, decision.uid) == (EVICTED, "p", "uid-p")
+    assert decision.owner == "Job/train"
     assert (decision.figures["message"], decision.figures["graceMs"]) == (event["note"], 60_000)
     (line,) = [line for line in capfd.readouterr().err.splitlines() if "event=overuse-eviction" in line]
     assert line.endswith(

@@ -11,6 +11,7 @@ import pytest
 from tests.timekeeper.ledger.test_decisions import post, posted
 from tests.timekeeper.ledger.test_evicting import Waits
 from tests.timekeeper.worlds import GPU, HOUR, MINUTE, SECOND, T0, Json, Town, budgets, gpu_pod, node
+from timekeeper.core.decisions import Decision
 from timekeeper.runtime.api_server import Answered, Lost, Reply, Unsent
 from timekeeper.settler.releases.releaser import (
     AWAY_MS,
@@ -64,6 +65,7 @@ class Holding:
         self.hears = True  # the settler's watch brings changes
         self.calls: list[str] = []
         self.events: list[tuple[str, str]] = []
+        self.decisions: list[Decision] = []
         self.releaser = self.new_releaser()
 
     def new_releaser(self, at_once: int = 1) -> Releaser:
@@ -76,6 +78,7 @@ class Holding:
             lambda _namespace, name, _uid, reason, _note: self.events.append((name, reason)),
             lambda: settler.held,
             self.town.clock,
+            self.decisions.append,
             reserved=settler.reserve,
             at_once=at_once,
         )
@@ -466,6 +469,27 @@ def test_schedulers_see_no_more_waiting_pods_than_the_budget_says(holding: Holdi
 
     assert (hold, first, again, third) == ("turn", ["p0", "p1"], [], [])
     assert holding.step() == ["p2"]
+
+
+def test_a_release_is_a_decision_about_the_pod_and_its_controller(holding: Holding) -> None:
+    raw = held_pod("p", priority=3)
+    raw["metadata"]["ownerReferences"] = [{"kind": "Job", "name": "train", "controller": True}]
+    holding.begin(raw, team_a=HOLD.format(hours=100))
+
+    assert holding.step() == ["p"]
+
+    (found,) = holding.decisions
+    assert (found.kind, found.reason, found.owner, found.name, found.uid) == (
+        *("released", "Released", "Job/train"),
+        *("p", "uid-p"),
+    )
+    assert found.figures == {
+        "message": "The GPU budget of namespace team-a can pay this pod; it is no longer held.",
+        "rateMilli": 1_000,
+        "priority": 3,
+        "waitedMs": found.at_ms - T0,
+    }
+    assert found.at_ms > T0
 
 
 HELD_FOR = {

@@ -30,6 +30,7 @@ class HeldPod:
     # its declared time and its grace; 0: it reserves the lookahead
     length_ms: int = 0
     cards_milli: int = 0  # of a pod of another scheduler: the most that it can hold of cards, unweighted
+    owner: str = ""  # its controller, "Kind/name"
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,7 +89,8 @@ class Evictor:
         )
         if result == "evicted":
             self._record(over, EVICTED, evicted(candidate))
-            self._context.record(_decision(candidate, self._context.clock()))
+            pod = self._context.view.pod(over.uid)
+            self._context.record(_decision(candidate, pod.owner if pod else "", self._context.clock()))
         elif result == "protected" and (before is None or before.result != "protected"):
             self._record(over, PROTECTED, protected(candidate))
         return result
@@ -98,7 +99,7 @@ class Evictor:
         self._context.events.post(over.namespace, over.name, over.uid, reason, note, "Warning")
 
 
-def _decision(candidate: EvictionCandidate, at_ms: int) -> Decision:
+def _decision(candidate: EvictionCandidate, owner: str, at_ms: int) -> Decision:
     over = candidate.over
     figures: dict[str, Figure] = {
         MESSAGE: evicted(candidate),
@@ -107,7 +108,8 @@ def _decision(candidate: EvictionCandidate, at_ms: int) -> Decision:
         "graceMs": candidate.grace_ms or 0,
         "cards": _cards(over),
     }
-    return Decision(at_ms, EVICTED_KIND, EVICTED, over.namespace, figures, name=over.name, uid=over.uid)
+    where = {"owner": owner, "name": over.name, "uid": over.uid}
+    return Decision(at_ms, EVICTED_KIND, EVICTED, over.namespace, figures, **where)
 
 
 def may_be_evicted(pod: LedgerPod, node: str) -> bool:

@@ -216,7 +216,8 @@ def _decision(pod: HeldPod, at_ms: int) -> Decision:
     }
     if pod.length_ms:
         figures |= {"lengthMs": pod.length_ms, "reserved": pod.rate_milli * pod.length_ms}
-    return Decision(at_ms, RELEASED_KIND, RELEASED, pod.namespace, figures, name=pod.name, uid=pod.uid)
+    where = {"owner": pod.owner, "name": pod.name, "uid": pod.uid}
+    return Decision(at_ms, RELEASED_KIND, RELEASED, pod.namespace, figures, **where)
 
 
 def _note(pod: HeldPod) -> str:

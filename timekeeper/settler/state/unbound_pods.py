@@ -137,6 +137,7 @@ class UnboundPods:
             by_other := is_by_other(pod, self._settings.scheduler_name),
             pod.length_ms,
             self.most_milli(pod.request) if by_other else 0,
+            pod.owner,
         )
 
     def most_milli(self, request: GPURequest) -> int:
