@@ -31,6 +31,11 @@ class Statements:
         """How many different ones were run."""
         return len(self._run)
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The different ones."""
+        return tuple(self._run)
+
     def end(self) -> None:
         """Note no more."""
         event.remove(self._engine, "before_cursor_execute", self._note)

@@ -91,13 +91,14 @@ class ReportQuery:
     zone: str = "UTC"
     with_use: bool = False
     after: tuple[int, tuple[str, ...]] | None = None  # continue after this step and key
+    beside: tuple[Interval, ...] = ()  # further time ranges, whose lines follow; not with a step or ``after``
     order: str = ""  # by amount: gpuHours, or -gpuHours for the largest first; "": by the columns
 
     @property
     def cost(self) -> int:
         """How much work the report is, for comparison with others: its steps, and how fine its rows are."""
         steps = self.span.length_ms // _SHORTEST_MS[self.step] + 1 if self.step else 1
-        return steps * (1 + len(self.columns)) * (2 if self.with_use else 1)
+        return (steps + len(self.beside)) * (1 + len(self.columns)) * (2 if self.with_use else 1)
 
     @property
     def has_dated(self) -> bool:
@@ -110,18 +111,25 @@ class ReportQuery:
         return self.namespace is None and not self.group
 
     @property
+    def hull(self) -> Interval:
+        """From the first to the last moment of all its time ranges."""
+        spans = (self.span, *self.beside)
+        return Interval(min(each.start_ms for each in spans), max(each.end_ms for each in spans))
+
+    @property
     def has_too_many_steps(self) -> bool:
         """True for more than `MOST_STEPS` intervals."""
         return bool(self.step) and self.span.length_ms > MOST_STEPS * _SHORTEST_MS[self.step]
 
     def spans(self) -> Iterator[Interval]:
-        """The intervals in order, without those before ``after``."""
+        """The intervals in order, without those before ``after``; then those beside."""
         start_ms = self.span.start_ms if self.after is None else max(self.after[0], self.span.start_ms)
         rest = Interval(start_ms, max(start_ms, self.span.end_ms))
         if not self.step:
             yield rest
         else:
             yield from split(rest.within(Interval(0, _LAST_STEP_MS)), self.step, self.zone)
+        yield from self.beside
 
 
 def columns_of(groups: Iterable[str]) -> tuple[str, ...]:

@@ -55,7 +55,8 @@ def iso(at_ms: int) -> str:
 def cells(asked: ReportQuery, line: ReportLine) -> dict[str, Any]:
     """One line by column; amounts in milli-GPU x milliseconds and as decimal GPU-hours."""
     sums = line.sums
-    row: dict[str, Any] = {"from": line.span.start_ms, "to": line.span.end_ms} if asked.step else {}
+    has_times = bool(asked.step or asked.beside)
+    row: dict[str, Any] = {"from": line.span.start_ms, "to": line.span.end_ms} if has_times else {}
     row |= zip(asked.columns, line.key, strict=True)
     row |= {
         "posted": sums.posted,

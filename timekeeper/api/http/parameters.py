@@ -20,11 +20,13 @@ NAME = "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 SUBJECT = rf"(_group\.)?{NAME}"
 KEY = r"[\x21-\x7e]{1,200}"
 MOST_ROWS = 10_000
+MOST_BESIDE = 4
 
 _DAY = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
 _DAY_WITHOUT_HYPHENS = "(19|20)[0-9]{2}(0[1-9]|1[0-2])(0[1-9]|[12][0-9]|3[01])"
 _CLOCK = r"[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?"
 _TIME = rf"[0-9]{{1,15}}|{_DAY}[Tt]{_CLOCK}([Zz]|[+-][0-9]{{2}}:[0-9]{{2}})"
+_RANGE = rf"([0-9]{{4}}-[0-9]{{2}}|({_TIME}|{_DAY})/({_TIME}|{_DAY}))"
 _NODE = owner.NAME
 _GENERATED = r"[a-z0-9][-.a-z0-9]{0,252}"
 _LABEL = r"([a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-._A-Za-z0-9]{0,61}[A-Za-z0-9])?"
@@ -90,6 +92,21 @@ def _read_month(name: str, text: str) -> date:
     if not re.fullmatch("[0-9]{4}-(0[1-9]|1[0-2])", text, re.ASCII):
         raise bad(name, "it must be a month such as 2026-10")
     return _day(name, f"{text}-01")
+
+
+def _read_ranges(name: str, text: str) -> tuple[tuple[int | date, int | date | None], ...]:
+    """The bounds of each range; a month has a first day alone."""
+    ranges = text.split(",")
+    if len(ranges) > MOST_BESIDE:
+        raise bad(name, f"it must be at most {MOST_BESIDE} time ranges, with commas")
+    return tuple(_read_range(name, each) for each in ranges)
+
+
+def _read_range(name: str, text: str) -> tuple[int | date, int | date | None]:
+    start, between, end = text.partition("/")
+    if not between:
+        return _read_month(name, text), None
+    return read_day_or_time(name, start), read_day_or_time(name, end)
 
 
 def _day(name: str, text: str) -> date:
@@ -242,6 +259,13 @@ MONTH = Parameter(
     "this month of `timeZone`, such as 2026-10, in place of `from` and `to`",
     like("[0-9]{4}-[0-9]{2}"),
     _read_month,
+)
+BESIDE = Parameter(
+    "beside",
+    f"further time ranges, whose rows follow: months such as 2026-10, or FROM/TO, with commas, at most"
+    f" {MOST_BESIDE}; `limit` then gives the first rows of each, without `next`",
+    like(rf"{_RANGE}(,{_RANGE}){{0,{MOST_BESIDE - 1}}}"),
+    _read_ranges,
 )
 NODE = Parameter("node", "only this node", like(_NODE), text_like(_NODE, "not a valid node name"))
 STATE = choice("state", "`open`: not settled yet; `settled`: fully posted", ("all", "open", "settled"))

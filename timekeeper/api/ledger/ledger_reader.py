@@ -173,7 +173,7 @@ class LedgerReader:
             terms: Iterable[PriceInterval] = ()
             if asked.has_dated:
                 names = reports.namespaces(connection, asked.namespace)
-                terms = price_intervals(self.history(connection), names, asked.span, asked.group)
+                terms = price_intervals(self.history(connection), names, asked.hull, asked.group)
             yield from reports.lines(connection, asked, terms, limit)
 
     def _readings(self, connection: Connection, names: Collection[str]) -> list[AccountReading]:

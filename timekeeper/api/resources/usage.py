@@ -4,6 +4,7 @@ import time
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, closing
 from dataclasses import replace
+from datetime import date
 from itertools import chain, islice
 from typing import Any
 
@@ -16,6 +17,7 @@ from timekeeper.api.formats import focus, report_formats
 from timekeeper.api.http.answers import FocusUsage, Usage, tagged
 from timekeeper.api.http.parameters import (
     AFTER,
+    BESIDE,
     BY,
     FORMAT,
     FROM,
@@ -45,7 +47,7 @@ USAGE = ApiRoute(
     "charges, posted and pending, clipped exactly to the time range; without one, this month so far",
     Right("get", "usage"),
     {JSON: Usage | FocusUsage, CSV: str},
-    (FROM, TO, MONTH, SUBJECT_AS_NAMESPACE, GROUP, BY, ZONE, USE, SORT, FORMAT, LIMIT, AFTER),
+    (FROM, TO, MONTH, BESIDE, SUBJECT_AS_NAMESPACE, GROUP, BY, ZONE, USE, SORT, FORMAT, LIMIT, AFTER),
 )
 ROUTES = (USAGE,)
 
@@ -67,13 +69,15 @@ def register(app: Flask, services: Services) -> None:
         limit = call.get("limit")
         seats = streams if limit is None else pages
         seat = seats.taken(call.tenant, asked.is_whole, asked.cost)
-        lines = _seated(services.ledger.lines(asked, None if limit is None else limit + 1), seat)
+        most = limit if limit is None or asked.beside else limit + 1
+        lines = _seated(services.ledger.lines(asked, most), seat)
         if limit is None:
             return _streamed(form, asked, lines)
         page = list(lines)
-        has_next = len(page) > limit and not asked.order
+        has_next = len(page) > limit and not asked.order and not asked.beside
+        page = page if asked.beside else page[:limit]
         follows = _place(asked, page[limit - 1], is_focus) if has_next else None
-        body = b"".join(_sheet(form, asked, page[:limit], follows))
+        body = b"".join(_sheet(form, asked, page, follows))
         return tagged(Response(body, content_type=_TYPES[form]), follows)
 
     serve(app, services, USAGE, usage)
@@ -120,7 +124,8 @@ def _question(services: Services, call: Call, is_focus: bool) -> ReportQuery:
     subject = call.get("namespace")
     group = subject.removeprefix(GROUP_KEY) if subject and is_group(subject) else ""
     only = None if group else subject
-    asked = ReportQuery(span, columns, now_ms, only, group, step, zone, with_use, order=order)
+    beside = _beside(call, zone, is_focus)
+    asked = ReportQuery(span, columns, now_ms, only, group, step, zone, with_use, beside=beside, order=order)
     if is_focus:
         asked = replace(asked, step=step or "day", with_use=True)
     if asked.has_too_many_steps:
@@ -144,6 +149,26 @@ def _order(call: Call, is_focus: bool) -> str:
     return str(call.get("sort"))
 
 
+def _beside(call: Call, zone: str, is_focus: bool) -> tuple[Interval, ...]:
+    """The further time ranges."""
+    given = call.get("beside", ())
+    for name in ("after", "by") if given else ():
+        if call.get(name, "all") != "all":
+            raise bad("beside", f"it cannot be combined with {name}")
+    if given and is_focus:
+        raise bad("beside", "FOCUS rows have one time range")
+    found = tuple(_range(zone, *each) for each in given)
+    if not all(each.length_ms for each in found):
+        raise bad("beside", "the end of a time range must be after its start")
+    return found
+
+
+def _range(zone: str, start: int | date, end: int | date | None) -> Interval:
+    first_ms = start_ms(start, zone) or 0
+    last_ms = period_at("month", zone, first_ms).end_ms if end is None else start_ms(end, zone)
+    return Interval(first_ms, max(first_ms, last_ms or 0))
+
+
 def _bounds(call: Call, zone: str) -> tuple[int | None, int | None]:
     """The given ends of the time range."""
     month = call.get("month")
@@ -152,8 +177,8 @@ def _bounds(call: Call, zone: str) -> tuple[int | None, int | None]:
     for name in ("from", "to"):
         if name in call.given:
             raise bad("month", f"it cannot be combined with {name}")
-    first_ms = start_ms(month, zone) or 0
-    return first_ms, period_at("month", zone, first_ms).end_ms
+    found = _range(zone, month, None)
+    return found.start_ms, found.end_ms
 
 
 def _span(

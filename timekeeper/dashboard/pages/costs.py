@@ -88,6 +88,29 @@ class MonthReport:
 
 
 @dataclass(frozen=True, slots=True)
+class MonthReports:
+    """Reports of several times, by their bounds in milliseconds since 1970."""
+
+    found: Mapping[tuple[int, int], MonthReport]
+    is_several: bool  # whether more than one was asked for
+
+    def of(self, bounds: tuple[int, int]) -> MonthReport:
+        """The report of exactly this time."""
+        return self.found.get(bounds) or MonthReport({})
+
+    def of_month(self, month: str) -> MonthReport:
+        """The report of this month in any time zone: the only one, or it contains the noon of the month's
+        second day and is longer than a week."""
+        if len(self.found) == 1 and not self.is_several:
+            return next(iter(self.found.values()))
+        noon_ms = int(datetime.fromisoformat(f"{month}-02T12:00:00+00:00").timestamp() * 1000) if month else 0
+        for (start_ms, end_ms), each in self.found.items():
+            if start_ms <= noon_ms < end_ms and end_ms - start_ms > _WEEK_MS:
+                return each
+        return MonthReport({})
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """A month's charges under one key, those of the month before, and those by the month's end, None where
     there is nothing to compare or to expect."""
@@ -111,8 +134,9 @@ class Comparison:
 def costs(visit: Visit) -> PageContent:
     """The largest charges of a month by what the visitor chose."""
     group, month = _group(visit), visit.text("month") or month_at(visit.now_ms)
-    this = _report(visit, group, month=month)
-    rows, total = _compared(visit, group, month, this)
+    reports = _reports(visit, group, month)
+    this = reports.of_month(month)
+    rows, total = _compared(visit, group, month, reports)
     at = page_at(visit.text("page"), len(rows), _ROWS)
     values = {
         "rows": rows[_ROWS * at : _ROWS * (at + 1)],
@@ -136,17 +160,20 @@ def costs(visit: Visit) -> PageContent:
     return PageContent("costs.html", values)
 
 
-def _compared(visit: Visit, group: str, month: str, this: MonthReport) -> tuple[list[Comparison], Comparison]:
+def _compared(
+    visit: Visit, group: str, month: str, reports: MonthReports
+) -> tuple[list[Comparison], Comparison]:
     """Each key's charges with those to compare, and their sums; last what only the month before has."""
+    this = reports.of_month(month)
     if group in _ALONE:
         return [Comparison(each) for each in this.bills.values()], Comparison(this.total)
-    before = _report(visit, group, month=month_before(month))
+    before = reports.of_month(month_before(month))
     bills = {key: Bill(each.cells) for key, each in before.bills.items() if key not in this.bills}
     bills = {**this.bills, **bills}
     if not this.has(visit.now_ms):
         rows = [Comparison(bill, before.of(key)) for key, bill in bills.items()]
         return rows, Comparison(this.total, before.total)
-    week = _report(visit, group, from_=visit.now_ms - _WEEK_MS, to=visit.now_ms)
+    week = reports.of(_week(visit))
     rest = Decimal(this.to_ms - visit.now_ms) / _WEEK_MS
     rows = [Comparison(bill, before.of(key), bill.later(week.of(key), rest)) for key, bill in bills.items()]
     return rows, Comparison(this.total, before.total, this.total.later(week.total, rest))
@@ -195,10 +222,35 @@ def _query(visit: Visit, group: str) -> dict[str, str | None]:
     return {"group": "group" if visit.namespace.startswith("_") else "namespace", "by": "day"}
 
 
-def _report(visit: Visit, group: str, **span: str | int) -> MonthReport:
+def _reports(visit: Visit, group: str, month: str) -> MonthReports:
+    """The month's report, and beside it those of the month before and of the last week, in one answer."""
+    asked = {**_query(visit, group), "month": month, "beside": _beside(visit, group, month)}
+    rows = visit.api.table("/v1/usage", namespace=visit.scope, format="csv", limit=MOST, **asked)
+    by_time: dict[tuple[str, str], list[Mapping[str, str]]] = {}
+    for raw in rows:
+        by_time.setdefault((raw["from"], raw["to"]), []).append(raw)
+    if group == "day":  # a time for each row
+        by_time = {(rows[0]["from"], rows[-1]["to"]): [*rows]} if rows else {}
+    found = {(_ms(start), _ms(end)): (start, end) for start, end in by_time}
+    reports = {at: _report(group, *at, by_time[texts]) for at, texts in found.items()}
+    return MonthReports(reports, asked["beside"] is not None)
+
+
+def _beside(visit: Visit, group: str, month: str) -> str | None:
+    """The times to compare a month with. Whether it runs depends on the budgets' time zone."""
+    if group in _ALONE or not month_before(month):
+        return None
+    is_near = month in (month_at(visit.now_ms - _DAY_MS), month_at(visit.now_ms + _DAY_MS))
+    week = ["/".join(map(str, _week(visit)))] if is_near else []
+    return ",".join([month_before(month), *week])
+
+
+def _week(visit: Visit) -> tuple[int, int]:
+    return visit.now_ms - _WEEK_MS, visit.now_ms
+
+
+def _report(group: str, from_ms: int, to_ms: int, rows: list[Mapping[str, str]]) -> MonthReport:
     bills: dict[tuple[str, ...], Bill] = {}
-    query = _query(visit, group)
-    rows = visit.api.table("/v1/usage", namespace=visit.scope, format="csv", limit=MOST, **query, **span)
     for raw in rows:
         cells = {name: value for name, value in raw.items() if name not in _NO_CELLS}
         if group == "day":
@@ -206,9 +258,7 @@ def _report(visit: Visit, group: str, **span: str | int) -> MonthReport:
         bills.setdefault(tuple(cells.values()), Bill(cells)).read(raw)
     if group != "day":
         bills = dict(sorted(bills.items(), key=lambda each: each[1].rank, reverse=True))
-    if not rows:
-        return MonthReport({})
-    return MonthReport(bills, _ms(rows[0]["from"]), _ms(rows[-1]["to"]), len(rows))
+    return MonthReport(bills, from_ms, to_ms, len(rows))
 
 
 def _file(visit: Visit, form: str, month: str) -> str:

@@ -1,6 +1,6 @@
 """Report columns that no table has: labels, and fields of budget entries."""
 
-from dataclasses import astuple
+from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import (
@@ -13,6 +13,7 @@ from sqlalchemy import (
     collate,
     func,
     literal,
+    literal_column,
 )
 
 from timekeeper.accounts.usage import DATED, PriceInterval
@@ -28,6 +29,12 @@ def ordered(dialect: str, value: Expression) -> Expression:
     return collate(value, "C") if dialect == "postgresql" else value
 
 
+def without_index(dialect: str, found: Expression) -> Expression:
+    """A column that SQLite compares and sorts without an index (sqlite.org/optoverview.html, "unary +").
+    By the session's number it would look up posting after posting all over the file."""
+    return literal_column(f"+{found}", found.type).label(found.key) if dialect == "sqlite" else found
+
+
 def label_of(dialect: str, labels: Expression, name: str) -> Expression:
     """A label's value; empty without one."""
     if dialect == "postgresql":
@@ -40,4 +47,4 @@ def label_of(dialect: str, labels: Expression, name: str) -> Expression:
 def dated(dialect: str, terms: tuple[PriceInterval, ...]) -> CTE:
     """The price intervals as a table: one parameter for any number."""
     columns = dict.fromkeys(_DATED, Text) | {"from_ms": BigInteger, "to_ms": BigInteger}
-    return json_rows(dialect, "dated", columns, literal(json_text(map(astuple, terms))))
+    return json_rows(dialect, "dated", columns, literal(json_text(map(attrgetter(*_DATED), terms))))

@@ -28,7 +28,6 @@ from sqlalchemy import (
     exists,
     func,
     literal,
-    literal_column,
     or_,
     select,
     text,
@@ -37,9 +36,9 @@ from sqlalchemy import (
 )
 
 from timekeeper.accounts.usage import DATED, LABEL, ReportQuery, UsageSums
-from timekeeper.store.engine.schema import DAY_MS, DAYS, FIGURES, FOLDED, POSTINGS, SESSIONS
+from timekeeper.store.engine.schema import DAY_MS, FIGURES, FOLDED, POSTINGS, SESSIONS
 from timekeeper.store.queries.unsettled import due, greatest, least
-from timekeeper.store.reports.columns import label_of, ordered
+from timekeeper.store.reports.columns import label_of, ordered, without_index
 
 _SUMS = tuple(each.name for each in fields(UsageSums))
 _ATTRIBUTES = {"pod": "name", "owner": "owner", "node": "node", "models": "models"}
@@ -47,20 +46,20 @@ _MEASURED = ("covered", "used", "by_node", "by_tenant")
 
 # Written exactly like the partial index's condition: SQLite uses the index only then.
 OVER_DAYS = text(f"postings.from_ms / {DAY_MS} <> (postings.to_ms - 1) / {DAY_MS}")
-_IN_ONE_DAY = text(f"postings.from_ms / {DAY_MS} = (postings.to_ms - 1) / {DAY_MS}")
+IN_ONE_DAY = text(f"postings.from_ms / {DAY_MS} = (postings.to_ms - 1) / {DAY_MS}")
 
 Expression = ColumnElement[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The kind of statement that a time range needs.
+    """The kind of statement that a time range needs, or several (``spans``).
 
-    ``by_day``: stored day totals suffice. ``is_cut``: budget entries changed within the range, so rows are
-    cut there. ``has_long``: it may contain postings longer than a day. ``is_some``: only namespaces in
-    parameter ``some``. ``has_after``: only lines after the key in parameters ``after_0`` and on.
-    ``has_limit``: at most parameter ``most``. ``passed``: tables that SQLite scans row by row, without an
-    index.
+    ``by_day``: stored day totals suffice, see `totals`. ``is_cut``: budget entries changed within the range,
+    so rows are cut there. ``has_long``: it may contain postings longer than a day. ``is_some``: only
+    namespaces in parameters ``some_0`` and on. ``has_after``: only lines after the key in parameters
+    ``after_0`` and on. ``has_limit``: at most parameter ``most``. ``passed``: tables that SQLite scans row by
+    row, without an index.
     """
 
     by_day: bool
@@ -70,6 +69,7 @@ class Shape:
     has_after: bool
     has_limit: bool
     passed: frozenset[str]
+    spans: int = 1
 
 
 def needs_sessions(asked: ReportQuery) -> bool:
@@ -78,14 +78,14 @@ def needs_sessions(asked: ReportQuery) -> bool:
 
 
 def statement(dialect: str, asked: ReportQuery, dated: CTE, shape: Shape) -> Select[Any]:
-    """The ordered lines, each with its columns and sums. The bounds are parameters, so one statement serves
-    all steps of the same shape."""
+    """The ordered lines, each with 0 (see `totals`), its columns and sums. The bounds are parameters, so one
+    statement serves all steps of the same shape."""
     every = union_all(*_Parts(dialect, asked, dated, shape).parts()).subquery("parts")
     keys = [ordered(dialect, every.c[name]) for name in asked.columns]
     sums = [func.sum(every.c[name]) for name in _SUMS]
     amount = sums[0] + sums[1]
     by_amount = {"gpuHours": [amount.asc()], "-gpuHours": [amount.desc()]}.get(asked.order, [])
-    found = select(*keys, *sums).group_by(*keys).order_by(*by_amount, *keys)
+    found = select(*[literal(0), *keys, *sums]).group_by(*keys).order_by(*by_amount, *keys)
     found = found.having(or_(*(each != 0 for each in (sums[0], sums[1], sums[4]))))
     if shape.has_after:
         place = (bindparam(f"after_{number}", type_=Text) for number in range(len(keys)))
@@ -106,10 +106,8 @@ class _Stretch:
     end_day: Expression
 
 
-_START, _FIRST, _LAST, _END = map(_moment, ("start", "first", "last", "end"))
-_WHOLE = _Stretch(_START, _END, _moment("end_day"))
-_HEAD = _Stretch(_START, _FIRST, _moment("head_day"))
-_TAIL = _Stretch(_LAST, _END, _moment("end_day"))
+_START, _END = map(_moment, ("start_0", "end_0"))
+_WHOLE = _Stretch(_START, _END, _moment("end_day_0"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,24 +128,14 @@ class _Parts:
     def parts(self) -> list[Select[Any]]:
         """The selects whose union is the report."""
         if needs_sessions(self.asked):
-            parts = [self._by_session(_IN_ONE_DAY, _WHOLE), self._folded(_WHOLE), self._due()]
+            parts = [self._by_session(IN_ONE_DAY, _WHOLE), self._folded(_WHOLE), self._due()]
             parts += [self._by_session(OVER_DAYS, None)] if self.shape.has_long else []
             return [*parts, *self._figures()] if self.asked.with_use else parts
-        charged = self._days() if self.shape.by_day else [self._in_one_day(_WHOLE), self._folded(_WHOLE)]
+        charged = [self._postings(IN_ONE_DAY, _WHOLE), self._folded(_WHOLE)]
         charged += [self._postings(OVER_DAYS, None)] if self.shape.has_long else []
         return [*charged, self._due(), self._owed_no_more()]
 
     # Which charges
-
-    def _days(self) -> list[Select[Any]]:
-        """Whole days from their totals; rows only for days that the range cuts."""
-        whole = self._narrow(self._select(DAYS, {"posted": DAYS.c.amount}, DAYS), DAYS, None)
-        whole = whole.where(DAYS.c.day_ms >= _FIRST, DAYS.c.day_ms < _LAST)
-        cut = [part(edge) for edge in (_HEAD, _TAIL) for part in (self._in_one_day, self._folded)]
-        return [whole, *cut]
-
-    def _in_one_day(self, stretch: _Stretch) -> Select[Any]:
-        return self._postings(_IN_ONE_DAY, stretch)
 
     def _postings(self, which: Any, stretch: _Stretch | None) -> Select[Any]:
         """``stretch`` None: postings of any length, so no index bounds them from above."""
@@ -331,15 +319,12 @@ class _Parts:
         return self._without_index(found) if is_passed else found
 
     def _without_index(self, found: Expression) -> Expression:
-        """A column that SQLite compares and sorts without an index (sqlite.org/optoverview.html, "unary +").
-        By the session's number it would look up posting after posting all over the file."""
-        is_sqlite = self.dialect == "sqlite"
-        return literal_column(f"+{found}", found.type).label(found.key) if is_sqlite else found
+        return without_index(self.dialect, found)
 
     def _is_some(self, namespace: Expression) -> Expression:
         if self.dialect == "postgresql":
-            return namespace == any_(bindparam("some", type_=ARRAY(Text)))
-        given = func.json_each(bindparam("some", type_=Text)).table_valued(column("value", Text))
+            return namespace == any_(bindparam("some_0", type_=ARRAY(Text)))
+        given = func.json_each(bindparam("some_0", type_=Text)).table_valued(column("value", Text))
         return namespace.in_(select(given.c.value))
 
 

@@ -6,10 +6,12 @@ until the page is full.
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
+from itertools import groupby, islice
+from operator import itemgetter
 from typing import Any
 
 import orjson
-from sqlalchemy import Column, ColumnElement, Select, func, literal_column, select
+from sqlalchemy import Column, ColumnElement, Row, Select, func, literal_column, select
 
 from timekeeper.accounts.usage import PriceInterval, ReportLine, ReportQuery
 from timekeeper.core.ledger.metering import Interval
@@ -18,6 +20,7 @@ from timekeeper.store.engine.schema import DAY_MS, FIGURES, FOLDED, POSTINGS
 from timekeeper.store.queries import ledger
 from timekeeper.store.reports.columns import dated
 from timekeeper.store.reports.parts import OVER_DAYS, Shape, needs_sessions, statement, sums_of
+from timekeeper.store.reports.totals import totals_statement
 
 _AT_ONCE = 1_000  # rows in memory at a time
 _FEW, _MANY = 4, 1_024  # namespaces read at once for a page: the first portion, and the largest
@@ -30,7 +33,8 @@ _PASSED = 10
 def lines(
     connection: Connection, asked: ReportQuery, terms: Iterable[PriceInterval], limit: int | None
 ) -> Iterator[ReportLine]:
-    """The report's lines in the order of their columns, streamed: at most ``limit``.
+    """The report's lines in the order of their columns, streamed: at most ``limit``, of each time range
+    if there are several.
 
     ``terms``: the price intervals of the whole span; needed only for columns that come from budget entries,
     and for a group: those of its namespaces while they were in it.
@@ -42,19 +46,29 @@ def lines(
     report, left = _Report(connection, asked, intervals), limit
     every = _page_by(connection, asked, limit)
     options = {"yield_per": _AT_ONCE} if limit is None else {}
-    size = len(asked.columns)
-    for span in asked.spans():
-        after = asked.after[1] if asked.after is not None and asked.after[0] == span.start_ms else None
-        members = _members(intervals, span) if asked.group else None
-        names = members if every is not None and asked.group else every
-        for some in (members,) if names is None else _shares(names, after):
-            found, values = report.statement_for(span, after, some, left)
+    size = len(asked.columns) + 1
+    for spans in report.together():
+        after = asked.after[1] if asked.after is not None and asked.after[0] == spans[0].start_ms else None
+        members = tuple(_members(intervals, each) for each in spans) if asked.group else None
+        names = members[0] if every is not None and members else every
+        for some in (members,) if names is None else ((each,) for each in _shares(names, after)):
+            found, values = report.statement_for(spans, after, some, left if len(spans) == 1 else None)
             with connection.execute(found, values, execution_options=options) as rows:
-                for row in rows:
-                    yield ReportLine(span, tuple(row[:size]), sums_of(row[size:]))
+                for row in rows if len(spans) == 1 else _first_of_each(rows, limit):
+                    yield ReportLine(spans[row[0]], tuple(row[1:size]), sums_of(row[size:]))
                     left = None if left is None else left - 1
             if left == 0:
-                return
+                break
+        if asked.beside:
+            left = limit
+        elif left == 0:
+            return
+
+
+def _first_of_each(rows: Iterable[Row[Any]], limit: int | None) -> Iterator[Row[Any]]:
+    """The first rows of each range, whose number a row begins with."""
+    for _, each in groupby(rows, itemgetter(0)):
+        yield from islice(each, limit)
 
 
 def namespaces(connection: Connection, only: str | None) -> tuple[str, ...]:
@@ -85,7 +99,7 @@ def _shares(names: tuple[str, ...], after: tuple[str, ...] | None) -> Iterator[t
         at, size = at + size, min(2 * size, _MANY)
 
 
-def _bounds(span: Interval) -> dict[str, int]:
+def bounds_of(span: Interval) -> dict[str, int]:
     """Parameters: the span's bounds, the whole days in it, and the ends of the days that it cuts."""
     first, last = -(-span.start_ms // DAY_MS) * DAY_MS, span.end_ms // DAY_MS * DAY_MS
     end_day = -(-span.end_ms // DAY_MS) * DAY_MS
@@ -122,35 +136,50 @@ class _Report:
         self._last_long_ms = _last_long_ms(connection)
         self._made: dict[Shape, Select[Any]] = {}
 
+    def together(self) -> Iterator[tuple[Interval, ...]]:
+        """The spans that one statement reads at a time: neighbours for which day totals suffice."""
+        if not self._asked.beside:
+            yield from ((each,) for each in self._asked.spans())
+            return
+        for by_day, some in groupby(self._asked.spans(), self._is_by_day):
+            spans = tuple(some)
+            yield from (spans,) if by_day else ((each,) for each in spans)
+
     def statement_for(
         self,
-        span: Interval,
+        spans: tuple[Interval, ...],
         after: tuple[str, ...] | None,
-        some: tuple[str, ...] | None,
+        some: tuple[tuple[str, ...], ...] | None,
         most: int | None,
     ) -> tuple[Select[Any], dict[str, Any]]:
-        """The statement and its parameters for a time range, some namespaces and a key to continue after."""
-        bounds = _bounds(span)
-        shape = self._shape(span, bounds, after is not None, some is not None, most is not None)
+        """The statement and its parameters for these time ranges, each one's namespaces, and a key to
+        continue after."""
+        shape = self._shape(spans, after is not None, some is not None, most is not None)
         if shape not in self._made:
-            self._made[shape] = statement(self._dialect, self._asked, self._dated, shape)
-        values: dict[str, Any] = {**bounds}
+            made = totals_statement if shape.by_day else statement
+            self._made[shape] = made(self._dialect, self._asked, self._dated, shape)
+        values: dict[str, Any] = {"latest": max(each.end_ms for each in spans)}
+        for number, span in enumerate(spans):
+            values |= {f"{name}_{number}": at_ms for name, at_ms in bounds_of(span).items()}
         values |= {} if most is None else {"most": most}
-        values |= {} if some is None else {"some": self._listed(some)}
+        for number, names in enumerate(some or ()):
+            values[f"some_{number}"] = self._listed(names)
+        values |= {} if some is None else {"some": self._listed(tuple(set().union(*some)))}
         values |= {f"after_{number}": each for number, each in enumerate(after or ())}
         return self._made[shape], values
 
     def _listed(self, names: tuple[str, ...]) -> Any:
         return list(names) if self._dialect == "postgresql" else orjson.dumps(names).decode()
 
-    def _shape(
-        self, span: Interval, bounds: dict[str, int], has_after: bool, is_some: bool, has_limit: bool
-    ) -> Shape:
-        is_cut = self._is_cut(span)
-        by_day = not is_cut and not needs_sessions(self._asked)
-        passed = frozenset() if by_day or is_some else self._passed(bounds)
-        has_long = self._last_long_ms > span.start_ms
-        return Shape(by_day, is_cut, has_long, is_some, has_after, has_limit, passed)
+    def _shape(self, spans: tuple[Interval, ...], has_after: bool, is_some: bool, has_limit: bool) -> Shape:
+        by_day = all(map(self._is_by_day, spans))
+        is_cut = any(map(self._is_cut, spans))
+        passed = frozenset() if by_day or is_some else self._passed(bounds_of(spans[0]))
+        has_long = any(self._last_long_ms > each.start_ms for each in spans)
+        return Shape(by_day, is_cut, has_long, is_some, has_after, has_limit, passed, len(spans))
+
+    def _is_by_day(self, span: Interval) -> bool:
+        return not needs_sessions(self._asked) and not self._is_cut(span)
 
     def _is_cut(self, span: Interval) -> bool:
         """True if budget entries differ between parts of the span."""
