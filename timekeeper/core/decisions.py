@@ -71,11 +71,14 @@ KINDS: Mapping[str, DecisionKind] = {
     RELEASED: DecisionKind("timekeeper", "`Released`: its scheduling gate was removed"),
     WARNED: DecisionKind(
         "timekeeper",
-        "`EvictionNotice`, `IdleWarning`: it will be evicted, or lose its cards, unless something changes",
+        "`EvictionNotice`, `IdleWarning`: it will be evicted, or lose its cards, unless something changes;"
+        " `OvertimeWarning`: it holds cards past its declared time",
     ),
     RECLAIMABLE: DecisionKind("timekeeper", "`IdleReclaimable`: other pods may take its cards from now on"),
     EVICTED: DecisionKind(
-        "timekeeper", "evicted or deleted: `GPUMemoryEviction`, and others that name the cause"
+        "timekeeper",
+        "evicted or deleted: `BudgetEviction` (its budget is spent), `GPUMemoryEviction` (it used more memory"
+        " than its share), `IdleEviction`, `OvertimeEviction`",
     ),
     STANDING: DecisionKind(
         "timekeeper",

@@ -32,7 +32,7 @@ TARGET = "BursarIdle"
 WRITTEN_MS = 30_000  # the watch shows what was written within this time
 
 # step -> the Event's reason, and the kind of the decision
-_REASONS = {
+REASONS = {
     "warn": ("IdleWarning", WARNED),
     "reclaim": ("IdleReclaimable", RECLAIMABLE),
     "evict": ("IdleEviction", EVICTED),
@@ -139,7 +139,7 @@ class IdleEvictor:
         return uid in self._written_ms
 
     def _tell(self, step: IdleStep, pod: LedgerPod, idle: IdlePod, terms: IdleTerms, text: str) -> None:
-        reason, kind = _REASONS[step]
+        reason, kind = REASONS[step]
         self._context.events.post(pod.namespace, pod.name, pod.uid, reason, text, "Warning")
         figures: dict[str, int | str] = {
             MESSAGE: text,
