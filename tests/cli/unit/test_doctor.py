@@ -13,8 +13,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from timekeeper.cli.doctor.checks import POLICIES, WORKLOADS, results
+from timekeeper.cli.doctor.checks import WORKLOADS, results
 from timekeeper.cli.doctor.facts import Facts, NotReadable, Readiness
+from timekeeper.cli.doctor.policy_checks import OF_OUR_OWN_FIELDS, POLICIES
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 MANIFESTS = Path(__file__).parents[3] / "deploy" / "manifests"
@@ -123,6 +124,21 @@ def named(*names: str) -> dict[str, Any]:
 
 
 OTHERS = [workload("bursar-certificates"), workload("bursar-timekeeper")]
+
+
+def bindings(*lenient: str) -> dict[str, Any]:
+    """Of all policies; those that are named only warn."""
+    return listed(
+        *(
+            {
+                "metadata": {"name": name},
+                "spec": {"validationActions": ["Warn", "Audit"] if name in lenient else ["Deny"]},
+            }
+            for name in POLICIES
+        )
+    )
+
+
 ROLES = [workload("bursar-webhook"), *OTHERS, second_scheduler()]
 GOOD = bundle(NOW + timedelta(days=300))
 CLASSES = [("gpu-default-priority", 1000), ("gpu-lower-priority", 10)]
@@ -135,7 +151,7 @@ SOUND = Facts(
     mutating=listed(webhooks("zz-bursar", GOOD), webhooks("istio", GOOD)),
     validating=webhooks("zz-bursar", GOOD),
     policies=named(*POLICIES),
-    policy_bindings=named(*POLICIES),
+    policy_bindings=bindings(),
     priority_classes=listed(*({"metadata": {"name": name}, "value": value} for name, value in CLASSES)),
     budgets=listed(
         {"metadata": {"name": "bursar-budgets"}, "data": {"_settings": "timeZone: Asia/Tokyo", "team-a": ""}},
@@ -245,6 +261,10 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
         f"{POLICIES[0]} is missing",
     ),
     "a policy is not bound": ({"policy_bindings": named()}, "error", "policy bindings", "are missing"),
+    "others may write our fields": (
+        {"policy_bindings": bindings("bursar-holds", "bursar-ranges")},
+        *("error", "policy bindings", "bursar-holds must refuse"),
+    ),
     "classes upside down": (
         {
             "priority_classes": listed(
@@ -402,6 +422,21 @@ def test_an_agent_without_the_driver_gets_the_runtime_class_that_is_there() -> N
 
     body = json.loads(found.command.partition("-p '")[2].rstrip("'"))
     assert body == {"spec": {"template": {"spec": {"runtimeClassName": "nvidia"}}}}
+
+
+def test_policies_that_only_warn_by_choice_are_named_and_are_no_fault() -> None:
+    found = results(replace(SOUND, policy_bindings=bindings("bursar-privileged", "bursar-node-access")))
+
+    assert {each.level for each in found} == {"ok"}
+    (said,) = [each.sentence for each in found if each.subject == "policy bindings"]
+    assert said.endswith("are there; only warning: bursar-node-access, bursar-privileged")
+
+
+def test_the_policies_that_must_refuse_are_those_that_no_value_of_the_chart_lets_warn() -> None:
+    schema = json.loads((MANIFESTS.parent / "chart" / "values.schema.json").read_text())
+    switched = schema["properties"]["policies"]["properties"]["warn"]["items"]["enum"]
+
+    assert sorted([*switched, *OF_OUR_OWN_FIELDS]) == sorted(POLICIES)
 
 
 def test_the_policies_are_those_of_the_manifests() -> None:

@@ -12,35 +12,12 @@ from timekeeper.cli.doctor.api_service_checks import api_services
 from timekeeper.cli.doctor.check_result import CheckResult
 from timekeeper.cli.doctor.facts import NODE_NAMESPACE, Facts, NotReadable, Readiness
 from timekeeper.cli.doctor.node_checks import clocks, nodes, runtimes
+from timekeeper.cli.doctor.policy_checks import policies
 from timekeeper.cli.doctor.reading import applying, items, logs_of, named, unknown
 from timekeeper.cli.doctor.scheduler_checks import ALONE, DEPLOYMENT, schedulers
 from timekeeper.cli.doctor.version_checks import version
 from timekeeper.core.json_values import mapping, sequence
 
-POLICIES = (  # deploy/manifests, compared by a test
-    "bursar-anti-affinity",
-    "bursar-bindings",
-    "bursar-device-claims",
-    "bursar-device-class-limits",
-    "bursar-eviction-grace",
-    "bursar-exemptions",
-    "bursar-gpubudgets",
-    "bursar-grace",
-    "bursar-growth",
-    "bursar-holds",
-    "bursar-node-access",
-    "bursar-node-agent",
-    "bursar-notices",
-    "bursar-overhead",
-    "bursar-placed-by-others",
-    "bursar-privileged",
-    "bursar-ranges",
-    "bursar-releases",
-    "bursar-sidecar",
-    "bursar-sizes",
-    "bursar-ways-around",
-    "bursar-written-once",
-)
 AGENT = "bursar-node"
 WORKLOADS = ("bursar-certificates", "bursar-timekeeper", "bursar-webhook", DEPLOYMENT, AGENT)
 CONFIGURATION = "zz-bursar"
@@ -164,22 +141,6 @@ def _later_webhooks(listed: Any) -> Iterator[CheckResult]:
                     f"kubectl get mutatingwebhookconfiguration {name} -o yaml",
                 )
                 break
-
-
-def policies(facts: Facts) -> Iterator[CheckResult]:
-    """Each policy is there and bound."""
-    for subject, listed in (("policies", facts.policies), ("policy bindings", facts.policy_bindings)):
-        if isinstance(listed, NotReadable):
-            yield unknown(subject, listed)
-            continue
-        missing = sorted(set(POLICIES) - {each["metadata"]["name"] for each in items(listed)})
-        if missing:
-            sentence = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"
-            yield CheckResult(
-                "error", subject, sentence, f"{applying(facts)} (docs/bypass.md says what each is for)"
-            )
-        else:
-            yield CheckResult("ok", subject, f"all {len(POLICIES)} are there")
 
 
 def priority_classes(facts: Facts) -> Iterator[CheckResult]:
