@@ -34,7 +34,7 @@ from scheduler_ext.preemption.plan import (
     reservation_for,
 )
 from scheduler_ext.preemption.precedence import outranks
-from scheduler_ext.preemption.preemption_queue import PreemptionQueue
+from scheduler_ext.preemption.preemption_queue import AGAIN_AFTER, PreemptionQueue
 from scheduler_ext.preemption.victims import Choice, PreemptionContext
 from scheduler_ext.scoring.policy import Policy
 from scheduler_ext.settings import ExtenderSettings
@@ -109,6 +109,7 @@ class Preemptor:
         self._api, self._wiring, self._limits = api, wiring, limits
         self._active, self._queue = ActivePreemptions(), PreemptionQueue(limits)
         self.answered, self.cooldown, self.counts = AnsweredPreemptions(), Cooldown(), PreemptionCounts()
+        self._begins_at_s = 0.0  # sorting the waiting pods takes a tenth of the time at most
         self._chooser = VictimChooser(limits, wiring.seconds, wiring.breathe, self.counts, wiring.log)
 
     def run(self, stop: threading.Event) -> None:
@@ -148,6 +149,7 @@ class Preemptor:
         if (
             known
             and len(held) < self._limits.most
+            and self._wiring.seconds() >= self._begins_at_s
             and not self._queue.awaits(snapshot, self._wiring.seconds())
         ):
             self._begin(snapshot, replace(context, cooldown=self.cooldown))
@@ -285,9 +287,12 @@ class Preemptor:
     # the pods that may start a preemption
 
     def _begin(self, snapshot: Snapshot, context: PreemptionContext) -> None:
-        known: dict[str, WaitingPod] = {}
+        began_s = self._wiring.seconds()
+        pods = self._queue.next(snapshot, context, began_s)
         now_s = self._wiring.seconds()
-        for pod in self._queue.next(snapshot, context, now_s):
+        self._begins_at_s = now_s + AGAIN_AFTER * (now_s - began_s)
+        known: dict[str, WaitingPod] = {}
+        for pod in pods:
             if self._wiring.seconds() - now_s >= BEGINS_WITHIN_S:
                 return None
             known = known or {each.pod.uid: each for each in self._wiring.waiting_pods()}

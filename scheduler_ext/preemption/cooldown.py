@@ -87,13 +87,15 @@ class Cooldown:
         """True if other pods were evicted in vain recently for a pod of this namespace with this request, or
         for many pods of this namespace."""
         recent = self._recent(waiting.namespace, now_ms)
-        return waiting.request in [each.request for each in recent] or self.is_exhausted(waiting, now_ms)
+        return len(recent) >= MOST_IN_VAIN or waiting.request in [each.request for each in recent]
 
     def is_exhausted(self, waiting: Pod, now_ms: int) -> bool:
         """True if other pods were evicted in vain recently for many pods of this namespace."""
         return len(self._recent(waiting.namespace, now_ms)) >= MOST_IN_VAIN
 
     def _recent(self, namespace: str, now_ms: int) -> list[EvictionInVain]:
+        if not self.in_vain:  # as a rule
+            return []
         return [e for e in self.in_vain if e.namespace == namespace and now_ms - e.at_ms < AGAIN_MS]
 
     def rests(self, node: str, now_ms: int) -> bool:

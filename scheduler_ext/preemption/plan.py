@@ -9,6 +9,7 @@ preempts by itself.
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from math import inf
 
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
@@ -58,6 +59,8 @@ class PreemptibleNodes:
         self._pods: Map[Pod] = Map()
         self._idle: dict[str, str] = {}  # UID of an idle pod -> its node
         self._preemptible: dict[str, tuple[int, frozenset[str]]] = {}
+        self._least: float | None = None  # priority on any node; None: to be computed
+        self._debtors: tuple[NamespaceStandings | None, frozenset[str]] = None, frozenset()
 
     def follow(self, snapshot: Snapshot) -> None:
         """Updates to this snapshot."""
@@ -66,6 +69,7 @@ class PreemptibleNodes:
             pods = [snapshot.pods.get(uid) for uid in node.allocations] if node is not None else []
             there = [pod for pod in pods if pod is not None and pod.holding]
             self._preemptible.pop(name, None)
+            self._least = None
             if there:
                 least = min(pod.priority for pod in there)
                 self._preemptible[name] = least, frozenset(pod.namespace for pod in there)
@@ -78,16 +82,30 @@ class PreemptibleNodes:
 
     def worth(self, waiting: Pod, standings: NamespaceStandings) -> list[str]:
         """Names of the nodes that have a pod of lower rank, sorted."""
-        debtors = {namespace for namespace, standing in standings.listed.items() if owes(standing)}
-        in_budget = standings.of(waiting.namespace).word == "IN_BUDGET"
+        debtors, default_owes = self._debtors_of(standings), owes(standings.default)
+        reclaims = standings.of(waiting.namespace).word == "IN_BUDGET" and bool(
+            debtors or default_owes or self._idle
+        )
+        if not reclaims and waiting.priority <= self._least_priority():
+            return []
         idle = {*self._idle.values()}
-        default_owes = owes(standings.default)
         return sorted(
             name
             for name, (least, namespaces) in self._preemptible.items()
             if least < waiting.priority
-            or (in_budget and (default_owes or name in idle or not debtors.isdisjoint(namespaces)))
+            or (reclaims and (default_owes or name in idle or not debtors.isdisjoint(namespaces)))
         )
+
+    def _least_priority(self) -> float:
+        if self._least is None:
+            self._least = min((least for least, _ in self._preemptible.values()), default=inf)
+        return self._least
+
+    def _debtors_of(self, standings: NamespaceStandings) -> frozenset[str]:
+        if standings is not self._debtors[0]:
+            owing = frozenset(namespace for namespace, each in standings.listed.items() if owes(each))
+            self._debtors = standings, owing
+        return self._debtors[1]
 
 
 def plan(

@@ -36,8 +36,11 @@ class PreemptionQueue:
         self._nominated: set[str] = set()  # of them those for which kube-scheduler makes room
         self._since: dict[str, float] = {}
         self._look_at: dict[str, float] = {}
-        self._none_until: dict[object, float] = {}
-        self._looked_at: dict[object, float] = {}  # last search without result, by shape
+        self._shapes: dict[str, int] = {}  # UID of a pod that was tried -> number of its shape
+        self._numbers: dict[object, int] = {}  # shape -> number: the hash of a shape takes long
+        self._next_number = 0
+        self._none_until: dict[int, float] = {}  # by number of the shape
+        self._looked_at: dict[int, float] = {}  # last search without result, by number of the shape
         self._report_at: dict[str, float] = {}
         self._looks = 0
         self._awaited, self._awaited_until = "", 0.0
@@ -52,11 +55,13 @@ class PreemptionQueue:
             pod = snapshot.pods.get(uid)
             for uids in (self._tried, self._held, self._nominated):
                 uids.discard(uid)
+            self._shapes.pop(uid, None)
             if pod is not None and not pod.node:
                 if pod.nominated:
                     self._nominated.add(uid)
                 if pod.unschedulable:
                     self._tried.add(uid)
+                    self._shapes[uid] = self._number(_shape(pod))
                 if pod.reserved is not None:
                     self._held.add(uid)
                 continue
@@ -64,6 +69,15 @@ class PreemptionQueue:
                 times.pop(uid, None)
         self._pods = snapshot.pods
         self._preemptible.follow(snapshot)
+        if len(self._numbers) > 2 * len(self._shapes):
+            used = set(self._shapes.values())
+            self._numbers = {shape: number for shape, number in self._numbers.items() if number in used}
+
+    def _number(self, shape: object) -> int:
+        if shape not in self._numbers:
+            self._next_number += 1
+            self._numbers[shape] = self._next_number
+        return self._numbers[shape]
 
     def held(self, snapshot: Snapshot) -> list[tuple[Pod, Reservation]]:
         """The pods for which cards are held, the oldest reservation first."""
@@ -74,53 +88,56 @@ class PreemptionQueue:
         ]
         return sorted(found, key=lambda each: (each[1].since_ms, each[0].uid))
 
-    def next(self, snapshot: Snapshot, context: PreemptionContext, now_s: float) -> Iterator[Pod]:
-        """The pods that may preempt, in order: by priority, then the longest since a search without result,
-        then age. Every second one is the one of all whose last search is longest ago, so that no pod
-        starves behind pods that cannot be helped. A search without result holds for every pod with the
-        same request and rank: they are tried later."""
+    def next(self, snapshot: Snapshot, context: PreemptionContext, now_s: float) -> list[Pod]:
+        """The pods that may preempt, of each shape the first, in order: by priority, then the longest since a
+        search without result, then age. Every second one is the one of all whose last search is longest ago,
+        so that no pod starves behind pods that cannot be helped. A search without result holds for every pod
+        with the same request and rank: they are tried later."""
         self._none_until = {shape: at for shape, at in self._none_until.items() if at > now_s}
-        tried = 0
-        for pod in self._in_turn(self._with_a_share(snapshot, self._waiting(snapshot, context))):
-            waited_s = now_s - self._since.setdefault(pod.uid, now_s)
-            if waited_s < SETTLES_S or self._look_at.get(pod.uid, 0.0) > now_s or tried == MOST_TRIED:
-                continue
-            if _shape(pod) not in self._none_until:
-                tried += 1
-                yield pod
+        waiting = self._with_a_share(snapshot, self._waiting(snapshot, context))
+        there = {self._shapes[pod.uid] for pod in waiting}
+        self._looked_at = {shape: at for shape, at in self._looked_at.items() if shape in there}
+        ready = [
+            pod
+            for pod in waiting
+            if now_s - self._since.setdefault(pod.uid, now_s) >= SETTLES_S
+            and self._look_at.get(pod.uid, 0.0) <= now_s
+            and self._shapes[pod.uid] not in self._none_until
+        ]
+        return self._by_turns(ready)
 
-    def _in_turn(self, waiting: list[Pod]) -> Iterator[Pod]:
-        shapes = {pod.uid: _shape(pod) for pod in waiting}
-        self._looked_at = {s: at for s in shapes.values() if (at := self._looked_at.get(s)) is not None}
-        looked = {uid: self._looked_at.get(shape, 0.0) for uid, shape in shapes.items()}
-        by_rank = sorted(waiting, key=lambda pod: (-pod.priority, looked[pod.uid], pod.asked_ms, pod.uid))
+    def _by_turns(self, ready: list[Pod]) -> list[Pod]:
+        looked = {pod.uid: self._looked_at.get(self._shapes[pod.uid], 0.0) for pod in ready}
+        by_rank = sorted(ready, key=lambda pod: (-pod.priority, looked[pod.uid], pod.asked_ms, pod.uid))
         longest = sorted(by_rank, key=lambda pod: looked[pod.uid])
-        done: set[str] = set()
         orders = iter(by_rank), iter(longest)
-        while len(done) < len(waiting):
-            pod = next(each for each in orders[self._looks % 2] if each.uid not in done)
-            done.add(pod.uid)
-            yield pod
+        found: dict[int, Pod] = {}  # by number of the shape
+        while len(found) < MOST_TRIED:
+            order = orders[(self._looks + len(found)) % 2]
+            pod = next((each for each in order if self._shapes[each.uid] not in found), None)
+            if pod is None:
+                break
+            found[self._shapes[pod.uid]] = pod
+        return list(found.values())
 
     def _waiting(self, snapshot: Snapshot, context: PreemptionContext) -> list[Pod]:
         if not self._tried:
             return []
         supposed = as_if_enforced(context.standings)
         standings = {id(each): each for each in (context.standings, supposed)}.values()
-        pods = [pod for uid in self._tried if (pod := snapshot.pods.get(uid)) is not None]
-        waiting = [
+        pods = (pod for uid in self._tried if (pod := snapshot.pods.get(uid)) is not None)
+        return [
             pod
             for pod in pods
             if any(may_begin(pod, self._limits, each) for each in standings)
             and not context.cooldown.refuses(pod, context.now_ms)
             and not context.is_capped(pod, "")
         ]
-        return sorted(waiting, key=lambda each: (-each.priority, each.asked_ms, each.uid))
 
     def _with_a_share(self, snapshot: Snapshot, waiting: list[Pod]) -> list[Pod]:
         """Without pods of namespaces that already have their share of reservations while another namespace
         waits."""
-        if len({pod.namespace for pod in waiting}) < 2:
+        if not self._held or len({pod.namespace for pod in waiting}) < 2:
             return waiting
         held = Counter(pod.namespace for pod, _ in self.held(snapshot))
         share = max(1, self._limits.most // 2)
@@ -145,7 +162,7 @@ class PreemptionQueue:
 
     def found_none(self, pod: Pod, now_s: float, took_s: float) -> None:
         """No set of victims helps this pod now; the search took ``took_s``."""
-        shape = _shape(pod)
+        shape = self._shapes[pod.uid]
         self._none_until[shape] = now_s + max(LOOKS_AGAIN_S, AGAIN_AFTER * took_s)
         self._looked_at[shape] = now_s
         self._looks += 1

@@ -72,6 +72,8 @@ class Stage:
         self.preemptible: dict[str, list[str]] = {}
         self.refused_s = 0.0
         self.look_s = 0.0
+        self.rank_s = 0.0  # what it takes to rank one waiting pod among the others
+        self.ranked = 0
         self._turned: NamespaceStandings | None = None
         self.told: list[tuple[str, str]] = []
         self.left: list[tuple[str, str, str, str]] = []  # victim, pod, kind, how
@@ -151,7 +153,7 @@ class Stage:
             log=lambda event, **fields: self.lines.append(f"{event} {fields}"),
             now_ms=lambda: self.now_ms,
             seconds=lambda: self.now_ms / 1000,
-            is_capped=lambda pod, node: caps.is_capped(pod, node, self.cache.snapshot),
+            is_capped=lambda pod, node: self._ranks(node) or caps.is_capped(pod, node, self.cache.snapshot),
             breathe=lambda _: None,
             evicted=lambda victim, pod, kind, how, _: self.left.append((victim.name, pod.name, kind, how)),
         )
@@ -170,6 +172,12 @@ class Stage:
 
     def _standings(self) -> NamespaceStandings:
         return self._turned if self._turned is not None and self.api.made("evict") else self.standings
+
+    def _ranks(self, node: str) -> bool:
+        if not node:
+            self.ranked += 1
+            self.now_ms += int(self.rank_s * 1000)
+        return False
 
     def _policy(self, _: Pod) -> Policy:
         self.now_ms += int(self.look_s * 1000)

@@ -114,6 +114,20 @@ def lives(world: Stage, made: list[int]) -> None:
                 world.sees()
 
 
+def test_ranking_many_pods_that_cannot_be_placed_takes_a_tenth_of_the_time_at_most(tmp_path: Path) -> None:
+    full = [node("n0"), on(percent(100, "same", priority=9), "n0", "n0-GPU-0")]
+    waiting = [unscheduled(f"high{at}", 100, priority=9) for at in range(5)]
+    with stage(tmp_path, *full, *waiting) as world:
+        world.settles()
+        world.rank_s, world.ranked, began_ms = 0.02, 0, world.now_ms
+
+        world.step(times=100)
+
+        assert world.ranked >= 5 * 5
+        assert 0.02 * world.ranked <= (world.now_ms - began_ms) / 1000 / 10
+        assert world.asked() == []
+
+
 def test_namespaces_that_change_places_all_the_time_drive_each_other_out_a_few_times(tmp_path: Path) -> None:
     owned = {
         name: [{"uid": f"uid-{name}", "controller": True, "kind": "ReplicaSet", "name": name}]
