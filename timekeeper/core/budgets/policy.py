@@ -127,6 +127,18 @@ def _dormant_fields(budget: Budget) -> tuple[str, ...]:
             budget.reserve == "declared" and budget.amount is None and not budget.group,
             "it has no effect where neither the namespace nor a group of it has a limit",
         ),
+        "carryOver": (
+            budget.carry_over_milli > 0 and budget.amount is None,
+            "it has no effect without a limit: of gpuHours: unlimited nothing remains to carry over",
+        ),
+        "warnAt": (
+            budget.warn_at_milli is not None and budget.amount is None,
+            "it has no effect without a limit; a group's entry has its own",
+        ),
+        "notifyFormat": (
+            budget.notify_format != "bursar" and not budget.notify,
+            "it has no effect without notify",
+        ),
         "overtime": (
             bool(budget.overtime) and budget.reserve != "declared",
             "it has no effect without reserve: declared",
