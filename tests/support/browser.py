@@ -1,5 +1,6 @@
 """Headless Chromium, and a window of it that looks for faults of pages."""
 
+import itertools
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -45,6 +46,30 @@ _NEXT_STOP = """() => {
 }"""
 
 
+_NAMED = ("link", "button", "textbox", "combobox", "image", "table", "region", "navigation")
+_HEADINGS = ("columnheader", "rowheader")
+_LANDMARKS = ("banner", "main", "contentinfo")
+
+
+def _role(node: dict[str, Any]) -> str:
+    return str(node["role"]["value"])
+
+
+def _name(node: dict[str, Any]) -> str:
+    return str(node.get("name", {}).get("value", "")).strip()
+
+
+def _level(node: dict[str, Any]) -> int:
+    return next(int(each["value"]["value"]) for each in node["properties"] if each["name"] == "level")
+
+
+def _under(node: dict[str, Any], by_id: dict[str, dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for each in node.get("childIds", ()):
+        if each in by_id:
+            yield by_id[each]
+            yield from _under(by_id[each], by_id)
+
+
 class Visitor:
     """A browser window. ``faults``: errors of scripts, and messages of the console."""
 
@@ -78,6 +103,25 @@ class Visitor:
             for each in found["violations"]
             if each["impact"] in SERIOUS
         ]
+
+    def unsaid(self) -> list[str]:
+        """What a screen reader cannot say, by the browser's accessibility tree: controls, tables and regions
+        without a name, tables without headings, headings that skip a level, a page without its landmarks."""
+        session = self.page.context.new_cdp_session(self.page)
+        nodes = session.send("Accessibility.getFullAXTree")["nodes"]
+        session.detach()
+        by_id = {each["nodeId"]: each for each in nodes}
+        said = [each for each in nodes if not each["ignored"]]
+        roles = [_role(each) for each in said]
+        found = [
+            f"{_role(each)} without a name" for each in said if _role(each) in _NAMED and not _name(each)
+        ]
+        for table in (each for each in said if _role(each) == "table"):
+            inside = {_role(each) for each in _under(table, by_id)}
+            found += [f"{_name(table)}: no {each}" for each in _HEADINGS if each not in inside]
+        levels = [_level(each) for each in said if _role(each) == "heading"]
+        found += [f"h{b} after h{a}" for a, b in itertools.pairwise([0, *levels]) if b > a + 1]
+        return found + [f"{roles.count(each)} of {each}" for each in _LANDMARKS if roles.count(each) != 1]
 
     def missed_by_the_keyboard(self) -> list[str]:
         """What can be operated but not reached by Tab, in the order of the page, and what shows no focus; the

@@ -10,6 +10,15 @@ MOST_WAITING = 500
 MOST_TEXT = 300  # characters of a reason
 MOST_NAME = 253
 
+# the state of a pod that is not bound -> the words for people
+WAITING_STATES = {
+    "refused": "no cards fit",
+    "not-asked": "no node fits",
+    "gated": "held by a gate",
+    "reserved": "cards reserved",
+    "assumed": "being bound",
+}
+
 
 class MapPod(TypedDict):
     """A pod on a card. ``held``: bound, assumed, vanished, or reserved (it still waits)."""

@@ -214,6 +214,12 @@ def test_a_waiting_pod_says_what_it_requests_and_why_it_waits() -> None:
         *("2 x 12.5% + 8192 MiB", "1m30s", "no card has 50% free (40 of 41 nodes)"),
     )
     assert cards.waiting([{**raw, "decision": None}], None, 0, "a").rows[0]["reason"] == "taint"
+    states = ("refused", "not-asked", "gated", "reserved", "assumed", "of-a-later-release")
+    rows = cards.waiting([{**decided, "state": each} for each in states], None, 0, "a").rows
+    assert [row["state"] for row in rows] == [
+        *("no cards fit", "no node fits", "held by a gate", "cards reserved", "being bound"),
+        "of-a-later-release",
+    ]
     assert cards.waiting([], None, 0, None).empty == "no GPU pod waits"
     assert cards.waiting([], None, 0, "a").empty == "no GPU pod waits in namespace a (-A looks at all)"
     assert cards.waiting([], None, 0, None, "p").empty.startswith("no GPU pod p waits: it is bound, or")

@@ -57,11 +57,32 @@ def test_every_page_is_sound_in_both_colours_and_sizes(
     for path, heading in PAGES.items():
         visitor.open(path)
         expect(visitor.page.get_by_role("heading", level=1)).to_have_text(heading)
-        found[path] = [*visitor.findings(), *(["too wide"] if visitor.is_wider_than_its_window() else [])]
+        found[path] = [
+            *visitor.findings(),
+            *visitor.unsaid(),
+            *(["too wide"] if visitor.is_wider_than_its_window() else []),
+        ]
     visitor.page.context.close()
 
     expected = [each for each in visitor.faults if "status of 400" not in each]  # the last page is refused
     assert (expected, {path: each for path, each in found.items() if each}) == ([], {})
+
+
+def test_a_screen_reader_says_that_the_timekeeper_does_not_answer(browser: Browser, url: str) -> None:
+    visitor = visiting(browser, url)
+    page = visitor.page
+    page.clock.install()
+    visitor.log_in(ADMIN)
+    status = page.get_by_role("status")
+    expect(status).to_have_text("")
+
+    page.route("**/*", lambda route: route.abort())
+    page.clock.run_for(5_000)
+    expect(status).to_have_text("The timekeeper does not answer; trying again")
+    page.unroute("**/*")
+    page.clock.run_for(5_000)
+    expect(status).to_have_text("")
+    page.context.close()
 
 
 def test_the_keyboard_reaches_everything_in_the_order_of_the_page(browser: Browser, url: str) -> None:

@@ -74,6 +74,12 @@ def test_a_month_stands_beside_the_one_before_and_what_is_expected_of_it(visitor
     ]
 
 
+def test_the_page_says_when_its_month_begins_and_ends(dashboards: Dashboards, visitor: Client) -> None:
+    dashboards.books.entries(("_settings", "timeZone: Europe/Berlin", 0))
+    page = " ".join(re.sub(r"<[^>]+>", "", visitor.get("/costs", base_url=URL).text).split())
+    assert "the month begins at 2026-10-31 23:00Z and ends at 2026-11-30 23:00Z, as in the budgets" in page
+
+
 def test_a_past_month_expects_nothing_more(visitor: Client) -> None:
     head, *rows = table(visitor, "?month=2026-10")
 

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from timekeeper.cli.sheet import Column, Sheet, within
-from timekeeper.core.cluster_map import waiting_reason
+from timekeeper.core.cluster_map import WAITING_STATES, waiting_reason
 from timekeeper.core.texts import age
 
 _CELLS = 10
@@ -88,7 +88,7 @@ def waiting(
             "pod": raw["name"],
             "priority": str(raw["priority"]),
             "standing": raw["standing"],
-            "state": raw["state"],
+            "state": WAITING_STATES.get(raw["state"], raw["state"]),
             "age": age(int(1000 * (now_s - datetime.fromisoformat(raw["created"]).timestamp()))),
             "asks": ", ".join(map(_ask, raw["asks"])),
             "reason": waiting_reason(raw),

@@ -1,5 +1,6 @@
 """The live map of nodes and cards, and the pods that wait."""
 
+from timekeeper.core.cluster_map import WAITING_STATES
 from timekeeper.dashboard.api_caller import ApiRefusedError
 from timekeeper.dashboard.charts.cards import card_row, filled, free_sentence, row_sentence, width_of
 from timekeeper.dashboard.visits import FORBIDDEN, PageContent, Visit, page_at, part
@@ -51,6 +52,7 @@ def waiting(visit: Visit) -> PageContent:
         "held": held,
         "unbound": unbound,
         "pods": ungated[begin:end],
+        "words": WAITING_STATES,
         "found": len(ungated),
         "first": begin + 1,
         "before": visit.link(page=at) if at else None,

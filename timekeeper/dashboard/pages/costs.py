@@ -148,6 +148,7 @@ def costs(visit: Visit) -> PageContent:
         "is_running": this.has(visit.now_ms),
         "is_priced": bool(total.bill.costs or (total.before and total.before.costs)),
         "is_cut": this.rows == MOST,
+        "span": (this.from_ms, this.to_ms) if this.rows and group != "day" else None,
         "columns": [name for name in (rows[0].bill.cells if rows else ()) if name != "uid"],
         "group": group,
         "label": visit.text("label"),

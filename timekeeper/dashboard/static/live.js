@@ -6,6 +6,7 @@
   const KEY = "bursar-live";
   const button = document.getElementById("live-switch");
   const state = document.getElementById("live-state");
+  const trouble = document.getElementById("live-trouble"); // a status: screen readers say what changes in it
   let timer = 0;
   let isOn = true;
 
@@ -47,7 +48,7 @@
   }
 
   function tell(text) {
-    if (state.textContent !== text) state.textContent = text;
+    if (trouble.textContent !== text) trouble.textContent = text;
   }
 
   async function load() {
@@ -68,6 +69,7 @@
       tell(`The timekeeper answered ${answer.status}; trying again`);
       return;
     }
+    tell("");
     const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
     document.querySelectorAll("[data-live]").forEach((old) => {
       const found = fresh.getElementById(old.id);
