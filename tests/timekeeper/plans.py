@@ -24,17 +24,13 @@ class Statements:
         self._engine = engine
         self._run: dict[str, Any] = {}  # text -> the parameters of its last run
         self.all = 0  # how many were run, equal ones too
+        self.texts: list[str] = []  # of each that was run
         event.listen(engine, "before_cursor_execute", self._note)
 
     @property
     def count(self) -> int:
         """How many different ones were run."""
         return len(self._run)
-
-    @property
-    def texts(self) -> tuple[str, ...]:
-        """The different ones."""
-        return tuple(self._run)
 
     def end(self) -> None:
         """Note no more."""
@@ -44,6 +40,7 @@ class Statements:
         if statement.lstrip().upper().startswith(("SELECT", "WITH")):
             self._run[statement] = given
             self.all += 1
+            self.texts.append(statement)
 
     def scans(self, tables: Sequence[str], if_cheap: bool = True) -> Iterator[str]:
         """For each statement that reads one of these tables row by row: the table and the statement.

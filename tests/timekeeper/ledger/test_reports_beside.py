@@ -100,6 +100,11 @@ def test_each_range_has_the_rows_of_its_own_report(
     assert found == [row for rows in alone for row in rows] != []
 
 
+def test_a_group_has_its_members_of_each_range(priced: Books) -> None:
+    rows = priced.rows(f"{asked([(APRIL, T0 + 5), (MARCH - 6 * DAY, MARCH)])}&namespace=_group.green")
+    assert [(row["from"], row["namespace"]) for row in rows] == [(APRIL, "team-b")]
+
+
 def test_what_runs_is_read_once_for_all_ranges(priced: Books) -> None:
     statements = Statements(priced.store.engine)
     priced.rows(f"{asked([(APRIL, T0), (MARCH, APRIL), (T0 - 7 * DAY, T0)])}")
