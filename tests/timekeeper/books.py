@@ -12,11 +12,12 @@ from sqlalchemy import insert
 from werkzeug.test import TestResponse
 
 from tests.support.clock import Clock
+from tests.timekeeper.statements import open_shared
 from tests.timekeeper.worlds import ADMIN, DAY, GPU, T0, Reviews, user_status
 from timekeeper.api.create_app import create_app
 from timekeeper.runtime.auth.gate import Gate
 from timekeeper.runtime.auth.tokens import Expected
-from timekeeper.store.engine.engine import PATIENCE_MS, Connection, Store, open_store
+from timekeeper.store.engine.engine import PATIENCE_MS, Connection
 from timekeeper.store.engine.schema import ENTRIES, FIGURES, FOLDED, HEARTBEATS, POSTINGS, SESSIONS
 from timekeeper.store.engine.upgrade import upgrade
 
@@ -54,7 +55,7 @@ class Books:
     """The database at a URL, with an API of one worker. ``clock`` is a day after T0."""
 
     def __init__(self, url: str, patience_ms: int = PATIENCE_MS) -> None:
-        self.store: Store = open_store(url, patience_ms)
+        self.store = open_shared(url, patience_ms)
         upgrade(self.store)
         self.clock = Clock(T0 + DAY)
         self.reviews = Reviews({ADMIN: user_status("admin")})

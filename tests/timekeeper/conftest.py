@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.postgresql import EMPTY, fresh_postgresql
+from tests.timekeeper.statements import open_shared
 from tests.timekeeper.worlds import Town, new_ledger
 from timekeeper.store.engine.engine import Store, open_store
 from timekeeper.store.engine.upgrade import upgrade
@@ -50,7 +51,7 @@ def town(database_url: str) -> Iterator[Town]:
 
 @pytest.fixture
 def store(database_url: str) -> Iterator[Store]:
-    made = open_store(database_url)
+    made = open_shared(database_url)
     upgrade(made)
     yield made
     made.close()

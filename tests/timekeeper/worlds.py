@@ -15,6 +15,7 @@ from werkzeug.test import TestResponse
 from tests import worlds
 from tests.support.clock import Clock
 from tests.timekeeper.clocks import iso
+from tests.timekeeper.statements import open_shared
 from timekeeper.api.create_app import app_of, create_services
 from timekeeper.api.http.services import Services
 from timekeeper.core.decisions import Decision
@@ -26,7 +27,7 @@ from timekeeper.settler.cluster.cluster_state import ItemChanged, ListReplaced, 
 from timekeeper.settler.cluster.watches import sources
 from timekeeper.settler.pod_notices import PodNotice
 from timekeeper.settler.settler import Settler
-from timekeeper.store.engine.engine import Store, open_store
+from timekeeper.store.engine.engine import open_store
 from timekeeper.store.engine.upgrade import upgrade
 from timekeeper.store.queries import ledger as reading
 
@@ -203,7 +204,7 @@ class Town:
         file = Path(self.url.removeprefix("sqlite:///"))
         if self.url.startswith("sqlite:///") and not file.exists():
             file.write_bytes(new_ledger())
-        self.store: Store = open_store(self.url)
+        self.store = open_shared(self.url)
         self.reviews = Reviews({ADMIN: user_status("admin")})
         self.notices: list[BudgetNotice] = []
         self.objects: dict[str, dict[str, Json]] = {name: {} for name in READ}
