@@ -1,6 +1,7 @@
 """``GET /v1/openapi.json``: every route of the timekeeper. Declared here: routes whose handlers parse their
 requests themselves (sidecars', the ancestor's, and those for kubelet and Prometheus)."""
 
+from functools import cache
 from typing import Annotated, Any, NotRequired, TypedDict
 
 from flask import Flask, Response
@@ -138,10 +139,15 @@ ROUTES = (
 )
 
 
+@cache
+def _document() -> dict[str, Any]:
+    """The document, made once, when a caller first asks for it."""
+    return document(ROUTES)
+
+
 def register(app: Flask, _services: Services) -> None:
     """Add the route."""
-    made = document(ROUTES)
 
     @app.get("/v1/openapi.json")
     def openapi() -> Response:
-        return answer(made)
+        return answer(_document())
