@@ -8,7 +8,7 @@ import re
 import tracemalloc
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Text, bindparam, cast, delete, event, func, insert, literal, select
 
+from tests.postgresql import fresh_postgresql
 from tests.support.profile import examples
 from tests.timekeeper.books import Books, Json, Run, days, posting_row, session_row
 from tests.timekeeper.clocks import at_ms, iso
@@ -764,11 +765,30 @@ def test_a_page_is_not_sent_twice_to_who_has_it(books: Books) -> None:
     assert books.get(path, **{"If-None-Match": tag}).status_code == 200
 
 
-@pytest.fixture
-def many(books: Books) -> Books:
-    """100,000 sessions of a second each."""
+@pytest.fixture(scope="module")
+def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], str]]:
+    """The URL of the database of a kind that has 100,000 sessions of a second each. Tests share it, for they
+    only read it: its rows are counted at the end."""
+    made: dict[str, str] = {}
+    with ExitStack() as stack:
+
+        def url_of(kind: str) -> str:
+            if kind not in made:
+                sqlite = f"sqlite:///{tmp_path_factory.mktemp('crowded')}/ledger.db"
+                made[kind] = sqlite if kind == "sqlite" else stack.enter_context(fresh_postgresql())
+                _crowd(made[kind])
+            return made[kind]
+
+        yield url_of
+        for url in made.values():
+            with closing(Books(url)) as books, books.store.reading() as connection:
+                for table in (SESSIONS, POSTINGS):
+                    assert connection.scalar(select(func.count()).select_from(table)) == 100_000
+
+
+def _crowd(url: str) -> None:
     session, posting = session_row(Run("u")), posting_row(Run("u"), 0, T0, T0 + 1_000, 1)
-    with books.store.writing() as connection:
+    with closing(Books(url)) as books, books.store.writing() as connection:
         for table, row, uid in ((SESSIONS, session, "uid"), (POSTINGS, posting, "session_uid")):
             rest = {name: value for name, value in row.items() if name not in (uid, "namespace")}
             same: list[Any] = [bindparam(name, value) for name, value in rest.items()]
@@ -778,7 +798,13 @@ def many(books: Books) -> Books:
             rows = select("uid-" + number, "t" + func.substr(number, 5), *same)  # a thousand namespaces
             names = [uid, "namespace", *rest]
             connection.execute(insert(table).from_select(names, rows))
-    return books
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.untraced)])
+def many(request: pytest.FixtureRequest, crowded: Callable[[str], str]) -> Iterator[Books]:
+    """The crowded ledger, with connections and an API of the test's own."""
+    with closing(Books(crowded(request.param))) as books:
+        yield books
 
 
 @pytest.mark.untraced
@@ -826,7 +852,7 @@ def test_of_too_many_whole_reports_at_once_one_is_refused_and_pages_are_not(many
 
 
 @pytest.mark.untraced
-@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("many", ["postgresql"], indirect=True)
 def test_the_database_waits_for_who_takes_a_whole_report_slowly(many: Books) -> None:
     idle = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction'"
     engine = many.store.engine
