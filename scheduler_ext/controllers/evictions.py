@@ -8,11 +8,12 @@ from typing import Any, Literal
 
 from scheduler_ext.clients.pod_patches import pod_path
 from scheduler_ext.model.pod import Pod
-from timekeeper.core.kube.eviction import eviction, is_gone, is_protected
+from timekeeper.core.kube.eviction import disruption, eviction, is_gone, is_protected
 from timekeeper.core.ledger.reservation import Reservation, condition_of, withdrawn
 from timekeeper.runtime.api_server import STRATEGIC_MERGE, Answered, Api, Reply
 
 CALL_S = 2.0
+TARGET = "BursarReclaim"  # reason of the condition DisruptionTarget
 
 # "going": it was asked to leave, or is gone already; "protected": a PodDisruptionBudget keeps it;
 # "unclear": it may have been asked or not, or could not be for now
@@ -42,8 +43,16 @@ def evict(api: Api, pod: Pod, dry_run: bool = False) -> tuple[Left, str]:
     return _left(api.call("POST", path, body, timeout_s=CALL_S))
 
 
-def delete(api: Api, pod: Pod) -> tuple[Left, str]:
-    """Delete the pod with its own grace period, whatever its PodDisruptionBudget says."""
+def delete(api: Api, pod: Pod, why: str, now_ms: int) -> tuple[Left, str]:
+    """Delete the pod with its own grace period, whatever its PodDisruptionBudget says. Before
+    that it gets the condition DisruptionTarget, as by an eviction: a Job's podFailurePolicy may ignore its
+    end."""
+    status = {"conditions": [disruption(True, TARGET, why, now_ms)]}
+    path = f"{pod_path(pod.namespace, pod.name)}/status"
+    patch = {"metadata": {"uid": pod.uid}, "status": status}
+    told = _left(api.call("PATCH", path, patch, content_type=STRATEGIC_MERGE, timeout_s=CALL_S))
+    if told[0] != "going":
+        return told
     body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": pod.uid}}
     return _left(api.call("DELETE", pod_path(pod.namespace, pod.name), body, timeout_s=CALL_S))
 

@@ -47,6 +47,11 @@ def test_a_debtors_budget_is_honoured_for_its_grace_and_then_the_pod_is_deleted(
 
         assert world.going() == ["a"]
         assert world.api.made("delete") == ["a"]
+        marks = world.api.pod("a", "team-b")["status"]["conditions"]
+        assert [(each["type"], each["status"], each["reason"]) for each in marks] == [
+            ("DisruptionTarget", "True", "BursarReclaim")
+        ]
+        assert "team-b is over its GPU budget" in marks[0]["message"]
         assert world.preemptor.counts.victims["reclaim", "deleted"] == 1
         assert world.preemptor.counts.protected >= 59
 

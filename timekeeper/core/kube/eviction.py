@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from timekeeper.core.json_values import mapping, sequence
@@ -21,6 +22,18 @@ def eviction(namespace: str, name: str, uid: str, dry_run: bool = False) -> dict
         "kind": "Eviction",
         "metadata": {"namespace": namespace, "name": name},
         "deleteOptions": options,
+    }
+
+
+def disruption(is_target: bool, reason: str, message: str, now_ms: int) -> dict[str, Any]:
+    """The condition that the pod is about to be deleted, or is not any more. Kubernetes defines it, and a
+    Job's podFailurePolicy may ignore ends of pods that have it."""
+    return {
+        "type": "DisruptionTarget",
+        "status": "True" if is_target else "False",
+        "reason": reason,
+        "message": message,
+        "lastTransitionTime": datetime.fromtimestamp(now_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
     }
 
 

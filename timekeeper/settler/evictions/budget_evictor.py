@@ -24,6 +24,7 @@ from timekeeper.accounts.exhaustion.quiet import QuietPods
 from timekeeper.accounts.exhaustion.terms import EvictingNamespaces, EvictionTerms, terms_of
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core.decisions import EVICTED, MESSAGE, WARNED, Decision
+from timekeeper.core.kube.eviction import disruption
 from timekeeper.runtime.api_server import Answered, Reply
 from timekeeper.runtime.log import log
 from timekeeper.settler.evictions import budget_notices as texts
@@ -176,7 +177,7 @@ class BudgetEvictor:
         return "deleted" if result == "evicted" else result, error
 
     def _target(self, due: BudgetEviction) -> Mapping[str, object]:
-        return calls.disruption(True, texts.TARGET, texts.exhausted(due.terms), self._context.clock())
+        return disruption(True, texts.TARGET, texts.exhausted(due.terms), self._context.clock())
 
     def _write(self, change: NoticeChange) -> None:
         pod, notice = change.pod, change.notice
@@ -186,7 +187,7 @@ class BudgetEvictor:
             return  # the account changed meanwhile: the next step decides again
         spared = None
         if change.is_spared:
-            spared = calls.disruption(False, texts.SPARED, texts.spared(pod.namespace), self._context.clock())
+            spared = disruption(False, texts.SPARED, texts.spared(pod.namespace), self._context.clock())
         reply = calls.write_notice(self._context.api, pod, notice, spared)
         if not self._accepted(reply):
             log(

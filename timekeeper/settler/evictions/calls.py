@@ -14,10 +14,6 @@ from timekeeper.runtime.api_server import ANSWER_S, STRATEGIC_MERGE, Answered, A
 
 Refusal = Literal["gone", "protected", "refused", "unclear"]
 
-# The condition by which Kubernetes tells that a pod ends for a disruption; a Job's podFailurePolicy may
-# ignore such ends.
-DISRUPTION = "DisruptionTarget"
-
 
 def evict(api: Api, namespace: str, name: str, uid: str) -> Reply:
     """Evict the pod with its own grace period."""
@@ -57,17 +53,6 @@ def annotate(
 def write_condition(api: Api, pod: LedgerPod, condition: Mapping[str, Any]) -> Reply:
     """Write one condition of the pod's status, as `disruption` makes it."""
     return _patch(api, pod, {"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}})
-
-
-def disruption(is_target: bool, reason: str, message: str, now_ms: int) -> dict[str, Any]:
-    """The condition that the pod is about to be deleted, or is not any more."""
-    return {
-        "type": DISRUPTION,
-        "status": "True" if is_target else "False",
-        "reason": reason,
-        "message": message,
-        "lastTransitionTime": timestamp(now_ms),
-    }
 
 
 def refusal(answer: Answered) -> Refusal:

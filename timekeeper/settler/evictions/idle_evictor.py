@@ -19,6 +19,7 @@ from timekeeper.core.decisions import (
     WARNED,
     Decision,
 )
+from timekeeper.core.kube.eviction import disruption
 from timekeeper.runtime.api_server import Answered
 from timekeeper.runtime.log import log
 from timekeeper.settler.evictions import calls
@@ -121,7 +122,7 @@ class IdleEvictor:
         if result != "evicted":
             return False
         message = "The pod did not use its cards."
-        condition = calls.disruption(True, TARGET, message, self._context.clock())
+        condition = disruption(True, TARGET, message, self._context.clock())
         calls.write_condition(self._context.api, pod, condition)
         return True
 

@@ -10,6 +10,7 @@ from timekeeper import metrics
 from timekeeper.accounts.card_use.evictions import EvictionHistory
 from timekeeper.accounts.held.overtime import Overtime, overtime_of
 from timekeeper.core.decisions import EVICTED, MESSAGE, WARNED, Decision
+from timekeeper.core.kube.eviction import disruption
 from timekeeper.runtime.api_server import Answered
 from timekeeper.runtime.log import log
 from timekeeper.settler.evictions import calls
@@ -70,7 +71,7 @@ class OvertimeEvictor:
         if self._history.is_limited(at_ms):
             return
         message = "The pod held its cards for longer than it had declared."
-        target = calls.disruption(True, TARGET, message, self._context.clock())
+        target = disruption(True, TARGET, message, self._context.clock())
         result, error = calls.result_of(calls.evict(self._context.api, pod.namespace, pod.name, pod.uid))
         if result == "evicted":
             calls.write_condition(self._context.api, pod, target)
