@@ -210,7 +210,7 @@ def test_a_real_list_is_read_page_by_page(world: Clustered) -> None:
     )
 
     assert [each["metadata"]["uid"] for each in few] == [each["metadata"]["uid"] for each in all_at_once]
-    assert len(few) == 7
+    assert len(few) > 2  # more than one page
 
 
 def test_a_pod_behind_whose_limit_a_device_class_of_gpus_stands_is_found(world: Clustered) -> None:
