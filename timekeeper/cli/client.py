@@ -55,7 +55,7 @@ class Client:
 
     def get(self, path: str, **query: str | None) -> Any:
         """The JSON of an answer. Raises CommandError."""
-        return json.loads(self.text(path, **query))
+        return self._json(self.text(path, **query))
 
     def text(self, path: str, **query: str | None) -> str:
         """An answer as text. ``from_`` stands for the parameter ``from``. Raises CommandError."""
@@ -77,7 +77,7 @@ class Client:
 
     def post(self, path: str, body: object, headers: Mapping[str, str]) -> Any:
         """The JSON of an answer to this body. Raises CommandError."""
-        return json.loads(self._call("POST", path, json.dumps(body), headers))
+        return self._json(self._call("POST", path, json.dumps(body), headers))
 
     def status(self, path: str) -> tuple[int, str, str]:
         """Status, text and ``Date``, whatever they are. Raises CommandError without an answer."""
@@ -90,6 +90,14 @@ class Client:
         """Status, headers and body, whatever they are. Raises CommandError without an answer."""
         answer = self._request(method, path, body, headers)
         return answer.status, answer.headers, answer.data
+
+    def _json(self, text: str) -> Any:
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            raise CommandError(
+                f"{self.url} did not answer with JSON: it is another server, or a login stands in between"
+            ) from error
 
     def _call(
         self, method: str, path: str, body: str | None = None, headers: Mapping[str, str] | None = None

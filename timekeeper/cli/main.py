@@ -310,8 +310,8 @@ def waiting(options: Options, pod: str | None, all_namespaces: bool, form: str) 
 @click.pass_obj
 @FORM
 def doctor(options: Options, form: str) -> None:
-    """What is missing or wrong in this cluster, in order, and the command that mends it; exit code 1 if
-    anything is."""
+    """What is missing or wrong in this cluster, in order, and the command that mends it; exit code 1 if it
+    found an error."""
     sheet, failed = examine(options)
     output.show(sheet, form)
     if failed:
@@ -329,9 +329,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _run_webhook(command: str, arguments: tuple[str, ...]) -> None:
-    """Replaces this process, so that output and exit code are that command's."""
+    """Replaces this process, so that output and exit code are that command's. Without -P, Python would take a
+    folder `webhook` where the user is for the package."""
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-m", "webhook", command, *arguments])  # noqa: S606
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "webhook", command, *arguments])  # noqa: S606
 
 
 def _is_group(name: str) -> bool:

@@ -13,16 +13,14 @@ from rich.text import Text
 from timekeeper.cli.sheet import Sheet
 
 FORMS = ("table", "json", "yaml", "csv")
-_UNLIMITED_WIDTH = 100_000  # a table in a pipe is not wrapped
+_UNLIMITED_WIDTH = 100_000  # a table is never cut: a terminal wraps its lines
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet takes such a text for a formula
 
 
-def console() -> Console:
-    """The console of standard output. It is read anew, so that a test can replace it."""
-    is_terminal = sys.stdout.isatty()
-    return Console(
-        file=sys.stdout, width=None if is_terminal else _UNLIMITED_WIDTH, highlight=False, soft_wrap=True
-    )
+def console(width: int | None = None) -> Console:
+    """The console of standard output, which is read anew, so that a test can replace it. ``width``: of its
+    lines; None: the terminal's."""
+    return Console(file=sys.stdout, width=width, highlight=False, soft_wrap=True)
 
 
 def show(sheet: Sheet, form: str) -> None:
@@ -32,7 +30,7 @@ def show(sheet: Sheet, form: str) -> None:
     elif form in ("json", "yaml"):
         print_answer(sheet.answer if sheet.answer is not None else [dict(each) for each in sheet.rows], form)
     elif sheet.rows:
-        console().print(table(sheet))
+        _print_table(sheet)
     else:
         print(f"{sheet.empty[:1].upper()}{sheet.empty[1:]}.", file=sys.stderr)
 
@@ -43,6 +41,16 @@ def print_answer(answer: Any, form: str) -> None:
         print(yaml.safe_dump(answer, sort_keys=False, allow_unicode=True), end="")
     else:
         print(json.dumps(answer, indent=2, ensure_ascii=False))
+
+
+def _print_table(sheet: Sheet) -> None:
+    """Without blanks at the ends of lines, which a terminal would wrap too."""
+    made = console(_UNLIMITED_WIDTH)
+    with made:  # it writes all at once
+        for line in made.render_lines(table(sheet), pad=False):
+            shown = Text.assemble(*((each.text, each.style or "") for each in line))
+            shown.rstrip()
+            made.print(shown)
 
 
 def table(sheet: Sheet) -> Table:

@@ -3,35 +3,56 @@
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
+import termios
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from tests.deploy.reading import ROOT
 from tests.support.http_server import JsonHandler, Served
 from tests.support.tls import Tls
 from timekeeper.cli.main import main
 
 COMMAND = (sys.executable, "-m", "timekeeper.cli.main")
 BUDGETS: dict[str, object] = {"groups": [], "budgets": []}
+BUDGET: dict[str, object] = {
+    **{"namespace": "team-c", "standing": "OVER_BUDGET", "onExhausted": "deny", "group": None},
+    **{"granted": 1, "posted": 2, "pending": 0, "reserved": 0, "remaining": -1},
+    **{"period": {"to": None}, "exhaustedAt": None},
+}
 NOTHING: dict[str, object] = {"sessions": [], "rows": [], "next": None}
+ANSWERS: dict[str, object] = {
+    "/v1/budgets": BUDGETS,
+    "/v1/budgets/team-c": BUDGET,
+    "/v1/budgets/portal": b"<html>Log in to the network</html>",
+}
 
 
 class Api(JsonHandler):
-    """The timekeeper of an empty cluster, which lists budgets once it may, and grants to team-a in vain."""
+    """The timekeeper of a cluster with one budget, which lists none once it may, and grants to team-a in
+    vain."""
 
     may_answer = threading.Event()
+    looks = threading.Semaphore(0)  # at what runs
 
     def do_GET(self) -> None:
         if self.path == "/v1/budgets":
             self.may_answer.wait(30)
-        known = self.path == "/v1/budgets", self.path.startswith(("/v1/sessions", "/v1/usage"))
-        body = BUDGETS if known[0] else NOTHING if known[1] else {"detail": "it is not there"}
-        self.answer(200 if any(known) else 404, body)
+        if self.path.startswith("/v1/sessions"):
+            self.looks.release()
+        if self.path.startswith(("/v1/sessions", "/v1/usage")):
+            self.answer(200, NOTHING)
+        elif self.path in ANSWERS:
+            self.answer(200, ANSWERS[self.path])
+        else:
+            self.answer(404, {"detail": "it is not there"})
 
     def do_POST(self) -> None:
         is_known = self.body()["subject"] == "team-a"
@@ -79,11 +100,33 @@ def test_progress_is_on_the_terminal_while_it_lasts_and_never_in_the_output(
     assert (json.loads(done.stdout), done.stderr) == (BUDGETS, b"")
 
 
-def test_control_c_ends_top_as_it_says(environment: dict[str, str]) -> None:
+def test_a_small_terminal_shows_all_that_a_pipe_gets_and_colours(environment: dict[str, str]) -> None:
+    command = [*COMMAND, "budget", "-n", "team-c"]
     terminal, theirs = pty.openpty()
-    command = [*COMMAND, "top", "-n", "team-a"]
+    termios.tcsetwinsize(theirs, (24, 40))
+    shown = b""
+    with subprocess.Popen(command, env=environment, stdout=theirs, stderr=subprocess.DEVNULL):
+        os.close(theirs)
+        with suppress(OSError):  # the process has ended
+            while True:
+                shown += os.read(terminal, 4096)
+    os.close(terminal)
+
+    piped = subprocess.run(command, env=environment, capture_output=True, timeout=60).stdout
+
+    assert re.sub(rb"\x1b\[[0-9;]*m|\r", b"", shown) == piped
+    assert b"\x1b[1;31mOVER_BUDGET" in shown
+    assert (b"OVER_BUDGET" in piped, b"\x1b" in piped) == (True, False)
+    assert [line for line in piped.splitlines() if line.endswith(b" ")] == []
+
+
+def test_top_looks_again_until_control_c_ends_it_as_it_says(environment: dict[str, str]) -> None:
+    terminal, theirs = pty.openpty()
+    Api.looks = threading.Semaphore(0)
+    command = [*COMMAND, "top", "-n", "team-a", "--every", "1"]
     with subprocess.Popen(command, env=environment, stdout=theirs, stderr=subprocess.PIPE) as process:
         read_until(terminal, b"Ctrl-C ends")
+        assert [Api.looks.acquire(timeout=30) for _ in range(2)] == [True, True]
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
     os.close(theirs)
@@ -101,6 +144,7 @@ GRANT = ("1", "--reason", "x", "--key", "first")
         (("--version",), 0, ""),
         (("top", "-n", "team-a"), 0, "No pod holds a card."),
         (("budget", "-n", "team-b"), 1, "answered 404: it is not there"),
+        (("budget", "-n", "portal"), 1, "did not answer with JSON: it is another server, or a login"),
         (("budget",), 1, "kubectl was not found on the PATH; install it, or use --server"),
         (("budget", "-n", "a", "--ca-file", "none"), 1, "none cannot be read: No such file or directory\n"),
         (("grant", "team-a", *GRANT), 1, "To try again without granting twice: --key first"),
@@ -129,3 +173,25 @@ def test_exit_codes(
     said = capsys.readouterr().err
     assert (ended.value.code, sentence in said) == (code, True), said
     assert ("--key" in said) == ("--key" in sentence)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "sentence"),
+    [
+        (("check", f"{ROOT}/deploy/samples/half-a-card.yaml"), 0, "1 object: 1 admitted"),
+        (("check", "none.yaml"), 2, "none.yaml"),
+        (("audit", "--help"), 0, "usage: bursar-webhook audit"),
+        (("audit", "-n"), 2, "bursar-webhook audit: "),
+    ],
+)
+def test_check_and_audit_are_the_commands_of_the_webhook_in_any_folder(
+    environment: dict[str, str], tmp_path: Path, arguments: tuple[str, ...], code: int, sentence: str
+) -> None:
+    (tmp_path / "webhook").mkdir()
+    (tmp_path / "webhook" / "__main__.py").write_text("raise SystemExit('a module of the user')")
+
+    done = subprocess.run(
+        [*COMMAND, *arguments], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+
+    assert (done.returncode, sentence in done.stdout + done.stderr) == (code, True), done
