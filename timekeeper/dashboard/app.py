@@ -107,7 +107,7 @@ def _view(api: "WSGIApplication", clock: Callable[[], int], make: PageMaker) -> 
     def view(**in_path: str) -> Response:
         token = sessions.token_of(request)
         if not token:
-            return _to_login()
+            return _arriving() if sessions.is_from_elsewhere(request) else _to_login()
         visit = Visit(ApiCaller(api, token), _home(token), request.path, request.args.to_dict(), clock())
         try:
             page = make(visit, **in_path)
@@ -174,15 +174,18 @@ def _refused(error: ApiRefusedError, visit: Visit, in_path: dict[str, str]) -> R
 def _add_sessions(app: Flask, api: "WSGIApplication") -> None:
     @app.get("/login")
     def login() -> Response:
+        onward = sessions.own_path(request.args.get("next", "/"))
+        if "arrived" in request.args and sessions.token_of(request):
+            return _redirect(onward)
         ended = "Your session has ended. Log in again." if "ended" in request.args else ""
-        return _rendered("login.html", problem=ended, next=sessions.own_path(request.args.get("next", "/")))
+        return _rendered("login.html", problem=ended, next=onward)
 
     @app.post("/login")
     def log_in() -> Response:
         form, onward = request.form, sessions.own_path(request.form.get("next", "/"))
         token = "".join(form.get("token", "").split())
         problem = ""
-        if not sessions.is_own_form(request, form, ""):
+        if not sessions.is_own_form(request, form, sessions.token_of(request)):
             problem = f"{_NOT_OURS} Try again."
         elif not sessions.is_storable(token):
             problem = "This is not a service account's token."
@@ -261,9 +264,23 @@ def _problem(status: int, detail: str, **values: object) -> Response:
 
 
 def _to_login(ended: bool = False) -> Response:
-    query = request.query_string.decode(errors="replace")
-    here = sessions.own_path(request.path + (f"?{query}" if query else ""))
-    return _redirect(link("/login", next=None if here == "/" else here, ended="1" if ended else None))
+    return _redirect(_login_link(ended="1" if ended else None))
+
+
+def _arriving() -> Response:
+    """The answer to a link of another site. A browser sends no cookie with that request, but with the next
+    one, which this page makes; it sets none, for the visitor may have some."""
+    onward = _login_link(arrived="1")
+    response = make_response(render_template("arriving.html", onward=onward))
+    response.headers["Refresh"] = f"0; url={onward}"
+    return response
+
+
+def _login_link(**query: str | None) -> str:
+    """The address of the login that leads back to the requested page."""
+    asked = request.query_string.decode(errors="replace")
+    here = sessions.own_path(request.path + (f"?{asked}" if asked else ""))
+    return link("/login", next=None if here == "/" else here, **query)
 
 
 def _redirect(path: str) -> Response:

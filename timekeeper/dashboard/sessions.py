@@ -39,7 +39,7 @@ def secret_of(request: Request) -> str:
 
 
 def form_token(secret: str, token: str) -> str:
-    """What a form of this visitor carries; ``token`` "": before the login."""
+    """What a form of this visitor carries. ``token``: of its session, perhaps ended; "": without one."""
     return hmac.new(secret.encode(), f"form {token}".encode(), hashlib.sha256).hexdigest()
 
 
@@ -50,6 +50,11 @@ def is_own_form(request: Request, form: MultiDict[str, str], token: str) -> bool
     secret = request.cookies.get(SECRET, "")
     given = form.get(FIELD, "").encode(errors="replace")
     return bool(_SECRET.fullmatch(secret)) and hmac.compare_digest(given, form_token(secret, token).encode())
+
+
+def is_from_elsewhere(request: Request) -> bool:
+    """Whether a link of another site led here, so that the browser has kept the cookies back."""
+    return request.headers.get("Sec-Fetch-Site") == "cross-site"
 
 
 def remember(response: Response, name: str, value: str) -> None:

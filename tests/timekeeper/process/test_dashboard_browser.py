@@ -68,6 +68,23 @@ def test_every_page_is_sound_in_both_colours_and_sizes(
     assert (expected, {path: each for path, each in found.items() if each}) == ([], {})
 
 
+def test_a_link_of_another_site_is_opened_in_the_session(browser: Browser, url: str) -> None:
+    visitor = visiting(browser, url)
+    page = visitor.page
+    link = f'<!doctype html><title>t</title><a href="{url}/waste?span=day">Look</a>'
+    page.route("https://other.test/**", lambda route: route.fulfill(body=link, content_type="text/html"))
+
+    page.goto("https://other.test/")
+    page.get_by_role("link", name="Look").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Log in")
+    visitor.log_in(ADMIN)
+    page.goto("https://other.test/")
+    page.get_by_role("link", name="Look").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Waste")
+    expect(page).to_have_url(f"{url}/waste?span=day")
+    page.context.close()
+
+
 def test_a_screen_reader_says_that_the_timekeeper_does_not_answer(browser: Browser, url: str) -> None:
     visitor = visiting(browser, url)
     page = visitor.page

@@ -5,6 +5,7 @@ import csv
 import io
 import re
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,30 @@ def test_the_page_says_when_its_month_begins_and_ends(dashboards: Dashboards, vi
     dashboards.books.entries(("_settings", "timeZone: Europe/Berlin", 0))
     page = " ".join(re.sub(r"<[^>]+>", "", visitor.get("/costs", base_url=URL).text).split())
     assert "the month begins at 2026-10-31 23:00Z and ends at 2026-11-30 23:00Z, as in the budgets" in page
+
+
+@pytest.mark.parametrize(
+    ("zone", "now", "running"),
+    [
+        ("Asia/Tokyo", "2026-11-30T16:00:00+00:00", "2026-12"),
+        ("Asia/Tokyo", "2026-11-30T14:00:00+00:00", "2026-11"),
+        ("America/Los_Angeles", "2026-12-01T07:00:00+00:00", "2026-11"),
+        ("America/Los_Angeles", "2026-12-01T09:00:00+00:00", "2026-12"),
+        ("UTC", "2026-12-01T00:00:01+00:00", "2026-12"),
+    ],
+)
+def test_the_month_that_is_shown_first_is_that_of_the_budgets_time_zone(
+    dashboards: Dashboards, visitor: Client, zone: str, now: str, running: str
+) -> None:
+    dashboards.books.entries(("_settings", f"timeZone: {zone}", 0))
+    dashboards.books.clock.at_ms = int(datetime.fromisoformat(now).timestamp() * 1000)
+
+    page = visitor.get("/costs", base_url=URL).text
+    file = visitor.get("/costs/csv", base_url=URL)
+
+    assert re.findall(r"<h1>(.*?)</h1>", page) == [f"Costs of {running}"]
+    assert f"<option selected>{running}</option>" in page
+    assert file.headers["Content-Disposition"] == f"attachment; filename=bursar-{running}.csv"
 
 
 def test_a_past_month_expects_nothing_more(visitor: Client) -> None:

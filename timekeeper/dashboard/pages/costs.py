@@ -15,6 +15,7 @@ _ROWS = 100  # in one page of the table
 _MONTHS = 13  # to choose from, the newest first
 _DAY_MS = 86_400_000
 _WEEK_MS = 7 * _DAY_MS
+_FARTHEST_MS = 14 * 3_600_000  # no time zone is further from UTC
 _ALONE = ("pod", "day")  # what is not compared with other months
 _NO_CELLS = frozenset(("from", "to", "price", "currency", "posted", "pending", "amount", "gpuHours", "cost"))
 
@@ -133,7 +134,7 @@ class Comparison:
 
 def costs(visit: Visit) -> PageContent:
     """The largest charges of a month by what the visitor chose."""
-    group, month = _group(visit), visit.text("month") or month_at(visit.now_ms)
+    group, month = _group(visit), visit.text("month") or running_month(visit)
     reports = _reports(visit, group, month)
     this = reports.of_month(month)
     rows, total = _compared(visit, group, month, reports)
@@ -182,15 +183,24 @@ def _compared(
 
 def download(visit: Visit, form: str) -> Download:
     """The report as a file for spreadsheets (csv), or for tools that read FOCUS (focus)."""
-    month = visit.text("month") or month_at(visit.now_ms)
+    month = visit.text("month") or running_month(visit)
     query = {} if form == "focus" else _query(visit, _group(visit))
     name = "-".join(filter(None, ("bursar", month, visit.namespace.lstrip("_"), "focus" * (form == "focus"))))
     answer = visit.api.stream("/v1/usage", namespace=visit.scope, month=month, format=FORMS[form], **query)
     return Download(f"{name}.csv", answer)
 
 
+def running_month(visit: Visit) -> str:
+    """The month that runs in the budgets' time zone, as 2026-11. The API is called where zones differ."""
+    first, last = (month_at(visit.now_ms + each) for each in (-_FARTHEST_MS, _FARTHEST_MS))
+    if first == last:
+        return first
+    begin_ms = visit.api.get("/v1/usage", namespace=visit.scope, limit=1)["from"]
+    return month_at(begin_ms + _WEEK_MS)
+
+
 def month_at(at_ms: int) -> str:
-    """The month of a moment, as 2026-11."""
+    """The month of a moment in UTC, as 2026-11."""
     return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m}"
 
 

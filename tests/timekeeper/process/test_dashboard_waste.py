@@ -1,0 +1,66 @@
+"""The dashboard's page of waste: what pods held, what was measured of that, and what they used."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from werkzeug.test import Client
+
+from tests.timekeeper.books import Run, days
+from tests.timekeeper.dashboards import URL, Dashboards, log_in
+from tests.timekeeper.worlds import DAY, HOUR, T0
+
+NONE = "\u2013"  # the dash of an empty cell
+BEGIN = T0 - 2 * DAY
+
+
+@pytest.fixture
+def visitor(tmp_path: Path) -> Iterator[Client]:
+    """Of three pods: one used a quarter of four measured hours, one nine tenths of ten, one was not
+    measured."""
+    made = Dashboards(tmp_path)
+    for namespace, held, measured, used_milli in (
+        ("team-a", 10, 4, 250),
+        ("team-b", 20, 10, 900),
+        ("team-c", 5, 0, 0),
+    ):
+        uid = f"pod-of-{namespace}"
+        made.books.write(Run(uid, namespace, started_ms=BEGIN, posted=days(BEGIN, BEGIN + held * HOUR)))
+        for hour in range(measured):
+            made.books.used(uid, BEGIN + hour * HOUR, "node", HOUR, HOUR * used_milli)
+    client = made.client()
+    log_in(client)
+    yield client
+    made.close()
+
+
+def texts(page: str, element: str) -> list[str]:
+    found = re.findall(rf"<{element}[^>]*>(.*?)</{element}>", page, re.DOTALL)
+    return [" ".join(re.sub(r"<[^>]+>", " ", each).split()) for each in found]
+
+
+def test_who_leaves_most_unused_comes_first_with_what_was_held_measured_and_used(visitor: Client) -> None:
+    page = visitor.get("/waste", base_url=URL).text
+
+    rows = [texts(each, "t[hd]") for each in page.partition("<tbody>")[2].split("</tr>")[:3]]
+    assert rows == [
+        ["team-a", "25%", "10.00", "4.00", "1.00", "3.00"],
+        ["team-b", "90%", "20.00", "10.00", "9.00", "1.00"],
+        ["team-c", NONE, "5.00", "0.00", NONE, NONE],
+    ]
+    assert texts(page, "dd") == [
+        "35.00 GPU-hours",
+        "14.00 GPU-hours, 40%",
+        "10.00 GPU-hours, 71% of measured",
+        "4.00 GPU-hours, 28% of measured",
+    ]
+
+
+def test_only_the_chosen_time_and_namespace_count(visitor: Client) -> None:
+    today = visitor.get("/waste?span=day", base_url=URL).text
+    pods = visitor.get("/waste?group=pod&namespace=team-b", base_url=URL).text
+
+    assert "Nothing was held in this time" in today
+    assert texts(pods.partition("<tbody>")[2], "t[hd]")[0] == "pod-of-team-b"
+    assert "team-a" not in pods
