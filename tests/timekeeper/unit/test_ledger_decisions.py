@@ -18,12 +18,16 @@ OLD = "gpuHours: 20\nperiod: month\nnotify: https://hooks.example/secret-1\n"
             "was changed: period, notify.",
         ),
         (OLD + "rules: {host-pid: warn}\n", "was changed: rules."),
+        (OLD + "price: 2.5\n", "was changed: price from none to 2.5."),
+        (OLD.replace("20", "unlimited"), "was changed: gpuHours from 20 to unlimited."),
         (OLD + "\n# a comment\n", "was changed."),
         ("gpuHours: [", "was changed."),
         (None, "was removed."),
     ],
 )
-def test_a_changed_entry_is_told_by_its_fields_and_hours_alone(text: str | None, sentence: str) -> None:
+def test_a_changed_entry_is_told_by_its_fields_with_hours_and_prices_alone(
+    text: str | None, sentence: str
+) -> None:
     (run,) = of_changes([BudgetEntry("team-d", text, 9)], (), history_of([BudgetEntry("team-d", OLD, 1)]))
 
     assert run.decision.figures[MESSAGE] == f"The budget entry team-d {sentence}"
@@ -33,3 +37,13 @@ def test_a_new_entry_is_added() -> None:
     (run,) = of_changes([BudgetEntry("team-d", OLD, 9)], (), history_of([]))
 
     assert run.decision.figures[MESSAGE] == "The budget entry team-d was added."
+
+
+def test_a_changed_price_of_all_namespaces_is_told_with_both_values() -> None:
+    before = history_of([BudgetEntry("_settings", "price: 2\ncurrency: EUR\ntimeZone: UTC\n", 1)])
+    (run,) = of_changes([BudgetEntry("_settings", "price: 2.5\ncurrency: EUR\n", 9)], (), before)
+
+    assert (run.decision.at_ms, run.decision.figures[MESSAGE]) == (
+        9,
+        "The budget entry _settings was changed: price from 2 to 2.5, timeZone.",
+    )

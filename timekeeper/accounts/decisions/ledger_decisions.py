@@ -13,7 +13,7 @@ from timekeeper.core.budgets.yaml_nodes import fields_of
 from timekeeper.core.decisions import BUDGET, GRANT, MESSAGE, Decision, DecisionRun, Figure
 
 _DIGITS = 16
-_HOURS = "gpuHours"
+_WITH_VALUES = frozenset(("gpuHours", "price", "currency"))
 
 
 def of_changes(
@@ -47,15 +47,18 @@ def _of_entry(entry: BudgetEntry, before: History | None) -> Decision:
 
 
 def _changed_fields(earlier: str, later: str) -> str:
-    """Names of the fields that differ; the hours with their values. No other value, because a URL of
+    """Names of the fields that differ; hours and prices with their values. No other value, because a URL of
     notifications can be a secret."""
     try:
         old, new = _values_of(earlier), _values_of(later)
     except BadEntryError:
         return ""
-    names = [each for each in {**old, **new} if old.get(each) != new.get(each)]
-    hours = f" from {old.get(_HOURS)} to {new.get(_HOURS)}"
-    return f": {', '.join(each + hours if each == _HOURS else each for each in names)}" if names else ""
+    changed = [
+        f"{each} from {old.get(each, 'none')} to {new.get(each, 'none')}" if each in _WITH_VALUES else each
+        for each in {**old, **new}
+        if old.get(each) != new.get(each)
+    ]
+    return f": {', '.join(changed)}" if changed else ""
 
 
 def _values_of(text: str) -> dict[str, str]:
