@@ -126,12 +126,13 @@ def test_top_looks_again_until_control_c_ends_it_as_it_says(environment: dict[st
     command = [*COMMAND, "top", "-n", "team-a", "--every", "1"]
     with subprocess.Popen(command, env=environment, stdout=theirs, stderr=subprocess.PIPE) as process:
         read_until(terminal, b"Ctrl-C ends")
-        assert [Api.looks.acquire(timeout=30) for _ in range(2)] == [True, True]
+        looks = [Api.looks.acquire(timeout=30) for _ in range(2)]
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
     os.close(theirs)
     os.close(terminal)
 
+    assert looks == [True, True]
     assert (process.returncode, errors) == (0, b"")
 
 
