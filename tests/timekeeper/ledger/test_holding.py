@@ -7,6 +7,7 @@ from threading import Barrier, Lock
 from typing import Any
 
 import pytest
+from sqlalchemy import event
 
 from tests.timekeeper.ledger.test_decisions import post, posted
 from tests.timekeeper.ledger.test_evicting import Waits
@@ -249,6 +250,19 @@ def test_a_killed_settler_neither_forgets_a_pod_nor_releases_for_the_same_room_t
 
     assert (first, second) == ((["p0", "p1"], []) if answered else (["p0"], ["p1"]))
     assert holding.step() == ["p2", "p3"]
+
+
+def test_a_settler_that_starts_again_writes_no_held_pod_again(holding: Holding) -> None:
+    raw = held_pod("p")
+    raw["metadata"]["ownerReferences"] = [{"kind": "Job", "name": "train", "controller": True}]
+    holding.begin(raw, team_a=HOLD.format(hours=0))
+    sent: list[str] = []
+    event.listen(holding.town.store.engine, "before_cursor_execute", lambda *given: sent.append(given[2]))
+
+    holding.restart()
+
+    rows = [each for each in sent if "held_pods" in each]
+    assert [each.split()[0] for each in rows] == ["SELECT"]
 
 
 def test_an_answer_that_never_came_is_tried_again_after_a_while(holding: Holding) -> None:

@@ -3,14 +3,15 @@
 A pod is released if every limit of its namespace has room for it, and takes that room at once. Where a limit
 has no room for the next pod, no later pod takes from that limit, nor does a later one of the same namespace
 pass, except where a cap on cards concerns the pod alone: a large pod is not overtaken by small ones for ever.
-It keeps the pods of other namespaces from what they share only while nothing else keeps it, and while that
-can have room for it in the present period: otherwise one pod of one namespace could hold all of a group.
+It keeps a limit that namespaces share from the pods of the others only while no limit of its own keeps it,
+and while the shared one can have room for it in the present period: otherwise one pod of one namespace could
+hold back all pods of a group.
 """
 
 import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import compress
 from operator import is_not
 
@@ -30,7 +31,8 @@ class HeldPod:
     # its declared time and its grace; 0: it reserves the lookahead
     length_ms: int = 0
     cards_milli: int = 0  # of a pod of another scheduler: the most that it can hold of cards, unweighted
-    owner: str = ""  # its controller, "Kind/name"
+    # its controller, "Kind/name"; no row of the database has it, so it makes none differ
+    owner: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
