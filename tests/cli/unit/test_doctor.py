@@ -501,6 +501,18 @@ def test_where_helm_installed_bursar_helm_mends_it(case: str, setting: str) -> N
     assert "deploy/manifests" not in bad.command
 
 
+def test_the_name_of_a_release_is_one_word_of_its_command() -> None:
+    release = {"meta.helm.sh/release-name": "a;b", "meta.helm.sh/release-namespace": "$(c)"}
+    webhook = workload("bursar-webhook")
+    webhook["metadata"] |= {"annotations": release}
+    workloads = [listed(webhook, *ROLES[1:]), listed(agent())]
+
+    (bad,) = [
+        each for each in results(replace(SOUND, workloads=workloads, policies=named())) if each.level != "ok"
+    ]
+    assert bad.command.startswith("helm upgrade 'a;b' deploy/chart -n '$(c)' ")
+
+
 def test_nodes_are_labelled_as_the_agents_select_them() -> None:
     own = agent() | {"spec": {"template": {"spec": {"nodeSelector": {"pool": "gpus"}}}}}
     bare = [node("a", inventory=False, labels=LABELLED, capacity={"nvidia.com/gpu": "2"})]

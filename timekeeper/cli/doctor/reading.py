@@ -1,6 +1,7 @@
 """Reading the objects that `facts` has."""
 
 import json
+import shlex
 from typing import Any
 
 from timekeeper.cli.doctor.check_result import CheckResult
@@ -37,7 +38,7 @@ def upgrading(facts: Facts, value: str = "") -> str:
     release = _release(facts)
     if not release:
         return ""
-    name, namespace = release
+    name, namespace = map(shlex.quote, release)
     setting = f" --set {value}" if value else ""
     return f"helm upgrade {name} deploy/chart -n {namespace} --reset-then-reuse-values{setting}"
 
