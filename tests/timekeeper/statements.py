@@ -13,7 +13,7 @@ from timekeeper.store.engine.engine import PATIENCE_MS, Store, open_store
 _MOST = 2_000  # statements of one dialect; more means that a statement holds a value
 
 
-class Statements(LRUCache[Any, Any]):
+class CompiledStatements(LRUCache[Any, Any]):
     """SQLAlchemy's cache for the engines of one dialect. Its keys begin with an engine's own dialect, and
     these are alike."""
 
@@ -25,7 +25,7 @@ class Statements(LRUCache[Any, Any]):
         super().__setitem__(key[1:], value)
 
 
-_SHARED = {"sqlite": Statements(_MOST), "postgresql": Statements(_MOST)}
+_SHARED = {"sqlite": CompiledStatements(_MOST), "postgresql": CompiledStatements(_MOST)}
 
 
 def open_shared(url: str, patience_ms: int = PATIENCE_MS) -> Store:

@@ -61,9 +61,8 @@ def table(client: Client, query: str = "") -> list[list[str]]:
 def test_a_month_stands_beside_the_one_before_and_what_is_expected_of_it(visitor: Client) -> None:
     head, *rows = table(visitor)
 
-    assert (
-        "data-live" not in visitor.get("/costs", base_url=URL).text
-    )  # three reports, in one answer, are too much each 5 s
+    # three reports, in one answer, are too much each 5 s
+    assert "data-live" not in visitor.get("/costs", base_url=URL).text
     assert head == [
         *("Namespace", "GPU-hours", "Price", "Cost", "Month before", "By the month's end", "Change"),
     ]

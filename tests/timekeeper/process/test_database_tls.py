@@ -65,8 +65,9 @@ def serve(listening: socket.socket, context: ssl.SSLContext) -> None:
 
 
 @pytest.fixture
-def environment(monkeypatch: pytest.MonkeyPatch) -> Mapping[str, str]:
-    """OpenSSL's variables as the code leaves them; none is set before."""
+def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Mapping[str, str]:
+    """OpenSSL's variables as the code leaves them; none is set before. The home has no CA for libpq."""
+    monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("SSL_CERT_FILE", "SSL_CERT_DIR"):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
