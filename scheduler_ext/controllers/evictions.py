@@ -44,15 +44,14 @@ def evict(api: Api, pod: Pod, dry_run: bool = False) -> tuple[Left, str]:
 
 
 def delete(api: Api, pod: Pod, why: str, now_ms: int) -> tuple[Left, str]:
-    """Delete the pod with its own grace period, whatever its PodDisruptionBudget says. Before
-    that it gets the condition DisruptionTarget, as by an eviction: a Job's podFailurePolicy may ignore its
-    end."""
+    """Delete the pod with its own grace period, whatever its PodDisruptionBudget says. Before that it gets
+    the condition DisruptionTarget, as by an eviction: a Job's podFailurePolicy may ignore its end."""
     status = {"conditions": [disruption(True, TARGET, why, now_ms)]}
     path = f"{pod_path(pod.namespace, pod.name)}/status"
     patch = {"metadata": {"uid": pod.uid}, "status": status}
-    told = _left(api.call("PATCH", path, patch, content_type=STRATEGIC_MERGE, timeout_s=CALL_S))
-    if told[0] != "going":
-        return told
+    written = _left(api.call("PATCH", path, patch, content_type=STRATEGIC_MERGE, timeout_s=CALL_S))
+    if written[0] != "going":
+        return written
     body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": pod.uid}}
     return _left(api.call("DELETE", pod_path(pod.namespace, pod.name), body, timeout_s=CALL_S))
 

@@ -74,10 +74,11 @@ class PreemptionQueue:
             self._numbers = {shape: number for shape, number in self._numbers.items() if number in used}
 
     def _number(self, shape: object) -> int:
-        if shape not in self._numbers:
+        found = self._numbers.get(shape)
+        if found is None:
+            found = self._numbers[shape] = self._next_number
             self._next_number += 1
-            self._numbers[shape] = self._next_number
-        return self._numbers[shape]
+        return found
 
     def held(self, snapshot: Snapshot) -> list[tuple[Pod, Reservation]]:
         """The pods for which cards are held, the oldest reservation first."""

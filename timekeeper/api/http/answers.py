@@ -284,8 +284,8 @@ _Span = TypedDict("_Span", {"from": NotRequired[int]})
 
 
 class UsageRow(_Span):
-    """A charge. Columns depend on `group`; `from` and `to` appear if the report is cut by the calendar;
-    `requested` to `usedBy` if use was requested."""
+    """A charge. Columns depend on `group`; `from` and `to` appear if the report is cut by the calendar or has
+    several time ranges; `requested` to `usedBy` if use was requested."""
 
     to: NotRequired[int]
     namespace: NotRequired[str]

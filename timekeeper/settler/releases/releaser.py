@@ -34,7 +34,7 @@ MOST_AT_ONCE = 25  # in one step: 50 a second
 MANY_UNTRIED = 50  # a step releases nothing while more pods than this wait for our scheduler's first attempt
 # Such a pause takes PAUSE_COST of a credit to which each other step adds 1: at first it lasts for 30 seconds,
 # and then for one step in six. So 10,000 are released in less than five minutes. A step that has nothing to
-# release is none: pods that wait for a refill for days take no credit from others.
+# release is no pause: pods that wait for a refill for days take no credit from others.
 MOST_CREDIT, PAUSE_COST = 300, 5
 CALLS_AT_ONCE = 5  # one after another, calls of more than 20 ms would be slower than that
 AWAY_S = 10.0  # if the database is unreachable, or after an unexpected error

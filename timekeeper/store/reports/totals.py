@@ -146,7 +146,7 @@ class _Totals:
     def _pending(self, spans: list[_Span]) -> CTE:
         """What unsettled sessions are charged in each range, less what is posted of it."""
         its, latest = SESSIONS.c, bindparam("latest", type_=BigInteger)
-        # Nothing is charged or posted of sessions bound later. The first release charged some from elsewhere.
+        # A session that is charged from its binding has no charge before that.
         is_early = or_(its.charge_from != "bound", its.bound_ms < latest)
         columns = (its.uid, its.namespace, its.rate_milli)
         theirs = self._of_namespaces(its.namespace)
