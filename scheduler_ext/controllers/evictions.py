@@ -24,7 +24,7 @@ def hold_cards(api: Api, pod: Pod, reservation: Reservation) -> Reply:
     """Write the reservation on the pod, in the version that the decision was based on. kube-scheduler then
     counts the pod on that node."""
     status = {"nominatedNodeName": reservation.node, "conditions": [condition_of(reservation)]}
-    return _patch(api, pod, status)
+    return _patch(api, pod, status, {"uid": pod.uid, "resourceVersion": pod.version})
 
 
 def let_go(api: Api, pod: Pod, reason: str, message: str, now_ms: int) -> Reply:
@@ -32,7 +32,7 @@ def let_go(api: Api, pod: Pod, reason: str, message: str, now_ms: int) -> Reply:
     status: dict[str, Any] = {"conditions": [withdrawn(reason, message, now_ms)]}
     if pod.reserved is not None and pod.nominated == pod.reserved.node:
         status["nominatedNodeName"] = None
-    return _patch(api, pod, status)
+    return _patch(api, pod, status, {"uid": pod.uid, "resourceVersion": pod.version})
 
 
 def evict(api: Api, pod: Pod, dry_run: bool = False) -> tuple[Left, str]:
@@ -47,9 +47,7 @@ def delete(api: Api, pod: Pod, why: str, now_ms: int) -> tuple[Left, str]:
     """Delete the pod with its own grace period, whatever its PodDisruptionBudget says. Before that it gets
     the condition DisruptionTarget, as by an eviction: a Job's podFailurePolicy may ignore its end."""
     status = {"conditions": [disruption(True, TARGET, why, now_ms)]}
-    path = f"{pod_path(pod.namespace, pod.name)}/status"
-    patch = {"metadata": {"uid": pod.uid}, "status": status}
-    written = _left(api.call("PATCH", path, patch, content_type=STRATEGIC_MERGE, timeout_s=CALL_S))
+    written = _left(_patch(api, pod, status, {"uid": pod.uid}))
     if written[0] != "going":
         return written
     body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": pod.uid}}
@@ -65,8 +63,9 @@ def shorten(api: Api, pod: Pod) -> tuple[Left, str]:
     return _left(api.call("DELETE", path, body | {"gracePeriodSeconds": seconds}, timeout_s=CALL_S))
 
 
-def _patch(api: Api, pod: Pod, status: Mapping[str, Any]) -> Reply:
-    patch = {"metadata": {"uid": pod.uid, "resourceVersion": pod.version}, "status": status}
+def _patch(api: Api, pod: Pod, status: Mapping[str, Any], only: Mapping[str, str]) -> Reply:
+    """``only``: the metadata without which the pod is left as it is."""
+    patch = {"metadata": only, "status": status}
     path = f"{pod_path(pod.namespace, pod.name)}/status"
     return api.call("PATCH", path, patch, content_type=STRATEGIC_MERGE, timeout_s=CALL_S)
 

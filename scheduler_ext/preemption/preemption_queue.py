@@ -31,12 +31,12 @@ class PreemptionQueue:
         self._pods: Map[Pod] = Map()
         self._nodes: Map[NodeInfo] = Map()
         self._changed_at: dict[str, float] = {}
-        self._tried: set[str] = set()  # UIDs of unbound pods that kube-scheduler could not place
         self._held: set[str] = set()  # of them those for which cards are held
         self._nominated: set[str] = set()  # of them those for which kube-scheduler makes room
         self._since: dict[str, float] = {}
         self._look_at: dict[str, float] = {}
-        self._shapes: dict[str, int] = {}  # UID of a pod that was tried -> number of its shape
+        # UID of an unbound pod that kube-scheduler could not place -> number of its shape
+        self._shapes: dict[str, int] = {}
         self._numbers: dict[object, int] = {}  # shape -> number: the hash of a shape takes long
         self._next_number = 0
         self._none_until: dict[int, float] = {}  # by number of the shape
@@ -53,14 +53,13 @@ class PreemptionQueue:
         self._nodes = snapshot.nodes
         for uid in snapshot.pods.changed_since(self._pods):
             pod = snapshot.pods.get(uid)
-            for uids in (self._tried, self._held, self._nominated):
+            for uids in (self._held, self._nominated):
                 uids.discard(uid)
             self._shapes.pop(uid, None)
             if pod is not None and not pod.node:
                 if pod.nominated:
                     self._nominated.add(uid)
                 if pod.unschedulable:
-                    self._tried.add(uid)
                     self._shapes[uid] = self._number(_shape(pod))
                 if pod.reserved is not None:
                     self._held.add(uid)
@@ -122,11 +121,11 @@ class PreemptionQueue:
         return list(found.values())
 
     def _waiting(self, snapshot: Snapshot, context: PreemptionContext) -> list[Pod]:
-        if not self._tried:
+        if not self._shapes:
             return []
         supposed = as_if_enforced(context.standings)
         standings = {id(each): each for each in (context.standings, supposed)}.values()
-        pods = (pod for uid in self._tried if (pod := snapshot.pods.get(uid)) is not None)
+        pods = (pod for uid in self._shapes if (pod := snapshot.pods.get(uid)) is not None)
         return [
             pod
             for pod in pods

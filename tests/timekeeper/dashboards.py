@@ -148,6 +148,12 @@ def log_in(client: Client, bearer: str = ADMIN, onward: str = "/") -> TestRespon
 URL = "https://bursar.test"  # cookies are for HTTPS alone
 
 
+def status(client: Client, path: str) -> tuple[int, str]:
+    """The status of a page, and where it leads."""
+    answer = client.get(path, base_url=URL)
+    return answer.status_code, answer.headers.get("Location", "")
+
+
 def form(client: Client, path: str) -> Json:
     """The hidden fields of the forms on a page."""
     page = client.get(path, base_url=URL).text

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from werkzeug.test import Client, TestResponse
 
-from tests.timekeeper.dashboards import ADMIN, HOSTILE, READER, URL, Dashboards, form, log_in, waits
+from tests.timekeeper.dashboards import ADMIN, HOSTILE, READER, URL, Dashboards, form, log_in, status, waits
 from tests.timekeeper.worlds import T0, token, user_status
 
 PAGES = (
@@ -47,11 +47,6 @@ def dashboards(tmp_path: Path) -> Iterator[Dashboards]:
 def visitor(dashboards: Dashboards) -> Client:
     """Somebody without a session."""
     return dashboards.client()
-
-
-def status(client: Client, path: str) -> tuple[int, str]:
-    answer = client.get(path, base_url=URL)
-    return answer.status_code, answer.headers.get("Location", "")
 
 
 def test_a_login_gives_a_cookie_that_scripts_and_other_sites_cannot_use(visitor: Client) -> None:

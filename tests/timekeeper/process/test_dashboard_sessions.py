@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from werkzeug.test import Client
 
-from tests.timekeeper.dashboards import ADMIN, READER, URL, Dashboards, form, log_in
+from tests.timekeeper.dashboards import ADMIN, READER, URL, Dashboards, form, log_in, status
 
 
 @pytest.fixture
@@ -21,11 +21,6 @@ def dashboards(tmp_path: Path) -> Iterator[Dashboards]:
 @pytest.fixture
 def visitor(dashboards: Dashboards) -> Client:
     return dashboards.client()
-
-
-def status(client: Client, path: str) -> tuple[int, str]:
-    answer = client.get(path, base_url=URL)
-    return answer.status_code, answer.headers.get("Location", "")
 
 
 def test_after_its_session_has_ended_a_visitor_logs_in_again(dashboards: Dashboards, visitor: Client) -> None:

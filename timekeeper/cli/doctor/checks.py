@@ -11,14 +11,13 @@ from cryptography import x509
 from timekeeper.cli.doctor.api_service_checks import api_services
 from timekeeper.cli.doctor.check_result import CheckResult
 from timekeeper.cli.doctor.facts import NODE_NAMESPACE, Facts, NotReadable, Readiness
-from timekeeper.cli.doctor.node_checks import clocks, nodes, runtimes
+from timekeeper.cli.doctor.node_checks import AGENT, clocks, nodes, runtimes
 from timekeeper.cli.doctor.policy_checks import policies
 from timekeeper.cli.doctor.reading import applying, items, logs_of, named, unknown
 from timekeeper.cli.doctor.scheduler_checks import ALONE, DEPLOYMENT, schedulers
 from timekeeper.cli.doctor.version_checks import version
 from timekeeper.core.json_values import mapping, sequence
 
-AGENT = "bursar-node"
 WORKLOADS = ("bursar-certificates", "bursar-timekeeper", "bursar-webhook", DEPLOYMENT, AGENT)
 CONFIGURATION = "zz-bursar"
 _ZONE = re.compile(r"""^timeZone:[ \t]*["']?([^\s"'#]+)""", re.MULTILINE)

@@ -12,7 +12,7 @@ from timekeeper.core.ledger.node_clock import clock_ahead_ms
 
 INVENTORY, HOLDERS = "bursar.dev/inventory", "bursar.dev/holders"
 LABEL = "bursar.node-restriction.kubernetes.io/gpu-node"
-_AGENT = "bursar-node"
+AGENT = "bursar-node"
 _GPU_WORDS = ("gpu", "vcuda", "mig-")
 
 
@@ -39,7 +39,7 @@ def nodes(facts: Facts) -> Iterator[CheckResult]:
     silent = [each for each in bare if each not in unlabelled]
     if silent:
         sentence = f"no inventory on {some_of(silent)}: its agent has not read the cards"
-        command = f"kubectl logs -n {NODE_NAMESPACE} daemonset/{_AGENT} --all-pods --tail=20"
+        command = f"kubectl logs -n {NODE_NAMESPACE} daemonset/{AGENT} --all-pods --tail=20"
         yield CheckResult("warning", "nodes", sentence, command)
     for name, each in sorted(with_gpus.items()):
         if reason := _closed(each):
@@ -52,7 +52,7 @@ def runtimes(facts: Facts) -> Iterator[CheckResult]:
     RuntimeClass."""
     if any(isinstance(each, NotReadable) for each in (facts.runtime_classes, facts.nodes, *facts.workloads)):
         return  # said by other checks, or of no use alone
-    agent = next((found for each in facts.workloads if (found := named(each, _AGENT))), None)
+    agent = next((found for each in facts.workloads if (found := named(each, AGENT))), None)
     classes = {
         each["metadata"]["name"]: str(each.get("handler", "")) for each in items(facts.runtime_classes)
     }
@@ -70,7 +70,7 @@ def runtimes(facts: Facts) -> Iterator[CheckResult]:
     if not used and blind and offered:
         sentence = "nodes have no inventory, and the agent does not use the RuntimeClass of NVIDIA's driver"
         body = json.dumps({"spec": {"template": {"spec": {"runtimeClassName": offered[0]}}}})
-        patch = f"kubectl patch daemonset {_AGENT} -n {NODE_NAMESPACE} --type merge -p '{body}'"
+        patch = f"kubectl patch daemonset {AGENT} -n {NODE_NAMESPACE} --type merge -p '{body}'"
         command = upgrading(facts, f"nodeAgent.runtimeClassName={offered[0]}") or patch
         yield CheckResult("warning", "runtime", sentence, command)
 
@@ -107,7 +107,7 @@ def _closed(node: Mapping[str, Any]) -> str:
 
 def _selector(facts: Facts) -> Mapping[str, str]:
     """The labels of the nodes that get an agent: those of the DaemonSet, which may be others than ours."""
-    agent = next((found for each in facts.workloads if (found := named(each, _AGENT))), None)
+    agent = next((found for each in facts.workloads if (found := named(each, AGENT))), None)
     pod = mapping(mapping(mapping(mapping(agent).get("spec")).get("template")).get("spec"))
     return {str(key): str(value) for key, value in mapping(pod.get("nodeSelector")).items()} or {
         LABEL: "true"

@@ -25,6 +25,11 @@ def eviction(namespace: str, name: str, uid: str, dry_run: bool = False) -> dict
     }
 
 
+def kubernetes_time(at_ms: int) -> str:
+    """A time as Kubernetes writes it, in whole seconds."""
+    return datetime.fromtimestamp(at_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
 def disruption(is_target: bool, reason: str, message: str, now_ms: int) -> dict[str, Any]:
     """The condition that the pod is about to be deleted, or is not any more. Kubernetes defines it, and a
     Job's podFailurePolicy may ignore ends of pods that have it."""
@@ -33,7 +38,7 @@ def disruption(is_target: bool, reason: str, message: str, now_ms: int) -> dict[
         "status": "True" if is_target else "False",
         "reason": reason,
         "message": message,
-        "lastTransitionTime": datetime.fromtimestamp(now_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "lastTransitionTime": kubernetes_time(now_ms),
     }
 
 

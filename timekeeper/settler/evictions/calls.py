@@ -2,14 +2,13 @@
 name."""
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any, Literal
 
 from timekeeper.accounts.card_use.evictions import Result
 from timekeeper.accounts.exhaustion.evictions import EvictionNotice
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core import names
-from timekeeper.core.kube.eviction import eviction, is_gone, is_protected
+from timekeeper.core.kube.eviction import eviction, is_gone, is_protected, kubernetes_time
 from timekeeper.runtime.api_server import ANSWER_S, STRATEGIC_MERGE, Answered, Api, Reply
 
 Refusal = Literal["gone", "protected", "refused", "unclear"]
@@ -72,10 +71,8 @@ def result_of(reply: Reply) -> tuple[Result, str]:
 
 
 def timestamp(at_ms: int | None) -> str | None:
-    """As Kubernetes writes times, in whole seconds."""
-    return (
-        None if at_ms is None else datetime.fromtimestamp(at_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    )
+    """As Kubernetes writes times; None without one."""
+    return None if at_ms is None else kubernetes_time(at_ms)
 
 
 def _patch(api: Api, pod: LedgerPod, patch: Mapping[str, Any]) -> Reply:
