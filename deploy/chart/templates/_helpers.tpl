@@ -9,7 +9,7 @@
 {{/* The pull policy of a container; Kubernetes' own without a value. */}}
 {{- define "bursar.pull" }}
 {{- with .Values.images.pullPolicy }}
-imagePullPolicy: {{ . }}
+imagePullPolicy: {{ . | quote }}
 {{- end }}
 {{- end }}
 
@@ -28,7 +28,7 @@ annotations: {{- toYaml . | nindent 2 }}
 {{- with .Values.images.pullSecrets }}
 imagePullSecrets:
   {{- range . }}
-  - name: {{ . }}
+  - name: {{ . | quote }}
   {{- end }}
 {{- end }}
 {{- with .Values.nodeSelector }}

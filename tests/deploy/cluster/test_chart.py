@@ -166,8 +166,8 @@ def test_an_image_with_a_digest_is_named_by_it_in_its_pods_and_by_the_webhook(he
     (agent,) = (each for each in yaml.safe_load_all(texts["node-agent.yaml"]) if each["kind"] == "DaemonSet")
     (container,) = agent["spec"]["template"]["spec"]["containers"]
     assert container["image"] == f"bursar/sidecar:v1@{digest}"
-    assert f"--sidecar-image=bursar/sidecar:v1@{digest}\n" in texts["webhook.yaml"]
-    assert "image: bursar/webhook:v1\n" in texts["webhook.yaml"]
+    assert f'"--sidecar-image=bursar/sidecar:v1@{digest}"\n' in texts["webhook.yaml"]
+    assert 'image: "bursar/webhook:v1"\n' in texts["webhook.yaml"]
 
 
 OTHER: Values = {
@@ -261,3 +261,41 @@ def test_every_value_changes_what_is_rendered(helm: Path, tmp_path: Path) -> Non
         (tmp_path / "other.yaml").write_text(yaml.safe_dump(nested(path, other(path, each))))
 
         assert rendered.rendered(helm, base, f"--values={tmp_path}/other.yaml") != before[base], path
+
+
+def spelled(path: str, each: rendered.Schema, word: str) -> Any:
+    """A value that has the word wherever it has a text; None where it has none, or only certain ones."""
+    match path.rpartition(".")[2], each["default"]:
+        case _, str() if "enum" not in each and re.search(each.get("pattern", ""), word):
+            return word
+        case "pullSecrets" | "otherSchedulers" | "gpuRuntimeClasses", _:
+            return [word]
+        case "tolerations", _:
+            return [{"key": word, "operator": "Equal", "value": word}]
+        case "labels" | "podLabels" | "podAnnotations" | "nodeSelector", _:
+            return {"other": word}
+    return None
+
+
+def kinds(value: Any) -> Any:
+    """The same with the kind of each scalar in its place."""
+    if isinstance(value, dict):
+        return {key: kinds(each) for key, each in value.items()}
+    return [kinds(each) for each in value] if isinstance(value, list) else type(value).__name__
+
+
+@pytest.mark.parametrize("word", ["123", "true", "null", "0x1f"])
+def test_a_text_that_yaml_takes_for_something_else_stays_a_text(
+    helm: Path, tmp_path: Path, word: str
+) -> None:
+    def objects(text: str, base: Values) -> list[Any]:
+        leaves = rendered.leaves(rendered.schema()["properties"])
+        values = {path: spelled(path, each, text) for path, each in leaves}
+        given = [nested(path, value) for path, value in values.items() if value is not None]
+        assert len(given) > 20
+        (tmp_path / "values.yaml").write_text(yaml.safe_dump(merged([*given, ON, base])))
+        texts = rendered.rendered(helm, f"--values={tmp_path}/values.yaml")
+        return [kinds(each) for name in sorted(texts) for each in yaml.safe_load_all(texts[name])]
+
+    for base in ({}, nested("database.secretName", "")):
+        assert objects(word, base) == objects("word", base)
