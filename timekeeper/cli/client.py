@@ -54,13 +54,15 @@ class Client:
         )
 
     def get(self, path: str, **query: str | None) -> Any:
-        """The JSON of an answer. Raises CommandError."""
-        return self._json(self.text(path, **query))
+        """The JSON of an answer. ``from_`` stands for the parameter ``from``. Raises CommandError."""
+        return self._json(self._call("GET", _asked(path, query)))
 
-    def text(self, path: str, **query: str | None) -> str:
-        """An answer as text. ``from_`` stands for the parameter ``from``. Raises CommandError."""
-        given = {name.rstrip("_"): value for name, value in query.items() if value is not None}
-        return self._call("GET", f"{path}?{urlencode(given)}" if given else path)
+    def csv(self, path: str, **query: str | None) -> str:
+        """An answer in CSV. Raises CommandError."""
+        answer = self._call("GET", _asked(path, query))
+        if not answer.headers.get("Content-Type", "").startswith("text/csv"):
+            raise self._is_another("CSV")
+        return _text(answer)
 
     def pages(self, path: str, list_of: str, **query: str | None) -> Iterator[Any]:
         """The members of all pages."""
@@ -82,7 +84,7 @@ class Client:
     def status(self, path: str) -> tuple[int, str, str]:
         """Status, text and ``Date``, whatever they are. Raises CommandError without an answer."""
         answer = self._request("GET", path, None, {})
-        return answer.status, answer.data.decode(errors="replace"), answer.headers.get("Date", "")
+        return answer.status, _text(answer), answer.headers.get("Date", "")
 
     def forward(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes | None
@@ -91,23 +93,30 @@ class Client:
         answer = self._request(method, path, body, headers)
         return answer.status, answer.headers, answer.data
 
-    def _json(self, text: str) -> Any:
+    def _json(self, answer: urllib3.BaseHTTPResponse) -> Any:
+        """Every JSON of ours is an object with a version."""
         try:
-            return json.loads(text)
+            value = json.loads(_text(answer))
         except ValueError as error:
-            raise CommandError(
-                f"{self.url} did not answer with JSON: it is another server, or a login stands in between"
-            ) from error
+            raise self._is_another("JSON") from error
+        if not isinstance(value, dict) or "version" not in value:
+            raise self._is_another("JSON")
+        return value
+
+    def _is_another(self, form: str) -> CommandError:
+        return CommandError(
+            f"{self.url} did not answer with Bursar's {form}: it is another server, or a login stands in"
+            " between"
+        )
 
     def _call(
         self, method: str, path: str, body: str | None = None, headers: Mapping[str, str] | None = None
-    ) -> str:
+    ) -> urllib3.BaseHTTPResponse:
         answer = self._request(method, path, body, headers or {})
-        text = answer.data.decode(errors="replace")
         if answer.status >= 300:
             kind = RefusedError if 400 <= answer.status < 500 else CommandError
-            raise kind(_sentence(answer.status, text, self._hints))
-        return text
+            raise kind(_sentence(answer.status, _text(answer), self._hints))
+        return answer
 
     def _request(
         self, method: str, path: str, body: str | bytes | None, headers: Mapping[str, str]
@@ -123,6 +132,15 @@ class Client:
             )
         except urllib3.exceptions.HTTPError as error:
             raise CommandError(f"no answer from {self.url}: {error}") from error
+
+
+def _asked(path: str, query: Mapping[str, str | None]) -> str:
+    given = {name.rstrip("_"): value for name, value in query.items() if value is not None}
+    return f"{path}?{urlencode(given)}" if given else path
+
+
+def _text(answer: urllib3.BaseHTTPResponse) -> str:
+    return answer.data.decode(errors="replace")
 
 
 def _sentence(status: int, text: str, hints: Mapping[int, str]) -> str:

@@ -100,7 +100,7 @@ def report(options: Options, all_namespaces: bool, month: str | None, group: str
     namespace = options.scope(all_namespaces)
     query = {"namespace": namespace, "group": group, "month": month, "sort": "-gpuHours"}
     with connected(options, namespace or "") as client:
-        text = client.text("/v1/usage", format="csv", use="true", **query)
+        text = client.csv("/v1/usage", format="csv", use="true", **query)
     if form == "csv":
         print(text, end="")
     else:

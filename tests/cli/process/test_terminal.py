@@ -21,17 +21,20 @@ from tests.support.tls import Tls
 from timekeeper.cli.main import main
 
 COMMAND = (sys.executable, "-m", "timekeeper.cli.main")
-BUDGETS: dict[str, object] = {"groups": [], "budgets": []}
+BUDGETS: dict[str, object] = {"version": 1, "groups": [], "budgets": []}
 BUDGET: dict[str, object] = {
-    **{"namespace": "team-c", "standing": "OVER_BUDGET", "onExhausted": "deny", "group": None},
+    **{"version": 1, "namespace": "team-c", "standing": "OVER_BUDGET", "onExhausted": "deny", "group": None},
     **{"granted": 1, "posted": 2, "pending": 0, "reserved": 0, "remaining": -1},
     **{"period": {"to": None}, "exhaustedAt": None},
 }
-NOTHING: dict[str, object] = {"sessions": [], "rows": [], "next": None}
+NOTHING: dict[str, object] = {"version": 1, "sessions": [], "rows": [], "next": None}
+PORTAL = b"<html>Log in to the network</html>"
 ANSWERS: dict[str, object] = {
     "/v1/budgets": BUDGETS,
     "/v1/budgets/team-c": BUDGET,
-    "/v1/budgets/portal": b"<html>Log in to the network</html>",
+    "/v1/budgets/portal": PORTAL,
+    "/v1/budgets/others": {"items": []},
+    "/v1/budgets/list": ["version"],
 }
 
 
@@ -47,7 +50,9 @@ class Api(JsonHandler):
             self.may_answer.wait(30)
         if self.path.startswith("/v1/sessions"):
             self.looks.release()
-        if self.path.startswith(("/v1/sessions", "/v1/usage")):
+        if "format=csv" in self.path:
+            self.answer(200, PORTAL)
+        elif self.path.startswith(("/v1/sessions", "/v1/usage")):
             self.answer(200, NOTHING)
         elif self.path in ANSWERS:
             self.answer(200, ANSWERS[self.path])
@@ -145,7 +150,15 @@ GRANT = ("1", "--reason", "x", "--key", "first")
         (("--version",), 0, ""),
         (("top", "-n", "team-a"), 0, "No pod holds a card."),
         (("budget", "-n", "team-b"), 1, "answered 404: it is not there"),
-        (("budget", "-n", "portal"), 1, "did not answer with JSON: it is another server, or a login"),
+        (
+            ("budget", "-n", "portal"),
+            1,
+            "did not answer with Bursar's JSON: it is another server, or a login",
+        ),
+        (("budget", "-n", "others"), 1, "did not answer with Bursar's JSON"),
+        (("budget", "-n", "list"), 1, "did not answer with Bursar's JSON"),
+        (("report", "-n", "a"), 1, "did not answer with Bursar's CSV: it is another server, or a login"),
+        (("report", "-n", "a", "-o", "csv"), 1, "did not answer with Bursar's CSV"),
         (("budget",), 1, "kubectl was not found on the PATH; install it, or use --server"),
         (("budget", "-n", "a", "--ca-file", "none"), 1, "none cannot be read: No such file or directory\n"),
         (("grant", "team-a", *GRANT), 1, "To try again without granting twice: --key first"),
