@@ -13,6 +13,7 @@ from timekeeper.core.decisions import EVICTED, PREEMPTED, RECLAIMED, Decision
 
 # from when a namespace has spent its budget, until the last of its pods has left, but for their number
 LATEST_MS = GRACE_MS + PDB_GRACE_MS + 6 * MINUTE
+Budgets = tuple[Facts, Facts | None]
 AGAIN_MS = 60_000  # an evictor leaves a pod alone for so long after an attempt
 
 
@@ -22,8 +23,8 @@ class LeavingLaws(Law):
 
     _decided: int = 0  # records that were looked at
     _evicted_ms: dict[str, int] = field(default_factory=dict)  # account -> its last eviction
-    # beneficiaries that have to run, since when, and their budget at that time
-    _owed: list[tuple[SimPod, int, Facts]] = field(default_factory=list)
+    # beneficiaries that have to run, since when, and the budgets of namespace and group at that time
+    _owed: list[tuple[SimPod, int, Budgets]] = field(default_factory=list)
 
     def stepped(self) -> None:
         """A step of all has ended."""
@@ -117,17 +118,23 @@ class LeavingLaws(Law):
             else:
                 assert pod.priority < beneficiary.priority
             assert figures["podStanding"] != "OVER_BUDGET"
-            self._owed.append((beneficiary, it.clock(), it.known[beneficiary.namespace]))
+            self._owed.append((beneficiary, it.clock(), self._budgets(beneficiary)))
 
-    def _is_owed(self, pod: SimPod, since_ms: int, facts: Facts) -> bool:
+    def _budgets(self, pod: SimPod) -> Budgets:
+        """Of the pod's namespace and group, as of the last poll."""
+        own = self.simulation.known[pod.namespace]
+        return own, self.simulation.known.get(GROUP + own.group)
+
+    def _is_owed(self, pod: SimPod, since_ms: int, budgets: Budgets) -> bool:
         """Whether it waits still; fails where it waits for too long. It need not run where its namespace went
-        over budget or got another budget, where it was deleted, or while calls and polls fail."""
+        over budget, where namespace or group got another budget, where it was deleted, or while calls and
+        polls fail."""
         it, now_ms = self.simulation, self.simulation.clock()
         if pod.bound_ms is not None:
             self.kinds["served"] += 1
             return False
         is_over = it.extender.standings().of(pod.namespace).word != "IN_BUDGET"
-        if pod.is_leaving or pod.gone_ms or it.known[pod.namespace] != facts or is_over:
+        if pod.is_leaving or pod.gone_ms or self._budgets(pod) != budgets or is_over:
             self.kinds["let go"] += 1
             return False
         late_ms = 60_000 + PDB_GRACE_MS + 3 * MINUTE

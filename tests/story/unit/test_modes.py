@@ -102,6 +102,13 @@ def test_a_cap_is_the_reason_of_each_pod_that_it_keeps_waiting_beside_a_full_clu
     assert run(seed, random, small(random), STEPS)["waits for a cap"]
 
 
+def test_a_pod_that_others_have_left_for_does_not_run_above_a_cap_that_its_group_has_got_since() -> None:
+    seed = 8289  # the group's largest pod is one card then, and the pod needs two
+    random = Random(seed)
+
+    assert run(seed, random, small(random), STEPS)["let go"]
+
+
 @pytest.mark.parametrize("law", CASES)
 def test_a_law_is_kept_in_many_cases(law: str) -> None:
     size, contains = CASES[law]
