@@ -33,8 +33,9 @@ def leaves(group: click.Group, path: str = NAME) -> Iterator[tuple[str, click.Co
 def _section(path: str, command: click.Command, common: set[str | None]) -> str:
     context = click.Context(command, info_name=path)
     arguments = [each.make_metavar(context) for each in command.params if isinstance(each, click.Argument)]
-    own = [each for each in command.params if isinstance(each, click.Option) and each.name not in common]
     is_remote = isinstance(command, ClusterCommand)
+    options = [each for each in command.params if isinstance(each, click.Option)]
+    own = [each for each in options if not is_remote or each.name not in common]
     usage = " ".join([path, *(["[FLAGS]"] if own or is_remote else []), *arguments])
     about = " ".join((command.help or "").split())
     cluster = " It takes the flags of every command about the cluster." if is_remote else ""

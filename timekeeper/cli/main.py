@@ -1,7 +1,5 @@
 """The command line of ``kubectl bursar``."""
 
-import os
-import sys
 import time
 import uuid
 from collections.abc import Sequence
@@ -19,6 +17,7 @@ from timekeeper.cli.scheduler.commands import scheduler
 from timekeeper.cli.simulation import simulate
 from timekeeper.cli.top import top
 from timekeeper.cli.views import budgets, cards, decisions, usage
+from timekeeper.cli.webhook_commands import audit, check
 from timekeeper.core import __version__
 
 
@@ -191,28 +190,6 @@ def grant(
     output.show(budgets.grants(answer["grants"], answer), form)
 
 
-@cli.command(
-    context_settings={"ignore_unknown_options": True},
-    add_help_option=False,
-    short_help="Check manifests without a cluster",
-)
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, shell_complete=words.files)
-def check(arguments: tuple[str, ...]) -> None:
-    """Check manifests by the rules of admission, without a cluster (bursar-webhook review)."""
-    _run_webhook("review", arguments)
-
-
-@cli.command(
-    context_settings={"ignore_unknown_options": True},
-    add_help_option=False,
-    short_help="Check the cluster's objects",
-)
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, shell_complete=words.files)
-def audit(arguments: tuple[str, ...]) -> None:
-    """Check the cluster's objects by the rules of admission (bursar-webhook audit)."""
-    _run_webhook("audit", arguments)
-
-
 @cli.command(cls=ClusterCommand, short_help="Why a pod waits, was refused or charged")
 @click.pass_obj
 @click.argument("target", metavar="POD | KIND/NAME", shell_complete=words.pods_and_controllers)
@@ -318,6 +295,8 @@ def doctor(options: Options, form: str) -> None:
         raise SystemExit(1)
 
 
+cli.add_command(check)
+cli.add_command(audit)
 cli.add_command(top)
 cli.add_command(scheduler)
 cli.add_command(dashboard)
@@ -326,13 +305,6 @@ cli.add_command(dashboard)
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command; exit codes: 0 success, 1 failure, 2 a wrong command line."""
     cli(arguments, prog_name="kubectl bursar")
-
-
-def _run_webhook(command: str, arguments: tuple[str, ...]) -> None:
-    """Replaces this process, so that output and exit code are that command's. Without -P, Python would take a
-    folder `webhook` where the user is for the package."""
-    sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-P", "-m", "webhook", command, *arguments])  # noqa: S606
 
 
 def _is_group(name: str) -> bool:

@@ -18,15 +18,16 @@ from timekeeper.runtime.connect import KUBECONFIG
 from timekeeper.runtime.flags import UnusableError
 
 
-def connect(kubeconfig: Path | None, connections: int) -> Api:
-    """The API server of this file; None: of kubectl's own, ``$KUBECONFIG`` or ``~/.kube/config``. Raises
-    UnusableError."""
+def connect(kubeconfig: Path | None, connections: int, context: str = "") -> Api:
+    """The API server of this file; None: of kubectl's own, ``$KUBECONFIG`` or ``~/.kube/config``.
+    ``context``: one of the file's; "": its current one. Raises UnusableError."""
     where = f"--kubeconfig {kubeconfig}" if kubeconfig else "kubectl's own kubeconfig"
+    where += f", --context {context}" if context else ""
     configuration = client.Configuration()
     configuration.connection_pool_maxsize = connections
     try:
         config.load_kube_config(  # type: ignore[no-untyped-call]
-            str(kubeconfig) if kubeconfig else None, client_configuration=configuration
+            str(kubeconfig) if kubeconfig else None, context or None, client_configuration=configuration
         )
     except Exception as error:  # a malformed file leads the package to errors of any kind
         raise UnusableError(f"{where}: {_reason(error, kubeconfig)}; {KUBECONFIG}") from error

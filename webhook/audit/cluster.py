@@ -38,11 +38,12 @@ class NoSuchKindError(Exception):
     """The cluster has no such kind."""
 
 
-def connect(kubeconfig: Path | None) -> Api:
-    """The API server of a kubeconfig; None: of the pod's own service account, and outside a cluster of
-    kubectl's own kubeconfig. Raises UnusableError."""
-    if kubeconfig is not None:
-        return kubeconfigs.connect(kubeconfig, CONNECTIONS)
+def connect(kubeconfig: Path | None, context: str = "") -> Api:
+    """The API server of a kubeconfig, or of a context in it; without both, that of the pod's own service
+    account. Without a kubeconfig outside a cluster, or with a context: kubectl's own one. Raises
+    UnusableError."""
+    if kubeconfig is not None or context:
+        return kubeconfigs.connect(kubeconfig, CONNECTIONS, context)
     try:
         return of_service_account()
     except UnusableError:

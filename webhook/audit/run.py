@@ -50,7 +50,7 @@ def run(settings: AuditSettings, stdin: BinaryIO) -> int:
     if settings.is_use:
         return _print_use(settings, world)
     try:
-        found, troubles = _all(ClusterReader(connect(settings.kubeconfig)), settings.namespace, world)
+        found, troubles = _all(_reader(settings), settings.namespace, world)
     except (ClusterUnreachableError, UnusableError) as error:
         found, troubles = [], [str(error)]
     else:
@@ -61,9 +61,14 @@ def run(settings: AuditSettings, stdin: BinaryIO) -> int:
     return 2 if troubles else 1 if found else 0
 
 
+def _reader(settings: AuditSettings) -> ClusterReader:
+    """Raises UnusableError."""
+    return ClusterReader(connect(settings.kubeconfig, settings.context))
+
+
 def _print_use(settings: AuditSettings, world: AssumedCluster) -> int:
     try:
-        cluster = ClusterReader(connect(settings.kubeconfig))
+        cluster = _reader(settings)
         cards, left_out = _cards(cluster), _left_out(cluster)
         pods = (
             each

@@ -50,6 +50,7 @@ class AuditSettings:
     """The settings of `audit`. An empty ``namespace`` means all."""
 
     kubeconfig: Path | None
+    context: str  # of the kubeconfig; "": its current one
     namespace: str
     output: Literal["text", "json"]
     given: CommonFlags
@@ -72,7 +73,14 @@ def read_review(arguments: Sequence[str]) -> ReviewSettings:
 def read_audit(arguments: Sequence[str]) -> AuditSettings:
     """The settings of ``python -m webhook audit``. Exits with 2 and a sentence where one is bad."""
     given = audit_flags().parse_args(arguments)
-    return AuditSettings(given.kubeconfig, given.namespace, given.output, _given(given), given.use)
+    return AuditSettings(
+        kubeconfig=given.kubeconfig,
+        context=given.context,
+        namespace=given.namespace,
+        output=given.output,
+        given=_given(given),
+        is_use=given.use,
+    )
 
 
 def review_flags() -> Parser:
@@ -98,7 +106,9 @@ def review_flags() -> Parser:
         "budget for it)",
     )
     parser.add_argument(
-        "--namespace", default="default", help="namespace of objects without one (default default)"
+        *("-n", "--namespace"),
+        default="default",
+        help="namespace of objects without one (default default)",
     )
     parser.add_argument(
         "--priority-class",
@@ -126,7 +136,12 @@ def audit_flags() -> Parser:
         type=path_or_none,
         help="kubeconfig file (default: the pod's own service account, else kubectl's default file)",
     )
-    parser.add_argument("--namespace", default="", help="read only this namespace (default: all of them)")
+    parser.add_argument(
+        "--context", default="", metavar="NAME", help="a context of the kubeconfig (default: its current one)"
+    )
+    parser.add_argument(
+        *("-n", "--namespace"), default="", help="read only this namespace (default: all of them)"
+    )
     parser.add_argument(
         "-o",
         "--output",

@@ -196,6 +196,11 @@ def test_exit_codes(
         (("check", "none.yaml"), 2, "none.yaml"),
         (("audit", "--help"), 0, "usage: bursar-webhook audit"),
         (("audit", "-n"), 2, "bursar-webhook audit: "),
+        (
+            ("audit", "--context", "far", "-n", "a"),
+            2,
+            "bursar-webhook audit: kubectl's own kubeconfig, --context far: ",
+        ),
     ],
 )
 def test_check_and_audit_are_the_commands_of_the_webhook_in_any_folder(

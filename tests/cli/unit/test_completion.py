@@ -1,7 +1,8 @@
 """Words that the shell offers, and the flags and arguments that have some."""
 
+import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import click
@@ -9,11 +10,13 @@ import pytest
 
 from timekeeper.cli.completion import answer
 from timekeeper.cli.main import cli
+from webhook.dryrun.flags import audit_flags, review_flags
 
 # Texts, numbers, times, addresses and identities that the user has from elsewhere: nothing can be offered.
 FREE = {
     *("--server", "--extender", "--reason", "--key", "GPU_HOURS", "--from", "--to", "--month", "--uid"),
     *("scheduler --extender-url", "scheduler --server-name"),
+    *("--priority-class", "--other-schedulers", "--template-path"),
 }
 
 
@@ -41,6 +44,23 @@ def test_every_flag_and_argument_that_names_something_offers_names() -> None:
     }
 
     assert silent == FREE
+
+
+def flags_of(options: Iterator[tuple[Sequence[str], Iterable[object] | None]]) -> dict[str, list[str]]:
+    """Each spelling of a flag with its choices."""
+    return {flag: list(map(str, choices or ())) for flags, choices in options for flag in flags}
+
+
+@pytest.mark.parametrize(("name", "parser"), [("check", review_flags()), ("audit", audit_flags())])
+def test_check_and_audit_offer_the_flags_of_the_webhook(name: str, parser: argparse.ArgumentParser) -> None:
+    offered = flags_of(
+        (each.opts, each.type.choices if isinstance(each.type, click.Choice) else ())
+        for each in cli.commands[name].params
+        if isinstance(each, click.Option)
+    )
+    known = (each for each in parser._actions if each.dest not in ("help", "version"))
+
+    assert offered == flags_of((each.option_strings, each.choices) for each in known)
 
 
 POD = {
@@ -83,6 +103,10 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("top -n a --account ", ["serviceaccounts-1", "serviceaccounts-2"], "serviceaccounts -n a"),
         ("top --account b/", ["b/serviceaccounts-1", "b/serviceaccounts-2"], "serviceaccounts -n b"),
         ("decisions --kind ref", ["refused"], ""),
+        ("audit --namespace ", ["namespaces-1", "namespaces-2"], "namespaces"),
+        ("audit --cont", ["--context"], ""),
+        ("check -o ya", ["yaml"], ""),
+        ("check --mode enforce --standing in", ["in-budget"], ""),
         ("usage --group namespace,o", ["namespace,owner"], ""),
         ("usage --group ", ["namespace", "group", "pod", "owner", "node", "model", "label:"], ""),
     ],
@@ -92,6 +116,10 @@ def test_names_are_offered(calls: Path, words: str, offered: list[str], called: 
 
     assert [line.partition("\t")[0] for line in said] == [*offered, ":4"]
     assert (calls.read_text() if calls.exists() else "").startswith(f"get {called}" if called else "")
+
+
+def test_check_offers_files() -> None:
+    assert answer(["check", "a.y"]) == [":0"]
 
 
 def test_a_kubectl_that_fails_offers_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

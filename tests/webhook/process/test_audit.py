@@ -5,11 +5,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.support.http_server import JsonHandler, Served
 from tests.support.kubeconfig import kubeconfig
 from tests.webhook.servers import ROOT, environment
 from tests.worlds import Json
+from timekeeper.runtime.flags import UnusableError
 from webhook.audit.cluster import (
     ClusterReader,
     ClusterUnreachableError,
@@ -90,6 +92,20 @@ def test_what_is_no_api_server_is_reported(tmp_path: Path) -> None:
 def test_a_resource_that_the_cluster_lacks_is_another_thing(tmp_path: Path) -> None:
     with pytest.raises(NoSuchKindError):
         asked(tmp_path, (404, b"404 page not found"))
+
+
+def test_a_context_of_the_kubeconfig_names_the_cluster(tmp_path: Path) -> None:
+    with Answers((200, page("far"))) as far, Answers() as near:
+        path = kubeconfig(tmp_path, near.url)
+        both = yaml.safe_load(path.read_text())
+        both["clusters"].append({"name": "far", "cluster": {"server": far.url}})
+        both["contexts"].append({"name": "far", "context": {"cluster": "far", "user": "far"}})
+        path.write_text(yaml.safe_dump(both))
+        found = list(ClusterReader(connect(path, "far")).objects("/api/v1/pods"))
+
+    assert ([each["name"] for each in found], near.asked) == (["far"], [])
+    with pytest.raises(UnusableError, match=f"^--kubeconfig {path}, --context near: .*near"):
+        connect(path, "near")
 
 
 def audit(*flags: str, input: str = "", **variables: str) -> "subprocess.CompletedProcess[str]":

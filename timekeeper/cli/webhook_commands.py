@@ -1,0 +1,111 @@
+"""``kubectl bursar check`` and ``audit``, which are commands of ``bursar-webhook``."""
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from timekeeper.cli import words
+
+_STANDINGS = ("in-budget", "over-budget", "unlimited", "unknown")
+
+
+class WebhookCommand(click.Command):
+    """A command whose words ``bursar-webhook`` reads, also ``--help``. Its parameters are what a shell
+    offers; the callback gets the words alone."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Called by click; ``resilient_parsing``: for a shell."""
+        if ctx.resilient_parsing:
+            return super().parse_args(ctx, args)
+        ctx.params["arguments"] = args
+        return []
+
+
+def _shared(command: Callable[..., None]) -> Callable[..., None]:
+    """The flags of both commands."""
+    for flag in (
+        click.option(
+            "--template-path",
+            multiple=True,
+            metavar="GROUP/KIND=PATH",
+            help="path of the pod templates of another kind; may be repeated",
+        ),
+        click.option(
+            "--other-schedulers", metavar="NAMES", help="as the webhook's flag, separated by commas"
+        ),
+        click.option(
+            "--mode", type=click.Choice(("enforce", "observe")), help="overrides the mode of --budgets"
+        ),
+        click.option(
+            "--budgets",
+            multiple=True,
+            metavar="FILE",
+            shell_complete=words.files,
+            help="file with budget ConfigMaps, whose settings, rules and budgets apply; may be repeated",
+        ),
+    ):
+        command = flag(command)
+    return command
+
+
+def _output(*forms: str) -> Callable[..., Any]:
+    return click.option(
+        "-o", "--output", type=click.Choice(forms), default=forms[0], show_default=True, help="the form"
+    )
+
+
+@click.command(cls=WebhookCommand, short_help="Check manifests without a cluster")
+@click.argument("files", nargs=-1, metavar="[FILE]...", shell_complete=words.files)
+@_output("text", "json", "yaml", "diff")
+@click.option(
+    "--standing",
+    type=click.Choice(_STANDINGS),
+    help="of every namespace; without it in-budget, or unlimited where --budgets has no budget for it",
+)
+@click.option(
+    *("-n", "--namespace"),
+    default="default",
+    show_default=True,
+    metavar="NAME",
+    shell_complete=words.namespaces,
+    help="namespace of objects without one",
+)
+@click.option(
+    "--priority-class",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="value of a priority class that pods use; may be repeated",
+)
+@_shared
+def check(arguments: list[str]) -> None:
+    """Check manifests by the rules of admission, without a cluster (bursar-webhook review, whose help --help
+    prints)."""
+    _run("review", arguments)
+
+
+@click.command(cls=WebhookCommand, short_help="Check the cluster's objects")
+@click.option("--kubeconfig", metavar="FILE", shell_complete=words.files, help="as kubectl's")
+@click.option("--context", metavar="NAME", shell_complete=words.contexts, help="as kubectl's")
+@click.option(
+    *("-n", "--namespace"),
+    metavar="NAME",
+    shell_complete=words.namespaces,
+    help="read only this namespace; all of them without it",
+)
+@_output("text", "json")
+@click.option("--use", is_flag=True, help="print what the running pods hold, and would cost in a month")
+@_shared
+def audit(arguments: list[str]) -> None:
+    """Check the cluster's objects by the rules of admission (bursar-webhook audit, whose help --help
+    prints)."""
+    _run("audit", arguments)
+
+
+def _run(command: str, arguments: list[str]) -> None:
+    """Replaces this process, so that output and exit code are that command's. Without -P, Python would take a
+    folder `webhook` where the user is for the package."""
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "webhook", command, *arguments])  # noqa: S606
