@@ -18,6 +18,7 @@ RECLAIMABLE = "reclaimable"
 PREEMPTED = "preempted"
 RECLAIMED = "reclaimed"
 EVICTED = "evicted"
+DELETED = "deleted"
 BUDGET = "budget"
 GRANT = "grant"
 STANDING = "standing"
@@ -79,6 +80,11 @@ KINDS: Mapping[str, DecisionKind] = {
         "timekeeper",
         "evicted or deleted: `BudgetEviction` (its budget is spent), `GPUMemoryEviction` (it used more memory"
         " than its share), `IdleEviction`, `OvertimeEviction`",
+    ),
+    DELETED: DecisionKind(
+        "timekeeper",
+        "`DeletedUnbound`: the pod's object is gone, and it had no node; `DeletionRequested`: the same will"
+        " follow once the pod's finalizers are removed. Not recorded where no timekeeper ran",
     ),
     STANDING: DecisionKind(
         "timekeeper",

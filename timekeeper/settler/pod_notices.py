@@ -11,7 +11,7 @@ from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.held.queue import QueuedPod
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core.budgets.policy import GPU_HOUR
-from timekeeper.core.decisions import MESSAGE, STANDING, Decision, Figure
+from timekeeper.core.decisions import DELETED, MESSAGE, STANDING, Decision, Figure
 from timekeeper.core.ledger.metering import FOREVER_MS
 from timekeeper.core.names import BUDGET_GATE
 
@@ -94,6 +94,24 @@ def _cost(queued: QueuedPod) -> str:
     return f": {hours} GPU-hours for the {length_ms // 1000} s of its declared time and grace period"
 
 
+_DELETIONS = {
+    "seen": ("DeletedUnbound", "Deleted before it had a node."),
+    "unseen": ("DeletedUnbound", "Deleted while no watch ran; it had no node when it was last seen."),
+    "requested": (
+        "DeletionRequested",
+        "Its deletion was requested before it had a node; finalizers keep its object.",
+    ),
+}
+
+
+def unbound_deletion(pod: LedgerPod, at_ms: int, how: Literal["seen", "unseen", "requested"]) -> Decision:
+    """That a pod without a node was deleted, or that its deletion was requested."""
+    reason, text = _DELETIONS[how]
+    figures: dict[str, Figure] = {MESSAGE: text, "createdMs": pod.created_ms}
+    where = {"owner": pod.owner, "name": pod.name, "uid": pod.uid}
+    return Decision(at_ms, DELETED, reason, pod.namespace, figures, **where)
+
+
 def of_standings(
     changes: Mapping[str, tuple[BudgetState, Statement]], mode: str, at_ms: int
 ) -> Iterator[Decision]:
@@ -102,7 +120,8 @@ def of_standings(
         text = change_text(name, before, statement, statement.in_force.budget.mode or mode)
         if text is None:
             continue
-        account = statement.deciding
+        nearly = statement.nearly_spent(NEARLY_SPENT_MILLI) if text[0] == "BudgetNearlyUsed" else None
+        account = nearly or statement.deciding
         balance = account.balance
         figures: dict[str, Figure] = {
             MESSAGE: text[1],
@@ -122,19 +141,20 @@ def of_standings(
 def forecast_decision(name: str, statement: Statement, at_ms: int) -> Decision | None:
     """That at the present pace the namespace's budget is gone before its period ends; None if it is not. Its
     figures are the same throughout the period."""
-    span = statement.deciding.account.span
+    both = (each for each in (statement, statement.group) if each is not None)
+    account = next((each for each in both if each.own_exhausted_ms == statement.exhausted_ms), statement)
+    span, key = account.account.span, account.in_force.key
     if statement.exhausted_ms is None or span.end_ms >= FOREVER_MS:
         return None
     until = f"{datetime.fromtimestamp(span.end_ms // 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
-    message = (
-        f"At the present pace the GPU budget of namespace {name} is gone before its period ends ({until})."
-    )
+    whose = f"{key}, the group of namespace {name}," if account is not statement else f"namespace {name}"
+    message = f"At the present pace the GPU budget of {whose} is gone before its period ends ({until})."
     figures: dict[str, Figure] = {
         MESSAGE: message,
         "periodStartMs": span.start_ms,
         "periodEndMs": span.end_ms,
     }
-    return Decision(at_ms, STANDING, "ForecastExhaustion", name, figures, budget=statement.in_force.key)
+    return Decision(at_ms, STANDING, "ForecastExhaustion", name, figures, budget=key)
 
 
 def state_after(reason: str) -> BudgetState:

@@ -27,6 +27,7 @@ from timekeeper.settler.pod_notices import (
     held_notice,
     of_standings,
     state_of,
+    unbound_deletion,
 )
 from timekeeper.settler.state.ledger_state import LedgerState
 
@@ -58,6 +59,7 @@ def report(
     for notice in read.notices:
         notices.budget(notice)
     _demotions(cluster, notices, history, settings, now_ms)
+    _deletions(cluster, notices, now_ms)
     for pod_notice in _held(cluster, ledger, decision, settings, now_ms):
         notices.pod(pod_notice)
     _sessions(decision)
@@ -126,6 +128,17 @@ def _demotions(
             notices.pod(notice)
 
 
+def _deletions(cluster: ClusterState, notices: Notices, now_ms: int) -> None:
+    """Of pods without a node: what they wait for has no answer any more."""
+    for gone in cluster.deleted_waiting.values():
+        if gone.pod.ended_ms is None:
+            notices.record(unbound_deletion(gone.pod, gone.at_ms, "seen" if gone.seen else "unseen"))
+    for uid in cluster.changed_pods:
+        pod = cluster.pods.get(uid)
+        if pod is not None and not pod.node and pod.ended_ms is None and pod.hold.deletion_ms is not None:
+            notices.record(unbound_deletion(pod, now_ms, "requested"))
+
+
 def _held(
     cluster: ClusterState,
     ledger: LedgerState,
@@ -191,7 +204,7 @@ def _forecasts(ledger: LedgerState, decision: TickDecision, notices: Notices, no
     made = decision.statement_cache.statements.namespaces
     for name in sorted(decision.statement_cache.fresh & made.keys()):
         forecast = forecast_decision(name, made[name], now_ms)
-        start_ms = made[name].deciding.account.span.start_ms
+        start_ms = int(forecast.figures["periodStartMs"]) if forecast else 0
         if forecast is not None and ledger.forecast_periods.get(name) != start_ms:
             ledger.forecast_periods[name] = start_ms
             notices.record(forecast)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.timekeeper.clocks import iso
 from tests.timekeeper.ledger.test_decisions import post, posted
 from tests.timekeeper.worlds import (
     GPU,
@@ -16,6 +17,8 @@ from tests.timekeeper.worlds import (
     token,
     user_status,
 )
+from timekeeper.core.decisions import DecisionRun
+from timekeeper.store.writes.decisions import SOURCE, record
 
 WAITS = {
     "cardsNeeded": 1,
@@ -189,3 +192,144 @@ def test_a_pod_whose_session_has_opened_waits_for_nothing(home: Town) -> None:
     home.advance(MINUTE)
 
     assert home.get("/v1/explain/team-a/p").get_json()["waitsFor"] == []
+
+
+def unbound(name: str = "q") -> Json:
+    """A pod of a Job, without a node."""
+    raw = gpu_pod(name, node="")
+    raw["metadata"]["ownerReferences"] = [{"kind": "Job", "name": "train", "controller": True}]
+    return raw
+
+
+def waiting_pod(home: Town, name: str = "q") -> None:
+    """A pod without a node, of which the extender has posted that it waits."""
+    home.change("pods", unbound(name))
+    post(
+        home,
+        posted(
+            kind="waiting",
+            reason="NoRoom",
+            name=name,
+            generate_name="",
+            uid=f"uid-{name}",
+            figures=WAITS,
+            owner="Job/train",
+        ),
+    )
+
+
+def write_recorded(home: Town) -> None:
+    """What the settler has recorded is in the database, as its thread writes it."""
+    with home.store.writing() as connection:
+        record(connection, SOURCE, [DecisionRun(each, 1, each.at_ms) for each in home.recorded])
+    home.recorded.clear()
+
+
+def test_a_deleted_pod_waits_for_nothing_and_its_life_ends_with_its_deletion(home: Town) -> None:
+    waiting_pod(home)
+    home.clock.turn(MINUTE)
+    home.change("pods", unbound(), deleted=True)
+    write_recorded(home)
+
+    pod = home.get("/v1/explain/team-a/q").get_json()
+    job = home.get("/v1/explain/team-a/job/train").get_json()
+
+    last = pod["steps"][-1]
+    assert (pod["waitsFor"], job["waitsFor"]) == ([], [])
+    assert (last["kind"], last["reason"], last["sentence"]) == (
+        "deleted",
+        "DeletedUnbound",
+        "Deleted before it had a node.",
+    )
+    assert last["first"] == home.clock()
+
+
+def test_a_decision_that_arrives_after_a_pods_deletion_does_not_make_it_wait(home: Town) -> None:
+    home.change("pods", unbound())
+    home.change("pods", unbound(), deleted=True)
+    write_recorded(home)
+    post(
+        home,
+        posted(
+            kind="held",
+            reason="OverBudget",
+            name="q",
+            generate_name="",
+            uid="uid-q",
+            figures={"standing": "x"},
+        ),
+    )
+
+    assert home.get("/v1/explain/team-a/q").get_json()["waitsFor"] == []
+
+
+def test_a_controller_waits_for_what_its_living_pods_wait_for(home: Town) -> None:
+    waiting_pod(home, "q")
+    waiting_pod(home, "r")
+    home.change("pods", unbound("r"), deleted=True)
+    write_recorded(home)
+
+    assert home.get("/v1/explain/team-a/job/train").get_json()["waitsFor"][-1] == "4 waiting pods are ahead"
+    assert home.get("/v1/explain/team-a/r").get_json()["waitsFor"] == []
+
+
+def test_a_pod_that_finalizers_keep_after_its_deletion_waits_for_nothing(home: Town) -> None:
+    waiting_pod(home)
+    going = unbound()
+    going["metadata"] |= {"deletionTimestamp": iso(home.clock()), "finalizers": ["example.com/keep"]}
+    home.change("pods", going)
+    write_recorded(home)
+
+    found = home.get("/v1/explain/team-a/q").get_json()
+
+    assert (found["waitsFor"], found["steps"][-1]["reason"]) == ([], "DeletionRequested")
+
+
+def test_a_deleted_pod_that_had_a_node_leaves_no_such_decision(home: Town) -> None:
+    home.change("pods", gpu_pod(started_ms=T0))
+    home.change("pods", gpu_pod(started_ms=T0), deleted=True)
+
+    assert [each for each in home.recorded if each.kind == "deleted"] == []
+
+
+def test_a_decision_by_the_groups_account_names_the_groups_budget(town: Town) -> None:
+    own = "gpuHours: 50\nperiod: once\ngroup: lab"
+    entries = {"team_a": own, "_group.lab": "gpuHours: 1\nperiod: once"}
+    town.begin(("nodes", node()), ("configmaps", budgets(**entries)))
+    town.hear("pods", gpu_pod(started_ms=T0))
+    town.advance(2 * HOUR)
+    write_recorded(town)
+
+    (over,) = listed(town, "namespace=team-a&kind=standing&reason=OverBudget")
+
+    assert over["budget"].startswith("_group.lab@")
+    assert over["figures"]["account"] == "_group.lab"
+
+
+def test_a_pod_that_was_deleted_unseen_has_the_time_when_it_was_last_seen(home: Town) -> None:
+    waiting_pod(home)
+    seen_ms = home.clock()
+    home.hear("pods", unbound(), deleted=True, unheard=True)
+    home.clock.turn(MINUTE)
+    home.hear_all("pods")
+    home.tick()
+
+    (gone,) = home.recorded
+    assert (gone.kind, gone.at_ms) == ("deleted", seen_ms)
+    assert gone.figures["message"] == "Deleted while no watch ran; it had no node when it was last seen."
+
+
+def test_warnings_and_forecasts_of_the_groups_account_name_its_budget(town: Town) -> None:
+    own = "gpuHours: 9000\nperiod: month\ngroup: lab"
+    entries = {"team_a": own, "_group.lab": "gpuHours: 10\nperiod: month"}
+    town.begin(("nodes", node()), ("configmaps", budgets(**entries)))
+    town.hear("pods", gpu_pod(started_ms=T0))
+    town.advance(8 * HOUR)
+
+    found = {each.reason: each for each in town.recorded}
+
+    assert {reason: each.budget for reason, each in found.items()} == {
+        "BudgetNearlyUsed": "_group.lab",
+        "ForecastExhaustion": "_group.lab",
+    }
+    assert "_group.lab, the group of namespace team-a," in str(found["ForecastExhaustion"].figures["message"])

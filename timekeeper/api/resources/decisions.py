@@ -7,7 +7,7 @@ from typing import Any, TypedDict
 from flask import Flask, Response, request
 
 from timekeeper import metrics
-from timekeeper.accounts.budget_history import History
+from timekeeper.accounts.budget_history import History, is_group
 from timekeeper.accounts.decisions.sentences import sentence, without_other
 from timekeeper.api.bodies.decisions import read_decisions
 from timekeeper.api.http.answers import Next, Version, answer
@@ -48,8 +48,8 @@ class RecordedDecisions(TypedDict):
 class DecisionAnswer(TypedDict):
     """Equal decisions in succession. `pod`: empty where the pod had no name yet, or where the decision is
     about the namespace; `generateName`: of a pod without a name; `budget`: key of the budget entry in force,
-    and from when (milliseconds since 1970); `first`, `last`: when the first and the last of `count` decisions
-    were taken; `sentence`: for people."""
+    of the group where its account decided, and from when (milliseconds since 1970); `first`, `last`: when the
+    first and the last of `count` decisions were taken; `sentence`: for people."""
 
     id: int
     source: str
@@ -154,6 +154,12 @@ def visible_to(services: Services, namespace: str) -> Callable[[Decision], Decis
     return visible
 
 
+def _account(decision: Decision) -> str:
+    """The group, where its account decided, else the namespace."""
+    key = decision.budget.partition("@")[0]
+    return key if is_group(key) else decision.namespace
+
+
 def shown(row: DecisionRow, history: History, visible: Callable[[Decision], Decision]) -> dict[str, Any]:
     """The record as it is answered."""
     decision = visible(row.run.decision)
@@ -167,7 +173,7 @@ def shown(row: DecisionRow, history: History, visible: Callable[[Decision], Deci
         "pod": decision.name,
         "generateName": decision.generate_name,
         "uid": decision.uid,
-        "budget": history.version(decision.namespace, row.run.last_ms) or decision.budget,
+        "budget": history.version(_account(decision), row.run.last_ms) or decision.budget,
         "figures": dict(decision.figures),
         "count": row.run.count,
         "first": decision.at_ms,

@@ -25,7 +25,7 @@ from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.account_reader import stated_now
 from timekeeper.api.resources.decisions import READ, DecisionAnswer, shown, visible_to
 from timekeeper.core.budgets.reader import group_key
-from timekeeper.core.decisions import CAPPED, HELD, WAITING, Decision
+from timekeeper.core.decisions import CAPPED, DELETED, HELD, WAITING, Decision
 from timekeeper.core.ledger.metering import FOREVER_MS
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.queries import held_pods, sessions
@@ -159,8 +159,11 @@ def _charge(charged: ChargedSession) -> dict[str, Any]:
 
 
 def _waiting(rows: list[DecisionRow], charged: list[ChargedSession]) -> Decision | None:
-    """The last decision, if by it a pod waits that no later session has let run."""
-    last = rows[-1].run.decision if rows else None
+    """The last decision about pods that were not deleted, if by it a pod waits that no later session has let
+    run."""
+    decisions = [each.run.decision for each in rows]
+    gone = {each.uid for each in decisions if each.kind == DELETED}
+    last = next((each for each in reversed(decisions) if each.uid not in gone), None)
     if last is None or last.kind not in (WAITING, HELD, CAPPED):
         return None
     return None if any(each.session.uid == last.uid for each in charged) else last
