@@ -28,6 +28,7 @@ class Options:
     # whether silent nodes become unreachable and lose their pods; without it they get no not-ready taint
     # either
     node_lifecycle: bool = False
+    policy_types: bool = False  # whether the status of policies tells of mistyped expressions
     node_lease_s: int = 40  # the duration of a kwok node's Lease, which is renewed every quarter of it
     nodes: tuple[str, ...] = ()  # names of real nodes, whose kubelets get a token each
 
@@ -103,7 +104,9 @@ def kube_apiserver(options: Options, port: int) -> list[str]:
 
 def kube_controller_manager(options: Options) -> list[str]:
     """With credentials per controller: without them, RBAC refuses most of its loops."""
-    without = "*,-node-lifecycle-controller,-taint-eviction-controller"
+    of_nodes = () if options.node_lifecycle else ("-node-lifecycle-controller", "-taint-eviction-controller")
+    # with Bursar's policies it takes half a second of a processor
+    of_policies = () if options.policy_types else ("-validatingadmissionpolicy-status-controller",)
     return [
         "--kubeconfig=controllers.kubeconfig",
         "--use-service-account-credentials=true",
@@ -113,7 +116,7 @@ def kube_controller_manager(options: Options) -> list[str]:
         "--secure-port=0",
         "--kube-api-qps=500",
         "--kube-api-burst=1000",
-        *([] if options.node_lifecycle else [f"--controllers={without}"]),
+        f"--controllers={','.join(('*', *of_nodes, *of_policies))}",
         *options.controller_flags,
     ]
 

@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +47,10 @@ COVERED = frozenset(
 
 
 @pytest.fixture(scope="module")
-def policies(control_plane: ControlPlane) -> Policies:
-    """The cluster, with the policies in force."""
-    return Policies(control_plane)
+def policies() -> Iterator[Policies]:
+    """A cluster that checks types, with the policies in force."""
+    with ControlPlane(Options(policy_types=True)) as cp:
+        yield Policies(cp)
 
 
 @pytest.mark.parametrize("case", RANGES)
