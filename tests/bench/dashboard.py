@@ -1,9 +1,9 @@
 """How long the dashboard's pages take on a large cluster.
 
 ``python -m tests.bench.dashboard [--namespaces N] [--nodes N] [--pods N] [--rounds N]``: nodes of 8 cards,
-every pod on a card of its own; a month of charges, waiting and held pods, decisions. A fresh SQLite file, one
-worker, without a network: what the server itself needs for a page. The first load of each page is not among
-the rounds; it has a column of its own.
+every pod on a card of its own; a month of charges, measured use by the hour, waiting and held pods,
+decisions. A fresh SQLite file, one worker, without a network: what the server itself needs for a page. The
+first load of each page is not among the rounds; it has a column of its own.
 """
 
 import gc
@@ -22,7 +22,7 @@ from tests.bench.command import arguments, write
 from tests.timekeeper.books import Run, days, posting_row, session_row
 from tests.timekeeper.dashboards import ADMIN, READER, Dashboards, log_in, on_node, waits
 from tests.timekeeper.worlds import DAY, HOUR, T0
-from timekeeper.store.engine.schema import DECISIONS, HEARTBEATS, HELD_PODS, POSTINGS, SESSIONS
+from timekeeper.store.engine.schema import DECISIONS, FIGURES, HEARTBEATS, HELD_PODS, POSTINGS, SESSIONS
 
 Json = dict[str, Any]
 
@@ -70,6 +70,8 @@ def fill(made: Dashboards, namespaces: int, nodes: int, pods: int) -> None:
     _insert(made, SESSIONS, [session_row(each) for each in (*running, *ended)])
     _insert(made, HEARTBEATS, beats)
     _insert(made, POSTINGS, posted)
+    used = (row for run in running for row in _used(run, T0 - (run.started_ms or T0)))
+    _insert(made, FIGURES, [*used, *(row for run in ended for row in _used(run, 5 * HOUR))])
     _insert(made, DECISIONS, [_decision(at, names) for at in range(2 * pods)])
     _insert(made, HELD_PODS, [_held(at, names) for at in range(pods // 20)])
     on: dict[str, list[Run]] = {}
@@ -116,6 +118,14 @@ def _ended(at: int, names: list[str], nodes: int) -> Run:
         started_ms=start,
         posted=posted,
     )
+
+
+def _used(run: Run, length_ms: int) -> list[Json]:
+    """Measured use of each hour from the pod's start."""
+    first_ms = (run.started_ms or 0) // HOUR * HOUR
+    hours = range(first_ms, first_ms + length_ms, HOUR)
+    figures = {"source": "node", "covered_ms": HOUR, "used_milli_ms": 300 * HOUR, "memory_mib_ms": 0}
+    return [{"session_uid": run.uid, "hour_ms": at, **figures} for at in hours]
 
 
 def _decision(at: int, names: list[str]) -> Json:

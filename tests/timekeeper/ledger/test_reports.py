@@ -765,6 +765,21 @@ def test_a_page_is_not_sent_twice_to_who_has_it(books: Books) -> None:
     assert books.get(path, **{"If-None-Match": tag}).status_code == 200
 
 
+def test_a_page_that_may_be_old_is_read_once_for_each_question_and_right(books: Books) -> None:
+    reader = token("reader")
+    books.reviews.tokens[reader] = user_status("reader")
+    books.reviews.denied |= {("reader", "get", "usage", "")}
+    books.write(Run("u", posted=days(T0, T0 + HOUR)))
+    path, old = f"/v1/usage?from={T0}&to={T0 + HOUR}&limit=5", {"Cache-Control": "max-age=30"}
+    first = books.get(path, **old).get_data()
+    books.write(Run("v", posted=days(T0, T0 + HOUR)))
+
+    assert books.get(path, **old).get_data() == first
+    assert books.get(path.replace("limit=5", "limit=6"), **old).get_data() != first
+    assert books.get(path).get_data() != first
+    assert books.get(path, reader, **old).status_code == 403
+
+
 @pytest.fixture(scope="module")
 def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], str]]:
     """The URL of the database of a kind that has 100,000 sessions of a second each. Tests share it, for they

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.clock import SecondsClock
 from tests.support.waiting import eventually
-from timekeeper.api.ledger.recent_value import RecentValue, oldest_ms
+from timekeeper.api.ledger.recent_value import RecentValue, RecentValues, oldest_ms
 
 
 def test_a_value_is_given_again_until_it_is_too_old_and_renewed_before_that() -> None:
@@ -56,6 +56,21 @@ def test_callers_at_the_same_time_share_one_value_and_an_error_reaches_its_calle
         each.join(10)
 
     assert (found, len(made)) == ([2, 2, 2, 2], 2)
+
+
+def test_a_value_of_each_key_is_kept_of_those_that_were_asked_for_last() -> None:
+    values, made = RecentValues[str](2, SecondsClock()), list[str]()
+
+    def value_of(key: str, oldest_ms: int = 5_000) -> str:
+        def make() -> str:
+            made.append(key)
+            return f"{key} {len(made)}"
+
+        return values.get(key, make, oldest_ms)
+
+    assert [value_of(each) for each in ("a", "b", "a", "c", "a")] == ["a 1", "b 2", "a 1", "c 3", "a 1"]
+    assert value_of("b") == "b 4"  # it was forgotten
+    assert (value_of("d", 0), value_of("d", 0)) == ("d 5", "d 6")
 
 
 @pytest.mark.parametrize(("given", "found"), [(None, 0), (0, 0), (-5, 0), (30, 30_000), (10**9, 60_000)])

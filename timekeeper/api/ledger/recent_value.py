@@ -1,7 +1,8 @@
-"""A value that takes long to make, kept for callers that accept an older one."""
+"""Values that take long to make, kept for callers that accept older ones."""
 
 import time
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
 from threading import Lock, Thread
 from typing import Generic, TypeVar
 
@@ -53,6 +54,28 @@ class RecentValue(Generic[T]):
             pass
         finally:
             self._is_renewing = False
+
+
+class RecentValues(Generic[T]):
+    """A recent value of each key, of the ``most`` keys that were asked for last. May be called by any thread;
+    ``seconds``: a monotonic clock."""
+
+    def __init__(self, most: int, seconds: Callable[[], float] = time.monotonic) -> None:
+        self._most, self._seconds = most, seconds
+        self._lock = Lock()
+        self._kept: OrderedDict[Hashable, RecentValue[T]] = OrderedDict()
+
+    def get(self, key: Hashable, make: Callable[[], T], oldest_ms: int) -> T:
+        """As `RecentValue.get`; ``make`` makes every value of this key until it is forgotten. 0 makes a value
+        that is not kept."""
+        if oldest_ms == 0:
+            return make()
+        with self._lock:
+            value = self._kept.pop(key, None) or RecentValue(make, self._seconds)
+            self._kept[key] = value
+            if len(self._kept) > self._most:
+                self._kept.popitem(last=False)
+        return value.get(oldest_ms)
 
 
 def oldest_ms(max_age_s: int | None) -> int:

@@ -8,7 +8,7 @@ from datetime import date
 from itertools import chain, islice
 from typing import Any
 
-from flask import Flask, Response
+from flask import Flask, Response, request
 
 from timekeeper.accounts.budget_history import GROUP as GROUP_KEY
 from timekeeper.accounts.budget_history import is_group
@@ -36,6 +36,7 @@ from timekeeper.api.http.parameters import (
 )
 from timekeeper.api.http.routes import CSV, JSON, ApiRoute, Call, Right, serve
 from timekeeper.api.http.services import Services
+from timekeeper.api.ledger.recent_value import RecentValues, oldest_ms
 from timekeeper.api.ledger.report_seats import ReportSeats
 from timekeeper.api.problem import bad
 from timekeeper.core.ledger.metering import Interval, period_at
@@ -53,34 +54,48 @@ ROUTES = (USAGE,)
 
 _TAKEN_WITHIN_S = 600
 _STREAMS = _PAGES = 2  # seats of each process
+_KEPT, _KEPT_ROWS = 16, 1_000  # pages that callers accept though they are not new, and rows of each
 _SECOND_MS = 1000
 _BEYOND = "\U0010ffff"  # after every text
+_Page = tuple[bytes, str | None]  # its body, and where the next one begins
 _TYPES = {"json": JSON, "focus": JSON, "csv": f"{CSV}; charset=utf-8", "focus-csv": f"{CSV}; charset=utf-8"}
 
 
 def register(app: Flask, services: Services) -> None:
     """Add the route."""
     streams, pages = ReportSeats(_STREAMS), ReportSeats(_PAGES)
+    recent = RecentValues[_Page](_KEPT)
 
     def usage(call: Call) -> Response:
-        form = call.get("format", "json")
-        is_focus = form.startswith("focus")
-        asked = _question(services, call, is_focus)
         limit = call.get("limit")
-        seats = streams if limit is None else pages
-        seat = seats.taken(call.tenant, asked.is_whole, asked.cost)
-        most = limit if limit is None or asked.beside else limit + 1
-        lines = _seated(services.ledger.lines(asked, most), seat)
         if limit is None:
-            return _streamed(form, asked, lines)
-        page = list(lines)
-        has_next = len(page) > limit and not asked.order and not asked.beside
-        page = page if asked.beside else page[:limit]
-        follows = _place(asked, page[limit - 1], is_focus) if has_next else None
-        body = b"".join(_sheet(form, asked, page, follows))
-        return tagged(Response(body, content_type=_TYPES[form]), follows)
+            asked = _question(services, call)
+            seat = streams.taken(call.tenant, asked.is_whole, asked.cost)
+            return _streamed(_form(call), asked, _seated(services.ledger.lines(asked, None), seat))
+        oldest = oldest_ms(request.cache_control.max_age) if limit <= _KEPT_ROWS else 0
+        key = tuple(sorted(call.given.items()))
+        body, follows = recent.get(key, lambda: page(call, limit), oldest)
+        return tagged(Response(body, content_type=_TYPES[_form(call)]), follows)
+
+    def page(call: Call, limit: int) -> _Page:
+        asked, form = _question(services, call), _form(call)
+        most = limit if asked.beside else limit + 1
+        seat = pages.taken(call.tenant, asked.is_whole, asked.cost)
+        lines = list(_seated(services.ledger.lines(asked, most), seat))
+        has_next = len(lines) > limit and not asked.order and not asked.beside
+        lines = lines if asked.beside else lines[:limit]
+        follows = _place(asked, lines[limit - 1], _is_focus(call)) if has_next else None
+        return b"".join(_sheet(form, asked, lines, follows)), follows
 
     serve(app, services, USAGE, usage)
+
+
+def _form(call: Call) -> str:
+    return str(call.get("format", "json"))
+
+
+def _is_focus(call: Call) -> bool:
+    return _form(call).startswith("focus")
 
 
 def _streamed(form: str, asked: ReportQuery, lines: Generator[ReportLine]) -> Response:
@@ -107,7 +122,8 @@ def _timely(lines: Iterable[ReportLine]) -> Iterator[ReportLine]:
         yield line
 
 
-def _question(services: Services, call: Call, is_focus: bool) -> ReportQuery:
+def _question(services: Services, call: Call) -> ReportQuery:
+    is_focus = _is_focus(call)
     zone, now_ms = services.ledger.calendar()
     zone = call.get("timeZone", zone)
     if is_focus and ("group" in call.given or "use" in call.given):

@@ -6,6 +6,7 @@ from timekeeper.dashboard.api_caller import Json
 from timekeeper.dashboard.visits import PageContent, Visit
 
 _ROWS = 200
+_HOUR_MS = 3_600_000  # measured use is kept by the hour
 GROUPS = ("namespace", "namespace,owner", "owner", "pod", "node", "model", "group")
 SPANS = {"day": 86_400_000, "week": 7 * 86_400_000, "month": 30 * 86_400_000}
 
@@ -15,14 +16,13 @@ def waste(visit: Visit) -> PageContent:
     group = visit.text("group", GROUPS[0])
     span = visit.text("span", "week") or "week"
     length_ms = SPANS.get(span, SPANS["week"])
-    answer = visit.api.get(
+    answer = visit.api.recent(
         "/v1/usage",
         namespace=visit.scope,
         group=group,
         use="true",
         sort="-gpuHours",
-        from_=visit.now_ms - length_ms,
-        to=visit.now_ms,
+        from_=(visit.now_ms - length_ms) // _HOUR_MS * _HOUR_MS,
         limit=_ROWS,
     )
     rows = sorted(map(_row, answer["rows"]), key=lambda row: -row["unused"])
