@@ -70,7 +70,7 @@ def test_a_value_of_each_key_is_kept_of_those_that_were_asked_for_last() -> None
 
     assert [value_of(each) for each in ("a", "b", "a", "c", "a")] == ["a 1", "b 2", "a 1", "c 3", "a 1"]
     assert value_of("b") == "b 4"  # it was forgotten
-    assert (value_of("d", 0), value_of("d", 0)) == ("d 5", "d 6")
+    assert (value_of("d", 0), value_of("d", 0), value_of("a")) == ("d 5", "d 6", "a 1")  # d was not kept
 
 
 @pytest.mark.parametrize(("given", "found"), [(None, 0), (0, 0), (-5, 0), (30, 30_000), (10**9, 60_000)])
