@@ -248,17 +248,8 @@ def test_a_decision_that_arrives_after_a_pods_deletion_does_not_make_it_wait(hom
     home.change("pods", unbound())
     home.change("pods", unbound(), deleted=True)
     write_recorded(home)
-    post(
-        home,
-        posted(
-            kind="held",
-            reason="OverBudget",
-            name="q",
-            generate_name="",
-            uid="uid-q",
-            figures={"standing": "x"},
-        ),
-    )
+    late = {"name": "q", "generate_name": "", "uid": "uid-q", "figures": WAITS}
+    post(home, posted(kind="waiting", reason="NoRoom", **late))
 
     assert home.get("/v1/explain/team-a/q").get_json()["waitsFor"] == []
 
