@@ -1,4 +1,4 @@
-"""The flags that every command about a cluster has."""
+"""The flags that commands about a cluster have."""
 
 import re
 from collections.abc import Callable
@@ -19,7 +19,7 @@ FORM = click.option(
     type=click.Choice(output.FORMS),
     default="table",
     show_default=True,
-    help="json and yaml are the API's own answer, csv is the table",
+    help="json and yaml have the API's own fields, csv is the table",
 )
 
 
@@ -74,7 +74,10 @@ _NEGATIVE = re.compile(r"^-(?=[0-9.]+$)")
 
 
 class ClusterCommand(click.Command):
-    """A command with these flags: they become `Options`, the context's object."""
+    """A command with these flags: they become `Options`, the context's object. ``without``: the flags that
+    change nothing in it."""
+
+    without = frozenset(("extender",))
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -89,17 +92,25 @@ class ClusterCommand(click.Command):
                 shell_complete=_OFFERS.get(_name(names)),
             )
             for names, metavar, text, default in _FLAGS
+            if _name(names) not in self.without
         ]
         name, text = _AGGREGATED
-        self.params.append(click.Option((name,), is_flag=True, help=text, envvar=_variable((name,))))
+        if _name((name,)) not in self.without:
+            self.params.append(click.Option((name,), is_flag=True, help=text, envvar=_variable((name,))))
 
     def invoke(self, ctx: click.Context) -> Any:
         """Called by click: takes the cluster's flags, and passes `Options` on."""
-        flags = {name: ctx.params.pop(name) for name in (_name(names) for names, *_ in _FLAGS)}
-        flags["aggregated"] = ctx.params.pop("aggregated")
+        every = (*(_name(names) for names, *_ in _FLAGS), "aggregated")
+        flags = {name: ctx.params.pop(name) for name in every if name not in self.without}
         kubectl = Kubectl(flags.pop("kubeconfig"), flags.pop("context"))
         ctx.obj = Options(kubectl, **flags)
         return super().invoke(ctx)
+
+
+class ExtenderCommand(ClusterCommand):
+    """A command that asks the extender, which needs no token and no CA."""
+
+    without = frozenset(("account", "server", "token_file", "ca_file", "aggregated"))
 
 
 class AmountCommand(ClusterCommand):

@@ -12,7 +12,15 @@ from timekeeper.cli.connection import Options, connected, connected_to_extender
 from timekeeper.cli.dashboard import dashboard
 from timekeeper.cli.doctor.run import examine
 from timekeeper.cli.errors import CommandError, RefusedError
-from timekeeper.cli.flags import EVERYWHERE, FORM, MINUS, AmountCommand, ClusterCommand, by_columns
+from timekeeper.cli.flags import (
+    EVERYWHERE,
+    FORM,
+    MINUS,
+    AmountCommand,
+    ClusterCommand,
+    ExtenderCommand,
+    by_columns,
+)
 from timekeeper.cli.scheduler.commands import scheduler
 from timekeeper.cli.simulation import simulate
 from timekeeper.cli.top import top
@@ -259,7 +267,7 @@ def held(options: Options, all_namespaces: bool, form: str) -> None:
     output.show(decisions.held(listed, listed, time.time_ns() // 1_000_000, namespace), form)
 
 
-@cli.command(name="map", cls=ClusterCommand, short_help="Every card, and the pods on it")
+@cli.command(name="map", cls=ExtenderCommand, short_help="Every card, and the pods on it")
 @click.pass_obj
 @click.option("--node", default=None, metavar="NAME", shell_complete=words.nodes, help="only this node")
 @FORM
@@ -270,7 +278,7 @@ def map_(options: Options, node: str | None, form: str) -> None:
     output.show(cards.cards(nodes, nodes), form)
 
 
-@cli.command(cls=ClusterCommand, short_help="GPU pods that are not bound, and why")
+@cli.command(cls=ExtenderCommand, short_help="GPU pods that are not bound, and why")
 @click.pass_obj
 @click.argument("pod", required=False, metavar="[POD]", shell_complete=words.pods)
 @EVERYWHERE

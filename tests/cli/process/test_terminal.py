@@ -167,6 +167,9 @@ GRANT = ("1", "--reason", "x", "--key", "first")
         (("budget", "-A", "team-a"), 2, "--all-namespaces and a name exclude each other"),
         (("budget", "-o", "xml"), 2, "'xml' is not one of 'table', 'json', 'yaml', 'csv'"),
         (("budgets",), 2, "No such command 'budgets'"),
+        (("budget", "--extender", "http://x"), 2, "No such option '--extender'"),
+        (("map", "--account", "x"), 2, "No such option '--account'"),
+        (("waiting", "--aggregated"), 2, "No such option '--aggregated'"),
         (("grant", "team-a", "1"), 2, "Missing option '--reason'"),
     ],
 )
