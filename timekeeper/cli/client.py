@@ -1,6 +1,7 @@
 """A client of the REST APIs. Every failure is a sentence."""
 
 import json
+import socket
 import ssl
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -8,10 +9,10 @@ from typing import Any
 from urllib.parse import urlencode
 
 import urllib3
+from urllib3.connection import HTTPConnection
 
 from timekeeper.cli.errors import CommandError, RefusedError
 from timekeeper.cli.progress import Say, silent
-from timekeeper.cli.unix_socket import socket_pool
 
 _CONNECT_S, _READ_S = 10.0, 120.0
 _HINTS = {
@@ -40,7 +41,7 @@ class Client:
         self._hints = _HINTS if path is None else _AGGREGATED_HINTS
         self._pool: urllib3.PoolManager
         if path is not None:
-            self._pool = socket_pool(path)
+            self._pool = _socket_pool(path)
             return
         if not ca:
             self._pool = urllib3.PoolManager(retries=False)
@@ -153,3 +154,24 @@ def _sentence(status: int, text: str, hints: Mapping[int, str]) -> str:
         said, field = text.strip()[:500] or "no explanation", ""
     hint = f"\n{hints[status][:1].upper()}{hints[status][1:]}." if status in hints else ""
     return f"the server answered {status}: {field}{said}{hint}"
+
+
+def _socket_pool(path: Path) -> urllib3.PoolManager:
+    """A pool whose connections all lead to the socket at ``path``, whatever their URLs say."""
+
+    class Connection(HTTPConnection):
+        def _new_conn(self) -> socket.socket:
+            made = socket.socket(socket.AF_UNIX)
+            try:
+                made.connect(str(path))
+            except OSError as error:
+                made.close()
+                raise urllib3.exceptions.NewConnectionError(self, f"{path}: {error}") from error
+            return made
+
+    class Pool(urllib3.HTTPConnectionPool):
+        ConnectionCls: Any = Connection
+
+    manager = urllib3.PoolManager(retries=False)
+    manager.pool_classes_by_scheme = {"http": Pool}
+    return manager

@@ -20,7 +20,7 @@ def test_the_command_that_sets_the_registry_leaves_no_image_that_cannot_be_pulle
     named = {
         image
         for text in texts
-        for image in re.findall(r"^[^#\n]*image[:=] *(\S+[/:]\S+)", text, re.MULTILINE)
+        for image in re.findall(r"^[^#\n]*image[:=] *\"?([^\s\"]+[/:][^\s\"]+)", text, re.MULTILINE)
     }
     assert {image.partition("/")[0] for image in named} == {"registry.example.com", "registry.k8s.io"}
     assert any("--sidecar-mirrors=registry.example.com/b/sidecar:" in text for text in texts)
