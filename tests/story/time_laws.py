@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from tests.story.balances import GROUP
 from tests.story.law import Law
@@ -121,11 +122,10 @@ class EndingLaws(Law):
 
     def _is_recorded(self, pod: SimPod, reason: str) -> None:
         it = self.simulation
-        made = [
-            e
-            for e in it.timekeeper.decisions[-100:]
-            if (e.uid, e.kind, e.reason) == (pod.uid, EVICTED, reason)
-        ]
+        just_now = takewhile(
+            lambda each: each.at_ms > it.clock() - LATEST_MS, reversed(it.timekeeper.decisions)
+        )
+        made = any((e.uid, e.kind, e.reason) == (pod.uid, EVICTED, reason) for e in just_now)
         assert made or it.clock() < it.faults.api_ms or it.was_killed, f"{pod.name} left without a decision"
 
     def _unused_ms(self, pod: SimPod) -> int:
