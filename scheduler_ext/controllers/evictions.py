@@ -8,9 +8,10 @@ from typing import Any, Literal
 
 from scheduler_ext.clients.pod_patches import pod_path
 from scheduler_ext.model.pod import Pod
-from timekeeper.core.kube.eviction import disruption, eviction, is_gone, is_protected
+from timekeeper.core.kube.eviction import disruption, eviction, is_gone, is_protected, is_refused_for_good
 from timekeeper.core.ledger.reservation import Reservation, condition_of, withdrawn
 from timekeeper.runtime.api_server import STRATEGIC_MERGE, Answered, Api, Reply
+from timekeeper.runtime.log import Log
 
 CALL_S = 2.0
 TARGET = "BursarReclaim"  # reason of the condition DisruptionTarget
@@ -43,12 +44,17 @@ def evict(api: Api, pod: Pod, dry_run: bool = False) -> tuple[Left, str]:
     return _left(api.call("POST", path, body, timeout_s=CALL_S))
 
 
-def delete(api: Api, pod: Pod, why: str, now_ms: int) -> tuple[Left, str]:
+def delete(api: Api, pod: Pod, why: str, now_ms: int, log: Log) -> tuple[Left, str]:
     """Delete the pod with its own grace period, whatever its PodDisruptionBudget says. Before that it gets
-    the condition DisruptionTarget, as by an eviction: a Job's podFailurePolicy may ignore its end."""
+    the condition DisruptionTarget, as by an eviction: a Job's podFailurePolicy may ignore its end. Where that
+    is refused for good, a line is logged and the pod is deleted all the same."""
     status = {"conditions": [disruption(True, TARGET, why, now_ms)]}
-    written = _left(_patch(api, pod, status, {"uid": pod.uid}))
-    if written[0] != "going":
+    reply = _patch(api, pod, status, {"uid": pod.uid})
+    written = _left(reply)
+    if isinstance(reply, Answered) and is_refused_for_good(reply.status):
+        error = f"{reply.status} {reply.message}"
+        log("condition-refused", level="warning", pod=pod.full_name, uid=pod.uid, error=error)
+    elif written[0] != "going":
         return written
     body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": pod.uid}}
     return _left(api.call("DELETE", pod_path(pod.namespace, pod.name), body, timeout_s=CALL_S))

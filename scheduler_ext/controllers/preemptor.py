@@ -240,7 +240,8 @@ class Preemptor:
             over_ms = context.now_ms - reservation.since_ms - pdb_grace_ms(self._limits, context.standings)
             if over_ms >= 0 and may_be_forced(pod, victim, context.standings, self._limits):
                 how = "deleted"
-                left, said = delete(self._api, victim, left_text(victim, pod, "reclaim"), context.now_ms)
+                why = left_text(victim, pod, "reclaim")
+                left, said = delete(self._api, victim, why, context.now_ms, self._wiring.log)
         if left != "going":
             self._put_off(preemption, victim, said)
             return False

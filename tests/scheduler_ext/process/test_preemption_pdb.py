@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+import pytest
+
+from tests.scheduler_ext.apiserver import Fault
 from tests.scheduler_ext.preempting import budget_over, stage
 from tests.scheduler_ext.preempting_worlds import FRAGMENTED, OWED, OWES, SHARED, begins, reservation
 
@@ -54,6 +57,39 @@ def test_a_debtors_budget_is_honoured_for_its_grace_and_then_the_pod_is_deleted(
         assert "team-b is over its GPU budget" in marks[0]["message"]
         assert world.preemptor.counts.victims["reclaim", "deleted"] == 1
         assert world.preemptor.counts.protected >= 59
+
+
+@pytest.mark.parametrize("status", [400, 403, 422])
+def test_a_debtor_whose_condition_is_refused_for_good_is_deleted_all_the_same(
+    tmp_path: Path, status: int
+) -> None:
+    with stage(tmp_path, *OWED, standings=OWES, pdbs=budget_over("team-b"), protected={"a", "b"}) as world:
+        begins(world, "p")
+        world.step(after_s=10, times=59)
+        world.api.faults.append(Fault("patch", status=status))
+
+        world.step(after_s=10, times=2)
+
+        assert world.api.made("delete") == ["a"]
+        assert "conditions" not in world.api.pod("a", "team-b").get("status", {})
+        assert [line for line in world.lines if line.startswith("condition-refused") and f"{status} " in line]
+
+
+@pytest.mark.parametrize("status", [401, 409, 429, 500])
+def test_a_debtor_whose_condition_cannot_be_written_for_now_gets_it_before_it_is_deleted(
+    tmp_path: Path, status: int
+) -> None:
+    with stage(tmp_path, *OWED, standings=OWES, pdbs=budget_over("team-b"), protected={"a", "b"}) as world:
+        begins(world, "p")
+        world.step(after_s=10, times=59)
+        world.api.faults.append(Fault("patch", status=status))
+
+        world.step(after_s=10, times=3)
+
+        assert world.api.made("delete") == ["a"]
+        (mark,) = world.api.pod("a", "team-b")["status"]["conditions"]
+        assert mark["type"] == "DisruptionTarget"
+        assert not [line for line in world.lines if line.startswith("condition-refused")]
 
 
 def test_a_debtor_whose_budget_allows_it_is_evicted_before(tmp_path: Path) -> None:

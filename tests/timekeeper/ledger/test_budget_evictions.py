@@ -257,6 +257,41 @@ def test_a_disruption_budget_is_respected_for_its_grace_and_then_the_pod_is_dele
     assert (target["type"], target["reason"]) == ("DisruptionTarget", "BursarBudgetExhausted")
 
 
+@pytest.mark.parametrize("status", [400, 403, 422])
+def test_a_protected_pod_whose_condition_is_refused_for_good_is_deleted_all_the_same(
+    spending: Spending, status: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    spending.begin(pod("p"), team_a=ONE_HOUR)
+    spending.api.refusals["p"] = (429, PDB_429)
+    spending.turn(HOUR + 6 * MINUTE)
+    ends_ms = spending.notice("p", DELETE_AFTER)
+    assert ends_ms is not None
+    spending.api.patch_answer = status
+
+    gone_ms = _until_gone(spending, "p")
+
+    assert ends_ms <= gone_ms <= ends_ms + 30 * SECOND
+    assert "event=condition-refused" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("status", [401, 409, 429, 500])
+def test_a_protected_pod_whose_condition_cannot_be_written_for_now_gets_it_before_it_is_deleted(
+    spending: Spending, status: int
+) -> None:
+    spending.begin(pod("p"), team_a=ONE_HOUR)
+    spending.api.refusals["p"] = (429, PDB_429)
+    spending.turn(HOUR + 6 * MINUTE)
+    spending.api.patch_answer = status
+
+    spending.turn(15 * MINUTE)
+    assert spending.api.deletions == []
+    spending.api.patch_answer = 200
+    _until_gone(spending, "p")
+
+    target = spending.api.patches[-1][1]["status"]["conditions"][0]
+    assert target["type"] == "DisruptionTarget"
+
+
 def _until_gone(spending: Spending, name: str) -> int:
     for _ in range(100):
         if name in spending.turn(10 * SECOND):

@@ -99,6 +99,18 @@ def test_its_disruption_budget_is_respected_for_a_while_and_then_the_pod_is_dele
     assert pod.api.deletions[0]["preconditions"] == {"uid": "uid-p"}
 
 
+def test_it_is_deleted_also_where_the_condition_is_refused_for_good(late: Begin) -> None:
+    pod = late(BUDGET)
+    pod.api.refusals["p"] = 429, PDB_429
+    pod.api.patch_answer = 403
+    for _ in range(80):
+        if not pod.api.deletions:
+            pod.turn(MINUTE)
+
+    assert pod.told() == [WARNED, ENDED]
+    assert pod.api.deletions[0]["preconditions"] == {"uid": "uid-p"}
+
+
 @pytest.mark.parametrize("budget", [BUDGET.replace("evict", "warn"), f"{BUDGET}\nmode: observe"])
 def test_where_the_budget_does_not_say_so_it_is_only_warned(late: Begin, budget: str) -> None:
     pod = late(budget)

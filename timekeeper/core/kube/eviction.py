@@ -11,6 +11,10 @@ from timekeeper.core.json_values import mapping, sequence
 # Source: k8s.io/apiserver, ``storage.Preconditions.Check`` and ``rest.BeforeDelete``.
 _ANOTHERS_UID = re.compile(r"Precondition failed: UID in precondition|the UID in the precondition \(")
 
+# 4xx of calls that may succeed later: the caller is not known, the object is missing, a timeout, a conflict,
+# a busy API server.
+_OTHER_ANSWERS = (401, 404, 408, 409, 429)
+
 
 def eviction(namespace: str, name: str, uid: str, dry_run: bool = False) -> dict[str, Any]:
     """The body that evicts the pod with this UID only, with its own grace period."""
@@ -45,6 +49,12 @@ def disruption(is_target: bool, reason: str, message: str, now_ms: int) -> dict[
 def is_gone(status: int, message: str) -> bool:
     """Whether a refusal says that this pod no longer exists, even if another has its name."""
     return status == 404 or (status == 409 and _ANOTHERS_UID.search(message) is not None)
+
+
+def is_refused_for_good(status: int) -> bool:
+    """Whether the same call would be refused again: the object is invalid, or a right or an admission webhook
+    refuses it."""
+    return 400 <= status < 500 and status not in _OTHER_ANSWERS
 
 
 def is_protected(status: int, message: str, body: Mapping[str, Any]) -> bool:

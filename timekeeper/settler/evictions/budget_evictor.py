@@ -169,11 +169,8 @@ class BudgetEvictor:
         return result, error
 
     def _delete(self, due: BudgetEviction) -> tuple[BudgetResult, str]:
-        """The pod's condition tells why it ends, also to a Job: without it the pod is not deleted."""
-        reply = calls.write_condition(self._context.api, due.pod, self._target(due))
-        if isinstance(reply, Answered) and reply.status < 300:
-            reply = calls.delete(self._context.api, due.pod)
-        result, error = calls.result_of(reply)
+        """The result, and the API server's message unless it deletes the pod."""
+        result, error = calls.result_of(calls.delete(self._context.api, due.pod, self._target(due)))
         return "deleted" if result == "evicted" else result, error
 
     def _target(self, due: BudgetEviction) -> Mapping[str, object]:

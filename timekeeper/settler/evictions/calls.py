@@ -8,8 +8,15 @@ from timekeeper.accounts.card_use.evictions import Result
 from timekeeper.accounts.exhaustion.evictions import EvictionNotice
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core import names
-from timekeeper.core.kube.eviction import eviction, is_gone, is_protected, kubernetes_time
+from timekeeper.core.kube.eviction import (
+    eviction,
+    is_gone,
+    is_protected,
+    is_refused_for_good,
+    kubernetes_time,
+)
 from timekeeper.runtime.api_server import ANSWER_S, STRATEGIC_MERGE, Answered, Api, Reply
+from timekeeper.runtime.log import log
 
 Refusal = Literal["gone", "protected", "refused", "unclear"]
 
@@ -20,8 +27,24 @@ def evict(api: Api, namespace: str, name: str, uid: str) -> Reply:
     return api.call("POST", path, eviction(namespace, name, uid), timeout_s=ANSWER_S)
 
 
-def delete(api: Api, pod: LedgerPod) -> Reply:
-    """Delete the pod with its own grace period, whatever its PodDisruptionBudget says."""
+def delete(api: Api, pod: LedgerPod, condition: Mapping[str, Any]) -> Reply:
+    """Delete the pod with its own grace period, whatever its PodDisruptionBudget says.
+
+    Before that it gets the condition, which says why it ends, also to a Job. Where that is refused for good,
+    a line is logged and the pod is deleted all the same; any other failure is the reply.
+    """
+    written = write_condition(api, pod, condition)
+    if isinstance(written, Answered) and is_refused_for_good(written.status):
+        log(
+            "condition-refused",
+            level="warning",
+            namespace=pod.namespace,
+            pod=pod.name,
+            uid=pod.uid,
+            error=f"{written.status} {written.message}",
+        )
+    elif not isinstance(written, Answered) or written.status >= 300:
+        return written
     body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": pod.uid}}
     return api.call("DELETE", _path(pod.namespace, pod.name), body, timeout_s=ANSWER_S)
 

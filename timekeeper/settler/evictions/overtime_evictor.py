@@ -11,7 +11,6 @@ from timekeeper.accounts.card_use.evictions import EvictionHistory
 from timekeeper.accounts.held.overtime import Overtime, overtime_of
 from timekeeper.core.decisions import EVICTED, MESSAGE, WARNED, Decision
 from timekeeper.core.kube.eviction import disruption
-from timekeeper.runtime.api_server import Answered
 from timekeeper.runtime.log import log
 from timekeeper.settler.evictions import calls
 from timekeeper.settler.evictions.context import EvictorContext
@@ -76,9 +75,7 @@ class OvertimeEvictor:
         if result == "evicted":
             calls.write_condition(self._context.api, pod, target)
         elif result == "protected" and deletes:
-            written = calls.write_condition(self._context.api, pod, target)
-            if isinstance(written, Answered) and written.status < 300:
-                result, error = calls.result_of(calls.delete(self._context.api, pod))
+            result, error = calls.result_of(calls.delete(self._context.api, pod, target))
         self._history = self._history.after(pod.uid, pod.node, result, self._context.steady())
         metrics.OVERTIME_EVICTIONS.labels(result).inc()
         log(
