@@ -16,6 +16,7 @@ from scheduler_ext.model.pod import Pod
 from scheduler_ext.model.standing import NamespaceStandings
 from scheduler_ext.snapshot.immutable_map import Map
 from scheduler_ext.snapshot.snapshot import Snapshot
+from timekeeper.core.budgets.policy import group_key
 from timekeeper.core.request.held import depends_on_card, least_milli, most_milli
 from timekeeper.core.standings import Caps
 from timekeeper.core.values import GPURequest
@@ -29,6 +30,7 @@ class CapLimit:
     milli: int
     refusal: Refusal
     cap_milli: int
+    group: str = ""  # key of the group's budget entry if the cap is the group's
 
 
 class CapChecks:
@@ -63,17 +65,19 @@ class CapChecks:
             return {}
         return dict(_too_small(request, nodes, snapshot, limits))
 
-    def tightest(self, pod: Pod, snapshot: Snapshot) -> dict[str, int]:
-        """The figures of the cap that leaves the pod least, in milli-GPU; empty without a cap."""
+    def tightest(self, pod: Pod, snapshot: Snapshot) -> tuple[dict[str, int], str]:
+        """The figures of the cap that leaves the pod least, in milli-GPU, and the key of the group's budget
+        entry if it is the group's. Both are empty without a cap."""
         limits = self._limits(pod, snapshot, False)
         if pod.request is None or not limits:
-            return {}
+            return {}, ""
         least = min(limits, key=lambda each: each.milli)
-        return {
+        figures = {
             "capMilli": least.cap_milli,
             "heldByOthersMilli": least.cap_milli - least.milli,
             "needsAtLeastMilli": least_milli(pod.request),
         }
+        return figures, least.group
 
     def exceeded(self, pod: Pod, snapshot: Snapshot, observed: bool = False) -> Refusal | None:
         """The cap that is exceeded with the pod's allocation in this snapshot; None: none. ``observed``: by a
@@ -145,7 +149,8 @@ def _limits(
 
 
 def _limit(whose: str, name: str, field: str, cap_milli: int, others_milli: int) -> CapLimit:
-    return CapLimit(cap_milli - others_milli, capped(whose, name, field, cap_milli), cap_milli)
+    group = group_key(name) if whose == "group" else ""
+    return CapLimit(cap_milli - others_milli, capped(whose, name, field, cap_milli), cap_milli, group)
 
 
 def _least_of(pods: Iterable[Pod]) -> int:

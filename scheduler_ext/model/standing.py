@@ -17,6 +17,7 @@ class NamespaceStanding:
     spent: bool = False  # its charges alone, without reservations, use up the grant
     watched: StandingWord | None = None  # in observe mode: what `word` would be with enforcement on
     caps: Caps = NO_CAPS  # in observe mode nothing is refused for them
+    deciding_group: str = ""  # key of the group's budget entry if its account determines the standing
 
     @property
     def over(self) -> bool:

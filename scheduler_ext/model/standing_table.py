@@ -63,6 +63,7 @@ def _entry(raw: Json) -> Entry:
             standings.is_spent(raw),
             watched,
             standings.caps(raw),
+            standings.deciding_group(raw),
         ),
         standings.whole_number_or_none(raw["validUntil"]),
     )

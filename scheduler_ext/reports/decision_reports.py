@@ -109,7 +109,9 @@ class DecisionReports:
         }
         word = RECLAIMED if kind == "reclaim" else PREEMPTED
         reason = "Reclaimed" if kind == "reclaim" else "Preempted"
-        self._record(_about(victim, at_ms, word, reason, figures | _other(pod) | _needs(pod.request)))
+        decision = _about(victim, at_ms, word, reason, figures | _other(pod) | _needs(pod.request))
+        group = standings.of(victim.namespace).deciding_group if word == RECLAIMED else ""
+        self._record(replace(decision, budget=group))
         self._record(_about(pod, at_ms, WAITING, "RoomIsMade", figures | _other(victim)))
 
     def waits(self, uid: str) -> None:
@@ -172,8 +174,9 @@ class DecisionReports:
                 continue
             decision = _waits(pod, refused, hole, ahead.get(uid), standings, at_ms)
             if "cap" in _kinds(refused):
-                figures = {**decision.figures, **self._state.caps.tightest(pod, snapshot)}
-                decision = replace(decision, kind=CAPPED, reason="AboveCap", figures=figures)
+                cap, group = self._state.caps.tightest(pod, snapshot)
+                figures = {**decision.figures, **cap}
+                decision = replace(decision, kind=CAPPED, reason="AboveCap", figures=figures, budget=group)
             self._record(decision)
 
     def _ahead(self, uids: set[str], standings: NamespaceStandings) -> dict[str, int]:
@@ -225,7 +228,9 @@ def _waits(
             "largestHoleMib": hole.memory_mib,
             "largestHoleMilli": hole.share_milli,
         }
-    return _about(pod, at_ms, WAITING, _reason_for(refused), figures)
+    reason = _reason_for(refused)
+    group = standing.deciding_group if reason == "GrantSpent" else ""
+    return replace(_about(pod, at_ms, WAITING, reason, figures), budget=group)
 
 
 def _kinds(refused: LastDecision | None) -> set[RefusalKind]:

@@ -14,6 +14,7 @@ from timekeeper.core.wire import CapsWire, HeldFor, PriorityClassWire, StandingE
 # Readers use ``generated`` as our clock, so an unchanged document is renewed this often.
 _RENEWED_EACH_MS = 300_000
 _MOST_BYTES_A_SECOND = 256 * 1024
+_NUMBERS = ("ratio", "remaining", "groupDecides")  # they change with charges, and with reservations
 _GRAIN = 1000  # `remaining` is published again when it has changed by 1/1000 of the grant
 
 
@@ -123,8 +124,8 @@ def _encoded(name: str, statement: Statement, settings: BudgetSettings, is_queue
     if hold := _hold(statement, is_queued):
         entry["hold"] = hold
     body = b"%b:%b" % (_bytes(name), _bytes(entry))
-    text_digest = {field: value for field, value in entry.items() if field not in ("ratio", "remaining")}
-    numbers = [entry["ratio"], _grains(statement.deciding.balance)]
+    text_digest = {field: value for field, value in entry.items() if field not in _NUMBERS}
+    numbers = [entry["ratio"], entry.get("groupDecides"), _grains(statement.deciding.balance)]
     return _EncodedEntry(statement, is_queued, body, _bytes([name, text_digest]), _bytes(numbers))
 
 
@@ -180,6 +181,8 @@ def _entry(statement: Statement, settings: BudgetSettings) -> StandingEntry:
         "policy": budget.policy,
         "group": budget.group,
     }
+    if deciding is statement.group:
+        entry["groupDecides"] = True
     if budget.reserve == "declared":
         entry["reserve"] = "declared"
     if budget.require_duration:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from json import JSONDecodeError
 from typing import Generic, Self, TypeVar, get_args
 
+from timekeeper.core.budgets.policy import group_key
 from timekeeper.core.json_values import Json
 from timekeeper.core.wire import StandingWord
 
@@ -124,6 +125,12 @@ def is_spent(entry: Json) -> bool:
     if not isinstance(spent, bool):
         raise UndecodableStandingsError("standings: spent is not a boolean")
     return spent
+
+
+def deciding_group(entry: Json) -> str:
+    """The key of the group's budget entry if its account determines the standing; "" if the namespace's does,
+    and in the document of a release that does not say so."""
+    return group_key(caps(entry).group) if entry.get("groupDecides") is True else ""
 
 
 def caps(entry: Json) -> Caps:

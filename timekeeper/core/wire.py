@@ -162,6 +162,7 @@ class StandingEntry(TypedDict):
     exempt: list[str]  # in addition to the cluster's
     policy: str
     group: NotRequired[str]  # "": none
+    groupDecides: NotRequired[bool]  # the group's account determines the standing; absent: false
     hold: NotRequired[HeldFor]  # how new pods are held, also in budget; absent: they are not
     # pods reserve their whole declared time; absent: they reserve the lookahead
     reserve: NotRequired[Literal["declared"]]

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from timekeeper.accounts.budget_history import SETTINGS, BudgetEntry, History, entry_value
 from timekeeper.core.budgets import reader as budgets
-from timekeeper.core.budgets.policy import ineffective_fields
-from timekeeper.core.budgets.reader import group_key, precedence
+from timekeeper.core.budgets.policy import group_key, ineffective_fields
+from timekeeper.core.budgets.reader import precedence
 from timekeeper.core.names import CLUSTER_SETTINGS
 from timekeeper.settler.cluster.cluster_state import BudgetConfigMap
 from timekeeper.settler.mode_changes import mode_changes

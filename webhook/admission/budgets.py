@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from timekeeper.core import names
 from timekeeper.core.budgets.mistakes import EntryError
-from timekeeper.core.budgets.policy import Budget, ineffective_fields
-from timekeeper.core.budgets.reader import group_key, read_entry
+from timekeeper.core.budgets.policy import Budget, group_key, ineffective_fields
+from timekeeper.core.budgets.reader import read_entry
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.violation import Violation
 from webhook.admission.answers import refusal_text

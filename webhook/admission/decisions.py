@@ -1,5 +1,7 @@
 """What a review decided about a pod or a pod template, as the record that people read later."""
 
+from dataclasses import replace
+
 from timekeeper.core import names
 from timekeeper.core.decisions import DEMOTED, HELD, MESSAGE, MOST_TEXT, REFUSED, Decision, Figure
 from timekeeper.core.json_values import mapping
@@ -53,6 +55,14 @@ def of_template(review: ObjectReview, answer: AdmissionAnswer, at_ms: int) -> De
     name = review.name or str(metadata.get("name") or metadata.get("generateName") or "")
     reason, figures = _reason(answer)
     return Decision(at_ms, REFUSED, reason, review.namespace, figures, owner=owner or f"{review.kind}/{name}")
+
+
+def by_account(decision: Decision, group: str) -> Decision:
+    """The decision with the account that decided it. ``group``: the key of the group's budget entry if its
+    account determines the namespace's standing, else ""."""
+    is_over = decision.reason == "OverBudget" and decision.figures["standing"] == "OVER_BUDGET"
+    is_by_standing = is_over or decision.reason == "BudgetExhausted"
+    return replace(decision, budget=group) if is_by_standing else decision
 
 
 def _reason(answer: AdmissionAnswer) -> tuple[str, dict[str, Figure]]:

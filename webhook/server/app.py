@@ -35,7 +35,7 @@ def create_calls(
 
     def recorded(review: PodReview | ObjectReview, decision: Decision | None) -> None:
         if decision is not None and not review.dry_run:
-            record(decision)
+            record(decisions.by_account(decision, admission.deciding_group(review.namespace)))
 
     def of_pod(review: PodReview) -> AdmissionAnswer:
         answer = admission.mutate(review)

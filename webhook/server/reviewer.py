@@ -79,6 +79,11 @@ class Reviewer:
         """The policy of the namespace's pods at this moment. Raises NotReadyError."""
         return self._policy_of(namespace, self._table())
 
+    def deciding_group(self, namespace: str) -> str:
+        """The key of the group's budget entry if its account determines the namespace's standing, else ""."""
+        table = self._table()
+        return table.entry_of(namespace).deciding_group if table else ""
+
     def _policy_of(self, namespace: str, table: StandingsTable | None) -> AdmissionPolicy:
         """The namespace's policy from table, flags and CA, cached until one of them changes or the table
         ages."""

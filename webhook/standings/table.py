@@ -24,6 +24,7 @@ class StandingsEntry:
     caps: standings.Caps = standings.NO_CAPS
     reserves_declared: bool = False  # pods reserve their whole declared time
     requires_duration: bool = False  # pods must declare how long they mean to run
+    deciding_group: str = ""  # key of the group's entry if its account determines the standing
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +169,7 @@ def _entry(raw: Json) -> StandingsEntry:
         standings.caps(raw),
         raw.get("reserve") == "declared",
         raw.get("requireDuration") is True,
+        standings.deciding_group(raw),
     )
 
 

@@ -93,6 +93,16 @@ def test_on_exhausted_and_the_policy_come_with_the_standings(
     assert told.of("elsewhere").word == "UNLIMITED"
 
 
+def test_which_groups_account_decides_comes_with_the_standings() -> None:
+    told = standings(
+        a=entry("OVER_BUDGET", group="lab", groupDecides=True), b=entry("OVER_BUDGET", group="lab")
+    )
+
+    known = standings_at(decode(orjson.dumps(told), '"1"', 0), 0, 30_000)
+
+    assert [known.of(name).deciding_group for name in ("a", "b", "c")] == ["_group.lab", "", ""]
+
+
 def test_a_budget_in_observe_mode_changes_no_order(world: World, timekeeper: SimulatedTimekeeper) -> None:
     timekeeper.document = standings(team_a=entry("OVER_BUDGET", onExhausted="reclaim", mode="observe"))
 

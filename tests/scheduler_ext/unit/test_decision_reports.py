@@ -2,6 +2,8 @@
 
 from collections import Counter
 
+import pytest
+
 from scheduler_ext.fit import refusal
 from scheduler_ext.fit.caps import CapChecks
 from scheduler_ext.model.standing import NamespaceStanding, NamespaceStandings
@@ -20,6 +22,8 @@ STANDINGS = NamespaceStandings(
     {
         "team-a": NamespaceStanding("OVER_BUDGET", "deny"),
         "team-c": NamespaceStanding("IN_BUDGET", caps=Caps(Cap(1_000))),
+        "team-d": NamespaceStanding("IN_BUDGET", caps=Caps(Cap(2_000), "lab", Cap(1_000))),
+        "team-e": NamespaceStanding("OVER_BUDGET", "deny", deciding_group="_group.lab"),
     }
 )
 
@@ -162,6 +166,40 @@ def test_a_pod_above_a_cap_has_a_record_of_its_own_kind_with_the_caps_figures() 
         "No node takes it: 1 node: above the cap of namespace team-c (maxGPUs: 1); needs at least 0.5 of a "
         "cap of 1 cards, of which others hold 0.6."
     )
+
+
+def of(namespace: str, raw: Json) -> Json:
+    return {**raw, "metadata": {**raw["metadata"], "namespace": namespace}}
+
+
+@pytest.mark.parametrize(("namespace", "budget"), [("team-c", ""), ("team-d", "_group.lab")])
+def test_a_pod_above_a_cap_has_the_budget_whose_cap_it_is(namespace: str, budget: str) -> None:
+    pods = [of(namespace, on(percent(60, "there"), "n", "GPU-0")), of(namespace, percent(50, "p"))]
+    world = World(rebuilt([node("n", card(0), card(1))], pods), "p")
+
+    (found,) = world.refuse("uid-p", n=refusal.capped("group", "lab", "maxGPUs", 1_000))
+
+    assert (found.kind, found.figures["capMilli"], found.budget) == ("capped", 1_000, budget)
+
+
+@pytest.mark.parametrize(("namespace", "budget"), [("team-a", ""), ("team-e", "_group.lab")])
+def test_a_spent_grant_and_a_reclaim_have_the_budget_whose_account_decides(
+    namespace: str, budget: str
+) -> None:
+    world = World(rebuilt([node()], [of(namespace, percent(50, "p"))]), "p")
+
+    (waits,) = world.refuse("uid-p", n=refusal.SPENT)
+    (no_room,) = world.refuse("uid-p", n=refusal.NO_CARDS)
+    victim, pod = read(of(namespace, percent(50, "p"))), read(percent(100, "pod"))
+    world.found.clear()
+    world.reports.evicted(victim, pod, "reclaim", "evicted", "n")
+    world.reports.evicted(victim, pod, "priority", "evicted", "n")
+    reclaimed, _, preempted_, _ = world.found
+
+    assert (waits.reason, waits.budget) == ("GrantSpent", budget)
+    assert (no_room.reason, no_room.budget) == ("NoNodeFits", "")
+    assert (reclaimed.kind, reclaimed.budget) == ("reclaimed", budget)
+    assert (preempted_.kind, preempted_.budget) == ("preempted", "")
 
 
 def test_what_kube_scheduler_refuses_itself_is_recorded_when_its_message_changes_but_for_figures() -> None:

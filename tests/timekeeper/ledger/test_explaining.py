@@ -297,6 +297,17 @@ def test_a_decision_by_the_groups_account_names_the_groups_budget(town: Town) ->
     assert over["figures"]["account"] == "_group.lab"
 
 
+def test_a_posted_decision_by_the_groups_budget_has_its_version(town: Town) -> None:
+    own = "gpuHours: 50\nperiod: once\ngroup: lab"
+    town.begin(("configmaps", budgets(**{"team_a": own, "_group.lab": "gpuHours: 1\nperiod: once"})))
+    post(town, posted(kind="demoted", reason="OverBudget", budget="_group.lab"))
+    post(town, posted(kind="demoted", reason="OverBudget", budget="", name="q"))
+
+    found = [each["budget"] for each in listed(town, "namespace=team-a&kind=demoted")]
+
+    assert found == [f"team-a@{T0}", f"_group.lab@{T0}"]
+
+
 def test_a_pod_that_was_deleted_unseen_has_the_time_when_it_was_last_seen(home: Town) -> None:
     waiting_pod(home)
     seen_ms = home.clock()

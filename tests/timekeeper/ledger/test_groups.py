@@ -215,6 +215,15 @@ def test_of_two_exhausted_budgets_the_stricter_says_what_happens(lab: Town, own:
     assert document(lab)["onExhausted"] == "deny"
 
 
+def test_the_document_says_where_the_account_of_the_group_decides(lab: Town) -> None:
+    say(lab, team_a="gpuHours: 4\ngroup: lab", team_b=MEMBER, _lab=LAB, _settings=NO_LOOKAHEAD)
+
+    assert "groupDecides" not in document(lab)  # the namespace has less left
+    assert document(lab, "team-b")["groupDecides"] is True
+    ran(lab, "p", "team-b", T0 - 12 * HOUR, 7)
+    assert document(lab)["groupDecides"] is True
+
+
 def test_the_reported_remainder_is_the_smaller_of_both(lab: Town) -> None:
     assert document(lab)["remaining"] == 10 * GPU_HOUR
     say(lab, team_a="gpuHours: 4\ngroup: lab", team_b=MEMBER, _lab=LAB, _settings=NO_LOOKAHEAD)

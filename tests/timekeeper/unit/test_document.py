@@ -80,6 +80,27 @@ def test_numbers_of_a_large_document_wait_and_its_words_do_not() -> None:
     assert published(known, told, T0 - SECOND, third, entries) is not second
 
 
+def test_which_account_decides_is_published_like_a_number() -> None:
+    """It changes with charges: a large document does not have to be written for it at once."""
+    known = history_of(
+        BudgetEntry(key, text, 0)
+        for key, text in (("team-a", "gpuHours: 1\ngroup: lab"), ("_group.lab", "gpuHours: 2"))
+    )
+    whole = 3_600_000_000
+
+    def told(posted: int) -> dict[str, Statement]:
+        group = statement(known, "_group.lab", BalanceFigures(granted=2 * whole, posted=posted), T0)
+        return {"team-a": statement(known, "team-a", BalanceFigures(granted=whole), T0, group)}
+
+    first = published(known, told(0))
+    second = published(known, told(whole + whole // 2), T0 + SECOND, first)
+
+    decides = [json.loads(each.body)["namespaces"]["team-a"].get("groupDecides") for each in (first, second)]
+    assert decides == [None, True]
+    assert first.text_digest == second.text_digest
+    assert first.content_digest != second.content_digest
+
+
 def test_caps_of_namespace_and_group_are_published_where_they_are_set() -> None:
     known = history_of(
         [

@@ -6,6 +6,7 @@ from typing import Any
 import orjson
 
 from tests.runtime.lines import into
+from tests.support.simulated_timekeeper import entry, standings
 from tests.webhook.unit.test_templates import BAD, GOOD, workload
 from tests.webhook.worlds import OBSERVING, POLICY, admitted, governed, half, review_of
 from tests.worlds import Json
@@ -14,6 +15,7 @@ from webhook.metrics import of_this_process
 from webhook.policy import AdmissionPolicy
 from webhook.server.app import create_app, create_calls
 from webhook.server.reviewer import Reviewer
+from webhook.standings.table import StandingsTable, decode
 
 OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-7c9f", "uid": "u", "controller": True}
 METADATA: Json = {
@@ -23,11 +25,17 @@ METADATA: Json = {
 }
 
 
-def decided(path: str, raw: Json, policy: AdmissionPolicy = POLICY, **request: Any) -> list[Decision]:
+def decided(
+    path: str,
+    raw: Json,
+    policy: AdmissionPolicy = POLICY,
+    table: StandingsTable | None = None,
+    **request: Any,
+) -> list[Decision]:
     """What is recorded of one review."""
     found: list[Decision] = []
     metrics = of_this_process()
-    admission = Reviewer(policy, lambda: None, lambda: "ca", lambda: 0, 30_000)
+    admission = Reviewer(policy, lambda: table, lambda: "ca", lambda: 0, 30_000)
     calls = create_calls(admission, metrics, into([]), record=found.append)
     body = orjson.dumps(review_of(raw, **request))
     create_app(calls, admission).test_client().post(path, data=body, content_type="application/json")
@@ -83,6 +91,46 @@ def test_a_pod_that_is_held_is_recorded_with_its_reason() -> None:
     (found,) = decided("/validate", raw)
 
     assert (found.kind, found.reason, found.uid) == ("held", "OverBudget", "uid-p")
+
+
+def by_lab(**fields: Any) -> StandingsTable:
+    """The table in which team-a is over budget and the account of its group decides."""
+    its = entry("OVER_BUDGET", group="lab", groupDecides=True, **fields)
+    return decode(orjson.dumps(standings(team_a=its)), '"1"', 0)
+
+
+def test_a_decision_by_the_account_of_the_group_names_the_groups_budget() -> None:
+    over = owned(governed(admitted(half()), "OVER_BUDGET"), name="p", uid="uid-p")
+    held = owned(governed(admitted(half()), "OVER_BUDGET", POLICY, "budget"), name="p", uid="uid-p")
+    own = decode(orjson.dumps(standings(team_a=entry("OVER_BUDGET", group="lab"))), '"1"', 0)
+
+    (demoted,) = decided("/validate", over, table=by_lab())
+    (waits,) = decided("/validate", held, table=by_lab())
+    (refused,) = decided("/mutate", owned(admitted(half())), table=by_lab(onExhausted="deny"))
+    (by_own,) = decided("/validate", over, table=own)
+
+    assert [(each.kind, each.budget) for each in (demoted, waits, refused, by_own)] == [
+        ("demoted", "_group.lab"),
+        ("held", "_group.lab"),
+        ("refused", "_group.lab"),
+        ("demoted", ""),
+    ]
+
+
+def test_what_the_namespaces_own_budget_decides_does_not_name_the_groups() -> None:
+    turn = owned(governed(admitted(half()), "OVER_BUDGET", POLICY, "turn"), name="p", uid="uid-p")
+    queued = owned(governed(admitted(half()), "IN_BUDGET", POLICY, "budget"), name="p", uid="uid-p")
+    wrong = owned(admitted(half()))
+    wrong["spec"]["containers"][0]["resources"]["limits"]["bursar.dev/gpu-percent"] = "150"
+
+    found = [*decided("/validate", turn, table=by_lab()), *decided("/validate", queued, table=by_lab())]
+    found += decided("/mutate", wrong, table=by_lab())
+
+    assert [(each.kind, each.reason, each.budget) for each in found] == [
+        ("held", "WaitsForTurn", ""),
+        ("held", "OverBudget", ""),
+        ("refused", found[2].reason, ""),
+    ]
 
 
 def of_template(raw: Json, **request: Any) -> list[Decision]:

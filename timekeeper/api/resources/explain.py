@@ -24,7 +24,7 @@ from timekeeper.api.http.routes import JSON, ApiRoute, Call, serve
 from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.account_reader import stated_now
 from timekeeper.api.resources.decisions import READ, DecisionAnswer, shown, visible_to
-from timekeeper.core.budgets.reader import group_key
+from timekeeper.core.budgets.policy import group_key
 from timekeeper.core.decisions import CAPPED, DELETED, HELD, WAITING, Decision
 from timekeeper.core.ledger.metering import FOREVER_MS
 from timekeeper.store.engine.engine import Connection

@@ -21,6 +21,11 @@ SIDECARS = ("on", "container", "off")
 RULE_MODES = ("enforce", "warn", "off")
 
 
+def group_key(group: str) -> str:
+    """The key of a group's own entry."""
+    return f"_group.{group}"
+
+
 @dataclass(frozen=True, slots=True)
 class Budget:
     """The entry of a namespace, of a group (``_group.NAME``) or ``_defaults``."""

@@ -8,7 +8,7 @@ import yaml
 
 from timekeeper.core.budgets import policy, scalars
 from timekeeper.core.budgets.mistakes import BadEntryError, EntryError, Mistakes, meant_field, unknown_field
-from timekeeper.core.budgets.policy import Budget, BudgetSettings
+from timekeeper.core.budgets.policy import Budget, BudgetSettings, group_key
 from timekeeper.core.budgets.rule_ids import FIXED, SETTABLE
 from timekeeper.core.budgets.yaml_nodes import fields_of, line_of, pairs_of, value_of, values_of
 from timekeeper.core.names import BUDGET_CONFIG_MAPS
@@ -110,11 +110,6 @@ def _without_effect(
     if budget is not None and budget.carry_over_milli > 0 and budget.period == "once":
         problem = "nothing is carried over where the period is once"
         yield BadEntryError(line_of(fields["carryOver"]), "carryOver", problem, "omit the field")
-
-
-def group_key(group: str) -> str:
-    """The key of a group's own entry."""
-    return f"_group.{group}"
 
 
 def _missing_groups(budgets: Mapping[str, Budget], texts: Mapping[str, str]) -> Iterator[EntryError]:
