@@ -8,6 +8,7 @@ from timekeeper import metrics
 from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import History
 from timekeeper.accounts.changes import Changes
+from timekeeper.accounts.held.limits import waiting_by_group
 from timekeeper.accounts.held.order import HeldPod
 from timekeeper.accounts.held.queue import queue_of
 from timekeeper.core.budgets.policy import MODES, BudgetSettings
@@ -60,7 +61,7 @@ def report(
         notices.budget(notice)
     _demotions(cluster, notices, history, settings, now_ms)
     _deletions(cluster, notices, now_ms)
-    for pod_notice in _held(cluster, ledger, decision, settings, now_ms):
+    for pod_notice in _held(cluster, ledger, decision, history, now_ms):
         notices.pod(pod_notice)
     _sessions(decision)
     _postings(decision.changes)
@@ -143,7 +144,7 @@ def _held(
     cluster: ClusterState,
     ledger: LedgerState,
     decision: TickDecision,
-    settings: BudgetSettings,
+    history: History,
     now_ms: int,
 ) -> Iterator[PodNotice]:
     """Once for each new pod that waits for its budget, with its place in the queue: the first of each
@@ -155,10 +156,12 @@ def _held(
     for held in ledger.unbound_pods.held.values() if new else ():
         if held.namespace in names:
             waiting[held.namespace].append(held)
-    made = decision.statement_cache.statements
+    made, lookahead_ms = decision.statement_cache.statements, history.settings(now_ms).lookahead_ms
+    reserving = waiting_by_group(history, ledger.unbound_pods.rates, now_ms) if names else {}
     for name, pods_of in waiting.items():
         statement = made.namespaces.get(name, made.default)
-        queue = queue_of(pods_of, statement, settings.lookahead_ms, now_ms)
+        by_others_milli = reserving.get(history.group(name, now_ms), 0)
+        queue = queue_of(pods_of, statement, lookahead_ms, now_ms, by_others_milli)
         first = [each for each in queue if each.pod.uid in new][:MOST_PODS]
         yield from (held_notice(new[each.pod.uid], each) for each in first)
 

@@ -333,6 +333,34 @@ def test_a_group_pays_for_the_waiting_pods_of_all_its_members(holding: Holding) 
     assert holding.step() == []
 
 
+def test_when_a_pod_is_released_at_the_earliest_counts_what_others_of_its_group_reserve(
+    holding: Holding,
+) -> None:
+    """A sixth of an hour a day pays one whole card's lookahead, which a released pod of another namespace
+    reserves; one that has no group reserves nothing of it."""
+    town, member = holding.town, "gpuHours: 9\ngroup: g"
+    entries = {"team_a": member, "team_b": member, "team_c": "gpuHours: 9"}
+    group = "gpuHours: 0.17\nperiod: day\nonExhausted: hold"
+    foreign = gpu_pod("foreign", namespace="team-c", node="")
+    holding.begin(held_pod("p"), foreign, **entries, **{"_group.g": group})
+
+    def earliest(name: str) -> int:
+        found = town.get(f"/v1/held?namespace={name}").get_json()["held"]
+        return int(found[0]["earliest"])
+
+    assert earliest("team-a") == town.clock()
+    assert holding.step() == ["p"]
+    town.tick()
+    town.change("pods", held_pod("q", namespace="team-b", created_ms=town.clock()))
+
+    midnight = T0 + 14 * HOUR
+    assert earliest("team-b") == midnight
+    (said,) = [
+        each.message for each in town.pod_notices if (each.pod.name, each.reason) == ("q", "HeldByBudget")
+    ]
+    assert said.endswith("Released at the earliest: 2026-11-21T00:00:00Z.")
+
+
 def test_a_pod_that_the_groups_period_cannot_pay_holds_no_other_namespace_back(holding: Holding) -> None:
     """A user of one namespace creates a pod of very many cards."""
     member = "gpuHours: unlimited\ngroup: g"

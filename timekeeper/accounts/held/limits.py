@@ -165,12 +165,19 @@ class ReleaseLimits:
     def _waiting_of(self, group: str) -> int:
         """The rate of the group's waiting pods, which its own statement leaves out."""
         if self._groups is None:
-            self._groups = {}
             history = self.view.history
-            for name, rate in self.view.waiting.items() if history else ():
-                of = history.group(name, self.view.at_ms) if history else ""
-                self._groups[of] = self._groups.get(of, 0) + rate
+            self._groups = waiting_by_group(history, self.view.waiting, self.view.at_ms) if history else {}
         return self._groups.get(group, 0)
+
+
+def waiting_by_group(history: History, waiting: Mapping[str, int], now_ms: int) -> dict[str, int]:
+    """The rates of the namespaces' waiting pods, by group: the statement of a group leaves them out. Those of
+    namespaces without a group are under ""."""
+    groups: dict[str, int] = {}
+    for name, rate in waiting.items():
+        group = history.group(name, now_ms)
+        groups[group] = groups.get(group, 0) + rate
+    return groups
 
 
 def whole_seconds(at_ms: int) -> int:

@@ -22,10 +22,14 @@ class QueuedPod:
 
 
 def queue_of(
-    pods: Iterable[HeldPod], statement: Statement, lookahead_ms: int, now_ms: int
+    pods: Iterable[HeldPod], statement: Statement, lookahead_ms: int, now_ms: int, waiting_milli: int
 ) -> list[QueuedPod]:
-    """The held pods of one namespace, in the order of their release."""
-    accounts = [_Account(each, lookahead_ms, now_ms) for each in (statement, statement.group) if each]
+    """The held pods of one namespace, in the order of their release. ``waiting_milli``: the rate of the
+    group's pods without gate and node, which the statement of the group leaves out."""
+    accounts = [_Account(statement, lookahead_ms, now_ms)]
+    if statement.group is not None:
+        left_ms = max(0, min(lookahead_ms, statement.group.ends_ms - now_ms))
+        accounts.append(_Account(statement.group, lookahead_ms, now_ms, waiting_milli * left_ms))
     queue = []
     for ahead, pod in enumerate(in_order(pods)):
         moments = [each.earliest_ms(pod) for each in accounts]
@@ -36,7 +40,8 @@ def queue_of(
 
 @dataclass(slots=True)
 class _Account:
-    """One account, and what the pods of the queue so far reserve of it, if they begin together."""
+    """One account, and what the pods of the queue so far reserve of it, if they begin together. ``present``:
+    with what waiting pods reserve that its statement leaves out."""
 
     statement: Statement
     lookahead_ms: int

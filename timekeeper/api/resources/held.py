@@ -5,6 +5,7 @@ from typing import Any
 
 from flask import Flask, Response
 
+from timekeeper.accounts.held.limits import waiting_by_group
 from timekeeper.accounts.held.order import HeldPod
 from timekeeper.accounts.held.queue import QueuedPod, queue_of
 from timekeeper.api.http.answers import HeldAnswer, answer
@@ -12,6 +13,7 @@ from timekeeper.api.http.parameters import AFTER, LIMIT, NAMESPACE, cursor, shap
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, serve
 from timekeeper.api.http.services import Services
 from timekeeper.store.queries import held_pods
+from timekeeper.store.queries.ledger import waiting as rates_of_waiting
 
 _PAGE = 1_000
 
@@ -55,10 +57,13 @@ def _queues(services: Services, namespace: str, first: str, limit: int) -> list[
                 by_name[name] = list(mine)
                 listed += len(by_name[name]) if name != first else 0
         stated = ledger.accounts(connection, by_name)
+        waiting = waiting_by_group(history, rates_of_waiting(connection), now_ms)
     return [
         each
         for name, mine in by_name.items()
-        for each in queue_of(mine, stated[name][0], lookahead_ms, now_ms)
+        for each in queue_of(
+            mine, stated[name][0], lookahead_ms, now_ms, waiting.get(history.group(name, now_ms), 0)
+        )
     ]
 
 
