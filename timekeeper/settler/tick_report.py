@@ -160,8 +160,8 @@ def _held(
     reserving = waiting_by_group(history, ledger.unbound_pods.rates, now_ms) if names else {}
     for name, pods_of in waiting.items():
         statement = made.namespaces.get(name, made.default)
-        by_others_milli = reserving.get(history.group(name, now_ms), 0)
-        queue = queue_of(pods_of, statement, lookahead_ms, now_ms, by_others_milli)
+        waiting_milli = reserving.get(history.group(name, now_ms), 0)
+        queue = queue_of(pods_of, statement, lookahead_ms, now_ms, waiting_milli)
         first = [each for each in queue if each.pod.uid in new][:MOST_PODS]
         yield from (held_notice(new[each.pod.uid], each) for each in first)
 
