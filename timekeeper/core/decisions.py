@@ -110,6 +110,7 @@ OTHER_NAMESPACE = (
     "otherNamespace"  # the pod for which, or because of which, it was decided: shown to those who
 )
 OTHER_POD = "otherPod"  # may read decisions of its namespace
+SCHEDULER_NAME = "schedulerName"  # of a held pod that another scheduler than Bursar's places
 
 MOST_FIGURES = 24
 MOST_TEXT = 1_000  # characters of a figure; a longer text is cut

@@ -3,11 +3,20 @@
 from dataclasses import replace
 
 from timekeeper.core import names
-from timekeeper.core.decisions import DEMOTED, HELD, MESSAGE, MOST_TEXT, REFUSED, Decision, Figure
+from timekeeper.core.decisions import (
+    DEMOTED,
+    HELD,
+    MESSAGE,
+    MOST_TEXT,
+    REFUSED,
+    SCHEDULER_NAME,
+    Decision,
+    Figure,
+)
 from timekeeper.core.json_values import mapping
 from timekeeper.core.kube.owner import owner_of
 from webhook.mutation.govern import recorded_hold, recorded_time
-from webhook.policy import Mode
+from webhook.policy import AdmissionPolicy
 from webhook.wire.object_review import ObjectReview
 from webhook.wire.pod_review import AdmissionAnswer, PodReview, annotations_of, sequence_of
 
@@ -19,9 +28,11 @@ def of_creation(review: PodReview, answer: AdmissionAnswer, at_ms: int) -> Decis
     return _refusal(review, answer, at_ms) if answer.refusal else None
 
 
-def of_admission(review: PodReview, answer: AdmissionAnswer, mode: Mode, at_ms: int) -> Decision | None:
+def of_admission(
+    review: PodReview, answer: AdmissionAnswer, policy: AdmissionPolicy, at_ms: int
+) -> Decision | None:
     """The decision of an answer of /validate: a refusal, or that the new pod is held or over budget. The pod
-    has its name and UID by now. ``mode``: of its namespace."""
+    has its name and UID by now. ``policy``: of its namespace."""
     if answer.refusal:
         return _refusal(review, answer, at_ms)
     if review.operation != "CREATE" or review.subresource or names.REQUEST not in annotations_of(review.pod):
@@ -29,7 +40,7 @@ def of_admission(review: PodReview, answer: AdmissionAnswer, mode: Mode, at_ms: 
     spec, annotations = review.pod["spec"], annotations_of(review.pod)
     word = annotations.get(names.STANDING)
     is_held = names.BUDGET_GATE in [gate["name"] for gate in sequence_of(spec.get("schedulingGates"))]
-    if not is_held and (word != "OVER_BUDGET" or mode != "enforce"):
+    if not is_held and (word != "OVER_BUDGET" or policy.mode != "enforce"):
         return None
     figures: dict[str, Figure] = {
         "standing": str(word),
@@ -40,6 +51,8 @@ def of_admission(review: PodReview, answer: AdmissionAnswer, mode: Mode, at_ms: 
         declared = recorded_time(review.pod)
         if declared:
             figures["declaredMs"] = 1000 * int(declared)
+        if spec.get("schedulerName") != policy.scheduler_name:
+            figures[SCHEDULER_NAME] = str(spec.get("schedulerName") or "")
         reason = "DeclaredTime" if declared else _HELD_REASONS[recorded_hold(review.pod)]
         return _decision(review, HELD, reason, figures, at_ms)
     return _decision(review, DEMOTED, "OverBudget", figures, at_ms)

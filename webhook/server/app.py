@@ -46,7 +46,7 @@ def create_calls(
     def of_governed(review: PodReview) -> AdmissionAnswer:
         policy = admission.policy_for(review.namespace)
         answer = pods.validate(review, policy)
-        recorded(review, decisions.of_admission(review, answer, policy.mode, monotonic_ms()))
+        recorded(review, decisions.of_admission(review, answer, policy, monotonic_ms()))
         return answer
 
     def of_template(review: ObjectReview) -> AdmissionAnswer:

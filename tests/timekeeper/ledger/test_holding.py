@@ -534,56 +534,52 @@ def test_a_release_is_a_decision_about_the_pod_and_its_controller(holding: Holdi
     assert found.at_ms > T0
 
 
+AHEAD = "1 held pod of the namespace is ahead"
+ROOM = "room for it within the caps of namespace and group"
+SEEN = "fewer than 9 pods of the namespace to wait for a node (maxWaiting)"
+COST = "0.3333 GPU-hours of the budget, for 600 s at the rate 2"
+LEFT = "team-a has 0.3 GPU-hours of its budget left until 2026-12-01T00:00:00Z"
+# how it is held, by whose scheduler it is placed, its budget
 HELD_FOR = {
     # less is left than the pod needs, so its namespace is in budget
-    "budget": (
+    "budget": ("budget", "", "gpuHours: 0.3\nonExhausted: hold", [f"needs {COST}; {AHEAD}", LEFT]),
+    "all": (
         "budget",
-        "gpuHours: 0.3\nonExhausted: hold",
-        [
-            "needs 0.3333 GPU-hours of the budget, for 600 s at the rate 2; "
-            "1 held pod of the namespace is ahead",
-            "team-a has 0.3 GPU-hours of its budget left until 2026-12-01T00:00:00Z",
-        ],
+        "volcano",
+        "gpuHours: 0.3\nonExhausted: hold\nmaxGPUs: 1\nmaxWaiting: 9",
+        [f"needs {COST} and {SEEN} and {ROOM}; {AHEAD}", LEFT],
     ),
-    "turn": (
-        "turn",
-        "gpuHours: unlimited\nmaxWaiting: 1",
-        [
-            "needs fewer than 1 pods of the namespace to wait for a node (maxWaiting); "
-            "1 held pod of the namespace is ahead"
-        ],
-    ),
-    "cap": (
-        "turn",
-        "gpuHours: unlimited\nmaxGPUs: 1",
-        ["needs room for it within the caps of namespace and group; 1 held pod of the namespace is ahead"],
-    ),
+    "turn": ("turn", "", "gpuHours: unlimited\nmaxWaiting: 9", [f"needs {SEEN}; {AHEAD}"]),
+    "cap": ("turn", "volcano", "gpuHours: unlimited\nmaxGPUs: 1", [f"needs {ROOM}; {AHEAD}"]),
+    "cap of a pod": ("turn", "volcano", "gpuHours: unlimited\nmaxGPUsPerPod: 1", [f"needs {ROOM}; {AHEAD}"]),
+    "cap of the extender": ("turn", "", "gpuHours: unlimited\nmaxGPUs: 1", [f"needs its turn; {AHEAD}"]),
+    "cap of the group": ("turn", "volcano", "gpuHours: unlimited\ngroup: lab", [f"needs {ROOM}; {AHEAD}"]),
     "cap or turn": (
         "turn",
+        "volcano",
         "gpuHours: unlimited\nmaxGPUs: 1\nmaxWaiting: 9",
-        [
-            "needs fewer than 9 pods of the namespace to wait for a node (maxWaiting) and, if another "
-            "scheduler places it, room for it within the caps of namespace and group; "
-            "1 held pod of the namespace is ahead"
-        ],
+        [f"needs {SEEN} and {ROOM}; {AHEAD}"],
     ),
-    "nothing": (
+    "turn, and a cap of the extender": (
         "turn",
-        "gpuHours: unlimited",
-        ["needs its turn; 1 held pod of the namespace is ahead"],
+        "",
+        "gpuHours: unlimited\nmaxGPUs: 1\nmaxWaiting: 9",
+        [f"needs {SEEN}; {AHEAD}"],
     ),
+    "nothing": ("turn", "volcano", "gpuHours: unlimited", [f"needs its turn; {AHEAD}"]),
 }
 
 
 @pytest.mark.parametrize("case", HELD_FOR)
 def test_explain_says_what_a_held_pod_needs_and_its_place(holding: Holding, case: str) -> None:
-    how, entry, said = HELD_FOR[case]
+    how, scheduler, entry, said = HELD_FOR[case]
     pods = [
         held_pod(name, how=how, created_ms=T0 + at, percent=200) for at, name in enumerate(("first", "p"))
     ]
-    holding.begin(*pods, team_a=entry)
+    holding.begin(*pods, **{"team_a": entry, "_group.lab": "gpuHours: unlimited\nmaxGPUs: 1"})
     held = {"kind": "held", "reason": "OverBudget", "name": "p", "generate_name": "", "uid": "uid-p"}
-    post(holding.town, posted(**held, namespace="team-a", figures={"standing": "OVER_BUDGET"}))
+    figures = {"standing": "OVER_BUDGET"} | ({"schedulerName": scheduler} if scheduler else {})
+    post(holding.town, posted(**held, namespace="team-a", figures=figures))
 
     assert holding.town.get("/v1/explain/team-a/p").get_json()["waitsFor"] == said
 

@@ -9,7 +9,7 @@ from tests.runtime.lines import into
 from tests.support.simulated_timekeeper import entry, standings
 from tests.webhook.unit.test_templates import BAD, GOOD, workload
 from tests.webhook.worlds import OBSERVING, POLICY, admitted, governed, half, review_of
-from tests.worlds import Json
+from tests.worlds import Json, limits_of
 from timekeeper.core.decisions import Decision
 from webhook.metrics import of_this_process
 from webhook.policy import AdmissionPolicy
@@ -91,6 +91,20 @@ def test_a_pod_that_is_held_is_recorded_with_its_reason() -> None:
     (found,) = decided("/validate", raw)
 
     assert (found.kind, found.reason, found.uid) == ("held", "OverBudget", "uid-p")
+
+
+def test_a_held_pod_that_another_scheduler_places_is_recorded_with_the_schedulers_name() -> None:
+    policy = replace(POLICY, other_schedulers=frozenset(("volcano",)))
+    whole = admitted(limits_of("main", nvidia_com__gpu="1"), schedulerName="volcano")
+    theirs = owned(governed(whole, "IN_BUDGET", policy, "turn"), name="p", uid="uid-p")
+    ours = owned(governed(admitted(half()), "IN_BUDGET", policy, "turn"), name="q", uid="uid-q")
+
+    found = [*decided("/validate", theirs, policy), *decided("/validate", ours, policy)]
+
+    assert [(each.kind, each.figures.get("schedulerName")) for each in found] == [
+        ("held", "volcano"),
+        ("held", None),
+    ]
 
 
 def by_lab(**fields: Any) -> StandingsTable:

@@ -25,7 +25,7 @@ from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.account_reader import stated_now
 from timekeeper.api.resources.decisions import READ, DecisionAnswer, shown, visible_to
 from timekeeper.core.budgets.policy import group_key
-from timekeeper.core.decisions import CAPPED, DELETED, HELD, WAITING, Decision
+from timekeeper.core.decisions import CAPPED, DELETED, HELD, SCHEDULER_NAME, WAITING, Decision
 from timekeeper.core.ledger.metering import FOREVER_MS
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.queries import held_pods, sessions
@@ -180,7 +180,8 @@ def _waits_for(
     if waits is not None:
         ahead = in_order(held).index(waits)
         place = "1 held pod of the namespace is" if ahead == 1 else f"{ahead} held pods of the namespace are"
-        yield f"{_release_needs(waits, statement, history, now_ms)}; {place} ahead"
+        by_other = SCHEDULER_NAME in last.figures
+        yield f"{_release_needs(waits, by_other, statement, history, now_ms)}; {place} ahead"
     if statement.standing == "OVER_BUDGET" or (waits is not None and _is_paid(waits)):
         yield budget_sentence(last.namespace, statement)
 
@@ -190,44 +191,34 @@ def _is_paid(pod: HeldPod) -> bool:
     return pod.needs_budget or pod.length_ms > 0
 
 
-def _release_needs(pod: HeldPod, statement: Statement, history: History, now_ms: int) -> str:
-    """What a held pod needs before it is released."""
-    if pod.length_ms:
-        return _cost(pod, statement)
-    if pod.needs_budget:
+def _release_needs(pod: HeldPod, by_other: bool, statement: Statement, history: History, now_ms: int) -> str:
+    """What a held pod needs before it is released. ``by_other``: another scheduler than Bursar's places it.
+    The caps of all others bound their placement, not their release."""
+    budget = history.budget(pod.namespace, now_ms).budget
+    both = (budget, history.budget(group_key(budget.group), now_ms).budget) if budget.group else (budget,)
+    needs = [_cost(pod, statement, history, now_ms)] if _is_paid(pod) else []
+    if budget.max_waiting is not None:
+        needs.append(f"fewer than {budget.max_waiting} pods of the namespace to wait for a node (maxWaiting)")
+    caps = [most for each in both for most in (each.max_gpus_milli, each.max_gpus_per_pod_milli)]
+    if by_other and any(each is not None for each in caps):
+        needs.append("room for it within the caps of namespace and group")
+    return f"needs {' and '.join(needs) or 'its turn'}"
+
+
+def _cost(pod: HeldPod, statement: Statement, history: History, now_ms: int) -> str:
+    """What the pod takes of its budget at its release."""
+    rate = f"at the rate {pod.rate_milli / 1000:g}"
+    if not pod.length_ms:
         left_ms = max(0, statement.deciding.ends_ms - now_ms)  # what is later is the next period's
         span_ms = min(history.settings(now_ms).lookahead_ms, left_ms)
         hours = float(gpu_hours(pod.rate_milli * span_ms))
-        return (
-            f"needs {hours:.4g} GPU-hours of the budget, for {span_ms // 1000} s at the rate"
-            f" {pod.rate_milli / 1000:g}"
-        )
-    return _turn(history, pod.namespace, now_ms)
-
-
-def _turn(history: History, namespace: str, now_ms: int) -> str:
-    """What bounds the release of pods that their budget does not hold."""
-    budget = history.budget(namespace, now_ms).budget
-    both = (budget, history.budget(group_key(budget.group), now_ms).budget) if budget.group else (budget,)
-    caps = "room for it within the caps of namespace and group"
-    if budget.max_waiting is None:
-        return f"needs {caps}" if any(each.max_gpus_milli is not None for each in both) else "needs its turn"
-    seen = f"needs fewer than {budget.max_waiting} pods of the namespace to wait for a node (maxWaiting)"
-    if any(each.max_gpus_milli is not None for each in both):
-        return f"{seen} and, if another scheduler places it, {caps}"
-    return seen
-
-
-def _cost(pod: HeldPod, statement: Statement) -> str:
-    """What a pod that declares its time needs before it is released."""
+        return f"{hours:.4g} GPU-hours of the budget, for {span_ms // 1000} s {rate}"
     hours = float(gpu_hours(pod.rate_milli * pod.length_ms))
     account = statement.deciding.account
     in_period = float(gpu_hours(pod.rate_milli * min(pod.length_ms, account.span.length_ms)))
     part = "" if in_period == hours else f", of which a period holds at most {in_period:.4g}"
-    return (
-        f"needs {hours:.4g} GPU-hours at once, for {pod.length_ms // 1000} s of declared time and grace"
-        f" period at the rate {pod.rate_milli / 1000:g}{part}"
-    )
+    declared = f"for {pod.length_ms // 1000} s of declared time and grace period {rate}"
+    return f"{hours:.4g} GPU-hours at once, {declared}{part}"
 
 
 def budget_sentence(namespace: str, statement: Statement) -> str:
