@@ -71,10 +71,11 @@ class WebhookMetrics:
             buckets=_BUCKETS_S,
             registry=registry,
         )
-        self._age = Gauge(
-            "bursar_webhook_standings_age_seconds",
-            "time since the last answer of the timekeeper, in the worker with the oldest; -1: never",
-            multiprocess_mode="livemax",
+        self._heard = Gauge(
+            "bursar_webhook_standings_last_success_timestamp_seconds",
+            "last answer of the timekeeper, Unix time, to the worker for which it is longest ago; 0: a "
+            "worker has had none",
+            multiprocess_mode="livemin",
             registry=registry,
         )
         self._expiry = Gauge(
@@ -124,10 +125,11 @@ class WebhookMetrics:
         """Counts decisions that were sent, dropped or refused, and posts that failed."""
         self._decisions.labels(result).inc(number)
 
-    def polled(self, outcome: str, age_s: float) -> None:
-        """Counts a poll of the timekeeper; ``age_s``: time since its last answer, -1 for never."""
+    def polled(self, outcome: str) -> None:
+        """Counts a poll of the timekeeper, heard or failed."""
         self._polls.labels(outcome).inc()
-        self._age.set(age_s)
+        if outcome == "heard":
+            self._heard.set_to_current_time()
 
 
 @lru_cache(maxsize=4096)

@@ -258,8 +258,8 @@ class Extender:
             self._settings,
             self._api,
             lambda: self._snapshot().cards(),
-            lambda outcome, age_s: self._metrics.polled(outcome, age_s),
-            lambda outcome, age_s: self._metrics.measured(outcome, age_s),
+            lambda outcome: self._metrics.polled(outcome),
+            lambda outcome: self._metrics.measured(outcome),
             self._say,
         )
 

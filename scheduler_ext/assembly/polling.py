@@ -13,7 +13,7 @@ from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.clock import monotonic_ms
 from timekeeper.runtime.log import Log
 
-Polled = Callable[[str, float], None]
+Polled = Callable[[str], None]
 
 
 class Polling:

@@ -41,7 +41,7 @@ class Measuring(TimekeeperPoller[Samples]):
         scale: Scale,
         now_ms: Callable[[], int],
         log: Log,
-        polled: Callable[[str, float], None],
+        polled: Callable[[str], None],
         always: bool = False,
     ) -> None:
         events = "usage-updated", "usage-failed"

@@ -31,7 +31,7 @@ class Poller(TimekeeperPoller[Table]):
         timekeeper: Timekeeper,
         now_ms: Callable[[], int],
         log: Log,
-        polled: Callable[[str, float], None],
+        polled: Callable[[str], None],
     ) -> None:
         events = "standings-updated", "standings-failed"
         super().__init__(client(timekeeper, PATH), self._table_of, now_ms, log, events, polled)

@@ -76,34 +76,34 @@ class ExtenderMetrics:
             ["outcome"],
             registry=self._registry,
         )
-        self._standings_age = Gauge(
-            "bursar_extender_standings_age_seconds",
-            "time since the last answer of the timekeeper; -1: never",
+        self._standings_heard = Gauge(
+            "bursar_extender_standings_last_success_timestamp_seconds",
+            "last answer of the timekeeper, Unix time; 0: never",
             registry=self._registry,
         )
-        self._standings_age.set(-1)
         self._usage_polls = Counter(
             "bursar_extender_usage_polls",
             "polls of the cards' measured use, for the policy `load` alone: `heard`, `failed`",
             ["outcome"],
             registry=self._registry,
         )
-        self._usage_age = Gauge(
-            "bursar_extender_usage_age_seconds",
-            "time since the last figures of the cards' use, at the last poll; -1: never",
+        self._usage_heard = Gauge(
+            "bursar_extender_usage_last_success_timestamp_seconds",
+            "last answer to a poll of the cards' use, Unix time; 0: never",
             registry=self._registry,
         )
-        self._usage_age.set(-1)
 
-    def polled(self, outcome: str, age_s: float) -> None:
-        """One poll of the timekeeper, heard or failed, and how old its table is after it."""
+    def polled(self, outcome: str) -> None:
+        """One poll of the timekeeper, heard or failed."""
         self._polls.labels(outcome).inc()
-        self._standings_age.set(age_s)
+        if outcome == "heard":
+            self._standings_heard.set_to_current_time()
 
-    def measured(self, outcome: str, age_s: float) -> None:
-        """One poll of the cards' measured use, heard or failed, and how old it is after that."""
+    def measured(self, outcome: str) -> None:
+        """One poll of the cards' measured use, heard or failed."""
         self._usage_polls.labels(outcome).inc()
-        self._usage_age.set(age_s)
+        if outcome == "heard":
+            self._usage_heard.set_to_current_time()
 
     def simulated(self, result: str) -> None:
         """One simulation."""

@@ -157,7 +157,7 @@ class TimekeeperPoller(Generic[T]):
     ``take`` makes the value of an answer and the last value, and raises ValueError for an answer that it
     cannot decode. ``now_ms``: a monotonic clock. ``events``: the names in the log for a poll that succeeds
     after a failure, and for one that fails after a success. ``polled`` is called after each poll with
-    ``heard`` or ``failed`` and the value's age in seconds, -1 before the first.
+    ``heard`` or ``failed``.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class TimekeeperPoller(Generic[T]):
         now_ms: Callable[[], int],
         log: Log,
         events: tuple[str, str],
-        polled: Callable[[str, float], None],
+        polled: Callable[[str], None],
     ) -> None:
         self._client, self._take, self._now_ms = client, take, now_ms
         self._log, self._events, self._polled = log, events, polled
@@ -199,8 +199,7 @@ class TimekeeperPoller(Generic[T]):
         elif not error_text and self._last_error != "":
             self._log(self._events[0])
         self._last_error, self.was_polled = error_text, True
-        age_s = -1.0 if self.confirmed_ms is None else (self._now_ms() - self.confirmed_ms) / 1000
-        self._polled("failed" if error_text else "heard", age_s)
+        self._polled("failed" if error_text else "heard")
 
     def close(self) -> None:
         """Closes the connection; the next poll opens another."""

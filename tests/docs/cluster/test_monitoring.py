@@ -260,7 +260,7 @@ TRIGGERS: dict[str, dict[str, str]] = {
     "BursarNotificationsGivenUp": {'bursar_notifications_total{instance="i",result="given up"}': "0+1x180"},
     "BursarWebhookNotReady": {'bursar_webhook_not_ready_total{instance="i",webhook="mutate"}': "0+1x180"},
     "BursarCertificateExpires": {"bursar_webhook_certificate_expiration_timestamp_seconds": "90000x180"},
-    "BursarStandingsOld": {"bursar_extender_standings_age_seconds": "30x180"},
+    "BursarStandingsOld": {"bursar_extender_standings_last_success_timestamp_seconds": "-11+60x180"},
     "BursarReviewsSlow": {
         'bursar_webhook_review_seconds_bucket{instance="i",le="0.1",webhook="mutate"}': "0+1x180",
         'bursar_webhook_review_seconds_bucket{instance="i",le="1.0",webhook="mutate"}': "0+99x180",
@@ -281,12 +281,19 @@ TRIGGERS: dict[str, dict[str, str]] = {
     "BursarNodeWritesRefused": {'bursar_node_writes_total{instance="i",result="refused"}': "0+1x180"},
     "BursarMemoryOverused": {"bursar_pod_gpu_memory_over_bytes": "4096x180"},
 }
+# Series at 0 for what never was, which let an alert fire as well.
+NEVER = {
+    "bursar_webhook_standings_last_success_timestamp_seconds": "BursarStandingsOld",
+    "bursar_extender_standings_last_success_timestamp_seconds": "BursarStandingsOld",
+}
 # What a healthy cluster looks like where the scraped one is in another state, or its counters must move.
 HEALTHY = {
     "bursar_account_used_ratio": "0.5x180",
     "bursar_pod_gpu_memory_over_bytes": "0x180",
     'bursar_settler_ticks_total{instance="i",outcome="nothing new"}': "0+60x180",
     "bursar_node_looks_total": "0+60x180",
+    "bursar_webhook_standings_last_success_timestamp_seconds": "-9+60x180",
+    "bursar_extender_standings_last_success_timestamp_seconds": "-9+60x180",
     "bursar_extender_nodes_closed": "0x180",
     "bursar_account_exhausted_timestamp_seconds": "1900000000x180",
 }
@@ -339,6 +346,7 @@ def test_promtool_fires_each_alert_alone_and_finds_every_query_answered(
     drawn = is_firing(scrape, {})
     drawn["promql_expr_test"] += asked
     cases = [drawn, *(is_firing(scrape, changes, alert) for alert, changes in TRIGGERS.items())]
+    cases += [is_firing(scrape, {series: "0x180"}, alert) for series, alert in NEVER.items()]
     tests.write_text(json.dumps({"rule_files": [str(rules)], "evaluation_interval": "1m", "tests": cases}))
 
     assert promtool("check", "rules", str(rules)) == ""

@@ -1,6 +1,7 @@
 """How busy the cards are, asked of the timekeeper for the policy `load`: when, what of it counts, and for how
 long."""
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,13 @@ from scheduler_ext.scoring.card_points import BUSY, BY_UTILISATION, USED_MEMORY
 from scheduler_ext.settings import Timekeeper as Asked
 from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.worlds import Json, node, percent
+from tests.support.exposition import sample
 from tests.support.simulated_timekeeper import SimulatedTimekeeper
 from tests.support.tls import Tls
 from tests.support.waiting import eventually
 from timekeeper.core.values import Card
+
+LAST_HEARD = "bursar_extender_usage_last_success_timestamp_seconds"
 
 
 def usage(revision: str = "1", **nodes: dict[str, int | None]) -> Json:
@@ -42,7 +46,7 @@ class World:
 
     def __init__(self, folder: Path, url: str, ca: str, always: bool = False) -> None:
         self.lines: list[str] = []
-        self.polls: list[tuple[str, float]] = []
+        self.polls: list[str] = []
         self.now_ms = 1_000
         self.cards = [("a", Card(f"GPU-{index}", index, "A100", 40_000)) for index in range(3)]
         (folder / "token").write_text("t")
@@ -54,7 +58,7 @@ class World:
             BY_UTILISATION,
             lambda: self.now_ms,
             lambda event, **fields: self.lines.append(f"{event} {fields.get('error', 'none')}"),
-            lambda outcome, age_s: self.polls.append((outcome, age_s)),
+            self.polls.append,
             always,
         )
 
@@ -90,7 +94,7 @@ def test_the_figures_are_thousandths_by_card(world: World, timekeeper: Simulated
 
     assert world.polled(0) == {"GPU-0": 700, "GPU-2": 0}
     assert timekeeper.asked[0]["path"] == "/v1/nodeusage"
-    assert (world.polls, world.lines) == ([("heard", 0.0)], ["usage-updated none"])
+    assert (world.polls, world.lines) == (["heard"], ["usage-updated none"])
 
 
 def test_what_has_not_changed_is_the_same_object(world: World, timekeeper: SimulatedTimekeeper) -> None:
@@ -127,7 +131,7 @@ def test_where_load_is_the_clusters_policy_it_is_polled_from_the_start_and_for_e
 
     assert world.measuring.due()
     world.measuring.poll()
-    assert world.polls == [("failed", -1.0)]
+    assert world.polls == ["failed"]
     world.now_ms += 10 * WANTED_MS
     assert world.measuring.due()
 
@@ -146,7 +150,7 @@ def test_figures_outlive_failures_until_they_are_too_old_and_that_is_reported_on
     assert world.polled(STALE_MS + 2) == timekeeper_says
     unheard = "usage-failed TimekeeperError: the timekeeper answered 503"
     assert world.lines == ["usage-updated none", unheard, "usage-updated none"]
-    assert [age_s for _, age_s in world.polls] == [0.0, 10.0, 120.0, 0.0]
+    assert world.polls == ["heard", "failed", "failed", "heard"]
 
 
 def test_a_timekeeper_that_knows_of_no_card_is_as_one_that_says_nothing(
@@ -198,7 +202,8 @@ def test_the_running_extender_places_by_what_is_measured(
     start: Callable[..., Running], timekeeper: SimulatedTimekeeper
 ) -> None:
     timekeeper.document = usage(a={"a-GPU-0": 5}, b={"b-GPU-0": 90})
-    world = start(*timekeeper.flags)
+    before, world = time.time(), start(*timekeeper.flags)
+    assert sample(world.client.get("/metrics").text, LAST_HEARD) == 0
     for name in ("a", "b"):
         world.put_node(node(name))
     quiet = percent(10, annotations={"bursar.dev/policy": "load"})
@@ -213,4 +218,10 @@ def test_the_running_extender_places_by_what_is_measured(
     assert world.prioritize(quiet, "a", "b") == {"a": 9, "b": 10}
     told = world.client.get("/metrics").text
     assert 'bursar_extender_usage_polls_total{outcome="heard"}' in told
-    assert "bursar_extender_usage_age_seconds 0" in told
+    last_heard = sample(told, LAST_HEARD)
+    assert before <= last_heard <= time.time()
+    timekeeper.document = None
+    measuring.poll()
+    told = world.client.get("/metrics").text
+    assert 'bursar_extender_usage_polls_total{outcome="failed"} 1.0' in told
+    assert sample(told, LAST_HEARD) == last_heard

@@ -67,7 +67,7 @@ def scraped(webhook: Webhook, bearer: str = "") -> tuple[int, str]:
 def test_a_reader_shows_a_token_and_has_the_right(webhook: Webhook) -> None:
     status, text = scraped(webhook, SCRAPER)
 
-    assert (status, "bursar_webhook_standings_age_seconds" in text) == (200, True)
+    assert (status, "bursar_webhook_standings_last_success_timestamp_seconds" in text) == (200, True)
     assert scraped(webhook) == (401, "a bearer token is required")
     assert scraped(webhook, LATE) == (401, "the API server rejected the token")
     assert scraped(webhook, STRANGER) == (403, "stranger may not get the nonResourceURL /metrics")

@@ -354,7 +354,7 @@ def test_the_metrics_are_those_of_all_workers(webhook: Webhook) -> None:
     for name in (
         'bursar_webhook_violations_total{mode="enforce",rule="share-range"}',
         'bursar_webhook_standings_polls_total{outcome="heard"}',
-        "bursar_webhook_standings_age_seconds",
+        "bursar_webhook_standings_last_success_timestamp_seconds",
         "bursar_webhook_review_seconds_bucket",
         "bursar_webhook_malformed_total",
     ):
