@@ -38,9 +38,16 @@ def _section(path: str, command: click.Command, common: set[str | None]) -> str:
     own = [each for each in options if not is_remote or each.name not in common]
     usage = " ".join([path, *(["[FLAGS]"] if own or is_remote else []), *arguments])
     about = " ".join((command.help or "").split())
-    cluster = " It takes the flags of every command about the cluster." if is_remote else ""
+    cluster = f" It takes the flags of every command about the cluster{_but(command)}." if is_remote else ""
     flags = "\n" + table(("flag", "meaning"), ((_flag(each), _meaning(each)) for each in own)) if own else ""
     return f"## `{path.removeprefix(NAME).strip()}`\n\n```text\n{usage}\n```\n\n{about}{cluster}\n{flags}"
+
+
+def _but(command: click.Command) -> str:
+    """The flags that it lacks, for a sentence."""
+    own = {each.name for each in command.params}
+    lacks = [f"`{max(each.opts, key=len)}`" for each in ClusterCommand("x").params if each.name not in own]
+    return f", but not {', '.join(lacks)}" if lacks else ""
 
 
 def _flag(option: click.Option) -> str:

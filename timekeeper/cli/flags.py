@@ -1,10 +1,11 @@
 """The flags that commands about a cluster have."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from timekeeper.cli import output, words
 from timekeeper.cli.connection import Options
@@ -75,12 +76,15 @@ _NEGATIVE = re.compile(r"^-(?=[0-9.]+$)")
 
 class ClusterCommand(click.Command):
     """A command with these flags: they become `Options`, the context's object. ``without``: the flags that
-    change nothing in it."""
+    change nothing in it. ``unless``: the parameters beside which --namespace would change nothing."""
 
     without = frozenset(("extender",))
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
+    def __init__(
+        self, *arguments: Any, without: Collection[str] = (), unless: Collection[str] = (), **named: Any
+    ) -> None:
         super().__init__(*arguments, **named)
+        self.without, self._unless = self.without.union(without), unless
         self.params += [
             click.Option(
                 names,
@@ -102,9 +106,21 @@ class ClusterCommand(click.Command):
         """Called by click: takes the cluster's flags, and passes `Options` on."""
         every = (*(_name(names) for names, *_ in _FLAGS), "aggregated")
         flags = {name: ctx.params.pop(name) for name in every if name not in self.without}
+        if flags.get("namespace") and (others := self._in_place_of_namespace(ctx)):
+            raise click.UsageError(f"--namespace and {others[0]} exclude each other", ctx)
         kubectl = Kubectl(flags.pop("kubeconfig"), flags.pop("context"))
         ctx.obj = Options(kubectl, **flags)
         return super().invoke(ctx)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Called by click: the flags that a shell offers."""
+        offered = super().shell_complete(ctx, incomplete)
+        refused = ("-n", "--namespace") if self._in_place_of_namespace(ctx) else ()
+        return [each for each in offered if each.value not in refused]
+
+    def _in_place_of_namespace(self, ctx: click.Context) -> list[str]:
+        given = (each for each in self.params if each.name in self._unless and ctx.params.get(each.name))
+        return ["a name" if isinstance(each, click.Argument) else each.opts[0] for each in given]
 
 
 class ExtenderCommand(ClusterCommand):

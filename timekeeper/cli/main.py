@@ -35,7 +35,7 @@ def cli() -> None:
     """Budgets of GPU time, their use, and the state of Bursar in this cluster."""
 
 
-@cli.command(cls=ClusterCommand, short_help="Budgets: granted, used, left")
+@cli.command(cls=ClusterCommand, unless=("names",), short_help="Budgets: granted, used, left")
 @click.pass_obj
 @click.argument("names", nargs=-1, metavar="[NAMESPACE | _group.NAME]...", shell_complete=words.subjects)
 @EVERYWHERE
@@ -114,7 +114,7 @@ def report(options: Options, all_namespaces: bool, month: str | None, group: str
         output.show(usage.report(text), form)
 
 
-@cli.command(cls=ClusterCommand, short_help="Grants of a namespace or group")
+@cli.command(cls=ClusterCommand, unless=("subject", "group"), short_help="Grants of a namespace or group")
 @click.pass_obj
 @click.argument("subject", required=False, metavar="[NAMESPACE | _group.NAME]", shell_complete=words.subjects)
 @EVERYWHERE
@@ -140,7 +140,7 @@ def grants(options: Options, subject: str | None, all_namespaces: bool, group: s
     output.show(budgets.grants(listed, listed), form)
 
 
-@cli.command(cls=AmountCommand, short_help="Grant, move or take back GPU-hours")
+@cli.command(cls=AmountCommand, without=("namespace",), short_help="Grant, move or take back GPU-hours")
 @click.pass_obj
 @click.argument("subject", metavar="NAMESPACE | _group.NAME", shell_complete=words.subjects)
 @click.argument("gpu_hours", metavar="GPU_HOURS")
@@ -267,7 +267,9 @@ def held(options: Options, all_namespaces: bool, form: str) -> None:
     output.show(decisions.held(listed, listed, time.time_ns() // 1_000_000, namespace), form)
 
 
-@cli.command(name="map", cls=ExtenderCommand, short_help="Every card, and the pods on it")
+@cli.command(
+    name="map", cls=ExtenderCommand, without=("namespace",), short_help="Every card, and the pods on it"
+)
 @click.pass_obj
 @click.option("--node", default=None, metavar="NAME", shell_complete=words.nodes, help="only this node")
 @FORM
@@ -291,7 +293,7 @@ def waiting(options: Options, pod: str | None, all_namespaces: bool, form: str) 
     output.show(cards.waiting(pods, pods, time.time(), namespace, pod), form)
 
 
-@cli.command(cls=ClusterCommand, short_help="What is wrong, and what mends it")
+@cli.command(cls=ClusterCommand, without=("namespace",), short_help="What is wrong, and what mends it")
 @click.pass_obj
 @FORM
 def doctor(options: Options, form: str) -> None:

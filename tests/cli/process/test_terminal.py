@@ -170,6 +170,12 @@ GRANT = ("1", "--reason", "x", "--key", "first")
         (("budget", "--extender", "http://x"), 2, "No such option '--extender'"),
         (("map", "--account", "x"), 2, "No such option '--account'"),
         (("waiting", "--aggregated"), 2, "No such option '--aggregated'"),
+        (("map", "-n", "team-a"), 2, "No such option '-n'"),
+        (("doctor", "--namespace", "team-a"), 2, "No such option '--namespace'"),
+        (("grant", "team-a", *GRANT, "-n", "team-b"), 2, "No such option '-n'"),
+        (("grants", "--group", "g", "-n", "team-a"), 2, "--namespace and --group exclude each other"),
+        (("grants", "team-a", "-n", "team-b"), 2, "--namespace and a name exclude each other"),
+        (("budget", "team-a", "-n", "team-b"), 2, "--namespace and a name exclude each other"),
         (("grant", "team-a", "1"), 2, "Missing option '--reason'"),
     ],
 )
