@@ -84,7 +84,8 @@ KINDS: Mapping[str, DecisionKind] = {
     DELETED: DecisionKind(
         "timekeeper",
         "`DeletedUnbound`: the pod's object is gone, and it had no node; `DeletionRequested`: the same will"
-        " follow once the pod's finalizers are removed. Not recorded where no timekeeper ran",
+        " follow once the pod's finalizers are removed. Where no timekeeper ran, recorded of held pods alone,"
+        " at its next start",
     ),
     STANDING: DecisionKind(
         "timekeeper",

@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Literal
 
 from timekeeper.accounts.balance import Statement
+from timekeeper.accounts.held.order import HeldPod
 from timekeeper.accounts.held.queue import QueuedPod
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core.budgets.policy import GPU_HOUR
@@ -104,7 +105,9 @@ _DELETIONS = {
 }
 
 
-def unbound_deletion(pod: LedgerPod, at_ms: int, how: Literal["seen", "unseen", "requested"]) -> Decision:
+def unbound_deletion(
+    pod: LedgerPod | HeldPod, at_ms: int, how: Literal["seen", "unseen", "requested"]
+) -> Decision:
     """That a pod without a node was deleted, or that its deletion was requested."""
     reason, text = _DELETIONS[how]
     figures: dict[str, Figure] = {MESSAGE: text, "createdMs": pod.created_ms}

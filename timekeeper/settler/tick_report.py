@@ -61,6 +61,7 @@ def report(
         notices.budget(notice)
     _demotions(cluster, notices, history, settings, now_ms)
     _deletions(cluster, notices, now_ms)
+    _deletions_before(cluster, ledger, decision.changes, notices)
     for pod_notice in _held(cluster, ledger, decision, history, now_ms):
         notices.pod(pod_notice)
     _sessions(decision)
@@ -138,6 +139,15 @@ def _deletions(cluster: ClusterState, notices: Notices, now_ms: int) -> None:
         pod = cluster.pods.get(uid)
         if pod is not None and not pod.node and pod.ended_ms is None and pod.hold.deletion_ms is not None:
             notices.record(unbound_deletion(pod, now_ms, "requested"))
+
+
+def _deletions_before(cluster: ClusterState, ledger: LedgerState, changes: Changes, notices: Notices) -> None:
+    """Of held pods of the ledger that were deleted while no timekeeper ran: no watch has shown them since.
+    The ledger has no rows of other pods without a node."""
+    for uid in changes.released:
+        tables = cluster.pods, cluster.unreadable, cluster.deleted_waiting, cluster.deleted_pods
+        if not any(uid in each for each in tables):
+            notices.record(unbound_deletion(ledger.held[uid], ledger.pulse.decided_ms, "unseen"))
 
 
 def _held(

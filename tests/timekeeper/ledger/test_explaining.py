@@ -8,6 +8,7 @@ from tests.timekeeper.worlds import (
     GPU,
     HOUR,
     MINUTE,
+    SECOND,
     T0,
     Json,
     Town,
@@ -17,6 +18,7 @@ from tests.timekeeper.worlds import (
     token,
     user_status,
 )
+from tests.worlds import container
 from timekeeper.core.decisions import DecisionRun
 from timekeeper.store.writes.decisions import SOURCE, record
 
@@ -318,7 +320,67 @@ def test_a_pod_that_was_deleted_unseen_has_the_time_when_it_was_last_seen(home: 
 
     (gone,) = home.recorded
     assert (gone.kind, gone.at_ms) == ("deleted", seen_ms)
-    assert gone.figures["message"] == "Deleted while no watch ran; it had no node when it was last seen."
+    assert gone.figures["message"] == UNSEEN
+
+
+def held(name: str) -> Json:
+    """A pod of a Job that waits behind the gate."""
+    raw = unbound(name)
+    raw["metadata"]["annotations"]["bursar.dev/held"] = "budget"
+    raw["spec"]["schedulingGates"] = [{"name": "bursar.dev/budget"}]
+    return raw
+
+
+def deletions(home: Town) -> list[tuple[str, str]]:
+    """The name and the message of each decision about a deletion."""
+    return [(each.name, str(each.figures["message"])) for each in home.recorded if each.kind == "deleted"]
+
+
+UNSEEN = "Deleted while no watch ran; it had no node when it was last seen."
+
+
+def test_a_held_pod_that_was_deleted_while_no_timekeeper_ran_waits_for_nothing(home: Town) -> None:
+    home.change("pods", held("q"))
+    about = {"name": "q", "generate_name": "", "uid": "uid-q", "owner": "Job/train"}
+    post(home, posted(kind="held", reason="OverBudget", **about, figures={"standing": "OVER_BUDGET"}))
+    assert home.get("/v1/explain/team-a/q").get_json()["waitsFor"] != []
+    seen_ms = home.clock()
+    home.clock.turn(HOUR)
+    home.hear("pods", held("q"), deleted=True, unheard=True)
+    home.resume()
+    write_recorded(home)
+
+    pod = home.get("/v1/explain/team-a/q").get_json()
+    job = home.get("/v1/explain/team-a/job/train").get_json()
+
+    last = pod["steps"][-1]
+    assert (last["reason"], last["owner"]) == ("DeletedUnbound", "Job/train")
+    assert 0 <= last["first"] - seen_ms < SECOND
+    assert last["sentence"] == UNSEEN
+    assert (pod["waitsFor"], job["waitsFor"]) == ([], [])
+
+
+def test_a_pod_that_was_held_and_is_there_at_a_start_has_no_such_decision(home: Town) -> None:
+    released, bound, unreadable = gpu_pod("released", node=""), gpu_pod("bound"), held("unreadable")
+    unreadable["spec"]["containers"] = [container("main", gpu_percent="0.5")]
+    for name in ("q", "there", "released", "bound", "unreadable"):
+        home.change("pods", held(name))
+    home.hear("pods", held("q"), deleted=True, unheard=True)
+    for raw in (released, bound, unreadable):
+        home.hear("pods", raw, unheard=True)
+    home.resume()
+
+    assert deletions(home) == [("q", UNSEEN)]
+
+
+def test_the_deletion_of_a_pod_that_was_held_is_recorded_once_and_of_a_bound_one_never(home: Town) -> None:
+    for name in ("q", "bound"):
+        home.change("pods", held(name))
+    home.hear("pods", gpu_pod("bound"))
+    home.hear("pods", gpu_pod("bound"), deleted=True)
+    home.change("pods", held("q"), deleted=True)
+
+    assert deletions(home) == [("q", "Deleted before it had a node.")]
 
 
 def test_warnings_and_forecasts_of_the_groups_account_name_its_budget(town: Town) -> None:

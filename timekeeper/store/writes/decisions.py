@@ -1,5 +1,5 @@
 """Decisions: rows are added; an equal one that follows raises the count of the row before it. A pod has one
-row of `PREEMPTED_BY_SCHEDULER`, whatever follows."""
+row of `PREEMPTED_BY_SCHEDULER`, whatever follows. A row without an owner has that of its pod's row before."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -51,6 +51,8 @@ def record(connection: Connection, source: str, runs: Sequence[DecisionRun]) -> 
     new: list[Row] = []
     for row in rows:
         before = last.get((row["namespace"], row["subject"]))
+        if not row["owner"] and before is not None and row["uid"] == before["uid"] != "":
+            row["owner"] = before["owner"]
         if before is None or any(before[name] != row[name] for name in _SAME):
             new.append(row)
             last[row["namespace"], row["subject"]] = row
