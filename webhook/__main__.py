@@ -3,7 +3,7 @@
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 # before imports that an old Python could not parse
 if sys.version_info < (3, 11):  # noqa: UP036  (this is for older versions)
@@ -17,15 +17,13 @@ COMMANDS = ("serve", "certificates", "review", "audit")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command until it ends; 0 success, 1 failure, 2 invalid settings."""
+    """Runs the command until it ends; 0 success, 1 failure, 2 invalid settings, 130 Ctrl-C."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     command = given.pop(0) if given and given[0] in COMMANDS else "serve"
     if command == "certificates":
         return _certificates(given)
-    if command == "review":
-        return _review(given)
-    if command == "audit":
-        return _audit(given)
+    if command in ("review", "audit"):
+        return _once(_review if command == "review" else _audit, given)
     return _serve(given)
 
 
@@ -56,9 +54,19 @@ def _certificates(arguments: Sequence[str]) -> int:
         return 2
 
 
+def _once(command: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
+    try:
+        return command(arguments)
+    except BrokenPipeError:  # the reader closed the pipe
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
 def _review(arguments: Sequence[str]) -> int:
     # a server needs neither PyYAML nor reports
-    from webhook.dryrun.flags import read_review
+    from webhook.dryrun.flags import program, read_review
     from webhook.dryrun.inputs import CannotReviewError
     from webhook.dryrun.run import run
 
@@ -66,24 +74,21 @@ def _review(arguments: Sequence[str]) -> int:
     try:
         return run(wanted, sys.stdin.buffer)
     except CannotReviewError as error:
-        print(f"bursar-webhook review: {error}", file=sys.stderr)
+        print(f"{program('review')}: {error}", file=sys.stderr)
         return 2
-    except BrokenPipeError:  # the reader closed the pipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
 
 
 def _audit(arguments: Sequence[str]) -> int:
     # a server must not load these: they load the Kubernetes client with its memory
     from webhook.audit.run import run
-    from webhook.dryrun.flags import read_audit
+    from webhook.dryrun.flags import program, read_audit
     from webhook.dryrun.inputs import CannotReviewError
 
     wanted = read_audit(arguments)
     try:
         return run(wanted, sys.stdin.buffer)
     except CannotReviewError as error:
-        print(f"bursar-webhook audit: {error}", file=sys.stderr)
+        print(f"{program('audit')}: {error}", file=sys.stderr)
         return 2
 
 

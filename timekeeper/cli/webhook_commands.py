@@ -81,9 +81,8 @@ def _output(*forms: str) -> Callable[..., Any]:
 )
 @_shared
 def check(arguments: list[str]) -> None:
-    """Check manifests by the rules of admission, without a cluster (bursar-webhook review, whose help --help
-    prints)."""
-    _run("review", arguments)
+    """Check manifests by the rules of admission, without a cluster, as bursar-webhook review does."""
+    _run("check", "review", arguments)
 
 
 @click.command(cls=WebhookCommand, short_help="Check the cluster's objects")
@@ -95,17 +94,18 @@ def check(arguments: list[str]) -> None:
     shell_complete=words.namespaces,
     help="read only this namespace; all of them without it",
 )
+@click.option("-A", "--all-namespaces", is_flag=True, help="read all namespaces, as without -n")
 @_output("text", "json")
 @click.option("--use", is_flag=True, help="print what the running pods hold, and would cost in a month")
 @_shared
 def audit(arguments: list[str]) -> None:
-    """Check the cluster's objects by the rules of admission (bursar-webhook audit, whose help --help
-    prints)."""
-    _run("audit", arguments)
+    """Check the cluster's objects by the rules of admission, as bursar-webhook audit does."""
+    _run("audit", "audit", arguments)
 
 
-def _run(command: str, arguments: list[str]) -> None:
-    """Replaces this process, so that output and exit code are that command's. Without -P, Python would take a
-    folder `webhook` where the user is for the package."""
+def _run(name: str, command: str, arguments: list[str]) -> None:
+    """Replaces this process, so that output and exit code are that command's, which messages call by this
+    name. Without -P, Python would take a folder `webhook` where the user is for the package."""
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-P", "-m", "webhook", command, *arguments])  # noqa: S606
+    run = [sys.executable, "-P", "-m", "webhook", command, *arguments]
+    os.execve(sys.executable, run, {**os.environ, "BURSAR_PROGRAM": f"kubectl bursar {name}"})  # noqa: S606

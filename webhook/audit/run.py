@@ -25,7 +25,7 @@ from webhook.audit.cluster import (
 )
 from webhook.audit.findings import AdmissionFinding
 from webhook.dryrun import inputs
-from webhook.dryrun.flags import AuditSettings
+from webhook.dryrun.flags import AuditSettings, program
 from webhook.dryrun.judge.assumed_cluster import AssumedCluster
 from webhook.dryrun.judge.reports import printable
 from webhook.rules import device_classes
@@ -82,6 +82,7 @@ def _print_use(settings: AuditSettings, world: AssumedCluster) -> int:
         return 2
     lines = (printable(line) + "\n" for line in use.as_text(found))
     sys.stdout.write(use.as_json(found) if settings.output == "json" else "".join(lines))
+    sys.stdout.flush()
     return 0
 
 
@@ -165,7 +166,7 @@ def _judged(cluster: ClusterReader) -> JudgedClasses:
 
 
 def _say(sentence: str) -> None:
-    print(printable(f"bursar-webhook audit: {sentence}"), file=sys.stderr)
+    print(printable(f"{program('audit')}: {sentence}"), file=sys.stderr)
 
 
 def _kinds(world: AssumedCluster) -> Iterator[tuple[str, tuple[TemplatePath, ...]]]:

@@ -1,7 +1,8 @@
-"""The flags of ``review`` and ``audit``. Nothing is read from the environment, so that a manifest gets the
-same result in every folder and on every machine."""
+"""The flags of ``review`` and ``audit``. Nothing but the program's name is read from the environment, so that
+a manifest gets the same result in every folder and on every machine."""
 
 import argparse
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,14 @@ STANDINGS: dict[str, StandingWord] = {
     "unlimited": "UNLIMITED",
     "unknown": "UNKNOWN",
 }
+
+
+PROGRAM = "BURSAR_PROGRAM"  # set by a program that runs one of these commands under another name
+
+
+def program(command: str) -> str:
+    """What messages call the program that runs this command."""
+    return os.environ.get(PROGRAM) or f"bursar-webhook {command}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +85,7 @@ def read_audit(arguments: Sequence[str]) -> AuditSettings:
     return AuditSettings(
         kubeconfig=given.kubeconfig,
         context=given.context,
-        namespace=given.namespace,
+        namespace="" if given.all_namespaces else given.namespace,
         output=given.output,
         given=_given(given),
         is_use=given.use,
@@ -86,7 +95,7 @@ def read_audit(arguments: Sequence[str]) -> AuditSettings:
 def review_flags() -> Parser:
     """The flags of ``bursar-webhook review``."""
     parser = Parser(
-        prog="bursar-webhook review",
+        prog=program("review"),
         description="Reviews manifests as admission would, without a cluster: pods, workloads with pod "
         "templates, budget ConfigMaps, and lists of these; it skips other objects. Exit code: 0 everything "
         "is admitted, 1 something is refused, 2 something cannot be read.",
@@ -126,7 +135,7 @@ def review_flags() -> Parser:
 def audit_flags() -> Parser:
     """The flags of ``bursar-webhook audit``."""
     parser = Parser(
-        prog="bursar-webhook audit",
+        prog=program("audit"),
         description="Lists existing objects that today's rules would refuse or warn about, and pods that "
         "use GPUs but are not metered. It needs the verbs get and list on pods and workloads, and changes "
         "nothing. Exit code: 0 no findings, 1 findings, 2 the cluster could not be read.",
@@ -141,6 +150,11 @@ def audit_flags() -> Parser:
     )
     parser.add_argument(
         *("-n", "--namespace"), default="", help="read only this namespace (default: all of them)"
+    )
+    parser.add_argument(
+        *("-A", "--all-namespaces"),
+        action="store_true",
+        help="read all namespaces, as without this flag; -n changes nothing beside it",
     )
     parser.add_argument(
         "-o",

@@ -11,7 +11,7 @@ from timekeeper.core.json_values import mapping
 from timekeeper.core.violation import Violation
 from webhook.admission import budgets
 from webhook.dryrun import inputs
-from webhook.dryrun.flags import ReviewSettings
+from webhook.dryrun.flags import ReviewSettings, program
 from webhook.dryrun.inputs import STDIN, CannotReviewError, ManifestFile
 from webhook.dryrun.judge import manifests, objects, reports
 from webhook.dryrun.judge.assumed_cluster import AssumedCluster
@@ -40,7 +40,7 @@ def run(settings: ReviewSettings, stdin: BinaryIO) -> int:
     sys.stdout.flush()
     for text in texts:
         if text.trouble:
-            print(reports.printable(f"bursar-webhook review: {text.trouble}"), file=sys.stderr)
+            print(reports.printable(f"{program('review')}: {text.trouble}"), file=sys.stderr)
     return reports.exit_code(judged, all_read=not any(text.trouble for text in texts))
 
 

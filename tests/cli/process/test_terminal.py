@@ -202,13 +202,15 @@ def test_exit_codes(
     ("arguments", "code", "sentence"),
     [
         (("check", f"{ROOT}/deploy/samples/half-a-card.yaml"), 0, "1 object: 1 admitted"),
-        (("check", "none.yaml"), 2, "none.yaml"),
-        (("audit", "--help"), 0, "usage: bursar-webhook audit"),
-        (("audit", "-n"), 2, "bursar-webhook audit: "),
+        (("check", "--help"), 0, "usage: kubectl bursar check [-h]"),
+        (("check", "--mode", "none"), 2, "kubectl bursar check: argument --mode: invalid choice"),
+        (("check", "none.yaml"), 2, "kubectl bursar check: none.yaml: "),
+        (("audit", "--help"), 0, "usage: kubectl bursar audit [-h]"),
+        (("audit", "-n"), 2, "kubectl bursar audit: argument -n/--namespace: expected one argument"),
         (
-            ("audit", "--context", "far", "-n", "a"),
+            ("audit", "--context", "far", "-A"),
             2,
-            "bursar-webhook audit: kubectl's own kubeconfig, --context far: ",
+            "kubectl bursar audit: kubectl's own kubeconfig, --context far: ",
         ),
     ],
 )

@@ -1,7 +1,10 @@
 """``python -m webhook audit`` in front of played API servers."""
 
+import os
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -19,6 +22,7 @@ from webhook.audit.cluster import (
     NoSuchKindError,
     connect,
 )
+from webhook.dryrun.flags import read_audit
 
 
 class Answers(Served):
@@ -138,3 +142,56 @@ def test_no_way_to_a_cluster_is_one_sentence_and_two(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("bursar-webhook audit: the API server does not answer: ")
     assert len(done.stderr.splitlines()) == 1
+
+
+def empty_cluster(may_answer: threading.Event, was_asked: threading.Event) -> Served:
+    """Its lists are empty, and are answered once they may be."""
+
+    class Handler(JsonHandler):
+        def do_GET(self) -> None:
+            was_asked.set()
+            may_answer.wait(30)
+            self.answer(200, page())
+
+    return Served(Handler)
+
+
+@pytest.mark.parametrize("flags", [(), ("-A",), ("--use",)])
+def test_a_reader_that_closes_the_pipe_ends_it_without_a_word(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    ours, theirs = os.pipe()
+    os.close(ours)
+    may_answer = threading.Event()
+    may_answer.set()
+    with empty_cluster(may_answer, threading.Event()) as server:
+        command = [sys.executable, "-m", "webhook", "audit", *flags]
+        command += ["--kubeconfig", str(kubeconfig(tmp_path, server.url))]
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment(), stdout=theirs, stderr=subprocess.PIPE, timeout=120
+        )
+    os.close(theirs)
+
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+def test_control_c_ends_it_without_a_word(tmp_path: Path) -> None:
+    may_answer, was_asked = threading.Event(), threading.Event()
+    with empty_cluster(may_answer, was_asked) as server:
+        command = [sys.executable, "-m", "webhook", "audit"]
+        command += ["--kubeconfig", str(kubeconfig(tmp_path, server.url))]
+        with subprocess.Popen(
+            command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as process:
+            assert was_asked.wait(60)
+            process.send_signal(signal.SIGINT)
+            said = process.communicate(timeout=60)
+        may_answer.set()
+
+    assert (process.returncode, said) == (130, (b"", b""))
+
+
+@pytest.mark.parametrize(
+    ("flags", "namespace"),
+    [((), ""), (("-n", "a"), "a"), (("-A",), ""), (("-n", "a", "--all-namespaces"), "")],
+)
+def test_all_namespaces_are_read_unless_one_is_named(flags: tuple[str, ...], namespace: str) -> None:
+    assert read_audit(flags).namespace == namespace
