@@ -1,10 +1,10 @@
 """Paths and patches of one pod, for every part that writes a pod's status."""
 
-import datetime
 from typing import Any
 
 from scheduler_ext.model.pod import Pod
 from timekeeper.core import names
+from timekeeper.core.kube.timestamps import timestamp
 from timekeeper.runtime.api_server import Answered, Reply
 
 Body = dict[str, Any]
@@ -48,13 +48,11 @@ def wake_patch(uid: str, reason: str, message: str, now_ms: int) -> Body:
     The message carries the time, so each patch changes the pod: a patch without a change wakes no scheduler
     and keeps the resource version.
     """
-    now = datetime.datetime.fromtimestamp(now_ms / 1000, datetime.UTC)
-    seconds = now.strftime("%Y-%m-%dT%H:%M:%SZ")
     condition = {
         "type": names.WAKE_CONDITION,
         "status": "True",
         "reason": reason,
-        "message": f"{message} at {now.isoformat(timespec='milliseconds')}",
-        "lastTransitionTime": seconds,
+        "message": f"{message} at {timestamp(now_ms, 'milliseconds')}",
+        "lastTransitionTime": timestamp(now_ms),
     }
     return {"metadata": {"uid": uid}, "status": {"conditions": [condition]}}

@@ -7,7 +7,6 @@ about to bind. A few are touched at a time: with 10,000 waiting pods that takes 
 and leaves the API server room for others. `marker` writes the mark by which replicas see a takeover.
 """
 
-import datetime
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -16,7 +15,9 @@ from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.clients.pod_patches import is_too_large, pod_path, touch_patch
 from scheduler_ext.model.pod import Pod, read_pod
 from timekeeper.core import names
+from timekeeper.core.kube.timestamps import timestamp
 from timekeeper.runtime.api_server import STRATEGIC_MERGE, Answered, Api
+from timekeeper.runtime.clock import now_ms
 from timekeeper.runtime.log import Log
 
 
@@ -91,9 +92,8 @@ def marker(api: Api, namespace: str, name: str, log: Log) -> Callable[[str], boo
     failed."""
 
     def mark(word: str) -> bool:
-        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         condition = {"type": names.LEADS_CONDITION, "status": "True", "reason": "Leads", "message": word}
-        patch = {"status": {"conditions": [{**condition, "lastTransitionTime": now}]}}
+        patch = {"status": {"conditions": [{**condition, "lastTransitionTime": timestamp(now_ms())}]}}
         path = f"{pod_path(namespace, name)}/status"
         reply = api.call("PATCH", path, patch, content_type=STRATEGIC_MERGE, timeout_s=CALL_S)
         if isinstance(reply, Answered) and reply.status == 200:

@@ -1,6 +1,5 @@
 """``GET /v1/waiting``: unbound GPU pods with the last decision about each."""
 
-import datetime
 from collections.abc import Callable, Iterator
 from typing import Literal, TypedDict
 
@@ -9,6 +8,7 @@ from scheduler_ext.model.standing import NamespaceStandings
 from scheduler_ext.reports.query import WaitingQuery
 from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.verbs.last_decisions import LastDecision, LastDecisions
+from timekeeper.core.kube.timestamps import timestamp
 
 
 class ReasonView(TypedDict):
@@ -176,6 +176,4 @@ def _decision(decision: LastDecision) -> DecisionView:
 
 
 def _moment(ms: int) -> str:
-    """RFC 3339."""
-    at = datetime.datetime.fromtimestamp(ms / 1000, datetime.UTC)
-    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return timestamp(ms, "milliseconds")

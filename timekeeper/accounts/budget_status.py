@@ -1,12 +1,12 @@
 """What a GPUBudget object says of a namespace: rounded figures for people who use kubectl alone."""
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from decimal import ROUND_HALF_UP, Decimal
 
 from timekeeper.accounts.balance import Statement
 from timekeeper.core.budgets.policy import GPU_HOUR
 from timekeeper.core.json_values import Json
+from timekeeper.core.kube.timestamps import timestamp
 from timekeeper.core.ledger.metering import FOREVER_MS
 
 _HUNDREDTH = Decimal("0.01")
@@ -102,6 +102,4 @@ def _hours(amount: int | None) -> str:
 
 
 def _moment(time_ms: int | None) -> str:
-    if time_ms is None or time_ms >= FOREVER_MS:
-        return ""
-    return f"{datetime.fromtimestamp(time_ms // 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    return "" if time_ms is None or time_ms >= FOREVER_MS else timestamp(time_ms)

@@ -10,9 +10,9 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Literal
 
+from timekeeper.core.kube.timestamps import timestamp
 from timekeeper.runtime.api_server import Answered, Api, Reply
 from timekeeper.runtime.log import Log
 
@@ -168,12 +168,11 @@ def _reference(kind: str, namespace: str, name: str, uid: str) -> dict[str, str]
 
 def _body(event: QueuedEvent) -> dict[str, Any]:
     """The Event object without its source."""
-    at = datetime.fromtimestamp(event.at_ms / 1000, UTC)
     return {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
         "metadata": {"name": event.name, "namespace": event.namespace},
-        "eventTime": at.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        "eventTime": timestamp(event.at_ms, "microseconds"),
         "action": event.reason,
         "reason": event.reason,
         "type": event.type,

@@ -6,11 +6,12 @@ fence of its own. Each process measures time by its own monotonic clock.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from timekeeper.core.kube.lease import Lease, ObservedVersion, is_free, lease_spec, observe, read_lease
+from timekeeper.core.kube.timestamps import timestamp
 from timekeeper.runtime.api_server import Answered, Api, Reply
+from timekeeper.runtime.clock import now_ms
 from timekeeper.runtime.log import Log
 
 CALL_S = 2.0
@@ -81,7 +82,7 @@ class LeaseElection:
     def _write(self, lease: Lease | None, holder: str) -> bool | None:
         """Replaces this version of the Lease, or creates one for None. False where another process was
         faster."""
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        now = timestamp(now_ms(), "microseconds")
         metadata: dict[str, Any] = {"name": self._lease.name, "namespace": self._lease.namespace}
         if lease is not None:
             metadata["resourceVersion"] = lease.version

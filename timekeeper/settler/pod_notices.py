@@ -3,7 +3,6 @@
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Literal
 
@@ -13,6 +12,7 @@ from timekeeper.accounts.held.queue import QueuedPod
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core.budgets.policy import GPU_HOUR
 from timekeeper.core.decisions import DELETED, MESSAGE, STANDING, Decision, Figure
+from timekeeper.core.kube.timestamps import timestamp
 from timekeeper.core.ledger.metering import FOREVER_MS
 from timekeeper.core.names import BUDGET_GATE
 
@@ -75,9 +75,7 @@ def demotion_notice(pod: LedgerPod, lower_class: str, now_ms: int) -> PodNotice 
 def held_notice(pod: LedgerPod, queued: QueuedPod) -> PodNotice:
     """The notice on a new pod that waits for its budget."""
     at_ms = queued.earliest_ms
-    earliest = "not by the present budget"
-    if at_ms is not None:
-        earliest = f"{datetime.fromtimestamp(at_ms // 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    earliest = "not by the present budget" if at_ms is None else timestamp(at_ms)
     message = (
         f"The scheduling gate {BUDGET_GATE} holds this pod until the GPU budget of namespace {pod.namespace} "
         f"can pay it{_cost(queued)}. Held pods of the namespace that go before it: {queued.ahead}. Released "
@@ -149,7 +147,7 @@ def forecast_decision(name: str, statement: Statement, at_ms: int) -> Decision |
     span, key = account.account.span, account.in_force.key
     if statement.exhausted_ms is None or span.end_ms >= FOREVER_MS:
         return None
-    until = f"{datetime.fromtimestamp(span.end_ms // 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    until = timestamp(span.end_ms)
     whose = f"{key}, the group of namespace {name}," if account is not statement else f"namespace {name}"
     message = f"At the present pace the GPU budget of {whose} is gone before its period ends ({until})."
     figures: dict[str, Figure] = {

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Any
 
 from timekeeper.accounts.budget_history import History, is_group
 from timekeeper.accounts.decisions.sentences import sentence, without_other
 from timekeeper.core.decisions import EVICTED, PREEMPTED, RECLAIMED, STANDING, Decision
+from timekeeper.core.kube.timestamps import timestamp
 
 ALERTMANAGER = "alertmanager"
 _ALWAYS = (EVICTED, PREEMPTED, RECLAIMED)
@@ -113,7 +113,7 @@ def _alert(sent: Notification) -> dict[str, Any]:
     labels = {"alertname": name, "namespace": decision.namespace, "severity": "warning"}
     if decision.name:
         labels |= {"pod": decision.name, "reason": decision.reason}
-    at = datetime.fromtimestamp(decision.at_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    at = timestamp(decision.at_ms)
     return {
         "status": "resolved" if ends else "firing",
         "labels": labels,

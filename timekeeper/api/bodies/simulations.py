@@ -3,12 +3,12 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from timekeeper.api.bodies.heartbeats import read_object
 from timekeeper.api.http.parameters import NAME
 from timekeeper.api.problem import bad
+from timekeeper.core.kube.timestamps import timestamp
 
 MOST_PODS = 50
 MOST_BUDGET = 16 * 1024  # characters of an entry
@@ -42,7 +42,7 @@ def read_simulation(body: bytes, now_ms: int) -> SimulationRequest:
     budget = raw.get("budget")
     if not isinstance(budget, str | None) or len(budget or "") > MOST_BUDGET:
         raise bad("budget", f"it must be the text of a budget entry, of at most {MOST_BUDGET} characters")
-    created = datetime.fromtimestamp(now_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    created = timestamp(now_ms)
     return SimulationRequest(
         namespace, tuple(_pod(each, at, namespace, created) for at, each in enumerate(pods)), budget
     )

@@ -4,7 +4,6 @@ import csv
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from itertools import islice
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import orjson
 
 from timekeeper.accounts.usage import LABEL, ReportLine, ReportQuery, cost, gpu_hours
+from timekeeper.core.kube.timestamps import timestamp
 
 Cells = Mapping[str, Any]
 
@@ -48,8 +48,7 @@ def csv_cells(asked: ReportQuery, line: ReportLine) -> dict[str, Any]:
 @lru_cache(1_024)  # a report's rows share few distinct times
 def iso(at_ms: int) -> str:
     """A time in UTC, in whole seconds where it is one."""
-    at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=at_ms)
-    return at.isoformat(timespec="milliseconds" if at_ms % 1000 else "seconds").replace("+00:00", "Z")
+    return timestamp(at_ms, "milliseconds" if at_ms % 1000 else "seconds")
 
 
 def cells(asked: ReportQuery, line: ReportLine) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any, TypedDict
 
 from flask import Flask, Response
@@ -26,6 +25,7 @@ from timekeeper.api.ledger.account_reader import stated_now
 from timekeeper.api.resources.decisions import READ, DecisionAnswer, shown, visible_to
 from timekeeper.core.budgets.policy import group_key
 from timekeeper.core.decisions import CAPPED, DELETED, HELD, SCHEDULER_NAME, WAITING, Decision
+from timekeeper.core.kube.timestamps import timestamp
 from timekeeper.core.ledger.metering import FOREVER_MS
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.queries import held_pods, sessions
@@ -143,7 +143,7 @@ def _sessions(connection: Connection, which: DecisionFilter, now_ms: int) -> lis
 
 def _charge(charged: ChargedSession) -> dict[str, Any]:
     session, amount = charged.session, charged.posted + charged.pending
-    ended = "" if session.ended_ms is None else f" to {_moment(session.ended_ms)}"
+    ended = "" if session.ended_ms is None else f" to {timestamp(session.ended_ms)}"
     rate = session.rate_milli / 1000
     return {
         "uid": session.uid,
@@ -154,7 +154,7 @@ def _charge(charged: ChargedSession) -> dict[str, Any]:
         "amount": amount,
         "gpuHours": gpu_hours(amount),
         "sentence": f"Charged {float(gpu_hours(amount)):.4g} GPU-hours: held cards of node {session.node}"
-        f" from {_moment(session.bound_ms)}{ended}, at the rate {rate:g}.",
+        f" from {timestamp(session.bound_ms)}{ended}, at the rate {rate:g}.",
     }
 
 
@@ -229,12 +229,8 @@ def budget_sentence(namespace: str, statement: Statement) -> str:
         return f"{namespace} has no GPU budget: it is unlimited"
     key = account.in_force.key
     whose = key if key.startswith("_group.") else namespace
-    until = "" if account.ends_ms >= FOREVER_MS else f" until {_moment(account.ends_ms)}"
+    until = "" if account.ends_ms >= FOREVER_MS else f" until {timestamp(account.ends_ms)}"
     hours = f"{abs(float(gpu_hours(left))):.4g} GPU-hours"
     if left > 0:
         return f"{whose} has {hours} of its budget left{until}"
     return f"{whose} is {hours} over budget{until}"
-
-
-def _moment(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

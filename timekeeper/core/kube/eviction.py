@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 from timekeeper.core.json_values import mapping, sequence
+from timekeeper.core.kube.timestamps import timestamp
 
 # The API server's message if the precondition's UID differs from the object's; no pod name can contain it.
 # Source: k8s.io/apiserver, ``storage.Preconditions.Check`` and ``rest.BeforeDelete``.
@@ -29,11 +29,6 @@ def eviction(namespace: str, name: str, uid: str, dry_run: bool = False) -> dict
     }
 
 
-def kubernetes_time(at_ms: int) -> str:
-    """A time as Kubernetes writes it, in whole seconds."""
-    return datetime.fromtimestamp(at_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
 def disruption(is_target: bool, reason: str, message: str, now_ms: int) -> dict[str, Any]:
     """The condition that the pod is about to be deleted, or is not any more. Kubernetes defines it, and a
     Job's podFailurePolicy may ignore ends of pods that have it."""
@@ -42,7 +37,7 @@ def disruption(is_target: bool, reason: str, message: str, now_ms: int) -> dict[
         "status": "True" if is_target else "False",
         "reason": reason,
         "message": message,
-        "lastTransitionTime": kubernetes_time(now_ms),
+        "lastTransitionTime": timestamp(now_ms),
     }
 
 

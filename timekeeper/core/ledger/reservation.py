@@ -6,7 +6,6 @@ and only where these cards of the node's inventory satisfy the pod's request (`n
 reservation never admits a pod; it only keeps others off the cards.
 """
 
-import datetime
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any, Literal
 
 from timekeeper.core import names
 from timekeeper.core.json_values import Json, mapping, sequence
+from timekeeper.core.kube.timestamps import timestamp
 from timekeeper.core.ledger import hold
 from timekeeper.core.request.cards import UndecodableError, decode_placement, encode_placement
 from timekeeper.core.values import Placement
@@ -60,15 +60,15 @@ def withdrawn_ms(raw: Json) -> int | None:
 def condition_of(reservation: Reservation) -> dict[str, Any]:
     """The condition that records it. `read_reservation` reads it back; its start is rounded to seconds."""
     said = json.loads(encode_placement(reservation.placement))
-    said |= {"node": reservation.node, "until": _rfc3339(reservation.until_ms, "milliseconds")}
+    said |= {"node": reservation.node, "until": timestamp(reservation.until_ms, "milliseconds")}
     if reservation.free_ms is not None:
-        said["free"] = _rfc3339(reservation.free_ms, "milliseconds")
+        said["free"] = timestamp(reservation.free_ms, "milliseconds")
     return {
         "type": names.HELD_CONDITION,
         "status": "True",
         "reason": _REASONS[reservation.kind],
         "message": json.dumps(said, sort_keys=True, separators=(",", ":")),
-        "lastTransitionTime": _rfc3339(reservation.since_ms, "seconds"),
+        "lastTransitionTime": timestamp(reservation.since_ms),
     }
 
 
@@ -79,7 +79,7 @@ def withdrawn(reason: str, message: str, now_ms: int) -> dict[str, Any]:
         "status": "False",
         "reason": reason,
         "message": message,
-        "lastTransitionTime": _rfc3339(now_ms, "seconds"),
+        "lastTransitionTime": timestamp(now_ms),
     }
 
 
@@ -102,8 +102,3 @@ def _read(condition: Mapping[str, Any]) -> Reservation | None:
         return None
     kind: ReservationKind = "reclaim" if condition.get("reason") == _REASONS["reclaim"] else "fragmentation"
     return Reservation(node, placement, since_ms, until_ms, kind, hold.millis(said.get("free")))
-
-
-def _rfc3339(at_ms: int, to: str) -> str:
-    at = datetime.datetime.fromtimestamp(at_ms / 1000, datetime.UTC)
-    return at.isoformat(timespec=to).replace("+00:00", "Z")

@@ -8,12 +8,12 @@ from timekeeper.accounts.card_use.evictions import Result
 from timekeeper.accounts.exhaustion.evictions import EvictionNotice
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core import names
+from timekeeper.core.kube import timestamps
 from timekeeper.core.kube.eviction import (
     eviction,
     is_gone,
     is_protected,
     is_refused_for_good,
-    kubernetes_time,
 )
 from timekeeper.runtime.api_server import ANSWER_S, STRATEGIC_MERGE, Answered, Api, Reply
 from timekeeper.runtime.log import log
@@ -95,7 +95,7 @@ def result_of(reply: Reply) -> tuple[Result, str]:
 
 def timestamp(at_ms: int | None) -> str | None:
     """As Kubernetes writes times; None without one."""
-    return None if at_ms is None else kubernetes_time(at_ms)
+    return None if at_ms is None else timestamps.timestamp(at_ms)
 
 
 def _patch(api: Api, pod: LedgerPod, patch: Mapping[str, Any]) -> Reply:

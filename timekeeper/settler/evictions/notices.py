@@ -1,8 +1,7 @@
 """The Events on pods that are evicted for overuse, so that `kubectl describe pod` shows the reason."""
 
-from datetime import UTC, datetime
-
 from timekeeper.accounts.card_use.evictions import EvictionCandidate
+from timekeeper.core.kube.timestamps import timestamp
 
 EVICTED = "GPUMemoryEviction"
 PROTECTED = "GPUMemoryEvictionRefused"
@@ -20,7 +19,7 @@ def protected(candidate: EvictionCandidate) -> str:
 
 def _why(candidate: EvictionCandidate) -> str:
     episode = candidate.over.episode
-    since = datetime.fromtimestamp(episode.since_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    since = timestamp(episode.since_ms)
     found = (each.excess for each in episode.cards)
     cards = ", ".join(f"{each.memory_mib} MiB of {each.uuid} (share {each.share_mib} MiB)" for each in found)
     grace_s = (candidate.grace_ms or 0) / 1000
