@@ -9,6 +9,7 @@ import pytest
 from scheduler_ext.fit.card_sets import Steps
 from scheduler_ext.model.standing import UNHEARD, NamespaceStanding, NamespaceStandings
 from scheduler_ext.scoring.policy import BINPACK
+from scheduler_ext.waiting import hold_backs, rounds
 from scheduler_ext.waiting.hold_backs import HOLD_BACK_S
 from scheduler_ext.waiting.order import MOST_NODES, WaitingPod, next_to_wake, waiting_pod
 from tests.scheduler_ext.apiserver import Fault
@@ -40,8 +41,20 @@ def full(running: Running) -> Running:
 
 
 @pytest.fixture
-def told(start: Start, tls: Tls) -> Iterator[Running]:
-    """The same, where the timekeeper tells that the namespace ``debtor`` is over budget and ``payer`` is
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pods are held back, and awaited, for three times as long: a busy machine takes longer than a second
+    between a freed card and the next call."""
+    for module, names in (
+        (rounds, ("HOLD_BACK_S", "TRIED_WITHIN_S")),
+        (hold_backs, ("HOLD_BACK_S", "HOLD_BACK_AGAIN_S")),
+    ):
+        for name in names:
+            monkeypatch.setattr(module, name, 3 * getattr(module, name))
+
+
+@pytest.fixture
+def told(patient: None, start: Start, tls: Tls) -> Iterator[Running]:
+    """As ``full``, where the timekeeper tells that the namespace ``debtor`` is over budget and ``payer`` is
     not."""
     document = standings(debtor=entry("OVER_BUDGET"), payer=entry("IN_BUDGET"))
     with SimulatedTimekeeper(tls, document) as timekeeper:
@@ -139,8 +152,8 @@ def test_one_that_is_not_tried_in_time_makes_way_and_is_not_woken_again(full: Ru
 
     eventually(lambda: len(woken(full)) == 2)
     assert woken(full) == ["uid-first", "uid-second"]
-    rounds = full.extender.requeuer._rounds
-    eventually(lambda: not rounds)
+    going_on = full.extender.requeuer._rounds
+    eventually(lambda: not going_on)
     assert len(woken(full)) == 2
 
 
@@ -153,8 +166,8 @@ def test_no_pod_is_woken_for_a_node_that_was_not_offered_or_has_no_room(full: Ru
 
     frees(full)
 
-    rounds = full.extender.requeuer._rounds
-    eventually(lambda: full.free("a") == [700] and not rounds)
+    going_on = full.extender.requeuer._rounds
+    eventually(lambda: full.free("a") == [700] and not going_on)
     assert woken(full) == []
 
 
@@ -184,8 +197,8 @@ def test_what_freed_between_the_snapshot_of_a_refusal_and_now_is_looked_at_again
     before = full.extender.cache.snapshot
     frees(full)
     eventually(lambda: full.free("a") == [1000])
-    rounds = full.extender.requeuer._rounds
-    eventually(lambda: not rounds)
+    going_on = full.extender.requeuer._rounds
+    eventually(lambda: not going_on)
     assert woken(full) == []
 
     full.extender.requeuer.refused(waiting_pod(read(full.api.pod("p")), BINPACK, ["a"]), before)
@@ -313,6 +326,7 @@ def test_a_freed_card_goes_to_the_namespace_in_budget_though_kube_scheduler_trie
     assert woken(told) == ["uid-payer"]
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_card_is_kept_for_one_that_was_offered_it_until_it_is_bound(full: Running) -> None:
     refuse(full, waits("first", priority=2), "a")
     refuse(full, waits("second", priority=1), "a")
@@ -340,6 +354,7 @@ def test_one_that_a_card_was_kept_from_is_woken_when_the_other_left_room(told: R
     assert told.filter(told.api.pod("debtor", "debtor"), "a")["NodeNames"] == ["a"]
 
 
+@pytest.mark.usefixtures("patient")
 def test_nothing_is_kept_from_one_whose_turn_comes_first(full: Running) -> None:
     full.put_node(node("b"))
     refuse(full, waits("waiting"), "a")
