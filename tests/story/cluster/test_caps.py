@@ -1,6 +1,7 @@
 """Caps from end to end: a real API server, kube-scheduler and controllers, kwok nodes; and parts of Bursar
 that are killed meanwhile."""
 
+import re
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -38,6 +39,19 @@ def kill(stack: Stack, role: str) -> None:
     stack.start(role)
 
 
+def wait_for_standings(stack: Stack) -> None:
+    """The extender has asked for the standings, and had an answer, since this moment: the second poll that
+    ends from now on began after it."""
+
+    def heard() -> float:
+        text = stack.get("/metrics", "", stack.extender_url)
+        (count,) = re.findall(r'^bursar_extender_standings_polls_total\{outcome="heard"\} (\S+)$', text, re.M)
+        return float(count)
+
+    before = heard()
+    stack.wait("the extender to ask for the standings", lambda: heard() >= before + 2)
+
+
 def test_a_deployment_runs_up_to_its_cap_across_a_kill_and_on_when_the_cap_is_raised(stack: Stack) -> None:
     path = create_namespace(stack.cp, "capped")
     for index in range(2):
@@ -52,6 +66,7 @@ def test_a_deployment_runs_up_to_its_cap_across_a_kill_and_on_when_the_cap_is_ra
         return False
 
     stack.wait("both workers to know the cap", lambda: all(at_once(is_refused)))
+    wait_for_standings(stack)
     deployment = {
         "metadata": {"name": "d"},
         "spec": {
