@@ -1,11 +1,12 @@
 """A client of the REST APIs. Every failure is a sentence."""
 
 import json
+import re
 import socket
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import urlencode
 
 import urllib3
@@ -21,6 +22,10 @@ _HINTS = {
     404: "check the name; a server older than this command may lack the route",
     503: "the server or its database is busy or away, or does not lead; try again",
 }
+_SCHEMES = ("https://", "http://")
+_OBJECT = re.compile(r"^HTTPS?Connection(Pool)?\(.*?\): ")
+# columns of every bill
+_BILL = {"from", "to", "amount", "gpuHours", "price", "cost", "currency", "requested", "used", "measured"}
 _AGGREGATED_HINTS = _HINTS | {
     401: "your login was refused or has expired: log in again; kubectl auth whoami shows whether it is valid",
     403: "your user may not do this: see docs/access.md",
@@ -28,13 +33,25 @@ _AGGREGATED_HINTS = _HINTS | {
 }
 
 
+class AnswerObject(dict[str, Any]):
+    """An object of an answer. ``lacks`` makes the error that reading a field raises where there is none."""
+
+    lacks: Callable[[str], CommandError]
+
+    def __missing__(self, field: str) -> NoReturn:
+        raise self.lacks(field)
+
+
 class Client:
     """The timekeeper or the extender at ``url``. ``ca``: its CA (PEM). ``host``: its certificate's name; "":
-    the URL's. ``path``: of a Unix socket that leads to the URL without TLS. ``say`` shows how far it is."""
+    the URL's. ``path``: of a Unix socket that leads to the URL without TLS. ``say`` shows how far it is.
+    Raises CommandError where it cannot be called so."""
 
     def __init__(
         self, url: str, token: str = "", ca: str = "", host: str = "", path: Path | None = None
     ) -> None:
+        if not url.lower().startswith(_SCHEMES):
+            raise CommandError(f"{url} is no address of a server: it begins with {' or '.join(_SCHEMES)}")
         self.url = url.rstrip("/")
         self.say: Say = silent
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -59,11 +76,13 @@ class Client:
         return self._json(self._call("GET", _asked(path, query)))
 
     def csv(self, path: str, **query: str | None) -> str:
-        """An answer in CSV. Raises CommandError."""
+        """The bill in CSV. Raises CommandError."""
         answer = self._call("GET", _asked(path, query))
-        if not answer.headers.get("Content-Type", "").startswith("text/csv"):
+        text = _text(answer)
+        is_csv = answer.headers.get("Content-Type", "").startswith("text/csv")
+        if not is_csv or not _BILL.issubset(text.partition("\n")[0].strip().split(",")):
             raise self._is_another("CSV")
-        return _text(answer)
+        return text
 
     def pages(self, path: str, list_of: str, **query: str | None) -> Iterator[Any]:
         """The members of all pages."""
@@ -71,6 +90,8 @@ class Client:
         read = 0
         while True:
             page = self.get(path, after=after, **query)
+            if not isinstance(page[list_of], list):
+                raise self._is_another("JSON")
             read += len(page[list_of])
             self.say(f"{read} {list_of} read")
             yield from page[list_of]
@@ -95,14 +116,26 @@ class Client:
         return answer.status, answer.headers, answer.data
 
     def _json(self, answer: urllib3.BaseHTTPResponse) -> Any:
-        """Every JSON of ours is an object with a version."""
+        """Every JSON of ours is an object with a version. Reading a field that is not there raises
+        CommandError."""
         try:
-            value = json.loads(_text(answer))
+            value = json.loads(_text(answer), object_hook=self._object)
         except ValueError as error:
             raise self._is_another("JSON") from error
         if not isinstance(value, dict) or "version" not in value:
             raise self._is_another("JSON")
         return value
+
+    def _object(self, members: dict[str, Any]) -> "AnswerObject":
+        made = AnswerObject(members)
+        made.lacks = self._lacks
+        return made
+
+    def _lacks(self, field: str) -> CommandError:
+        return CommandError(
+            f"{self.url} did not answer with Bursar's JSON, which has a field {field}: it is another server,"
+            " or one of another version"
+        )
 
     def _is_another(self, form: str) -> CommandError:
         return CommandError(
@@ -132,7 +165,14 @@ class Client:
                 redirect=False,
             )
         except urllib3.exceptions.HTTPError as error:
-            raise CommandError(f"no answer from {self.url}: {error}") from error
+            raise CommandError(f"no answer from {self.url}: {_why(error)}") from error
+
+
+def _why(error: urllib3.exceptions.HTTPError) -> str:
+    """What is wrong, without urllib3's objects."""
+    if isinstance(error, urllib3.exceptions.ReadTimeoutError):
+        return f"none within {_READ_S:g} s"
+    return _OBJECT.sub("", str(error))
 
 
 def _asked(path: str, query: Mapping[str, str | None]) -> str:

@@ -17,6 +17,13 @@ _UNLIMITED_WIDTH = 100_000  # a table is never cut: a terminal wraps its lines
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet takes such a text for a formula
 
 
+class _Dumper(yaml.SafeDumper):
+    """Writes every mapping as one."""
+
+
+_Dumper.add_multi_representer(dict, yaml.SafeDumper.represent_dict)
+
+
 def console(width: int | None = None) -> Console:
     """The console of standard output, which is read anew, so that a test can replace it. ``width``: of its
     lines; None: the terminal's."""
@@ -38,7 +45,7 @@ def show(sheet: Sheet, form: str) -> None:
 def print_answer(answer: Any, form: str) -> None:
     """Print JSON, or the same as YAML."""
     if form == "yaml":
-        print(yaml.safe_dump(answer, sort_keys=False, allow_unicode=True), end="")
+        print(yaml.dump(answer, Dumper=_Dumper, sort_keys=False, allow_unicode=True), end="")
     else:
         print(json.dumps(answer, indent=2, ensure_ascii=False))
 

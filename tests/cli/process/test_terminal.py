@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.deploy.reading import ROOT
 from tests.support.http_server import JsonHandler, Served
@@ -35,6 +36,8 @@ ANSWERS: dict[str, object] = {
     "/v1/budgets/portal": PORTAL,
     "/v1/budgets/others": {"items": []},
     "/v1/budgets/list": ["version"],
+    "/v1/budgets/versioned": {"version": "1.30"},
+    "/v1/budgets/nested": BUDGET | {"period": {"start": 1}},
 }
 
 
@@ -50,8 +53,16 @@ class Api(JsonHandler):
             self.may_answer.wait(30)
         if self.path.startswith("/v1/sessions"):
             self.looks.release()
-        if "format=csv" in self.path:
+        if "namespace=foreign" in self.path:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/csv")
+            self.send_header("Content-Length", "14")
+            self.end_headers()
+            self.wfile.write(b"name,size\na,1\n")
+        elif "format=csv" in self.path:
             self.answer(200, PORTAL)
+        elif self.path.startswith("/v1/grants"):
+            self.answer(200, {"version": 1, "grants": {"total": 1}})
         elif self.path.startswith(("/v1/sessions", "/v1/usage")):
             self.answer(200, NOTHING)
         elif self.path in ANSWERS:
@@ -157,6 +168,14 @@ GRANT = ("1", "--reason", "x", "--key", "first")
         ),
         (("budget", "-n", "others"), 1, "did not answer with Bursar's JSON"),
         (("budget", "-n", "list"), 1, "did not answer with Bursar's JSON"),
+        (
+            ("budget", "-n", "versioned"),
+            1,
+            "JSON, which has a field posted: it is another server, or one",
+        ),
+        (("budget", "-n", "nested"), 1, "JSON, which has a field to: it is another server"),
+        (("grants", "-n", "a"), 1, "did not answer with Bursar's JSON"),
+        (("report", "-n", "foreign"), 1, "did not answer with Bursar's CSV"),
         (("report", "-n", "a"), 1, "did not answer with Bursar's CSV: it is another server, or a login"),
         (("report", "-n", "a", "-o", "csv"), 1, "did not answer with Bursar's CSV"),
         (("budget",), 1, "kubectl was not found on the PATH; install it, or use --server"),
@@ -164,6 +183,8 @@ GRANT = ("1", "--reason", "x", "--key", "first")
         (("grant", "team-a", *GRANT), 1, "To try again without granting twice: --key first"),
         (("grant", "team-b", *GRANT), 1, "answered 409: it has no budget\n"),
         (("budget", "-n", "a", "--token-file", "none"), 1, "--token-file: none cannot be read"),
+        (("budget", "-n", "a", "--server", "bursar:8444"), 1, "bursar:8444 is no address of a server"),
+        (("map", "--extender", "http://127.0.0.1:1"), 1, "http://127.0.0.1:1: Failed to establish a new"),
         (("budget", "-A", "team-a"), 2, "--all-namespaces and a name exclude each other"),
         (("budget", "-o", "xml"), 2, "'xml' is not one of 'table', 'json', 'yaml', 'csv'"),
         (("budgets",), 2, "No such command 'budgets'"),
@@ -196,6 +217,16 @@ def test_exit_codes(
     said = capsys.readouterr().err
     assert (ended.value.code, sentence in said) == (code, True), said
     assert ("--key" in said) == ("--key" in sentence)
+
+
+def test_json_and_yaml_have_the_answer_as_it_is(environment: dict[str, str]) -> None:
+    command = [*COMMAND, "budget", "-n", "team-c", "-o"]
+    said = {
+        form: subprocess.run([*command, form], env=environment, capture_output=True, timeout=60).stdout
+        for form in ("json", "yaml")
+    }
+
+    assert (json.loads(said["json"]), yaml.safe_load(said["yaml"])) == (BUDGET, BUDGET)
 
 
 @pytest.mark.parametrize(
