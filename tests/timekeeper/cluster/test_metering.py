@@ -35,6 +35,7 @@ MEMORY_MIB = 81_920
 NAMES = ("meter-1", "meter-2")
 WITHIN_S = 60.0
 MOST_GRACE_S = 10
+LEAST_GRACE_MS = 2_000  # of a pod that is deleted by force
 
 
 @dataclass
@@ -279,8 +280,9 @@ def _posted(database: Path) -> dict[str, tuple[int, int | None, int]]:
 
 
 def _check(lived: Lived, row: tuple[int, int | None, int] | None) -> str:
-    """How the charge, from the binding, is proved: to the millisecond by the kubelet's times, or by removal
-    and grace; or the settler was away, and no more than the longest grace period is charged."""
+    """How the charge, from the binding, is proved: to the millisecond by the kubelet's times; by the grace
+    period, from the second of the removal on; or the settler was away, and no more than the longest grace
+    period is charged."""
     starts = [at for raw in lived.states if (at := bound_ms(raw)) is not None]
     start, end = min(starts, default=None), kubelet_says(lived.raw)[1]
     if row is None:
@@ -302,9 +304,13 @@ def _check(lived: Lived, row: tuple[int, int | None, int] | None) -> str:
         assert amount == charged_rate * (end - start), lived.states  # type: ignore[operator]
         return "proof"
     removed = moment(lived.raw["metadata"]["deletionTimestamp"]) or 0
-    until = (removed + 1000 * lived.raw["spec"]["terminationGracePeriodSeconds"]) if end is None else end
-    if amount == charged_rate * max(0, until - start):
-        return "grace" if end is None else "proof"
+    grace_ms = max(LEAST_GRACE_MS, 1000 * lived.raw["spec"]["terminationGracePeriodSeconds"])
+    until = removed + grace_ms if end is None else end
+    if end is not None and amount == charged_rate * max(0, until - start):
+        return "proof"
+    # the removal is dated to the second; a Lease may prove that it was later in that second
+    if end is None and 0 <= amount - charged_rate * (until - start) < charged_rate * 1000:
+        return "grace"
     # removed while no settler watched: it may have had the longest grace period, from the first list on
     latest = max(until, removed + 1000 * (MOST_GRACE_S + 30))
     assert 0 <= amount <= charged_rate * (latest - start), lived.states
