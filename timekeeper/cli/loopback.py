@@ -2,6 +2,7 @@
 
 import re
 import secrets
+import sys
 import threading
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -36,12 +37,17 @@ def log_in(client: Client, token: str) -> list[str]:
 
 class Loopback(ThreadingHTTPServer):
     """Serves on 127.0.0.1. ``port`` 0: any free one. ``cookies``: of the session that the first visitor of
-    `address` gets; ``page``: where it is led."""
+    `address` gets; ``page``: where it is led. Raises CommandError where the port is not free."""
 
     daemon_threads = True
 
     def __init__(self, client: Client, cookies: list[str], page: str, port: int = 0) -> None:
-        super().__init__(("127.0.0.1", port), _Handler)
+        try:
+            super().__init__(("127.0.0.1", port), _Handler)
+        except OSError as error:
+            raise CommandError(
+                f"--port {port}: cannot listen there: {error.strerror}; 0: any free port"
+            ) from error
         self.client, self.page = client, page
         self._cookies: list[str] | None = cookies
         self._secret = secrets.token_urlsafe(32)
@@ -56,6 +62,11 @@ class Loopback(ThreadingHTTPServer):
     def address(self) -> str:
         """What the browser opens. It works once."""
         return f"{self.origin}{_OPEN}{self._secret}"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Called by socketserver. A browser that has left is no error."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
     def taken(self, path: str) -> list[str] | None:
         """The cookies, if this is the address and they were not given yet; else None."""

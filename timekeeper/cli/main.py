@@ -1,5 +1,7 @@
 """The command line of ``kubectl bursar``."""
 
+import os
+import sys
 import time
 import uuid
 from collections.abc import Sequence
@@ -54,7 +56,7 @@ def budget(options: Options, names: tuple[str, ...], all_namespaces: bool, form:
         with connected(
             options, wanted[0] if len(set(wanted)) == 1 and not _is_group(wanted[0]) else ""
         ) as client:
-            found = [client.get(f"/v1/budgets/{name}") for name in wanted]
+            found = [client.get(f"/v1/budgets/{quote(name, safe='')}") for name in wanted]
             sheet = budgets.budgets(found, found[0] if len(found) == 1 else found)
     output.show(sheet, form)
 
@@ -313,8 +315,18 @@ cli.add_command(dashboard)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command; exit codes: 0 success, 1 failure, 2 a wrong command line."""
-    cli(arguments, prog_name="kubectl bursar")
+    """Run a command; exit codes: 0 success, 1 failure, 2 a wrong command line. Output that cannot be written
+    is a failure, without a word where its reader has closed the pipe."""
+    try:
+        try:
+            cli(arguments, prog_name="kubectl bursar")
+        finally:
+            sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is not written yet
+        if not isinstance(error, BrokenPipeError):
+            print(f"Error: {error}", file=sys.stderr)
+        raise SystemExit(1) from error
 
 
 def _is_group(name: str) -> bool:

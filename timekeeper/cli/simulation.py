@@ -14,7 +14,9 @@ from timekeeper.cli.connection import Options, connected
 from timekeeper.cli.errors import CommandError, unreadable
 from timekeeper.cli.flags import FORM, ClusterCommand
 from timekeeper.cli.views import simulation
+from timekeeper.core.json_values import mapping, sequence
 
+_ENOUGH = 1_000  # pods of a workload: more than the server takes
 _REPLICAS = {
     "Deployment": "replicas",
     "ReplicaSet": "replicas",
@@ -68,10 +70,10 @@ def pods_of(document: Any, namespace: str) -> Iterator[dict[str, Any]]:
         what = kind if isinstance(kind, str) else "a document without a kind"
         raise CommandError(f"{what} has no pods; allowed: Pod, List, {', '.join(_REPLICAS)}")
     if kind == "List":
-        for item in document.get("items") or ():
+        for item in sequence(document.get("items")):
             yield from pods_of(item, namespace)
         return
-    metadata, spec = document.get("metadata") or {}, document.get("spec") or {}
+    metadata, spec = mapping(document.get("metadata")), mapping(document.get("spec"))
     if metadata.get("namespace", namespace) != namespace:
         raise CommandError(
             f"{kind} {metadata.get('name')} is in namespace {metadata['namespace']}, and {namespace} is"
@@ -80,10 +82,10 @@ def pods_of(document: Any, namespace: str) -> Iterator[dict[str, Any]]:
     if kind == "Pod":
         yield document
         return
-    template = spec.get("template") or {}
+    template = mapping(spec.get("template"))
     count = spec.get(_REPLICAS[kind], 1)
-    for at in range(count if isinstance(count, int) else 1):
-        named = {**(template.get("metadata") or {}), "name": f"{metadata.get('name')}-{at}"}
+    for at in range(min(count, _ENOUGH) if isinstance(count, int) else 1):
+        named = {**mapping(template.get("metadata")), "name": f"{metadata.get('name')}-{at}"}
         yield {"metadata": named, "spec": template.get("spec")}
 
 

@@ -48,7 +48,8 @@ def _refresh(client: Client, namespace: str | None, every_s: float) -> None:
     with Live(console=output.console(), screen=True, auto_refresh=False) as screen:
         while True:
             sheet = _open_sessions(client, namespace)
-            title = f"{len(sheet.rows)} pods hold cards in {namespace or 'all namespaces'}; Ctrl-C ends"
+            held = "1 pod holds cards" if len(sheet.rows) == 1 else f"{len(sheet.rows)} pods hold cards"
+            title = f"{held} in {namespace or 'all namespaces'}; Ctrl-C ends"
             screen.update(Group(title, "", output.table(sheet)), refresh=True)
             time.sleep(every_s)
 

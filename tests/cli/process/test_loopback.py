@@ -35,6 +35,25 @@ def server(client: Client) -> Iterator[Loopback]:
         thread.join()
 
 
+def test_a_port_that_is_not_free_is_a_sentence(client: Client, server: Loopback) -> None:
+    port = server.server_address[1]
+
+    with pytest.raises(
+        CommandError, match=f"^--port {port}: cannot listen there: Address already in use; 0: any"
+    ):
+        Loopback(client, [], "/", port)
+
+
+def test_a_browser_that_leaves_is_no_error(server: Loopback, capsys: pytest.CaptureFixture[str]) -> None:
+    for error in (BrokenPipeError(), ConnectionResetError(), ValueError("a defect")):
+        try:
+            raise error
+        except (OSError, ValueError):
+            server.handle_error(None, ("127.0.0.1", 1))
+
+    assert capsys.readouterr().err.count("Traceback") == 1
+
+
 def asked(
     server: Loopback, path: str, method: str = "GET", body: str | None = None, **headers: str
 ) -> tuple[int, http.client.HTTPMessage, str]:

@@ -36,6 +36,7 @@ ANSWERS: dict[str, object] = {
     "/v1/budgets/portal": PORTAL,
     "/v1/budgets/others": {"items": []},
     "/v1/budgets/list": ["version"],
+    "/v1/budgets/..%2Fgrants%3Fx": BUDGET,
     "/v1/budgets/versioned": {"version": "1.30"},
     "/v1/budgets/nested": BUDGET | {"period": {"start": 1}},
 }
@@ -160,6 +161,7 @@ GRANT = ("1", "--reason", "x", "--key", "first")
     [
         (("--version",), 0, ""),
         (("top", "-n", "team-a"), 0, "No pod holds a card."),
+        (("budget", "../grants?x"), 0, ""),
         (("budget", "-n", "team-b"), 1, "answered 404: it is not there"),
         (
             ("budget", "-n", "portal"),
@@ -217,6 +219,23 @@ def test_exit_codes(
     said = capsys.readouterr().err
     assert (ended.value.code, sentence in said) == (code, True), said
     assert ("--key" in said) == ("--key" in sentence)
+
+
+@pytest.mark.parametrize("form", ["table", "json", "yaml", "csv"])
+def test_output_that_cannot_be_written_is_a_failure_and_a_closed_pipe_a_silent_one(
+    environment: dict[str, str], form: str
+) -> None:
+    command = [*COMMAND, "budget", "-n", "team-c", "-o", form]
+    ours, closed = os.pipe()
+    os.close(ours)
+
+    ended = []
+    for target in (closed, os.open("/dev/full", os.O_WRONLY)):
+        done = subprocess.run(command, env=environment, stdout=target, stderr=subprocess.PIPE, timeout=60)
+        os.close(target)
+        ended.append((done.returncode, done.stderr))
+
+    assert ended == [(1, b""), (1, b"Error: [Errno 28] No space left on device\n")]
 
 
 def test_json_and_yaml_have_the_answer_as_it_is(environment: dict[str, str]) -> None:

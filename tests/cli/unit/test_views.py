@@ -325,7 +325,7 @@ def test_a_simulation_shows_pods_and_says_what_they_cost() -> None:
 
 def test_the_pods_of_a_workload_are_as_many_as_its_replicas() -> None:
     spec: dict[str, Any] = {"containers": []}
-    deployment = {
+    deployment: Any = {
         "kind": "Deployment",
         "metadata": {"name": "web"},
         "spec": {"replicas": 2, "template": {"metadata": {"labels": {"a": "b"}}, "spec": spec}},
@@ -333,10 +333,28 @@ def test_the_pods_of_a_workload_are_as_many_as_its_replicas() -> None:
     listed = {"kind": "List", "items": [deployment, {"kind": "Pod", "metadata": {"name": "p"}, "spec": spec}]}
 
     assert [each["metadata"]["name"] for each in pods_of(listed, "team-a")] == ["web-0", "web-1", "p"]
+    deployment["spec"]["replicas"] = 10**9
+    assert len(list(pods_of(deployment, "team-a"))) == 1000
     with pytest.raises(CommandError, match="Service has no pods"):
         list(pods_of({"kind": "Service"}, "team-a"))
     with pytest.raises(CommandError, match="is in namespace team-b"):
         list(pods_of({"kind": "Pod", "metadata": {"name": "p", "namespace": "team-b"}}, "team-a"))
+
+
+@pytest.mark.parametrize(
+    ("manifest", "pods"),
+    [
+        ({"kind": "List", "items": 3}, []),
+        ({"kind": "Pod", "metadata": "p"}, [{"kind": "Pod", "metadata": "p"}]),
+        (
+            {"kind": "Job", "metadata": [], "spec": {"template": "t"}},
+            [{"metadata": {"name": "None-0"}, "spec": None}],
+        ),
+        ({"kind": "Job", "spec": 3}, [{"metadata": {"name": "None-0"}, "spec": None}]),
+    ],
+)
+def test_a_manifest_of_another_shape_is_left_to_the_server(manifest: Any, pods: list[Any]) -> None:
+    assert list(pods_of(manifest, "team-a")) == pods
 
 
 BILL = """from,to,namespace,owner,price,currency,posted,pending,amount,gpuHours,cost,requested,measured,used

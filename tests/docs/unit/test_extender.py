@@ -13,6 +13,7 @@ from scheduler_ext.reports import cluster_page as view
 from scheduler_ext.reports import waiting_page as waiting_view
 from scheduler_ext.reports.headroom import MOST_ON_A_NODE
 from scheduler_ext.reports.query import MOST_NODES, MOST_SIZES, USUAL_NODES
+from scheduler_ext.settings import flags_of
 from timekeeper.core.standings import WORDS
 from timekeeper.runtime.event_recorder import (
     MOST_PER_OBJECT,
@@ -27,6 +28,14 @@ ROOT = DOCS.parent
 CODE = ROOT / "scheduler_ext"
 PAGE = (DOCS / "extender.md").read_text()
 METRICS = (DOCS / "metrics.md").read_text().partition("\n## Of the extender\n")[2].partition("\n## ")[0]
+
+
+def test_the_dashboard_names_flags_that_the_extender_has() -> None:
+    pages = (ROOT / "timekeeper" / "dashboard" / "templates").glob("*.html")
+    named = {flag for page in pages for flag in re.findall(r"<code>(--[a-z-]+)</code>", page.read_text())}
+
+    assert named == {"--timekeeper-url"}
+    assert named <= {flag for each in flags_of({})._actions for flag in each.option_strings}
 
 
 def firsts(table: str) -> set[str]:
