@@ -9,9 +9,10 @@ import pytest
 from deploy.local.api import ApiError
 from deploy.local.kwok_nodes import kwok_node
 from deploy.local.stack import Stack
-from tests.story.cluster.test_held_pods import template
+from tests.story.cluster.test_held_pods import gated, template
 from tests.story.cluster.test_metering import set_budgets
 from tests.support.control_plane import create_namespace
+from tests.support.waiting import at_once
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -75,3 +76,38 @@ def test_every_answer_to_a_pods_creator_can_be_looked_up_later(stack: Stack, rea
     assert placed["uid"] == pod["metadata"]["uid"]
     changes = stack.get("/v1/decisions?namespace=asked&kind=budget", reader)["decisions"]
     assert [each["reason"] for each in changes] == ["EntryChanged", "EntryAdded"]
+
+
+def test_what_the_groups_budget_decided_names_it_also_of_a_pod_that_goes_while_no_timekeeper_runs(
+    stack: Stack, reader: str
+) -> None:
+    path = create_namespace(stack.cp, "member")
+    lab = {"_group.lab": "gpuHours: 0\nonExhausted: hold\n"}
+    set_budgets(stack, member="gpuHours: 100\ngroup: lab\n", **lab)
+
+    def is_held() -> bool:
+        body = template(percent=100) | {"metadata": {"name": "dry"}}
+        return bool(gated([stack.cp.api.call("POST", f"{path}?dryRun=All", body)]))
+
+    def explained() -> Json:
+        found: Json = stack.get("/v1/explain/member/p", reader)
+        return found
+
+    def step(kind: str) -> Json | None:
+        return next((each for each in explained()["steps"] if each["kind"] == kind), None)
+
+    stack.wait("both workers to know the group's budget", lambda: all(at_once(is_held)))
+    stack.cp.api.call("POST", path, template(percent=100) | {"metadata": {"name": "p"}})
+    stack.wait("the record", lambda: step("held") is not None)
+    held = step("held")
+    assert held is not None
+    assert held["budget"].startswith("_group.lab@")
+    stack.wait("its place in the queue", lambda: any("held pods" in each for each in explained()["waitsFor"]))
+
+    stack.stop("timekeeper", signal.SIGKILL)
+    stack.cp.api.call("DELETE", f"{path}/p")
+    stack.start("timekeeper")
+    stack.wait("the timekeeper", lambda: stack.is_ready(stack.timekeeper_url), "timekeeper")
+
+    stack.wait("the record of its deletion", lambda: step("deleted") is not None, "timekeeper")
+    assert explained()["waitsFor"] == []
