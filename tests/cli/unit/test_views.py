@@ -93,6 +93,24 @@ def test_use_by_label_has_a_row_for_pods_without_it_which_the_table_names(
     assert commas.splitlines() == ["label:a/team,gpuHours", "a,,1.00", "a,vision,1.00"]
 
 
+@pytest.mark.parametrize(
+    ("admitted", "shown"),
+    [
+        ({"admittedInBudget": True}, "in budget"),
+        ({"admittedInBudget": False}, "over budget"),
+        ({"admittedInBudget": None}, ""),
+        ({}, ""),
+    ],
+)
+def test_a_session_says_whether_its_pod_was_admitted_in_budget(admitted: Any, shown: str) -> None:
+    raw = {"uid": "u", "namespace": "a", "pod": "p", "node": "n", "models": "T4", "state": "open"}
+    held = {"cards": [], "rateMilli": 0, "ended": None, "vanished": None, "bound": 0, "amount": 0}
+
+    (row,) = usage.sessions([{**raw, **held, **admitted}], None, 0, {}).rows
+
+    assert row["admitted"] == shown
+
+
 def test_a_session_says_what_it_holds_since_when_and_what_it_cost() -> None:
     raw = {"uid": "u", "namespace": "a", "pod": "p", "node": "n", "models": "T4", "state": "open"}
     held = {"cards": ["x", "y"], "rateMilli": 1250, "ended": None, "vanished": None, "bound": MIDNIGHT}

@@ -608,7 +608,7 @@ def test_an_error_of_ours_is_500_without_a_word_of_what_it_was(
 
 
 def test_sessions_show_who_held_what_and_what_it_cost(home: Town) -> None:
-    home.hear("pods", gpu_pod("second", started_ms=T0, card=1, percent=50))
+    home.hear("pods", gpu_pod("second", started_ms=T0, card=1, percent=50, standing="OVER_BUDGET"))
     home.advance()
 
     ended, running = home.get("/v1/sessions").get_json()["sessions"]
@@ -621,6 +621,7 @@ def test_sessions_show_who_held_what_and_what_it_cost(home: Town) -> None:
     )
     assert (ended["started"], ended["ended"], ended["cards"]) == (T0, T0 + 30 * MINUTE, ["GPU-0"])
     assert (running["state"], running["posted"], running["pending"]) == ("open", 0, GPU_HOUR // 2)
+    assert (ended["admittedInBudget"], running["admittedInBudget"]) == (True, False)
     assert (running["requestedMilli"], running["requestedMib"], running["rateMilli"]) == (500, 8_000, 500)
     for query, pods in {
         "state=open": ["second"],

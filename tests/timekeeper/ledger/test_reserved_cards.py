@@ -125,6 +125,11 @@ def test_cards_that_are_free_for_a_pod_are_charged_until_its_binding_and_then_as
     assert waiting.charged() == (end - FREE) * GPU
     rows = waiting.get("/v1/usage?group=pod").get_json()["rows"]
     assert sum(row["amount"] for row in rows) == (end - FREE) * GPU
+    sessions = waiting.get("/v1/sessions").get_json()["sessions"]
+    assert {":hold:" in each["uid"]: each["admittedInBudget"] for each in sessions} == {
+        True: None,
+        False: True,
+    }
     is_in_order(waiting)
 
 

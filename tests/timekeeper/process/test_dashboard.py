@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import update
 from werkzeug.test import Client, TestResponse
 
 from tests.timekeeper.dashboards import ADMIN, HOSTILE, READER, URL, Dashboards, form, log_in, status, waits
 from tests.timekeeper.worlds import T0, token, user_status
+from timekeeper.store.engine.schema import SESSIONS
 
 PAGES = (
     "/",
@@ -183,6 +185,20 @@ def test_a_missing_right_takes_its_part_of_a_page_and_no_more(
 
     assert "Not shown: reader may not get grants.bursar.dev in namespace team-a" in page
     assert "train-7" in page
+
+
+def test_the_page_of_a_namespace_marks_the_pods_that_were_admitted_over_budget(
+    dashboards: Dashboards, visitor: Client
+) -> None:
+    with dashboards.books.store.writing() as connection:
+        its = SESSIONS.c
+        connection.execute(update(SESSIONS).where(its.uid == "train-7").values(admitted_in_budget=False))
+    log_in(visitor, READER)
+
+    page = visitor.get("/namespaces/team-a", base_url=URL).text
+
+    marked = re.findall(r'<th scope="row">(.*?)</th>', page)
+    assert ["train-7" in each for each in marked if "admitted over budget" in each] == [True]
 
 
 def test_the_waiting_page_goes_through_all_that_were_posted_and_counts_the_others(

@@ -210,7 +210,9 @@ class WrittenGrantsAnswer(TypedDict):
 
 
 class SessionAnswer(TypedDict):
-    """One pod's hold of its cards. `requestedMilli`, `requestedMib`: its unweighted share of them;
+    """One pod's hold of its cards. `admittedInBudget`: false if its namespace was over budget when it was
+    created, and did not hold it; in mode `enforce` such a pod has the class of pods over budget; null for
+    cards that are reserved for a pod. `requestedMilli`, `requestedMib`: its unweighted share of them;
     `rateMilli`: the rate it is charged at; `cards`: their UUIDs, empty if its placement is not trusted.
     `ended`: null while it runs, if the pod vanished, and if no timestamp says when it ended: then it is
     charged until its last evidence."""
@@ -224,6 +226,7 @@ class SessionAnswer(TypedDict):
     labels: dict[str, str]
     cards: list[str]
     state: Literal["open", "settled"]
+    admittedInBudget: bool | None
     rateMilli: int
     requestedMilli: int
     requestedMib: int

@@ -5,6 +5,7 @@ from typing import Any
 import orjson
 from flask import Flask, Response
 
+from timekeeper.accounts.session import HOLD
 from timekeeper.accounts.usage import gpu_hours
 from timekeeper.api.http.answers import SessionsAnswer, answer
 from timekeeper.api.http.parameters import (
@@ -87,6 +88,7 @@ def _shown(charged: ChargedSession) -> dict[str, Any]:
         "labels": orjson.loads(session.labels),
         "cards": _cards(session.devices),
         "state": "open" if session.settled_ms is None else "settled",
+        "admittedInBudget": None if HOLD in session.uid else session.admitted_in_budget,
         "rateMilli": session.rate_milli,
         "requestedMilli": session.requested_milli,
         "requestedMib": session.requested_mib,

@@ -22,7 +22,10 @@ _SESSIONS = (
     Column("age", "AGE", True),
     _GPU_HOURS,
     Column("state", "STATE"),
+    Column("admitted", "ADMITTED"),
 )
+_ADMITTED = {True: "in budget", False: "over budget"}
+_SESSION_STYLES = {"over budget": "bold red"}
 _FIGURES = ("posted", "pending", "amount", "gpuHours", "requested", "measured", "used", "usedBy")
 _BILL_TIME = (Column("from", "FROM"), Column("to", "TO"))
 _BILL = (
@@ -102,10 +105,11 @@ def sessions(listed: Iterable[Any], answer: Any, now_ms: int, busy: Mapping[str,
             "used": busy.get(raw["uid"], ""),
             "age": age((raw["ended"] or raw["vanished"] or now_ms) - raw["bound"]),
             "gpuHours": hours(raw["amount"]),
+            "admitted": _ADMITTED.get(raw.get("admittedInBudget"), ""),  # an older server lacks it
         }
         for raw in listed
     )
-    return Sheet(_SESSIONS, rows, answer, empty="no pod holds a card")
+    return Sheet(_SESSIONS, rows, answer, _SESSION_STYLES, "no pod holds a card")
 
 
 def busy_by_pod(answer: Any) -> dict[str, str]:
