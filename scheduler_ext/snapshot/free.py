@@ -132,6 +132,7 @@ def has_more(new: Free, old: Free) -> bool:
     return new.share_milli > old.share_milli or new.memory_mib > old.memory_mib
 
 
+@lru_cache(maxsize=8_192)
 def _takes_named(ask: Ask, free: Free) -> Free | None:
     """As `takes`, where ask or card names resources. Both must: nothing else of such a card is allocated."""
     wanted = dict(ask.resources)

@@ -6,6 +6,8 @@ share. Two levels of 64 branches over small dicts suffice for 100,000 keys.
 """
 
 from collections.abc import Iterator, Mapping
+from itertools import compress
+from operator import is_not
 from typing import Any, Generic, TypeVar
 
 V = TypeVar("V")
@@ -67,13 +69,10 @@ class Map(Generic[V]):
 
     def changed_since(self, old: "Map[V]") -> Iterator[str]:
         """The keys whose values are not the same objects in ``old``, including removed ones."""
-        for mine, theirs in zip(self._branches, old._branches, strict=True):
-            if mine is theirs:
-                continue
-            for leaf, former in zip(mine, theirs, strict=True):
-                if leaf is not former:
-                    yield from (k for k, v in leaf.items() if former.get(k) is not v)
-                    yield from (k for k in former if k not in leaf)
+        for mine, theirs in _differing(self._branches, old._branches):
+            for leaf, former in _differing(mine, theirs):
+                yield from (k for k, v in leaf.items() if former.get(k) is not v)
+                yield from (k for k in former if k not in leaf)
 
     def __len__(self) -> int:
         return self._size
@@ -101,6 +100,11 @@ T = TypeVar("T")
 
 def _replaced(row: tuple[T, ...], at: int, value: T) -> tuple[T, ...]:
     return (*row[:at], value, *row[at + 1 :])
+
+
+def _differing(mine: tuple[T, ...], theirs: tuple[T, ...]) -> Iterator[tuple[T, T]]:
+    """The pairs whose two sides are not the same object. Compared in C: nearly all are the same."""
+    return compress(zip(mine, theirs, strict=True), map(is_not, mine, theirs))
 
 
 def _filled(content: Mapping[str, V]) -> tuple[_Branch[V], ...]:

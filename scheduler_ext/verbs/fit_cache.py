@@ -90,12 +90,11 @@ class FitCache:
         """Each node's answer. ``steps``: how many more its caller may search."""
         with self._lock:
             board, rows = self._column(asked, nodes, steps), self._rows_of(names)
-            reasons, short = board.reasons[rows], board.short[rows]
             if not isinstance(names, NameList):
-                return board.sort(names, rows, reasons, short)
+                return board.sort(names, rows, board.reasons[rows], board.short[rows])
             last = self._results.pop(board, None)
-            if last is None or not last.is_for(names, reasons, short):
-                last = _LastResult(names, reasons, short, board.sort(names, rows, reasons, short))
+            if last is None or not last.is_for(names, board.version):
+                last = _next_result(last, board, names, rows)
             self._results[board] = last
             if len(self._results) > MOST_RESULTS:
                 self._results.popitem(last=False)
@@ -142,16 +141,32 @@ class _LastResult:
     changes of a node leave every node's answer as it was, so the next pod gets the same bytes."""
 
     names: NameList
+    version: int  # of the column
     reasons: NDArray[np.int16]
     short: NDArray[np.bool_]
     result: FilterResult
 
-    def is_for(self, names: NameList, reasons: NDArray[np.int16], short: NDArray[np.bool_]) -> bool:
+    def is_for(self, names: NameList, version: int) -> bool:
+        """True if these are the same names, and no answer of the column has changed, be it a new node's."""
+        return names is self.names and version == self.version
+
+    def has(self, names: NameList, reasons: NDArray[np.int16], short: NDArray[np.bool_]) -> bool:
         """True if these are the same names with the same answers. A reason's number never changes within a
         column."""
         if names is not self.names:
             return False
         return bool((reasons == self.reasons).all() and (short == self.short).all())
+
+
+def _next_result(
+    last: _LastResult | None, board: "_Column", names: NameList, rows: NDArray[np.int64]
+) -> _LastResult:
+    """What to keep of this version of the column; its result is the last one's where nothing changed for
+    these names."""
+    reasons, short = board.reasons[rows], board.short[rows]
+    same = last is not None and last.has(names, reasons, short)
+    result = last.result if last is not None and same else board.sort(names, rows, reasons, short)
+    return _LastResult(names, board.version, reasons, short, result)
 
 
 class _Column:
@@ -163,6 +178,7 @@ class _Column:
     def __init__(self, asked: FitKey, rows: NodeRows, known: dict[Hashable, Score | Refusal]) -> None:
         self.asked, self.rows, self.known = asked, rows, known
         self.moment = 0
+        self.version = 0  # changes with each answer that filter shows
         self.scores = np.zeros(0, np.int64)
         self.reasons = np.zeros(0, np.int16)
         self.short = np.zeros(0, np.bool_)
@@ -193,13 +209,13 @@ class _Column:
         refusals = [each or refusal.UNKNOWN_NODE for each in self.refusals]
         return FilterResult(
             fits=self._fitting(names, rows, ~refused),
-            short=_refusals(names, refused & short, reasons, refusals),
-            refused=_refusals(names, refused & ~short, reasons, refusals),
+            short=_refusals(names, np.flatnonzero(refused & short), reasons, refusals),
+            refused=_refusals(names, np.flatnonzero(refused & ~short), reasons, refusals),
         )
 
     def _fitting(self, names: Sequence[str], rows: NDArray[np.int64], fits: NDArray[np.bool_]) -> NameList:
         """The nodes that filter returns come back in prioritize, so their rows are remembered."""
-        found = NameList(compress(names, fits.tolist()))
+        found = NameList(compress(names, fits.tobytes()))
         found.rows = self.rows, rows[fits]
         return found
 
@@ -250,6 +266,7 @@ class _Column:
                 [n.model for n in nodes.values()],
             )
             scores = np.array(per_node.score_batch(request.asks[0].ask, free_by_card, models, cpus), np.int64)
+        self.version += 1
         self.scores[rows] = scores
         self.reasons[rows] = _FITS
         self.short[rows] = False
@@ -262,13 +279,19 @@ class _Column:
     def _note(self, name: str, answer: Score | Refusal, node: NodeInfo | None) -> None:
         row = self.rows.by_name[name]
         if not isinstance(answer, Refusal):
-            self.scores[row], self.reasons[row], self.short[row] = answer, _FITS, False
+            self._set(row, answer, _FITS, short=False)
             return
-        self.scores[row] = NO_FIT
-        self.reasons[row] = self.refusals.setdefault(answer, len(self.refusals))
-        self.short[row] = node is not None and answer.shortage and is_short(node, self.asked.amounts)
+        reason = self.refusals.setdefault(answer, len(self.refusals))
+        short = node is not None and answer.shortage and is_short(node, self.asked.amounts)
+        self._set(row, NO_FIT, reason, short=short)
         if answer is refusal.NOT_TRIED:
             self.untried.add(name)
+
+    def _set(self, row: int, score: Score, reason: int, *, short: bool) -> None:
+        self.scores[row] = score
+        if self.reasons[row] != reason or self.short[row] != short:
+            self.reasons[row], self.short[row] = reason, short
+            self.version += 1
 
     def _answer(self, node: NodeInfo, left: Steps) -> Score | Refusal:
         request, per_node = self.asked.request, self.asked.policy.per_node
@@ -320,8 +343,8 @@ def _sentences(refused: Mapping[str, Refusal]) -> bytes:
 
 
 def _refusals(
-    names: Sequence[str], which: NDArray[np.bool_], reasons: NDArray[np.int16], refusals: Sequence[Refusal]
+    names: Sequence[str], which: NDArray[np.int64], reasons: NDArray[np.int16], refusals: Sequence[Refusal]
 ) -> dict[str, Refusal]:
-    """Name -> refusal of those nodes."""
-    chosen: Iterable[str] = compress(names, which.tolist())
+    """Name -> refusal of those nodes, which are given by their places in the list."""
+    chosen: Iterable[str] = map(names.__getitem__, which.tolist())
     return dict(zip(chosen, map(refusals.__getitem__, reasons[which].tolist()), strict=True))

@@ -38,7 +38,7 @@ class NameList(list[str]):
     @cached_property
     def scores(self) -> "Scores":
         """The answer of prioritize for these names, without its ranks."""
-        return Scores(self)
+        return Scores(self, self.text)
 
 
 class Scores:
@@ -47,9 +47,9 @@ class Scores:
     It does not refer to the list: the list refers to it, and the garbage collector, which alone ends a cycle,
     hardly ever runs."""
 
-    def __init__(self, names: list[str]) -> None:
-        together = "".join(names)
-        plain = together.isascii() and together.isprintable() and not any(each in together for each in '"\\}')
+    def __init__(self, names: list[str], listed: bytes) -> None:
+        """``listed``: the names' JSON array. Where it has no backslash, every name stands in it as it is."""
+        plain = b"\\" not in listed and b"}" not in listed
         text = f"{_BEGIN}{_BETWEEN.join(names)}{_LAST}" if plain and names else ""
         self._names = () if text else tuple(names)  # where names are no plain text
         self._text: NDArray[np.uint8] = np.frombuffer(text.encode(), np.uint8)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scheduler_ext.binding.outcome import Outcome, sentence
 from scheduler_ext.binding.values import BindingArgs
 from scheduler_ext.verbs.fit_cache import FilterResult
-from scheduler_ext.verbs.name_lists import KnownLists, NameList, Scores
+from scheduler_ext.verbs.name_lists import KnownLists, NameList
 from scheduler_ext.verbs.preempt_verb import NodeVictims
 from timekeeper.core.json_values import Json, mapping
 
@@ -123,7 +123,7 @@ def filter_error(text: str) -> bytes:
 
 def prioritize_answer(names: list[str], ranks: NDArray[np.int64]) -> bytes:
     """A rank for each node."""
-    return (names.scores if isinstance(names, NameList) else Scores(names)).ranked(ranks)
+    return (names if isinstance(names, NameList) else NameList(names)).scores.ranked(ranks)
 
 
 def bind_answer(outcome: Outcome) -> bytes:

@@ -8,12 +8,15 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from scheduler_ext.fit.refusal import UNKNOWN_NODE
 from scheduler_ext.model.node import read_node
-from scheduler_ext.scoring.policy import BINPACK
+from scheduler_ext.scoring.fragmentation import fragmentation
+from scheduler_ext.scoring.fragmentation_model import FragmentationModel
+from scheduler_ext.scoring.policy import BINPACK, Policy
+from scheduler_ext.scoring.typical_pods import BUILT_IN
 from scheduler_ext.snapshot.snapshot import node_updated
 from scheduler_ext.verbs.fit_cache import FilterResult, FitCache, fit_key
 from scheduler_ext.verbs.name_lists import FEWEST_NAMES, MOST_LISTS, KnownLists, NameList
@@ -190,20 +193,24 @@ def test_the_names_that_fit_are_scored_as_any_list_of_them_is() -> None:
     assert scores[0] == scores[1]
 
 
-@given(st.lists(st.integers(0, 8), max_size=12))
+@pytest.mark.parametrize("policy", [BINPACK, fragmentation(FragmentationModel(BUILT_IN), 2_000)])
+@given(changes=st.lists(st.dictionaries(st.integers(0, 5), st.integers(0, 2), max_size=6), max_size=8))
+@example(changes=[{0: 1}, {0: 0}])
 @settings(max_examples=examples(60), deadline=None)
-def test_a_result_is_used_again_only_while_every_node_answers_as_before(changes: list[int]) -> None:
+def test_a_result_is_used_again_only_while_every_node_answers_as_before(
+    policy: Policy, changes: list[dict[int, int]]
+) -> None:
     """A node's two cards are by turns free, used so that none has room, and used so that their sum is short
-    as well. Each result is what a fresh cache finds, and the last one again if it is equal to that."""
-    names = NameList(f"n{at}" for at in range(3))
+    as well; of six nodes any number changes at once, so one by one and together. Each result is what a fresh
+    cache finds, and the last one again if it is equal to that."""
+    names = NameList(f"n{at}" for at in range(6))
     pod = read(percent(60))
     assert pod.request is not None
-    key, cache = fit_key(pod.request, BINPACK, pod.amounts), FitCache()
+    key, cache = fit_key(pod.request, policy, pod.amounts), FitCache()
     free, found = {name: [100, 100] for name in names}, []
 
-    for change in [None, *changes, *changes[-1:]]:
-        if change is not None:
-            free[names[change // 3]] = [[100, 100], [30, 30], [30, 20]][change % 3]
+    for change in [{}, *changes, *changes[-1:]]:
+        free |= {names[at]: [[100, 100], [30, 30], [30, 20]][state] for at, state in change.items()}
         snapshot = with_used(**free)
         found.append(cache.sort(key, snapshot.nodes, names))
         fresh = FitCache().sort(key, snapshot.nodes, [*names])
