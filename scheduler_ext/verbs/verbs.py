@@ -26,6 +26,7 @@ from scheduler_ext.scoring.selection import Policies, for_fits
 from scheduler_ext.snapshot.reservations import as_found_by
 from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.verbs.dry_run import DryRun, dry_run
+from scheduler_ext.verbs.early_answers import EarlyAnswers
 from scheduler_ext.verbs.expected_binds import ExpectedBinds
 from scheduler_ext.verbs.fit_cache import FilterResult, FitCache, FitKey, fit_key
 from scheduler_ext.verbs.preempt_verb import NodeVictims, with_cards
@@ -68,6 +69,7 @@ class Verbs:
         self._caps, self._was_polled = caps or CapChecks(standings), was_polled
         self._fit_cache, self._search_shares = FitCache(), search_shares or SearchShares()
         self._expected_binds = ExpectedBinds()
+        self.early_answers = EarlyAnswers(self._fit_cache, lambda: cache.snapshot.nodes)
 
     @property
     def complete(self) -> bool:
@@ -82,6 +84,7 @@ class Verbs:
         # cap.
         if not self.complete:
             return INCOMPLETE
+        self.early_answers.called()
         pod = _pod(args, self._cache.snapshot)
         if pod is None:
             return FilterResult(args.names, {}, {})
@@ -154,6 +157,7 @@ class Verbs:
         """
         if not self.complete:
             return np.zeros(len(args.names), np.int64)
+        self.early_answers.called()
         snapshot = self._cache.snapshot
         pod = _pod(args, snapshot)
         if pod is None:
@@ -209,6 +213,7 @@ class Verbs:
         """Bind the pod to the node; see `Binder`."""
         if not self.complete:
             return NotBound(NotBoundReason.NOT_READY, INCOMPLETE)
+        self.early_answers.called()
         outcome = self._binder.bind(args)
         self._expected_binds.drop(args.uid)
         return outcome

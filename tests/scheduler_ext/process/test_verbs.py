@@ -1,6 +1,7 @@
 """filter, prioritize and what else is asked over HTTP, with the API server's watch behind it."""
 
 import json
+import threading
 from collections.abc import Callable, Generator
 
 import pytest
@@ -49,6 +50,10 @@ def test_what_only_the_cards_refuse_is_not_offered_to_kube_schedulers_preemption
 
     assert answer["FailedNodes"] == {}
     assert answer["FailedAndUnresolvableNodes"] == {"c": "no card has 50% free"}
+
+
+def test_between_calls_a_thread_computes_what_the_next_filter_asks_for(world: Running) -> None:
+    assert "early" in {each.name for each in threading.enumerate()}
 
 
 def test_whole_node_objects_are_answered_with_node_objects(world: Running) -> None:
