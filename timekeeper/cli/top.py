@@ -29,12 +29,16 @@ _LATELY_MS = 600_000  # the time whose use is shown
     metavar="SECONDS",
     help="the time between two looks, on a terminal",
 )
-@click.option("--once", is_flag=True, help="print once; also where the output is no terminal")
+@click.option(
+    "--once",
+    is_flag=True,
+    help="print once; also where the output is no terminal, or one that cannot be written over",
+)
 @FORM
 def top(options: Options, all_namespaces: bool, every: float, once: bool, form: str) -> None:
     """The pods that hold cards now, how busy the cards were lately, and what the pods have cost."""
     namespace = options.scope(all_namespaces)
-    if once or form != "table" or not sys.stdout.isatty():
+    if once or form != "table" or not sys.stdout.isatty() or output.console().is_dumb_terminal:
         with connected(options, namespace or "") as client:
             sheet = _open_sessions(client, namespace)
         output.show(sheet, form)

@@ -153,6 +153,22 @@ def test_top_looks_again_until_control_c_ends_it_as_it_says(environment: dict[st
     assert (process.returncode, errors) == (0, b"")
 
 
+def test_top_prints_once_on_a_terminal_that_cannot_be_written_over(environment: dict[str, str]) -> None:
+    terminal, theirs = pty.openpty()
+
+    done = subprocess.run(
+        [*COMMAND, "top", "-n", "team-a"],
+        env=environment | {"TERM": "dumb"},
+        stdout=theirs,
+        stderr=subprocess.PIPE,
+        timeout=30,
+    )
+
+    os.close(theirs)
+    os.close(terminal)
+    assert (done.returncode, done.stderr) == (0, b"No pod holds a card.\n")
+
+
 GRANT = ("1", "--reason", "x", "--key", "first")
 
 
