@@ -19,6 +19,7 @@ _POD, _SERVICE = "pod/bursar-timekeeper-0", "service/bursar-timekeeper"
 _SERVICE_PORT = 443
 _EXTENDER, _EXTENDER_PORT = "deployment/bursar-scheduler", 8445
 _LEASE = "bursar-scheduler"
+_BY_CONTEXT = " The namespace is that of your context: -n names yours."
 _CA_NAMESPACE, _CA = "bursar-node", "bursar-ca"
 
 
@@ -153,10 +154,14 @@ def _token(options: Options, namespace: str) -> str:
         return options.kubectl.run("create", "token", name, "-n", home, "--audience", AUDIENCE).strip()
     except CommandError as error:
         sample = "reader" if namespace else "administrator"
-        admins = ", for administrators bursar-system/bursar-admin" if namespace else ""
+        other = (
+            "administrators bursar-system/bursar-admin" if namespace else "leads of a group bursar-leads/NAME"
+        )
+        by_context = "" if options.namespace or home != options.kubectl.namespace() else _BY_CONTEXT
         raise CommandError(
             f"{error.message}\nA token of the account {home}/{name} is needed. An administrator makes this"
-            f" account with deploy/samples/{sample}.yaml (docs/cli.md); --account names another one{admins}."
+            f" account with deploy/samples/{sample}.yaml (docs/cli.md); --account names another one, for"
+            f" {other}.{by_context}"
         ) from error
 
 

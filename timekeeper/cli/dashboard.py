@@ -20,13 +20,19 @@ from timekeeper.cli.loopback import Loopback, log_in
 def dashboard(options: Options, all_namespaces: bool, port: int, no_browser: bool) -> None:
     """Open budgets, cards, waiting pods, costs and decisions in a browser, logged in, until Ctrl-C."""
     namespace = options.scope(all_namespaces) or ""
-    page = f"/namespaces/{namespace}" if namespace else "/"
     with (
         connected_with_token(options, namespace) as (client, token),
-        Loopback(client, log_in(client, token), page, port) as server,
+        Loopback(client, log_in(client, token), first_page(options, namespace), port) as server,
     ):
         click.echo(f"{server.address}\nThis address works once. Ctrl-C ends the connection.")
         if not no_browser and not webbrowser.open(server.address):
             click.echo("No browser was found here: open the address yourself.", err=True)
         with suppress(KeyboardInterrupt):
             server.serve_forever()
+
+
+def first_page(options: Options, namespace: str) -> str:
+    """That of the namespace. An account of another namespace, as leads of a group have, may see no more than
+    what it names, so without a namespace it begins where a namespace or a group is asked for."""
+    is_elsewhere = not options.namespace and "/" in options.account
+    return f"/namespaces/{namespace}" if namespace and not is_elsewhere else "/"

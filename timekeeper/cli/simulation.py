@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +48,11 @@ _REPLICAS = {
 def simulate(options: Options, files: tuple[str, ...], budget: str | None, form: str) -> None:
     """What would happen to these pods: class, place, victims, cost, and when the budget is gone. Nothing is
     created."""
-    namespace = options.one_namespace()
+    documents = [document for file in files for document in _documents(file)]
+    namespace = namespace_of(documents, options)
     body: dict[str, Any] = {"version": 1, "namespace": namespace, "pods": []}
-    for file in files:
-        for document in _documents(file):
-            body["pods"] += list(pods_of(document, namespace))
+    for document in documents:
+        body["pods"] += list(pods_of(document, namespace))
     if budget is not None:
         body["budget"] = _text(budget)
     with connected(options, namespace) as client:
@@ -61,6 +61,23 @@ def simulate(options: Options, files: tuple[str, ...], budget: str | None, form:
     if form == "table":
         for sentence in simulation.sentences(answer):
             print(sentence)
+
+
+def namespace_of(documents: Iterable[Any], options: Options) -> str:
+    """That of the flag, else the first that the manifests name, else the context's."""
+    return options.namespace or next(_namespaces_of(documents), "") or options.one_namespace()
+
+
+def _namespaces_of(documents: Iterable[Any]) -> Iterator[str]:
+    """The namespaces that manifests name, in their order."""
+    for each in documents:
+        items = each.get("items") if isinstance(each, dict) and each.get("kind") == "List" else None
+        if isinstance(items, list):
+            yield from _namespaces_of(items)
+        elif isinstance(each, dict) and isinstance(each.get("metadata"), dict):
+            found = each["metadata"].get("namespace")
+            if isinstance(found, str) and found:
+                yield found
 
 
 def pods_of(document: Any, namespace: str) -> Iterator[dict[str, Any]]:

@@ -7,6 +7,7 @@ import pytest
 
 from timekeeper.cli import connection
 from timekeeper.cli.connection import Options
+from timekeeper.cli.dashboard import first_page as dashboard_page
 from timekeeper.cli.errors import CommandError
 
 
@@ -21,6 +22,9 @@ class PlayedKubectl:
         if known is None:
             raise CommandError(f"kubectl {verb}: Error from server (NotFound): {arguments[0]} not found")
         return known
+
+    def namespace(self) -> str:
+        return "team-a"
 
 
 def options(answers: Any, **flags: str) -> Options:
@@ -61,3 +65,37 @@ def test_the_pod_of_a_statefulset_is_preferred_and_a_deployment_is_reached_by_it
 )
 def test_the_account_follows_from_what_is_read(account: str, namespace: str, used: tuple[str, str]) -> None:
     assert options({}, account=account).account_for(namespace) == used
+
+
+@pytest.mark.parametrize(
+    ("flags", "is_at_home"),
+    [
+        ({}, True),
+        ({"account": "me"}, True),
+        ({"account": "leads/lab"}, False),
+        ({"account": "leads/lab", "namespace": "team-a"}, True),
+    ],
+)
+def test_the_account_of_another_namespace_begins_at_the_first_page(
+    flags: dict[str, str], is_at_home: bool
+) -> None:
+    assert dashboard_page(options({}, **flags), "team-a") == ("/namespaces/team-a" if is_at_home else "/")
+
+
+@pytest.mark.parametrize(
+    ("flags", "wanted", "is_of_context"),
+    [
+        ({}, "team-a", True),
+        ({"namespace": "team-a"}, "team-a", False),
+        ({"account": "leads/lab"}, "team-a", False),
+        ({}, "", False),
+    ],
+)
+def test_a_token_that_is_refused_says_where_the_namespace_is_from(
+    flags: dict[str, str], wanted: str, is_of_context: bool
+) -> None:
+    with pytest.raises(CommandError) as refused:
+        connection._token(options({}, **flags), wanted)
+
+    assert ("that of your context: -n names yours" in refused.value.message) is is_of_context
+    assert ("leads of a group bursar-leads/NAME" in refused.value.message) is (not wanted)

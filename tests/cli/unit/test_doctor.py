@@ -376,6 +376,18 @@ def test_each_fault_is_named_with_what_mends_it(case: str) -> None:
     assert bad[0].command
 
 
+def test_an_account_that_was_never_made_is_made_by_the_sample() -> None:
+    reason = 'kubectl create: failed to create token: serviceaccounts "bursar-admin" not found\nA token'
+    (found,) = [
+        each
+        for each in results(replace(SOUND, readiness=NotReadable(reason)))
+        if each.subject == "timekeeper"
+    ]
+
+    assert (found.level, found.sentence) == ("unknown", reason.splitlines()[0])
+    assert found.command.startswith("kubectl apply --server-side -f deploy/samples/administrator.yaml")
+
+
 @pytest.mark.parametrize(
     ("minor", "warned", "noted"),
     [

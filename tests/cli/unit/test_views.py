@@ -10,11 +10,13 @@ import pytest
 from click.testing import CliRunner
 
 from timekeeper.cli import output
+from timekeeper.cli.connection import Options
 from timekeeper.cli.errors import CommandError
 from timekeeper.cli.flags import MINUS
+from timekeeper.cli.kubectl import Kubectl
 from timekeeper.cli.main import cli, grant
 from timekeeper.cli.sheet import Column, Sheet
-from timekeeper.cli.simulation import pods_of
+from timekeeper.cli.simulation import namespace_of, pods_of
 from timekeeper.cli.views import budgets, cards, decisions, simulation, usage
 from timekeeper.core import texts
 
@@ -373,6 +375,27 @@ def test_the_pods_of_a_workload_are_as_many_as_its_replicas() -> None:
 )
 def test_a_manifest_of_another_shape_is_left_to_the_server(manifest: Any, pods: list[Any]) -> None:
     assert list(pods_of(manifest, "team-a")) == pods
+
+
+IN_B = {"kind": "Job", "metadata": {"name": "a", "namespace": "team-b"}}
+
+
+@pytest.mark.parametrize(
+    ("documents", "flag", "found"),
+    [
+        ([IN_B], "", "team-b"),
+        ([IN_B], "team-a", "team-a"),
+        ([{"kind": "Pod", "metadata": {"name": "a"}}, IN_B], "", "team-b"),
+        ([{"kind": "List", "items": [IN_B]}], "", "team-b"),
+        ([{"kind": "Pod", "metadata": {"name": "a"}}, {"kind": "List"}, "text", {"metadata": 3}], "", "mine"),
+    ],
+)
+def test_a_simulation_is_of_the_namespace_that_the_manifests_name(
+    documents: list[Any], flag: str, found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Kubectl, "namespace", lambda _self: "mine")
+
+    assert namespace_of(documents, Options(Kubectl(), namespace=flag)) == found
 
 
 BILL = """from,to,namespace,owner,price,currency,posted,pending,amount,gpuHours,cost,requested,measured,used

@@ -3,6 +3,7 @@
 import base64
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -23,6 +24,8 @@ CONFIGURATION = "zz-bursar"
 _ZONE = re.compile(r"""^timeZone:[ \t]*["']?([^\s"'#]+)""", re.MULTILINE)
 _SOON_S = 7 * 86_400
 _CLOCK_S = 5
+_NO_ADMINISTRATOR = '"bursar-admin" not found'
+_ADMINISTRATOR = "kubectl apply --server-side -f deploy/samples/administrator.yaml (docs/cli.md)"
 
 Check = Callable[[Facts], Iterator[CheckResult]]
 
@@ -167,7 +170,8 @@ def priority_classes(facts: Facts) -> Iterator[CheckResult]:
 def timekeeper(facts: Facts) -> Iterator[CheckResult]:
     """It answers, is ready, and its clock is ours."""
     if isinstance(facts.readiness, NotReadable):
-        yield unknown("timekeeper", facts.readiness)
+        found = unknown("timekeeper", facts.readiness)
+        yield replace(found, command=_ADMINISTRATOR) if _NO_ADMINISTRATOR in found.sentence else found
         return
     ready: Readiness = facts.readiness
     if ready.status != 200:
