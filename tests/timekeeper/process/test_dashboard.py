@@ -131,6 +131,11 @@ def test_without_a_right_to_all_namespaces_a_visitor_sees_its_own_one(visitor: C
         answer = visitor.get(path, base_url=URL)
         assert (answer.status_code, "reader may not get" in answer.text) == (403, True)
     assert "100.00" not in visitor.get("/namespaces/team-b", base_url=URL).text
+    groups = visitor.get("/groups?namespace=team-a", base_url=URL)
+    assert (groups.status_code, "Your account may not read all namespaces. Name one" in groups.text) == (
+        403,
+        True,
+    )
 
 
 def test_a_visitor_whose_account_names_no_namespace_chooses_one(

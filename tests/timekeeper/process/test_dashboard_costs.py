@@ -125,6 +125,21 @@ def test_a_line_is_proved_by_its_pods_and_its_days(visitor: Client) -> None:
     assert used == [("2026-11-03", "20.00 USD"), ("2026-11-16", "35.00 USD")]
 
 
+@pytest.mark.parametrize(
+    ("query", "heading"),
+    [
+        ("", "Costs of 2026-11"),
+        ("?namespace=team-a", "Costs of 2026-11 in team-a"),
+        ("?namespace=_group.lab", "Costs of 2026-11 in _group.lab"),
+    ],
+)
+def test_a_printed_bill_says_whose_it_is(visitor: Client, query: str, heading: str) -> None:
+    page = visitor.get(f"/costs{query}", base_url=URL).text
+
+    assert f"<h1>{heading}</h1>" in page
+    assert f"<title>{heading}" in page
+
+
 def test_costs_are_grouped_by_what_the_visitor_chooses(visitor: Client) -> None:
     assert [each[0] for each in table(visitor, "?group=model")[1:]] == ["A100", "H100"]
     assert [each[:2] for each in table(visitor, "?group=group")[1:]] == [["lab", "52.00"], ["none", "0.00"]]
