@@ -140,6 +140,17 @@ def test_a_pod_is_explained_from_its_refusal_to_its_charge(home: Town) -> None:
     assert home.get("/v1/explain/team-a/p?uid=other").get_json()["steps"] == []
 
 
+@pytest.mark.parametrize(
+    ("cards", "needs"),
+    [(1, "needs 1 card with 8192 MiB; "), (3, "needs 3 cards with 8192 MiB on one node; ")],
+)
+def test_several_cards_are_needed_on_one_node(home: Town, cards: int, needs: str) -> None:
+    figures = WAITS | {"cardsNeeded": cards}
+    post(home, posted(kind="waiting", reason="NoRoom", name="p", uid="uid-p", figures=figures))
+
+    assert home.get("/v1/explain/team-a/p").get_json()["waitsFor"][0].startswith(needs)
+
+
 def test_a_deployment_without_pods_is_explained_by_the_refusals_of_its_pods(home: Town) -> None:
     post(home, posted(owner="Deployment/web", generate_name="web-7c9f-"))
 

@@ -584,6 +584,16 @@ def test_explain_says_what_a_held_pod_needs_and_its_place(holding: Holding, case
     assert holding.town.get("/v1/explain/team-a/p").get_json()["waitsFor"] == said
 
 
+def test_a_held_pod_that_reserves_nothing_needs_a_budget_that_is_not_used_up(holding: Holding) -> None:
+    settings = {"_settings": "lookahead: 0s"}
+    holding.begin(held_pod("p", created_ms=T0), team_a="gpuHours: 0\nonExhausted: hold", **settings)
+    post(holding.town, posted(kind="held", reason="OverBudget", name="p", generate_name="", uid="uid-p"))
+
+    needs, *_ = holding.town.get("/v1/explain/team-a/p").get_json()["waitsFor"]
+
+    assert needs == "needs some of the budget to be left; 0 held pods of the namespace are ahead"
+
+
 @pytest.mark.parametrize(("mode", "hours", "hold"), [("hold", 9, "budget"), ("deprioritize", 0, "turn")])
 def test_with_turns_a_budget_that_holds_is_waited_for_too(
     holding: Holding, mode: str, hours: int, hold: str

@@ -15,7 +15,7 @@ OLD = "gpuHours: 20\nperiod: month\nnotify: https://hooks.example/secret-1\n"
         (OLD.replace("20", "40.5"), "was changed: gpuHours from 20 to 40.5."),
         (
             OLD.replace("month", "week").replace("secret-1", "secret-2"),
-            "was changed: period, notify.",
+            "was changed: period from month to week, notify.",
         ),
         (OLD + "rules: {host-pid: warn}\n", "was changed: rules."),
         (OLD + "price: 2.5\n", "was changed: price from none to 2.5."),
@@ -25,7 +25,7 @@ OLD = "gpuHours: 20\nperiod: month\nnotify: https://hooks.example/secret-1\n"
         (None, "was removed."),
     ],
 )
-def test_a_changed_entry_is_told_by_its_fields_with_hours_and_prices_alone(
+def test_a_changed_entry_is_told_by_its_fields_with_values_that_are_no_secret(
     text: str | None, sentence: str
 ) -> None:
     (run,) = of_changes([BudgetEntry("team-d", text, 9)], (), history_of([BudgetEntry("team-d", OLD, 1)]))
@@ -45,5 +45,5 @@ def test_a_changed_price_of_all_namespaces_is_told_with_both_values() -> None:
 
     assert (run.decision.at_ms, run.decision.figures[MESSAGE]) == (
         9,
-        "The budget entry _settings was changed: price from 2 to 2.5, timeZone.",
+        "The budget entry _settings was changed: price from 2 to 2.5, timeZone from UTC to none.",
     )

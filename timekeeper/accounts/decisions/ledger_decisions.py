@@ -13,7 +13,12 @@ from timekeeper.core.budgets.yaml_nodes import fields_of
 from timekeeper.core.decisions import BUDGET, GRANT, MESSAGE, Decision, DecisionRun, Figure
 
 _DIGITS = 16
-_WITH_VALUES = frozenset(("gpuHours", "price", "currency"))
+_WITH_VALUES = frozenset(
+    (
+        *("gpuHours", "period", "carryOver", "onExhausted", "group", "warnAt", "price", "currency"),
+        *("maxGPUs", "maxGPUsPerPod", "maxWaiting", "mode", "timeZone"),
+    )
+)
 
 
 def of_changes(
@@ -47,8 +52,8 @@ def _of_entry(entry: BudgetEntry, before: History | None) -> Decision:
 
 
 def _changed_fields(earlier: str, later: str) -> str:
-    """Names of the fields that differ; hours and prices with their values. No other value, because a URL of
-    notifications can be a secret."""
+    """Names of the fields that differ; those of amounts, periods and modes with their values. A URL of
+    notifications can be a secret, and lists are long."""
     try:
         old, new = _values_of(earlier), _values_of(later)
     except BadEntryError:

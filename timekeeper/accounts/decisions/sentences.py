@@ -70,7 +70,8 @@ def _needed(figures: Figures) -> str:
     share, memory = int(figures.get("shareNeededMilli", 0)), int(figures.get("memoryNeededMib", 0))
     each = [f"{share // 10}% of the compute"] if share else []
     each += [f"{memory} MiB"] if memory else []
-    return f"{cards} card{'s' if cards != 1 else ''}" + (f" with {' and '.join(each)}" if each else "")
+    what = f" with {' and '.join(each)}" if each else ""
+    return f"{cards} cards{what} on one node" if cards > 1 else f"1 card{what}"
 
 
 def _cards(milli: Figure) -> str:

@@ -211,6 +211,8 @@ def _cost(pod: HeldPod, statement: Statement, history: History, now_ms: int) -> 
     if not pod.length_ms:
         left_ms = max(0, statement.deciding.ends_ms - now_ms)  # what is later is the next period's
         span_ms = min(history.settings(now_ms).lookahead_ms, left_ms)
+        if not span_ms:
+            return "some of the budget to be left"
         hours = float(gpu_hours(pod.rate_milli * span_ms))
         return f"{hours:.4g} GPU-hours of the budget, for {span_ms // 1000} s {rate}"
     hours = float(gpu_hours(pod.rate_milli * pod.length_ms))
