@@ -140,6 +140,17 @@ def test_a_pod_is_explained_from_its_refusal_to_its_charge(home: Town) -> None:
     assert home.get("/v1/explain/team-a/p?uid=other").get_json()["steps"] == []
 
 
+def test_a_life_is_told_in_the_order_of_its_times_whichever_record_arrives_first(home: Town) -> None:
+    post(home, placed("p") | {"first_age_ms": 100, "last_age_ms": 100})
+    held = posted(kind="held", reason="DeclaredTime", name="p", generate_name="", uid="uid-p")
+    post(home, held | {"first_age_ms": 900, "last_age_ms": 900})
+
+    steps = home.get("/v1/explain/team-a/p").get_json()["steps"]
+
+    assert [each["kind"] for each in steps] == ["held", "placed"]
+    assert steps[0]["last"] < steps[1]["last"]
+
+
 @pytest.mark.parametrize(
     ("cards", "needs"),
     [(1, "needs 1 card with 8192 MiB; "), (3, "needs 3 cards with 8192 MiB on one node; ")],

@@ -18,6 +18,7 @@ OLD = "gpuHours: 20\nperiod: month\nnotify: https://hooks.example/secret-1\n"
             "was changed: period from month to week, notify.",
         ),
         (OLD + "rules: {host-pid: warn}\n", "was changed: rules."),
+        (OLD + "reserve: declared\n", "was changed: reserve from none to declared."),
         (OLD + "price: 2.5\n", "was changed: price from none to 2.5."),
         (OLD.replace("20", "unlimited"), "was changed: gpuHours from 20 to unlimited."),
         (OLD + "\n# a comment\n", "was changed."),

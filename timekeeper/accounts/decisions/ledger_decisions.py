@@ -16,7 +16,8 @@ _DIGITS = 16
 _WITH_VALUES = frozenset(
     (
         *("gpuHours", "period", "carryOver", "onExhausted", "group", "warnAt", "price", "currency"),
-        *("maxGPUs", "maxGPUsPerPod", "maxWaiting", "mode", "timeZone"),
+        *("maxGPUs", "maxGPUsPerPod", "maxWaiting", "mode", "timeZone", "lookahead", "chargeBy"),
+        *("reserve", "requireDuration", "overtime", "overuse", "idle", "policy"),
     )
 )
 

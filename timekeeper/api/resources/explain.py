@@ -128,12 +128,18 @@ def _explained(services: Services, which: DecisionFilter, subject: str) -> Respo
         "version": 1,
         "namespace": which.namespace,
         "subject": subject,
-        "steps": [shown(each, history, visible) for each in rows],
+        "steps": [shown(each, history, visible) for each in sorted(rows, key=_when)],
         "charges": [_charge(each) for each in charged],
         "waitsFor": list(_waits_for(waits, held, statement, history, now_ms)),
         "budget": budget_sentence(which.namespace, statement),
     }
     return answer(body)
+
+
+def _when(row: DecisionRow) -> int:
+    """The time of the decision, for three roles decide and each posts once a second: a pod may be recorded as
+    placed before the webhook's record of its creation arrives."""
+    return row.run.last_ms
 
 
 def _sessions(connection: Connection, which: DecisionFilter, now_ms: int) -> list[ChargedSession]:
