@@ -151,6 +151,27 @@ def test_a_visitor_whose_account_names_no_namespace_chooses_one(
     assert status(visitor, "/namespaces?namespace=team-a") == (303, "/namespaces/team-a")
 
 
+def test_a_namespace_says_when_its_groups_budget_is_gone_first(
+    dashboards: Dashboards, visitor: Client
+) -> None:
+    log_in(visitor)
+    first = "The budget of its group is gone before that, at"
+
+    before = visitor.get("/namespaces/team-a", base_url=URL).text
+    dashboards.books.entries(("_group.lab", "gpuHours: 340\nperiod: month", 1))
+    after = visitor.get("/namespaces/team-a", base_url=URL).text
+
+    assert (first in before, first in after) == (False, True)
+    assert "At the present rate the budget is gone at" in after
+
+
+@pytest.mark.parametrize(("namespace", "caption"), [("team-a", "2 pods"), ("team-c", "1 pod")])
+def test_the_pods_that_hold_cards_are_counted(visitor: Client, namespace: str, caption: str) -> None:
+    log_in(visitor)
+
+    assert f"<caption>{caption}</caption>" in visitor.get(f"/namespaces/{namespace}", base_url=URL).text
+
+
 def test_a_lead_who_may_read_no_namespace_of_its_own_is_asked_for_a_group(
     dashboards: Dashboards, visitor: Client
 ) -> None:

@@ -1,6 +1,8 @@
 """The dashboard in headless Chromium: every page in both colour schemes, on a large and a small window."""
 
+import struct
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, expect
@@ -8,6 +10,7 @@ from playwright.sync_api import Browser, expect
 from tests.support.browser import LARGE, SMALL, chromium, visiting
 from tests.support.tls import Tls
 from tests.timekeeper.dashboards import ADMIN, READER, Dashboards
+from tests.timekeeper.pictures import IMAGES, PICTURES, take
 
 PAGES = {
     "/": "Budgets",
@@ -214,3 +217,15 @@ def test_colours_are_chosen_and_remembered_and_a_visitor_logs_out(browser: Brows
     expect(page.get_by_role("heading", level=1)).to_have_text("Log in")
     page.context.close()
     assert visitor.faults == []
+
+
+def _sizes(folder: Path) -> dict[str, tuple[int, int]]:
+    """Width and height of each picture, as the head of a PNG has them."""
+    return {each.name: struct.unpack(">II", each.read_bytes()[16:24]) for each in folder.glob("*.png")}
+
+
+def test_each_picture_of_the_docs_can_be_taken_anew(browser: Browser, tmp_path: Path) -> None:
+    take(tmp_path, browser)
+
+    assert _sizes(IMAGES) == _sizes(tmp_path)
+    assert _sizes(tmp_path) == {name: (each.width, each.height) for name, each in PICTURES.items()}
