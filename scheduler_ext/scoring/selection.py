@@ -12,6 +12,7 @@ from scheduler_ext.scoring.policy import BUILT, Policy
 from scheduler_ext.scoring.typical_pods import BUILT_IN, differ_milli, learn
 from scheduler_ext.snapshot.snapshot import Snapshot
 
+MOST_KNOWN = 1_024  # policies `fragmentation`, one for each amount of CPU
 CHANGED_MILLI = 50  # a smaller change of the typical pods is not worth recomputing all answers
 
 NO_MEASUREMENTS = "no measurements of card load"
@@ -40,6 +41,8 @@ class Policies:
         self.fragmentation_model = FragmentationModel(BUILT_IN)  # of the typical pods learned last
         self._figures: CardLoads | None = None
         self._said = False
+        # by the pod's CPU: equal policies are one object, which is found by identity
+        self._fragmentation: tuple[FragmentationModel, dict[int, Policy]] = (self.fragmentation_model, {})
 
     def __call__(self, pod: Pod) -> Policy:
         """The policy for this pod."""
@@ -63,7 +66,16 @@ class Policies:
         if word == "load" and not self._said:
             self._said = True
             self._say(NO_MEASUREMENTS)
-        return fragmentation(self.fragmentation_model, cpu_milli)
+        return self._fragmentation_for(cpu_milli)
+
+    def _fragmentation_for(self, cpu_milli: int) -> Policy:
+        model, known = self._fragmentation
+        if model is not self.fragmentation_model or len(known) >= MOST_KNOWN:
+            model, known = self._fragmentation = self.fragmentation_model, {}
+        found = known.get(cpu_milli)
+        if found is None:
+            found = known[cpu_milli] = fragmentation(model, cpu_milli)
+        return found
 
     def at(self, standings: NamespaceStandings) -> "Policies":
         """The policies of this moment, under these standings; nothing changes them."""

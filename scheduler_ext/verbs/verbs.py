@@ -69,6 +69,7 @@ class Verbs:
         self._caps, self._was_polled = caps or CapChecks(standings), was_polled
         self._fit_cache, self._search_shares = FitCache(), search_shares or SearchShares()
         self._expected_binds = ExpectedBinds()
+        self._last_key: tuple[Pod, Policy, FitKey] | None = None
         self.early_answers = EarlyAnswers(self._fit_cache, lambda: cache.snapshot.nodes)
 
     @property
@@ -97,7 +98,7 @@ class Verbs:
         self._patience()
         # 2. Which nodes fit.
         snapshot, policy = self._cache.snapshot, self._policies(pod)
-        key = fit_key(pod.request, for_fits(policy), pod.amounts)
+        key = self._key(pod, pod.request, for_fits(policy))
         with self._search_shares.steps_of(pod.namespace) as steps:
             result = self._fit_cache.sort(key, snapshot.nodes, args.names, steps)
         # 3. Cards assumed for this very pod are no obstacle to it.
@@ -118,6 +119,15 @@ class Verbs:
         # 7. Only the best nodes are returned, if the operator limits their number.
         return self._truncated(result, pod, policy, snapshot)
 
+    def _key(self, pod: Pod, request: GPURequest, policy: Policy) -> FitKey:
+        """The pod's key, the same object as in the last call for it: prioritize follows filter."""
+        last = self._last_key
+        if last is not None and last[0] is pod and last[1] is policy:
+            return last[2]
+        key = fit_key(request, policy, pod.amounts)
+        self._last_key = pod, policy, key
+        return key
+
     def _truncated(self, result: FilterResult, pod: Pod, policy: Policy, snapshot: Snapshot) -> FilterResult:
         """At most ``most_offered`` fitting nodes, the best ones. All of them for a pod that expects a certain
         node: it is nominated, or cards are reserved or assumed for it."""
@@ -125,7 +135,7 @@ class Verbs:
         expects_node = pod.reserved is not None or pod.nominated != "" or pod.uid in snapshot.allocated_on
         if pod.request is None or expects_node or not 0 < self._most_offered < len(fits):
             return result
-        key = fit_key(pod.request, policy, pod.amounts)
+        key = self._key(pod, pod.request, policy)
         with self._search_shares.steps_of(pod.namespace) as steps:
             nodes = self._expected_binds.over(snapshot, pod.uid)
             scores, by_name = self._fit_cache.scored(key, nodes, fits, steps)
@@ -163,7 +173,7 @@ class Verbs:
         if pod is None:
             key = _without_gpu(args.pod, self._policies)
         elif pod.request is not None:
-            key = fit_key(pod.request, self._policies(pod), pod.amounts)
+            key = self._key(pod, pod.request, self._policies(pod))
         else:
             key = None
         if key is None:

@@ -15,7 +15,7 @@ from scheduler_ext.scoring.fragmentation import FragmentationPerNode
 from scheduler_ext.scoring.load import CardLoads, LoadByCard, load
 from scheduler_ext.scoring.policy import BINPACK, NO_FIT, RANDOM, Policy
 from scheduler_ext.scoring.rank import foremost, places, ranked
-from scheduler_ext.scoring.selection import Policies
+from scheduler_ext.scoring.selection import MOST_KNOWN, Policies
 from scheduler_ext.scoring.typical_pods import (
     BUILT_IN,
     ENOUGH_PODS,
@@ -34,7 +34,18 @@ from scheduler_ext.verbs.protocol import ExtenderArgs
 from tests.scheduler_ext.machine import Cluster, Replica
 from tests.scheduler_ext.unit.test_cpu import plain, with_cpu
 from tests.scheduler_ext.unit.test_leading import verbs_of
-from tests.scheduler_ext.worlds import Json, asking, bound, cards_of, node, percent, read, rebuilt, with_used
+from tests.scheduler_ext.worlds import (
+    Json,
+    asking,
+    bound,
+    cards_of,
+    node,
+    on,
+    percent,
+    read,
+    rebuilt,
+    with_used,
+)
 from tests.worlds import card, container
 
 
@@ -272,6 +283,36 @@ def test_answers_are_computed_again_only_when_the_typical_pods_have_changed() ->
     assert chosen(pod) == second != first
     assert chosen.fragmentation_model.typical_pods == learn(world({50: 90, 20: 10}))
     assert chosen.learn(world({50: 80, 20: 20}))
+
+
+def test_pods_with_equal_cpu_share_one_policy_until_others_have_come_in_between() -> None:
+    chosen, pods = policies(), [read(with_cpu(percent(50), f"{at}m")) for at in range(MOST_KNOWN + 1)]
+    first = chosen(pods[0])
+
+    assert chosen(read(with_cpu(percent(20), "0m"))) is first
+    for pod in pods:
+        chosen(pod)
+    assert chosen(pods[0]) == first
+    assert chosen(pods[0]) is not first
+
+
+def test_a_pod_is_ranked_by_its_policy_of_now_whatever_its_filter_was_asked_under() -> None:
+    cluster, standings = Cluster(), [NamespaceStandings()]
+    for name, used in (("a", 50), ("b", 0)):
+        cluster.put("nodes", node(name, card(0)))
+        if used:
+            cluster.put("pods", on(percent(used, "user"), name, f"{name}-GPU-0"))
+    pod = cluster.put("pods", percent(40))
+    replica = Replica(cluster, "x", "x")
+    replica.deliver()
+    by_namespace = Policies("binpack", lambda: standings[0], lambda: None, pytest.fail)
+    verbs = verbs_of(replica, waits=list, policies=by_namespace)
+    asked = ExtenderArgs(pod, ["a", "b"], None)
+
+    verbs.filter(asked)
+    standings[0] = NamespaceStandings({"team-a": NamespaceStanding("IN_BUDGET", policy="spread")})
+
+    assert verbs.prioritize(asked).tolist() == [9, 10]
 
 
 def test_the_policy_knows_how_much_cpu_its_pod_takes() -> None:
