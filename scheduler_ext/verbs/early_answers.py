@@ -15,8 +15,8 @@ from scheduler_ext.snapshot.immutable_map import Map
 from scheduler_ext.snapshot.node_info import NodeInfo
 from scheduler_ext.verbs.fit_cache import FitCache
 
-LOOK_S = 0.005
-QUIET_S = 0.002  # since a call has begun
+LOOK_S = 0.01
+QUIET_S = 0.01  # since a call has begun: calls that follow each other closely have no time to spare
 LOOKS = 10  # without a call for ten times LOOK_S the pauses between two looks get longer
 IDLE_S = 0.5
 LASTS_S = 10.0  # after the last call nothing is computed any more

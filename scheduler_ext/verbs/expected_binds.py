@@ -11,6 +11,8 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import takewhile
+from typing import NamedTuple
 
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
@@ -33,6 +35,13 @@ class _ExpectedBind:
     until_s: float
 
 
+class _Filled(NamedTuple):
+    """A node before the expected binds, and after each of them."""
+
+    intents: tuple[_ExpectedBind, ...]
+    nodes: tuple[NodeInfo, ...]
+
+
 class ExpectedBinds:
     """The pods on their way; safe to use from any thread."""
 
@@ -40,7 +49,7 @@ class ExpectedBinds:
         self._now_s = now_s
         self._lock = threading.Lock()
         self._by_uid: OrderedDict[str, _ExpectedBind] = OrderedDict()
-        self._filled: dict[str, tuple[NodeInfo, tuple[_ExpectedBind, ...], NodeInfo]] = {}
+        self._filled: dict[str, _Filled] = {}
 
     def note(self, pod: Pod, policy: Policy, node: str) -> None:
         """This node was ranked best for the pod."""
@@ -80,14 +89,22 @@ class ExpectedBinds:
         return {name: intents[:MOST_OF_A_NODE] for name, intents in by_node.items()}
 
     def _fill(self, node: NodeInfo, intents: tuple[_ExpectedBind, ...]) -> NodeInfo:
-        known = self._filled.get(node.name)
-        full, begun = node, 0
-        if known is not None and known[0] is node and known[1] == intents[: len(known[1])]:
-            full, begun = known[2], len(known[1])
-        for each in intents[begun:]:
-            full = _with(full, each)
-        self._filled[node.name] = (node, intents, full)
-        return full
+        nodes = [node, *self._known(node, intents)]
+        for each in intents[len(nodes) - 1 :]:
+            nodes.append(_with(nodes[-1], each))
+        self._filled[node.name] = _Filled(intents, tuple(nodes))
+        return nodes[-1]
+
+    def _known(self, node: NodeInfo, intents: tuple[_ExpectedBind, ...]) -> tuple[NodeInfo, ...]:
+        """The node after each of the first of these, as far as it was found for an earlier version. Most
+        often that had one expected bind more, which has been made."""
+        filled = self._filled.get(node.name)
+        for at, each in enumerate(filled.nodes if filled is not None else ()):
+            if filled is not None and _leaves_as_much(each, node):
+                pairs = zip(filled.intents[at:], intents, strict=False)
+                same = sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1], pairs))
+                return filled.nodes[at + 1 : at + 1 + same]
+        return ()
 
 
 def _settled(uid: str, snapshot: Snapshot) -> bool:
@@ -101,3 +118,13 @@ def _with(node: NodeInfo, intent: _ExpectedBind) -> NodeInfo:
     if placement is None or isinstance(placement, Refusal):
         return node
     return with_allocation(node, allocation_of(intent.pod, placement, "assumed"))
+
+
+def _leaves_as_much(one: NodeInfo, other: NodeInfo) -> bool:
+    """True if a pod's fit and its score are the same on both, whatever the states of the pods there, and
+    whichever of equal cards and tiles they have."""
+    return (
+        one.node_object is other.node_object
+        and one.free_by_card == other.free_by_card
+        and (one.closed, one.unnamed, one.cpu_left) == (other.closed, other.unnamed, other.cpu_left)
+    )

@@ -3,15 +3,27 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
+from scheduler_ext.fit.fit import fit
 from scheduler_ext.model.node import read_node
+from scheduler_ext.model.pod import NonGPUPod, Pod
 from scheduler_ext.scoring.policy import BINPACK, CardOrder
 from scheduler_ext.snapshot.free import Free
 from scheduler_ext.snapshot.immutable_map import Map
-from scheduler_ext.snapshot.snapshot import EMPTY, Snapshot, assume, node_updated, pod_updated
+from scheduler_ext.snapshot.snapshot import (
+    EMPTY,
+    Snapshot,
+    assume,
+    node_updated,
+    non_gpu_pod_updated,
+    pod_updated,
+)
 from scheduler_ext.verbs.expected_binds import LASTS_S, MOST, MOST_OF_A_NODE, ExpectedBinds
-from tests.scheduler_ext.worlds import node, percent, read
+from tests.scheduler_ext.worlds import node, percent, read, request_of
 from tests.support.clock import SecondsClock
+from tests.support.profile import examples
 from tests.worlds import card
 from timekeeper.core.values import Placement, Slice
 
@@ -98,6 +110,70 @@ def test_a_further_pod_is_fitted_upon_those_that_are_known_and_these_are_not_fit
 
     world.intents.drop("uid-p")
     assert world.free("s") == 800
+
+
+def test_once_a_bind_is_made_those_behind_it_are_not_fitted_again() -> None:
+    world = World("p", "q", "s", share=10)
+    fitted: list[int] = []
+
+    def order(before: Free, after: Free, at: int) -> CardOrder:
+        fitted.append(at)
+        return BINPACK.order(before, after, at)
+
+    for name in ("p", "q"):
+        world.intents.note(world.pods[name], replace(BINPACK, order=order), "a")
+    assert (world.free("s"), len(fitted)) == (800, 2)
+
+    slices = (Slice("a-GPU-0", 0, 100, 1600),)
+    world.snapshot = assume(world.snapshot, world.pods["p"], "a", Placement((("main", slices),)))
+
+    assert (world.free("s"), len(fitted)) == (800, 2)
+
+
+CHANGES = st.tuples(
+    st.sampled_from(["note", "drop", "bind", "bind elsewhere", "cpu", "node"]), st.integers(0, 5)
+)
+
+
+@example([("note", 0), ("node", 1)])
+@given(st.lists(CHANGES, max_size=14))
+@settings(max_examples=examples(100), deadline=None)
+def test_a_node_is_seen_as_if_all_expected_binds_were_fitted_anew(changes: list[tuple[str, int]]) -> None:
+    shares = [30, 30, 60, 10, 45, 100]
+    pods = [read(percent(share, f"p{at}")) for at, share in enumerate(shares)]
+    snapshot = node_updated(EMPTY, read_node(node("a", card(0), card(1))))
+    for pod in pods:
+        snapshot = pod_updated(snapshot, pod)
+    intents, noted = ExpectedBinds(lambda: 100.0), list[Pod]()
+
+    for number, (change, at) in enumerate(changes):
+        pod = pods[at]
+        match change:
+            case "note":
+                intents.note(pod, BINPACK, "a")
+                noted = [each for each in noted if each is not pod] + [pod]
+            case "drop":
+                intents.drop(pod.uid)
+                noted = [each for each in noted if each is not pod]
+            case "cpu":
+                snapshot = non_gpu_pod_updated(snapshot, NonGPUPod(f"other-{number}", "a", 100 * at))
+            case "node":
+                snapshot = node_updated(snapshot, read_node(node("a", card(0), card(1, model=f"M{at}"))))
+            case _:
+                where = "a" if change == "bind" else "b"
+                found = fit(request_of(percent(shares[at])), snapshot.node("a"))
+                if isinstance(found, Placement):
+                    snapshot = assume(snapshot, pod, where, found)
+        fresh = ExpectedBinds(lambda: 100.0)
+        for each in noted:
+            fresh.note(each, BINPACK, "a")
+
+        seen, as_fresh = (each.over(snapshot, "someone").get("a") for each in (intents, fresh))
+
+        assert seen is not None
+        assert as_fresh is not None
+        assert (seen.free_by_card, seen.cpu_left) == (as_fresh.free_by_card, as_fresh.cpu_left)
+        assert seen.node_object is as_fresh.node_object
 
 
 def test_of_a_crowd_on_its_way_to_one_node_the_first_are_reckoned_with() -> None:
