@@ -580,4 +580,4 @@ def test_two_wakes_in_the_same_second_are_two_changes() -> None:
     first, second = (wake_patch("uid-p", "CardFreed", "m", 1_795_149_173_000 + ms) for ms in (1, 2))
 
     assert first != second
-    assert first["status"]["conditions"][0]["message"] == "m at 2026-11-20T04:32:53.001+00:00"
+    assert first["status"]["conditions"][0]["message"] == "m at 2026-11-20T04:32:53.001Z"
