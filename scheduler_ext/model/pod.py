@@ -2,8 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from sys import intern
-from typing import Any
+from typing import Any, NamedTuple
+
+import orjson
 
 from scheduler_ext.model.cpu import requested_milli
 from scheduler_ext.model.labels import Packed, labels_of
@@ -24,11 +27,12 @@ from timekeeper.core.ledger.reservation import Reservation, read_reservation
 from timekeeper.core.quantity import integral
 from timekeeper.core.request.cards import UndecodableError, decode_placement
 from timekeeper.core.request.foreign import NamedCards, named_cards
-from timekeeper.core.request.request import containers, parse, parse_stored
+from timekeeper.core.request.request import containers, parse, parse_stored, request_part
 from timekeeper.core.values import GPURequest, Placement
 
 MOST_GRACE_MS = 600_000
 MOST_MESSAGE = 1_000  # characters kept of kube-scheduler's message
+_LONGEST_PART = 2_048  # bytes of a pod whose request is kept
 _PREEMPTED = "DisruptionTarget", "PreemptionByScheduler"  # the condition of a victim of kube-scheduler
 
 Amounts = tuple[tuple[str, int], ...]
@@ -125,11 +129,11 @@ def read_pod(raw: Json, most_grace_ms: int = MOST_GRACE_MS) -> Pod | None:
         mapping(raw.get("status")),
     )
     node = _text(spec, "nodeName")
-    parsed = parse_stored(raw) if node else parse(raw)
-    if parsed.request is None and not parsed.violations:
+    asked = _asked(raw, node != "")
+    if asked is None:
         return None
     placement, undecodable = _placement(raw)
-    request, listed = parsed.request, containers(raw)
+    request = asked.request
     refusal = None if node else _schedulers_refusal(status)
     return Pod(
         uid=_text(metadata, "uid"),
@@ -141,7 +145,7 @@ def read_pod(raw: Json, most_grace_ms: int = MOST_GRACE_MS) -> Pod | None:
         priority=_whole(spec.get("priority")),
         asked_ms=hold.millis(metadata.get("creationTimestamp")) or 0,
         request=request,
-        malformed=parsed.violations[0].sentence() if parsed.violations else "",
+        malformed=asked.malformed,
         placement=placement,
         undecodable=undecodable,
         hold=_hold(raw, most_grace_ms),
@@ -149,9 +153,9 @@ def read_pod(raw: Json, most_grace_ms: int = MOST_GRACE_MS) -> Pod | None:
         gated=bool(sequence(spec.get("schedulingGates"))),
         deleting="deletionTimestamp" in metadata,
         governed=mapping(metadata.get("labels")).get(names.GOVERNED) == "true",
-        containers=_named(listed, "spec.containers"),
-        init_containers=_named(listed, "spec.initContainers"),
-        amounts=_amounts(listed, request) if request else (),
+        containers=asked.containers,
+        init_containers=asked.init_containers,
+        amounts=asked.amounts,
         cpu_milli=requested_milli(raw),
         reserved=None if node or "deletionTimestamp" in metadata else _reserved(raw, status),
         started_ms=hold.millis(status.get("startTime")) or 0,
@@ -171,6 +175,46 @@ def read_pod(raw: Json, most_grace_ms: int = MOST_GRACE_MS) -> Pod | None:
         is_idle=names.RECLAIMABLE in annotations_of(raw),
         spec_grace_ms=hold.grace_ms({"spec": spec}, most_grace_ms),
         preempted=node != "" and _condition(status, *_PREEMPTED) is not None,
+    )
+
+
+class _Asked(NamedTuple):
+    """What pods of one template request; the fields are those of `Pod`."""
+
+    request: GPURequest | None
+    malformed: str
+    containers: tuple[str, ...]
+    init_containers: tuple[str, ...]
+    amounts: Amounts
+
+
+def _asked(raw: Json, bound: bool) -> _Asked | None:
+    """None for a pod that asks for no GPU. Most pods are made from few templates, so what is read of the same
+    part of a pod is kept."""
+    part = request_part(raw)
+    try:
+        text = orjson.dumps(part)
+    except TypeError:  # it is not of an API server
+        return _read_asked(part, bound)
+    return _known_asked(text, bound) if len(text) <= _LONGEST_PART else _read_asked(part, bound)
+
+
+@lru_cache(maxsize=1024)
+def _known_asked(part: bytes, bound: bool) -> _Asked | None:
+    return _read_asked(orjson.loads(part), bound)
+
+
+def _read_asked(part: Json, bound: bool) -> _Asked | None:
+    parsed = parse_stored(part) if bound else parse(part)
+    if parsed.request is None and not parsed.violations:
+        return None
+    listed = containers(part)
+    return _Asked(
+        parsed.request,
+        parsed.violations[0].sentence() if parsed.violations else "",
+        _named(listed, "spec.containers"),
+        _named(listed, "spec.initContainers"),
+        _amounts(listed, parsed.request) if parsed.request else (),
     )
 
 

@@ -6,7 +6,7 @@ from operator import itemgetter
 from typing import NamedTuple, Self
 
 from timekeeper.core.request.cards import CardAmount, need
-from timekeeper.core.values import TILES, WHOLE_MILLI, Ask, Card
+from timekeeper.core.values import TILES, WHOLE_MILLI, Amounts, Ask, Card
 
 Left = tuple[tuple[str, int, int], ...]  # name of each named resource, what is left of it, and the whole
 TileLinks = tuple[tuple[int, int, int, int], ...]  # position of a card and its tile, likewise of the other
@@ -80,17 +80,22 @@ class NamedFree(Free):
 def free_of(card: Card, use: CardAmount) -> Free:
     """What ``use`` leaves of the card, never below zero, even if the card has shrunk."""
     if card.resources:
-        used, tiles = dict(use.resources), sum(tile not in use.tiles for tile in card.tiles)
-        left = tuple(
-            (name, tiles if name == TILES else max(0, whole - used.get(name, 0)), whole)
-            for name, whole in card.resources
-        )
-        return NamedFree(left, card.memory_mib, card.preferred)
+        tiles = sum(tile not in use.tiles for tile in card.tiles)
+        return _named_free(card.resources, use.resources, tiles, card.memory_mib, card.preferred)
     return Free(
         max(0, WHOLE_MILLI - use.share_milli),
         max(0, card.memory_mib - use.memory_mib),
         card.memory_mib,
     )
+
+
+@lru_cache(maxsize=4096)  # the cards of a cluster are few kinds, on which pods of few templates are
+def _named_free(whole: Amounts, used: Amounts, tiles: int, card_mib: int, preferred: bool) -> Free:
+    taken = dict(used)
+    left = tuple(
+        (name, tiles if name == TILES else max(0, most - taken.get(name, 0)), most) for name, most in whole
+    )
+    return NamedFree(left, card_mib, preferred)
 
 
 @lru_cache(maxsize=4096)

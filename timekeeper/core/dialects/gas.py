@@ -227,6 +227,7 @@ DIALECT = Dialect(
     counted=(I915, XE),
     examples={I915: "1", XE: "1"},
     read=_read,
+    reads=tuple(sorted(USER_ANNOTATIONS)),
     constrain=_constrain,
     at_admission=nothing_at_admission,
     at_binding=_at_binding,

@@ -105,6 +105,7 @@ DIALECT = Dialect(
     read=nothing_to_read,
     labels=(NUMBER, EACH, TOTAL, *MODELS),
     read_pod=_read,
+    reads=(PRIORITY,),
     constrain=_constrain,
     on_nodes_of=("bursar",),
     replaces=("genius-scheduler",),

@@ -123,6 +123,7 @@ DIALECT = Dialect(
     replaces=("hami-scheduler",),
     node_lock=LOCK,
     ignored_by_scheduler=RESOURCES.amounts,
+    reads=nvidia.ANNOTATIONS.names,
     constrain=nvidia.ANNOTATIONS.constrain,
     vgpu=RESOURCES,
     variables={RESOURCES.priority: "CUDA_TASK_PRIORITY"},

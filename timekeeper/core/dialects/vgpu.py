@@ -126,10 +126,16 @@ class VgpuAnnotations:
     numa: str = ""
     policy: str = ""
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Those that there are."""
+        lists = self.models, self.exclude_models, self.uuids, self.exclude_uuids
+        return tuple(filter(None, (*lists, self.mode, self.numa, self.policy)))
+
     def constrain(self, request: GPURequest, pod: PodFacts) -> GPURequest | tuple[Violation, ...]:
         """The request with them; Bursar's own annotations take precedence."""
         lists = self.models, self.exclude_models, self.uuids, self.exclude_uuids
-        if pod.annotations.keys().isdisjoint((*lists, self.mode, self.numa, self.policy)):
+        if pod.annotations.keys().isdisjoint(self.names):
             return request
         broken = [too_long(pod.annotations, name, "A100") for name in lists]
         broken += [self._wrong_mode(pod), self._wrong_numa(pod)]

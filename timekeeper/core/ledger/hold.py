@@ -94,15 +94,14 @@ def pod_hold(pod: Json) -> PodHold:
     without it (``ContainerStatusUnknown``) may have run longer than the others.
     """
     metadata, status = mapping(pod.get("metadata")), mapping(pod.get("status"))
-    states = (mapping(each.get("state")) for each in _all_statuses(status))
-    over = status.get("phase") in TERMINAL and not any(map(_running, states))
+    over = status.get("phase") in TERMINAL and not any(map(_is_running, _all_statuses(status)))
     reported_ms = _phase_written_ms(metadata) if over else None
     return PodHold(
         bound_ms=_bound_ms(status),
         over=over,
         ended_ms=_corrected_ms(_proved_end_ms(status), reported_ms, status) if over else None,
         reported_ms=reported_ms,
-        witnessed_ms=max((each for each in _times(status) if each is not None), default=0),
+        witnessed_ms=max(_times(status), default=0),
         grace_ms=_runs_on_ms(pod),
         deletion_ms=millis(metadata.get("deletionTimestamp")),
     )
@@ -188,14 +187,20 @@ def _runs_on_ms(pod: Json) -> int:
     Source: pkg/kubelet/kuberuntime, ``killContainer``.
     """
     spec = mapping(pod.get("spec"))
-    first, others = (
-        [mapping(each) for each in sequence(spec.get(kind))] for kind in ("initContainers", "containers")
-    )
-    hooks = (mapping(each.get("lifecycle")).get("preStop") for each in (*first, *others))
-    waits = any(each.get("restartPolicy") == "Always" and each.get("name") != SIDECAR for each in first)
-    if waits or any(hooks):
+    first, others = sequence(spec.get("initContainers")), sequence(spec.get("containers"))
+    if any(map(_is_waited_for, first)) or any(map(_has_hook, first)) or any(map(_has_hook, others)):
         return max(grace_ms(pod), 1_000) + _LEAST_GRACE_MS
     return max(grace_ms(pod), _LEAST_GRACE_MS)
+
+
+def _is_waited_for(init_container: object) -> bool:
+    each = mapping(init_container)
+    return each.get("restartPolicy") == "Always" and each.get("name") != SIDECAR
+
+
+def _has_hook(container: object) -> bool:
+    lifecycle = mapping(container).get("lifecycle")
+    return lifecycle is not None and bool(mapping(lifecycle).get("preStop"))
 
 
 def started_ms(pod: Json, request: GPURequest) -> int | None:
@@ -266,7 +271,7 @@ def _phase_written_ms(metadata: Json) -> int | None:
 
 
 def _all_statuses(status: Json) -> list[Json]:
-    return [mapping(each) for kind in _STATUSES for each in sequence(status.get(kind))]
+    return [mapping(each) for kind in _STATUSES if kind in status for each in sequence(status[kind])]
 
 
 def _runs(each: Json) -> Iterator[Json]:
@@ -277,15 +282,16 @@ def _runs(each: Json) -> Iterator[Json]:
                 yield mapping(run)
 
 
-def _times(status: Json) -> Iterator[int | None]:
+def _times(status: Json) -> Iterator[int]:
     for each in _all_statuses(status):
         for run in _runs(each):
-            yield millis(run.get("startedAt"))
-            yield millis(run.get("finishedAt"))
+            for field in ("startedAt", "finishedAt"):
+                if field in run and (at_ms := millis(run[field])) is not None:
+                    yield at_ms
 
 
-def _running(state: Json) -> bool:
-    return "running" in state
+def _is_running(container_status: Json) -> bool:
+    return "running" in mapping(container_status.get("state"))
 
 
 def _least(one: int | None, other: int | None) -> int | None:

@@ -1,9 +1,10 @@
 """The placement of a pod that another scheduler bound, from the annotations that it wrote for its plugin."""
 
 from collections.abc import Iterable, Mapping
+from functools import cache
 
 from timekeeper.core.dialects import DIALECTS, PodFacts
-from timekeeper.core.dialects.dialect import CardName, TilesOf
+from timekeeper.core.dialects.dialect import CardName, Dialect, TilesOf, nothing_found
 from timekeeper.core.json_values import Json, annotations_of, mapping
 from timekeeper.core.request.cards import mismatch, need
 from timekeeper.core.request.request import containers
@@ -14,12 +15,22 @@ NamedCards = tuple[tuple[str, tuple[CardName, ...]], ...]  # container -> its ca
 
 def named_cards(pod: Json, request: GPURequest) -> NamedCards:
     """The cards that the annotations of the pod's own system name; empty if they name none."""
+    systems = _systems(request.dialect)
+    if not systems:
+        return ()
     facts = PodFacts(
         annotations_of(pod), mapping(mapping(pod.get("metadata")).get("labels")), containers(pod)
     )
-    systems = (each for each in DIALECTS if request.dialect in (each.name, *each.serves))
     found = ({name: cards for name, cards in each.found(facts, request).items() if cards} for each in systems)
     return tuple(next(filter(None, found), {}).items())
+
+
+@cache
+def _systems(dialect: str) -> tuple[Dialect, ...]:
+    """Those that may have placed its pods and write the cards."""
+    return tuple(
+        each for each in DIALECTS if dialect in (each.name, *each.serves) and each.found is not nothing_found
+    )
 
 
 def foreign_placement(request: GPURequest, named: NamedCards, cards: Iterable[Card]) -> Placement | None:

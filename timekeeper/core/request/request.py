@@ -19,7 +19,7 @@ from timekeeper.core.dialects import (
     Dialect,
     PodFacts,
 )
-from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
+from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.core.name_lists import listed
 from timekeeper.core.quantity import integral, same_amount
 from timekeeper.core.request.constraints import constraint_violations
@@ -43,7 +43,7 @@ def containers(pod: Json) -> tuple[Container, ...]:
     skipped."""
     spec = mapping(pod.get("spec"))
     found = []
-    for field in ("initContainers", "containers"):
+    for field in _CONTAINERS:
         for index, raw in enumerate(sequence(spec.get(field))):
             if type(raw) is dict or isinstance(raw, Mapping):
                 init = field == "initContainers" and raw.get("restartPolicy") != "Always"
@@ -51,14 +51,41 @@ def containers(pod: Json) -> tuple[Container, ...]:
     return tuple(found)
 
 
+def request_part(pod: Json) -> Json:
+    """The part of a pod that `parse` reads: what equals in it, equals in its request. The pods of a template
+    have the same one."""
+    metadata, spec = mapping(pod.get("metadata")), mapping(pod.get("spec"))
+    fields = {field: [_read_part(each) for each in sequence(spec.get(field))] for field in _CONTAINERS}
+    return {
+        "metadata": {
+            "annotations": _read_names(metadata.get("annotations")),
+            "labels": _read_names(metadata.get("labels")),
+        },
+        "spec": {"schedulerName": spec.get("schedulerName"), **fields},
+    }
+
+
+def _read_part(container: object) -> Json | None:
+    """None, which stands for nothing, for what is no container."""
+    if type(container) is not dict and not isinstance(container, Mapping):
+        return None
+    return {key: container[key] for key in _OF_CONTAINERS if key in container}
+
+
+def _read_names(given: object) -> Json:
+    """The annotations or labels that are read: nearly always none."""
+    entries = mapping(given)
+    return {} if _READ.isdisjoint(entries) else {name: entries[name] for name in entries if name in _READ}
+
+
 def parse(pod: Json) -> ParsedRequest:
     """The pod's request, or all its violations. Never raises, whatever the JSON.
 
     A pod with violations has no request: a malformed request is not granted in part.
     """
-    found = containers(pod)
-    labels = mapping(mapping(pod.get("metadata")).get("labels"))
-    facts = PodFacts(annotations_of(pod), labels, found, str(mapping(pod.get("spec")).get("schedulerName")))
+    found, metadata = containers(pod), mapping(pod.get("metadata"))
+    annotations, labels = _read_names(metadata.get("annotations")), _read_names(metadata.get("labels"))
+    facts = PodFacts(annotations, labels, found, str(mapping(pod.get("spec")).get("schedulerName")))
     marked = _marked(facts)
     read = [_read_container(container, bool(marked)) for container in found]
     if not marked and all(each is _NO_GPU for each in read):
@@ -125,7 +152,11 @@ def _canonical(ask: Ask) -> Json:
     return amounts
 
 
+_CONTAINERS = ("initContainers", "containers")
+_OF_CONTAINERS = ("name", "restartPolicy", "resources")  # what is read of a container
 _CONSTRAINTS = frozenset(names.USER_ANNOTATIONS)
+# the annotations and labels that can say something of a request
+_READ = _CONSTRAINTS.union(BY_ANNOTATION, BY_LABEL, *(dialect.reads for dialect in DIALECTS))
 _SUPPORTED = ", ".join(name for dialect in DIALECTS for name in dialect.resources)
 _SHORT = 512  # longer resource lists are not cached, to limit the cache's memory
 

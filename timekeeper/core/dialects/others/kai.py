@@ -97,6 +97,7 @@ DIALECT = Dialect(
     at_binding=nothing_at_binding,
     annotations=(FRACTION, MEMORY, DEVICES),
     read_pod=_read,
+    reads=(CONTAINER,),
     plugin_shows=True,
     schedulers=("kai-scheduler",),
     placed_by_others=True,

@@ -130,6 +130,7 @@ DIALECT = Dialect(
     node_lock="hamivgpu",
     replaces=("volcano",),
     ignored_by_scheduler=RESOURCES.amounts,
+    reads=ANNOTATIONS.names,
     constrain=_constrain,
     vgpu=RESOURCES,
     one_container=True,
