@@ -1,21 +1,18 @@
 """What a GPUBudget object says of a namespace: rounded figures for people who use kubectl alone."""
 
 from dataclasses import dataclass
-from decimal import ROUND_HALF_UP, Decimal
 
 from timekeeper.accounts.balance import Statement
-from timekeeper.core.budgets.policy import GPU_HOUR
 from timekeeper.core.json_values import Json
 from timekeeper.core.kube.timestamps import timestamp
 from timekeeper.core.ledger.metering import FOREVER_MS
-
-_HUNDREDTH = Decimal("0.01")
+from timekeeper.core.texts import hours
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetStatus:
-    """Texts are GPU-hours with two decimals, and RFC 3339 times; "" where there is none. ``percent``: used
-    of what was granted; None without a limit."""
+    """Texts are GPU-hours as `hours` writes them, and RFC 3339 times; "" where there is none. ``percent``:
+    used of what was granted; None without a limit."""
 
     standing: str
     on_exhausted: str
@@ -96,9 +93,7 @@ def read_status(raw: Json) -> BudgetStatus:
 
 
 def _hours(amount: int | None) -> str:
-    if amount is None:
-        return ""
-    return f"{(Decimal(amount) / GPU_HOUR).quantize(_HUNDREDTH, ROUND_HALF_UP):f}"
+    return "" if amount is None else hours(amount)
 
 
 def _moment(time_ms: int | None) -> str:

@@ -58,6 +58,8 @@ def budget(options: Options, names: tuple[str, ...], all_namespaces: bool, form:
         ) as client:
             found = [client.get(f"/v1/budgets/{quote(name, safe='')}") for name in wanted]
             sheet = budgets.budgets(found, found[0] if len(found) == 1 else found)
+            for name in budgets.unknown(found):
+                click.echo(f"{name} has no budget and uses nothing. -A lists the names with one.", err=True)
     output.show(sheet, form)
 
 

@@ -33,6 +33,8 @@ PORTAL = b"<html>Log in to the network</html>"
 ANSWERS: dict[str, object] = {
     "/v1/budgets": BUDGETS,
     "/v1/budgets/team-c": BUDGET,
+    "/v1/budgets/tema-c": BUDGET | {"namespace": "tema-c", "granted": None, "posted": 0},
+    "/v1/budgets/spender": BUDGET | {"namespace": "spender", "granted": None},
     "/v1/budgets/portal": PORTAL,
     "/v1/budgets/others": {"items": []},
     "/v1/budgets/list": ["version"],
@@ -235,6 +237,15 @@ def test_exit_codes(
     said = capsys.readouterr().err
     assert (ended.value.code, sentence in said) == (code, True), said
     assert ("--key" in said) == ("--key" in sentence)
+
+
+def test_a_namespace_that_may_be_misspelled_is_named_beside_the_table(environment: dict[str, str]) -> None:
+    command = [*COMMAND, "budget", "tema-c", "spender", "team-c"]
+
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+
+    assert (done.returncode, len(done.stdout.splitlines())) == (0, 4)
+    assert done.stderr == "tema-c has no budget and uses nothing. -A lists the names with one.\n"
 
 
 @pytest.mark.parametrize("form", ["table", "json", "yaml", "csv"])

@@ -65,6 +65,18 @@ def test_a_namespace_over_budget_and_one_without_a_limit_say_so() -> None:
     ]
 
 
+def test_only_a_namespace_without_budget_group_and_use_may_be_misspelled() -> None:
+    nothing: dict[str, Any] = {"granted": None, "posted": 0, "pending": 0}
+    answers = [
+        budget(namespace="typo", **nothing),
+        budget(namespace="unused", posted=0, pending=0),
+        budget(namespace="member", group={"name": "_group.x"}, **nothing),
+        *(budget(namespace=spent, **nothing | {spent: 1}) for spent in ("posted", "pending")),
+    ]
+
+    assert budgets.unknown(answers) == ["typo"]
+
+
 def test_usage_shows_the_columns_of_the_answer_and_how_busy_the_cards_were() -> None:
     row = {"namespace": "a", "pod": "p", "uid": "u", "posted": HOUR, "pending": 0, "amount": HOUR}
     measured = {"requested": 2 * HOUR, "measured": HOUR, "used": HOUR // 4, "usedBy": "node"}

@@ -8,6 +8,7 @@ import pytest
 from tests.timekeeper.worlds import T0
 from timekeeper.accounts.balance import BalanceFigures, Statement, statement
 from timekeeper.accounts.budget_history import BudgetEntry, history_of
+from timekeeper.accounts.budget_status import status_of
 from timekeeper.core.kube.reflector import UnreachableError
 from timekeeper.runtime.api_server import Answered
 from timekeeper.settler.budget_objects import ABSENT_S, COMPARE_S, ORDINARY_S, URGENT_S, BudgetObjects
@@ -108,6 +109,12 @@ def test_each_namespace_gets_an_object_that_says_its_figures(ground: Ground) -> 
         "remaining": "87.66",
         "usedPercent": 12,
     }
+
+
+def test_a_small_amount_has_two_digits() -> None:
+    figures = BalanceFigures(granted=HOUR, posted=HOUR // 480)
+
+    assert status_of(statement(HISTORY, "team-0", figures, T0)).used == "0.0021"
 
 
 def test_less_than_a_per_cent_is_not_written_and_a_per_cent_is(ground: Ground) -> None:

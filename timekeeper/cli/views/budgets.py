@@ -42,6 +42,15 @@ def budgets(answers: Iterable[Any], answer: Any) -> Sheet:
     return Sheet(_BUDGETS, tuple(map(_budget, answers)), answer, _STYLES, "no namespace has a budget")
 
 
+def unknown(answers: Iterable[Any]) -> list[str]:
+    """The namespaces among them that have no budget and use nothing, as one that does not exist."""
+    return [
+        each["namespace"]
+        for each in answers
+        if each["granted"] is None and not each.get("group") and not each["posted"] + each["pending"]
+    ]
+
+
 def _budget(raw: Any) -> dict[str, str]:
     used = raw["posted"] + raw["pending"]
     group = raw.get("group") or {}
