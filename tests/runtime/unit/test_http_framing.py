@@ -5,7 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timekeeper.runtime.http.framing import MAX_HEAD_BYTES, RejectedRequestError, RequestReader
+from timekeeper.runtime.http.framing import (
+    MAX_HEAD_BYTES,
+    RejectedRequestError,
+    RequestHead,
+    RequestReader,
+    _parsed_once,
+)
 
 POST = b"POST /filter?a=b HTTP/1.1\r\nHost: x\r\n"
 GET = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -65,6 +71,34 @@ def test_fields_are_found_by_their_upper_case_names_and_repeated_ones_are_joined
     head, body = found
     assert (head.path, head.query, head.target, head.version) == ("/a%20b", "q=1", "/a%20b?q=1", (1, 0))
     assert (head.fields["X-ONE"], head.closes, body) == ("1,2", True, b"")
+
+
+def head_of(sent: bytes) -> RequestHead:
+    found = reader_of(sent).next()
+    assert found is not None
+    return found[0]
+
+
+def test_a_head_is_parsed_once_for_all_connections_whatever_its_length() -> None:
+    first, second, other = (
+        head_of(POST + b"X-Of: %b\r\nContent-Length: %d\r\n\r\n%b" % (name, len(body), body))
+        for name, body in ((b"all", b"a"), (b"all", b"bc"), (b"one", b"a"))
+    )
+
+    assert first is second
+    assert (first.fields["X-OF"], other.fields["X-OF"]) == ("all", "one")
+
+
+@pytest.mark.parametrize(
+    "secret", [b"Authorization: Bearer x", b"cookie: session=x", b"X-Long: " + 5_000 * b"x"]
+)
+def test_a_head_with_a_secret_and_a_long_one_are_forgotten_with_their_connection(secret: bytes) -> None:
+    _parsed_once.cache_clear()
+
+    assert head_of(POST + secret + b"\r\n\r\n") == head_of(POST + secret + b"\r\n\r\n")
+    assert _parsed_once.cache_info().currsize == 0
+    assert head_of(POST + b"X-Secret: " + secret[:3] + b"\r\n\r\n").fields["X-SECRET"] == secret[:3].decode()
+    assert _parsed_once.cache_info().currsize == 1
 
 
 def test_a_body_that_waits_for_100_continue_is_announced_once() -> None:

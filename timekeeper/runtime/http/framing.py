@@ -2,12 +2,14 @@
 smuggling (RFC 9112, sections 6 and 11.2), for the servers of webhook, extender and timekeeper.
 
 Heads are parsed by gunicorn's own parser. A client repeats its head with each request, so each connection
-remembers the last few heads, whatever their Content-Length.
+remembers the last few heads, whatever their Content-Length. kube-scheduler keeps two connections of many, so
+heads without a secret are also remembered beyond the connection.
 """
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from http import HTTPStatus
 
 from gunicorn import http
@@ -24,6 +26,7 @@ _BARE_LINE_END = re.compile(rb"(?<!\r)\n|\r(?=[^\n])")
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,15})[ \t]*\r\n", re.IGNORECASE)
 _LENGTH_FIELD = re.compile(rb"\r\n[ \t]*content-length[ \t]*:[ \t]*([^\r]*?)[ \t]*(?=\r\n)", re.IGNORECASE)
 _TRANSFER_ENCODING = re.compile(rb"\r\n[ \t]*transfer-encoding[ \t]*:", re.IGNORECASE)
+_SECRET = re.compile(rb"\r\n(?:authorization|cookie)", re.IGNORECASE)
 _DECIMAL = re.compile(rb"[0-9]+")
 
 _STATUSES: tuple[tuple[type[Exception], HTTPStatus], ...] = (
@@ -110,7 +113,7 @@ class RequestReader:
                 HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body may have {self._max_body_bytes} bytes at most"
             )
         if head is None:
-            head = _parsed(text)
+            head = _parse(key)
             self._remember(key, head)
         self._head, self._head_bytes, self._request_bytes = head, end + 4, end + 4 + length
         self.must_continue = head.expects_continue
@@ -158,6 +161,17 @@ def _body_length(text: bytes) -> int:
         raise _bad("Content-Length must be one decimal number, as in: 120")
     digits = lengths[0].lstrip(b"0")
     return int(digits[:15] or b"0") if len(digits) <= 15 else 10**15
+
+
+def _parse(text: bytes) -> RequestHead:
+    """The head, of which any client may have sent the same bytes before. Raises RejectedRequestError."""
+    may_be_kept = len(text) <= _LARGEST_REMEMBERED_BYTES and not _SECRET.search(text)
+    return _parsed_once(text) if may_be_kept else _parsed(text)
+
+
+@lru_cache(maxsize=64)
+def _parsed_once(text: bytes) -> RequestHead:
+    return _parsed(text)
 
 
 def _parsed(text: bytes) -> RequestHead:
