@@ -1,4 +1,4 @@
-"""Computes filter's next results while no call is under way.
+"""Computes filter's next results while no filter, prioritize or bind has begun for 10 ms.
 
 Each bind changes a node, and for each shape of request the first filter after that had to compute it again.
 That was half of filter's CPU, on the way of every pod. Between two pods there is time for it, and while a

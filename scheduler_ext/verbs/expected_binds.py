@@ -96,8 +96,8 @@ class ExpectedBinds:
         return nodes[-1]
 
     def _known(self, node: NodeInfo, intents: tuple[_ExpectedBind, ...]) -> tuple[NodeInfo, ...]:
-        """The node after each of the first of these, as far as it was found for an earlier version. Most
-        often that had one expected bind more, which has been made."""
+        """The nodes after the first of these binds, if they were found before. Usually the node had one more
+        expected bind then, and that bind was made since."""
         filled = self._filled.get(node.name)
         for at, each in enumerate(filled.nodes if filled is not None else ()):
             if filled is not None and _leaves_as_much(each, node):

@@ -18,7 +18,7 @@ from timekeeper.cli.progress import Say, silent
 _CONNECT_S, _READ_S = 10.0, 120.0
 _HINTS = {
     401: "the token has expired, or is not for the audience bursar",
-    403: "the account may not do this here; -n names another namespace; see docs/access.md",
+    403: "the account may not do this in this namespace: see docs/access.md",
     404: "check the name; a server older than this command may lack the route",
     503: "the server or its database is busy or away, or does not lead; try again",
 }
@@ -28,7 +28,7 @@ _OBJECT = re.compile(r"^HTTPS?Connection(Pool)?\(.*?\): ")
 _BILL = {"from", "to", "amount", "gpuHours", "price", "cost", "currency", "requested", "used", "measured"}
 _AGGREGATED_HINTS = _HINTS | {
     401: "your login was refused or has expired: log in again; kubectl auth whoami shows whether it is valid",
-    403: "your user may not do this here; -n names another namespace; see docs/access.md",
+    403: "your user may not do this in this namespace: see docs/access.md",
     404: "check the name, and whether the aggregated API is installed: see docs/access.md",
 }
 

@@ -323,7 +323,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         try:
             cli(arguments, prog_name="kubectl bursar")
         finally:
-            sys.stdout.flush()
+            if sys.stdout is not None:  # it is closed
+                sys.stdout.flush()
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is not written yet
         if not isinstance(error, BrokenPipeError):

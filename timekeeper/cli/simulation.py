@@ -91,7 +91,7 @@ def pods_of(document: Any, namespace: str) -> Iterator[dict[str, Any]]:
             yield from pods_of(item, namespace)
         return
     metadata, spec = mapping(document.get("metadata")), mapping(document.get("spec"))
-    if metadata.get("namespace", namespace) != namespace:
+    if (metadata.get("namespace") or namespace) != namespace:
         raise CommandError(
             f"{kind} {metadata.get('name')} is in namespace {metadata['namespace']}, and {namespace} is"
             " simulated; --namespace names another one"
@@ -111,7 +111,10 @@ def _documents(file: str) -> Iterator[Any]:
         found = list(yaml.safe_load_all(_text(file)))
     except yaml.YAMLError as error:
         raise CommandError(f"{file} is not YAML: {error}") from error
-    yield from (json.loads(json.dumps(each, default=str)) for each in found if each is not None)
+    try:
+        yield from (json.loads(json.dumps(each, default=str)) for each in found if each is not None)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise CommandError(f"{file} is YAML that JSON cannot say: {error}") from error
 
 
 def _text(file: str) -> str:

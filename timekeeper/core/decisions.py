@@ -84,8 +84,8 @@ KINDS: Mapping[str, DecisionKind] = {
     DELETED: DecisionKind(
         "timekeeper",
         "`DeletedUnbound`: the pod's object is gone, and it had no node; `DeletionRequested`: the same will"
-        " follow once the pod's finalizers are removed. Where no timekeeper ran, recorded of held pods alone,"
-        " at its next start",
+        " follow once the pod's finalizers are removed. Of pods that were deleted while no timekeeper"
+        " ran, it is recorded of held pods alone, by the next timekeeper",
     ),
     STANDING: DecisionKind(
         "timekeeper",

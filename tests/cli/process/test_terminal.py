@@ -265,6 +265,15 @@ def test_output_that_cannot_be_written_is_a_failure_and_a_closed_pipe_a_silent_o
     assert ended == [(1, b""), (1, b"Error: [Errno 28] No space left on device\n")]
 
 
+@pytest.mark.parametrize("form", ["table", "json"])
+def test_a_closed_output_is_no_traceback(environment: dict[str, str], form: str) -> None:
+    shell = ("/bin/sh", "-c", 'exec "$@" >&-', "sh", *COMMAND, "budget", "-n", "team-c", "-o", form)
+
+    done = subprocess.run(shell, env=environment, capture_output=True, text=True, timeout=60)
+
+    assert "Traceback" not in done.stderr, done.stderr
+
+
 def test_json_and_yaml_have_the_answer_as_it_is(environment: dict[str, str]) -> None:
     command = [*COMMAND, "budget", "-n", "team-c", "-o"]
     said = {

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from pathlib import Path
 from typing import Any
 
 import click
@@ -16,7 +17,7 @@ from timekeeper.cli.flags import MINUS
 from timekeeper.cli.kubectl import Kubectl
 from timekeeper.cli.main import cli, grant
 from timekeeper.cli.sheet import Column, Sheet
-from timekeeper.cli.simulation import namespace_of, pods_of
+from timekeeper.cli.simulation import _documents, namespace_of, pods_of
 from timekeeper.cli.views import budgets, cards, decisions, simulation, usage
 from timekeeper.core import texts
 
@@ -382,11 +383,26 @@ def test_the_pods_of_a_workload_are_as_many_as_its_replicas() -> None:
             {"kind": "Job", "metadata": [], "spec": {"template": "t"}},
             [{"metadata": {"name": "None-0"}, "spec": None}],
         ),
+        *(
+            (
+                {"kind": "Pod", "metadata": {"namespace": none}},
+                [{"kind": "Pod", "metadata": {"namespace": none}}],
+            )
+            for none in (None, "")
+        ),
         ({"kind": "Job", "spec": 3}, [{"metadata": {"name": "None-0"}, "spec": None}]),
     ],
 )
 def test_a_manifest_of_another_shape_is_left_to_the_server(manifest: Any, pods: list[Any]) -> None:
     assert list(pods_of(manifest, "team-a")) == pods
+
+
+@pytest.mark.parametrize("text", ["2026-01-01: x", "? [a]\n: b", "a: &a [*a]"])
+def test_yaml_that_json_cannot_say_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "odd.yaml").write_text(text)
+
+    with pytest.raises(CommandError, match=r"that JSON cannot say|is not YAML"):
+        list(_documents(str(tmp_path / "odd.yaml")))
 
 
 IN_B = {"kind": "Job", "metadata": {"name": "a", "namespace": "team-b"}}

@@ -151,6 +151,17 @@ def test_a_life_is_told_in_the_order_of_its_times_whichever_record_arrives_first
     assert steps[0]["last"] < steps[1]["last"]
 
 
+def test_what_it_waits_for_is_of_the_last_decision_whichever_record_arrives_first(home: Town) -> None:
+    for kind, reason, age_ms in (("waiting", "NoRoom", 300), ("demoted", "OverBudget", 900)):
+        decided = posted(kind=kind, reason=reason, name="q", generate_name="", uid="uid-q", figures=WAITS)
+        post(home, decided | {"first_age_ms": age_ms, "last_age_ms": age_ms})
+
+    found = home.get("/v1/explain/team-a/q").get_json()
+
+    assert [each["kind"] for each in found["steps"]] == ["demoted", "waiting"]
+    assert found["waitsFor"] != []
+
+
 @pytest.mark.parametrize(
     ("cards", "needs"),
     [(1, "needs 1 card with 8192 MiB; "), (3, "needs 3 cards with 8192 MiB on one node; ")],

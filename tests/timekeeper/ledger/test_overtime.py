@@ -111,6 +111,21 @@ def test_it_is_deleted_also_where_the_condition_is_refused_for_good(late: Begin)
     assert pod.api.deletions[0]["preconditions"] == {"uid": "uid-p"}
 
 
+def test_a_condition_that_cannot_be_written_for_now_counts_as_no_eviction(
+    late: Begin, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pod = late(BUDGET)
+    pod.api.refusals["p"] = 429, PDB_429
+    pod.api.patch_answer = 500
+    for _ in range(80):
+        pod.turn(MINUTE)
+    lines = capfd.readouterr().err.splitlines()
+    results = [line.partition("result=")[2].split()[0] for line in lines if "overtime-eviction" in line]
+
+    assert pod.api.deletions == []
+    assert set(results) == {"protected", "refused"}
+
+
 @pytest.mark.parametrize("budget", [BUDGET.replace("evict", "warn"), f"{BUDGET}\nmode: observe"])
 def test_where_the_budget_does_not_say_so_it_is_only_warned(late: Begin, budget: str) -> None:
     pod = late(budget)

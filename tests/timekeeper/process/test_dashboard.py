@@ -155,7 +155,7 @@ def test_a_namespace_says_when_its_groups_budget_is_gone_first(
     dashboards: Dashboards, visitor: Client
 ) -> None:
     log_in(visitor)
-    first = "The budget of its group is gone before that, at"
+    first = "The budget of its group is gone first, at"
 
     before = visitor.get("/namespaces/team-a", base_url=URL).text
     dashboards.books.entries(("_group.lab", "gpuHours: 340\nperiod: month", 1))

@@ -119,6 +119,7 @@ def _explained(services: Services, which: DecisionFilter, subject: str) -> Respo
             which = replace(which, owners=(*which.owners, *jobs))
         now_ms, history = ledger.moment(connection)
         rows = page(connection, which, _MOST)[::-1]
+        rows.sort(key=_when)
         charged = _sessions(connection, which, now_ms)
         waits = _waiting(rows, charged)
         held = held_pods.held(connection, which.namespace) if waits else []
@@ -128,7 +129,7 @@ def _explained(services: Services, which: DecisionFilter, subject: str) -> Respo
         "version": 1,
         "namespace": which.namespace,
         "subject": subject,
-        "steps": [shown(each, history, visible) for each in sorted(rows, key=_when)],
+        "steps": [shown(each, history, visible) for each in rows],
         "charges": [_charge(each) for each in charged],
         "waitsFor": list(_waits_for(waits, held, statement, history, now_ms)),
         "budget": budget_sentence(which.namespace, statement),

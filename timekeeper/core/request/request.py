@@ -66,7 +66,7 @@ def request_part(pod: Json) -> Json:
 
 
 def _read_part(container: object) -> Json | None:
-    """None, which stands for nothing, for what is no container."""
+    """None, which keeps the place, for what is no container: paths have indexes."""
     if type(container) is not dict and not isinstance(container, Mapping):
         return None
     return {key: container[key] for key in _OF_CONTAINERS if key in container}

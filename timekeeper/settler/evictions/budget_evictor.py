@@ -170,7 +170,7 @@ class BudgetEvictor:
 
     def _delete(self, due: BudgetEviction) -> tuple[BudgetResult, str]:
         """The result, and the API server's message unless it deletes the pod."""
-        result, error = calls.result_of(calls.delete(self._context.api, due.pod, self._target(due)))
+        result, error = calls.delete(self._context.api, due.pod, self._target(due))
         return "deleted" if result == "evicted" else result, error
 
     def _target(self, due: BudgetEviction) -> Mapping[str, object]:

@@ -27,11 +27,12 @@ def evict(api: Api, namespace: str, name: str, uid: str) -> Reply:
     return api.call("POST", path, eviction(namespace, name, uid), timeout_s=ANSWER_S)
 
 
-def delete(api: Api, pod: LedgerPod, condition: Mapping[str, Any]) -> Reply:
-    """Delete the pod with its own grace period, whatever its PodDisruptionBudget says.
+def delete(api: Api, pod: LedgerPod, condition: Mapping[str, Any]) -> "tuple[Result, str]":
+    """Delete the pod with its own grace period, whatever its PodDisruptionBudget says; as `result_of`.
 
     Before that it gets the condition, which says why it ends, also to a Job. Where that is refused for good,
-    a line is logged and the pod is deleted all the same; any other failure is the reply.
+    a line is logged and the pod is deleted all the same. After any other failure it is not deleted, and the
+    result is never ``unclear``.
     """
     written = write_condition(api, pod, condition)
     if isinstance(written, Answered) and is_refused_for_good(written.status):
@@ -44,9 +45,10 @@ def delete(api: Api, pod: LedgerPod, condition: Mapping[str, Any]) -> Reply:
             error=f"{written.status} {written.message}",
         )
     elif not isinstance(written, Answered) or written.status >= 300:
-        return written
+        result, error = result_of(written)
+        return "refused" if result == "unclear" else result, error
     body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": pod.uid}}
-    return api.call("DELETE", _path(pod.namespace, pod.name), body, timeout_s=ANSWER_S)
+    return result_of(api.call("DELETE", _path(pod.namespace, pod.name), body, timeout_s=ANSWER_S))
 
 
 def write_notice(api: Api, pod: LedgerPod, notice: EvictionNotice, spared: Mapping[str, Any] | None) -> Reply:

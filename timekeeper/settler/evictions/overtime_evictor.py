@@ -75,7 +75,7 @@ class OvertimeEvictor:
         if result == "evicted":
             calls.write_condition(self._context.api, pod, target)
         elif result == "protected" and deletes:
-            result, error = calls.result_of(calls.delete(self._context.api, pod, target))
+            result, error = calls.delete(self._context.api, pod, target)
         self._history = self._history.after(pod.uid, pod.node, result, self._context.steady())
         metrics.OVERTIME_EVICTIONS.labels(result).inc()
         log(
