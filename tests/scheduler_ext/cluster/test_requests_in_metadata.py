@@ -70,7 +70,7 @@ def test_pods_of_kubedevice_are_placed_on_its_nodes_in_their_groups(world: World
     requests = {f"resource/group/gpugrp0/A/gpu/{name}/cards": 1 for name in "xy"}
     told = json.dumps({"runningcontainer": {"main": {"requests": requests}}})
     create(world, "pair", {}, annotations={DEVICE_INFO: told})
-    decided(world, "pair")
+    eventually(lambda: world.node_info_of("pair"))  # kube-scheduler may know the node later than the extender
     create(world, "plain", {"nvidia.com/gpu": "2"})
     decided(world, "plain")
     create(world, "late", {}, annotations={DEVICE_INFO: told})
@@ -106,7 +106,7 @@ def test_a_pod_of_kubedevice_has_cards_of_several_sets_which_are_written_back_an
     requests |= {"resource/group/gpu/z/cards": 1, "resource/group/gpu/z/memory": 10 * GIB}
     told = json.dumps({"runningcontainer": {"main": {"requests": requests}}})
     create(world, "sets", {}, annotations={DEVICE_INFO: told})
-    decided(world, "sets")
+    eventually(lambda: world.node_info_of("sets"))  # kube-scheduler may know the node later than the extender
     create(world, "late", {}, annotations={DEVICE_INFO: told})
     decided(world, "late")
 
