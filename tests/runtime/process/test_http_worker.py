@@ -15,8 +15,10 @@ from typing import Any
 import pytest
 from gunicorn.config import Config
 
+from timekeeper.runtime.http import loop
+from timekeeper.runtime.http.connection import HttpConnection
 from timekeeper.runtime.http.connection_balance import ConnectionBalance
-from timekeeper.runtime.http.loop import RECEIVES_A_TURN
+from timekeeper.runtime.http.loop import RECEIVES_A_TURN, HttpLoop
 from timekeeper.runtime.http.service import Handler, HttpAnswer, HttpLimits, HttpRequest, HttpService, Route
 from timekeeper.runtime.http.worker import HttpWorker
 
@@ -133,6 +135,13 @@ ROUTES = (
 )
 
 
+@pytest.fixture
+def no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop is woken by clients and threads alone."""
+    monkeypatch.setattr(loop, "_CLOCK_EVERY_S", 60.0)
+
+
+@pytest.mark.usefixtures("no_clock")
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.path)
 def test_requests_are_answered_in_order_however_they_are_answered(route: Route) -> None:
     request = b"POST %b HTTP/1.1\r\nContent-Length: 2\r\n\r\n" % route.path.encode()
@@ -156,6 +165,80 @@ def test_a_pool_that_is_busy_keeps_no_other_route_waiting() -> None:
         assert ask(client, "POST", "/inline", b"y") == (200, b"y")
         assert ask(client, "GET", "/app?a=1")[0] == 201
         assert time.monotonic() - began < 0.6
+
+
+def posted(path: str, body: bytes = b"") -> bytes:
+    return b"POST %b HTTP/1.1\r\nContent-Length: %d\r\n\r\n%b" % (path.encode(), len(body), body)
+
+
+def answers(client: socket.socket, last: bytes) -> list[bytes]:
+    """The bodies of two bytes each, up to the last one."""
+    received = b""
+    while not received.endswith(b"\r\n\r\n" + last):
+        received += client.recv(65_536)
+    return [each[:2] for each in received.split(b"\r\n\r\n")[1:]]
+
+
+@pytest.mark.usefixtures("no_clock")
+@pytest.mark.parametrize("pause_s", [None, 0.0, 0.05], ids=["together", "in a row", "before the answer"])
+def test_a_thread_wakes_the_loop_where_the_client_has_sent_more(pause_s: float | None) -> None:
+    requests = [posted("/pooled", b"%02d" % number) for number in range(3)]
+    with serving(*ROUTES) as server, plain_socket(server) as client:
+        for each in [b"".join(requests)] if pause_s is None else requests:
+            client.sendall(each)
+            time.sleep(pause_s or 0)
+        assert answers(client, b"02") == [b"00", b"01", b"02"]
+
+
+@pytest.mark.usefixtures("no_clock")
+def test_a_thread_that_answers_while_the_loop_looks_at_the_next_request_loses_no_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    released, met = threading.Event(), threading.Event()
+    wait_for = HttpLoop._wait_for
+
+    def waits(request: HttpRequest) -> HttpAnswer:
+        assert released.wait(WITHIN_S)
+        return ok(request)
+
+    def after_the_thread(self: HttpLoop, connection: HttpConnection, events: int) -> None:
+        if connection.busy and not events:
+            released.set()
+            until = time.monotonic() + WITHIN_S
+            while not self._replies._waiting and time.monotonic() < until:
+                time.sleep(0.001)
+            met.set()
+        wait_for(self, connection, events)
+
+    monkeypatch.setattr(HttpLoop, "_wait_for", after_the_thread)
+    with serving(Route("POST", "/waits", waits, threads=1)) as server, plain_socket(server) as client:
+        client.sendall(posted("/waits", b"00"))
+        time.sleep(0.05)
+        client.sendall(posted("/waits", b"01"))
+        assert answers(client, b"01") == [b"00", b"01"]
+        assert met.is_set()
+
+
+@pytest.mark.usefixtures("no_clock")
+def test_a_thread_wakes_the_loop_for_the_end_of_a_connection_and_for_what_is_unsent() -> None:
+    large = HttpLimits(body_bytes=8 * MEBIBYTE, connections=20)
+    with serving(*ROUTES, limits=large) as server, plain_socket(server) as client:
+        client.sendall(posted("/pooled", b"x" * (8 * MEBIBYTE)))
+        time.sleep(0.5)  # the thread has sent what the socket takes
+        received = 0
+        while received < 8 * MEBIBYTE:
+            received += len(client.recv(MEBIBYTE))
+        client.sendall(posted("/pooled", b"yy").replace(b"/1.1\r\n", b"/1.1\r\nConnection: close\r\n"))
+        assert b"".join(iter(lambda: client.recv(MEBIBYTE), b"")).endswith(b"\r\n\r\nyy")
+
+
+def test_a_connection_that_a_thread_has_answered_is_closed_when_it_stays_idle() -> None:
+    with (
+        serving(*ROUTES, limits=HttpLimits(1_000, 20, keep_alive_s=0.1)) as server,
+        plain_socket(server) as client,
+    ):
+        client.sendall(posted("/pooled", b"00"))
+        assert b"".join(iter(lambda: client.recv(65_536), b"")).endswith(b"00")
 
 
 def test_the_application_is_called_with_the_whole_request() -> None:

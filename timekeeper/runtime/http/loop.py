@@ -64,7 +64,7 @@ class HttpLoop:
 
     def run(self) -> None:
         """Serves until `is_alive` is False, then answers what has begun, for LINGER_S at most."""
-        self._poller.register(self._replies.fileno, selectors.EVENT_READ, self._finish_answers)
+        self._poller.register(self._replies.fileno, selectors.EVENT_READ, self._woken)
         self._acceptor.open()
         self._balance.set(self._number, 0)
         while self._is_alive():
@@ -85,7 +85,9 @@ class HttpLoop:
 
     def _turn(self, max_s: float) -> None:
         left = self._acceptor.take_left()
-        for key, _ in self._poller.select(LEFT_TO_OTHERS_S if left else max_s):
+        ready = self._poller.select(LEFT_TO_OTHERS_S if left else max_s)
+        self._finish_answers()  # the next request of such a connection may be among what is ready
+        for key, _ in ready:
             key.data()
         self._acceptor.accept_left(left)
         now = time.monotonic()
@@ -141,9 +143,12 @@ class HttpLoop:
         """Goes as far with a connection as possible without waiting."""
         if connection.closed:
             return
+        if connection.busy:  # a client that sends ahead of its answer waits
+            self._wait_for(connection, 0)
+            self._finish_answers()  # a thread that gave it back just before does not wake the loop
+            return
         try:
-            # a client that sends ahead of its answer waits
-            events = 0 if connection.busy else self._progress(connection, may_receive)
+            events = self._progress(connection, may_receive)
         except ssl.SSLWantWriteError:
             events = selectors.EVENT_WRITE
         except (ssl.SSLWantReadError, BlockingIOError):
@@ -297,6 +302,12 @@ class HttpLoop:
         """In any thread: gives a busy connection back to the loop, which sends ``answer``; None if a thread
         has sent as much as the socket took."""
         self._replies.put((connection, closes, answer))
+        if answer is not None or closes or _has_work(connection):
+            self._replies.wake()
+
+    def _woken(self) -> None:
+        self._replies.woken()
+        self._finish_answers()
 
     def _finish_answers(self) -> None:
         for connection, closes, answer in self._replies.take():
@@ -341,3 +352,10 @@ class HttpLoop:
         with suppress(*WOULD_BLOCK):
             connection.send()
         return closes
+
+
+def _has_work(connection: HttpConnection) -> bool:
+    """Whether the loop must do something for a connection that a thread gives back. If not, it need not wake
+    before the client's next request."""
+    must_end = connection.failed or connection.closed
+    return must_end or not connection.events or bool(connection.outbox or connection.reader.buffer)
