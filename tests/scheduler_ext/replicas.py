@@ -181,24 +181,31 @@ class Service:
         self._replicas, self._ready, self._stop = replicas, 0, threading.Event()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
-        self._open: list[socket.socket] = []
-        self._threads: list[threading.Thread] = []
+        self._open: set[socket.socket] = set()
+        self._threads: set[threading.Thread] = set()
         for work in (self._look, self._accept):
             self._begin(work)
 
     def end(self) -> None:
         """Take no more connections, and cut those that there are."""
         self._stop.set()
-        for each in (self._listener, *self._open):
+        _cut(self._listener)
+        for each in tuple(self._open):
             _cut(each)
-        for thread in self._threads:
+        for thread in tuple(self._threads):
             thread.join()
-        for each in (self._listener, *self._open):
-            each.close()
+        self._listener.close()
 
     def _begin(self, work: Callable[..., None], *arguments: socket.socket) -> None:
-        self._threads.append(threading.Thread(target=work, args=arguments, daemon=True))
-        self._threads[-1].start()
+        def run() -> None:
+            try:
+                work(*arguments)
+            finally:
+                self._threads.discard(thread)
+
+        thread = threading.Thread(target=run, daemon=True)
+        self._threads.add(thread)
+        thread.start()
 
     def _look(self) -> None:
         while not self._stop.wait(0.1):
@@ -206,21 +213,35 @@ class Service:
             self._ready = ready[0] if ready else 0
 
     def _accept(self) -> None:
-        with suppress(OSError):  # the end
-            while True:
-                self._pass_on(self._listener.accept()[0])
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                if self._stop.is_set():
+                    return
+                raise
+            self._pass_on(client)
 
     def _pass_on(self, client: socket.socket) -> None:
-        self._open.append(client)
         try:
             server = socket.create_connection(("127.0.0.1", self._ready), timeout=1)
         except OSError:
             _cut(client)
+            client.close()
             return
         server.settimeout(None)
-        self._open.append(server)
-        self._begin(_copy, client, server)
-        self._begin(_copy, server, client)
+        self._open |= {client, server}
+        self._begin(self._both_ways, client, server)
+
+    def _both_ways(self, client: socket.socket, server: socket.socket) -> None:
+        """Until either end goes. kube-scheduler opens a connection for each bind beyond the second."""
+        back = threading.Thread(target=_copy, args=(server, client), daemon=True)
+        back.start()
+        _copy(client, server)
+        back.join()
+        for each in (client, server):
+            self._open.discard(each)
+            each.close()
 
 
 def _copy(one: socket.socket, other: socket.socket) -> None:
