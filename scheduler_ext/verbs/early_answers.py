@@ -14,6 +14,7 @@ from itertools import count
 from scheduler_ext.snapshot.immutable_map import Map
 from scheduler_ext.snapshot.node_info import NodeInfo
 from scheduler_ext.verbs.fit_cache import FitCache
+from timekeeper.runtime.log import log_exception
 
 LOOK_S = 0.01
 QUIET_S = 0.01  # since a call has begun: calls that follow each other closely have no time to spare
@@ -46,7 +47,14 @@ class EarlyAnswers:
             self._called.set()
 
     def run(self, stop: threading.Event) -> None:
-        """Compute until ``stop``."""
+        """Compute until ``stop``, or until an exception, which is logged: each filter then computes for
+        itself, as it does without this thread."""
+        try:
+            self._run(stop)
+        except Exception as error:
+            log_exception("early-answers-ended", error)
+
+    def _run(self, stop: threading.Event) -> None:
         while not stop.is_set():
             if self._called.wait(IDLE_S):
                 self._called.clear()

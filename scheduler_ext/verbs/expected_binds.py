@@ -122,7 +122,8 @@ def _with(node: NodeInfo, intent: _ExpectedBind) -> NodeInfo:
 
 def _leaves_as_much(one: NodeInfo, other: NodeInfo) -> bool:
     """True if a pod's fit and its score are the same on both, whatever the states of the pods there, and
-    whichever of equal cards and tiles they have."""
+    whichever of equal tiles they have. Only a request for Xe links may differ, whose tiles must be those of a
+    link; a hint may be wrong there."""
     return (
         one.node_object is other.node_object
         and one.free_by_card == other.free_by_card

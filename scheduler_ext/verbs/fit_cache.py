@@ -68,10 +68,17 @@ class FilterResult:
         """``short`` and ``refused`` as JSON objects: node -> sentence."""
         return _sentences(self.short), _sentences(self.refused)
 
-    def write(self) -> None:
-        """Makes the bytes that filter and prioritize answer with."""
+    def offering(self, fits: list[str]) -> "FilterResult":
+        """Of the nodes that fit only these, with the same refusals and their bytes."""
+        offered = replace(self, fits=fits)
+        vars(offered)["sentences"] = self.sentences
+        return offered
+
+    def write(self, most_offered: int) -> None:
+        """Makes the bytes that filter and prioritize answer with. ``most_offered``: as of `Verbs`; the names
+        of more nodes are not written."""
         _ = self.sentences
-        if isinstance(self.fits, NameList):
+        if isinstance(self.fits, NameList) and not 0 < most_offered < len(self.fits):
             _ = self.fits.end, self.fits.scores
 
 
@@ -83,9 +90,11 @@ def fit_key(request: GPURequest, policy: Policy, amounts: Amounts) -> FitKey:
 
 
 class FitCache:
-    """A bounded cache of answers. It changes no outcome: a node's answer is that of `fit`."""
+    """A bounded cache of answers. It changes no outcome: a node's answer is that of `fit`. ``most_offered``:
+    as of `Verbs`."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_offered: int = 0) -> None:
+        self._most_offered = most_offered
         self._lock = threading.Lock()
         self._columns: OrderedDict[FitKey, _Column] = OrderedDict()
         self._rows = NodeRows()
@@ -118,7 +127,7 @@ class FitCache:
             with self._lock:
                 result = self._early(board, nodes)
             if result is not None:
-                result.write()
+                result.write(self._most_offered)
                 yield result
 
     def _early(self, board: "_Column", nodes: Map[NodeInfo]) -> FilterResult | None:
@@ -126,9 +135,9 @@ class FitCache:
         if last is None or request is None or not _is_plain(request):
             return None
         self._rows.follow(nodes)
-        if board.untried or not 0 < len(board.changed()) <= MOST_EARLY_NODES:
+        if board.untried or not 0 < len(changed := board.changed()) <= MOST_EARLY_NODES:
             return None
-        board.follow(Steps(MOST_STEPS))
+        board.follow(Steps(MOST_STEPS), changed)
         if not last.is_for(last.names, board.version):
             last = self._results[board] = _next_result(last, board, last.names, self._rows_of(last.names))
         return last.result
@@ -219,15 +228,16 @@ class _Column:
         self.untried: set[str] = set()
         self.mine = object()  # distinguishes this column's entries in ``known``
 
-    def follow(self, left: Steps) -> None:
-        """Recompute the nodes that have changed, as far as these steps go."""
+    def follow(self, left: Steps, changed: Iterable[str] | None = None) -> None:
+        """Recompute the nodes that have changed, as far as these steps go. ``changed``: these nodes, where
+        the caller has found them. After an exception they are still to be computed."""
         if self.moment == self.rows.moment and not self.untried:
             return
         again = self.untried if left.left >= MOST_STEPS else set()
-        names = {*self.changed(), *again}
-        self.moment, self.untried = self.rows.moment, self.untried - names
+        names = {*(self.changed() if changed is None else changed), *again}
         self._widen()
         self._ask({name: self.rows.nodes.get(name) for name in names}, left)
+        self.moment = self.rows.moment
 
     def changed(self) -> list[str]:
         """The nodes that have changed since the last time."""
@@ -307,6 +317,7 @@ class _Column:
         self.scores[rows] = scores
         self.reasons[rows] = _FITS
         self.short[rows] = False
+        self.untried -= nodes.keys()
         if request is not None and (scores < 0).any():
             shortage = refusal.not_enough_free(request)
             for (name, node), score in zip(nodes.items(), scores.tolist(), strict=True):
@@ -315,14 +326,13 @@ class _Column:
 
     def _note(self, name: str, answer: Score | Refusal, node: NodeInfo | None) -> None:
         row = self.rows.by_name[name]
+        (self.untried.add if answer is refusal.NOT_TRIED else self.untried.discard)(name)
         if not isinstance(answer, Refusal):
             self._set(row, answer, _FITS, short=False)
             return
         reason = self.refusals.setdefault(answer, len(self.refusals))
         short = node is not None and answer.shortage and is_short(node, self.asked.amounts)
         self._set(row, NO_FIT, reason, short=short)
-        if answer is refusal.NOT_TRIED:
-            self.untried.add(name)
 
     def _set(self, row: int, score: Score, reason: int, *, short: bool) -> None:
         self.scores[row] = score

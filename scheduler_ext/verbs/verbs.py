@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,7 +66,7 @@ class Verbs:
         self._context, self._patience, self._most_offered = context, patience, most_offered
         self._standings, self._answered = standings, answered
         self._caps, self._was_polled = caps or CapChecks(standings), was_polled
-        self._fit_cache, self._search_shares = FitCache(), search_shares or SearchShares()
+        self._fit_cache, self._search_shares = FitCache(most_offered), search_shares or SearchShares()
         self._expected_binds = ExpectedBinds()
         self._last_key: tuple[Pod, Policy, FitKey] | None = None
         self.early_answers = EarlyAnswers(self._fit_cache, lambda: cache.snapshot.nodes)
@@ -140,7 +139,7 @@ class Verbs:
             nodes = self._expected_binds.over(snapshot, pod.uid)
             scores, by_name = self._fit_cache.scored(key, nodes, fits, steps)
         best = foremost(policy, pod.uid, scores, by_name, fits, self._most_offered)
-        return replace(result, fits=best)
+        return result.offering(best)
 
     def dry_run(self, args: ExtenderArgs) -> DryRun | str:
         """What filter would answer, without any effect. The nodes may be templates that the cluster does not

@@ -17,7 +17,14 @@ from scheduler_ext.scoring.typical_pods import BUILT_IN
 from scheduler_ext.snapshot.free import Free
 from scheduler_ext.snapshot.snapshot import Snapshot, pod_updated
 from scheduler_ext.verbs.early_answers import QUIET_S, EarlyAnswers
-from scheduler_ext.verbs.fit_cache import MOST_EARLY, MOST_EARLY_NODES, FitCache, FitKey, fit_key
+from scheduler_ext.verbs.fit_cache import (
+    MOST_EARLY,
+    MOST_EARLY_NODES,
+    FilterResult,
+    FitCache,
+    FitKey,
+    fit_key,
+)
 from scheduler_ext.verbs.name_lists import NameList
 from tests.scheduler_ext.worlds import Json, asking, on, percent, read, with_used
 from tests.support.profile import examples
@@ -36,12 +43,12 @@ class World:
         self.snapshot: Snapshot = with_used(**{name: [100, 100] for name in names})
         self.cache = FitCache()
         self.early = EarlyAnswers(self.cache, lambda: self.snapshot.nodes, lambda: self.now_s, self.breathe)
-        self.policy = replace(BINPACK, order=self._order)
+        self.policy, self.policy_order = replace(BINPACK, order=self._order), BINPACK.order
         self.breaths = Counter[str]()
 
     def _order(self, before: Free, after: Free, at: int) -> CardOrder:
         self.weighed += 1
-        return BINPACK.order(before, after, at)
+        return self.policy_order(before, after, at)
 
     def breathe(self) -> None:
         self.breaths["all"] += 1
@@ -198,6 +205,52 @@ def test_many_changed_nodes_are_left_to_the_filter() -> None:
         world.bind(name, 10, 100 + at)
 
     assert world.look() == 0
+
+
+def test_an_exception_ends_only_the_thread_and_the_next_filter_computes_for_itself(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    world = World()
+    world.filter(percent(60))
+    world.bind("n1", 50)
+    world.bind("n1", 50, 1)
+
+    def broken(*_: object) -> CardOrder:
+        raise RuntimeError("a fault")
+
+    world.policy_order = broken
+    world.now_s += 2 * QUIET_S
+    thread = threading.Thread(target=world.early.run, args=(threading.Event(),))
+    thread.start()
+    thread.join(10.0)
+
+    assert not thread.is_alive()
+    assert capfd.readouterr().err.count("event=early-answers-ended") == 1
+    world.policy_order = BINPACK.order
+    before = world.weighed
+    world.filter(percent(60))
+    assert world.weighed > before
+
+
+def test_of_more_nodes_than_are_offered_only_the_refusals_are_written_early() -> None:
+    key = World().key(percent(60))
+    names = NameList([*NAMES, "unknown"])
+
+    def result(most_offered: int) -> FilterResult:
+        cache = FitCache(most_offered)
+        cache.sort(key, with_used(n0=[100, 100], n1=[100, 100], n2=[100, 100]).nodes, names)
+        (found,) = cache.early(with_used(n0=[100, 100], n1=[100, 100], n2=[50, 50]).nodes)
+        return found
+
+    few, all_of_them = result(1), result(0)
+
+    assert isinstance(few.fits, NameList)
+    assert "sentences" in vars(few)
+    assert vars(few.fits).keys().isdisjoint({"end", "scores"})
+    assert {"end", "scores"} <= vars(all_of_them.fits).keys()
+    offered = few.offering(["n0"])
+    assert offered == FilterResult(["n0"], few.short, few.refused)
+    assert offered.sentences is few.sentences
 
 
 def test_only_the_shapes_asked_last_are_computed() -> None:
