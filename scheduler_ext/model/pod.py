@@ -129,11 +129,11 @@ def read_pod(raw: Json, most_grace_ms: int = MOST_GRACE_MS) -> Pod | None:
         mapping(raw.get("status")),
     )
     node = _text(spec, "nodeName")
-    asked = _asked(raw, node != "")
-    if asked is None:
+    template = _template_request(raw, node != "")
+    if template is None:
         return None
     placement, undecodable = _placement(raw)
-    request = asked.request
+    request = template.request
     refusal = None if node else _schedulers_refusal(status)
     return Pod(
         uid=_text(metadata, "uid"),
@@ -145,7 +145,7 @@ def read_pod(raw: Json, most_grace_ms: int = MOST_GRACE_MS) -> Pod | None:
         priority=_whole(spec.get("priority")),
         asked_ms=hold.millis(metadata.get("creationTimestamp")) or 0,
         request=request,
-        malformed=asked.malformed,
+        malformed=template.malformed,
         placement=placement,
         undecodable=undecodable,
         hold=_hold(raw, most_grace_ms),
@@ -153,9 +153,9 @@ def read_pod(raw: Json, most_grace_ms: int = MOST_GRACE_MS) -> Pod | None:
         gated=bool(sequence(spec.get("schedulingGates"))),
         deleting="deletionTimestamp" in metadata,
         governed=mapping(metadata.get("labels")).get(names.GOVERNED) == "true",
-        containers=asked.containers,
-        init_containers=asked.init_containers,
-        amounts=asked.amounts,
+        containers=template.containers,
+        init_containers=template.init_containers,
+        amounts=template.amounts,
         cpu_milli=requested_milli(raw),
         reserved=None if node or "deletionTimestamp" in metadata else _reserved(raw, status),
         started_ms=hold.millis(status.get("startTime")) or 0,
@@ -178,7 +178,7 @@ def read_pod(raw: Json, most_grace_ms: int = MOST_GRACE_MS) -> Pod | None:
     )
 
 
-class _Asked(NamedTuple):
+class _TemplateRequest(NamedTuple):
     """What pods of one template request; the fields are those of `Pod`."""
 
     request: GPURequest | None
@@ -188,28 +188,32 @@ class _Asked(NamedTuple):
     amounts: Amounts
 
 
-def _asked(raw: Json, bound: bool) -> _Asked | None:
+def _template_request(raw: Json, bound: bool) -> _TemplateRequest | None:
     """None for a pod that asks for no GPU. Most pods are made from few templates, so what is read of the same
     part of a pod is kept."""
     part = request_part(raw)
     try:
         text = orjson.dumps(part)
     except TypeError:  # it is not of an API server
-        return _read_asked(part, bound)
-    return _known_asked(text, bound) if len(text) <= _LONGEST_PART else _read_asked(part, bound)
+        return _read_template_request(part, bound)
+    return (
+        _known_template_request(text, bound)
+        if len(text) <= _LONGEST_PART
+        else _read_template_request(part, bound)
+    )
 
 
 @lru_cache(maxsize=1024)
-def _known_asked(part: bytes, bound: bool) -> _Asked | None:
-    return _read_asked(orjson.loads(part), bound)
+def _known_template_request(part: bytes, bound: bool) -> _TemplateRequest | None:
+    return _read_template_request(orjson.loads(part), bound)
 
 
-def _read_asked(part: Json, bound: bool) -> _Asked | None:
+def _read_template_request(part: Json, bound: bool) -> _TemplateRequest | None:
     parsed = parse_stored(part) if bound else parse(part)
     if parsed.request is None and not parsed.violations:
         return None
     listed = containers(part)
-    return _Asked(
+    return _TemplateRequest(
         parsed.request,
         parsed.violations[0].sentence() if parsed.violations else "",
         _named(listed, "spec.containers"),

@@ -113,6 +113,7 @@ def test_a_pod_of_another_packages_dialect_is_read_placed_and_written(installed:
         (('"example.com/tiles"', '"nvidia.com/gpu"'), "nvidia.com/gpu belongs to dialect nvidia"),
         (("resources=(TILES,)", "resources=()"), "neither resources nor annotations nor labels"),
         (('replaces=("tiler",)', 'labels=("example.com/n",)'), "labels without read_pod"),
+        (('replaces=("tiler",)', "constrain=lambda request, pod: request"), "constrain without reads"),
     ],
 )
 def test_a_broken_one_ends_each_role_with_one_sentence(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_ext.model.pod import _known_asked
+from scheduler_ext.model.pod import _known_template_request
 from tests.scheduler_ext.worlds import Json, asking, bound, percent, read
 from tests.worlds import container, of_resources
 from timekeeper.core import names
@@ -14,7 +14,9 @@ from timekeeper.core.dialects import DIALECTS
 from timekeeper.core.request.request import parse, request_part
 
 READ = sorted(
-    {*names.USER_ANNOTATIONS}.union(*((*each.annotations, *each.labels, *each.reads) for each in DIALECTS))
+    {*names.USER_ANNOTATIONS}.union(
+        *((*each.annotations, *each.labels, *(each.reads or ())) for each in DIALECTS)
+    )
 )
 
 
@@ -106,11 +108,11 @@ def test_the_part_of_a_pod_requests_what_the_pod_requests(
 
 
 def test_of_a_long_template_nothing_is_kept() -> None:
-    _known_asked.cache_clear()
+    _known_template_request.cache_clear()
     short, long = (asking(container(name=letter * 900, gpu_percent="3")) for letter in "xy")
     long["spec"]["containers"] *= 3
 
     assert read(long).containers == ("y" * 900,) * 3
-    assert _known_asked.cache_info().currsize == 0
+    assert _known_template_request.cache_info().currsize == 0
     assert read(short).containers == ("x" * 900,)
-    assert _known_asked.cache_info().currsize == 1
+    assert _known_template_request.cache_info().currsize == 1

@@ -86,8 +86,9 @@ class Dialect:
     read_pod: Callable[[PodFacts], tuple[ContainerAsk, ...] | tuple[Violation, ...]] | None = None
     on_nodes_of: tuple[str, ...] = ()  # other dialects, whose nodes serve its pods as well
     replaces: tuple[str, ...] = ()  # schedulerNames of this system's pods, whose scheduler Bursar replaces
-    # further annotations and labels that `read_pod` and `constrain` read: they are given no others
-    reads: tuple[str, ...] = ()
+    # further annotations and labels that `read_pod` and `constrain` read: they are given no others. A dialect
+    # of another package that has `constrain` names them, or () for none
+    reads: tuple[str, ...] | None = None
     # constraints in the pod's annotations and labels: the request with them, or violations
     constrain: Callable[[GPURequest, PodFacts], GPURequest | tuple[Violation, ...]] | None = None
     # the annotation by which the node plugin describes a node; a node that has it is of this dialect

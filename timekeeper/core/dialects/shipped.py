@@ -48,6 +48,10 @@ def _fault(dialect: Dialect, others: Sequence[Dialect]) -> str:
         return f"dialect {dialect.name} has neither resources nor annotations nor labels"
     if bool(dialect.annotations or dialect.labels) != (dialect.read_pod is not None):
         return f"dialect {dialect.name} has annotations or labels without read_pod, or read_pod without them"
+    if dialect.constrain is not None and dialect.reads is None:
+        return (
+            f"dialect {dialect.name} has constrain without reads, the annotations and labels that it is given"
+        )
     for other in others:
         if other.name == dialect.name:
             return f"there is another dialect {dialect.name}"

@@ -73,13 +73,13 @@ class Vanished:
         return self.left_ms is None and (self.is_listed or now_ms < self.until_ms)
 
 
-def millis(timestamp: object) -> int | None:
+def millis(written: object) -> int | None:
     """Milliseconds since 1970 of a Kubernetes timestamp. None if it is absent, unreadable, or the 1970 of a
     StartError."""
-    if not isinstance(timestamp, str):
+    if not isinstance(written, str):
         return None
     try:
-        at = datetime.datetime.fromisoformat(timestamp)
+        at = datetime.datetime.fromisoformat(written)
     except ValueError:
         return None
     if at.tzinfo is None or at.year < 2000:

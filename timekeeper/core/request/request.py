@@ -75,7 +75,11 @@ def _read_part(container: object) -> Json | None:
 def _read_names(given: object) -> Json:
     """The annotations or labels that are read: nearly always none."""
     entries = mapping(given)
-    return {} if _READ.isdisjoint(entries) else {name: entries[name] for name in entries if name in _READ}
+    return (
+        {}
+        if _REQUEST_NAMES.isdisjoint(entries)
+        else {name: entries[name] for name in entries if name in _REQUEST_NAMES}
+    )
 
 
 def parse(pod: Json) -> ParsedRequest:
@@ -156,7 +160,7 @@ _CONTAINERS = ("initContainers", "containers")
 _OF_CONTAINERS = ("name", "restartPolicy", "resources")  # what is read of a container
 _CONSTRAINTS = frozenset(names.USER_ANNOTATIONS)
 # the annotations and labels that can say something of a request
-_READ = _CONSTRAINTS.union(BY_ANNOTATION, BY_LABEL, *(dialect.reads for dialect in DIALECTS))
+_REQUEST_NAMES = _CONSTRAINTS.union(BY_ANNOTATION, BY_LABEL, *(dialect.reads or () for dialect in DIALECTS))
 _SUPPORTED = ", ".join(name for dialect in DIALECTS for name in dialect.resources)
 _SHORT = 512  # longer resource lists are not cached, to limit the cache's memory
 
