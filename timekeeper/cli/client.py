@@ -23,7 +23,7 @@ _HINTS = {
     503: "the server or its database is busy or away, or does not lead; try again",
 }
 _SCHEMES = ("https://", "http://")
-_OBJECT = re.compile(r"^HTTPS?Connection(Pool)?\(.*?\): ")
+_OBJECT = re.compile(r"^\w*Connection(Pool)?\(.*?\): ")
 # columns of every bill
 _BILL = {"from", "to", "amount", "gpuHours", "price", "cost", "currency", "requested", "used", "measured"}
 _AGGREGATED_HINTS = _HINTS | {
@@ -172,6 +172,9 @@ def _why(error: urllib3.exceptions.HTTPError) -> str:
     """What is wrong, without urllib3's objects."""
     if isinstance(error, urllib3.exceptions.ReadTimeoutError):
         return f"none within {_READ_S:g} s"
+    if isinstance(error, urllib3.exceptions.ProtocolError) and error.args:
+        what, *cause = error.args
+        return ": ".join([str(what).removesuffix("."), *map(str, cause[:1])])
     return _OBJECT.sub("", str(error))
 
 

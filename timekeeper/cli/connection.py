@@ -157,7 +157,9 @@ def _token(options: Options, namespace: str) -> str:
         other = (
             "administrators bursar-system/bursar-admin" if namespace else "leads of a group bursar-leads/NAME"
         )
-        by_context = "" if options.namespace or home != options.kubectl.namespace() else _BY_CONTEXT
+        is_of_context = bool(namespace) and not options.namespace and home == options.kubectl.namespace()
+        may_be_another = any(word in error.message.lower() for word in ("notfound", "not found", "forbidden"))
+        by_context = _BY_CONTEXT if is_of_context and may_be_another else ""
         raise CommandError(
             f"{error.message}\nA token of the account {home}/{name} is needed. An administrator makes this"
             f" account with deploy/samples/{sample}.yaml (docs/cli.md); --account names another one, for"

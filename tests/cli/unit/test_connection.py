@@ -89,6 +89,7 @@ def test_the_account_of_another_namespace_begins_at_the_first_page(
         ({"namespace": "team-a"}, "team-a", False),
         ({"account": "leads/lab"}, "team-a", False),
         ({}, "", False),
+        ({"system_namespace": "team-a"}, "", False),
     ],
 )
 def test_a_token_that_is_refused_says_where_the_namespace_is_from(
