@@ -165,6 +165,19 @@ def test_a_namespace_says_when_its_groups_budget_is_gone_first(
     assert "At the present rate the budget is gone at" in after
 
 
+@pytest.mark.parametrize(("period", "is_said"), [("month", True), ("day", False)])
+def test_a_groups_budget_that_lasts_beyond_the_namespaces_period_is_not_gone_first(
+    dashboards: Dashboards, visitor: Client, period: str, is_said: bool
+) -> None:
+    log_in(visitor)
+    dashboards.books.entries(
+        ("team-a", f"gpuHours: 100000\nperiod: {period}\ngroup: lab", 1),
+        ("_group.lab", "gpuHours: 500\nperiod: month", 1),
+    )
+    page = visitor.get("/namespaces/team-a", base_url=URL).text
+    assert ("The budget of its group is gone first, at" in page) is is_said
+
+
 @pytest.mark.parametrize(("namespace", "caption"), [("team-a", "2 pods"), ("team-c", "1 pod")])
 def test_the_pods_that_hold_cards_are_counted(visitor: Client, namespace: str, caption: str) -> None:
     log_in(visitor)
