@@ -196,11 +196,9 @@ def _template_request(raw: Json, bound: bool) -> _TemplateRequest | None:
         text = orjson.dumps(part)
     except TypeError:  # it is not of an API server
         return _read_template_request(part, bound)
-    return (
-        _known_template_request(text, bound)
-        if len(text) <= _LONGEST_PART
-        else _read_template_request(part, bound)
-    )
+    if len(text) > _LONGEST_PART:
+        return _read_template_request(part, bound)
+    return _known_template_request(text, bound)
 
 
 @lru_cache(maxsize=1024)

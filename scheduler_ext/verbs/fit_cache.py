@@ -326,7 +326,10 @@ class _Column:
 
     def _note(self, name: str, answer: Score | Refusal, node: NodeInfo | None) -> None:
         row = self.rows.by_name[name]
-        (self.untried.add if answer is refusal.NOT_TRIED else self.untried.discard)(name)
+        if answer is refusal.NOT_TRIED:
+            self.untried.add(name)
+        else:
+            self.untried.discard(name)
         if not isinstance(answer, Refusal):
             self._set(row, answer, _FITS, short=False)
             return

@@ -323,7 +323,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         try:
             cli(arguments, prog_name="kubectl bursar")
         finally:
-            if sys.stdout is not None:  # it is closed
+            if sys.stdout is not None:  # None: it was closed before the start
                 sys.stdout.flush()
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is not written yet

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from gunicorn.config import Config
 
+from tests.support.waiting import eventually
 from timekeeper.runtime.http import loop
 from timekeeper.runtime.http.connection import HttpConnection
 from timekeeper.runtime.http.connection_balance import ConnectionBalance
@@ -194,26 +195,25 @@ def test_a_thread_wakes_the_loop_where_the_client_has_sent_more(pause_s: float |
 def test_a_thread_that_answers_while_the_loop_looks_at_the_next_request_loses_no_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    released, met = threading.Event(), threading.Event()
+    begun, released, met = threading.Event(), threading.Event(), threading.Event()
     wait_for = HttpLoop._wait_for
 
     def waits(request: HttpRequest) -> HttpAnswer:
+        begun.set()
         assert released.wait(WITHIN_S)
         return ok(request)
 
     def after_the_thread(self: HttpLoop, connection: HttpConnection, events: int) -> None:
         if connection.busy and not events:
             released.set()
-            until = time.monotonic() + WITHIN_S
-            while not self._replies._waiting and time.monotonic() < until:
-                time.sleep(0.001)
+            eventually(lambda: self._replies._waiting, "the thread's answer", WITHIN_S)
             met.set()
         wait_for(self, connection, events)
 
     monkeypatch.setattr(HttpLoop, "_wait_for", after_the_thread)
     with serving(Route("POST", "/waits", waits, threads=1)) as server, plain_socket(server) as client:
         client.sendall(posted("/waits", b"00"))
-        time.sleep(0.05)
+        assert begun.wait(WITHIN_S)
         client.sendall(posted("/waits", b"01"))
         assert answers(client, b"01") == [b"00", b"01"]
         assert met.is_set()

@@ -75,11 +75,9 @@ def _read_part(container: object) -> Json | None:
 def _read_names(given: object) -> Json:
     """The annotations or labels that are read: nearly always none."""
     entries = mapping(given)
-    return (
-        {}
-        if _REQUEST_NAMES.isdisjoint(entries)
-        else {name: entries[name] for name in entries if name in _REQUEST_NAMES}
-    )
+    if _REQUEST_NAMES.isdisjoint(entries):
+        return {}
+    return {name: entries[name] for name in entries if name in _REQUEST_NAMES}
 
 
 def parse(pod: Json) -> ParsedRequest:
