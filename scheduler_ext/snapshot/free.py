@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from operator import itemgetter
 from typing import NamedTuple, Self
+from weakref import WeakValueDictionary
 
 from timekeeper.core.request.cards import CardAmount, need
 from timekeeper.core.values import TILES, WHOLE_MILLI, Amounts, Ask, Card
@@ -165,7 +166,7 @@ class FreeShape:
     ends. Each is empty where it does not matter.
     """
 
-    __slots__ = ("free_by_card", "groups", "links", "near", "rungs")
+    __slots__ = ("__weakref__", "free_by_card", "groups", "links", "near", "rungs")
 
     def __init__(
         self,
@@ -179,7 +180,9 @@ class FreeShape:
         self.rungs, self.groups = rungs, groups
 
 
-@lru_cache(maxsize=65_536)
+_SHAPES: WeakValueDictionary[tuple[object, ...], FreeShape] = WeakValueDictionary()
+
+
 def shape_of(
     free_by_card: tuple[Free, ...],
     near: Near = (),
@@ -187,5 +190,11 @@ def shape_of(
     rungs: Rungs = (),
     groups: tuple[Near, ...] = (),
 ) -> FreeShape:
-    """The shape; ``free_by_card`` must be sorted. An evicted cache entry only costs a repeated search."""
-    return FreeShape(free_by_card, near, links, rungs, groups)
+    """The shape; ``free_by_card`` must be sorted. It is kept while a node or a cached answer has it, for a
+    cluster meets new ones as long as pods come and go. Two threads may make one twice, which only costs a
+    repeated search."""
+    key = free_by_card, near, links, rungs, groups
+    found = _SHAPES.get(key)
+    if found is None:
+        found = _SHAPES[key] = FreeShape(*key)
+    return found
