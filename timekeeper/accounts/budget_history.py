@@ -6,7 +6,7 @@ A report of last month uses last month's entries. A change today affects nothing
 
 import functools
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 
@@ -268,24 +268,30 @@ def is_group(subject: str) -> bool:
     return subject.startswith(GROUP)
 
 
+EntryValue = Budget | BudgetSettings | EntryError
+
+
 @functools.lru_cache(maxsize=16_384)
-def entry_value(key: str, text: str) -> Budget | BudgetSettings | EntryError:
+def entry_value(key: str, text: str) -> EntryValue:
     """`read_entry` with a cache: YAML takes a millisecond, and thousands of entries are read again when one
     of them changes."""
     return read_entry(key, text)
 
 
-def _settled_value(key: str, text: str) -> Budget | BudgetSettings | EntryError:
+def settled_value(key: str, text: str) -> EntryValue:
+    """The value of an entry that has taken effect: what this release no longer allows is read, too."""
     value = entry_value(key, text)
     return read_entry(key, text, settled=True) if isinstance(value, EntryError) else value
 
 
-def history_of(entries: Iterable[BudgetEntry]) -> History:
+def history_of(
+    entries: Iterable[BudgetEntry], read: Callable[[str, str], EntryValue] = settled_value
+) -> History:
     """The history of entries in the order of their moments."""
     rows: dict[str, list[tuple[BudgetEntry, Budget | BudgetSettings | None]]] = {}
     unreadable_entries = []
     for entry in entries:
-        value = None if entry.text is None else _settled_value(entry.key, entry.text)
+        value = None if entry.text is None else read(entry.key, entry.text)
         if isinstance(value, EntryError):
             unreadable_entries.append(value)
         else:

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from timekeeper.accounts.budget_history import BudgetEntry, History, entry_value, history_of
+from timekeeper.accounts.budget_history import BudgetEntry, EntryValue, History, history_of, settled_value
 from timekeeper.core.budgets.mistakes import EntryError
 from timekeeper.core.budgets.policy import BudgetSettings
+from timekeeper.core.budgets.reader import read_entry
 from timekeeper.core.request.card_amounts import CardAmount, NamedAmount
 from timekeeper.core.request.cards import rate, weight_of
 from timekeeper.core.values import WHOLE_MILLI, Card
@@ -43,7 +44,11 @@ def rate_of(placement: SimulatedPlacement, settings: BudgetSettings) -> int:
 def supposed(entries: Sequence[BudgetEntry], namespace: str, text: str, at_ms: int) -> History | EntryError:
     """The history if the namespace's entry had been changed to this text a moment ago; what is wrong with
     the text, if it is no entry."""
-    value = entry_value(namespace, text)
+    value = read_entry(namespace, text)  # not remembered: a user may suppose any number of texts
     if isinstance(value, EntryError):
         return value
-    return history_of((*entries, BudgetEntry(namespace, text, at_ms)))
+
+    def read(key: str, its: str) -> EntryValue:
+        return value if (key, its) == (namespace, text) else settled_value(key, its)
+
+    return history_of((*entries, BudgetEntry(namespace, text, at_ms)), read)
