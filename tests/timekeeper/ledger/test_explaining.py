@@ -343,6 +343,16 @@ def test_a_posted_decision_by_the_groups_budget_has_its_version(town: Town) -> N
     assert found == [f"team-a@{T0}", f"_group.lab@{T0}"]
 
 
+def test_the_charge_of_a_pod_whose_end_has_no_time_names_none(home: Town) -> None:
+    home.change("pods", gpu_pod("p", started_ms=home.clock()))
+    home.change(
+        "pods", gpu_pod("p", started_ms=home.clock(), phase="Failed") | {"status": {"phase": "Failed"}}
+    )
+
+    (charge,) = home.get("/v1/explain/team-a/p").get_json()["charges"]
+    assert " from 2026-11-20T10:00:00Z, at the rate 1." in charge["sentence"]
+
+
 def test_a_pod_that_was_deleted_unseen_has_the_time_when_it_was_last_seen(home: Town) -> None:
     waiting_pod(home)
     seen_ms = home.clock()

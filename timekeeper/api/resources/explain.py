@@ -150,7 +150,7 @@ def _sessions(connection: Connection, which: DecisionFilter, now_ms: int) -> lis
 
 def _charge(charged: ChargedSession) -> dict[str, Any]:
     session, amount = charged.session, charged.posted + charged.pending
-    ended = "" if session.ended_ms is None else f" to {timestamp(session.ended_ms)}"
+    ended = f" to {timestamp(session.ended_ms)}" if session.ended_ms else ""
     rate = session.rate_milli / 1000
     return {
         "uid": session.uid,
