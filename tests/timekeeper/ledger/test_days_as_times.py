@@ -45,3 +45,15 @@ def test_a_day_without_hyphens_is_refused(books: Books, path: str) -> None:
     assert (answer.status_code, answer.get_json()["field"]) == (400, "from")
     assert answer.get_json()["detail"].startswith("a day is written as 2026-11-01: 20261101 milliseconds")
     assert books.get(f"{path}?from=1793491200000&to=2026-12-01T00:00:00Z").status_code == 200
+
+
+def test_a_report_from_the_first_day_of_1970_has_pages(books: Books) -> None:
+    """In Tokyo that day begins before 1970."""
+    for uid in ("one", "two"):
+        books.write(Run(uid, started_ms=MIDNIGHT, posted=days(MIDNIGHT, MIDNIGHT + MINUTE)))
+    path = "/v1/usage?group=pod&from=1970-01-01&limit=1"
+
+    page = books.get(path).get_json()
+    rest = books.get(f"{path}&after={page['next']}")
+
+    assert (rest.status_code, len(rest.get_json()["rows"])) == (200, 1)

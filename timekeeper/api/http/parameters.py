@@ -82,10 +82,12 @@ def read_day_or_time(name: str, text: str) -> int | date:
 
 
 def start_ms(at: int | date | None, zone: str) -> int | None:
-    """The moment of such a parameter in milliseconds since 1970: a day begins at midnight in the zone."""
+    """The moment of such a parameter in milliseconds since 1970: a day begins at midnight in the zone; the
+    first one of 1970 does not begin before it."""
     if not isinstance(at, date):
         return at
-    return int(datetime(at.year, at.month, at.day, tzinfo=zoneinfo.ZoneInfo(zone)).timestamp()) * 1000
+    midnight = datetime(at.year, at.month, at.day, tzinfo=zoneinfo.ZoneInfo(zone))
+    return max(0, int(midnight.timestamp()) * 1000)
 
 
 def _read_month(name: str, text: str) -> date:
