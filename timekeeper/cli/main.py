@@ -326,7 +326,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if sys.stdout is not None:  # None: it was closed before the start
                 sys.stdout.flush()
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is not written yet
+        if sys.stdout is not None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is not written yet
         if not isinstance(error, BrokenPipeError):
             print(f"Error: {error}", file=sys.stderr)
         raise SystemExit(1) from error
