@@ -1,11 +1,13 @@
 """What all tests share: the session's one control plane, and the rule that in CI a skip is a failure."""
 
+import functools
 import gc
+import itertools
 import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,8 @@ LONGEST = (
     "story/cluster/test_demo.py",
     "ledger/test_held_is_charged.py",
 )
+TRACED_EXAMPLES = 20  # of each property
+TRACED_PROCESSES = "COVERAGE_PROCESS_CONFIG"  # the variable by which coverage traces processes
 REAL_NODE = ("tests/kubelet/", "tests/local/process/test_local_node.py")
 
 _FOLDER = pytest.StashKey[Path]()
@@ -113,16 +117,52 @@ def pytest_runtest_makereport(
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Coverage does not trace a test marked ``untraced``: tracing takes more than half of its time."""
-    tracing = coverage.Coverage.current() if "untraced" in item.keywords else None
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Coverage triples the time of what it traces. Of tests with a control plane, and of the processes that
+    they start, it traces those marked ``traced``: they pass lines that other tests do not."""
+    is_traced = "/cluster/" not in item.nodeid or "traced" in item.keywords
+    tracing = None if is_traced else coverage.Coverage.current()
     if tracing is None:
         return (yield)
     tracing.stop()
+    del os.environ[TRACED_PROCESSES]
     try:
         return (yield)
     finally:
-        tracing.start()
+        tracing.start()  # it sets the variable again
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Coverage does not trace a test marked ``untraced``, and of a property test only the first examples:
+    tracing takes more than half of the time, and later examples pass few new lines."""
+    tracing = coverage.Coverage.current()
+    if tracing is None:
+        return (yield)
+    if "untraced" in item.keywords:
+        tracing.stop()
+    property_test = getattr(getattr(item, "function", None), "hypothesis", None)
+    with pytest.MonkeyPatch.context() as patch:
+        if property_test:
+            patch.setattr(property_test, "inner_test", _stopping(tracing, property_test.inner_test))
+        try:
+            return (yield)
+        finally:
+            if coverage.Coverage.current() is None:
+                tracing.start()
+
+
+def _stopping(tracing: coverage.Coverage, test: Callable[..., object]) -> Callable[..., object]:
+    """The test, which stops the tracing after TRACED_EXAMPLES."""
+    calls = itertools.count()
+
+    @functools.wraps(test)
+    def counted(*args: object, **arguments: object) -> object:
+        if next(calls) == TRACED_EXAMPLES:
+            tracing.stop()
+        return test(*args, **arguments)
+
+    return counted
 
 
 profile.load()

@@ -17,6 +17,8 @@ from tests.docs.cluster.test_access import ADMINISTRATOR, LEADS, kubeconfig_of
 from tests.docs.shell import console, run, running
 from tests.support.browser import chromium, visiting
 
+pytestmark = pytest.mark.traced
+
 SETUP, COMMANDS, OBJECTS = console((ROOT / "docs" / "cli.md").read_text())
 DASHBOARD, _ = console((ROOT / "docs" / "dashboard.md").read_text())
 LOOKS = console((ROOT / "README.md").read_text())[-1]

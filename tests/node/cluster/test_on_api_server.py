@@ -28,6 +28,8 @@ from tests.support.control_plane import kubectl
 from tests.support.waiting import eventually
 from timekeeper.core.request.cards import decode_inventory
 
+pytestmark = pytest.mark.traced
+
 MERGE = "application/merge-patch+json"
 ACCOUNT = "bursar-node"
 TWO = "card GPU-a 37 1200 81920\ncard GPU-b 0 0 81920\n"

@@ -17,6 +17,8 @@ from tests.scheduler_ext.replicas import HOME, PROFILE, Replica, Service, World,
 from tests.support.control_plane import kubectl
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.traced
+
 FITTING = 96  # of 30% each, on 32 cards
 
 

@@ -12,7 +12,7 @@ import pytest
 from deploy.local.demo.steps import STEPS
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.traced]
 
 ROOT = Path(__file__).parents[3]
 COMMAND = [sys.executable, "-m", "deploy.local", "demo"]

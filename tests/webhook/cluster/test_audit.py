@@ -17,6 +17,8 @@ from tests.webhook.worlds import half
 from tests.worlds import Json, container
 from webhook.audit.cluster import ClusterReader, connect
 
+pytestmark = pytest.mark.traced
+
 
 @pytest.fixture(scope="module")
 def world(control_plane: ControlPlane) -> Clustered:
