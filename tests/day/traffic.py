@@ -40,6 +40,7 @@ DELETED_EACH = 20  # of so many pods one is deleted while it runs
 STAYS_S = 15.0  # how long an ended pod stays, as under a Job's ttlSecondsAfterFinished
 BINDS_WITHIN_S = 5.0  # a pod may be on its way to a node that is closed just now
 CREATORS = 4
+DELETERS = 4  # one alone falls behind where a call takes longer than pods are apart
 CARDS = 8
 PODS = "/api/v1/pods"
 
@@ -91,7 +92,7 @@ class Traffic:
         self.quiet.set()
         work: tuple[Callable[[], None], ...] = (
             lambda: self._follow(listed["metadata"]["resourceVersion"]),
-            self._delete,
+            *[self._delete] * DELETERS,
         )
         threads = [threading.Thread(target=self._guarded, args=(each,), daemon=True) for each in work]
         for each in threads:
