@@ -674,6 +674,26 @@ def test_an_end_without_a_time_is_charged_to_the_last_evidence(running: Town, st
     assert running.postings() == [(START, START + 80 * SECOND, GPU, "settled")]
 
 
+def test_a_heartbeat_after_an_end_without_a_time_counts_also_after_a_restart(running: Town) -> None:
+    """The kubelet has refused the pod, whose containers were still ending; later its object is deleted."""
+    running.advance(MINUTE)
+    failed = {**POD, "status": {"phase": "Failed", "reason": "NodeAffinity"}}
+    running.change("pods", failed)
+    running.clock.turn(20 * SECOND)
+    running.beat(POD, 1)
+    running.advance(2 * HOUR)
+    settled = running.postings()
+    assert settled == [(START, START + 80 * SECOND, GPU, "settled")]
+
+    running.restart()
+    deletion = {"deletionTimestamp": iso(running.clock()), "deletionGracePeriodSeconds": 30}
+    running.change("pods", {**failed, "metadata": {**failed["metadata"], **deletion}})
+    running.change("pods", failed, deleted=True)
+    running.advance(2 * HOUR)
+
+    assert running.postings() == settled
+
+
 @pytest.mark.parametrize(("phase", "code"), [("Succeeded", 0), ("Failed", 1), ("Failed", 137)])
 def test_completed_failed_and_killed_pods_are_charged_by_the_kubelets_timestamps(
     running: Town, phase: str, code: int

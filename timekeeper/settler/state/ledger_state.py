@@ -90,6 +90,7 @@ class LedgerState:
             self._index_reserved(session)
             self.open_totals.is_whole &= session.settled_ms is not None
         self.posted.update(found.posted)
+        self.beats |= found.beats
         self.folded |= found.folded
 
     def apply_changes(self, changes: Changes, history: History, cache: StatementCache) -> None:

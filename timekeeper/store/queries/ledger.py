@@ -67,11 +67,12 @@ Expression = ColumnElement[Any]
 @dataclass(frozen=True, slots=True)
 class Sessions:
     """Sessions by pod UID, and each one's postings in order of writing. ``folded``: UIDs of rolled-up
-    sessions, so that none is opened a second time."""
+    sessions, so that none is opened a second time. ``beats``: the latest heartbeats, where they were read."""
 
     sessions: dict[str, Session]
     posted: dict[str, tuple[Posting, ...]]
     folded: set[str] = field(default_factory=set)
+    beats: dict[str, int] = field(default_factory=dict)
 
 
 def entries(connection: Connection) -> tuple[BudgetEntry, ...]:
@@ -96,7 +97,7 @@ def unsettled(connection: Connection, namespace: str | None = None) -> Sessions:
 
 
 def sessions_of(connection: Connection, uids: Iterable[str]) -> Sessions:
-    """The ledger's sessions of these pods, settled or not."""
+    """The ledger's sessions of these pods, settled or not, with their heartbeats."""
     found = Sessions({}, {})
     for chunk in chunks(sorted(uids)):
         sessions = select(*(SESSIONS.c[name] for name in _SESSION)).where(SESSIONS.c.uid.in_(chunk))
@@ -105,6 +106,7 @@ def sessions_of(connection: Connection, uids: Iterable[str]) -> Sessions:
         found.posted.update(_by_session(connection, postings))
         folded = select(FOLDED.c.session_uid).distinct().where(FOLDED.c.session_uid.in_(chunk))
         found.folded.update(connection.execute(folded).scalars())
+        found.beats.update(_pairs(connection, _latest_beats().where(HEARTBEATS.c.session_uid.in_(chunk))))
     return found
 
 
@@ -113,10 +115,13 @@ def watermarks(connection: Connection) -> dict[str, int]:
     return _pairs(connection, select(NODES.c.name, NODES.c.watermark_ms))
 
 
+def _latest_beats() -> Select[tuple[str, int]]:
+    return select(HEARTBEATS.c.session_uid, func.max(HEARTBEATS.c.beat_ms)).group_by(HEARTBEATS.c.session_uid)
+
+
 def beats(connection: Connection, since_ms: int = 0, namespace: str | None = None) -> dict[str, int]:
     """Each session's latest heartbeat, by pod UID, if one was received since then."""
-    latest = func.max(HEARTBEATS.c.beat_ms)
-    found = select(HEARTBEATS.c.session_uid, latest).group_by(HEARTBEATS.c.session_uid)
+    found = _latest_beats()
     if since_ms:
         found = found.where(HEARTBEATS.c.received_ms >= since_ms)
     else:
