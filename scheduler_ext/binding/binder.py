@@ -1,6 +1,6 @@
 """Binds a pod: fits it again, assumes its cards, sends one Binding, and frees cards only on certainty.
 
-What an answer to the Binding means (design D7):
+What an answer to the Binding means:
 
 - success: the cards stay allocated; the watch will show the pod bound.
 - a refusal (4xx), or never sent: no Binding happened; the cards are free again.

@@ -15,7 +15,7 @@ LIFE_MS = 5_000
 def cost(request: GPURequest, lookahead_ms: int | None) -> int:
     """The amount that the pod takes from the budget until the table includes it, in milli-GPU x ms.
 
-    It is what the timekeeper reserves while the card is unknown (design D5): the compute share at weight 1,
+    It is what the timekeeper reserves while the card is unknown: the compute share at weight 1,
     over the lookahead; without a lookahead in the table, over LIFE_MS.
     """
     together = alone = 0

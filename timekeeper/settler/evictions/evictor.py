@@ -44,8 +44,8 @@ class Evictor:
     def step(self) -> Result | None:
         """Evict the pod that is due, if any; returns the result, None if there was no attempt.
 
-        Raises OverError if another settler has started, UnavailableError or ConflictError if the database
-        cannot be read.
+        Raises EpochOverError if another settler has started, UnavailableError or ConflictError if the
+        database cannot be read.
         """
         now_ms = self._context.clock()
         with self._context.store.reading() as connection:

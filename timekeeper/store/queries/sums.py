@@ -17,8 +17,8 @@ _NOTHING = OpenSums(0, 0)
 
 @dataclass(frozen=True, slots=True)
 class DatabaseSums:
-    """`accounts.statements.Sums` read in one transaction, each at its first use, or together with others that
-    are expected."""
+    """`accounts.statements.LedgerTotals` read in one transaction, each at its first use, or together with
+    others that are expected."""
 
     connection: Connection
     waiting: Mapping[str, int]
@@ -52,29 +52,29 @@ class DatabaseSums:
             self._declared.setdefault(each.namespace, []).append(each)
 
     def granted(self, key: AccountKey) -> GrantSums:
-        """See `accounts.statements.Sums`."""
+        """See `accounts.statements.LedgerTotals`."""
         if key not in self._granted:
             self._granted[key] = granted.granted_in(self.connection, key)
         return self._granted[key]
 
     def last_granted(self, subject: str, before_ms: int) -> Interval | None:
-        """See `accounts.statements.Sums`."""
+        """See `accounts.statements.LedgerTotals`."""
         return granted.last_granted(self.connection, subject, before_ms)
 
     def posted(self, part: Part) -> int:
-        """See `accounts.statements.Sums`."""
+        """See `accounts.statements.LedgerTotals`."""
         if part not in self._posted:
             self.expect((part,))
         return self._posted[part]
 
     def pending(self, part: Part) -> int:
-        """See `accounts.statements.Sums`."""
+        """See `accounts.statements.LedgerTotals`."""
         if part not in self._posted:
             self.expect((part,))
         return self._open[part].pending
 
     def declared(self, part: Part) -> int:
-        """See `accounts.statements.Sums`."""
+        """See `accounts.statements.LedgerTotals`."""
         if part not in self._posted:
             self.expect((part,))
         namespace, span = part[0], Interval(part[1], part[2])
@@ -83,12 +83,12 @@ class DatabaseSums:
         return sum(each.within(span) for each in self._declared[namespace]) + self._open[part].declared
 
     def rates(self, namespace: str) -> Rates:
-        """See `accounts.statements.Sums`."""
+        """See `accounts.statements.LedgerTotals`."""
         if namespace not in self._rates:
             self.expect(((namespace, self.now_ms, self.now_ms + 1),))
         rates, waiting = self._rates[namespace], self.waiting.get(namespace, 0)
         return replace(rates, waiting_milli=waiting) if waiting else rates
 
     def changed_since(self, namespace: str) -> int | None:
-        """See `accounts.statements.Sums`; only the settler looks at accounts that ended long ago."""
+        """See `accounts.statements.LedgerTotals`; only the settler looks at accounts that ended long ago."""
         return None
