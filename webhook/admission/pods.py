@@ -14,12 +14,13 @@ from webhook.mutation.govern import declared_time, govern, scheduler_of
 from webhook.policy import AdmissionPolicy, Standing
 from webhook.rules.forged import without_sidecar_if_name_taken
 from webhook.rules.isolation import ephemeral_violations
-from webhook.rules.pod_rules import pod_violations
+from webhook.rules.pod_rules import pod_violations, unrequested_devices
 from webhook.wire.pod_review import AdmissionAnswer, PodReview
 
 NOTHING_TO_DO = AdmissionAnswer("passed")
 UNREADABLE = AdmissionAnswer("passed", warnings=(UNMETERED,))
 VALID = AdmissionAnswer("valid")
+KUBELETS = "system:nodes"  # they create mirrors of static pods, which run whether these are admitted or not
 
 
 def mutate(
@@ -56,7 +57,8 @@ def validate(review: PodReview, policy: AdmissionPolicy) -> AdmissionAnswer:
         first = policy_of_first_call(review.pod, policy)
         broken = pod_violations(review.pod, parsed, first)
         governing = without_sidecar_if_name_taken(broken, first)
-        violations = (*broken, *not_governed(review.pod, parsed, governing))
+        unrequested = () if KUBELETS in review.groups else unrequested_devices(review.pod, parsed)
+        violations = (*broken, *unrequested, *not_governed(review.pod, parsed, governing))
     return answer(good, violations, policy, is_exempt(review, policy))
 
 
