@@ -10,7 +10,7 @@ from webhook.admission.answers import answer, is_exempt, split_by_mode
 from webhook.admission.reinvocation import not_governed, policy_of_first_call
 from webhook.admission.warnings import UNMETERED, governing_warnings
 from webhook.mutation import ephemeral
-from webhook.mutation.govern import declared_time, govern, scheduler_of
+from webhook.mutation.govern import declared_time, govern, placed_by
 from webhook.policy import AdmissionPolicy, Standing
 from webhook.rules.forged import without_sidecar_if_name_taken
 from webhook.rules.isolation import ephemeral_violations
@@ -84,8 +84,7 @@ def budget_violations(namespace: str, standing: Standing) -> tuple[Violation, ..
 def _governed(
     review: PodReview, request: GPURequest, standing: Standing, policy: AdmissionPolicy
 ) -> AdmissionAnswer:
-    given = str(review.pod["spec"].get("schedulerName") or "")
-    by_other = scheduler_of(request.dialect, given, policy) != policy.scheduler_name
+    by_other = placed_by(review.pod["spec"], request.dialect, policy) != policy.scheduler_name
     hold = policy.hold_of(standing, by_other)
     declared = declared_time(review.pod) if policy.reserves_declared and hold == "budget" else ""
     operations = govern(review.pod, request, standing.word, policy, hold, declared)

@@ -275,7 +275,7 @@ PLACING = (
         "foreign-scheduler",
         "another `schedulerName` than Bursar's, the default, and the one of a scheduler that Bursar replaces "
         "for the pod's dialect",
-        "only Bursar's scheduler assigns cards. It is replaced in every mode",
+        "only Bursar's scheduler assigns cards. It is replaced in every mode but observe",
         "warn",
         "replaced",
     ),
