@@ -60,6 +60,11 @@ _PARTS: tuple[tuple[str, str, Callable[[], str]], ...] = (
     (r"labels\S*\s*\.(?:exists|filter)\(k, k\.matches\(r'", r"\^\([^']*", cel.written_labels),
     (r"g\.name\.matches\(r'", r"\^\([^']*", cel.written_labels),
     (
+        r"",
+        r"\(k\.split\('/'\)\[0\] in \[[^\]]*\](?: \|\| k\.startsWith\('[^']*'\))*\)",
+        cel.device_annotations,
+    ),
+    (
         r"(?:limits|requests|overhead)\S*\s*\.(?:exists|filter)\(k, k\.matches\(r'|&& k\.matches\(r'",
         r"\^\([^']*",
         lambda: GPU_RESOURCE,

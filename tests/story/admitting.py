@@ -8,6 +8,7 @@ from tests.story.pods import Json, Template, Workload
 from tests.webhook.worlds import WITHOUT_SIDECAR, admitted, patched
 from tests.worlds import of_resources
 from timekeeper.accounts import pods as ledgers
+from timekeeper.core import names
 from webhook.admission.pods import mutate
 from webhook.policy import AdmissionPolicy, PriorityClass, Standing
 from webhook.standings.table import StandingsTable, effective_policy, is_fresh, standing
@@ -48,7 +49,8 @@ class Admission:
 def raw_of(work: Workload) -> Json:
     """The pod that the controller creates."""
     containers = [of_resources(dict(limits), f"c{at}") for at, limits in enumerate(work.limits)]
-    fields: dict[str, Any] = {"terminationGracePeriodSeconds": work.grace_s}
+    # named by the pod, for in observe mode each keeps its own scheduler
+    fields: dict[str, Any] = {"terminationGracePeriodSeconds": work.grace_s, "schedulerName": names.SCHEDULER}
     if work.declares_s:
         fields["activeDeadlineSeconds"] = work.declares_s
     if work.priority:

@@ -388,9 +388,39 @@ WAYS: dict[str, Way] = {
     ),
     "an annotation that NVIDIA's plugin of the runtime reads": Way(
         a_pod(plain("main"), annotations={"nvidia.cdi.k8s.io/container.main": "nvidia.com/gpu=all"}),
-        a_pod(plain("main"), annotations={"nvidia.com/container.main": "nvidia.com/gpu=all"}),
+        a_pod(plain("main"), annotations={"nvidia.cdi.example.com/container.main": "nvidia.com/gpu=all"}),
         "device-annotation",
         "metadata.annotations[nvidia.cdi.k8s.io/container.main]",
+    ),
+    "cards that KAI's plugin of the runtime shows": Way(
+        a_pod(plain("main"), annotations={"nvidia.com/container.main.gpus.devices": "all"}),
+        a_pod(plain("main"), annotations={"nvidia.com/containers.main.gpus.devices": "all"}),
+        "device-annotation",
+        "metadata.annotations[nvidia.com/container.main.gpus.devices]",
+    ),
+    "memory of a card from KAI's plugin": Way(
+        a_pod(plain("main"), annotations={"nvidia.com/container.main.gpu-memory.request": "1Mi"}),
+        a_pod(plain("main"), annotations={"nvidia.com/gpu-memory.request": "1Mi"}),
+        "device-annotation",
+        "metadata.annotations[nvidia.com/container.main.gpu-memory.request]",
+    ),
+    "more memory of a card from KAI's plugin": Way(
+        a_pod(plain("main"), annotations={"nvidia.com/container.main.gpu-memory.limit": "80Gi"}),
+        a_pod(plain("main"), annotations={"example.com/container.main.gpu-memory.limit": "80Gi"}),
+        "device-annotation",
+        "metadata.annotations[nvidia.com/container.main.gpu-memory.limit]",
+    ),
+    "a part of a card's memory for KAI's plugin": Way(
+        a_pod(plain("main"), annotations={"kai.scheduler/container.main.gpu-memory.portion.limit": "1"}),
+        a_pod(plain("main"), annotations={"kai.scheduler/container-name": "1"}),
+        "device-annotation",
+        "metadata.annotations[kai.scheduler/container.main.gpu-memory.portion.limit]",
+    ),
+    "memory that KAI hands to its plugin": Way(
+        a_pod(plain("main"), annotations={"gpu-memory.limit": "80Gi"}),
+        a_pod(plain("main"), annotations={"gpu-memory.limits": "80Gi"}),
+        "device-annotation",
+        "metadata.annotations[gpu-memory.limit]",
     ),
     "an annotation that containerd's device-injector reads for all containers": Way(
         a_pod(plain("main"), annotations={"devices.nri.io": "- path: /dev/nvidia0"}),

@@ -9,7 +9,7 @@ from timekeeper.core import names
 from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE, PREFIXES
 from timekeeper.core.dialects.dialect import Dialect
 from webhook.mutation.visible_devices import VISIBLE_DEVICES
-from webhook.rules.denylist import DEVICE_DOMAINS
+from webhook.rules.device_annotations import DEVICE_DOMAINS, DEVICE_STEMS
 from webhook.rules.forged import (
     LABEL_MARKS,
     MARKS,
@@ -46,9 +46,9 @@ def small() -> str:
 
 def gpu_pods() -> str:
     """True for the pods that the webhooks review: those that request a GPU in any dialect, have an
-    annotation, label or gate of ours or of a node plugin, or set NVIDIA_VISIBLE_DEVICES to another
-    value than `void`, which deploy/samples/void-for-everyone.yaml writes into all; and those that are not
-    `small`.
+    annotation, label or gate of ours or of a node plugin, have an annotation from which a container runtime
+    reads devices, or set NVIDIA_VISIBLE_DEVICES to another value than `void`, which
+    deploy/samples/void-for-everyone.yaml writes into all; and those that are not `small`.
 
     Our own label comes first, because evaluation ends there on all calls but the first."""
     return f"""\
@@ -68,7 +68,8 @@ object != null && has(object.spec) && (
     || (has(c.env) && c.env.exists(e, e.name == '{VISIBLE_DEVICES}' && !(has(e.value) && e.value == 'void')))
   )
   || (has(object.metadata.annotations)
-    && object.metadata.annotations.exists(k, k.matches(r'{reviewed_annotations()}')))
+    && object.metadata.annotations.exists(k, k.matches(r'{reviewed_annotations()}')
+      || {device_annotations()}))
   || (has(object.metadata.labels) && object.metadata.labels.exists(k, k.matches(r'{reviewed_labels()}')))
   || (has(object.spec.schedulingGates)
     && object.spec.schedulingGates.exists(g, g.name.matches(r'{written_labels()}')))
@@ -245,13 +246,14 @@ def immutable_annotations() -> str:
     not to pods.
     """
     devices = [f"{domain}{end}" for domain in DEVICE_DOMAINS for end in ("", "/")]
-    return _begins("k", [*OURS, *OWNED, *MARKS, *devices])
+    return _begins("k", [*OURS, *OWNED, *MARKS, *devices, *DEVICE_STEMS])
 
 
 def device_annotations() -> str:
     """The CEL condition on ``k``, the name of an annotation, that a container runtime or its plugin reads
-    devices from it."""
-    return f"k.split('/')[0] in {_quoted(DEVICE_DOMAINS)}"
+    devices or limits from it."""
+    stems = "".join(f" || k.startsWith('{stem}')" for stem in DEVICE_STEMS)
+    return f"(k.split('/')[0] in {_quoted(DEVICE_DOMAINS)}{stems})"
 
 
 def plugin_annotations() -> str:

@@ -10,16 +10,17 @@ from webhook.admission.answers import answer, is_exempt, split_by_mode
 from webhook.admission.reinvocation import not_governed, policy_of_first_call
 from webhook.admission.warnings import UNMETERED, governing_warnings
 from webhook.mutation import ephemeral
-from webhook.mutation.govern import declared_time, govern, scheduler_of
+from webhook.mutation.govern import declared_time, govern, placed_by
 from webhook.policy import AdmissionPolicy, Standing
 from webhook.rules.forged import without_sidecar_if_name_taken
 from webhook.rules.isolation import ephemeral_violations
-from webhook.rules.pod_rules import pod_violations
+from webhook.rules.pod_rules import pod_violations, unrequested_devices
 from webhook.wire.pod_review import AdmissionAnswer, PodReview
 
 NOTHING_TO_DO = AdmissionAnswer("passed")
 UNREADABLE = AdmissionAnswer("passed", warnings=(UNMETERED,))
 VALID = AdmissionAnswer("valid")
+KUBELETS = "system:nodes"  # they create mirrors of static pods, which run whether these are admitted or not
 
 
 def mutate(
@@ -56,7 +57,8 @@ def validate(review: PodReview, policy: AdmissionPolicy) -> AdmissionAnswer:
         first = policy_of_first_call(review.pod, policy)
         broken = pod_violations(review.pod, parsed, first)
         governing = without_sidecar_if_name_taken(broken, first)
-        violations = (*broken, *not_governed(review.pod, parsed, governing))
+        unrequested = () if KUBELETS in review.groups else unrequested_devices(review.pod, parsed)
+        violations = (*broken, *unrequested, *not_governed(review.pod, parsed, governing))
     return answer(good, violations, policy, is_exempt(review, policy))
 
 
@@ -82,8 +84,7 @@ def budget_violations(namespace: str, standing: Standing) -> tuple[Violation, ..
 def _governed(
     review: PodReview, request: GPURequest, standing: Standing, policy: AdmissionPolicy
 ) -> AdmissionAnswer:
-    given = str(review.pod["spec"].get("schedulerName") or "")
-    by_other = scheduler_of(request.dialect, given, policy) != policy.scheduler_name
+    by_other = placed_by(review.pod["spec"], request.dialect, policy) != policy.scheduler_name
     hold = policy.hold_of(standing, by_other)
     declared = declared_time(review.pod) if policy.reserves_declared and hold == "budget" else ""
     operations = govern(review.pod, request, standing.word, policy, hold, declared)

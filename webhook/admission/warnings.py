@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from timekeeper.core import names
 from timekeeper.core.budgets.policy import HOLDS
-from timekeeper.core.dialects import tencent
+from timekeeper.core.dialects import native, tencent
 from timekeeper.core.json_values import Json, annotations_of, mapping
 from timekeeper.core.request.request import containers
 from timekeeper.core.values import GPURequest
@@ -65,7 +65,7 @@ def within_limits(sentences: Iterable[str]) -> tuple[str, ...]:
 
 
 def _repairs(rule: str, policy: AdmissionPolicy) -> bool:
-    return rule != "priority-class" or policy.mode != "observe"
+    return rule not in ("priority-class", "foreign-scheduler") or policy.mode != "observe"
 
 
 def _of_violation(violation: Violation, mode: EffectiveMode, repairs: bool) -> str:
@@ -135,11 +135,20 @@ def _of_changes(pod: Json, request: GPURequest, word: StandingWord, policy: Admi
     if request.topology and all(each.ask.devices == 1 for each in request.asks):
         yield f"{names.TOPOLOGY}: {request.topology} has no effect: no container requests several GPUs."
     yield from _without_effect(pod, request)
+    yield from _without_cards(spec, request, policy)
     own = spec.get("priorityClassName")
     has_rule = govern.is_above_budget_class(spec, policy)  # then the rule priority-class warns
     if own and own != ours.name and not has_rule and not govern.keeps_own_class(spec, word, policy):
         most = f"{ours.name}, the highest that the namespace's budget allows"
         yield f"Priority class {shown(own)} is replaced by {most}."
+
+
+def _without_cards(spec: Json, request: GPURequest, policy: AdmissionPolicy) -> Iterator[str]:
+    """In observe mode a pod keeps its scheduler, and no other than Bursar's assigns cards to Bursar's own
+    resources: the pod would be bound and see none."""
+    own, ours = govern.placed_by(spec, request.dialect, policy), policy.scheduler_name
+    if policy.mode == "observe" and request.dialect == native.DIALECT.name and own != ours:
+        yield f"Observe mode: the pod keeps schedulerName {shown(own)}; only {ours} gives it cards."
 
 
 def _without_effect(pod: Json, request: GPURequest) -> Iterator[str]:

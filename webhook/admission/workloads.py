@@ -17,7 +17,7 @@ from webhook.admission import cel
 from webhook.admission.answers import refusal, rule_modes, split_by_mode
 from webhook.admission.warnings import violation_warnings, within_limits
 from webhook.policy import AdmissionPolicy
-from webhook.rules.pod_rules import pod_violations
+from webhook.rules.pod_rules import pod_violations, unrequested_devices
 from webhook.wire import defaulting
 from webhook.wire.json_patch import add
 from webhook.wire.object_review import ObjectReview
@@ -186,7 +186,9 @@ def template_violations(template: Json, at: str, policy: AdmissionPolicy) -> tup
     """The violations of the pods made from the template, with paths from the workload's root. Raises
     MalformedError where it is not a pod template."""
     pod = checked_pod(as_pod(template), at)
-    return tuple(replace(each, path=f"{at}.{each.path}") for each in pod_violations(pod, parse(pod), policy))
+    parsed = parse(pod)
+    found = (*pod_violations(pod, parsed, policy), *unrequested_devices(pod, parsed))
+    return tuple(replace(each, path=f"{at}.{each.path}") for each in found)
 
 
 def as_pod(template: Json) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def govern(
         *_undeclared(pod, declared),
         *_priority(pod["spec"], class_word(word, hold), policy),
         *_scheduler(pod["spec"], request, policy),
-        *_placement(pod["spec"], request),
+        *_placement(pod["spec"], request, policy),
         *_containers(pod["spec"], request, policy.mps_pipes),
         *_sidecar(pod, request, policy),
     ]
@@ -164,17 +164,24 @@ def _numbers(spec: Json, ours: PriorityClass) -> list[Operation]:
 
 def _scheduler(spec: Json, request: GPURequest, policy: AdmissionPolicy) -> list[Operation]:
     changed = []
-    wanted = scheduler_of(request.dialect, spec.get("schedulerName") or "", policy)
-    if spec.get("schedulerName") != wanted:
+    wanted = placed_by(spec, request.dialect, policy)
+    if (spec.get("schedulerName") or "") != wanted:
         changed.append(add("/spec/schedulerName", wanted))
     if policy.runtime_class and not spec.get("runtimeClassName"):
         changed.append(add("/spec/runtimeClassName", policy.runtime_class))
     return changed
 
 
+def placed_by(spec: Json, dialect: str, policy: AdmissionPolicy) -> str:
+    """The schedulerName of the pod once it is governed. In observe mode each pod keeps its own: on nodes
+    without an inventory the scheduler that its user chose still places it, and Bursar's would not."""
+    given = spec.get("schedulerName") or ""
+    return given if policy.mode == "observe" else scheduler_of(dialect, given, policy)
+
+
 def scheduler_of(dialect: str, given: str, policy: AdmissionPolicy) -> str:
-    """The schedulerName that a governed pod has. A scheduler of another system that may keep such pods keeps
-    them; pods that only such a scheduler places are never given to Bursar's."""
+    """The schedulerName that enforcing gives a pod. A scheduler of another system that may keep such pods
+    keeps them; pods that only such a scheduler places are never given to Bursar's."""
     speaks = BY_NAME[dialect]
     if given in speaks.schedulers and given in policy.other_schedulers:
         return given
@@ -183,10 +190,13 @@ def scheduler_of(dialect: str, given: str, policy: AdmissionPolicy) -> str:
     return speaks.schedulers[0] if given in DEFAULT_SCHEDULERS else given
 
 
-def _placement(spec: Json, request: GPURequest) -> list[Operation]:
-    """For a pod without a resource that kube-scheduler knows: the one for which it calls the extender, in its
-    first container with cards. Without it kube-scheduler would bind the pod itself."""
+def _placement(spec: Json, request: GPURequest, policy: AdmissionPolicy) -> list[Operation]:
+    """For a pod of Bursar's scheduler without a resource that kube-scheduler knows: the one for which it
+    calls the extender, in its first container with cards. Without it kube-scheduler would bind the pod
+    itself, and with it no other scheduler would."""
     if not BY_NAME[request.dialect].needs_placement:
+        return []
+    if placed_by(spec, request.dialect, policy) != policy.scheduler_name:
         return []
     for field in ("initContainers", "containers"):
         for index, container in enumerate(sequence_of(spec.get(field))):

@@ -4,7 +4,7 @@ A rule's mode is ``enforce`` (refused), ``warn`` (admitted with a warning), or `
 this table with an example of each rule; a test compares the two.
 """
 
-from webhook.rules.denylist import DEVICE_DOMAINS
+from webhook.rules.device_annotations import DEVICE_WORDS, shown_as
 from webhook.rules.rule import Rule
 
 # A valid request. Without one a pod can be neither placed nor charged, so these rules cannot be turned off.
@@ -243,8 +243,9 @@ BYPASS = (
     ),
     Rule(
         "device-annotation",
-        "annotations of the domains " + ", ".join(f"`{domain}`" for domain in DEVICE_DOMAINS),
-        "the container runtime, or a plugin of it, reads devices or mounts from them",
+        "annotations whose name, domain or beginning is one of "
+        + ", ".join(f"`{shown_as(word)}`" for word in DEVICE_WORDS),
+        "the container runtime, or a plugin of it, reads devices, mounts or limits of cards from them",
     ),
     Rule(
         "device-mount",
@@ -274,7 +275,7 @@ PLACING = (
         "foreign-scheduler",
         "another `schedulerName` than Bursar's, the default, and the one of a scheduler that Bursar replaces "
         "for the pod's dialect",
-        "only Bursar's scheduler assigns cards. It is replaced in every mode",
+        "only Bursar's scheduler assigns cards. It is replaced in every mode but observe",
         "warn",
         "replaced",
     ),

@@ -1,5 +1,5 @@
-"""What breaks the isolation of cards from inside a container: variables, host paths, annotations, mounts,
-runtime classes. The rules and the policies in the API server use these lists.
+"""What breaks the isolation of cards from inside a container: variables, host paths, mounts, runtime classes.
+The rules and the policies in the API server use these lists; `device_annotations` has the annotations.
 
 Sources: the variables that HAMi-core and vgpu-manager read, NVIDIA's documentation of MPS and MIG, the device
 nodes of the NVIDIA, Intel and AMD drivers, and where kubelets and container runtimes keep their sockets.
@@ -64,21 +64,6 @@ HOST_PLACES = ("/tmp/nvidia-mps",)  # noqa: S108 (nothing is written there)
 # devices, the volumes and tokens of every pod of the node, and the devices' memory and control groups.
 NODE_PATHS = ("/dev/vfio", "/sys", "/var/lib/kubelet/pods")
 
-# The domains of annotations by which a pod requests devices, or mounts of host paths, from the container
-# runtime directly: of CDI, of the plugin of the Node Resource Interface (NRI) in NVIDIA's Container Toolkit,
-# of containerd's device-injector, with its former names, and of GKE's. A name may have no `/`.
-DEVICE_DOMAINS = (
-    "cdi.k8s.io",
-    "nvidia.cdi.k8s.io",
-    "cdi-devices.noderesource.dev",
-    "cdi-devices.nri.io",
-    "devices.noderesource.dev",
-    "devices.nri.io",
-    "mounts.noderesource.dev",
-    "mounts.nri.io",
-    "devices.gke.io",
-)
-
 # Mounts that request devices from the container runtime directly.
 DEVICE_MOUNTS = "/run/nvidia-container-devices"
 
@@ -128,11 +113,6 @@ def reaches_node(host_path: str) -> bool:
     """Whether this host path shows devices or other pods of the node, without being one of cards."""
     path = _plain(host_path)
     return not reaches_cards(path) and any(path == each or path.startswith(each + "/") for each in NODE_PATHS)
-
-
-def requests_devices(annotation: str) -> bool:
-    """Whether a container runtime or one of its plugins reads devices from this annotation."""
-    return annotation.partition("/")[0] in DEVICE_DOMAINS
 
 
 _LAST_STEP = DEVICE_MOUNTS.rpartition("/")[2]

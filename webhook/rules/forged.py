@@ -22,7 +22,7 @@ OWNED_LABELS = tuple(
         label for dialect in DIALECTS for label in (*dialect.labels_at_binding, dialect.node_label) if label
     )
 )
-STEM_ENDS = "-/_"  # a word that ends so stands for all names that begin with it
+STEM_ENDS = "-/_."  # a word that ends so stands for all names that begin with it
 
 
 def _stems(words: Iterable[str]) -> tuple[str, ...]:

@@ -16,9 +16,9 @@ from webhook.rules.denylist import (
     names_steering,
     reaches_cards,
     reaches_node,
-    requests_devices,
     steers_isolation,
 )
+from webhook.rules.device_annotations import requests_devices
 from webhook.wire.pod_review import CONTAINER_LISTS, annotations_of, sequence_of, variables_of
 
 _SHOWN_BY_PLUGIN = tuple(name for each in DIALECTS if each.shown_by_plugin for name in each.resources)
@@ -54,10 +54,24 @@ def isolation_violations(pod: Json, request: GPURequest | None) -> Iterator[Viol
         if container.get("securityContext"):
             yield from _privileged(path, container)
         yield from _device_mounts(path, container)
-    yield from _device_annotations(pod)
+    yield from device_annotations(pod)
     host_paths = tuple(_host_paths(pod["spec"]))
     yield from _host(pod["spec"], host_paths)
     yield from _node_paths(host_paths)
+
+
+def device_annotations(pod: Json) -> Iterator[Violation]:
+    """Annotations from which the container runtime, or a plugin of it, would read devices or limits."""
+    for name, value in annotations_of(pod).items():
+        if requests_devices(name):
+            yield Violation(
+                "device-annotation",
+                f"metadata.annotations[{name}]",
+                shown(value),
+                "the container runtime, or a plugin of it, reads devices or limits of cards from it",
+                "the pod without it",
+                f'{names.GPU_PERCENT}: "50" in resources.limits',
+            )
 
 
 def node_paths(spec: Json) -> Iterator[Violation]:
@@ -256,19 +270,6 @@ def _device_mounts(path: str, container: Json) -> Iterator[Violation]:
                 shown(where),
                 "the name of this mount requests cards from the container runtime",
                 "other paths",
-                f'{names.GPU_PERCENT}: "50" in resources.limits',
-            )
-
-
-def _device_annotations(pod: Json) -> Iterator[Violation]:
-    for name, value in annotations_of(pod).items():
-        if requests_devices(name):
-            yield Violation(
-                "device-annotation",
-                f"metadata.annotations[{name}]",
-                shown(value),
-                "it requests devices from the container runtime directly",
-                "the pod without it",
                 f'{names.GPU_PERCENT}: "50" in resources.limits',
             )
 

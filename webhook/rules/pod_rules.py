@@ -10,7 +10,7 @@ from webhook.policy import AdmissionPolicy
 from webhook.rules.caps import cap_violations
 from webhook.rules.duration import duration_violations
 from webhook.rules.forged import forgery_violations, reserved_name_violations
-from webhook.rules.isolation import isolation_violations, visible_without_request
+from webhook.rules.isolation import device_annotations, isolation_violations, visible_without_request
 from webhook.rules.placement import placement_violations
 
 
@@ -31,3 +31,12 @@ def pod_violations(pod: Json, parsed: ParsedRequest, policy: AdmissionPolicy) ->
         *reserved_name_violations(pod, policy),
         *isolation_violations(pod, parsed.request),
     )
+
+
+def unrequested_devices(pod: Json, parsed: ParsedRequest) -> tuple[Violation, ...]:
+    """Of a pod without a GPU request, the annotations that would give it a GPU. They are not among
+    `pod_violations`: /mutate leaves them to the policy `bursar-ways-around`, which reports all ways to a GPU
+    at once, and which the API server asks before /validate."""
+    if parsed.request is not None or parsed.violations:
+        return ()
+    return tuple(device_annotations(pod))

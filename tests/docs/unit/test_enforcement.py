@@ -5,7 +5,7 @@ from pathlib import Path
 from timekeeper.core import names
 from webhook.mutation import mps
 from webhook.mutation.visible_devices import VISIBLE_DEVICES
-from webhook.rules.denylist import DEVICE_DOMAINS
+from webhook.rules.device_annotations import DEVICE_WORDS, shown_as
 from webhook.settings.serve import read
 
 ROOT = Path(__file__).parents[3]
@@ -17,8 +17,8 @@ def test_every_annotation_and_variable_of_cards_and_limits_is_documented() -> No
         assert f"`{name}`" in PAGE
     for prefix in (names.MPS_MEMORY, names.MPS_THREADS):
         assert f"`{prefix}CONTAINER`" in PAGE
-    for domain in DEVICE_DOMAINS:
-        assert f"`{domain}`" in PAGE
+    for word in DEVICE_WORDS:
+        assert f"`{shown_as(word)}`" in PAGE
 
 
 def test_the_folder_of_the_pipes_is_nvidias_and_the_default() -> None:

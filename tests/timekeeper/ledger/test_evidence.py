@@ -456,11 +456,12 @@ def test_a_name_that_is_used_again_is_another_session(running: Town) -> None:
 
 
 def test_without_a_placement_a_pod_is_charged_by_its_request(running: Town) -> None:
-    """A node whose plugin chooses the cards itself: whole cards at the weight of the node's model."""
+    """Another scheduler bound it: whole cards at the weight of the node's model."""
     running.hear("nodes", node("n2", model="H100"))
     running.change("configmaps", budgets(_settings="weights: {H100: 2.5}"))
     bare = gpu_pod("bare", namespace="team-b", node="n2", started_ms=START, ended_ms=START + MINUTE)
     del bare["metadata"]["annotations"]["bursar.dev/devices"]
+    bare["spec"]["schedulerName"] = "default-scheduler"
     running.change("pods", bare)
 
     assert running.postings("uid-bare") == [(START, START + MINUTE, 2500, "settled")]

@@ -25,8 +25,9 @@ from tests.webhook.cases import SUSPECT, WAYS, a_pod, mounting, told
 from tests.webhook.clusters import MANIFESTS, Registered
 from tests.webhook.servers import ROOT
 from tests.webhook.worlds import env, half, plain
-from tests.worlds import Json
+from tests.worlds import Json, container
 from webhook.rules.denylist import names_devices, reaches_cards, reaches_node
+from webhook.rules.device_annotations import DEVICE_WORDS
 
 PAGE = ROOT / "docs" / "bypass.md"
 VOID_FOR_EVERYONE = ROOT / "deploy" / "samples" / "void-for-everyone.yaml"
@@ -643,6 +644,9 @@ CHANGES: dict[str, Json] = {
     "devices for a plugin of the runtime": {
         "annotations": {"nvidia.cdi.k8s.io/container.main": "nvidia.com/gpu=all"}
     },
+    "cards for KAI's plugin of the runtime": {
+        "annotations": {"nvidia.com/container.main.gpus.devices": "all"}
+    },
     "the mark of a governed pod": {"labels": {"bursar.dev/governed": "false"}},
 }
 
@@ -692,8 +696,32 @@ def test_a_pod_behind_a_gate_of_its_own_names_no_devices_meanwhile(world: Regist
         "metadata.annotations[cdi.k8s.io/mine]: this was set when the pod was created and bound, "
         "and must not change" in said
     )
-    assert world.said(*annotate, "example.com/mine=x") == (0, "")
+    assert world.said(*annotate, "nvidia.com/container.main.gpus.devices=all")[0] != 0
+    assert world.said(*annotate, "example.com/mine=x", "nvidia.com/containers=x") == (0, "")
     assert world.said(*opens) == (0, "")
+
+
+def test_no_annotation_shows_a_container_more_cards_than_its_request_pays(world: Registered) -> None:
+    """What KAI's plugin of the runtime, NVIDIA's and containerd's read, beside a request of 1 %."""
+    asks = container("main", gpu_percent="1")
+    for word in DEVICE_WORDS:
+        key = f"{word}main.gpus.devices" if word[-1] == "." else word
+        said = refusal(world, a_pod(asks, annotations={key: "all"}))
+        assert f"metadata.annotations[{key}]: the container runtime, or a plugin of it, reads devices" in said
+    assert refusal(world, a_pod(asks, annotations={"nvidia.com/containers": "all"})) == ""
+
+
+def test_the_webhook_refuses_devices_without_a_request_while_the_policy_only_warns(world: Registered) -> None:
+    bad = a_pod(plain("main"), annotations={"nvidia.com/container.main.gpus.devices": "all"})
+    patch = ("patch", "validatingadmissionpolicybinding", "bursar-ways-around", "--type=merge", "-p")
+    world.kubectl(*patch, '{"spec": {"validationActions": ["Warn", "Audit"]}}')
+    try:
+        eventually(lambda: "check.bursar.dev" in refusal(world, bad), "the policy to warn")
+        assert "metadata.annotations[nvidia.com/container.main.gpus.devices]" in refusal(world, bad)
+        assert refusal(world, a_pod(plain("main"), annotations={"nvidia.com/containers": "all"})) == ""
+    finally:
+        world.kubectl(*patch, '{"spec": {"validationActions": ["Deny"]}}')
+        eventually(lambda: "ValidatingAdmissionPolicy" in refusal(world, bad), "the policy to refuse")
 
 
 # bindings
@@ -737,6 +765,11 @@ def test_cards_come_with_the_extenders_binding_and_no_one_elses(world: Registere
         ({"annotations": {"tencent.com/gpu-assigned": "true"}}, "annotations", "forged-annotation"),
         ({"annotations": {"cdi.k8s.io/mine": "nvidia.com/gpu=all"}}, "annotations", "forged-annotation"),
         ({"annotations": {"devices.gke.io/container.main": "all"}}, "annotations", "forged-annotation"),
+        (
+            {"annotations": {"nvidia.com/container.main.gpus.devices": "all"}},
+            "annotations",
+            "forged-annotation",
+        ),
         ({"labels": {"bursar.dev/governed": "false"}}, "labels", "forged-label"),
     ):
         (key,) = next(iter(written.values()))

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from deploy.local.cluster import ControlPlane
+from deploy.local.kwok_nodes import kwok_node, nvidia_capacity
 from tests.support.simulated_timekeeper import entry, standings
 from tests.support.waiting import eventually
 from tests.webhook.clusters import Registered
 from tests.webhook.worlds import half, plain
-from tests.worlds import Json, container
+from tests.worlds import Json, container, limits_of
 
 RUNNER = "system:serviceaccount:ci:runner"
 FROM_MAP = [{"configMapRef": {"name": "m", "optional": True}}]
@@ -105,6 +106,34 @@ def test_a_namespace_that_is_watched_has_nothing_refused_and_reads_what_would_be
     stored = world.get("/api/v1/namespaces/watched/pods/good")
     assert stored["metadata"]["labels"] == {"bursar.dev/governed": "true"}
     assert "initContainers" not in stored["spec"]
+
+
+def test_a_namespace_that_is_watched_keeps_the_scheduler_that_ran_its_pods(world: Registered) -> None:
+    """A node with NVIDIA's own plugin and without an inventory, where Bursar's scheduler finds no cards."""
+    world.post("/api/v1/nodes", kwok_node("stock", capacity=nvidia_capacity(3)))
+    world.cp.start_scheduler()
+    given = {
+        "defaulted": {},
+        "explicit": {"schedulerName": "default-scheduler"},
+        "foreign": {"schedulerName": "somebody"},
+    }
+    card = limits_of("main", nvidia_com__gpu="1")
+
+    told = {name: created(world, "watched", manifest(name, card, **spec)) for name, spec in given.items()}
+    enforced = created(world, "team-a", manifest("enforced", card, schedulerName="default-scheduler"))
+
+    def pod(name: str, namespace: str = "watched") -> Json:
+        return dict(world.get(f"/api/v1/namespaces/{namespace}/pods/{name}"))
+
+    for name in ("defaulted", "explicit"):
+        eventually(lambda name=name: pod(name)["spec"].get("nodeName") == "stock", "the pod's binding")  # type: ignore[misc]
+        assert pod(name)["metadata"]["labels"] == {"bursar.dev/governed": "true"}
+    assert [pod(name)["spec"]["schedulerName"] for name in given] == ["default-scheduler"] * 2 + ["somebody"]
+    assert [line for line in told["foreign"][1] if "somebody" in line] == [
+        'Warning: spec.schedulerName: only bursar-scheduler assigns cards, got "somebody"; would be replaced'
+    ]
+    assert not any("bursar-scheduler" in line for line in told["defaulted"][1] + told["explicit"][1])
+    assert (enforced[0], pod("enforced", "team-a")["spec"]["schedulerName"]) == (0, "bursar-scheduler")
 
 
 def test_an_exempt_service_account_is_warned_and_its_pod_governed(world: Registered) -> None:

@@ -127,6 +127,20 @@ def test_workloads_without_gpus_do_not_come_to_us(world: Registered) -> None:
     assert world.reviews("templates") >= before
 
 
+def test_a_template_that_names_devices_without_a_request_is_refused(world: Registered) -> None:
+    shown, other = (
+        template({"name": "main", "image": "x"})
+        | {"metadata": {"labels": {"app": "x"}, "annotations": {key: "all"}}}
+        for key in ("nvidia.com/container.main.gpus.devices", "nvidia.com/containers.main.gpus.devices")
+    )
+
+    code, said = world.apply(workload("Deployment", shown, name="shown"))
+
+    assert code == 1
+    assert "spec.template.metadata.annotations[nvidia.com/container.main.gpus.devices]: the container" in said
+    assert world.apply(workload("Deployment", other, name="shown")) == (0, "")
+
+
 def test_an_observed_namespace_is_only_warned(world: Registered) -> None:
     done = world.said("apply", "-n", "team-b", "-f", "-", input=orjson.dumps(workload("Job", BAD)).decode())
 

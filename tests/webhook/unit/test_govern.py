@@ -286,6 +286,21 @@ def test_in_observe_mode_no_pod_is_demoted() -> None:
     assert governed(urgent, "OVER_BUDGET", OBSERVING)["spec"]["priorityClassName"] == "urgent"
 
 
+@pytest.mark.parametrize("scheduler", ["default-scheduler", "genius-scheduler", "bursar-scheduler", "mine"])
+def test_in_observe_mode_a_pod_keeps_its_scheduler_and_gets_no_resource_that_this_one_cannot_place(
+    scheduler: str,
+) -> None:
+    raw = admitted(plain("main"), schedulerName=scheduler)
+    raw["metadata"]["labels"] = {"genius/gpu-number": "1"}
+
+    spec = governed(raw, policy=OBSERVING)["spec"]
+
+    assert spec["schedulerName"] == scheduler
+    limits = spec["containers"][0]["resources"].get("limits", {})
+    assert ("bursar.dev/gpu-placement" in limits) is (scheduler == "bursar-scheduler")
+    assert governed(raw)["spec"]["schedulerName"] == "bursar-scheduler"
+
+
 def test_a_runtime_class_is_set_where_the_settings_name_one_and_the_pod_none() -> None:
     policy = replace(POLICY, runtime_class="nvidia")
 

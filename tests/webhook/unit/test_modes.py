@@ -249,7 +249,7 @@ def test_while_observing_a_pod_that_uses_the_sidecars_names_goes_without_it(rule
 
 
 def test_while_observing_a_users_class_stays_with_a_warning_of_what_enforcing_would_do() -> None:
-    raw = with_class(admitted(half()), "urgent", 7)
+    raw = with_class(admitted(half(), schedulerName="bursar-scheduler"), "urgent", 7)
 
     answer = mutated(raw, OBSERVING)
 

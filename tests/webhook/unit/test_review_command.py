@@ -304,7 +304,8 @@ def test_the_budgets_of_a_file_are_gone_by(review: Review) -> None:
 
     assert plain_one["verdict"] == "admitted"
     assert [each["rule"] for each in strict["violations"]] == ["grace-period"]
-    assert (off["verdict"], off["patched"]["spec"]["schedulerName"]) == ("admitted", "other")
+    assert (off["verdict"], off["patched"]["spec"]["schedulerName"]) == ("admitted", "default-scheduler")
+    assert unlimited["patched"]["spec"]["schedulerName"] == "other"
     assert "initContainers" not in off["patched"]["spec"]
     assert [each["rule"] for each in denied["violations"]] == ["budget-exhausted"]
     assert unlimited["patched"]["metadata"]["annotations"]["bursar.dev/standing"] == "UNLIMITED"

@@ -111,6 +111,19 @@ def test_a_resize_passes() -> None:
     assert answer == AdmissionAnswer("passed")
 
 
+@pytest.mark.parametrize("groups", [["system:authenticated"], ["system:nodes"]])
+def test_devices_without_a_request_are_refused_after_the_policy_but_not_of_a_static_pods_mirror(
+    groups: list[str],
+) -> None:
+    raw = admitted(plain())
+    raw["metadata"]["annotations"] = {"nvidia.com/container.web.gpus.devices": "all"}
+    seen = review(raw, userInfo={"username": "system:node:n1", "groups": groups})
+
+    assert mutate(seen, no_standing, POLICY) == AdmissionAnswer("passed")
+    assert (validate(seen, POLICY).verdict == "refused") is (groups == ["system:authenticated"])
+    assert validate(seen, OBSERVING).refusal == ""
+
+
 def test_an_ephemeral_container_that_shows_itself_cards_is_refused() -> None:
     before = governed(admitted(half()))
     after = copy.deepcopy(before)
@@ -276,6 +289,8 @@ def test_while_observing_the_exhausted_are_reported_and_not_demoted() -> None:
     assert answer.warnings == (
         "Namespace team-a has used its GPU budget. Observe mode: with enforcement on, this pod would get "
         "priority class gpu-lower-priority.",
+        'Observe mode: the pod keeps schedulerName "default-scheduler"; only bursar-scheduler gives it '
+        "cards.",
     )
     assert {
         "op": "add",

@@ -1,0 +1,19 @@
+"""The annotations from which container runtimes and their plugins read devices, with the sources."""
+
+from tests.reference.blocks import table
+from webhook.rules.device_annotations import DEVICE_ANNOTATIONS, shown_as
+
+
+def annotations() -> str:
+    """The table of readers in Markdown."""
+    return table(
+        ("annotations", "read by", "source: repository and path"),
+        (
+            (
+                ", ".join(f"`{shown_as(word)}`" for word in each.words),
+                each.reader,
+                "; ".join(f"{repository} `{path}`" for repository, path in each.sources),
+            )
+            for each in DEVICE_ANNOTATIONS
+        ),
+    )
