@@ -49,7 +49,7 @@ def lines(
             yield from report.lines_of(spans, limit, limit is None)
         return
     left, at_ms = limit, report.busy_ms(asked.rest.start_ms)
-    while at_ms is not None and left != 0:
+    while at_ms < asked.rest.end_ms and left != 0:
         step = asked.step_at(at_ms)
         count = yield from report.lines_of((step,), left, limit is None)
         left = None if left is None else left - count
@@ -144,14 +144,14 @@ class _Report:
             spans = tuple(some)
             yield from (spans,) if by_day else ((each,) for each in spans)
 
-    def busy_ms(self, after_ms: int) -> int | None:
-        """The first moment of the time range from this one on for which there may be a line; None if there is
-        none."""
+    def busy_ms(self, after_ms: int) -> int:
+        """The first moment from this one on for which there may be a line; the end of the time range if there
+        is none in it."""
         if after_ms >= self._asked.rest.end_ms:
-            return None
+            return after_ms
         given = {"after": after_ms} | ({"some": self._ever} if self._asked.group else {})
         found: int | None = self._connection.execute(self._busy, given).scalar_one()
-        return found if found is not None and found < self._asked.rest.end_ms else None
+        return self._asked.rest.end_ms if found is None else found
 
     def lines_of(
         self, spans: tuple[Interval, ...], limit: int | None, is_streamed: bool
