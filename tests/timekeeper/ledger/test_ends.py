@@ -24,6 +24,7 @@ from tests.timekeeper.worlds import (
     Town,
     gpu_pod,
     lease,
+    token,
     user_status,
 )
 
