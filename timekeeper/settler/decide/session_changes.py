@@ -193,8 +193,7 @@ class _Tick:
             requested_ms = before.grace_ms if before is not None and before.vanished_ms is None else 0
             last = replace(end.hold, grace_ms=max(end.hold.grace_ms, requested_ms))
             self._vanish(session, last, self._known(session), end.removed_ms, was_watched=True)
-        if end.left_ms is not None:
-            self._leave(self.changes.sessions.get(end.uid) or session, end.left_ms)
+        self._complete(self.changes.sessions.get(end.uid) or session, end)
 
     def _apply_reported_end(self, session: Session, end: ReportedEnd) -> None:
         if session.ended_ms is not None and end.hold.ended_ms is None:
@@ -205,13 +204,19 @@ class _Tick:
             mark_ms = min(hold.ends_ms(end.hold, mark_ms or 0), max(self.now_ms, mark_ms or 0))
         self.changes.sessions[end.uid] = replace(updated, watermark_ms=mark_ms, settled_ms=None)
 
-    def _leave(self, session: Session, left_ms: int) -> None:
-        """The node's agent ceased to list the vanished pod: this ends its hold, unless that is known."""
-        holds = self.cluster.vanished.holds
+    def _complete(self, session: Session, end: ReportedEnd) -> None:
+        """A vanished pod's hold with what another replica knew: a longer grace period, or that the node's
+        agent ceased to list the pod, which ends the hold."""
+        holds, most_ms = self.cluster.vanished.holds, self.settings.max_grace_period_ms
         gone = holds.get(session.uid)
-        if gone is not None and gone.left_ms is None:
-            gone = holds[session.uid] = replace(gone, is_listed=False, left_ms=left_ms)
-            self.changes.sessions[session.uid] = vanish(session, gone, self._known(session))
+        if gone is None or gone.left_ms is not None:
+            return
+        longest_ms = max(gone.grace_ms, min(end.hold.grace_ms, most_ms))
+        is_listed = gone.is_listed and end.left_ms is None
+        completed = replace(gone, grace_ms=longest_ms, left_ms=end.left_ms, is_listed=is_listed)
+        if completed != gone:
+            holds[session.uid] = completed
+            self.changes.sessions[session.uid] = vanish(session, completed, self._known(session))
 
     def _known(self, session: Session) -> Evidence:
         watermark_ms = self.ledger.watermarks.get(session.node)

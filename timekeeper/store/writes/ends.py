@@ -44,11 +44,11 @@ def record(connection: Connection, ends: Iterable[ReportedEnd], received_ms: int
 
 def news(connection: Connection, from_ms: int, to_ms: int) -> dict[str, ReportedEnd]:
     """By UID, the reports that were received in this span and may change a session: it has no proved end, and
-    either no process of the ledger saw its removal, or it is only known now when the pod left its node."""
+    either no process of the ledger saw its removal, or its hold after that is only known now."""
     its = SESSIONS.c
     is_unproved = or_(its.ended_ms.is_(None), its.ended_ms == 0)
-    is_left = and_(ENDS.c.left_ms.is_not(None), its.settled_ms.is_(None))
-    may_change = or_(its.vanished_ms.is_(None), its.was_unseen, is_left)
+    says_more = or_(ENDS.c.left_ms.is_not(None), ENDS.c.grace_ms > its.grace_ms)
+    may_change = or_(its.vanished_ms.is_(None), its.was_unseen, and_(its.settled_ms.is_(None), says_more))
     within = ENDS.c.received_ms.between(bindparam("from_ms"), bindparam("to_ms"))
     joined = select(*_COLUMNS).join(SESSIONS, its.uid == ENDS.c.uid).where(within, is_unproved, may_change)
     return _read(connection, joined, {"from_ms": from_ms, "to_ms": to_ms})
