@@ -76,7 +76,13 @@ class Extender:
         self._complete = complete
         self._threads = Threads(say, die)
         self.pdbs = PDBCache()
-        self.cache = ClusterCache(now_ms, self._freed, settings.most_grace_ms)
+        self.cache = ClusterCache(
+            now_ms,
+            self._freed,
+            settings.most_grace_ms,
+            lambda pod: self.reporting.removed(pod),
+            lambda uid, age_ms: self.reporting.left(uid, age_ms),
+        )
         self.events = EventRecorder(api, REPORTER, socket.gethostname(), now_ms, say)
         self.cooldown: Callable[[], Cooldown] = lambda: self.preemptor.cooldown
         self._decisions = LastDecisions(now_ms, lambda uid: self.reporting.decisions.waits(uid))
@@ -141,6 +147,7 @@ class Extender:
                 refused=self._decisions.nodes_refused,
                 events=self.events.results,
                 bindings=self.reporting.bindings_reported,
+                ends=self.reporting.ends_reported,
                 decisions=self.reporting.decisions_reported,
                 preempted=lambda: self.preemptor.counts,
                 leading=lambda: (self.leadership.leads(), self.leadership.takeovers),

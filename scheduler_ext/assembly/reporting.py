@@ -1,10 +1,12 @@
-"""What the extender reports: Events on pods, and to the timekeeper bound pods, decisions and the live map."""
+"""What the extender reports: Events on pods, and to the timekeeper bound and removed pods, decisions and
+the live map."""
 
 from collections.abc import Mapping
 
 from scheduler_ext.background import Work
-from scheduler_ext.clients import binding_reports
+from scheduler_ext.clients import binding_reports, end_reports
 from scheduler_ext.clients.binding_reports import BindingReports
+from scheduler_ext.clients.end_reports import EndReports
 from scheduler_ext.clients.timekeeper import client
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.reports import cluster_posts
@@ -34,10 +36,12 @@ class Reporting:
     ) -> None:
         self.events = events
         self.binding_reports: BindingReports | None = None
+        self.end_reports: EndReports | None = None
         self._posts: DecisionPosts | None = None
         self._map: ClusterPosts | None = None
         if wanted is not None:
             self.binding_reports = BindingReports(client(wanted, binding_reports.PATH), monotonic_ms, log)
+            self.end_reports = EndReports(client(wanted, end_reports.PATH), monotonic_ms, log)
             self._posts = DecisionPosts(client(wanted, decision_posts.PATH), "extender", monotonic_ms, log)
             self._map = ClusterPosts(client(wanted, cluster_posts.PATH), sources, log)
         record = record_nothing if self._posts is None else self._posts.record
@@ -48,6 +52,8 @@ class Reporting:
         work: dict[str, Work] = {"events": self.events.run}
         if self.binding_reports is not None:
             work["bindings"] = self.binding_reports.run
+        if self.end_reports is not None:
+            work["ends"] = self.end_reports.run
         if self._map is not None:
             work["map"] = self._map.run
         if self._posts is not None:
@@ -65,6 +71,16 @@ class Reporting:
         if self.binding_reports is not None:
             self.binding_reports.bound(pod, node, placement)
 
+    def removed(self, pod: Pod) -> None:
+        """The object of a bound pod is gone."""
+        if self.end_reports is not None:
+            self.end_reports.removed(pod)
+
+    def left(self, uid: str, age_ms: int | None) -> None:
+        """A vanished pod holds its cards no more."""
+        if self.end_reports is not None:
+            self.end_reports.left(uid, age_ms)
+
     def taken_back(self, allocation: Allocation, node: str, owner: str) -> None:
         """A binding that was assumed did not happen. ``owner``: the pod's controller."""
         namespace, _, name = allocation.full_name.partition("/")
@@ -75,6 +91,10 @@ class Reporting:
     def bindings_reported(self) -> Mapping[str, int]:
         """Reports of bound pods, by result; empty without a timekeeper."""
         return {} if self.binding_reports is None else self.binding_reports.results
+
+    def ends_reported(self) -> Mapping[str, int]:
+        """Reports of removed pods, by result; empty without a timekeeper."""
+        return {} if self.end_reports is None else self.end_reports.results
 
     def decisions_reported(self) -> Mapping[str, int]:
         """Reports of decisions, by result; empty without a timekeeper."""

@@ -23,15 +23,21 @@ MOST_GONE = 10_000
 
 class ClusterCache:
     """The extender's knowledge of the cluster. ``now_ms``: the clock by which vanished pods release their
-    cards. ``most_grace_ms``: the longest grace period."""
+    cards. ``most_grace_ms``: the longest grace period. ``removed`` is called with each bound pod whose object
+    is gone, with the hold that all of its versions tell, unless nobody saw how it ended; ``left`` when it
+    then holds its cards no more: with its UID, and how long ago its node's agent ceased to list it, None: its
+    grace is over."""
 
     def __init__(
         self,
         now_ms: Callable[[], int],
         freed: Callable[[list[str]], None],
         most_grace_ms: int = MOST_GRACE_MS,
+        removed: Callable[[Pod], None] = lambda _pod: None,
+        left: Callable[[str, int | None], None] = lambda _uid, _age_ms: None,
     ) -> None:
         self._now_ms, self._freed = now_ms, freed
+        self._removed, self._left = removed, left
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._snapshot = replace(EMPTY, most_grace_ms=most_grace_ms)
@@ -54,7 +60,11 @@ class ClusterCache:
         there = [pod for pod in listed if isinstance(pod, Pod)]
         others = [pod for pod in listed if isinstance(pod, NonGPUPod)]
         uids = {pod.uid for pod in there}
-        self._remember_deleted(uid for uid, _ in self._snapshot.pods.items() if uid not in uids)
+        gone = [pod for uid, pod in self._snapshot.pods.items() if uid not in uids]
+        self._remember_deleted(pod.uid for pod in gone)
+        for pod in gone:
+            if pod.hold.over:  # else nobody saw how it ended
+                self._report_removed(pod)
         self._change(lambda s: at_moment.non_gpu_pods_listed(s, others))
         self._change(lambda s: at_moment.pods_listed(s, there, self._now_ms()))
         self._listed.add("pods")
@@ -91,6 +101,8 @@ class ClusterCache:
             self._change(lambda s: at_moment.non_gpu_pod_deleted(s, pod.uid))
             return
         self._remember_deleted([pod.uid])
+        known = self._snapshot.pods.get(pod.uid)
+        self._report_removed(pod if known is None else at_moment.joined(known, pod))
         self._change(lambda s: at_moment.pod_deleted(s, pod, self._now_ms()))
 
     def node_updated(self, node_object: Node) -> None:
@@ -174,11 +186,29 @@ class ClusterCache:
             while len(self._gone) > MOST_GONE:
                 self._gone.popitem(last=False)
 
+    def _report_removed(self, pod: Pod) -> None:
+        if pod.node:
+            self._removed(pod)
+
+    def _report_left(self, old: Snapshot, new: Snapshot) -> None:
+        """What released the cards of vanished pods: the clock after the grace period, or the node's agent."""
+        now_ms = self._now_ms()
+        for uid in old.unsure - new.unsure:
+            allocation = old.allocation(uid)
+            gone = allocation.gone if allocation is not None else None
+            if gone is None or new.allocation(uid) is not None:
+                continue
+            until_ms = now_ms if gone.is_held(now_ms) else gone.until_ms
+            is_by_grace = until_ms == gone.removed_ms + gone.grace_ms
+            self._left(uid, None if is_by_grace else max(0, now_ms - until_ms))
+
     def _change(self, change: Callable[[Snapshot], Snapshot]) -> None:
         with self._lock:
             old = self._snapshot
             new = self._snapshot = change(old)
             self._changed.notify_all()
+        if new.unsure is not old.unsure:
+            self._report_left(old, new)
         roomier = roomier_nodes(new, old) if self.complete and new is not old else []
         if roomier:
             self._freed(roomier)

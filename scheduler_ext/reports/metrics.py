@@ -24,7 +24,8 @@ _BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 class Sources:
     """The sources of a scrape. ``waiting``: pods refused everywhere, by standing. ``silent_s``: seconds since
     the last sign of the API server, by watched kind. ``refused``: refused nodes by kind of reason.
-    ``events``: Events by outcome. ``bindings`` and ``decisions``: reports to the timekeeper by outcome.
+    ``events``: Events by outcome. ``bindings``, ``ends`` and ``decisions``: reports to the timekeeper by
+    outcome.
     ``preempted``: the preemptor's counts. ``leading``: whether this replica leads, and how often it has
     started to. ``fencing``: pods whose failing touches keep it from leading, and pods that it does not bind
     because they are too large for the store."""
@@ -36,6 +37,7 @@ class Sources:
     refused: Callable[[], Mapping[str, int]]
     events: Callable[[], Mapping[str, int]]
     bindings: Callable[[], Mapping[str, int]]
+    ends: Callable[[], Mapping[str, int]]
     decisions: Callable[[], Mapping[str, int]]
     preempted: Callable[[], PreemptionCounts]
     leading: Callable[[], tuple[bool, int]]
@@ -185,6 +187,13 @@ class ScrapedMetrics(Collector):
             f"bound pods {RESULTS_MEAN}",
             "result",
             self._sources.bindings(),
+        )
+        yield _counter(
+            "bursar_extender_ends_reported",
+            "removed pods reported to the timekeeper, with the same results as bound pods; `dropped`: more "
+            "than 50,000 waited, and the oldest are lost",
+            "result",
+            self._sources.ends(),
         )
         yield _counter(
             "bursar_extender_decisions_reported",

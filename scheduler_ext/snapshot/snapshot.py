@@ -76,12 +76,17 @@ class Snapshot:
 EMPTY = Snapshot()
 
 
+def joined(known: Pod, pod: Pod) -> Pod:
+    """The newer version, with what only earlier ones said of its hold."""
+    return replace(pod, hold=hold.later(known.hold, pod.hold))
+
+
 def pod_updated(snapshot: Snapshot, pod: Pod, now_ms: int = 0) -> Snapshot:
     """The pod is now as given. An unbound pod keeps its assumed allocation until a refusal, its end, or a
     binding elsewhere; without one it gets the reservation that counts at ``now_ms``."""
     known = snapshot.pods.get(pod.uid)
     if known is not None:
-        pod = _joined(known, pod)
+        pod = joined(known, pod)
         if known == pod:
             return snapshot
     snapshot = replace(snapshot, pods=snapshot.pods.set(pod.uid, pod))
@@ -258,11 +263,6 @@ def release(snapshot: Snapshot, uid: str) -> Snapshot:
         snapshot, allocated_on=snapshot.allocated_on.without(uid), unsure=snapshot.unsure - {uid}
     )
     return _with_node(snapshot, without_pod(snapshot.node(name), uid))
-
-
-def _joined(known: Pod, pod: Pod) -> Pod:
-    """The newer version, with what only earlier ones said of its hold."""
-    return replace(pod, hold=hold.later(known.hold, pod.hold))
 
 
 def _orphaned(snapshot: Snapshot, uid: str, says: PodHold, now_ms: int, was_watched: bool) -> Snapshot:

@@ -62,6 +62,7 @@ def of_extender() -> str:
         refused=dict,
         events=dict,
         bindings=dict,
+        ends=dict,
         decisions=dict,
         preempted=PreemptionCounts,
         leading=lambda: (True, 0),

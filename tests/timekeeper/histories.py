@@ -2,8 +2,9 @@
 ours.
 
 A history is an iterator: it does something, and yields what it waits for. The histories of a `Batch` share
-clock, ticks, restarts and the extender's snapshot, so that a tick decides about many pods that are at
-different points of their lives.
+clock, ticks, restarts and the extender's two replicas, so that a tick decides about many pods that are at
+different points of their lives. Sometimes no settler runs, or one replica is away; what the other saw is then
+reported, at some time.
 """
 
 import heapq
@@ -14,18 +15,14 @@ from collections import Counter
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 
+from scheduler_ext.cache.cluster_cache import ClusterCache
+from scheduler_ext.clients.binding_reports import BindingReports
+from scheduler_ext.clients.end_reports import EndReports
 from scheduler_ext.model.node import read_node
 from scheduler_ext.model.pod import Pod, read_pod
-from scheduler_ext.snapshot.snapshot import (
-    EMPTY,
-    Snapshot,
-    expire,
-    node_updated,
-    pod_deleted,
-    pod_updated,
-    pods_listed,
-)
+from scheduler_ext.snapshot.snapshot import Snapshot
 from tests import worlds
+from tests.support.post_client import PostClient
 from tests.timekeeper.card_parts import CARD_MIB, Amounts, Asks, Json, drawn, parts_milli
 from tests.timekeeper.clocks import iso
 from tests.timekeeper.worlds import HOUR, SECOND, Town, gpu_pod, lease, node
@@ -50,18 +47,69 @@ class Wait:
 Life = Iterator[Wait]
 
 
+class Replica:
+    """An extender: its cache, and what it reports."""
+
+    def __init__(self, town: Town) -> None:
+        self.town = town
+        self.ends_client, self.bindings_client = PostClient(), PostClient()
+        self.ends = EndReports(self.ends_client, town.clock, lambda *_, **__: None)
+        self.bindings = BindingReports(self.bindings_client, town.clock, lambda *_, **__: None)
+        self.cache = ClusterCache(
+            town.clock, lambda _nodes: None, removed=self.ends.removed, left=self.ends.left
+        )
+
+    def lists(self, pods: Iterable[Pod] = ()) -> None:
+        """It has all objects, and ``pods`` that are only the extender's."""
+        there = [pod for raw in self.town.objects["pods"].values() if (pod := read_pod(raw)) is not None]
+        self.cache.nodes_listed(map(read_node, self.town.objects["nodes"].values()))
+        self.cache.pods_listed([*there, *pods])
+
+    def binds(self, raw: Json) -> None:
+        """It has bound this pod."""
+        pod = read_pod(raw)
+        assert pod is not None
+        assert pod.placement is not None
+        self.bindings.bound(pod, pod.node, pod.placement)
+
+    def posts(self) -> None:
+        """All that waits goes to the timekeeper."""
+        for path, client, spool in (
+            ("/v1/bindings", self.bindings_client, self.bindings),
+            ("/v1/ends", self.ends_client, self.ends),
+        ):
+            while spool.send():
+                pass
+            for body in client.posts:
+                assert self.town.post(path, body).status_code == 200
+            client.posts.clear()
+
+
 @dataclass
 class Batch:
-    """One clock, ledger and snapshot for many histories."""
+    """One clock, ledger and extender for many histories."""
 
     town: Town
     rng: random.Random
     grid_ms: int = 0  # most waits end at a multiple of it, so that one tick serves many histories
-    snapshot: Snapshot = EMPTY
     ticks: int = 0
+    is_away: bool = False  # no settler runs
+    away_ms: int = 0  # when none ran last
+    neighbours: list[Pod] = field(default_factory=list)
+    histories: list["History"] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.grid_ms = self.rng.randint(10, 40) * SECOND
+        self.replicas = [Replica(self.town)]
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """Of the replica that stays."""
+        return self.replicas[0].cache.snapshot
+
+    def caches(self) -> list[ClusterCache]:
+        """Of the replicas that are there."""
+        return [each.cache for each in self.replicas]
 
     @property
     def now(self) -> int:
@@ -73,8 +121,10 @@ class Batch:
 
     def live(self, histories: list["History"]) -> None:
         """All of them, from the first binding until the last end."""
-        neighbours = [history.neighbour() for history in histories]
-        self.snapshot = pods_listed(self.snapshot, neighbours, self.now)
+        self.histories = histories
+        self.neighbours = [history.neighbour() for history in histories]
+        for replica in self.replicas:
+            replica.lists(self.neighbours)
         order = itertools.count()
         due = [(self.now, next(order), Wait(self.now), each, each.life()) for each in histories]
         while due:
@@ -87,6 +137,10 @@ class Batch:
 
     def settle(self, histories: list["History"]) -> None:
         """All evidence is in, and old enough to be posted: check each charge."""
+        self._comes_back()
+        for _ in range(13):  # a binding without a pod is looked at after ten seconds
+            self.town.clock.turn(SECOND)
+            self._tick()
         self.town.clock.turn(2 * HOUR)
         self._tick()
         with self.town.store.reading() as connection:
@@ -108,27 +162,63 @@ class Batch:
                 history.is_heard()
         self._tick()
         chance = self.rng.random()
-        if chance < 0.04:
+        if self.is_away:
+            self.away_ms = self.now
+            if chance < 0.3:
+                self._comes_back()
+        elif chance < 0.04:
             self.town.resume()
         elif chance < 0.08:
             self.town.hear_all("nodes")
+        elif chance < 0.14:
+            self.is_away, self.away_ms = True, self.now
+        self._a_replica_comes_or_posts()
+
+    def _a_replica_comes_or_posts(self) -> None:
+        """The second replica comes and goes: it knows less than the first, and may report sooner."""
+        chance = self.rng.random()
+        if chance < 0.1 and len(self.replicas) == 2:
+            self.replicas.pop()
+        elif chance < 0.3 and len(self.replicas) == 1:
+            self.replicas.append(Replica(self.town))
+            self.replicas[1].lists(self.neighbours)
+        elif chance < 0.5:
+            self.rng.choice(self.replicas).posts()
+
+    def _post(self) -> None:
+        for each in self.rng.sample(self.replicas, len(self.replicas)):
+            each.posts()
+
+    def _comes_back(self) -> None:
+        """A settler starts, and reads lists; reports are posted before that or after it."""
+        if self.rng.random() < 0.5:
+            self._post()
+        if self.is_away:
+            self.is_away = False
+            self.town.resume()
+            for history in self.histories:
+                history.evidence = history.spoke
+        self._post()
 
     def _tick(self) -> None:
         self.ticks += 1
-        assert self.town.tick()
-        self.snapshot = expire(self.snapshot, self.now)
+        if not self.is_away:
+            assert self.town.tick()
+        for cache in self.caches():
+            cache.expire()
 
 
 @dataclass
 class History:
     """One pod on a node of its own, with a neighbour on one of its cards. ``end``: the oracle's, once it is
-    known; ``evidence``: when its node was last heard."""
+    known; ``spoke``: when its node was last heard, ``evidence``: as far as a settler knows."""
 
     batch: Batch
     number: int
     raw: Json = field(default_factory=dict)
     bound: int = 0
     evidence: int = 0
+    spoke: int = 0
     grace: int = 30
     end: int = 0
 
@@ -160,6 +250,10 @@ class History:
         while self.now < self.end:
             assert self.is_held()
             yield Wait(self.end)
+        if self.raw["status"].get("phase") in ("Succeeded", "Failed") and self.rng.random() < 0.5:
+            yield self.passes(0, 60)
+            self.raw["metadata"]["deletionTimestamp"] = iso(self.now)
+            yield self.told(deleted=True)
 
     def next_of(self, life: Life) -> Wait | None:
         try:
@@ -171,9 +265,9 @@ class History:
         """Both receive the pod's present object; more may happen before the ledger decides."""
         pod = read_pod(self.raw)
         assert pod is not None
-        change = pod_deleted if deleted else pod_updated
-        self.batch.snapshot = change(self.batch.snapshot, pod, self.now)
-        self.town.hear("pods", json.loads(json.dumps(self.raw)), deleted)
+        for cache in self.batch.caches():
+            (cache.pod_deleted if deleted else cache.pod_updated)(pod)
+        self.town.hear("pods", json.loads(json.dumps(self.raw)), deleted, unheard=self.batch.is_away)
         return Wait(self.now)
 
     def node_says(self, lists: bool | None, ready: str = "True") -> None:
@@ -184,17 +278,20 @@ class History:
             report = {"version": 1, "boot": "b1", "known": True, "closed": "", "pods": pods}
             raw["metadata"]["annotations"]["bursar.dev/holders"] = json.dumps(report)
         raw["status"] = {"nodeInfo": {"bootID": "b1"}, "conditions": [{"type": "Ready", "status": ready}]}
-        self.batch.snapshot = node_updated(self.batch.snapshot, read_node(raw), self.now)
-        self.town.hear("nodes", raw)
+        for cache in self.batch.caches():
+            cache.node_updated(read_node(raw))
+        self.town.hear("nodes", raw, unheard=self.batch.is_away)
 
     def passes(self, low_s: int, high_s: int, is_heard: bool = True) -> Wait:
         """Time passes; the node is heard at its end, or it is silent."""
         return Wait(self.batch.in_seconds(low_s, high_s, self.rng), is_heard)
 
     def is_heard(self) -> None:
-        self.town.hear("leases", lease(self.now, f"n-{self.name}"))
-        self.town.quiet()
-        self.evidence = self.now
+        self.town.hear("leases", lease(self.now, f"n-{self.name}"), unheard=self.batch.is_away)
+        self.spoke = self.now
+        if not self.batch.is_away:
+            self.town.quiet()
+            self.evidence = self.now
 
     def is_held(self) -> bool:
         """The extender holds the pod's parts of cards, or none; what it calls free is the rest."""
@@ -213,7 +310,7 @@ class History:
     def begins(self) -> Life:
         """A pod with an idle container is bound; it may start, or not."""
         self.node_says(self.rng.choice([None, False]))
-        self.town.hear("leases", lease(self.now, f"n-{self.name}"))
+        self.town.hear("leases", lease(self.now, f"n-{self.name}"), unheard=self.batch.is_away)
         self.grace = self.rng.choice([0, 30, 300, 3600])
         self.bound = self.now
         self.raw = gpu_pod(self.name, node=f"n-{self.name}", bound_ms=self.bound, grace_s=self.grace)
@@ -224,6 +321,7 @@ class History:
         devices = json.dumps({"version": 1, "containers": self.asks.placed})
         self.raw["metadata"]["annotations"]["bursar.dev/devices"] = devices
         yield self.told()
+        self.batch.replicas[0].binds(self.raw)
         for _ in range(self.rng.randint(0, 3)):
             yield self.passes(1, 40)
         if self.rng.random() < 0.2:
@@ -239,6 +337,8 @@ class History:
         if setup is not None and self.asks.init is not None:
             statuses = [{"name": "setup", "state": setup, "lastState": {}}]
             self.raw["status"]["initContainerStatuses"] = statuses
+        written = {"time": iso(self.now), "fieldsV1": {"f:status": {"f:phase": {}}}}
+        self.raw["metadata"]["managedFields"] = [written]
         return self.told()
 
     def runs(self) -> Generator[Wait, None, tuple[Json, Json]]:
@@ -296,12 +396,13 @@ class History:
             yield from self.is_listed_a_while(removed)
 
     def is_listed_a_while(self, removed: int) -> Life:
-        listed = self.now
+        listed = since = self.now
         for _ in range(self.rng.randint(0, 4)):
             yield self.passes(1, 400)
             assert self.is_held()
             listed = self.now
-        if self.rng.random() < 0.3:  # silent: the report is not fresh any more
+        is_followed = not self.batch.is_away and self.batch.away_ms < since
+        if is_followed and self.rng.random() < 0.3:  # silent: the report is not fresh any more
             yield self.passes(60, 60, is_heard=False)
             self.node_says(True, ready="Unknown")
             self.end = max(self.end, listed)
@@ -331,7 +432,7 @@ class History:
     def is_gone(self) -> None:
         """A silent node speaks again and lists no pod; then pod and node are removed."""
         self.node_says(False)
-        self.batch.snapshot = expire(self.batch.snapshot, self.now)
+        self.batch.replicas[0].cache.expire()
         assert not self.is_held()
         self.town.hear("pods", self.raw, deleted=True)
         for source, raw in (("leases", lease(self.now, f"n-{self.name}")), ("nodes", node(f"n-{self.name}"))):

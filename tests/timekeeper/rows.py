@@ -73,6 +73,11 @@ GOOD: dict[str, Row] = {
         **{"uid": "w", "namespace": "a", "name": "p", "node": "n", "bound_ms": 1, "request": "{}"},
         **{"devices": "", "grace_ms": 0, "received_ms": 1},
     },
+    "ends": {
+        **{"uid": "w", "namespace": "a", "name": "p", "node": "n", "bound_ms": 1, "is_over": True},
+        **{"ended_ms": 1, "reported_ms": None, "witnessed_ms": 1, "grace_ms": 0, "deletion_ms": None},
+        **{"removed_ms": 1, "left_ms": None, "received_ms": 1},
+    },
     "decisions": {
         **{"source": "webhook", "kind": "refused", "reason": "TooLarge", "namespace": "a", "owner": ""},
         **{"subject": "p-", "is_generated": True, "uid": "", "budget": "", "figures": "{}"},

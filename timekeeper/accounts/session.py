@@ -49,6 +49,8 @@ class Session:
     requested_mib: int = 0  # the same for memory
     # until when it reserves its rate: its declared time and grace; None: it reserves the lookahead
     reserves_until_ms: int | None = None
+    # it vanished, and no process of the ledger saw that: what an extender saw replaces the estimate
+    was_unseen: bool = False
 
     @property
     def is_reserved(self) -> bool:

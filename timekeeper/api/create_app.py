@@ -29,7 +29,7 @@ from timekeeper.api.resources import (
     standings,
     usage,
 )
-from timekeeper.api.resources.extender_posts import bindings, cluster_map
+from timekeeper.api.resources.extender_posts import bindings, cluster_map, ends
 from timekeeper.api.resources.granting import grants, group_grants
 from timekeeper.api.simulation import route as simulation
 from timekeeper.runtime.auth.gate import Gate
@@ -86,6 +86,7 @@ def app_of(services: Services) -> Flask:
         heartbeats,
         node_usage,
         bindings,
+        ends,
         cluster_map,
         decisions,
         explain,

@@ -24,7 +24,7 @@ from timekeeper.api.resources import (
     standings,
     usage,
 )
-from timekeeper.api.resources.extender_posts import bindings, cluster_map
+from timekeeper.api.resources.extender_posts import bindings, cluster_map, ends
 from timekeeper.api.resources.granting import grants, group_grants
 from timekeeper.api.simulation import route as simulation
 from timekeeper.core.wire import HeartbeatAnswer, Heartbeats
@@ -129,6 +129,7 @@ ROUTES = (
     HEARTBEATS,
     *node_usage.ROUTES,
     *bindings.ROUTES,
+    *ends.ROUTES,
     *cluster_map.ROUTES,
     *decisions.ROUTES,
     *explain.ROUTES,

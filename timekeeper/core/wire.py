@@ -235,6 +235,33 @@ class Bindings(TypedDict):
     bindings: list[BindingEntry]
 
 
+class EndEntry(TypedDict):
+    """What the extender saw of a bound pod whose object was removed: the `core.ledger.hold.PodHold` of all
+    that its object ever said, and when the removal was seen. Times in milliseconds since 1970."""
+
+    uid: str
+    namespace: str
+    pod: str
+    node: str
+    bound_ms: int | None
+    over: bool
+    ended_ms: int | None
+    reported_ms: int | None
+    witnessed_ms: int
+    grace_ms: int
+    deletion_ms: int | None
+    removed_age_ms: int  # since the removal was seen, when this is sent
+    # since its node's agent ceased to list it, where that ended its hold; null: not known (yet)
+    left_age_ms: int | None
+
+
+class Ends(TypedDict):
+    """``POST /v1/ends``, by each extender."""
+
+    version: Literal[1]
+    ends: list[EndEntry]
+
+
 class DecisionEntry(TypedDict):
     """Equal decisions in succession; see `timekeeper.core.decisions.Decision`."""
 

@@ -1,7 +1,7 @@
 """The settler's loop: apply watch updates, and several times a second decide and write."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from queue import Empty, Queue, SimpleQueue
 from threading import Event
 
@@ -10,6 +10,7 @@ from timekeeper.accounts.bindings import pod_of
 from timekeeper.accounts.budget_history import History, history_of
 from timekeeper.accounts.changes import Changes, Pulse
 from timekeeper.accounts.decisions.ledger_decisions import of_changes
+from timekeeper.accounts.ends import ReportedEnd
 from timekeeper.accounts.held.cards import capped_namespaces, cards_held
 from timekeeper.accounts.held.declared import DeclaredReservation
 from timekeeper.accounts.held.limits import HeldView
@@ -30,7 +31,7 @@ from timekeeper.settler.state.open_session_totals import OpenSessionTotals
 from timekeeper.settler.tick_report import Notices, report
 from timekeeper.store.engine.engine import Connection, Store, UnavailableError
 from timekeeper.store.queries import ledger as reading
-from timekeeper.store.writes import bindings, decisions, fencing, settling
+from timekeeper.store.writes import bindings, decisions, ends, fencing, settling
 from timekeeper.store.writes.decisions import SOURCE
 
 Clock = Callable[[], int]
@@ -45,6 +46,7 @@ _ALL_BEATS_EACH_MS = 60_000
 # A binding counts once the watch has had this long to show its pod; it is looked at for as long again.
 _BINDING_PATIENCE_MS = 10_000
 _BINDINGS_EACH_MS = 1_000
+_ENDS_EACH_MS = 1_000
 _SLOW_S = 0.02  # if reading heartbeats takes longer than this, it is limited to a fifth of the time
 
 
@@ -72,6 +74,7 @@ class Settler:
         self._seconds = seconds
         self._beats_ms = self._all_beats_ms = 0
         self._bindings_ms = 0
+        self._ends_read_ms = 0
         self._next_beats_s = 0.0
         self._failed = ""
         self._self_check = SelfCheck()
@@ -86,6 +89,8 @@ class Settler:
         with store.writing() as connection:
             self.term = fencing.begin(connection, holder, clock())
         self.ledger = read_ledger_state(store)  # after fencing: includes the previous settler's last write
+        # until when ends were read, in ticks that were written; the previous settler did so until it ended
+        self._ends_ms = self.ledger.pulse.decided_ms
         for error in self.ledger.history.unreadable_entries:
             log("stored-entry-unreadable", level="warning", entry=error.key, error=error.sentence())
 
@@ -149,10 +154,13 @@ class Settler:
             before = reading.entries(connection) if read.entries else ()
             self._load_sessions(connection)
             unseen = self._read_bindings(connection, now_ms)
+            ended = self._read_ends(connection, unseen, now_ms)
             self._read_beats(connection, now_ms)
             read_grants(connection, self.ledger, now_ms)
         history = history_of((*before, *read.entries)) if read.entries else self.ledger.history
-        facts = TickInputs(read, history, self._listed(history), DatabaseTotals(self._store), now_ms, unseen)
+        facts = TickInputs(
+            read, history, self._listed(history), DatabaseTotals(self._store), now_ms, unseen, ended
+        )
         decision = decide(self.cluster, self.ledger, facts)
         if decision.changes != Changes():
             with fencing.writing(self._store, self.term) as connection:
@@ -168,6 +176,7 @@ class Settler:
         may_forget = bool(decision.changes.changed or self.cluster.deleted_pods or self.cluster.pods_relisted)
         self.ledger.apply_changes(decision.changes, history, decision.statement_cache)
         self.ledger.classes_version = self.cluster.classes_version
+        self._ends_ms = self._ends_read_ms
         if may_forget:
             self.ledger.forget(self.cluster.pods)
         self.cluster.mark_written(decision.session_changes.deferred)
@@ -268,6 +277,32 @@ class Settler:
         found = bindings.unopened(connection, since_ms, until_ms)
         self._bindings_ms = now_ms
         return tuple(pod_of(each) for each in found if each.uid not in self.cluster.pods)
+
+    def _read_ends(
+        self, connection: Connection, unseen: tuple[LedgerPod, ...], now_ms: int
+    ) -> tuple[ReportedEnd, ...]:
+        """What extenders saw of removals that no process of the ledger saw: the reports that arrived, and
+        those about pods that are missing since this tick."""
+        missing = {each.uid for each in unseen} | set(self._missing())
+        found = ends.of(connection, missing) if missing else {}
+        self._ends_read_ms = self._ends_ms
+        if not 0 <= now_ms - self._ends_ms < _ENDS_EACH_MS:
+            since_ms = max(0, min(self._ends_ms, now_ms) - _BEAT_OVERLAP_MS)
+            found |= ends.news(connection, since_ms, now_ms)
+            self._ends_read_ms = now_ms
+        settled = [uid for uid in found if self.ledger.session(uid) is None]
+        if settled:
+            self.ledger.add_sessions(reading.sessions_of(connection, settled))
+        return tuple(found.values())
+
+    def _missing(self) -> Iterator[str]:
+        """UIDs of pods whose removal the watch missed."""
+        cluster = self.cluster
+        yield from (uid for uid, each in cluster.deleted_pods.items() if not each.seen)
+        if cluster.pods_relisted:
+            for uid, session in self.ledger.sessions.items():
+                if not session.is_over and uid not in cluster.pods:
+                    yield uid
 
     def _read_beats(self, connection: Connection, now_ms: int) -> None:
         began_s = self._seconds()

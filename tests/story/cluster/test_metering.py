@@ -17,6 +17,9 @@ from deploy.local.kwok_nodes import kwok_node
 from deploy.local.sidecars import Sidecars
 from deploy.local.stack import Stack
 from tests.support.control_plane import create_namespace
+from tests.support.waiting import eventually
+from tests.timekeeper.cluster.test_metering import Lived, Recorder
+from tests.timekeeper.oracle import kubelet_says, moment
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -195,3 +198,70 @@ def test_killed_in_its_transactions_the_timekeeper_loses_and_doubles_nothing(
     assert charged == truth
     assert inside >= kills // 2, f"only {inside} of {kills} kills fell inside a transaction"
     assert stack.get(f"/v1/budgets/{namespace}", reader)["posted"] == sum(truth.values())
+
+
+def test_what_ends_while_the_timekeeper_is_away_is_charged_as_the_objects_proved(
+    stack: Stack, sidecars: Sidecars, reader: str
+) -> None:
+    """The extender saw them end. One pod of each kind: it ended by itself and was removed, was deleted by
+    force, came and went meanwhile; or its object is still there, which was always exact."""
+    stack.cp.api.call("POST", "/api/v1/nodes", kwok_node("unwatched", cards=4, memory_mib=16_000, model="T4"))
+    pods = create_namespace(stack.cp, "unwatched")
+
+    def create(name: str, run_for: str) -> None:
+        body = gpu_pod(name, 50, run_for)
+        body["spec"]["terminationGracePeriodSeconds"] = 3
+        stack.cp.api.call("POST", pods, body)
+
+    def sessions() -> set[str]:
+        found = stack.get("/v1/sessions?namespace=unwatched", reader)["sessions"]
+        return {each["pod"] for each in found}
+
+    with Recorder(stack.cp, pods) as seen:
+
+        def lived(name: str) -> Lived:
+            (found,) = [each for each in seen.pods.values() if each.raw["metadata"]["name"] == name]
+            return found
+
+        def has_ended(name: str) -> bool:
+            return any(name == each.raw["metadata"]["name"] for each in seen.there()) and bool(
+                kubelet_says(lived(name).raw)[1]
+            )
+
+        for name, run_for in (("ends", "9s"), ("forced", "1h"), ("stays", "9s")):
+            create(name, run_for)
+        stack.wait("their sessions", lambda: sessions() == {"ends", "forced", "stays"}, "timekeeper")
+        stack.stop("timekeeper", signal.SIGKILL)
+        create("comes-and-goes", "1s")
+        eventually(lambda: all(map(has_ended, ("ends", "stays", "comes-and-goes"))), within_s=60)
+        for name in ("ends", "comes-and-goes", "forced"):
+            stack.cp.api.call("DELETE", f"{pods}/{name}", {"gracePeriodSeconds": 0})
+            eventually(lambda name=name: lived(name).gone)  # type: ignore[misc]
+        stack.start("timekeeper")
+        stack.wait("the timekeeper", lambda: stack.is_ready(stack.timekeeper_url), "timekeeper")
+
+        def surplus() -> dict[str, int]:
+            """By pod, the milliseconds that are charged beyond what the objects said."""
+            rows = stack.get("/v1/usage?namespace=unwatched&group=pod", reader)["rows"]
+            return {row["pod"]: row["amount"] // 500 - proved_ms(lived(row["pod"])) for row in rows}
+
+        exact = dict.fromkeys(("ends", "stays", "comes-and-goes"), 0)
+        stack.wait(
+            "what was proved",
+            # the API server dates a removal to the second; a heartbeat may prove that it was later in it
+            lambda: (found := surplus()).items() >= exact.items() and 0 <= found.get("forced", -1) < 1000,
+            "timekeeper",
+            within_s=60,
+        )
+
+
+def proved_ms(pod: Lived) -> int:
+    """The hold of a pod by all that its object ever said; of one deleted by force, with its grace period."""
+    ended = kubelet_says(pod.raw)[1]
+    if ended:
+        return held_ms(pod.raw)
+    (bound,) = [each for each in pod.raw["status"]["conditions"] if each["type"] == "PodScheduled"]
+    removed, since = moment(pod.raw["metadata"]["deletionTimestamp"]), moment(bound["lastTransitionTime"])
+    assert removed
+    assert since
+    return removed - since + 1000 * int(pod.raw["spec"]["terminationGracePeriodSeconds"])

@@ -47,6 +47,8 @@ BAD = [
     ("ck_node_uses_is_named", "node_uses", {"name": ""}),
     ("ck_bindings_is_named", "bindings", {"node": ""}),
     ("ck_bindings_is_past", "bindings", {"bound_ms": 2}),
+    ("ck_ends_is_named", "ends", {"node": ""}),
+    ("ck_ends_is_past", "ends", {"removed_ms": 2}),
     ("ck_decisions_is_named", "decisions", {"namespace": ""}),
     ("ck_decisions_counts", "decisions", {"count": 0}),
     ("ck_notified_is_a_place", "notified", {"destination": ""}),

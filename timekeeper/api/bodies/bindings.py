@@ -24,25 +24,19 @@ def read_bindings(body: bytes, received_ms: int) -> tuple[ReportedBinding, ...]:
     raw = read_object(body, ("version", "bindings"))
     if raw.get("version") != 1:
         raise bad("version", "it must be 1")
-    listed = _objects(raw.get("bindings"), "bindings", MOST_BINDINGS)
+    listed = read_objects(raw.get("bindings"), "bindings", MOST_BINDINGS)
     return tuple(_binding(each, f"bindings[{at}]", received_ms) for at, each in enumerate(listed))
 
 
 def _binding(raw: dict[str, Any], where: str, received_ms: int) -> ReportedBinding:
-    uid, age_ms = raw.get("uid"), raw.get("age_ms")
-    if not isinstance(uid, str) or not _UID.fullmatch(uid):
-        raise bad(f"{where}.uid", "it must be 1 to 64 letters, digits or . _ : -")
+    identity, age_ms = read_identity(raw, where), raw.get("age_ms")
     if not is_natural(age_ms, OLDEST_MS):
         raise bad(f"{where}.age_ms", f"it must be a whole number from 0 to {OLDEST_MS}")
     grace_ms = raw.get("grace_ms")
     if not is_natural(grace_ms, MOST_FIGURE):
         raise bad(f"{where}.grace_ms", f"it must be a whole number from 0 to {MOST_FIGURE}")
-    named = {key: _name(raw.get(key), f"{where}.{key}") for key in ("namespace", "pod", "node")}
     return ReportedBinding(
-        uid,
-        named["namespace"],
-        named["pod"],
-        named["node"],
+        *identity,
         received_ms - age_ms,
         _request(raw, where),
         _devices(raw.get("devices"), f"{where}.devices"),
@@ -50,11 +44,20 @@ def _binding(raw: dict[str, Any], where: str, received_ms: int) -> ReportedBindi
     )
 
 
+def read_identity(raw: dict[str, Any], where: str) -> tuple[str, str, str, str]:
+    """UID, namespace, name and node of a reported pod. Raises a Problem."""
+    uid = raw.get("uid")
+    if not isinstance(uid, str) or not _UID.fullmatch(uid):
+        raise bad(f"{where}.uid", "it must be 1 to 64 letters, digits or . _ : -")
+    namespace, name, node = (_name(raw.get(key), f"{where}.{key}") for key in ("namespace", "pod", "node"))
+    return uid, namespace, name, node
+
+
 def _request(raw: dict[str, Any], where: str) -> GPURequest:
     dialect = raw.get("dialect")
     if not isinstance(dialect, str) or dialect not in BY_NAME:
         raise bad(f"{where}.dialect", f"it must be one of {', '.join(sorted(BY_NAME))}")
-    listed = _objects(raw.get("asks"), f"{where}.asks", MOST_ASKS)
+    listed = read_objects(raw.get("asks"), f"{where}.asks", MOST_ASKS)
     return GPURequest(dialect, tuple(_ask(each, f"{where}.asks[{at}]") for at, each in enumerate(listed)))
 
 
@@ -107,7 +110,8 @@ def _name(text: object, where: str) -> str:
     return text
 
 
-def _objects(raw: object, where: str, most: int) -> list[dict[str, Any]]:
+def read_objects(raw: object, where: str, most: int) -> list[dict[str, Any]]:
+    """A list of 1 to ``most`` objects. Raises a Problem."""
     if not isinstance(raw, list) or not 1 <= len(raw) <= most:
         raise bad(where, f"it must be a list of 1 to {most} objects")
     for at, each in enumerate(raw):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from timekeeper.accounts.budget_history import DEFAULTS, History
 from timekeeper.accounts.changes import Changes, Pulse
+from timekeeper.accounts.ends import ReportedEnd
 from timekeeper.accounts.grants import Grant
 from timekeeper.accounts.held.order import HeldPod
 from timekeeper.accounts.pods import LedgerPod
@@ -37,6 +38,7 @@ class TickInputs:
     stored: StoredTotals  # the database's own totals
     now_ms: int
     unseen: tuple[LedgerPod, ...] = ()  # pods that were bound, have no session, and do not exist any more
+    ends: tuple[ReportedEnd, ...] = ()  # what extenders saw of removals
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ def decide(cluster: ClusterState, ledger: LedgerState, tick: TickInputs) -> Tick
     history, now_ms = tick.history, tick.now_ms
     settings = history.settings(now_ms)
     is_rebuilt = settlement.begin(ledger, settings, now_ms)
-    session_changes = changed_sessions(cluster, ledger, settings, now_ms, tick.unseen)
+    session_changes = changed_sessions(cluster, ledger, settings, now_ms, tick.unseen, tick.ends)
     follow_reserved(cluster, ledger, settings, now_ms, session_changes)
     for session in session_changes.sessions.values():
         ledger.open_totals.index_node(session)

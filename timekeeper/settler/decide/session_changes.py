@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from timekeeper.accounts.ends import ReportedEnd, pod_of
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.accounts.session import (
     OpenedSession,
@@ -52,9 +53,10 @@ def changed_sessions(
     settings: BudgetSettings,
     now_ms: int,
     unseen: Iterable[LedgerPod] = (),
+    ends: Iterable[ReportedEnd] = (),
 ) -> SessionChanges:
     """The sessions of every pod that changed since the last tick. ``unseen``: pods whose Bindings alone were
-    reported."""
+    reported. ``ends``: what extenders saw of removals."""
     tick = _Tick(cluster, ledger, settings, now_ms, SessionChanges())
     for uid, since_ms in cluster.changed_pods.items():
         tick.apply_pod(cluster.pods[uid], since_ms)
@@ -62,8 +64,12 @@ def changed_sessions(
         tick.apply_deletion(deleted)
     if cluster.pods_relisted:
         tick.end_sessions_without_pod()
+    reported = {each.uid: each for each in ends}
     for pod in unseen:
-        tick.open_unseen(pod)
+        tick.open_unseen(pod, reported.get(pod.uid))
+    tick.adopt_vanished()
+    for end in reported.values():
+        tick.apply_end(end)
     tick.follow_vanished()
     return tick.changes
 
@@ -119,21 +125,27 @@ class _Tick:
             pods.add(session.uid, session.node, gone, at_ms)
         seen = pods.holds[session.uid]
         gone = pods.holds[session.uid] = replace(seen, removed_ms=gone.removed_ms, grace_ms=gone.grace_ms)
-        self.changes.sessions[session.uid] = vanish(session, gone, known)
+        unseen = replace(vanish(session, gone, known), was_unseen=not was_watched)
+        self.changes.sessions[session.uid] = replace(unseen, settled_ms=None)
+
+    def adopt_vanished(self) -> None:
+        """Follow the vanished pods that an earlier settler left."""
+        pods, changed = self.cluster.vanished, self.changes.sessions
+        if pods.is_complete:
+            return
+        for uid, each in self.ledger.sessions.items():
+            if each.is_reserved or each.vanished_ms is None:
+                continue
+            if uid not in pods.holds and uid not in changed:
+                gone = Vanished(each.vanished_ms, each.grace_ms)
+                # the Node's report may be older than this process: it counts until its last evidence
+                known_ms = self.cluster.watermark_ms(each.node) or each.vanished_ms
+                pods.add(uid, each.node, gone, known_ms)
+        pods.is_complete = True
 
     def follow_vanished(self) -> None:
         """Vanished pods hold their cards while their node lists them, and until it reports them gone."""
         pods, changed = self.cluster.vanished, self.changes.sessions
-        if not pods.is_complete:
-            for uid, each in self.ledger.sessions.items():
-                if each.is_reserved or each.vanished_ms is None:
-                    continue
-                if uid not in pods.holds and uid not in changed:
-                    gone = Vanished(each.vanished_ms, each.grace_ms)
-                    # the Node's report may be older than this process: it counts until its last evidence
-                    known_ms = self.cluster.watermark_ms(each.node) or each.vanished_ms
-                    pods.add(uid, each.node, gone, known_ms)
-            pods.is_complete = True
         for uid in list(pods.holds):
             session = changed.get(uid) or self.ledger.session(uid)
             if session is None or session.vanished_ms is None or session.settled_ms is not None:
@@ -152,16 +164,63 @@ class _Tick:
             known = evidence(session, self.ledger.watermarks.get(session.node), self.ledger.beats.get(uid))
             self._vanish(session, PodHold(session.bound_ms), known, self.now_ms, was_watched=False)
 
-    def open_unseen(self, pod: LedgerPod) -> None:
+    def open_unseen(self, pod: LedgerPod, end: ReportedEnd | None) -> None:
         """A pod that was bound and vanished while no watch ran: it holds its cards from its binding, through
-        the longest grace period after the last witness."""
+        the longest grace period after the last witness; or as an extender saw it."""
         uid = pod.uid
         if uid in self.cluster.deleted_pods or self.ledger.session(uid) or uid in self.ledger.folded:
             return
+        if end is not None and end.hold.bound_ms is not None:
+            pod = replace(pod, hold=end.hold)
         opened = open_session(pod, self.cluster.cards(pod.node), self.settings, self.now_ms)
         session = self.changes.open(opened)
         known = evidence(session, None, self.ledger.beats.get(uid))
         self._vanish(session, pod.hold, known, self.now_ms, was_watched=False)
+
+    def apply_end(self, end: ReportedEnd) -> None:
+        """What an extender saw of a removal, where no process of the ledger saw it: it replaces the estimate
+        as if the watch had shown it. While the watch shows the pod, it will show the removal as well."""
+        session = self.changes.sessions.get(end.uid) or self.ledger.session(end.uid)
+        if session is None or session.ended_ms or end.uid in self.cluster.pods:
+            return
+        if end.hold.over:
+            self._apply_reported_end(session, end)
+            return
+        if session.ended_ms is not None:
+            return
+        if session.vanished_ms is None or session.was_unseen:
+            before = self.ledger.session(end.uid)
+            requested_ms = before.grace_ms if before is not None and before.vanished_ms is None else 0
+            last = replace(end.hold, grace_ms=max(end.hold.grace_ms, requested_ms))
+            self._vanish(session, last, self._known(session), end.removed_ms, was_watched=True)
+        self._complete(self.changes.sessions.get(end.uid) or session, end)
+
+    def _apply_reported_end(self, session: Session, end: ReportedEnd) -> None:
+        if session.ended_ms is not None and end.hold.ended_ms is None:
+            return
+        mark_ms = self._known(session).watermark_ms
+        updated = replace(witness(session, pod_of(end), self.now_ms), was_unseen=False)
+        if not updated.ended_ms:
+            mark_ms = min(hold.ends_ms(end.hold, mark_ms or 0), max(self.now_ms, mark_ms or 0))
+        self.changes.sessions[end.uid] = replace(updated, watermark_ms=mark_ms, settled_ms=None)
+
+    def _complete(self, session: Session, end: ReportedEnd) -> None:
+        """A vanished pod's hold with what another replica knew: a longer grace period, or that the node's
+        agent ceased to list the pod, which ends the hold."""
+        holds, most_ms = self.cluster.vanished.holds, self.settings.max_grace_period_ms
+        gone = holds.get(session.uid)
+        if gone is None or gone.left_ms is not None:
+            return
+        longest_ms = max(gone.grace_ms, min(end.hold.grace_ms, most_ms))
+        is_listed = gone.is_listed and end.left_ms is None
+        completed = replace(gone, grace_ms=longest_ms, left_ms=end.left_ms, is_listed=is_listed)
+        if completed != gone:
+            holds[session.uid] = completed
+            self.changes.sessions[session.uid] = vanish(session, completed, self._known(session))
+
+    def _known(self, session: Session) -> Evidence:
+        watermark_ms = self.ledger.watermarks.get(session.node)
+        return evidence(session, watermark_ms, self.ledger.beats.get(session.uid))
 
     def _apply_status(self, session: Session, pod: LedgerPod) -> Session:
         """The session with what the pod's status proves. A session that is over keeps the last witness: the

@@ -129,6 +129,7 @@ SESSIONS = Table(
     Column("requested_milli", BigInteger, nullable=False, server_default="0"),
     Column("requested_mib", BigInteger, nullable=False, server_default="0"),
     Column("reserves_until_ms", BigInteger),
+    Column("was_unseen", Boolean, nullable=False, server_default=false()),
     Column("folded_ms", BigInteger),
     CheckConstraint("uid <> '' AND namespace <> '' AND node <> ''", name="is_named"),
     CheckConstraint("rate_milli >= 0", name="rate_is_not_negative"),
@@ -305,6 +306,29 @@ BINDINGS = Table(
     CheckConstraint("bound_ms <= received_ms AND grace_ms >= 0", name="is_past"),
     Index(None, "received_ms"),
     comment="pods that the extender bound: for those that vanish before a settler has seen them",
+)
+
+ENDS = Table(
+    "ends",
+    METADATA,
+    Column("uid", Text, primary_key=True),
+    Column("namespace", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("node", Text, nullable=False),
+    Column("bound_ms", BigInteger),
+    Column("is_over", Boolean, nullable=False),
+    Column("ended_ms", BigInteger),
+    Column("reported_ms", BigInteger),
+    Column("witnessed_ms", BigInteger, nullable=False),
+    Column("grace_ms", BigInteger, nullable=False),
+    Column("deletion_ms", BigInteger),
+    Column("removed_ms", BigInteger, nullable=False),
+    Column("left_ms", BigInteger),
+    Column("received_ms", BigInteger, nullable=False),
+    CheckConstraint("uid <> '' AND node <> ''", name="is_named"),
+    CheckConstraint("removed_ms <= received_ms AND grace_ms >= 0", name="is_past"),
+    Index(None, "received_ms"),
+    comment="pods whose removal extenders saw: for those that end while no settler runs",
 )
 
 DECISIONS = Table(

@@ -28,6 +28,7 @@ from timekeeper.store.engine.schema import (
     DAYS,
     DECISIONS,
     DECLARED_PODS,
+    ENDS,
     ENTRY_ERRORS,
     FOLDED,
     HELD_PODS,
@@ -47,7 +48,7 @@ _BATCH = 500
 
 # Rows that a timekeeper writes before the first charge. All but decisions are recreated at every start.
 _PASSING = (
-    *(ENTRY_ERRORS, WAITING, HELD_PODS, DECLARED_PODS, STANDINGS, PULSE, NODE_USES, BINDINGS),
+    *(ENTRY_ERRORS, WAITING, HELD_PODS, DECLARED_PODS, STANDINGS, PULSE, NODE_USES, BINDINGS, ENDS),
     *(DECISIONS, NOTIFIED),
 )
 

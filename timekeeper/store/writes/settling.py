@@ -38,6 +38,7 @@ _EVIDENCE = (
     "watermark_ms",
     "settled_ms",
     "others_ended",
+    "was_unseen",
 )
 
 
