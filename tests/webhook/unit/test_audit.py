@@ -96,6 +96,7 @@ def test_a_pod_that_holds_gpus_of_any_dialect_ungoverned_is_found() -> None:
     assert words(running(admitted(limits_of("main", amd_com__gpu="3")))) == [
         ("would-be-refused", ["dialect-not-spoken"]),
         ("ungoverned", []),
+        ("accelerators", ["unknown-accelerators"]),
     ]
     by_label = admitted(plain())
     by_label["metadata"]["labels"] = {"genius/gpu-number": "1"}
