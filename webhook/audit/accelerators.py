@@ -63,5 +63,5 @@ def advertised(node: Json, setting: UnknownAccelerators) -> Iterator[Violation]:
 def _found(
     path: str, amount: object, name: str, problem: str, instead: str, setting: UnknownAccelerators
 ) -> Violation:
-    sentence = f"{described(name)}, which no dialect reads; {problem}"
+    sentence = f"no dialect reads {described(name)}; {problem}"
     return Violation(RULE, path, shown(amount or ""), sentence, instead, f"unknownAccelerators: {setting}")

@@ -62,7 +62,7 @@ def _result(facts: Facts, resource: str, nodes: list[str], setting: UnknownAccel
     held += [f"not charged: {some_of(free)}"] if free else []
     level: Level = "ok" if setting == "meter" and not free else "warning"
     sentence = (
-        f"{described(resource)}, on {some_of(nodes)}; no dialect reads it, and with unknownAccelerators:"
+        f"no dialect reads {described(resource)}, on {some_of(nodes)}; with unknownAccelerators:"
         f" {setting} {_EFFECT[setting]}{''.join(f'; pods that hold some, {each}' for each in held)}"
     )
     return CheckResult(level, _SUBJECT, sentence, _what_to_do(facts, setting, free))

@@ -120,7 +120,7 @@ def refused(asking: Iterable[DeviceContainer]) -> tuple[Violation, ...]:
             "dialect-not-spoken",
             f"{each.container.path}.resources.limits[{name}]",
             "",
-            f"{described(name)}, which no dialect reads, so it would be used outside every budget",
+            f"no dialect reads {described(name)}, so it would be used outside every budget",
             "resources of a dialect; an administrator may set unknownAccelerators: meter, or pass",
             f'{names.GPU_PERCENT}: "50"',
         )
@@ -143,6 +143,6 @@ def beside_another(asking: Iterable[DeviceContainer], dialect: str) -> Violation
 
 
 def described(resource: str) -> str:
-    """The resource and what it is, for people."""
+    """The resource, and in brackets what it is, for people."""
     row = accelerator_of(resource)
-    return resource if row is None else f"{resource} is {row.device} of {row.vendor}"
+    return resource if row is None else f"{resource} ({row.vendor}: {row.device})"
