@@ -64,7 +64,7 @@ ACCELERATORS = (
         "enflame.com",
         r"gcu|dtu|vgcu|drs-gcu|shared-gcu",
         "a GCU, or a share of one",
-        "Enflame's gcushare-device-plugin; Project-HAMi/HAMi, `pkg/device/enflame`",
+        "EnflameTechnology/gcushare, `gcushare-device-plugin`; Project-HAMi/HAMi, `pkg/device/enflame`",
     ),
     Accelerator(
         "FuriosaAI",
@@ -81,6 +81,13 @@ ACCELERATORS = (
         "FuriosaAI Developer Center 2024.1, Furiosa Device Plugin: strategy `legacy`",
     ),
     Accelerator("Google", "google.com", r"tpu", "a TPU chip", "Google Kubernetes Engine, TPUs in GKE"),
+    Accelerator(
+        "Google",
+        "cloud-tpus.google.com",
+        r"(preemptible-)?v[23]",
+        "a TPU core",
+        "Google Kubernetes Engine, Cloud TPU in GKE (2018); kubeflow/pipelines, `use_tpu`",
+    ),
     Accelerator(
         "Graphcore",
         "c600.graphcore.ai",
@@ -106,9 +113,9 @@ ACCELERATORS = (
     Accelerator(
         "IBM",
         "ibm.com",
-        r"spyre_(pf|vf)",
+        r"spyre_(tier[0-9]|(pf|vf)(_tier[0-9]|_[0-9a-f]{4}_[0-9a-f]{2}_[0-9a-f]{2}\.[0-9a-f])?)",
         "a Spyre accelerator",
-        "IBM Spyre Operator: resources of physical and virtual functions",
+        "IBM Spyre Operator, resource names of physical and virtual functions, tiers and PCI addresses",
     ),
     Accelerator(
         "Iluvatar",
@@ -117,7 +124,7 @@ ACCELERATORS = (
         "a GPU, or a share of one",
         "Iluvatar's exporter and device plugin; Project-HAMi/HAMi, `pkg/device/iluvatar`",
     ),
-    Accelerator("Iluvatar", "iluvatar.com", r"gpu", "a GPU", "Iluvatar CoreX, ix-device-plugin"),
+    Accelerator("Iluvatar", "iluvatar.com", r"gpu", "a GPU", "Deep-Spark/ix-device-plugin"),
     Accelerator(
         "Intel",
         "habana.ai",
@@ -158,7 +165,7 @@ ACCELERATORS = (
         "rebellions.ai",
         r"ATOM|REBEL|npu",
         "an NPU",
-        "rebellions-sw/rbln-k8s-device-plugin, `README.md`",
+        "RBLN-SW/k8s-device-plugin, `README.md`",
     ),
     Accelerator(
         "T-Head",

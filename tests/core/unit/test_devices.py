@@ -19,7 +19,8 @@ KNOWN = re.findall(
     cambricon.com/mlunum cambricon.com/mlu370 cambricon.com/mlu370.share
     cambricon.com/mlu370.mim-2m.8gb enflame.com/gcu enflame.com/vgcu enflame.com/drs-gcu
     enflame.com/shared-gcu furiosa.ai/rngd furiosa.ai/rngd-2core.12gb beta.furiosa.ai/npu
-    google.com/tpu c600.graphcore.ai/ipu huawei.com/Ascend310 huawei.com/Ascend310P
+    google.com/tpu cloud-tpus.google.com/v3 ibm.com/spyre_vf_tier1
+    c600.graphcore.ai/ipu huawei.com/Ascend310 huawei.com/Ascend310P
     huawei.com/Ascend310P-1c huawei.com/Ascend310P-4c.3cpu.ndvpp huawei.com/Ascend910
     huawei.com/Ascend910-16c huawei.com/Ascend910-12c.3cpu.32g huawei.com/Ascend910A
     huawei.com/Ascend910B3 huawei.com/Ascend910B4-1 huawei.com/Ascend910C huawei.com/npu
