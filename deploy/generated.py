@@ -12,6 +12,7 @@ from textwrap import indent
 
 from deploy import rendered
 from deploy.local.scheduler import MANAGED_RESOURCES, UNCOUNTED_RESOURCES
+from timekeeper.core import accelerators
 from timekeeper.core.dialects import GPU_RESOURCE
 from webhook.admission import cel, workloads
 
@@ -69,6 +70,7 @@ _PARTS: tuple[tuple[str, str, Callable[[], str]], ...] = (
         r"\^\([^']*",
         lambda: GPU_RESOURCE,
     ),
+    (r"\|\| k\.matches\(r'", r"\^\([^']*", lambda: accelerators.RESOURCE),
     (r"!variables\.few \? \[\] : ", r"\[\[.*\]\]", cel.plugin_annotations),
     (r"variables\.before \? \[\] : ", r"\[\[.*\]\]", cel.erased_annotations),
 )

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Literal
 
+from timekeeper.core.accelerators import UnknownAccelerators
 from timekeeper.core.budgets.policy import HOLDS
 from timekeeper.core.standings import NO_CAPS, Caps
 from timekeeper.core.wire import HeldFor, StandingWord
@@ -88,6 +89,8 @@ class AdmissionPolicy:
     # the pods reserve their whole declared time; they must declare how long they mean to run
     reserves_declared: bool = False
     requires_duration: bool = False
+    # what becomes of pods that request accelerators which no dialect reads
+    unknown_accelerators: UnknownAccelerators = "refuse"
     mps_pipes: str = ""  # folder of the MPS daemon's pipes in containers; empty: MPS is off
 
     def class_of(self, word: StandingWord) -> PriorityClass:

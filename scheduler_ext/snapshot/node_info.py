@@ -9,6 +9,7 @@ from scheduler_ext.model.pod import Amounts, Pod
 from scheduler_ext.snapshot.free import Free, FreeShape, free_of, has_more, shape_of
 from timekeeper.core.ledger.hold import Vanished
 from timekeeper.core.request.cards import NO_AMOUNT, CardAmount, amounts_by_card, mismatch
+from timekeeper.core.request.devices import DIALECT as DEVICE
 from timekeeper.core.request.foreign import NamedCards, foreign_placement
 from timekeeper.core.request.held import held_milli
 from timekeeper.core.values import WHOLE_MILLI, Card, GPURequest, Placement
@@ -355,6 +356,8 @@ def _without_placement(allocation: Allocation, node_object: Node) -> _Taking:
     requests."""
     if allocation.undecodable:
         return _Taking(fault="placement")
+    if allocation.request is not None and allocation.request.dialect == DEVICE:
+        return _NOTHING  # of the node's cards; its devices are of another plugin
     if allocation.request is not None and allocation.named:
         placement = foreign_placement(allocation.request, allocation.named, node_object.cards)
         if placement is not None:

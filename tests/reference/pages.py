@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tests.reference import devices, flags, metrics, names, rest
+from tests.reference.accelerators import accelerators
 from tests.reference.blocks import written
 from tests.reference.commands import commands
 from tests.reference.rules import rules
@@ -24,6 +25,7 @@ PAGES: Mapping[str, Blocks] = {
         "statuses": rest.statuses,
     },
     "cli-reference.md": {"commands": commands},
+    "dialects.md": {"accelerators": accelerators},
     "enforcement.md": {"device annotations": devices.annotations},
     "explain.md": {"kinds of decisions": names.kinds_of_decisions},
     "metrics.md": {

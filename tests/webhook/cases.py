@@ -248,12 +248,12 @@ RANGES: dict[str, tuple[Json, Broken]] = {
         _one("vgpu-one-container", "spec.containers"),
     ),
     "dialects that are not spoken": (
-        a_pod(limits_of("main", amd_com__gpu="3", **{"nvidia_com__vgpu.x": "1"})),
-        _one("dialect-not-spoken", f"{LIMITS}[amd.com/gpu]", f"{LIMITS}[nvidia.com/vgpu.x]"),
+        a_pod(limits_of("main", volcano_sh__gpu_x="3", **{"nvidia_com__vgpu.x": "1"})),
+        _one("dialect-not-spoken", f"{LIMITS}[volcano.sh/gpu-x]", f"{LIMITS}[nvidia.com/vgpu.x]"),
     ),
     "one that is spoken badly beside one that is not": (
-        a_pod(limits_of("main", bursar_dev__gpu_percent="150", amd_com__gpu="1")),
-        _one("dialect-not-spoken", f"{LIMITS}[amd.com/gpu]"),
+        a_pod(limits_of("main", bursar_dev__gpu_percent="150", volcano_sh__gpu_x="1")),
+        _one("dialect-not-spoken", f"{LIMITS}[volcano.sh/gpu-x]"),
     ),
     "a resource of ours that does not exist": (
         a_pod(container(gpu_percents="50")),

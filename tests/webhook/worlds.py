@@ -10,7 +10,7 @@ from typing import Any
 import jsonpatch
 
 from tests.worlds import Json, container, pod
-from timekeeper.core.request.request import parse
+from timekeeper.core.request.request import parse_new
 from timekeeper.core.violation import Violation
 from timekeeper.core.wire import HeldFor, StandingWord
 from webhook.mutation import govern
@@ -47,7 +47,7 @@ PLAIN_SIDECAR = replace(POLICY, sidecar=replace(SIDECAR, native=False))
 
 def violations_of(pod: Json, policy: AdmissionPolicy) -> tuple[Violation, ...]:
     """Everything wrong with the pod."""
-    return pod_violations(pod, parse(pod), policy)
+    return pod_violations(pod, parse_new(pod, policy.unknown_accelerators), policy)
 
 
 def half(name: str = "main", **fields: object) -> Json:
@@ -90,8 +90,9 @@ def operations(
     raw: Json, word: StandingWord = "IN_BUDGET", policy: AdmissionPolicy = POLICY, hold: HeldFor = ""
 ) -> list[Any]:
     """What govern writes for a pod that asks for a GPU."""
-    request = parse(raw).request
-    assert request is not None, parse(raw).violations
+    parsed = parse_new(raw, policy.unknown_accelerators)
+    assert parsed.request is not None, parsed.violations
+    request = parsed.request
     return govern.govern(raw, request, word, policy, hold)
 
 

@@ -113,7 +113,7 @@ def open_session(
     if isinstance(placement, str):
         any_cards = without_constraints(pod.request)
         rate = estimated_rate(any_cards, on_node, settings.weights, settings.charge_by, settings.unit_costs)
-        models = devices = ""
+        models, devices = _requested_models(pod), ""
         requested = requested_amount(any_cards, on_node)
     else:
         uses = card_amounts.amounts_by_card(pod.request, placement)
@@ -199,6 +199,11 @@ def _placement(pod: LedgerPod, cards: tuple[Card, ...]) -> Placement | str:
     except card_amounts.UndecodableError as error:
         return f"the placement cannot be decoded: {error}"
     return card_amounts.mismatch(pod.request, placement, cards) or placement
+
+
+def _requested_models(pod: LedgerPod) -> str:
+    """Of devices that no dialect reads: the resources by which the pod requests them."""
+    return ",".join(sorted({each.ask.device for each in pod.request.asks if each.ask.device}))
 
 
 def _models(uses: Iterable[str], cards: tuple[Card, ...]) -> str:

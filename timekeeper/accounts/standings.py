@@ -150,6 +150,7 @@ def _settings(settings: BudgetSettings, classes: Mapping[str, tuple[int, str]]) 
         "pdbGraceMs": settings.pdb_grace_ms,
         "lookaheadMs": settings.lookahead_ms,
         "policy": "fragmentation",
+        "unknownAccelerators": settings.unknown_accelerators,
     }
 
 

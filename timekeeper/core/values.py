@@ -42,6 +42,9 @@ class Ask:
     memory_milli: int = 0  # the share of the card's memory; 0: the same as of its compute
     # where its cards differ or are in groups; the devices add up. Empty: they are alike
     sets: tuple[CardSet, ...] = ()
+    # the resource by which it requests devices that no dialect reads: each counts as a whole card of this
+    # model. "": cards
+    device: str = ""
 
     @property
     def whole(self) -> bool:

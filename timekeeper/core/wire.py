@@ -3,6 +3,7 @@
 
 from typing import Literal, NotRequired, TypedDict
 
+from timekeeper.core.accelerators import UnknownAccelerators
 from timekeeper.core.values import ContainerAsk, GPURequest
 
 StandingWord = Literal["IN_BUDGET", "OVER_BUDGET", "UNLIMITED", "UNKNOWN"]
@@ -131,6 +132,8 @@ class StandingSettings(TypedDict):
     pdbGraceMs: int
     lookaheadMs: int
     policy: str
+    # what becomes of pods that request accelerators which no dialect reads: `core.accelerators`
+    unknownAccelerators: UnknownAccelerators
 
 
 class CapsWire(TypedDict):

@@ -5,7 +5,7 @@ namespaces. Tests compare the manifests with them.
 from collections.abc import Iterable
 from textwrap import indent
 
-from timekeeper.core import names
+from timekeeper.core import accelerators, names
 from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE, PREFIXES
 from timekeeper.core.dialects.dialect import Dialect
 from webhook.mutation.visible_devices import VISIBLE_DEVICES
@@ -45,9 +45,9 @@ def small() -> str:
 
 
 def gpu_pods() -> str:
-    """True for the pods that the webhooks review: those that request a GPU in any dialect, have an
-    annotation, label or gate of ours or of a node plugin, have an annotation from which a container runtime
-    reads devices, or set NVIDIA_VISIBLE_DEVICES to another value than `void`, which
+    """True for the pods that the webhooks review: those that request a GPU in any dialect or another
+    accelerator, have an annotation, label or gate of ours or of a node plugin, have an annotation from which
+    a container runtime reads devices, or set NVIDIA_VISIBLE_DEVICES to another value than `void`, which
     deploy/samples/void-for-everyone.yaml writes into all; and those that are not `small`.
 
     Our own label comes first, because evaluation ends there on all calls but the first."""
@@ -62,8 +62,8 @@ object != null && has(object.spec) && (
     + (has(object.spec.ephemeralContainers) ? object.spec.ephemeralContainers : [])
   ).exists(c,
     (has(c.resources) && (
-      (has(c.resources.limits) && c.resources.limits.exists(k, k.matches(r'{GPU_RESOURCE}')))
-      || (has(c.resources.requests) && c.resources.requests.exists(k, k.matches(r'{GPU_RESOURCE}')))
+      (has(c.resources.limits) && c.resources.limits.exists(k, {asks_for_devices()}))
+      || (has(c.resources.requests) && c.resources.requests.exists(k, {asks_for_devices()}))
     ))
     || (has(c.env) && c.env.exists(e, e.name == '{VISIBLE_DEVICES}' && !(has(e.value) && e.value == 'void')))
   )
@@ -75,6 +75,17 @@ object != null && has(object.spec) && (
     && object.spec.schedulingGates.exists(g, g.name.matches(r'{written_labels()}')))
 )
 """
+
+
+def asks_for_devices() -> str:
+    """The CEL condition on ``k``, the name of a resource, that it is one of GPUs in any dialect, or of
+    accelerators that no dialect reads. Their long expression is compared with names of their domains only,
+    because the API server pays by its length."""
+    domains = _quoted(accelerators.DOMAINS)
+    return (
+        f"k.matches(r'{GPU_RESOURCE}')"
+        f" || (k.split('/')[0] in {domains} && k.matches(r'{accelerators.RESOURCE}'))"
+    )
 
 
 def governed_namespaces() -> dict[str, object]:

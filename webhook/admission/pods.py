@@ -3,11 +3,15 @@
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from timekeeper.core.request.request import parse
+from timekeeper.core.request.request import parse_new
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation, shown
 from webhook.admission.answers import answer, is_exempt, split_by_mode
-from webhook.admission.reinvocation import not_governed, policy_of_first_call
+from webhook.admission.reinvocation import (
+    accelerators_of_first_call,
+    not_governed,
+    policy_of_first_call,
+)
 from webhook.admission.warnings import UNMETERED, governing_warnings
 from webhook.mutation import ephemeral
 from webhook.mutation.govern import declared_time, govern, placed_by
@@ -35,7 +39,7 @@ def mutate(
         return AdmissionAnswer("governed", operations=operations) if operations else NOTHING_TO_DO
     if review.operation != "CREATE" or review.subresource:
         return NOTHING_TO_DO
-    parsed = parse(review.pod)
+    parsed = parse_new(review.pod, policy.unknown_accelerators)
     violations, exempt = pod_violations(review.pod, parsed, policy), is_exempt(review, policy)
     if parsed.request is None or split_by_mode(violations, policy, exempt)[0]:
         return answer(UNREADABLE if parsed.violations else NOTHING_TO_DO, violations, policy, exempt)
@@ -53,8 +57,8 @@ def validate(review: PodReview, policy: AdmissionPolicy) -> AdmissionAnswer:
     elif review.operation != "CREATE" or review.subresource:
         return NOTHING_TO_DO
     else:
-        parsed, good = parse(review.pod), VALID
         first = policy_of_first_call(review.pod, policy)
+        parsed, good = parse_new(review.pod, accelerators_of_first_call(review.pod, policy)), VALID
         broken = pod_violations(review.pod, parsed, first)
         governing = without_sidecar_if_name_taken(broken, first)
         unrequested = () if KUBELETS in review.groups else unrequested_devices(review.pod, parsed)

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from timekeeper.core import names
+from timekeeper.core.accelerators import UnknownAccelerators
 from timekeeper.core.json_values import Json
 from timekeeper.core.request.request import ParsedRequest, parse
 from timekeeper.core.standings import WORDS
@@ -90,6 +91,12 @@ def policy_of_first_call(pod: Json, policy: AdmissionPolicy) -> AdmissionPolicy:
     spec = pod["spec"]
     own = PriorityClass(spec.get("priorityClassName") or "", spec.get("priority"))
     return replace(policy, in_budget=own, over_budget=own, scheduler_name=spec.get("schedulerName") or "")
+
+
+def accelerators_of_first_call(pod: Json, policy: AdmissionPolicy) -> UnknownAccelerators:
+    """What /mutate took `_settings` to say of accelerators that no dialect reads. The setting may change
+    between the two calls; a pod that is governed already is read as its label says."""
+    return "pass" if _is_labelled(pod) else policy.unknown_accelerators
 
 
 def not_governed(pod: Json, parsed: ParsedRequest, policy: AdmissionPolicy) -> Iterator[Violation]:

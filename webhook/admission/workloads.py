@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any
 
 from timekeeper.core.json_values import Json, mapping
-from timekeeper.core.request.request import parse
+from timekeeper.core.request.request import parse_new
 from timekeeper.core.violation import Violation
 from webhook.admission import cel
 from webhook.admission.answers import refusal, rule_modes, split_by_mode
@@ -175,7 +175,7 @@ def with_jobs_duration(review: ObjectReview, policy: AdmissionPolicy) -> Admissi
             given = review.object["spec"]["template"]["spec"].get(DURATION)
             if given is None and template["spec"].get(DURATION) is not None:
                 pod = checked_pod(as_pod(template), at)
-                if parse(pod).request is not None:
+                if parse_new(pod, policy.unknown_accelerators).request is not None:
                     return AdmissionAnswer("governed", operations=(add(_IN_TEMPLATE, pod["spec"][DURATION]),))
     except RecursionError as error:
         raise MalformedError("request.object: nested too deeply") from error
@@ -186,7 +186,7 @@ def template_violations(template: Json, at: str, policy: AdmissionPolicy) -> tup
     """The violations of the pods made from the template, with paths from the workload's root. Raises
     MalformedError where it is not a pod template."""
     pod = checked_pod(as_pod(template), at)
-    parsed = parse(pod)
+    parsed = parse_new(pod, policy.unknown_accelerators)
     found = (*pod_violations(pod, parsed, policy), *unrequested_devices(pod, parsed))
     return tuple(replace(each, path=f"{at}.{each.path}") for each in found)
 

@@ -7,10 +7,12 @@ from typing import Any, Literal
 from timekeeper.core import names
 from timekeeper.core.dialects import BY_ANNOTATION, BY_LABEL, GPU_RESOURCE_PATTERN
 from timekeeper.core.json_values import Json, annotations_of, mapping
-from timekeeper.core.request.request import canonical, containers, parse
+from timekeeper.core.request.devices import device_containers
+from timekeeper.core.request.request import canonical, containers, parse, parse_new
 from timekeeper.core.violation import Violation
 from webhook.admission import workloads
 from webhook.admission.workloads import TemplatePath
+from webhook.audit import accelerators
 from webhook.mutation import sidecar, visible_devices
 from webhook.policy import AdmissionPolicy
 from webhook.rules.bypass import bypass_violations, suspect_violations
@@ -21,7 +23,7 @@ from webhook.rules.modes import effective_mode
 from webhook.rules.pod_rules import pod_violations
 from webhook.wire.pod_review import CONTAINER_LISTS, MalformedError, sequence_of
 
-Word = Literal["would-be-refused", "would-be-warned", "ungoverned"]
+Word = Literal["would-be-refused", "would-be-warned", "ungoverned", "accelerators"]
 
 ENDED = ("Succeeded", "Failed")  # phases
 
@@ -44,12 +46,12 @@ def of_pod(
     pod: Json, policy: AdmissionPolicy, judged: JudgedClasses = NONE_LISTED
 ) -> tuple[AdmissionFinding, ...]:
     """The findings on a stored pod that has not ended: whether creating it today would be refused, by webhook
-    or policies, or cause a warning, and whether it uses GPUs without being governed. ``judged``: the
-    cluster's device classes."""
+    or policies, or cause a warning, whether it uses GPUs without being governed, and whether it holds
+    accelerators that no dialect reads. ``judged``: the cluster's device classes."""
     if mapping(pod.get("status")).get("phase") in ENDED:
         return ()
     written = as_written(pod)
-    parsed = parse(written)
+    parsed = parse_new(written, policy.unknown_accelerators)
     violations = (*pod_violations(written, parsed, policy), *ephemeral_violations(pod, {}))
     past = bypass_violations(written, parsed, judged)
     owner, node = _owner(pod), str(mapping(pod.get("spec")).get("nodeName") or "")
@@ -64,7 +66,16 @@ def of_pod(
         found.append(AdmissionFinding(*place, "would-be-warned", suspect, owner, node))
     if node and asks_for_gpus(pod) and not is_governed(pod):
         found.append(AdmissionFinding(*place, "ungoverned", (), owner, node))
+    if node and (held := tuple(accelerators.held(pod, policy.unknown_accelerators))):
+        found.append(AdmissionFinding(*place, "accelerators", held, owner, node))
     return tuple(found)
+
+
+def of_node(node: Json, policy: AdmissionPolicy) -> tuple[AdmissionFinding, ...]:
+    """The finding on a node that advertises accelerators that no dialect reads; of any other none."""
+    name = str(mapping(node.get("metadata")).get("name", ""))
+    there = tuple(accelerators.advertised(node, policy.unknown_accelerators))
+    return (AdmissionFinding("", "Node", name, "accelerators", there),) if there else ()
 
 
 def of_workload(
@@ -104,9 +115,12 @@ def sorted_out(
 
 
 def asks_for_gpus(pod: Json) -> bool:
-    """Whether a container requests a GPU in any dialect, supported or not, or an annotation or label does."""
+    """Whether a container requests a GPU in any dialect, supported or not, or an accelerator of none, or an
+    annotation or label does."""
     labels = mapping(mapping(pod.get("metadata")).get("labels"))
     if not (BY_ANNOTATION.keys().isdisjoint(annotations_of(pod)) and BY_LABEL.keys().isdisjoint(labels)):
+        return True
+    if device_containers(containers(pod)):
         return True
     return any(
         GPU_RESOURCE_PATTERN.match(str(name))

@@ -134,7 +134,20 @@ def _all(
             troubles += [f"the cluster has no kind {kind}"] if kind not in _RESOURCES else []
         except ListRefusedError as error:
             troubles.append(str(error))
+    if not namespace:
+        found += _of_nodes(cluster, world)
     return found, troubles
+
+
+def _of_nodes(cluster: ClusterReader, world: AssumedCluster) -> list[AdmissionFinding]:
+    """The findings on nodes; prints an error where nodes must not be read. Raises
+    ClusterUnreachableError."""
+    policy = world.policy_for("")
+    try:
+        return [one for each in cluster.objects("/api/v1/nodes") for one in findings.of_node(each, policy)]
+    except ListRefusedError as error:
+        _say(f"accelerators of nodes are not listed: {error}")
+        return []
 
 
 def _left_out(cluster: ClusterReader) -> frozenset[str]:
@@ -229,6 +242,7 @@ _SAID = {
     "would-be-refused": "would be refused",
     "would-be-warned": "would cause a warning",
     "ungoverned": "uses GPUs but is not metered",
+    "accelerators": "has accelerators that no dialect reads",
 }
 
 
@@ -245,7 +259,9 @@ def _as_text(found: Sequence[AdmissionFinding]) -> Iterator[str]:
         )
         where = f" on {first.node}" if first.node and not others else ""
         yield (
-            printable(f"{first.namespace} {first.kind} {first.name}{more}{where}: {_SAID[first.finding]}")
+            printable(
+                f"{first.namespace} {first.kind} {first.name}{more}{where}: {_SAID[first.finding]}".strip()
+            )
             + "\n"
         )
         for violation in first.violations:

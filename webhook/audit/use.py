@@ -8,7 +8,7 @@ from decimal import ROUND_HALF_UP, Decimal
 from timekeeper.core.budgets.policy import UNLIMITED, Budget, BudgetSettings
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.request.estimates import estimated_rate, without_constraints
-from timekeeper.core.request.request import parse
+from timekeeper.core.request.request import parse, parse_new
 from timekeeper.core.values import Card
 from webhook.audit.findings import ENDED, as_written, asks_for_gpus
 
@@ -65,7 +65,10 @@ def _rates(
         if not node or mapping(pod.get("status")).get("phase") in ENDED:
             continue
         namespace = str(mapping(pod.get("metadata")).get("namespace", ""))
-        request = parse(as_written(pod)).request
+        request = (
+            parse_new(as_written(pod), settings.unknown_accelerators).request
+            or parse(pod).request  # metered, whatever the settings say now
+        )
         if request is not None:
             on_node = cards.get(node, ())
             any_cards = without_constraints(request)

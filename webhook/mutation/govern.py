@@ -11,6 +11,7 @@ from functools import lru_cache
 from timekeeper.core import names
 from timekeeper.core.dialects import BY_NAME
 from timekeeper.core.json_values import Json, mapping
+from timekeeper.core.request.devices import DIALECT as DEVICE
 from timekeeper.core.request.request import canonical
 from timekeeper.core.values import ContainerAsk, GPURequest
 from timekeeper.core.wire import HeldFor, StandingWord
@@ -167,7 +168,7 @@ def _scheduler(spec: Json, request: GPURequest, policy: AdmissionPolicy) -> list
     wanted = placed_by(spec, request.dialect, policy)
     if (spec.get("schedulerName") or "") != wanted:
         changed.append(add("/spec/schedulerName", wanted))
-    if policy.runtime_class and not spec.get("runtimeClassName"):
+    if policy.runtime_class and request.dialect != DEVICE and not spec.get("runtimeClassName"):
         changed.append(add("/spec/runtimeClassName", policy.runtime_class))
     return changed
 
@@ -187,6 +188,8 @@ def scheduler_of(dialect: str, given: str, policy: AdmissionPolicy) -> str:
         return given
     if not speaks.placed_by_others:
         return policy.scheduler_name
+    if not speaks.schedulers:  # any places them
+        return given or DEFAULT_SCHEDULERS[-1]
     return speaks.schedulers[0] if given in DEFAULT_SCHEDULERS else given
 
 

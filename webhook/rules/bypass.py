@@ -6,8 +6,10 @@
 from collections.abc import Iterator
 
 from timekeeper.core import names
+from timekeeper.core.accelerators import accelerator_of
 from timekeeper.core.dialects import GPU_RESOURCE_PATTERN
 from timekeeper.core.json_values import Json, mapping
+from timekeeper.core.request.devices import DIALECT as DEVICE
 from timekeeper.core.request.request import ParsedRequest, containers
 from timekeeper.core.violation import Violation, shown
 from webhook.mutation import ephemeral
@@ -30,7 +32,7 @@ def bypass_violations(
     anti-affinity and device classes only: the rules cover the rest. Without ``judged`` every device class
     counts as one of GPUs."""
     always = (*_overhead(pod["spec"]), *_anti_affinity(pod), *_device_classes(pod, judged))
-    if parsed.request is not None or parsed.violations:
+    if _leaves_to_webhook(parsed):
         return always
     return (*_reaching(pod), *_runtime_class(pod["spec"]), *always)
 
@@ -38,9 +40,15 @@ def bypass_violations(
 def suspect_violations(pod: Json, parsed: ParsedRequest) -> tuple[Violation, ...]:
     """What policy `bursar-node-access` finds, whose binding only warns by default: nothing for a pod with a
     request, valid or not, because the rules cover it."""
-    if parsed.request is not None or parsed.violations:
+    if _leaves_to_webhook(parsed):
         return ()
     return (*node_paths(pod["spec"]), *_old_images(pod))
+
+
+def _leaves_to_webhook(parsed: ParsedRequest) -> bool:
+    """Whether the policies on ways around leave the pod to the webhook: not where it requests accelerators
+    that no dialect reads, for `_settings` may pass them."""
+    return bool(parsed.violations) or (parsed.request is not None and parsed.request.dialect != DEVICE)
 
 
 def _old_images(pod: Json) -> Iterator[Violation]:
@@ -90,7 +98,7 @@ def _runtime_class(spec: Json) -> Iterator[Violation]:
 
 def _overhead(spec: Json) -> Iterator[Violation]:
     for name in mapping(spec.get("overhead")):
-        if GPU_RESOURCE_PATTERN.match(name):
+        if GPU_RESOURCE_PATTERN.match(name) or accelerator_of(name) is not None:
             yield Violation(
                 "overhead",
                 f"spec.overhead[{name}]",

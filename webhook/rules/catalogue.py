@@ -70,12 +70,14 @@ REQUEST = (
     ),
     Rule(
         "combination",
-        "amounts of koordinator or annotations of KAI that contradict each other, or lack another one",
-        "it would be unclear what the pod gets; their own schedulers refuse it too",
+        "amounts of koordinator or annotations of KAI that contradict each other, or lack another one, and "
+        "two resources of other vendors' accelerators in one container",
+        "it would be unclear what the pod gets",
     ),
     Rule(
         "dialect-not-spoken",
-        "GPU resources of a system that Bursar does not support",
+        "GPU resources of a system that Bursar does not support, and other vendors' accelerators where "
+        "`unknownAccelerators` is `refuse`",
         "such a pod would use GPUs outside every budget",
     ),
     Rule(

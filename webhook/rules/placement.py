@@ -142,7 +142,7 @@ def _own_scheduler(scheduler: str, dialect: str, policy: AdmissionPolicy) -> Ite
     """For a pod that only the scheduler of its own system places."""
     speaks = BY_NAME[dialect]
     wanted = scheduler_of(dialect, scheduler, policy)
-    if wanted in speaks.schedulers and wanted in policy.other_schedulers:
+    if not speaks.schedulers or (wanted in speaks.schedulers and wanted in policy.other_schedulers):
         return
     places = " or ".join(speaks.schedulers)
     problem = f"only {places} places pods with {speaks.first_name}"

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 import orjson
 
 from timekeeper.core import standings
+from timekeeper.core.accelerators import UnknownAccelerators
 from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.core.wire import HeldFor
 from webhook.policy import AdmissionPolicy, Mode, PriorityClass, Sidecar, Standing, UnknownStanding
@@ -40,6 +41,7 @@ class StandingsSettings:
     unknown_standing: UnknownStanding
     max_grace_s: int
     lookahead_ms: int | None  # None: not sent
+    unknown_accelerators: UnknownAccelerators = "refuse"
     rules: Mapping[str, str] = field(default_factory=dict)
     exempt: frozenset[str] = frozenset()
 
@@ -105,6 +107,7 @@ def effective_policy(
         over_budget=_valued(settings.over_budget, flags, fresh),
         unknown_standing=settings.unknown_standing,
         max_grace_s=settings.max_grace_s,
+        unknown_accelerators=settings.unknown_accelerators,
         sidecar=_sidecar(flags.sidecar, settings),
         caps=own.caps,
         reserves_declared=own.reserves_declared,
@@ -140,6 +143,7 @@ def _settings(raw: Json) -> StandingsSettings:
         unknown_standing="overBudget" if raw["unknownStanding"] == "overBudget" else "inBudget",
         max_grace_s=standings.whole_number(raw["maxGracePeriodMs"]) // 1000,
         lookahead_ms=standings.whole_number_or_none(raw.get("lookaheadMs")),
+        unknown_accelerators=_accelerators(raw.get("unknownAccelerators")),
     )
 
 
@@ -175,6 +179,12 @@ def _entry(raw: Json) -> StandingsEntry:
 
 def _mode(raw: object) -> Mode:
     return "observe" if raw == "observe" else "enforce"
+
+
+def _accelerators(raw: object) -> UnknownAccelerators:
+    """What becomes of accelerators that no dialect reads; refused by a timekeeper of a release that does not
+    say so, as that release's own webhook refused `amd.com/gpu`."""
+    return "meter" if raw == "meter" else "pass" if raw == "pass" else "refuse"
 
 
 def _hold(raw: object) -> HeldFor:

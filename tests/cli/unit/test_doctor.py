@@ -361,6 +361,10 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
         {"nodes": listed(node("bare", inventory=False, labels=LABELLED)), "runtime_classes": listed()},
         *("warning", "nodes", "no inventory on bare: its agent has not read the cards"),
     ),
+    "accelerators that are refused": (
+        {"nodes": listed(node("g"), node("amd", inventory=False, capacity={"amd.com/cpx_nps4": "8"}))},
+        *("warning", "accelerators", "no dialect reads amd.com/cpx_nps4 (AMD: a GPU, or a partition of one)"),
+    ),
     "no right to see": ({"policies": NotReadable("forbidden")}, "unknown", "policies", "forbidden"),
 }
 
@@ -374,6 +378,46 @@ def test_each_fault_is_named_with_what_mends_it(case: str) -> None:
     assert [(each.level, each.subject) for each in bad] == [(level, subject)]
     assert sentence in bad[0].sentence
     assert bad[0].command
+
+
+def tpu_pod(name: str, labels: dict[str, str], phase: str = "Running") -> dict[str, Any]:
+    resources = {"limits": {"google.com/tpu": "4"}}
+    return {
+        "metadata": {"namespace": "team-a", "name": name, "labels": labels},
+        "spec": {"containers": [{"name": "main", "resources": resources}]},
+        "status": {"phase": phase},
+    }
+
+
+@pytest.mark.parametrize(
+    ("setting", "level", "effect"),
+    [
+        ("refuse", "warning", "are refused"),
+        ("meter", "warning", "are charged for whole devices"),
+        ("pass", "warning", "are admitted and not charged"),
+    ],
+)
+def test_nodes_and_pods_with_accelerators_are_named_whatever_the_setting_is(
+    setting: str, level: str, effect: str
+) -> None:
+    pods = listed(
+        tpu_pod("paid", {"bursar.dev/governed": "true"}), tpu_pod("free", {}), tpu_pod("over", {}, "Failed")
+    )
+    text = f"timeZone: Asia/Tokyo\nunknownAccelerators: {setting}"
+    settings = {"metadata": {"name": "bursar-settings"}, "data": {"_settings": text}}
+    budget = {"metadata": {"name": "bursar-budgets"}, "data": {"team-a": "gpuHours: 1"}}
+    nodes = listed(node("g"), node("t1", inventory=False, capacity={"google.com/tpu": "4"}))
+    facts = replace(SOUND, nodes=nodes, budgets=listed(settings, budget, configuration()), device_pods=pods)
+
+    (found,) = (each for each in results(facts) if each.subject == "accelerators")
+
+    assert (found.level, effect in found.sentence) == (level, True)
+    assert "google.com/tpu (Google: a TPU chip), on t1" in found.sentence
+    assert "charged: team-a/paid; pods that hold some, not charged: team-a/free" in found.sentence
+    assert found.command
+    paid = replace(facts, device_pods=listed(tpu_pod("paid", {"bursar.dev/governed": "true"})))
+    (found,) = (each for each in results(paid) if each.subject == "accelerators")
+    assert found.level == ("ok" if setting == "meter" else "warning")
 
 
 def test_an_account_that_was_never_made_is_made_by_the_sample() -> None:

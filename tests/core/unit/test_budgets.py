@@ -58,6 +58,7 @@ idleBelow: 0.125
 idleAfter: 2h
 idleGrace: 0s
 unknownStanding: overBudget
+unknownAccelerators: pass
 """
 
 
@@ -114,6 +115,7 @@ def test_every_setting_is_read() -> None:
         idle_after_ms=7_200_000,
         idle_grace_ms=0,
         unknown_standing="overBudget",
+        unknown_accelerators="pass",
     )
 
 

@@ -140,7 +140,8 @@ def test_of_a_node_without_cards_nothing_is_written_of_them() -> None:
 
 
 def test_the_resources_of_others_are_those_that_the_core_knows() -> None:
-    assert GPU_RESOURCE.replace(r"^(bursar\.dev/|", "^(") == node_patch.OF_OTHERS.pattern
+    known = GPU_RESOURCE.replace(r"^(bursar\.dev/|", "^(").removesuffix(")")
+    assert rf"{known}|amd\.com/gpu)" == node_patch.OF_OTHERS.pattern
     assert (node_patch.INVENTORY, node_patch.HOLDERS) == (names.INVENTORY, names.HOLDERS)
     assert node_patch.OURS == (names.GPU_PERCENT, names.GPU_MEMORY)
 

@@ -11,9 +11,14 @@ import random
 
 import pytest
 
+from scheduler_ext.model.node import read_node
+from scheduler_ext.model.pod import read_pod
+from scheduler_ext.snapshot.snapshot import EMPTY, node_updated, pods_listed
+from tests import worlds
 from tests.support.profile import IS_SOAK, examples
+from tests.timekeeper.clocks import iso
 from tests.timekeeper.histories import Batch, History
-from tests.timekeeper.worlds import Town
+from tests.timekeeper.worlds import HOUR, SECOND, T0, Json, Town, budgets, gpu_pod, node
 
 pytestmark = pytest.mark.untraced
 
@@ -32,3 +37,71 @@ def test_each_pod_is_charged_for_exactly_the_cards_and_the_time_that_it_holds(to
             batch.settle(histories)
         except AssertionError as error:
             raise AssertionError(f"BURSAR_SEED={number}") from error
+
+
+# weight in thousandths, as `_settings` below has it
+DEVICES = {
+    "amd.com/cpx_nps4": 125,
+    "huawei.com/Ascend910-2c": 2000,
+    "google.com/tpu": 1000,
+    "aws.amazon.com/neuron": 1000,
+}
+WEIGHTS = "weights: {cpx_nps4: 0.125, Ascend910: 2}"
+
+
+def device_pod(rng: random.Random, number: int) -> tuple[Json, int, int, int, bool]:
+    """A pod of vendors' devices that has ended: with what it held of them, unweighted and weighted, for how
+    long, and whether admission governed it."""
+    asked = [(rng.choice(list(DEVICES)), rng.randint(1, 16)) for _ in range(rng.randint(1, 3))]
+    first = [(rng.choice(list(DEVICES)), rng.randint(1, 40))] if rng.random() < 0.3 else []
+    made = [worlds.of_resources({name: str(n)}, f"c{at}") for at, (name, n) in enumerate(asked)]
+    before = [worlds.of_resources({name: str(n)}, "first") for name, n in first]
+    bound_ms = T0 + rng.randint(0, 600) * SECOND
+    ended_ms = bound_ms + rng.randint(1, 3_000) * SECOND
+    raw = worlds.pod(*made, init=before, nodeName="n1")
+    ends = {each["name"]: worlds.terminated(iso(bound_ms), iso(ended_ms)) for each in (*before, *made)}
+    raw["metadata"] = gpu_pod(f"d{number}")["metadata"]
+    raw["metadata"]["annotations"] = {"bursar.dev/standing": "IN_BUDGET"}
+    governed = rng.random() < 0.8
+    raw["metadata"]["labels"] = {"bursar.dev/governed": "true"} if governed else {}
+    raw["status"] = worlds.status("Succeeded", **ends)
+    bound = {"type": "PodScheduled", "status": "True", "lastTransitionTime": iso(bound_ms)}
+    raw["status"]["conditions"] = [bound]
+    held = max(1000 * sum(n for _, n in each) for each in (asked, first))
+    rate = max(sum(n * DEVICES[name] for name, n in each) for each in (asked, first))
+    return raw, held, rate, ended_ms - bound_ms, governed
+
+
+def test_each_metered_device_is_charged_whole_from_the_binding_to_the_end(town: Town) -> None:
+    town.begin(("configmaps", budgets(_settings=WEIGHTS)), ("nodes", node()))
+    rng = random.Random(54)
+    pods = [device_pod(rng, number) for number in range(40)]
+    running = {"phase": "Running"}
+    for raw, *_ in pods:
+        conditions = {"conditions": raw["status"]["conditions"]}
+        town.hear("pods", raw | {"status": running | conditions})
+    town.advance(SECOND)
+    town.restart()
+    snapshot = node_updated(EMPTY, read_node(node()), T0)
+    told = [found for raw, *_ in pods if (found := read_pod(raw | {"status": running})) is not None]
+    snapshot = pods_listed(snapshot, told, T0)
+
+    assert snapshot.held.get("team-a") == sum(held for _, held, _, _, governed in pods if governed)
+    there = snapshot.node("n1")
+    assert there is not None
+    assert there.closed == ""
+
+    for raw, *_ in pods:
+        town.hear("pods", raw)
+    town.advance(2 * HOUR)
+
+    amounts = {
+        raw["metadata"]["uid"]: sum(
+            (to_ms - from_ms) * each for from_ms, to_ms, each, _ in town.postings(raw["metadata"]["uid"])
+        )
+        for raw, *_ in pods
+    }
+    assert amounts == {
+        raw["metadata"]["uid"]: rate * length_ms if governed else 0
+        for raw, _, rate, length_ms, governed in pods
+    }

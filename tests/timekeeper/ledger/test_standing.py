@@ -298,6 +298,7 @@ def test_the_document_carries_the_settings_and_the_classes_values(home: Town) ->
     home.hear("priorityclasses", gold)
     settings = (
         "priorityClasses: {inBudget: gold, overBudget: lead}\nmode: observe\nsidecar: off\n"
+        "unknownAccelerators: meter\n"
         "rules: {privileged: warn}\nexempt: [admins]"
     )
     home.clock.turn(SECOND)
@@ -319,6 +320,7 @@ def test_the_document_carries_the_settings_and_the_classes_values(home: Town) ->
         "pdbGraceMs": 600_000,
         "lookaheadMs": 600_000,
         "policy": "fragmentation",
+        "unknownAccelerators": "meter",
     }
 
 

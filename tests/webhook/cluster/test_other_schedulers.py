@@ -15,10 +15,12 @@ from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node, nvidia_capacity
 from tests.scheduler_ext.processes import Process as Extender
+from tests.support.simulated_timekeeper import entry, standings
 from tests.support.waiting import eventually
 from tests.timekeeper.processes import Process as Timekeeper
 from tests.timekeeper.processes import prepared
 from tests.webhook.clusters import MANIFESTS, Registered
+from tests.webhook.process.test_audit import audit
 from tests.webhook.worlds import half
 from tests.worlds import Json, of_resources
 
@@ -26,6 +28,19 @@ PODS = "/api/v1/namespaces/team-a/pods"
 POLICY = "'bursar-placed-by-others'"
 KUEUE = "system:serviceaccount:kueue-system:kueue-controller-manager"
 OURS = "system:serviceaccount:bursar-system:bursar-scheduler"
+CLUSTERS = "system:kube-scheduler"
+# by the vendors' documents, as pods request them
+DEVICES = (
+    *("amd.com/cpx_nps4", "amd.com/spx_nps1", "amd.com/gpu", "metax-tech.com/gpu", "mthreads.com/vgpu"),
+    *("hygon.com/dcunum", "huawei.com/Ascend910", "huawei.com/Ascend310P-2c", "cambricon.com/mlu370"),
+    *("google.com/tpu", "habana.ai/gaudi", "aws.amazon.com/neuron", "aws.amazon.com/neuroncore"),
+)
+# what vendors advertise beside them, or others under similar names
+NEIGHBOURS = (
+    *("nvidia.com/hostdev", "amd.com/nic", "intel.com/sriov", "qat.intel.com/generic"),
+    *("hygon.com/dcumem", "huawei.com/Ascend910-memory", "huawei.com/roce", "vpc.amazonaws.com/efa"),
+    *("google.com/tpus", "habana.ai/gaudinet", "example.com/gpu"),
+)
 GATE = {"name": "kueue.x-k8s.io/admission"}
 
 
@@ -193,6 +208,7 @@ def _nodes(made: Registered) -> None:
         vgpu,
         kwok_node("volcano", labels=GPUS, capacity=nvidia_capacity(2)),
         kwok_node("ours", cards=1, memory_mib=16_000),
+        kwok_node("amd", capacity={"amd.com/cpx_nps4": "8", "amd.com/spx_nps1": "4"}),
     ):
         made.post("/api/v1/nodes", node)
 
@@ -208,7 +224,7 @@ def _rights(made: Registered) -> None:
         "rules": [{"apiGroups": [""], "resources": resources, "verbs": verbs}],
     }
     made.kubectl("apply", "-f", "-", input=json.dumps(role))
-    users = {"tess", KUEUE, OURS, *(case.account for case in CASES.values())}
+    users = {"tess", KUEUE, OURS, CLUSTERS, *(case.account for case in CASES.values())}
     subjects = [f"--user={each}" for each in sorted(users)]
     made.kubectl("create", "clusterrolebinding", "pods", "--clusterrole=pods", *subjects)
 
@@ -337,3 +353,91 @@ def test_a_job_that_kueue_suspends_is_checked_at_its_creation(world: World) -> N
 
     assert "bursar.dev/gpu-percent" in said({"bursar.dev/gpu-percent": "150"})
     assert "bursar.dev" not in said({"bursar.dev/gpu-percent": "50"})
+
+
+def asking(name: str, limits: Json, **spec: Any) -> Json:
+    """A pod of the cluster's own scheduler, with these limits."""
+    spec = {"restartPolicy": "Never", "containers": [of_resources(limits)], **spec}
+    return {"metadata": {"name": name}, "spec": spec}
+
+
+def refusal(world: World, pod: Json) -> str:
+    """What the creation of the pod is refused with, where nothing is stored; empty where it is not."""
+    try:
+        world.cluster.post(f"{PODS}?dryRun=All", pod)
+    except ApiError as error:
+        return str(error)
+    return ""
+
+
+def admits(world: World, setting: str, governed: bool) -> None:
+    """The standings say so; waits until the webhook has read it."""
+    told = standings({"unknownAccelerators": setting}, revision=setting, team_a=entry("IN_BUDGET"))
+    world.cluster.timekeeper.document = told
+    pod = asking("probe-setting", {"google.com/tpu": "4"})
+
+    def labels() -> Json:
+        try:
+            made: Json = world.cluster.post(f"{PODS}?dryRun=All", pod)
+        except ApiError:
+            return {"refused": ""}
+        return made["metadata"].get("labels", {})
+
+    wanted = {"bursar.dev/governed": "true"} if governed else {}
+    eventually(lambda: labels() == wanted, setting)
+
+
+def test_accelerators_that_no_dialect_reads_are_refused_metered_or_passed(world: World) -> None:
+    for resource in DEVICES:
+        said = refusal(world, asking("d", {resource: "2"}))
+        assert f"spec.containers[0].resources.limits[{resource}]: no dialect reads {resource} (" in said
+        assert "an administrator may set unknownAccelerators: meter, or pass" in said
+        assert "ValidatingAdmissionPolicy" not in said
+    for resource in NEIGHBOURS:
+        made = world.cluster.post(f"{PODS}?dryRun=All", asking("n", {resource: "2"}))
+        assert "labels" not in made["metadata"], resource
+
+    admits(world, "pass", governed=False)
+    free = world.cluster.post(PODS, asking("passed", {"amd.com/cpx_nps4": "2"}))
+    assert "labels" not in free["metadata"]
+    assert "initContainers" not in free["spec"]
+    assert world.bound("passed", "amd", CLUSTERS) == ""
+    volumes = [{"name": "v", "hostPath": {"path": "/dev"}}]
+    assert "[host-path]" in refusal(world, asking("d", {"amd.com/cpx_nps4": "2"}, volumes=volumes))
+    found = {each["name"]: each for each in audited(world, "pass") if each["finding"] == "accelerators"}
+    assert found.keys() == {"passed", "amd"}
+
+    admits(world, "meter", governed=True)
+    limits = {"amd.com/cpx_nps4": "2", "cpu": "1"}
+    made = world.cluster.post(PODS, asking("metered", limits))
+    assert made["metadata"]["labels"] == {"bursar.dev/governed": "true"}
+    assert made["metadata"]["annotations"]["bursar.dev/standing"] == "IN_BUDGET"
+    assert made["spec"]["schedulerName"] == "default-scheduler"
+    assert made["spec"]["priorityClassName"] == "gpu-default-priority"
+    assert made["spec"]["containers"][0]["resources"]["limits"] == limits
+    for wrong, path in (
+        ({"amd.com/cpx_nps4": "0"}, "limits[amd.com/cpx_nps4]: zero is not a valid amount"),
+        ({"amd.com/cpx_nps4": "1e9"}, "limits[amd.com/cpx_nps4]: more than any node has"),
+        ({"amd.com/cpx_nps4": "1", "amd.com/spx_nps1": "1"}, "limits[amd.com/spx_nps1]: the container"),
+        ({"google.com/tpu": "1", "nvidia.com/gpu": "1"}, "limits[google.com/tpu]: the pod requests cards"),
+    ):
+        assert f"spec.containers[0].resources.{path}" in refusal(world, asking("d", wrong))
+    assert "metered" not in world.sessions(), "charged before its Binding"
+    assert world.bound("metered", "amd", CLUSTERS) == ""
+    eventually(lambda: world.sessions().get("metered", (0, 0, None))[0] == 2000, "its session")
+    admits(world, "pass", governed=False)  # it stays what it was
+    world.end("metered")
+    eventually(lambda: world.sessions()["metered"][2] is not None, "the settlement", 60)
+    assert world.sessions()["metered"][1] == 2000 * proved_ms(world.get("metered"))
+    assert "passed" not in world.sessions()
+    assert "amd" not in world.closed()
+
+
+def audited(world: World, setting: str) -> list[Json]:
+    """The findings of the command on this cluster, by budgets with this setting."""
+    settings = {"metadata": {"name": "bursar-settings"}, "kind": "ConfigMap", "apiVersion": "v1"}
+    settings["data"] = {"_settings": f"unknownAccelerators: {setting}"}
+    config = f"--kubeconfig={world.cluster.cp.admin_kubeconfig}"
+    done = audit(config, "--output=json", "--budgets=-", input=json.dumps(settings))
+    found: list[Json] = json.loads(done.stdout)
+    return found

@@ -12,7 +12,7 @@ from tests.webhook.unit.test_templates import BAD, workload
 from tests.webhook.worlds import OBSERVING, PLAIN_SIDECAR, POLICY, admitted, governed, half, plain
 from tests.worlds import Json, limits_of
 from webhook.admission.workloads import BUILT_IN, of_kind
-from webhook.audit.findings import as_written, is_governed, of_pod, of_workload
+from webhook.audit.findings import as_written, is_governed, of_node, of_pod, of_workload
 from webhook.policy import AdmissionPolicy
 from webhook.rules.catalogue import CATALOGUE
 from webhook.rules.device_classes import JudgedClasses
@@ -40,6 +40,7 @@ def bound(raw: Json) -> Json:
     return stored
 
 
+METERING = replace(POLICY, unknown_accelerators="meter")
 CLASSES = JudgedClasses(no_gpu=("rdma.example.com",), refused=("acme.com/card",))
 
 
@@ -96,12 +97,43 @@ def test_a_pod_that_holds_gpus_of_any_dialect_ungoverned_is_found() -> None:
     assert words(running(admitted(limits_of("main", amd_com__gpu="3")))) == [
         ("would-be-refused", ["dialect-not-spoken"]),
         ("ungoverned", []),
+        ("accelerators", ["unknown-accelerators"]),
     ]
     by_label = admitted(plain())
     by_label["metadata"]["labels"] = {"genius/gpu-number": "1"}
     assert words(running(by_label)) == [("ungoverned", [])]
     assert words(admitted(half())) == [], "it waits, and holds none"
     assert words(running(admitted(plain()))) == []
+
+
+@pytest.mark.parametrize(
+    ("setting", "of_the_pod", "of_the_node"),
+    [
+        ("refuse", "is not charged, and a new one is refused", "pods that request it are refused"),
+        ("meter", "is from before unknownAccelerators: meter, and is not charged", "charged for whole"),
+        ("pass", "the pod is not charged", "are admitted and not charged"),
+    ],
+)
+def test_pods_and_nodes_with_accelerators_of_no_dialect_are_found_whatever_the_setting_is(
+    setting: Any, of_the_pod: str, of_the_node: str
+) -> None:
+    policy = replace(POLICY, unknown_accelerators=setting)
+    raw = admitted(limits_of("main", google_com__tpu="4"))
+
+    *_, found = of_pod(running(raw), policy, CLASSES)
+    (there,) = of_node({"metadata": {"name": "t1"}, "status": {"capacity": {"google.com/tpu": "4"}}}, policy)
+
+    assert (found.finding, found.name, found.node) == ("accelerators", "p", "n1")
+    assert of_the_pod in found.violations[0].sentence()
+    assert (there.finding, there.kind, there.name) == ("accelerators", "Node", "t1")
+    assert of_the_node in there.violations[0].sentence()
+    assert (
+        of_node({"metadata": {"name": "t1"}, "status": {"capacity": {"google.com/tpu": "0"}}}, policy) == ()
+    )
+    paid = running(governed(raw, policy=METERING))
+    *_, found = of_pod(paid, policy, CLASSES)
+    assert "is charged for each as a whole device" in found.violations[0].sentence()
+    assert is_governed(paid)
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -14,6 +14,7 @@ from deploy import generated
 from tests.webhook.cases import WAYS
 from tests.webhook.worlds import POLICY, half, violations_of
 from tests.worlds import Json
+from timekeeper.core import accelerators
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE, amounts, native
 from timekeeper.core.names import GOVERNED, NAMESPACE, USER_ANNOTATIONS
@@ -309,6 +310,7 @@ def test_every_regular_expression_of_the_policies_follows_from_the_dialects() ->
 
     assert set(re.findall(r"matches\(r'(\^\(.*?)'\)", text)) == {
         GPU_RESOURCE,
+        accelerators.RESOURCE,
         cel.written_annotations(),
         cel.written_labels(),
     }

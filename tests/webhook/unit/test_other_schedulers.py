@@ -243,3 +243,59 @@ def test_a_mistake_in_a_pod_with_its_systems_scheduler_is_one_sentence(
     (violation,) = violations_of(with_annotations(of(limits, scheduler), annotations), OTHERS)
 
     assert violation.rule != "foreign-scheduler"
+
+
+METERING = replace(OTHERS, unknown_accelerators="meter", runtime_class="nvidia")
+TPU = admitted(limits_of("main", google_com__tpu="4"), plain("logger"))
+
+
+def validated(raw: Json, policy: AdmissionPolicy) -> str:
+    """What the second webhook refuses the pod with; empty where it does not."""
+    return validate(read_review(orjson.dumps(review_of(raw))), policy).refusal
+
+
+@pytest.mark.parametrize("scheduler", ["default-scheduler", "volcano", "bursar-scheduler", "gke.io/other"])
+def test_a_metered_pod_is_governed_and_keeps_its_scheduler_and_its_runtime(scheduler: str) -> None:
+    raw = TPU | {"spec": TPU["spec"] | {"schedulerName": scheduler}}
+
+    after = governed(raw, "OVER_BUDGET", METERING)
+
+    assert after["spec"]["schedulerName"] == scheduler
+    assert "runtimeClassName" not in after["spec"]
+    assert after["spec"]["priorityClassName"] == POLICY.over_budget.name
+    assert sidecar_of(after)
+    assert "NVIDIA_VISIBLE_DEVICES" not in json.dumps(after["spec"]["containers"][0])
+    assert operations(after, "OVER_BUDGET", METERING) == []
+    assert validated(after, METERING) == ""
+    for word in ("refuse", "pass"):  # the setting changed between the two calls
+        policy: AdmissionPolicy = replace(METERING, unknown_accelerators=word)
+        assert validated(after, policy) == ""
+
+
+def test_a_metered_pod_that_admission_did_not_govern_is_refused() -> None:
+    passing = replace(METERING, unknown_accelerators="pass")
+
+    assert validated(TPU, passing) == ""
+    assert "another webhook or a race changed what Bursar wrote here" in validated(TPU, METERING)
+    assert "no dialect reads google.com/tpu" in validated(TPU, OTHERS)
+
+
+def test_a_forged_label_admits_no_accelerator() -> None:
+    forged = TPU | {"metadata": TPU["metadata"] | {"labels": {"bursar.dev/governed": "true"}}}
+    review = read_review(orjson.dumps(review_of(forged)))
+
+    refused = mutate(review, lambda _: Standing("IN_BUDGET"), OTHERS).refusal
+
+    assert "no dialect reads google.com/tpu" in refused
+
+
+def test_metered_devices_count_toward_caps_and_get_a_gate_where_there_is_one() -> None:
+    review = read_review(orjson.dumps(review_of(TPU)))
+    within = replace(METERING, caps=Caps(Cap(total_milli=4000)))
+    beyond = replace(METERING, caps=Caps(Cap(total_milli=3999)))
+
+    held = mutate(review, lambda _: Standing("IN_BUDGET"), within)
+    refused = mutate(review, lambda _: Standing("IN_BUDGET"), beyond)
+
+    assert held.audit == {"standing": "IN_BUDGET", "held": "turn"}
+    assert "the budget of the namespace allows no pod so much" in refused.refusal

@@ -130,6 +130,7 @@ def test_the_tables_terms_go_before_this_processs_flags() -> None:
         "priorityClasses": classes,
         "unknownStanding": "overBudget",
         "maxGracePeriodMs": 90_500,
+        "unknownAccelerators": "pass",
     }
 
     policy = effective_policy(replace(POLICY, known=False), table(settings=told))
@@ -143,6 +144,7 @@ def test_the_tables_terms_go_before_this_processs_flags() -> None:
         over_budget=PriorityClass("gpu-lower-priority", None, absent=True),  # whatever the flags say of it
         unknown_standing="overBudget",
         max_grace_s=90,
+        unknown_accelerators="pass",
         sidecar=None,
     )
     assert effective_policy(POLICY, None) == POLICY

@@ -9,6 +9,7 @@ from typing import Any
 
 from cryptography import x509
 
+from timekeeper.cli.doctor.accelerator_checks import accelerators
 from timekeeper.cli.doctor.api_service_checks import api_services
 from timekeeper.cli.doctor.check_result import CheckResult
 from timekeeper.cli.doctor.facts import NODE_NAMESPACE, Facts, NotReadable, Readiness
@@ -236,6 +237,7 @@ CHECKS: tuple[Check, ...] = (
     budgets,
     nodes,
     runtimes,
+    accelerators,
     clocks,
 )
 

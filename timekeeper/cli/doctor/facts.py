@@ -10,8 +10,11 @@ from timekeeper.cli.client import Client
 from timekeeper.cli.connection import Options, connected
 from timekeeper.cli.errors import CommandError
 from timekeeper.cli.progress import Say, progress
+from timekeeper.core.accelerators import accelerators_in
+from timekeeper.core.json_values import mapping, sequence
 
 NODE_NAMESPACE = "bursar-node"
+MOST_DEVICE_NODES = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,8 @@ class Facts:
     time_zone: Any  # of the present period
     readiness: Readiness | NotReadable
     now_s: float
+    # those on nodes that advertise accelerators of no dialect, on `MOST_DEVICE_NODES` nodes at most
+    device_pods: Any = None
 
 
 def read_facts(options: Options) -> Facts:
@@ -69,6 +74,7 @@ def _facts(options: Options, say: Say) -> Facts:
         say(f"kubectl reads {arguments[0]}")
         return _or_reason(lambda: get(*arguments))
 
+    nodes = read("nodes")
     return Facts(
         system_namespace=system,
         version=_or_reason(lambda: options.kubectl.run("get", "--raw", "/version")),
@@ -81,14 +87,33 @@ def _facts(options: Options, say: Say) -> Facts:
         policy_bindings=read("validatingadmissionpolicybindings", *ours),
         priority_classes=read("priorityclasses"),
         budgets=read("configmaps", "-n", system),
-        nodes=read("nodes"),
+        nodes=nodes,
         runtime_classes=read("runtimeclasses"),
         leases=read("leases", "-n", "kube-node-lease", "--show-managed-fields"),
         static_schedulers=read("pods", "-n", "kube-system", "-l", "component=kube-scheduler"),
         time_zone=_or_reason(lambda: _time_zone(options, say)),
         readiness=_or_reason(lambda: _readiness(options)),
         now_s=time.time(),
+        device_pods=_device_pods(nodes, read),
     )
+
+
+def _device_pods(nodes: Any, read: Callable[..., Any]) -> Any:
+    """The pods on nodes with accelerators that no dialect reads. Others are not read: there may be very
+    many."""
+    listed = () if isinstance(nodes, NotReadable) else sequence(mapping(nodes).get("items"))
+    named = [
+        str(each["metadata"]["name"])
+        for each in listed
+        if accelerators_in(mapping(mapping(each.get("status")).get("capacity")))
+    ]
+    found: list[Any] = []
+    for name in named[:MOST_DEVICE_NODES]:
+        pods = read("pods", "-A", "--field-selector", f"spec.nodeName={name}")
+        if isinstance(pods, NotReadable):
+            return pods
+        found += sequence(mapping(pods).get("items"))
+    return {"items": found}
 
 
 def _readiness(options: Options) -> Readiness:

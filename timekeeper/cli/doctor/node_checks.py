@@ -7,6 +7,7 @@ from typing import Any
 from timekeeper.cli.doctor.check_result import CheckResult
 from timekeeper.cli.doctor.facts import NODE_NAMESPACE, Facts, NotReadable
 from timekeeper.cli.doctor.reading import items, named, some_of, unknown, upgrading
+from timekeeper.core.accelerators import accelerator_of
 from timekeeper.core.json_values import annotations_of, mapping
 from timekeeper.core.ledger.node_clock import clock_ahead_ms
 
@@ -124,7 +125,7 @@ def _has_gpus(node: Mapping[str, Any], selector: Mapping[str, str]) -> bool:
         INVENTORY in annotations_of(node)
         or _is_labelled(node, selector)
         or any(
-            word in name and "/" in name and str(amount) not in ("", "0")
+            word in name and "/" in name and str(amount) not in ("", "0") and accelerator_of(name) is None
             for name, amount in capacity.items()
             for word in _GPU_WORDS
         )

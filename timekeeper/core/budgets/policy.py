@@ -3,6 +3,8 @@ thousandths."""
 
 from dataclasses import dataclass
 
+from timekeeper.core.accelerators import UnknownAccelerators
+
 GPU_HOUR = 3_600_000_000  # milli-GPU x milliseconds in one GPU-hour
 
 PERIODS = ("hour", "day", "week", "month", "quarter", "year", "once")
@@ -91,6 +93,8 @@ class BudgetSettings:
     idle_grace_ms: int = 900_000  # from the warning on
     overtime: str = "warn"  # what happens to pods past their declared time
     unknown_standing: str = "inBudget"
+    # what becomes of pods that request accelerators which no dialect reads
+    unknown_accelerators: UnknownAccelerators = "refuse"
     price: str = ""
     currency: str = "USD"
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import yaml
 
+from timekeeper.core.accelerators import UNKNOWN_ACCELERATORS
 from timekeeper.core.budgets import policy, scalars
 from timekeeper.core.budgets.mistakes import BadEntryError, EntryError, Mistakes, meant_field, unknown_field
 from timekeeper.core.budgets.policy import Budget, BudgetSettings, group_key
@@ -198,6 +199,7 @@ _SETTING_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
     "idleGrace": ("idle_grace_ms", scalars.duration_ms),
     "overtime": ("overtime", scalars.one_of(policy.OVERTIME)),
     "unknownStanding": ("unknown_standing", scalars.one_of(("inBudget", "overBudget"))),
+    "unknownAccelerators": ("unknown_accelerators", scalars.one_of(UNKNOWN_ACCELERATORS)),
     "price": ("price", scalars.price),
     "currency": ("currency", scalars.currency),
 }

@@ -23,7 +23,7 @@ from timekeeper.core.dialects import (
 )
 from timekeeper.core.dialects.amounts import Container, ContainerLimits, NodeFacts, PodFacts
 from timekeeper.core.dialects.dialect import Dialect
-from timekeeper.core.dialects.others import kai, koordinator, vgpu_manager
+from timekeeper.core.dialects.others import device, kai, koordinator, vgpu_manager
 from timekeeper.core.dialects.shipped import shipped
 
 BUILT_IN: tuple[Dialect, ...] = (
@@ -42,7 +42,7 @@ BUILT_IN: tuple[Dialect, ...] = (
     koordinator.DIALECT,
     vgpu_manager.DIALECT,
 )
-DIALECTS = (*BUILT_IN, *shipped(BUILT_IN))
+DIALECTS = (*BUILT_IN, *shipped((*BUILT_IN, device.DIALECT)))
 
 # by annotation and by label, for pods whose request is not in limits
 BY_ANNOTATION = {name: dialect for dialect in DIALECTS for name in dialect.annotations}
@@ -51,15 +51,17 @@ BY_LABEL = {name: dialect for dialect in DIALECTS for name in dialect.labels}
 # each stands for all resources whose names begin so
 PREFIXES = tuple(dialect.prefix for dialect in DIALECTS if dialect.prefix)
 
-BY_NAME = {dialect.name: dialect for dialect in DIALECTS}
+# also what no table of resources names: metered devices
+BY_NAME = {dialect.name: dialect for dialect in (*DIALECTS, device.DIALECT)}
 
 # Every known GPU resource name, of supported and unsupported systems. A name of no dialect is refused: a pod
-# that uses it would bypass every budget. `sidecar.node.state.node_patch` has a copy.
+# that uses it would bypass every budget. `sidecar.node.state.node_patch` has a copy. Devices of vendors that
+# no dialect reads are in `timekeeper.core.accelerators`: `_settings` says what becomes of their pods.
 # KubeVirt's plugins name whole cards and vGPUs after the device: `pgpu`, `GA102GL_A10`, `NVIDIA_A10-24Q`.
 GPU_RESOURCE = (
     r"^(bursar\.dev/"
     r"|nvidia\.com/(gpu|mig-|vgpu|pgpu|priority$|GRID_|NVIDIA_|[A-Z]{1,2}[0-9]{2,3}[A-Z]*(_|$))|tencent\.com/vcuda-|elasticgpu\.(io|com)/|nano-gpu(\.io)?/|gpu\.intel\.com/"
-    r"|aliyun\.com/gpu-|volcano\.sh/(vgpu-|gpu-)|koordinator\.sh/gpu|amd\.com/gpu)"
+    r"|aliyun\.com/gpu-|volcano\.sh/(vgpu-|gpu-)|koordinator\.sh/gpu)"
 )
 _named = (name for each in DIALECTS for name in (*each.resources, *each.node_resources))
 _others = [f"{re.escape(name)}$" for name in _named if not re.match(GPU_RESOURCE, name)]

@@ -13,6 +13,7 @@ from timekeeper.core.request.cards import (
     need,
     rate,
     share_of,
+    weight_of,
 )
 from timekeeper.core.values import WHOLE_MILLI, Card, ContainerAsk, GPURequest
 
@@ -25,10 +26,13 @@ def estimated_rate(
     unit_costs: UnitCosts = (),
 ) -> int:
     """The highest rate that the request can have on any of these cards that it allows; without such cards,
-    its share at weight 1, and whole cards where it names an amount of memory."""
+    its share at weight 1, and whole cards where it names an amount of memory. Devices that no dialect reads
+    count whole, with the weight of their resource's name, whatever cards there are."""
     choices = tuple(card for card in cards if allowed(request, card))
 
     def estimate(each: ContainerAsk) -> int:
+        if each.ask.device:
+            return each.ask.devices * weight_of(each.ask.device, weights)
         uses = ((card, need(each.ask, card)) for card in choices if has_named(each.ask, card))
         rates = (rate({card.uuid: use}, [card], weights, charge_by, unit_costs) for card, use in uses)
         share = 0 if each.ask.memory_mib else max(each.ask.share_milli, each.ask.memory_milli)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from timekeeper.core import names
+from timekeeper.core.accelerators import accelerator_of
 from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE_PATTERN, Dialect
 from timekeeper.core.dialects.amounts import MOST_CARDS, NodeFacts
 from timekeeper.core.dialects.percent import COUNT_LABEL, MEMORY_LABEL, MODEL_LABEL
@@ -93,11 +94,14 @@ def _advertises(resources: Collection[str], dialect: Dialect) -> bool:
 
 
 def gpu_amounts(amounts: Json) -> dict[str, int]:
-    """The GPU resources among these with an amount above zero."""
-    found = {
-        name: integral(amount) or 0 for name, amount in amounts.items() if GPU_RESOURCE_PATTERN.match(name)
-    }
+    """The GPU resources among these with an amount above zero, and accelerators that no dialect reads: a node
+    with cards whose plugin is one of these is closed."""
+    found = {name: integral(amount) or 0 for name, amount in amounts.items() if _is_of_gpus(name)}
     return {name: amount for name, amount in found.items() if amount > 0}
+
+
+def _is_of_gpus(resource: str) -> bool:
+    return GPU_RESOURCE_PATTERN.match(resource) is not None or accelerator_of(resource) is not None
 
 
 def node_facts(raw: Json) -> NodeFacts:

@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from timekeeper.core import names
+from timekeeper.core.accelerators import UnknownAccelerators
 from timekeeper.core.dialects import (
     BY_ANNOTATION,
     BY_LABEL,
@@ -23,6 +24,14 @@ from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.core.name_lists import listed
 from timekeeper.core.quantity import integral, same_amount
 from timekeeper.core.request.constraints import constraint_violations
+from timekeeper.core.request.devices import DIALECT as DEVICE
+from timekeeper.core.request.devices import (
+    beside_another,
+    device_containers,
+    is_governed,
+    metered,
+    refused,
+)
 from timekeeper.core.values import Ask, ContainerAsk, GPURequest
 from timekeeper.core.violation import Violation, first_of, shown
 
@@ -36,6 +45,9 @@ class ParsedRequest:
 
     request: GPURequest | None
     violations: tuple[Violation, ...]
+
+
+NO_REQUEST = ParsedRequest(None, ())
 
 
 def containers(pod: Json) -> tuple[Container, ...]:
@@ -56,10 +68,12 @@ def request_part(pod: Json) -> Json:
     have the same one."""
     metadata, spec = mapping(pod.get("metadata")), mapping(pod.get("spec"))
     fields = {field: [_read_part(each) for each in sequence(spec.get(field))] for field in _CONTAINERS}
+    labels = mapping(metadata.get("labels"))
+    governed = {names.GOVERNED: "true"} if is_governed(labels) else {}
     return {
         "metadata": {
             "annotations": _read_names(metadata.get("annotations")),
-            "labels": _read_names(metadata.get("labels")),
+            "labels": {**_read_names(labels), **governed},
         },
         "spec": {"schedulerName": spec.get("schedulerName"), **fields},
     }
@@ -83,7 +97,8 @@ def _read_names(given: object) -> Json:
 def parse(pod: Json) -> ParsedRequest:
     """The pod's request, or all its violations. Never raises, whatever the JSON.
 
-    A pod with violations has no request: a malformed request is not granted in part.
+    A pod with violations has no request: a malformed request is not granted in part. Accelerators that no
+    dialect reads count where admission has governed the pod for them.
     """
     found, metadata = containers(pod), mapping(pod.get("metadata"))
     annotations, labels = _read_names(metadata.get("annotations")), _read_names(metadata.get("labels"))
@@ -91,7 +106,7 @@ def parse(pod: Json) -> ParsedRequest:
     marked = _marked(facts)
     read = [_read_container(container, bool(marked)) for container in found]
     if not marked and all(each is _NO_GPU for each in read):
-        return ParsedRequest(None, ())
+        return _devices(found) if is_governed(mapping(metadata.get("labels"))) else NO_REQUEST
     asks = tuple(ask for _, ask, _ in read if ask is not None)
     dialects = _not_served({each.name for them, _, _ in read for each in them}.union(marked))
     violations = [violation for _, _, broken in read for violation in broken]
@@ -100,7 +115,7 @@ def parse(pod: Json) -> ParsedRequest:
     elif marked and not violations:
         asks, violations = _marked_asks(dialects, facts)
     if not asks and not violations:
-        return ParsedRequest(None, ())
+        return NO_REQUEST
     constrained = not _CONSTRAINTS.isdisjoint(facts.annotations)
     if constrained:
         asking = {each.name for each, (them, _, _) in zip(found, read, strict=True) if them}
@@ -117,6 +132,30 @@ def parse(pod: Json) -> ParsedRequest:
         else:
             violations += answer
     return ParsedRequest(None, tuple(violations)) if violations else ParsedRequest(request, ())
+
+
+def parse_new(pod: Json, unknown: UnknownAccelerators) -> ParsedRequest:
+    """As `parse`, of a pod that is about to be admitted. ``unknown``: what `_settings` says of accelerators
+    that no dialect reads."""
+    parsed = parse(pod)
+    asking = () if unknown == "pass" else device_containers(containers(pod))
+    if not asking:
+        return parsed
+    of_cards = parsed if parsed.request is None or parsed.request.dialect != DEVICE else NO_REQUEST
+    if unknown == "refuse":
+        return ParsedRequest(None, (*of_cards.violations, *refused(asking)))
+    if of_cards.request is not None:
+        return ParsedRequest(None, (beside_another(asking, of_cards.request.dialect),))
+    return of_cards if of_cards.violations else _devices(containers(pod))
+
+
+def _devices(found: Sequence[Container]) -> ParsedRequest:
+    """The request of a pod whose devices are metered; no request where it has none."""
+    asking = device_containers(found)
+    if not asking:
+        return NO_REQUEST
+    answer = metered(asking)
+    return ParsedRequest(answer, ()) if isinstance(answer, GPURequest) else ParsedRequest(None, answer)
 
 
 def parse_stored(pod: Json) -> ParsedRequest:
@@ -151,6 +190,8 @@ def _canonical(ask: Ask) -> Json:
         amounts["memory_milli"] = ask.memory_milli
     if ask.resources:
         amounts["resources"] = dict(ask.resources)
+    if ask.device:
+        amounts["device"] = ask.device
     return amounts
 
 

@@ -88,6 +88,7 @@ def _settings(settings: BudgetSettings) -> StandingsSettings:
         unknown_standing="overBudget" if settings.unknown_standing == "overBudget" else "inBudget",
         max_grace_s=settings.max_grace_period_ms // 1000,
         lookahead_ms=settings.lookahead_ms,
+        unknown_accelerators=settings.unknown_accelerators,
         rules=dict(settings.rules),
         exempt=frozenset(settings.exempt),
     )

@@ -8,7 +8,7 @@ import orjson
 
 from timekeeper.core import names
 from timekeeper.core.json_values import Json, mapping
-from timekeeper.core.request.request import parse
+from timekeeper.core.request.request import parse_new
 from timekeeper.core.violation import Violation, message, shown
 from webhook.admission import budgets, cel, pods, workloads
 from webhook.admission.answers import split_by_mode
@@ -125,7 +125,7 @@ def _pod(subject: _Subject, world: AssumedCluster) -> AdmissionOutcome:
     raw, told = _resolved(defaulting.pod(subject.value), namespace, world)
     asked = _review(raw, namespace)
     answer = pods.mutate(asked, world.standing_of, policy)
-    parsed = parse(asked.pod)
+    parsed = parse_new(asked.pod, policy.unknown_accelerators)
     warnings = (*answer.warnings, *told, *_warned(suspect_violations(asked.pod, parsed)))
     past = bypass_violations(asked.pod, parsed)
     if answer.refusal:
@@ -167,7 +167,7 @@ def _template(
     found, _ = split_by_mode(workloads.template_violations(template, at, policy), policy, exempt)
     raw, told = _resolved(workloads.as_pod(template), namespace, world)
     answer = pods.mutate(_review(raw, namespace), world.standing_of, policy)
-    parsed = parse(raw)
+    parsed = parse_new(raw, policy.unknown_accelerators)
     past = bypass_violations(raw, parsed)
     told = (*told, *_warned(suspect_violations(raw, parsed)))
     refusal = answer.refusal or (message(past) if past else "")
@@ -251,7 +251,7 @@ def _violations(
     asked: PodReview, answer: AdmissionAnswer, policy: AdmissionPolicy, standing: Standing
 ) -> tuple[Violation, ...]:
     """The violations for which an answer refuses."""
-    found = pod_violations(asked.pod, parse(asked.pod), policy)
+    found = pod_violations(asked.pod, parse_new(asked.pod, policy.unknown_accelerators), policy)
     refusing, _ = split_by_mode(found, policy)
     return refusing or pods.budget_violations(asked.namespace, standing) or (_of_text(answer),)
 

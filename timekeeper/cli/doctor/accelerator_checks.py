@@ -1,0 +1,89 @@
+"""Accelerators that no dialect reads: which nodes advertise them, which pods hold them, what `_settings` does
+with their pods, and what to do."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from timekeeper.cli.doctor.check_result import CheckResult, Level
+from timekeeper.cli.doctor.facts import Facts, NotReadable
+from timekeeper.cli.doctor.reading import items, some_of, unknown
+from timekeeper.core.accelerators import UnknownAccelerators, accelerators_in
+from timekeeper.core.budgets import reader
+from timekeeper.core.budgets.policy import BudgetSettings
+from timekeeper.core.json_values import mapping
+from timekeeper.core.request.devices import described, device_containers, is_governed
+from timekeeper.core.request.request import containers
+
+_SUBJECT = "accelerators"
+_PAGE = "docs/dialects.md#accelerators-of-other-vendors"
+_ENDED = ("Succeeded", "Failed")
+_EFFECT: Mapping[UnknownAccelerators, str] = {
+    "refuse": "pods that request it are refused",
+    "meter": "pods that request it are charged for whole devices",
+    "pass": "pods that request it are admitted and not charged",
+}
+
+
+def accelerators(facts: Facts) -> Iterator[CheckResult]:
+    """One result for each resource that nodes advertise and no dialect reads."""
+    if isinstance(facts.nodes, NotReadable) or isinstance(facts.budgets, NotReadable):
+        return  # said by the checks of nodes and budgets
+    there: dict[str, list[str]] = {}
+    for node in items(facts.nodes):
+        for resource in advertised(node):
+            there.setdefault(resource, []).append(str(node["metadata"]["name"]))
+    if there and isinstance(facts.device_pods, NotReadable):
+        yield unknown(_SUBJECT, facts.device_pods)
+    setting = _setting(facts)
+    for resource, nodes in sorted(there.items()):
+        yield _result(facts, resource, nodes, setting)
+
+
+def advertised(node: Mapping[str, Any]) -> tuple[str, ...]:
+    """The accelerators that no dialect reads of which the node has any."""
+    capacity = mapping(mapping(node.get("status")).get("capacity"))
+    return tuple(name for name in accelerators_in(capacity) if str(capacity[name]) not in ("", "0"))
+
+
+def _setting(facts: Facts) -> UnknownAccelerators:
+    """What the valid entry `_settings` says; an invalid one is the timekeeper's to report."""
+    texts = {
+        str(each["metadata"]["name"]): str(mapping(each.get("data"))["_settings"])
+        for each in items(facts.budgets)
+        if "_settings" in mapping(each.get("data"))
+    }
+    found = reader.read({name: {"_settings": text} for name, text in texts.items()}).settings
+    return (found or BudgetSettings()).unknown_accelerators
+
+
+def _result(facts: Facts, resource: str, nodes: list[str], setting: UnknownAccelerators) -> CheckResult:
+    charged, free = _holders(facts, resource)
+    held = [f"charged: {some_of(charged)}"] if charged else []
+    held += [f"not charged: {some_of(free)}"] if free else []
+    level: Level = "ok" if setting == "meter" and not free else "warning"
+    sentence = (
+        f"no dialect reads {described(resource)}, on {some_of(nodes)}; with unknownAccelerators:"
+        f" {setting} {_EFFECT[setting]}{''.join(f'; pods that hold some, {each}' for each in held)}"
+    )
+    return CheckResult(level, _SUBJECT, sentence, _what_to_do(facts, setting, free))
+
+
+def _holders(facts: Facts, resource: str) -> tuple[list[str], list[str]]:
+    """The pods that hold some, as ``namespace/name``: those that are charged, and the others."""
+    charged: list[str] = []
+    free: list[str] = []
+    for pod in () if isinstance(facts.device_pods, NotReadable) else items(facts.device_pods):
+        if mapping(pod.get("status")).get("phase") in _ENDED:
+            continue
+        if any(resource in each.resources for each in device_containers(containers(pod))):
+            metadata = mapping(pod.get("metadata"))
+            name = f"{metadata.get('namespace', '')}/{metadata.get('name', '')}"
+            (charged if is_governed(mapping(metadata.get("labels"))) else free).append(name)
+    return charged, free
+
+
+def _what_to_do(facts: Facts, setting: UnknownAccelerators, free: list[str]) -> str:
+    if setting == "meter":
+        return f"create these pods again, which charges them ({_PAGE})" if free else ""
+    edit = f"kubectl edit configmap bursar-settings -n {facts.system_namespace}"
+    return f"{edit}: _settings, unknownAccelerators: meter charges new pods ({_PAGE})"

@@ -1,0 +1,214 @@
+"""The resources under which device plugins give out accelerators that no dialect reads: one table, from the
+vendors' documents.
+
+The webhooks' match condition, the rule that refuses such a pod, the reader of metered ones, the findings of
+``audit`` and ``doctor``, and a table of the documentation follow from it. The names are exact: whatever else
+a vendor advertises under its domain, such as network devices, or amounts of memory and cores beside a device,
+is none of them.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+# What `_settings` says of pods that request one: they are refused, charged by whole devices, or left alone.
+UnknownAccelerators = Literal["refuse", "meter", "pass"]
+UNKNOWN_ACCELERATORS: tuple[UnknownAccelerators, ...] = ("refuse", "meter", "pass")
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerator:
+    """The names of one vendor's devices under one domain. ``names``: a regular expression, of RE2 and of
+    Python, which the whole name after ``domain/`` matches; ``device``: what one unit is; ``source``: the
+    document or the repository, and the path in it, that has the names."""
+
+    vendor: str
+    domain: str
+    names: str
+    device: str
+    source: str
+
+
+ACCELERATORS = (
+    Accelerator(
+        "AMD",
+        "amd.com",
+        r"gpu|(spx|dpx|tpx|qpx|cpx)_nps[1248]",
+        "a GPU, or a partition of one",
+        "ROCm/k8s-device-plugin, `resource_naming_strategy`; ROCm/gpu-operator, `tests/e2e`",
+    ),
+    Accelerator(
+        "Amazon",
+        "aws.amazon.com",
+        r"neuron(core|device)?",
+        "a Neuron device, or a core of one",
+        "AWS Neuron documentation, Kubernetes: Neuron device plugin",
+    ),
+    Accelerator(
+        "Biren",
+        "birentech.com",
+        r"gpu|1-[24]-gpu",
+        "a GPU, or a half or a quarter of one",
+        "Biren's k8s-device-plugin, as HAMi reads it: Project-HAMi/HAMi, `pkg/device/biren`",
+    ),
+    Accelerator(
+        "Cambricon",
+        "cambricon.com",
+        r"mlunum|(v?mlu|mlu[0-9]{2,4})(\.share|\.mim-[0-9]+m\.[0-9]+gb)?",
+        "an MLU, or a part of one",
+        "Cambricon/cambricon-k8s-device-plugin, `README.md`; Project-HAMi/HAMi, `pkg/device/cambricon`",
+    ),
+    Accelerator(
+        "Enflame",
+        "enflame.com",
+        r"gcu|dtu|vgcu|drs-gcu|shared-gcu",
+        "a GCU, or a share of one",
+        "EnflameTechnology/gcushare, `gcushare-device-plugin`; Project-HAMi/HAMi, `pkg/device/enflame`",
+    ),
+    Accelerator(
+        "FuriosaAI",
+        "furiosa.ai",
+        r"rngd(-[0-9]core\.[0-9]{1,3}gb)?",
+        "an NPU, or a partition of one",
+        "FuriosaAI Developer Center, Cloud Native Toolkit: Furiosa Device Plugin",
+    ),
+    Accelerator(
+        "FuriosaAI",
+        "beta.furiosa.ai",
+        r"npu",
+        "an NPU",
+        "FuriosaAI Developer Center 2024.1, Furiosa Device Plugin: strategy `legacy`",
+    ),
+    Accelerator("Google", "google.com", r"tpu", "a TPU chip", "Google Kubernetes Engine, TPUs in GKE"),
+    Accelerator(
+        "Google",
+        "cloud-tpus.google.com",
+        r"(preemptible-)?v[23]",
+        "a TPU core",
+        "Google Kubernetes Engine, Cloud TPU in GKE (2018); kubeflow/pipelines, `use_tpu`",
+    ),
+    Accelerator(
+        "Graphcore",
+        "c600.graphcore.ai",
+        r"ipu",
+        "an IPU",
+        "Graphcore, Kubernetes IPU Device Plugin User Guide: Creating a pod",
+    ),
+    Accelerator(
+        "Huawei",
+        "huawei.com",
+        r"npu(-core)?|Ascend[0-9]{3}[A-Z]?[0-9]?(-1)?(-[0-9]{1,2}c(\.[0-9a-z.]+)?)?",
+        "an Ascend NPU, a virtual one, or a core",
+        "Ascend/mind-cluster, Ascend Device Plugin; its plugin of Volcano, `scheduler-strategy/vnpu`; "
+        "Project-HAMi/ascend-device-plugin, `ascend-device-configmap.yaml`",
+    ),
+    Accelerator(
+        "Hygon",
+        "hygon.com",
+        r"dcu|[dh]cunum|dcu-share-[0-9]+c-[0-9]+g|dcu-mig-[0-9]+g-[0-9]+gb",
+        "a DCU, or a part of one",
+        "Hygon's DCU device plugin, `README`; Project-HAMi/HAMi, `pkg/device/hygon`",
+    ),
+    Accelerator(
+        "IBM",
+        "ibm.com",
+        r"spyre_(tier[0-9]|(pf|vf)(_tier[0-9]|_[0-9a-f]{4}_[0-9a-f]{2}_[0-9a-f]{2}\.[0-9a-f])?)",
+        "a Spyre accelerator",
+        "IBM Spyre Operator, resource names of physical and virtual functions, tiers and PCI addresses",
+    ),
+    Accelerator(
+        "Iluvatar",
+        "iluvatar.ai",
+        r"v?gpu|[A-Z]{2}-V[0-9]{2,3}-vgpu",
+        "a GPU, or a share of one",
+        "Iluvatar's exporter and device plugin; Project-HAMi/HAMi, `pkg/device/iluvatar`",
+    ),
+    Accelerator("Iluvatar", "iluvatar.com", r"gpu", "a GPU", "Deep-Spark/ix-device-plugin"),
+    Accelerator(
+        "Intel",
+        "habana.ai",
+        r"gaudi|goya|greco",
+        "a Gaudi, Goya or Greco accelerator",
+        "Intel Gaudi documentation, Kubernetes: Device Plugin",
+    ),
+    Accelerator(
+        "Kunlunxin",
+        "kunlunxin.com",
+        r"v?xpu",
+        "an XPU, or a share of one",
+        "Project-HAMi/HAMi, `pkg/device/kunlun`",
+    ),
+    Accelerator(
+        "MetaX",
+        "metax-tech.com",
+        r"s?gpu",
+        "a GPU, or a share of one",
+        "MetaX's gpu-device plugin; Project-HAMi/HAMi, `pkg/device/metax`",
+    ),
+    Accelerator(
+        "Moore Threads",
+        "mthreads.com",
+        r"v?gpu",
+        "a GPU, or a share of one",
+        "Moore Threads, KUAE Cloud Native Toolkits; Project-HAMi/HAMi, `pkg/device/mthreads`",
+    ),
+    Accelerator(
+        "Qualcomm",
+        "qualcomm.com",
+        r"qaic",
+        "a Cloud AI 100 device",
+        "Qualcomm Cloud AI, Kubernetes device plugin; NRP Nautilus documentation, QAIC",
+    ),
+    Accelerator(
+        "Rebellions",
+        "rebellions.ai",
+        r"ATOM|REBEL|npu",
+        "an NPU",
+        "RBLN-SW/k8s-device-plugin, `README.md`",
+    ),
+    Accelerator(
+        "T-Head",
+        "alibabacloud.com",
+        r"ppu",
+        "a PPU",
+        "Alibaba Cloud, Container Service: PPU; gpustack, `docs/settings.md`",
+    ),
+    Accelerator(
+        "Tenstorrent",
+        "tenstorrent.com",
+        r"n150|n300|blackhole|grayskull",
+        "a card",
+        "Tenstorrent's Kubernetes device plugins, `README.md`: supported devices",
+    ),
+    Accelerator(
+        "Vastai",
+        "vastaitech.com",
+        r"va",
+        "a card, or a die of one",
+        "Project-HAMi/HAMi, `pkg/device/vastai`",
+    ),
+)
+
+DOMAINS = tuple(each.domain for each in ACCELERATORS)  # each once
+
+
+def _whole(each: Accelerator) -> str:
+    return f"{re.escape(each.domain)}/({each.names})"
+
+
+# of a whole resource name, in CEL and in Python
+RESOURCE = f"^({'|'.join(map(_whole, ACCELERATORS))})$"
+_BY_DOMAIN = {each.domain: (re.compile(each.names), each) for each in ACCELERATORS}
+
+
+def accelerator_of(resource: str) -> Accelerator | None:
+    """The row that has this resource; None if it is no accelerator's."""
+    domain, _, name = resource.partition("/")
+    found = _BY_DOMAIN.get(domain)
+    return found[1] if found is not None and found[0].fullmatch(name) else None
+
+
+def accelerators_in(resources: Iterable[str]) -> tuple[str, ...]:
+    """Those of the resources that are accelerators, in their order."""
+    return tuple(name for name in resources if accelerator_of(name) is not None)

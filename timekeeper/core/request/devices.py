@@ -1,0 +1,148 @@
+"""Accelerators that no dialect reads: which a pod requests, what it requests where they are metered, and why
+it is refused where they are not.
+
+Where they are metered admission governs the pod, and this label, which only admission writes, is what makes
+ledger and extender count its devices. So a pod stays what it was when it was admitted, whatever `_settings`
+says later.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from timekeeper.core import names
+from timekeeper.core.accelerators import accelerator_of, accelerators_in
+from timekeeper.core.dialects import GPU_RESOURCE_PATTERN
+from timekeeper.core.dialects.amounts import Container, ContainerLimits
+from timekeeper.core.dialects.others import device
+from timekeeper.core.dialects.others.device import read_devices
+from timekeeper.core.json_values import Json, mapping
+from timekeeper.core.quantity import same_amount
+from timekeeper.core.values import Ask, ContainerAsk, GPURequest
+from timekeeper.core.violation import Violation, shown
+
+DIALECT = device.DIALECT.name
+_SHORT = 512  # longer resource lists are not cached, to limit the cache's memory
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceContainer:
+    """A container that requests accelerators of no dialect, by these resources."""
+
+    container: Container
+    resources: tuple[str, ...]
+
+
+def device_containers(found: Iterable[Container]) -> tuple[DeviceContainer, ...]:
+    """Those of the containers that request accelerators of no dialect; nearly always none."""
+    pairs = ((each, _devices_of(each)) for each in found)
+    return tuple(DeviceContainer(each, resources) for each, resources in pairs if resources)
+
+
+def _devices_of(container: Container) -> tuple[str, ...]:
+    given = mapping(container.raw.get("resources"))
+    named = {**mapping(given.get("limits")), **mapping(given.get("requests"))}
+    if not named:
+        return ()
+    cached = sum(map(len, named)) <= _SHORT
+    return (_known if cached else _known.__wrapped__)(tuple(named))
+
+
+@lru_cache(maxsize=1024)
+def _known(resources: tuple[str, ...]) -> tuple[str, ...]:
+    """Cached: nearly all containers have the same few resources. What a dialect reads, also one of another
+    package, is a card."""
+    return tuple(name for name in accelerators_in(resources) if not GPU_RESOURCE_PATTERN.match(name))
+
+
+def is_governed(labels: Json) -> bool:
+    """Whether admission has governed the pod with these labels."""
+    return labels.get(names.GOVERNED) == "true"
+
+
+def metered(asking: Iterable[DeviceContainer]) -> GPURequest | tuple[Violation, ...]:
+    """The request of a pod whose devices are metered: each is a whole card of a model, the resource's
+    name."""
+    asks: list[ContainerAsk] = []
+    broken: list[Violation] = []
+    for each in asking:
+        answer = _read(each)
+        if isinstance(answer, Ask):
+            asks.append(ContainerAsk(each.container.name, each.container.init, answer))
+        else:
+            broken += answer
+    return tuple(broken) or GPURequest(DIALECT, tuple(asks))
+
+
+def _read(asking: DeviceContainer) -> Ask | tuple[Violation, ...]:
+    given = mapping(asking.container.raw.get("resources"))
+    requests, limits = mapping(given.get("requests")), asking.container.limits
+    first, *others = asking.resources
+    broken = (*_differing(asking, requests, limits), *(_second(asking, first, each) for each in others))
+    if broken:
+        return broken
+    path = f"{asking.container.path}.resources.limits"
+    answer = read_devices(ContainerLimits(path, asking.container.name, limits), first)
+    return answer if isinstance(answer, Ask) else (answer,)
+
+
+def _differing(
+    asking: DeviceContainer, requests: Mapping[str, object], limits: Mapping[str, object]
+) -> Iterator[Violation]:
+    for name in asking.resources:
+        if name in requests and (name not in limits or not same_amount(requests[name], limits[name])):
+            yield Violation(
+                "request-differs-from-limit",
+                f"{asking.container.path}.resources.requests[{name}]",
+                f"request {shown(requests[name])} and "
+                + (f"limit {shown(limits[name])}" if name in limits else "no limit"),
+                "a request of devices must equal its limit",
+                "the limit alone, or a request of the same amount",
+                f'limits: {{{name}: "1"}}',
+            )
+
+
+def _second(asking: DeviceContainer, first: str, name: str) -> Violation:
+    return Violation(
+        "combination",
+        f"{asking.container.path}.resources.limits[{name}]",
+        shown(asking.container.limits.get(name, "")),
+        f"the container requests {first} too, and both may count the same devices",
+        "one of them in a container",
+        f'{first}: "1" alone',
+    )
+
+
+def refused(asking: Iterable[DeviceContainer]) -> tuple[Violation, ...]:
+    """A violation for each resource, where `_settings` refuses them."""
+    return tuple(
+        Violation(
+            "dialect-not-spoken",
+            f"{each.container.path}.resources.limits[{name}]",
+            "",
+            f"no dialect reads {described(name)}, so it would be used outside every budget",
+            "resources of a dialect; an administrator may set unknownAccelerators: meter, or pass",
+            f'{names.GPU_PERCENT}: "50"',
+        )
+        for each in asking
+        for name in each.resources
+    )
+
+
+def beside_another(asking: Iterable[DeviceContainer], dialect: str) -> Violation:
+    """The violation of a pod that requests cards of a dialect too, where devices are metered."""
+    first = next(iter(asking))
+    return Violation(
+        "several-dialects",
+        f"{first.container.path}.resources.limits[{first.resources[0]}]",
+        "",
+        f"the pod requests cards of dialect {dialect} too, and no scheduler places both",
+        "one kind of devices in a pod",
+        "a pod for each",
+    )
+
+
+def described(resource: str) -> str:
+    """The resource, and in brackets what it is, for people."""
+    row = accelerator_of(resource)
+    return resource if row is None else f"{resource} ({row.vendor}: {row.device})"
