@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Literal
 
 from timekeeper.core.budgets.policy import HOLDS
+from timekeeper.core.request.host import CardHost
 from timekeeper.core.standings import NO_CAPS, Caps
 from timekeeper.core.wire import HeldFor, StandingWord
 
@@ -88,6 +89,8 @@ class AdmissionPolicy:
     # the pods reserve their whole declared time; they must declare how long they mean to run
     reserves_declared: bool = False
     requires_duration: bool = False
+    room: CardHost | None = None  # CPU and memory for each card; None: no node with cards is known
+    host_share_milli: int = 2_000  # how many times its part of these a pod may request
     mps_pipes: str = ""  # folder of the MPS daemon's pipes in containers; empty: MPS is off
 
     def class_of(self, word: StandingWord) -> PriorityClass:

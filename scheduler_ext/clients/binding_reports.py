@@ -97,7 +97,7 @@ class BindingReports:
 
 def _wire(bound: _Bound, now_ms: int) -> BindingEntry:
     pod, request = bound.pod, bound.pod.request
-    return {
+    entry: BindingEntry = {
         "uid": pod.uid,
         "namespace": pod.namespace,
         "pod": pod.name,
@@ -108,3 +108,6 @@ def _wire(bound: _Bound, now_ms: int) -> BindingEntry:
         "devices": encode_placement(bound.placement),
         "grace_ms": pod.grace_ms,
     }
+    if pod.host:
+        entry["host"] = pod.host
+    return entry

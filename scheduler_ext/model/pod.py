@@ -82,6 +82,7 @@ class Pod:
     is_idle: bool = False  # the timekeeper has let other pods take its cards, because it does not use them
     spec_grace_ms: int = 30_000  # the grace period that an eviction gives it
     preempted: bool = False  # kube-scheduler makes it leave for a pod of higher priority
+    host: str = ""  # text of the annotation bursar.dev/host; "" without
 
     @property
     def full_name(self) -> str:
@@ -175,6 +176,7 @@ def read_pod(raw: Json, most_grace_ms: int = MOST_GRACE_MS) -> Pod | None:
         is_idle=names.RECLAIMABLE in annotations_of(raw),
         spec_grace_ms=hold.grace_ms({"spec": spec}, most_grace_ms),
         preempted=node != "" and _condition(status, *_PREEMPTED) is not None,
+        host=str(annotations_of(raw).get(names.HOST, "")),
     )
 
 

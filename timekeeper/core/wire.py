@@ -116,6 +116,15 @@ class PriorityClasses(TypedDict):
     overBudget: PriorityClassWire
 
 
+class HostWire(TypedDict):
+    """What the rule host-share compares with: CPU and memory for each card, of the nodes that have most."""
+
+    cpuMilli: int
+    memoryBytes: int
+    leastCardMib: int  # memory of the cluster's smallest card
+    timesMilli: int  # how many times its part a pod may request, in thousandths
+
+
 class StandingSettings(TypedDict):
     """The part of ``_settings`` that webhook and extender need. Durations in milliseconds."""
 
@@ -131,6 +140,8 @@ class StandingSettings(TypedDict):
     pdbGraceMs: int
     lookaheadMs: int
     policy: str
+    chargeBy: NotRequired[Literal["dominant-host"]]  # Bindings record what a pod requests of its node
+    host: NotRequired[HostWire]  # absent: no node with cards is known
 
 
 class CapsWire(TypedDict):
@@ -167,6 +178,7 @@ class StandingEntry(TypedDict):
     # pods reserve their whole declared time; absent: they reserve the lookahead
     reserve: NotRequired[Literal["declared"]]
     requireDuration: NotRequired[bool]  # pods must declare how long they mean to run; absent: false
+    hostShare: NotRequired[int]  # its own `host.timesMilli`; absent: the cluster's
     caps: NotRequired[CapsWire]  # of the namespace's own budget; absent: it has none
     groupCaps: NotRequired[CapsWire]  # of its group's budget; absent: it has none
 
@@ -225,6 +237,7 @@ class BindingEntry(TypedDict):
     dialect: str
     asks: list[BindingAsk]
     devices: str  # text of the annotation ``bursar.dev/devices``
+    host: NotRequired[str]  # text of the annotation ``bursar.dev/host``
     grace_ms: int
 
 

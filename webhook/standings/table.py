@@ -7,6 +7,7 @@ import orjson
 
 from timekeeper.core import standings
 from timekeeper.core.json_values import Json, mapping, sequence
+from timekeeper.core.request.host import CardHost
 from timekeeper.core.wire import HeldFor
 from webhook.policy import AdmissionPolicy, Mode, PriorityClass, Sidecar, Standing, UnknownStanding
 
@@ -24,6 +25,7 @@ class StandingsEntry:
     caps: standings.Caps = standings.NO_CAPS
     reserves_declared: bool = False  # pods reserve their whole declared time
     requires_duration: bool = False  # pods must declare how long they mean to run
+    host_share_milli: int | None = None  # its own `AdmissionPolicy.host_share_milli`; None: the cluster's
     deciding_group: str = ""  # key of the group's entry if its account determines the standing
 
 
@@ -42,6 +44,8 @@ class StandingsSettings:
     lookahead_ms: int | None  # None: not sent
     rules: Mapping[str, str] = field(default_factory=dict)
     exempt: frozenset[str] = frozenset()
+    room: CardHost | None = None  # CPU and memory for each card
+    host_share_milli: int = 2_000
 
 
 StandingsTable = standings.StandingsTable[StandingsSettings, StandingsEntry]
@@ -109,6 +113,8 @@ def effective_policy(
         caps=own.caps,
         reserves_declared=own.reserves_declared,
         requires_duration=own.requires_duration,
+        room=settings.room,
+        host_share_milli=own.host_share_milli or settings.host_share_milli,
     )
 
 
@@ -140,6 +146,8 @@ def _settings(raw: Json) -> StandingsSettings:
         unknown_standing="overBudget" if raw["unknownStanding"] == "overBudget" else "inBudget",
         max_grace_s=standings.whole_number(raw["maxGracePeriodMs"]) // 1000,
         lookahead_ms=standings.whole_number_or_none(raw.get("lookaheadMs")),
+        room=standings.card_host(raw),
+        host_share_milli=standings.whole_number(mapping(raw.get("host")).get("timesMilli", 2_000)),
     )
 
 
@@ -169,6 +177,7 @@ def _entry(raw: Json) -> StandingsEntry:
         standings.caps(raw),
         raw.get("reserve") == "declared",
         raw.get("requireDuration") is True,
+        standings.whole_number_or_none(raw.get("hostShare")),
         standings.deciding_group(raw),
     )
 
