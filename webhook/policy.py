@@ -8,6 +8,7 @@ from typing import Literal
 
 from timekeeper.core.accelerators import UnknownAccelerators
 from timekeeper.core.budgets.policy import HOLDS
+from timekeeper.core.request.host import CardHost
 from timekeeper.core.standings import NO_CAPS, Caps
 from timekeeper.core.wire import HeldFor, StandingWord
 
@@ -91,6 +92,8 @@ class AdmissionPolicy:
     requires_duration: bool = False
     # what becomes of pods that request accelerators which no dialect reads
     unknown_accelerators: UnknownAccelerators = "refuse"
+    room: CardHost | None = None  # CPU and memory for each card; None: no node with cards is known
+    host_share_milli: int = 2_000  # how many times its part of these a pod may request
     mps_pipes: str = ""  # folder of the MPS daemon's pipes in containers; empty: MPS is off
 
     def class_of(self, word: StandingWord) -> PriorityClass:

@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 from scheduler_ext.binding.locks import Locks
-from scheduler_ext.binding.manifest import NOTHING, binding, binding_path, written_for
+from scheduler_ext.binding.manifest import NOTHING, binding, binding_path, with_host, written_for
 from scheduler_ext.binding.node_locks import NodeLocks
 from scheduler_ext.binding.outcome import (
     BOUND,
@@ -47,6 +47,7 @@ from scheduler_ext.fit import refusal
 from scheduler_ext.fit.caps import CapChecks
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
+from scheduler_ext.model.host_share import host_share
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.model.standing import UNHEARD, NamespaceStandings, as_if_enforced
 from scheduler_ext.scoring.policy import Policy
@@ -54,6 +55,7 @@ from scheduler_ext.snapshot.node_info import Allocation
 from scheduler_ext.snapshot.reservations import as_found_by
 from scheduler_ext.snapshot.snapshot import Snapshot
 from timekeeper.core.dialects import BY_NAME
+from timekeeper.core.request.host import encode_host
 from timekeeper.core.values import GPURequest, Placement
 from timekeeper.runtime.api_server import STRATEGIC_MERGE, Answered, Api, Reply, Unsent
 from timekeeper.runtime.log import Log
@@ -157,9 +159,13 @@ class Binder:
         with self._in_order(read.pod.request, args.node):
             now_ns = time.time_ns()
             written = written_for(read.pod, read.pod.request, placement, args.node, now_ns, cards, family)
+            pod = read.pod
+            if there is not None and self._standings().fixes_host:
+                pod = replace(pod, host=encode_host(host_share(pod, there)))
+                written = with_host(written, pod.host)
             outcome = self._send(Sending(args, written, term, until), read.version, lost)
         if isinstance(outcome, Bound):
-            self._bound(read.pod, args.node, placement)
+            self._bound(pod, args.node, placement)
         elif self._allocation(args.uid)[0] is None:
             self._locks.release(there, args, time.monotonic() + SETTLE_S)
         return outcome

@@ -79,6 +79,11 @@ def written_for(
     return Written(annotations, {**dialect.labels_at_binding, **_node_label(dialect, node)})
 
 
+def with_host(written: Written, host: str) -> Written:
+    """The same, and the annotation by which the ledger charges CPU and memory of the node."""
+    return Written({**written.annotations, names.HOST: host}, written.labels)
+
+
 def _node_label(dialect: Dialect, node: str) -> dict[str, str]:
     """Nothing where the node's name is too long for the value of a label."""
     return {dialect.node_label: node} if dialect.node_label and len(node) < 64 else {}

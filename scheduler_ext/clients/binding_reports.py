@@ -49,7 +49,7 @@ class BindingReports(ReportSpool[_Bound]):
 
 def _wire(bound: _Bound, now_ms: int) -> BindingEntry:
     pod, request = bound.pod, bound.pod.request
-    return {
+    entry: BindingEntry = {
         "uid": pod.uid,
         "namespace": pod.namespace,
         "pod": pod.name,
@@ -60,3 +60,6 @@ def _wire(bound: _Bound, now_ms: int) -> BindingEntry:
         "devices": encode_placement(bound.placement),
         "grace_ms": pod.grace_ms,
     }
+    if pod.host:
+        entry["host"] = pod.host
+    return entry

@@ -83,6 +83,7 @@ class Pod:
     spec_grace_ms: int = 30_000  # the grace period that an eviction gives it
     preempted: bool = False  # kube-scheduler makes it leave for a pod of higher priority
     host_mib: int = 0  # what it requests of its node's own memory, once it is bound
+    host: str = ""  # text of the annotation bursar.dev/host; "" without
 
     @property
     def full_name(self) -> str:
@@ -187,6 +188,7 @@ def read_pod(raw: Json, most_grace_ms: int = MOST_GRACE_MS) -> Pod | None:
         spec_grace_ms=hold.grace_ms({"spec": spec}, most_grace_ms),
         preempted=node != "" and _condition(status, *_PREEMPTED) is not None,
         host_mib=requested_host_mib(raw) if node else 0,
+        host=str(annotations_of(raw).get(names.HOST, "")),
     )
 
 

@@ -7,6 +7,7 @@ import orjson
 from scheduler_ext.model.standing import UNHEARD, NamespaceStanding, NamespaceStandings
 from timekeeper.core import standings
 from timekeeper.core.json_values import Json
+from timekeeper.core.request.host import DOMINANT_HOST
 from timekeeper.core.wire import StandingWord
 
 
@@ -19,12 +20,20 @@ class Entry:
     valid_until_ms: int | None
 
 
-Table = standings.StandingsTable[int | None, Entry]  # of the settings pdbGraceMs alone; None: not published
+@dataclass(frozen=True, slots=True)
+class TableSettings:
+    """What the extender needs of the cluster's settings, as `NamespaceStandings` has it."""
+
+    pdb_grace_ms: int | None
+    fixes_host: bool = False
+
+
+Table = standings.StandingsTable[TableSettings, Entry]
 
 
 def decode(body: bytes, etag: str, now_ms: int) -> Table:
     """The table in a 200's body. Raises `standings.UndecodableStandingsError`."""
-    return standings.decode(orjson.loads, body, etag, now_ms, _pdb_grace_ms, _entry)
+    return standings.decode(orjson.loads, body, etag, now_ms, _settings, _entry)
 
 
 def standings_at(table: Table | None, now_ms: int, stale_after_ms: int) -> NamespaceStandings:
@@ -43,11 +52,13 @@ def standings_at(table: Table | None, now_ms: int, stale_after_ms: int) -> Names
         return unknown(entry) if table.is_unknown(over, until_ms, now_ms, stale_after_ms) else entry.standing
 
     listed = {name: now(entry) for name, entry in table.namespaces.items()}
-    return NamespaceStandings(listed, now(table.default), table.settings)
+    settings = table.settings
+    return NamespaceStandings(listed, now(table.default), settings.pdb_grace_ms, settings.fixes_host)
 
 
-def _pdb_grace_ms(settings: Json) -> int | None:
-    return standings.whole_number_or_none(settings.get("pdbGraceMs"))
+def _settings(raw: Json) -> TableSettings:
+    grace_ms = standings.whole_number_or_none(raw.get("pdbGraceMs"))
+    return TableSettings(grace_ms, raw.get("chargeBy") == DOMINANT_HOST)
 
 
 def _entry(raw: Json) -> Entry:

@@ -11,6 +11,7 @@ from scheduler_ext.model.standing import NamespaceStandings
 from scheduler_ext.model.standing_table import decode, standings_at
 from scheduler_ext.simulation.simulate import SimulatedPod
 from timekeeper.core.json_values import Json
+from timekeeper.core.request.host import encode_host
 from timekeeper.core.standings import UndecodableStandingsError
 from timekeeper.runtime.http.problem_details import bad
 
@@ -101,6 +102,7 @@ def _shown(each: SimulatedPod, standings: NamespaceStandings) -> dict[str, Any]:
         "node": each.node,
         "nodesThatFit": each.fitting,
         **_cards(each),
+        "host": encode_host(each.host) if each.host is not None else "",
         "kind": each.kind,
         "victims": [_victim(victim, standings) for victim in each.victims],
         "awaited": each.awaited,

@@ -13,6 +13,7 @@ from scheduler_ext.fit import refusal
 from scheduler_ext.fit.caps import CapChecks
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
+from scheduler_ext.model.host_share import host_share
 from scheduler_ext.model.other_resources import exceed
 from scheduler_ext.model.pdb import PDBs
 from scheduler_ext.model.pod import Pod
@@ -28,6 +29,7 @@ from scheduler_ext.snapshot.snapshot import Snapshot, assume, pod_deleted, relea
 from scheduler_ext.verbs.fit_cache import FitCache, fit_key
 from scheduler_ext.verbs.last_decisions import CountedRefusal, summed
 from scheduler_ext.waiting.order import WaitingPod
+from timekeeper.core.request.host import HostShare
 from timekeeper.core.values import Card, GPURequest, Placement
 
 IN_TREE = Refusal("kube-scheduler's own sums of the node are short", "room")
@@ -61,6 +63,7 @@ class SimulatedPod:
     awaited: int = 0
     kind: str = ""
     reasons: tuple[CountedRefusal, ...] = ()
+    host: HostShare | None = None  # what it requests of the node's CPU and memory
 
 
 def simulate(pods: Sequence[Pod], books: Books) -> list[SimulatedPod]:
@@ -146,7 +149,9 @@ class _Simulation:
 
     def _taken(self, pod: Pod, node: str, placement: Placement) -> SimulatedPod:
         self.snapshot = assume(self.snapshot, pod, node, placement)
-        return SimulatedPod(pod, node, self.snapshot.allocation(pod.uid), self.snapshot.node(node).cards)
+        there = self.snapshot.node(node)
+        host = host_share(pod, there.node_object) if there.node_object is not None else None
+        return SimulatedPod(pod, node, self.snapshot.allocation(pod.uid), there.cards, host=host)
 
 
 def _refused(pod: Pod, why: Refusal) -> SimulatedPod:

@@ -65,7 +65,12 @@ SETTINGS: tuple[tuple[str | None, Terms], ...] = (
         Terms("compute", most_grace=30_000, zone="America/New_York"),
     ),
     ("chargeFrom: bound\nstartGrace: 1m\nsettleAfter: 2h", Terms(settle_after=7_200_000)),
+    (
+        "chargeBy: dominant-host\nweights: {H100: 2.5, T4: 0.333}",
+        Terms("dominant-host", weights=(("H100", Fraction(5, 2)), ("T4", Fraction(333, 1000)))),
+    ),
 )
+SIZES = ((64_000, 2**39), (7_910, 33_000_000_123), (192_000, 2**41))  # CPU and memory of a node
 Url = Callable[[ExitStack], str]
 Change = tuple[str, Any, int]  # a namespace's budget, or with "" the time zone, from a moment on
 
@@ -122,6 +127,7 @@ class Life(RuleBasedStateMachine):
         self.spoke: dict[str, int] = {}
         self.said = dict.fromkeys(NODES, Said("boot-0"))
         self.absent: set[str] = set()
+        self.sizes = dict.fromkeys(NODES, SIZES[0])
         self.skew = dict.fromkeys(NODES, 0)
         self.config: list[dict[str, Any]] = []
         self.failed = True
@@ -215,8 +221,8 @@ class Life(RuleBasedStateMachine):
 
     def node(self, name: str) -> Json:
         """The Node object."""
-        raw, said = truth.node(name, CARDS), self.said[name]
-        raw["status"] = {"nodeInfo": {"bootID": said.boot}}
+        raw, said = truth.node(name, CARDS, self.sizes[name]), self.said[name]
+        raw["status"]["nodeInfo"] = {"bootID": said.boot}
         if said.text is not None:
             raw["metadata"]["annotations"]["bursar.dev/holders"] = said.text
         return raw
@@ -245,7 +251,7 @@ class Life(RuleBasedStateMachine):
     def word(self, name: str) -> Word:
         """The current report about a node."""
         said = self.said[name]
-        return Word(self.town.clock(), said.boot, said.there, said.knows)
+        return Word(self.town.clock(), said.boot, said.there, said.knows, self.sizes[name])
 
     def put_config(self) -> None:
         texts = {name: text for name, (text, _) in self.budget_texts.items()} | {

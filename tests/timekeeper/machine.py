@@ -7,6 +7,7 @@ proof the charge ends at the last evidence and never exceeds the truth.
 """
 
 from contextlib import suppress
+from dataclasses import replace
 
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
@@ -14,7 +15,7 @@ from hypothesis.stateful import initialize, invariant, precondition, rule
 from tests.timekeeper import truth
 from tests.timekeeper.agents import Agents
 from tests.timekeeper.clocks import at_ms
-from tests.timekeeper.lives import BUDGETS, CARDS, NODES, SETTINGS, TEAMS
+from tests.timekeeper.lives import BUDGETS, CARDS, NODES, SETTINGS, SIZES, TEAMS
 from tests.timekeeper.oracle import Terms
 from tests.timekeeper.oracle_accounts import Budget
 from tests.timekeeper.worlds import DAY, HOUR, MINUTE, SECOND, T0
@@ -37,16 +38,25 @@ LEAPS = (-2 * HOUR, -61 * SECOND, -SECOND, SECOND, 90 * SECOND, HOUR)
 class Machine(Agents):
     """The rules."""
 
-    @initialize(began=st.sampled_from(BEGINNINGS), budget=st.sampled_from(BUDGETS))
-    def begins(self, began: int, budget: tuple[str | None, Budget | None]) -> None:
+    @initialize(
+        began=st.sampled_from(BEGINNINGS),
+        budget=st.sampled_from(BUDGETS),
+        settings=st.sampled_from((SETTINGS[0], SETTINGS[-1])),
+    )
+    def begins(
+        self,
+        began: int,
+        budget: tuple[str | None, Budget | None],
+        settings: tuple[str | None, Terms],
+    ) -> None:
         """An empty cluster with two nodes, and a budget for team-a."""
         self.open(began)
-        self.budget_texts["team-a"] = budget
+        self.budget_texts["team-a"], self.settings_text = budget, settings
         self.put_config()
         self.relist()
         self.nodes_are_heard()
         for team, node in zip(TEAMS, NODES, strict=True):
-            self.binds(6, 30, team, node, 300, True, 0)
+            self.binds(6, 30, team, node, 300, True, 0, 1_900, 10**10, team == TEAMS[0])
 
     def teardown(self) -> None:
         """Everything settles, and is checked once more."""
@@ -67,12 +77,25 @@ class Machine(Agents):
         grace=st.sampled_from((0, 30, 300, 3600)),
         started=st.booleans(),
         ago=st.sampled_from(SHORT),
+        cpu=st.integers(0, 70_000),
+        memory=st.integers(0, 2**39),
+        is_fixed=st.booleans(),
     )
     def binds(
-        self, shape: int, percent: int, team: str, node: str, grace: int, started: bool, ago: int
+        self,
+        shape: int,
+        percent: int,
+        team: str,
+        node: str,
+        grace: int,
+        started: bool,
+        ago: int,
+        cpu: int,
+        memory: int,
+        is_fixed: bool,
     ) -> None:
         """A pod is bound, perhaps with the name of a deleted one (as in a StatefulSet); perhaps some time
-        ago, and running since."""
+        ago, and running since. ``is_fixed``: its Binding wrote down what it requests of the node."""
         if node in self.absent:
             return
         number = next(self.numbers)
@@ -80,7 +103,11 @@ class Machine(Agents):
         living = {pod.name for pod in self.living()}
         name = next((name for name in names if name not in living), f"p{number}")
         parts = truth.parts(shape, percent, 2 * number % (CARDS - 1))
-        pod = truth.Pod(f"uid-{number}", name, team, node, parts, self.now - ago, grace)
+        parts = tuple(
+            replace(part, cpu=cpu // (at + 1), bytes_=memory // (at + 1)) for at, part in enumerate(parts)
+        )
+        host = truth.host(parts, CARDS, self.sizes[node]) if is_fixed else ""
+        pod = truth.Pod(f"uid-{number}", name, team, node, parts, self.now - ago, grace, host)
         pod.seen = self.spoke.get(node, 0)
         self.pods.append(pod)
         self.mistrust()
@@ -172,6 +199,12 @@ class Machine(Agents):
     def falls_silent_or_comes_back(self, node: str) -> None:
         """A node is cut off while its pods run on, or comes back."""
         self.silent ^= {node}
+
+    @rule(node=st.sampled_from(NODES), size=st.sampled_from(SIZES))
+    def a_node_has_more_or_less_room(self, node: str, size: tuple[int, int]) -> None:
+        """Pods that are there keep their rates."""
+        self.sizes[node] = size
+        self.says(node, self.said[node], ticks=True)
 
     # -- time
 

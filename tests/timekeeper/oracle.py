@@ -22,6 +22,7 @@ class Word:
     boot: str
     there: frozenset[str] | None
     knows: bool = True
+    size: tuple[int, int] = (0, 0)  # allocatable: thousandths of a CPU, and bytes
 
 
 @dataclass(frozen=True)
@@ -169,7 +170,8 @@ class Known:
         for uid, pod in self.pods.items():
             if pod.terms is None:
                 pod.terms, pod.bound = self.terms, bound_at(pod.raw)
-                pod.rate = rate(pod.raw, cards[pod.node], self.terms)
+                size = self.words[pod.node].size if pod.node in self.words else (0, 0)
+                pod.rate = rate(pod.raw, cards[pod.node], self.terms, size)
             if not pod.over and pod.left is not None:
                 self._close(pod, beats.get(uid, 0))
             self._goes_on(uid, pod, now)
@@ -337,11 +339,11 @@ def gpu_containers(raw: Json) -> list[Json]:
     return [{**each, "init": init} for each, init in listed if "bursar.dev" in str(each.get("resources", {}))]
 
 
-def rate(raw: Json, cards: Json, terms: Terms) -> int:
+def rate(raw: Json, cards: Json, terms: Terms, size: tuple[int, int] = (0, 0)) -> int:
     """The pod's rate: for each of its cards, its part times the card's weight, rounded up.
 
     ``cards``: the node's, by UUID. Containers that run together add up; one that runs before the others
-    counts only as far as it takes more than they do.
+    counts only as far as it takes more than they do. ``size``: what the node can allocate of CPU and memory.
     """
     given = json.loads(raw["metadata"]["annotations"]["bursar.dev/devices"])["containers"]
     taken: dict[str, dict[bool, list[tuple[int, int]]]] = {}
@@ -359,7 +361,35 @@ def rate(raw: Json, cards: Json, terms: Terms) -> int:
         ]
         part = _part(most[0], most[1], int(cards[uuid]["memory_mib"]), terms.charge_by)
         total += ceil(part * _weight(cards[uuid]["model"], terms.weights))
+    if terms.charge_by == "dominant-host":
+        models = [card["model"] for card in cards.values()]
+        return max(total, ceil(1000 * _of_host(raw, models, size, terms)))
     return total
+
+
+def _of_host(raw: Json, models: list[str], size: tuple[int, int], terms: Terms) -> Fraction:
+    """The pod's larger part of the node's CPU and memory, times the weights of the node's cards. What the
+    Binding wrote down counts before what is there."""
+    asked = tuple(_asked(raw["spec"], name) for name in ("cpu", "memory"))
+    written = raw["metadata"]["annotations"].get("bursar.dev/host")
+    if written is not None:
+        said = json.loads(written)
+        asked = said["cpu_milli"], said["memory_bytes"]
+        size = said["node_cpu_milli"], said["node_memory_bytes"]
+        models = [model for model, number in said["cards"].items() for _ in range(number)]
+    parts = [min(Fraction(1), Fraction(mine, all_)) for mine, all_ in zip(asked, size, strict=True) if all_]
+    return max(parts, default=Fraction(0)) * sum(_weight(each, terms.weights) for each in models)
+
+
+def _asked(spec: Json, name: str) -> int:
+    """What its containers request together, or one that runs before them: CPU as ``250m``, memory in
+    bytes."""
+
+    def one(container: Json) -> int:
+        return int(container["resources"].get("requests", {}).get(name, "0").removesuffix("m"))
+
+    first = [one(each) for each in spec.get("initContainers", [])]
+    return max(sum(one(each) for each in spec["containers"]), *first, 0)
 
 
 def _part(share: int, memory: int, whole: int, charge_by: str) -> int:

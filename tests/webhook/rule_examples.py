@@ -13,6 +13,7 @@ from tests.webhook.worlds import (
     with_class,
 )
 from tests.worlds import Json, container, limits_of, of_resources
+from timekeeper.core.request.host import CardHost
 from timekeeper.core.request.request import parse
 from timekeeper.core.standings import Cap, Caps
 from timekeeper.core.violation import Violation
@@ -25,6 +26,10 @@ from webhook.rules.isolation import ephemeral_violations
 TENCENT = {"tencent_com__vcuda_core": "50", "tencent_com__vcuda_memory": "32"}
 SEES_ALL = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
 
+# two cards on 64 CPUs and 512 GiB
+ROOMY = replace(
+    POLICY, rules={"host-share": "enforce"}, room=CardHost(32_000, 256 * 1024**3, least_card_mib=16_000)
+)
 FOUR_IN_PARTS = Caps(own=Cap(4_000, pod_milli=1_500))
 SPENT = Standing("OVER_BUDGET", 1_000, 800, on_exhausted="deny", until_ms=1_796_083_200_000)
 
@@ -121,6 +126,8 @@ def examples() -> dict[str, Violation]:
     (found["budget-exhausted"],) = budget_violations("team-a", SPENT)
     (found["above-cap"],) = cap_violations(parse(admitted(container(gpu_count="4"))).request, FOUR_IN_PARTS)
     (found["no-duration"],) = violations_of(admitted(half()), replace(POLICY, requires_duration=True))
+    hog = admitted(container(requests={"cpu": "62"}, gpu_percent="1"))
+    (found["host-share"],) = violations_of(hog, ROOMY)
     changed = governed(admitted(half()))
     changed["spec"]["schedulerName"] = "default-scheduler"
     (found["not-governed"],) = not_governed(changed, parse(changed), POLICY)

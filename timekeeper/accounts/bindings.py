@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core.ledger.hold import PodHold
 from timekeeper.core.request.cards import decode_amounts
+from timekeeper.core.request.host import HostShare, decode_host, encode_host
 from timekeeper.core.values import Ask, ContainerAsk, GPURequest
 from timekeeper.core.wire import binding_asks
 
@@ -22,6 +23,7 @@ class ReportedBinding:
     request: GPURequest  # what it asks for; constraints on cards have been applied and are left out
     devices: str  # text of the placement annotation
     grace_ms: int
+    host: HostShare | None = None  # what it requests of its node, if the ledger charges that
 
 
 def pod_of(binding: ReportedBinding) -> LedgerPod:
@@ -40,12 +42,15 @@ def pod_of(binding: ReportedBinding) -> LedgerPod:
         started_ms=None,
         hold=PodHold(binding.bound_ms, grace_ms=binding.grace_ms),
         others_ended=False,
+        fixed_host=binding.host,
     )
 
 
-def encode_request(request: GPURequest) -> str:
-    """Dialect and asks as JSON, for the database."""
-    wire = {"dialect": request.dialect, "asks": binding_asks(request)}
+def encode_request(request: GPURequest, host: HostShare | None = None) -> str:
+    """Dialect and asks as JSON, for the database, and what the pod requests of its node."""
+    wire: dict[str, object] = {"dialect": request.dialect, "asks": binding_asks(request)}
+    if host is not None:
+        wire["host"] = encode_host(host)
     return json.dumps(wire, separators=(",", ":"), sort_keys=True)
 
 
@@ -69,3 +74,9 @@ def decode_request(text: str) -> GPURequest:
             for each in raw["asks"]
         ),
     )
+
+
+def decode_requested_host(text: str) -> HostShare | None:
+    """What the pod requests of its node, from the text of `encode_request`; None if that does not say it."""
+    host = json.loads(text).get("host")
+    return None if host is None else decode_host(host)

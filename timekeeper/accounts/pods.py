@@ -12,8 +12,9 @@ from timekeeper.core.kube.owner import owner_of
 from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import PodHold
 from timekeeper.core.ledger.reservation import Reservation, read_reservation, withdrawn_ms
+from timekeeper.core.request.host import NO_HOST, HostAmount, HostShare, decode_host, requested
 from timekeeper.core.request.request import parse_stored
-from timekeeper.core.values import GPURequest
+from timekeeper.core.values import GPURequest, UndecodableError
 from timekeeper.core.wire import HeldFor
 
 
@@ -50,6 +51,8 @@ class LedgerPod:
     idle_until_ms: int | None = None  # it was warned that it is idle, and is left alone until then
     is_reclaimable: bool = False
     declared_ms: int = 0  # how long it means to run, if it reserves that; 0: it reserves the lookahead
+    host: HostAmount = NO_HOST  # what it requests of its node's CPU and memory
+    fixed_host: HostShare | None = None  # the same beside what its node had, as its Binding says
 
     @property
     def length_ms(self) -> int:
@@ -116,7 +119,18 @@ def read_pod(raw: Json) -> LedgerPod | UnreadablePod | None:
         idle_until_ms=hold.millis(annotations.get(names.IDLE_UNTIL)),
         is_reclaimable=names.RECLAIMABLE in annotations,
         declared_ms=_declared_ms(annotations.get(names.DECLARED)) if held == "budget" else 0,
+        host=requested(raw),
+        fixed_host=_fixed_host(annotations.get(names.HOST)),
     )
+
+
+def _fixed_host(recorded: object) -> HostShare | None:
+    if recorded is None:
+        return None
+    try:
+        return decode_host(str(recorded))
+    except UndecodableError:
+        return None
 
 
 def _held(recorded: object) -> HeldFor:

@@ -12,6 +12,7 @@ from timekeeper.accounts.session import HOLD, OpenedSession, Session, open_sessi
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.ledger.reservation import MOST_MS, Reservation
 from timekeeper.core.request.cards import encode_placement
+from timekeeper.core.request.host import NO_HOST, HostAmount
 from timekeeper.core.values import Card
 
 _LATE_MS = 86_400_000  # no session opens for a reservation that ended this long ago: it may be rolled up
@@ -29,15 +30,20 @@ def pod_uid(session_uid: str) -> str:
 
 
 def open_reserved(
-    pod: LedgerPod, cards: Iterable[Card], settings: BudgetSettings, now_ms: int
+    pod: LedgerPod,
+    cards: Iterable[Card],
+    settings: BudgetSettings,
+    now_ms: int,
+    allocatable: HostAmount = NO_HOST,
 ) -> OpenedSession | None:
-    """The session for the reserved cards of a node with these cards, with a doubt if they cannot be the
-    pod's: then nothing is charged, because a condition could be forged. None without free reserved cards."""
+    """The session for the reserved cards of a node with these cards, CPU and memory, with a doubt if they
+    cannot be the pod's: then nothing is charged, because a condition could be forged. None without free
+    reserved cards."""
     span = _span(pod)
     if span is None or pod.reserved is None or span[1] < now_ms - _LATE_MS:
         return None
     placed = replace(pod, node=pod.reserved.node, devices=encode_placement(pod.reserved.placement))
-    opened = open_session(placed, cards, settings, now_ms)
+    opened = open_session(placed, cards, settings, now_ms, allocatable)
     session = replace(
         opened.session,
         uid=reserved_uid(pod),

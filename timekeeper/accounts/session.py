@@ -10,6 +10,14 @@ from timekeeper.core.ledger.hold import Vanished
 from timekeeper.core.ledger.metering import Evidence
 from timekeeper.core.request import cards as card_amounts
 from timekeeper.core.request.estimates import estimated_rate, requested_amount, without_constraints
+from timekeeper.core.request.host import (
+    DOMINANT_HOST,
+    NO_HOST,
+    HostAmount,
+    HostShare,
+    host_rate,
+    models_of,
+)
 from timekeeper.core.values import Card, Placement
 
 HOLD = ":hold:"  # in the UID of a session for reserved cards, after the pod's
@@ -102,11 +110,18 @@ def evidence(
 
 
 def open_session(
-    pod: LedgerPod, cards: Iterable[Card], settings: BudgetSettings, now_ms: int
+    pod: LedgerPod,
+    cards: Iterable[Card],
+    settings: BudgetSettings,
+    now_ms: int,
+    allocatable: HostAmount = NO_HOST,
 ) -> OpenedSession:
-    """The session of a bound pod on a node with these cards; its rate is fixed by the settings now.
+    """The session of a bound pod on a node with these cards, and this CPU and memory; its rate is fixed by
+    the settings now.
 
-    Charged by its placement if that is one the request could have been given, else by the request.
+    Charged by its placement if that is one the request could have been given, else by the request. With
+    ``chargeBy: dominant-host`` by its part of the node's CPU and memory if that is more: as its Binding fixed
+    it, else as it is now.
     """
     on_node = tuple(cards)
     placement = _placement(pod, on_node)
@@ -120,6 +135,9 @@ def open_session(
         rate = card_amounts.rate(uses, on_node, settings.weights, settings.charge_by, settings.unit_costs)
         models, devices = _models(uses, on_node), card_amounts.encode_placement(placement)
         requested = card_amounts.shares(uses, on_node)
+    if settings.charge_by == DOMINANT_HOST:
+        share = pod.fixed_host or HostShare(pod.host, allocatable, models_of(on_node))
+        rate = max(rate, host_rate(share, settings.weights))
     session = Session(
         uid=pod.uid,
         namespace=pod.namespace,

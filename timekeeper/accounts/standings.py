@@ -9,6 +9,7 @@ from typing import Literal
 from timekeeper.accounts.balance import Statement
 from timekeeper.core.budgets.policy import HOLDS, Budget, BudgetSettings
 from timekeeper.core.ledger.metering import Balance
+from timekeeper.core.request.host import DOMINANT_HOST, CardHost
 from timekeeper.core.wire import CapsWire, HeldFor, PriorityClassWire, StandingEntry, StandingSettings
 
 # Readers use ``generated`` as our clock, so an unchanged document is renewed this often.
@@ -70,16 +71,17 @@ def publish(
     last: StandingsDocument | None,
     entries: EntryCache | None = None,
     queued: Set[str] = frozenset(),
+    room: CardHost | None = None,
 ) -> StandingsDocument:
     """The document now. Returns the last one, byte for byte, if no reader would act differently on a new one.
 
     If only numbers changed in a large document, it waits for its turn: at most a quarter of a megabyte is
     written per second. ``entries``: the cache of the last call, if kept. ``queued``: namespaces whose pods
-    wait for their budget.
+    wait for their budget. ``room``: CPU and memory for each card; None where it is not known.
     """
     cache = entries or EntryCache()
     first, *others = cache.encoded(settings, {"": default, **dict(sorted(namespaces.items()))}, queued)
-    shown = _bytes(_settings(settings, classes))
+    shown = _bytes(_settings(settings, classes, room))
     era = str(now_ms // _RENEWED_EACH_MS).encode()
     text_digest = _digest([shown, era, *(each.text_digest for each in (first, *others))])
     content_digest = _digest([text_digest.encode(), *(each.numbers for each in (first, *others))])
@@ -133,8 +135,10 @@ def _digest(parts: Iterable[bytes]) -> str:
     return hashlib.sha256(b"\n".join(parts)).hexdigest()
 
 
-def _settings(settings: BudgetSettings, classes: Mapping[str, tuple[int, str]]) -> StandingSettings:
-    return {
+def _settings(
+    settings: BudgetSettings, classes: Mapping[str, tuple[int, str]], room: CardHost | None
+) -> StandingSettings:
+    shown: StandingSettings = {
         "mode": _mode(settings.mode),
         "rules": dict(settings.rules),
         "exempt": list(settings.exempt),
@@ -152,6 +156,16 @@ def _settings(settings: BudgetSettings, classes: Mapping[str, tuple[int, str]]) 
         "policy": "fragmentation",
         "unknownAccelerators": settings.unknown_accelerators,
     }
+    if settings.charge_by == DOMINANT_HOST:
+        shown["chargeBy"] = "dominant-host"
+    if room is not None:
+        shown["host"] = {
+            "cpuMilli": room.cpu_milli,
+            "memoryBytes": room.memory_bytes,
+            "leastCardMib": room.least_card_mib,
+            "timesMilli": settings.host_share_milli,
+        }
+    return shown
 
 
 def _mode(mode: str) -> Literal["enforce", "observe"]:
@@ -188,6 +202,8 @@ def _entry(statement: Statement, settings: BudgetSettings) -> StandingEntry:
         entry["reserve"] = "declared"
     if budget.require_duration:
         entry["requireDuration"] = True
+    if budget.host_share_milli is not None:
+        entry["hostShare"] = budget.host_share_milli
     if caps := _caps(budget):
         entry["caps"] = caps
     if statement.group is not None and (caps := _caps(statement.group.in_force.budget)):

@@ -12,6 +12,7 @@ from typing import Generic, Self, TypeVar, get_args
 
 from timekeeper.core.budgets.policy import group_key
 from timekeeper.core.json_values import Json
+from timekeeper.core.request.host import CardHost
 from timekeeper.core.wire import StandingWord
 
 WORDS: tuple[StandingWord, ...] = get_args(StandingWord)
@@ -139,6 +140,14 @@ def caps(entry: Json) -> Caps:
     if not isinstance(group, str):
         raise UndecodableStandingsError("standings: group is not a name")
     return Caps(_cap(entry.get("caps")), group, _cap(entry.get("groupCaps")))
+
+
+def card_host(settings: Json) -> CardHost | None:
+    """How much CPU and memory there is for each card; None where the document does not say it."""
+    raw = settings.get("host")
+    if raw is None:
+        return None
+    return CardHost(*(whole_number(raw.get(name)) for name in ("cpuMilli", "memoryBytes", "leastCardMib")))
 
 
 def _cap(raw: Json | None) -> Cap:

@@ -117,6 +117,15 @@ class PriorityClasses(TypedDict):
     overBudget: PriorityClassWire
 
 
+class HostWire(TypedDict):
+    """What the rule host-share compares with: CPU and memory for each card, of the nodes that have most."""
+
+    cpuMilli: int
+    memoryBytes: int
+    leastCardMib: int  # memory of the cluster's smallest card
+    timesMilli: int  # how many times its part a pod may request, in thousandths
+
+
 class StandingSettings(TypedDict):
     """The part of ``_settings`` that webhook and extender need. Durations in milliseconds."""
 
@@ -134,6 +143,8 @@ class StandingSettings(TypedDict):
     policy: str
     # what becomes of pods that request accelerators which no dialect reads: `core.accelerators`
     unknownAccelerators: UnknownAccelerators
+    chargeBy: NotRequired[Literal["dominant-host"]]  # Bindings record what a pod requests of its node
+    host: NotRequired[HostWire]  # absent: no node with cards is known
 
 
 class CapsWire(TypedDict):
@@ -170,6 +181,7 @@ class StandingEntry(TypedDict):
     # pods reserve their whole declared time; absent: they reserve the lookahead
     reserve: NotRequired[Literal["declared"]]
     requireDuration: NotRequired[bool]  # pods must declare how long they mean to run; absent: false
+    hostShare: NotRequired[int]  # its own `host.timesMilli`; absent: the cluster's
     caps: NotRequired[CapsWire]  # of the namespace's own budget; absent: it has none
     groupCaps: NotRequired[CapsWire]  # of its group's budget; absent: it has none
 
@@ -228,6 +240,7 @@ class BindingEntry(TypedDict):
     dialect: str
     asks: list[BindingAsk]
     devices: str  # text of the annotation ``bursar.dev/devices``
+    host: NotRequired[str]  # text of the annotation ``bursar.dev/host``
     grace_ms: int
 
 

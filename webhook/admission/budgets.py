@@ -63,6 +63,7 @@ EXAMPLES: Mapping[str, str] = {
     "idle": "idle: reclaim",
     "reserve": "reserve: declared",
     "overtime": "overtime: warn",
+    "hostShare": "hostShare: 2",
     "requireDuration": "requireDuration: true",
     "idleBelow": "idleBelow: 0.05",
     "idleAfter": "idleAfter: 1h",

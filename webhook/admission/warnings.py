@@ -16,6 +16,7 @@ from timekeeper.core.wire import HeldFor, StandingWord
 from webhook.mutation import govern
 from webhook.policy import AdmissionPolicy, PriorityClass, Standing
 from webhook.rules.catalogue import CATALOGUE
+from webhook.rules.host_share import NOT_JUDGED, is_unjudged
 from webhook.rules.modes import EffectiveMode, effective_mode
 from webhook.wire.pod_review import PodReview
 
@@ -134,6 +135,8 @@ def _of_changes(pod: Json, request: GPURequest, word: StandingWord, policy: Admi
         yield f"Priority class {shown(ours.name)} does not exist in the cluster; it is not set."
     if request.topology and all(each.ask.devices == 1 for each in request.asks):
         yield f"{names.TOPOLOGY}: {request.topology} has no effect: no container requests several GPUs."
+    if is_unjudged(policy):
+        yield NOT_JUDGED
     yield from _without_effect(pod, request)
     yield from _without_cards(spec, request, policy)
     own = spec.get("priorityClassName")

@@ -3,13 +3,14 @@
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import BinaryIO
 
 from timekeeper.core import names
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.request.cards import UndecodableError
+from timekeeper.core.request.host import allocatable, card_host
 from timekeeper.core.request.inventory import charged_cards
 from timekeeper.core.values import Card
 from timekeeper.runtime.flags import UnusableError
@@ -24,12 +25,14 @@ from webhook.audit.cluster import (
     connect,
 )
 from webhook.audit.findings import AdmissionFinding
+from webhook.audit.use import AuditedNode
 from webhook.dryrun import inputs
 from webhook.dryrun.flags import AuditSettings, program
 from webhook.dryrun.judge.assumed_cluster import AssumedCluster
 from webhook.dryrun.judge.reports import printable
 from webhook.rules import device_classes
 from webhook.rules.device_classes import JudgedClasses
+from webhook.rules.host_share import RULE as HOST_SHARE
 
 # the resource of each built-in kind
 _RESOURCES = {
@@ -41,6 +44,9 @@ _RESOURCES = {
     "Job": ("/apis/batch/v1", "jobs"),
     "CronJob": ("/apis/batch/v1", "cronjobs"),
 }
+
+
+_ALIKE = "cards count as alike, and requests of memory alone as whole ones"
 
 
 def run(settings: AuditSettings, stdin: BinaryIO) -> int:
@@ -69,14 +75,14 @@ def _reader(settings: AuditSettings) -> ClusterReader:
 def _print_use(settings: AuditSettings, world: AssumedCluster) -> int:
     try:
         cluster = _reader(settings)
-        cards, left_out = _cards(cluster), _left_out(cluster)
+        nodes, left_out = _nodes(cluster, _ALIKE), _left_out(cluster)
         pods = (
             each
             for each in cluster.objects(_path("/api/v1", settings.namespace, "pods"))
             if each["metadata"]["namespace"] not in left_out
         )
         terms = world.budgets.settings or BudgetSettings()
-        found = use.of_pods(pods, cards, terms, world.budgets.budgets)
+        found = use.of_pods(pods, nodes, terms, world.budgets.budgets)
     except (ClusterUnreachableError, ListRefusedError, UnusableError) as error:
         _say(str(error))
         return 2
@@ -86,13 +92,22 @@ def _print_use(settings: AuditSettings, world: AssumedCluster) -> int:
     return 0
 
 
-def _cards(cluster: ClusterReader) -> dict[str, tuple[Card, ...]]:
-    """The cards of each node; prints an error where nodes must not be read. Raises
-    ClusterUnreachableError."""
+def _judges_hosts(world: AssumedCluster) -> bool:
+    """Whether the rule host-share is on anywhere."""
+    entries = (world.budgets.settings, *world.budgets.budgets.values())
+    return any(dict(each.rules).get(HOST_SHARE, "off") != "off" for each in entries if each is not None)
+
+
+def _nodes(cluster: ClusterReader, without: str) -> dict[str, AuditedNode]:
+    """Each node by name; prints an error where they must not be read, with what follows from that
+    (``without``). Raises ClusterUnreachableError."""
     try:
-        return {each["metadata"]["name"]: _cards_of(each) for each in cluster.objects("/api/v1/nodes")}
+        return {
+            each["metadata"]["name"]: AuditedNode(_cards_of(each), allocatable(each))
+            for each in cluster.objects("/api/v1/nodes")
+        }
     except ListRefusedError as error:
-        _say(f"cards count as alike, and requests of memory alone as whole ones: {error}")
+        _say(f"{without}: {error}")
         return {}
 
 
@@ -127,6 +142,9 @@ def _all(
     found: list[AdmissionFinding] = []
     troubles: list[str] = []
     scope = _Scope(namespace, _left_out(cluster), _judged(cluster))
+    if _judges_hosts(world):
+        nodes = _nodes(cluster, "the rule host-share is not judged")
+        world = replace(world, room=card_host((each.cards, each.allocatable) for each in nodes.values()))
     for kind, paths in _kinds(world):
         try:
             found += _of_kind(cluster, scope, kind, paths, world)

@@ -8,12 +8,32 @@ from decimal import ROUND_HALF_UP, Decimal
 from timekeeper.core.budgets.policy import UNLIMITED, Budget, BudgetSettings
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.request.estimates import estimated_rate, without_constraints
+from timekeeper.core.request.host import (
+    DOMINANT_HOST,
+    NO_HOST,
+    HostAmount,
+    HostShare,
+    host_rate,
+    models_of,
+    requested,
+)
 from timekeeper.core.request.request import parse, parse_new
 from timekeeper.core.values import Card
 from webhook.audit.findings import ENDED, as_written, asks_for_gpus
 
 HOURS_OF_A_MONTH = 730  # a twelfth of 365 days, as cloud providers count
 UNREADABLE = "unreadable"  # the dialect of a request that no dialect can read
+
+
+@dataclass(frozen=True, slots=True)
+class AuditedNode:
+    """What the rates of a node's pods depend on."""
+
+    cards: tuple[Card, ...] = ()
+    allocatable: HostAmount = NO_HOST
+
+
+_UNKNOWN_NODE = AuditedNode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +62,14 @@ class DialectUse:
 
 def of_pods(
     pods: Iterable[Json],
-    cards: Mapping[str, tuple[Card, ...]],
+    nodes: Mapping[str, AuditedNode],
     settings: BudgetSettings,
     budgets: Mapping[str, Budget],
 ) -> tuple[DialectUse, ...]:
-    """The use of all bound pods that have not ended, by namespace and dialect. ``cards``: of each node. A pod
+    """The use of all bound pods that have not ended, by namespace and dialect. ``nodes``: by name. A pod
     counts with the highest rate that it can have on its node."""
     found: dict[tuple[str, str], list[int]] = {}
-    for namespace, dialect, rate_milli in _rates(pods, cards, settings):
+    for namespace, dialect, rate_milli in _rates(pods, nodes, settings):
         found.setdefault((namespace, dialect), []).append(rate_milli)
     return tuple(
         DialectUse(*key, len(rates), sum(rates), _price(key[0], settings, budgets), settings.currency)
@@ -58,7 +78,7 @@ def of_pods(
 
 
 def _rates(
-    pods: Iterable[Json], cards: Mapping[str, tuple[Card, ...]], settings: BudgetSettings
+    pods: Iterable[Json], nodes: Mapping[str, AuditedNode], settings: BudgetSettings
 ) -> Iterator[tuple[str, str, int]]:
     for pod in pods:
         node = str(mapping(pod.get("spec")).get("nodeName") or "")
@@ -70,11 +90,13 @@ def _rates(
             or parse(pod).request  # metered, whatever the settings say now
         )
         if request is not None:
-            on_node = cards.get(node, ())
-            any_cards = without_constraints(request)
+            there, any_cards = nodes.get(node, _UNKNOWN_NODE), without_constraints(request)
             rate = estimated_rate(
-                any_cards, on_node, settings.weights, settings.charge_by, settings.unit_costs
+                any_cards, there.cards, settings.weights, settings.charge_by, settings.unit_costs
             )
+            if settings.charge_by == DOMINANT_HOST:
+                share = HostShare(requested(pod), there.allocatable, models_of(there.cards))
+                rate = max(rate, host_rate(share, settings.weights))
             yield namespace, request.dialect, rate
         elif asks_for_gpus(pod):
             yield namespace, UNREADABLE, 0

@@ -97,8 +97,9 @@ def review_flags() -> Parser:
     parser = Parser(
         prog=program("review"),
         description="Reviews manifests as admission would, without a cluster: pods, workloads with pod "
-        "templates, budget ConfigMaps, and lists of these; it skips other objects. Exit code: 0 everything "
-        "is admitted, 1 something is refused, 2 something cannot be read.",
+        "templates, budget ConfigMaps, and lists of these; it skips other objects, but takes the values of "
+        "PriorityClasses, and for the rule host-share the CPU, memory and cards of Nodes. Exit code: 0 "
+        "everything is admitted, 1 something is refused, 2 something cannot be read.",
     )
     parser.add_argument("files", nargs="*", metavar="FILE", help="YAML or JSON; - or none: standard input")
     parser.add_argument(

@@ -3,11 +3,15 @@
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, BinaryIO
 
 from timekeeper.core.budgets.reader import precedence
 from timekeeper.core.json_values import mapping
+from timekeeper.core.request.host import CardHost, allocatable, card_host
+from timekeeper.core.request.inventory import charged_cards
+from timekeeper.core.values import UndecodableError
 from timekeeper.core.violation import Violation
 from webhook.admission import budgets
 from webhook.dryrun import inputs
@@ -52,7 +56,11 @@ def judge_all(texts: Sequence[ManifestFile], world: AssumedCluster) -> Iterator[
         for number, (file, document) in enumerate(numbered, 1)
         for at, value in objects.objects(document.value)
     ]
-    world = replace(world, classes={**_classes(value for *_, value in every), **world.classes})
+    world = replace(
+        world,
+        classes={**_classes(value for *_, value in every), **world.classes},
+        room=_room(value for *_, value in every),
+    )
     owners = _owners(value for *_, value in every)
     for file, number, document, at, value in every:
         outcome = _outcome(document, value, world, owners)
@@ -105,6 +113,16 @@ def _classes(values: Iterator[Any]) -> dict[str, int]:
         for value in values
         if mapping(value).get("kind") == "PriorityClass" and isinstance(value.get("value"), int)
     }
+
+
+def _room(values: Iterator[Any]) -> CardHost | None:
+    """How much CPU and memory the nodes in the files have for each card."""
+    nodes = [value for value in values if mapping(value).get("kind") == "Node"]
+    known = []
+    for each in nodes:
+        with suppress(UndecodableError):
+            known.append((charged_cards(each), allocatable(each)))
+    return card_host(known)
 
 
 def _line(document: ManifestDocument, at: str, violation: Violation) -> int:

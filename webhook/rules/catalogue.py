@@ -315,6 +315,16 @@ PLACING = (
         "Job and a CronJob to set it in their templates. The budget sets it, not `rules`",
     ),
     Rule(
+        "host-share",
+        "a GPU pod that requests more CPU or memory than `hostShare` times the part of a node that goes with "
+        "its part of a card: 2 times by default. The part of the node is that of the node with the most "
+        "CPU, or memory, for each card",
+        "a pod with one per cent of a card and all CPUs keeps the node's other cards from everyone. Before "
+        "the placement the node is not known, so nothing is refused that is within the share on some node. "
+        "While no node with cards is known, pods are admitted with a warning that says so",
+        "off",
+    ),
+    Rule(
         "malformed-name",
         "a model or a card's UUID that no inventory can contain, such as `A100;H100` or the index `0`",
         "the pod would wait for ever",

@@ -55,6 +55,7 @@ _WRITTEN = (
     names.HELD,
     names.DECLARED,
     names.DEVICES,
+    names.HOST,
     names.INVENTORY,
     names.HOLDERS,
     names.GOVERNED,

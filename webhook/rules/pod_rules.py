@@ -10,6 +10,7 @@ from webhook.policy import AdmissionPolicy
 from webhook.rules.caps import cap_violations
 from webhook.rules.duration import duration_violations
 from webhook.rules.forged import forgery_violations, reserved_name_violations
+from webhook.rules.host_share import host_share_violations
 from webhook.rules.isolation import device_annotations, isolation_violations, visible_without_request
 from webhook.rules.placement import placement_violations
 
@@ -28,6 +29,7 @@ def pod_violations(pod: Json, parsed: ParsedRequest, policy: AdmissionPolicy) ->
         *placement_violations(pod, parsed.request, policy),
         *cap_violations(parsed.request, policy.caps),
         *duration_violations(pod, policy),
+        *host_share_violations(pod, parsed.request, policy),
         *reserved_name_violations(pod, policy),
         *isolation_violations(pod, parsed.request),
     )

@@ -8,6 +8,7 @@ import orjson
 from timekeeper.core import standings
 from timekeeper.core.accelerators import UnknownAccelerators
 from timekeeper.core.json_values import Json, mapping, sequence
+from timekeeper.core.request.host import CardHost
 from timekeeper.core.wire import HeldFor
 from webhook.policy import AdmissionPolicy, Mode, PriorityClass, Sidecar, Standing, UnknownStanding
 
@@ -25,6 +26,7 @@ class StandingsEntry:
     caps: standings.Caps = standings.NO_CAPS
     reserves_declared: bool = False  # pods reserve their whole declared time
     requires_duration: bool = False  # pods must declare how long they mean to run
+    host_share_milli: int | None = None  # its own `AdmissionPolicy.host_share_milli`; None: the cluster's
     deciding_group: str = ""  # key of the group's entry if its account determines the standing
 
 
@@ -44,6 +46,8 @@ class StandingsSettings:
     unknown_accelerators: UnknownAccelerators = "refuse"
     rules: Mapping[str, str] = field(default_factory=dict)
     exempt: frozenset[str] = frozenset()
+    room: CardHost | None = None  # CPU and memory for each card
+    host_share_milli: int = 2_000
 
 
 StandingsTable = standings.StandingsTable[StandingsSettings, StandingsEntry]
@@ -112,6 +116,8 @@ def effective_policy(
         caps=own.caps,
         reserves_declared=own.reserves_declared,
         requires_duration=own.requires_duration,
+        room=settings.room,
+        host_share_milli=own.host_share_milli or settings.host_share_milli,
     )
 
 
@@ -144,6 +150,8 @@ def _settings(raw: Json) -> StandingsSettings:
         max_grace_s=standings.whole_number(raw["maxGracePeriodMs"]) // 1000,
         lookahead_ms=standings.whole_number_or_none(raw.get("lookaheadMs")),
         unknown_accelerators=_accelerators(raw.get("unknownAccelerators")),
+        room=standings.card_host(raw),
+        host_share_milli=standings.whole_number(mapping(raw.get("host")).get("timesMilli", 2_000)),
     )
 
 
@@ -173,6 +181,7 @@ def _entry(raw: Json) -> StandingsEntry:
         standings.caps(raw),
         raw.get("reserve") == "declared",
         raw.get("requireDuration") is True,
+        standings.whole_number_or_none(raw.get("hostShare")),
         standings.deciding_group(raw),
     )
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
 from deploy.local.stack import NAMESPACE, Stack
@@ -47,20 +48,21 @@ def simulated(stack: Stack, folder: Path, token: str, *pods: Json, budget: str =
     return json.loads(done.stdout)
 
 
+@pytest.fixture(scope="module")
 def planner(stack: Stack) -> str:
     """A token that may read everything, and simulate in the namespace payer."""
+    create_namespace(stack.cp, "payer")
     token = stack.reader_token()
     binding = ("create", "rolebinding", "simulates", "-n", "payer", "--clusterrole", "bursar-simulations")
     kubectl(stack.cp, *binding, "--serviceaccount", f"{NAMESPACE}:reader")
     return token
 
 
-def test_what_a_simulation_says_is_what_happens(stack: Stack, tmp_path: Path) -> None:
-    mine, theirs = create_namespace(stack.cp, "payer"), create_namespace(stack.cp, "debtor")
+def test_what_a_simulation_says_is_what_happens(stack: Stack, planner: str, tmp_path: Path) -> None:
+    mine, theirs, token = "/api/v1/namespaces/payer/pods", create_namespace(stack.cp, "debtor"), planner
     stack.cp.api.call("POST", "/api/v1/nodes", kwok_node("only", cards=2))
     budgets = {"payer": "gpuHours: 100\n", "debtor": "gpuHours: 100\nonExhausted: reclaim\n"}
     set_budgets(stack, **budgets)
-    token = planner(stack)
 
     def pod(path: str, name: str) -> Json:
         found: Json = stack.cp.api.call("GET", f"{path}/{name}")
@@ -108,3 +110,68 @@ def test_what_a_simulation_says_is_what_happens(stack: Stack, tmp_path: Path) ->
             each["uuid"] for each in told["cards"]
         ]
     stack.wait("the victim to be gone", lambda: not stack.exists(f"{theirs}/holder"))
+
+
+def hog(name: str, cpu: str, node: str) -> Json:
+    """One per cent of one card, and CPUs."""
+    made = one(name, percent=1)
+    made["spec"] |= {"nodeSelector": {"kubernetes.io/hostname": node}}
+    made["spec"]["containers"][0]["resources"]["requests"] = {"cpu": cpu, "memory": "1Gi"}
+    return made
+
+
+def test_a_pod_that_takes_a_nodes_cpu_costs_the_cards_that_it_keeps_others_from(
+    stack: Stack, planner: str, tmp_path: Path
+) -> None:
+    """One per cent of a card with 62 of 64 CPUs of a node with two cards, and a small pod beside it; then the
+    rule host-share, which refuses such a pod."""
+    pods = create_namespace(stack.cp, "hogs")
+    stack.cp.api.call("POST", "/api/v1/nodes", kwok_node("two", cards=2, cpu=64))
+    entries = {"payer": "gpuHours: 100\n", "hogs": "gpuHours: 100\n"}
+    set_budgets(stack, **entries, _settings="chargeBy: dominant-host\n")
+
+    def foretold() -> int:
+        answer = simulated(stack, tmp_path, planner, hog("hog", "62", "two"))
+        return int(answer["pods"][0]["cost"]["rateMilli"])
+
+    stack.wait("the ledger to charge CPU", lambda: 1_938 <= foretold() < 1_942)
+    told = foretold()
+    for each in (hog("hog", "62", "two"), hog("small", "100m", "two")):
+        stack.cp.api.call("POST", pods, each)
+
+    def rates() -> dict[str, int]:
+        rows = stack.get("/v1/sessions?namespace=hogs", planner)["sessions"]
+        return {row["pod"]: row["rateMilli"] for row in rows}
+
+    stack.wait("both to be charged", lambda: len(rates()) == 2)
+    spec = stack.cp.api.call("GET", f"{pods}/hog")["spec"]
+    ours = [each["resources"]["requests"]["cpu"] for each in spec.get("initContainers", [])]
+    milli = 62_000 + sum(int(cpu.removesuffix("m")) for cpu in ours)
+    assert rates() == {"hog": -(-2_000 * milli // 64_000), "small": 10}
+    assert rates()["hog"] == told
+    written = stack.cp.api.call("GET", f"{pods}/hog")["metadata"]["annotations"]["bursar.dev/host"]
+    assert json.loads(written)["cards"] == {"H100": 2}
+
+    rules = "chargeBy: dominant-host\nrules: {host-share: enforce}\n"
+    set_budgets(stack, **entries, free="gpuHours: 1\nhostShare: 200\n", _settings=rules)
+    free = create_namespace(stack.cp, "free")
+
+    def refusal(path: str, each: Json) -> str:
+        try:
+            stack.cp.api.call("POST", f"{path}?dryRun=All", each)
+        except ApiError as error:
+            return str(error)
+        return ""
+
+    stack.wait("the rule", lambda: "at most 640m together" in refusal(pods, hog("next", "62", "two")))
+    assert refusal(pods, hog("next", "500m", "two")) == ""
+    stack.wait("the namespace's own figure", lambda: refusal(free, hog("next", "62", "two")) == "")
+    deployment = {
+        "metadata": {"name": "hogs"},
+        "spec": {
+            "selector": {"matchLabels": {"app": "a"}},
+            "template": {"metadata": {"labels": {"app": "a"}}, "spec": hog("x", "62", "two")["spec"]},
+        },
+    }
+    workloads = "/apis/apps/v1/namespaces/hogs/deployments"
+    assert "spec.template.spec.containers[0].resources.requests.cpu" in refusal(workloads, deployment)

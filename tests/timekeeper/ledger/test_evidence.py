@@ -843,3 +843,65 @@ def test_a_rate_is_fixed_at_bind_by_what_is_charged_and_the_models_weight(
     running.change("pods", ended)
 
     assert running.postings("uid-uneven") == [(START, START + MINUTE, rate, "settled")]
+
+
+HOG = {"cpu": "62", "memory": "1Gi"}
+BY_HOST = budgets(team_a="gpuHours: 100", team_b="gpuHours: 100", _settings="chargeBy: dominant-host")
+
+
+def hog(name: str, **times: object) -> Json:
+    """One per cent of a card, and 62 CPUs."""
+    body = gpu_pod(name, namespace="team-b", percent=1, **times)  # type: ignore[arg-type]
+    body["spec"]["containers"][0]["resources"]["requests"] = HOG
+    return body
+
+
+def roomy(cpu: str) -> Json:
+    """A node with two cards and this CPU."""
+    return node() | {"status": {"allocatable": {"cpu": cpu, "memory": "512Gi"}}}
+
+
+def test_a_pod_that_takes_the_nodes_cpu_costs_the_cards_that_it_keeps_others_from(running: Town) -> None:
+    """Its rate is fixed: neither the node nor the pod's own request changes it later, nor another settler."""
+    running.change("nodes", roomy("64"))
+    running.change("configmaps", BY_HOST)
+    running.change("pods", hog("hog", started_ms=START))
+    running.change("pods", gpu_pod("small", namespace="team-b", percent=1, card=1, started_ms=START))
+
+    running.change("nodes", roomy("620"))
+    running.start_anew()
+    running.list_all()
+    ended = hog("hog", started_ms=START, ended_ms=START + MINUTE)
+    ended["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "1"}
+    running.change("pods", ended)
+    running.change(
+        "pods",
+        gpu_pod("small", namespace="team-b", percent=1, card=1, started_ms=START, ended_ms=START + MINUTE),
+    )
+
+    assert running.postings("uid-hog") == [(START, START + MINUTE, 1_938, "settled")]
+    assert running.postings("uid-small") == [(START, START + MINUTE, 10, "settled")]
+
+
+def test_a_binding_fixes_what_the_node_had_while_no_settler_ran(running: Town) -> None:
+    """Beside it a pod that another scheduler bound: it is charged by the node as the settler finds it."""
+    running.change("configmaps", BY_HOST)
+    running.change("nodes", roomy("640"))
+    said = {"version": 1, "cards": {"A100": 2}, "cpu_milli": 62_000, "memory_bytes": 1 << 30}
+    said |= {"node_cpu_milli": 64_000, "node_memory_bytes": 1 << 39}
+    fixed = hog("fixed", started_ms=START, annotations={"bursar.dev/host": json.dumps(said)})
+
+    running.change("pods", fixed)
+    running.change("pods", hog("foreign", card=1, started_ms=START))
+
+    rows = running.get("/v1/sessions?namespace=team-b").get_json()["sessions"]
+    assert {row["pod"]: row["rateMilli"] for row in rows} == {"fixed": 1_938, "foreign": 194}
+
+
+def test_a_pod_that_waits_reserves_what_its_cpu_will_cost(running: Town) -> None:
+    running.change("nodes", roomy("64"))
+    running.change("configmaps", BY_HOST)
+
+    running.change("pods", hog("hog", node="", bound_ms=None, created_ms=running.clock()))
+
+    assert running.budget("team-b")["reserved"] == 1_938 * 10 * MINUTE

@@ -8,11 +8,12 @@ from tests.webhook.unit.test_audit import running
 from tests.webhook.worlds import half
 from tests.worlds import Json, container, limits_of, pod
 from timekeeper.core.budgets.policy import Budget, BudgetSettings
+from timekeeper.core.request.host import HostAmount
 from timekeeper.core.values import Card
 from webhook.audit import use
 
 T4 = (Card("GPU-0", 0, "Tesla T4", 16_000), Card("GPU-1", 1, "Tesla T4", 16_000))
-CARDS = {"n1": T4}
+NODES = {"n1": use.AuditedNode(T4, HostAmount(64_000, 1 << 38))}
 WEIGHED = BudgetSettings(weights=(("T4", 500),), price="2", currency="EUR")
 
 
@@ -27,7 +28,7 @@ def figures(
     pods: list[Json], settings: BudgetSettings = WEIGHED, budgets: Mapping[str, Budget] = MappingProxyType({})
 ) -> list[tuple[object, ...]]:
     """Each namespace's dialects with pods, milli-GPU and cost."""
-    found = use.of_pods(pods, CARDS, settings, budgets)
+    found = use.of_pods(pods, NODES, settings, budgets)
     return [(each.namespace, each.dialect, each.pods, each.rate_milli, str(each.cost)) for each in found]
 
 
@@ -77,8 +78,17 @@ def test_a_request_that_cannot_be_read_is_shown_and_costs_nothing() -> None:
     ]
 
 
+def test_a_pod_can_cost_its_part_of_the_nodes_cpu_and_memory() -> None:
+    hog = of("a", half())
+    hog["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "62", "memory": "1Gi"}
+    dear = BudgetSettings(weights=(("T4", 500),), charge_by="dominant-host")
+
+    # 62 of 64 CPUs of two T4 of weight 0.5
+    assert [each[3] for each in figures([hog, of("b", half())], dear)] == [969, 250]
+
+
 def test_people_read_a_table_and_programs_a_list() -> None:
-    found = use.of_pods([of("a", half())], CARDS, WEIGHED, {})
+    found = use.of_pods([of("a", half())], NODES, WEIGHED, {})
 
     assert list(use.as_text(found)) == [
         "NAMESPACE  DIALECT  PODS  GPUS  GPU-HOURS/MONTH  COST/MONTH",

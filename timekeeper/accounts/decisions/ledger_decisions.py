@@ -17,7 +17,7 @@ _WITH_VALUES = frozenset(
     (
         *("gpuHours", "period", "carryOver", "onExhausted", "group", "warnAt", "price", "currency"),
         *("maxGPUs", "maxGPUsPerPod", "maxWaiting", "mode", "timeZone", "lookahead", "chargeBy"),
-        *("reserve", "requireDuration", "overtime", "overuse", "idle", "policy"),
+        *("reserve", "requireDuration", "overtime", "overuse", "idle", "policy", "hostShare"),
     )
 )
 

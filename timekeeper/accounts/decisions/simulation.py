@@ -9,6 +9,7 @@ from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.budgets.reader import read_entry
 from timekeeper.core.request.card_amounts import CardAmount, NamedAmount
 from timekeeper.core.request.cards import rate, weight_of
+from timekeeper.core.request.host import DOMINANT_HOST, HostShare, host_rate
 from timekeeper.core.values import WHOLE_MILLI, Card
 
 
@@ -27,6 +28,7 @@ class SimulatedPlacement:
     uses: tuple[SimulatedUse, ...]
     unnamed: int = 0
     model: str = ""
+    host: HostShare | None = None  # what it would request of the node's CPU and memory
 
 
 def rate_of(placement: SimulatedPlacement, settings: BudgetSettings) -> int:
@@ -38,7 +40,10 @@ def rate_of(placement: SimulatedPlacement, settings: BudgetSettings) -> int:
         settings.charge_by,
         settings.unit_costs,
     )
-    return named + placement.unnamed * WHOLE_MILLI * weight_of(placement.model, settings.weights) // 1000
+    unnamed = placement.unnamed * WHOLE_MILLI * weight_of(placement.model, settings.weights) // 1000
+    if settings.charge_by != DOMINANT_HOST or placement.host is None:
+        return named + unnamed
+    return max(named + unnamed, host_rate(placement.host, settings.weights))
 
 
 def supposed(entries: Sequence[BudgetEntry], namespace: str, text: str, at_ms: int) -> History | EntryError:

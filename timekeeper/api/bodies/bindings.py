@@ -8,6 +8,7 @@ from timekeeper.api.bodies.heartbeats import MOST_FIGURE, OLDEST_MS, is_natural,
 from timekeeper.api.problem import bad
 from timekeeper.core.dialects import BY_NAME
 from timekeeper.core.request.cards import UndecodableError, decode_amounts, decode_placement
+from timekeeper.core.request.host import HostShare, decode_host
 from timekeeper.core.values import WHOLE_MILLI, Amounts, Ask, ContainerAsk, GPURequest
 
 MOST_BINDINGS = 100
@@ -41,6 +42,7 @@ def _binding(raw: dict[str, Any], where: str, received_ms: int) -> ReportedBindi
         _request(raw, where),
         _devices(raw.get("devices"), f"{where}.devices"),
         grace_ms,
+        _host(raw.get("host"), f"{where}.host"),
     )
 
 
@@ -102,6 +104,15 @@ def _devices(text: object, where: str) -> str:
     except UndecodableError as error:
         raise bad(where, f"it must be a placement: {error}") from error
     return str(text)
+
+
+def _host(text: object, where: str) -> HostShare | None:
+    if text is None:
+        return None
+    try:
+        return decode_host(str(text))
+    except UndecodableError as error:
+        raise bad(where, f"it must be the annotation bursar.dev/host: {error}") from error
 
 
 def _name(text: object, where: str) -> str:

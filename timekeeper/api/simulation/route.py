@@ -30,6 +30,8 @@ from timekeeper.core.budgets.mistakes import EntryError
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.json_values import mapping
 from timekeeper.core.request.cards import CardAmount, NamedAmount
+from timekeeper.core.request.host import decode_host
+from timekeeper.core.standings import card_host
 from timekeeper.core.values import Card
 from timekeeper.runtime.auth.gate import Caller
 from timekeeper.store.engine.engine import Connection
@@ -196,6 +198,7 @@ def _supposed(services: Services, asked: SimulationRequest) -> _Supposed:
         now_ms,
         None,
         queued=queued,
+        room=card_host(mapping(served.get("settings"))),
     )
     account = AccountReading(asked.namespace, statement, statement.standing, "")
     price = history.price(asked.namespace, now_ms)
@@ -262,7 +265,8 @@ def _placed(
 
 def _placement(raw: Mapping[str, Any]) -> SimulatedPlacement:
     uses = tuple(_use(each) for each in raw["cards"])
-    return SimulatedPlacement(uses, raw["unnamed"], raw["model"])
+    host = raw.get("host")  # absent in the answer of an extender of the former release
+    return SimulatedPlacement(uses, raw["unnamed"], raw["model"], decode_host(host) if host else None)
 
 
 def _use(raw: Mapping[str, Any]) -> SimulatedUse:

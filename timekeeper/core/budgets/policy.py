@@ -11,7 +11,7 @@ PERIODS = ("hour", "day", "week", "month", "quarter", "year", "once")
 ON_EXHAUSTED = ("reclaim", "deprioritize", "evict", "deny", "hold")
 # of these: pods that are created over budget wait behind a scheduling gate
 HOLDS = ("hold", "evict")
-CHARGE_BY = ("dominant", "compute", "memory", "mean")
+CHARGE_BY = ("dominant", "compute", "memory", "mean", "dominant-host")
 CHARGE_FROM = ("running", "bound")
 NOTIFY_FORMATS = ("bursar", "alertmanager")
 MODES = ("enforce", "observe")
@@ -58,6 +58,7 @@ class Budget:
     reserve: str = "lookahead"
     require_duration: bool = False  # a pod must declare how long it means to run
     overtime: str = ""  # "": the cluster's
+    host_share_milli: int | None = None  # None: the cluster's
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,8 @@ class BudgetSettings:
     idle_after_ms: int = 3_600_000  # for how long, before the pod is warned
     idle_grace_ms: int = 900_000  # from the warning on
     overtime: str = "warn"  # what happens to pods past their declared time
+    # the rule host-share: how many times its part of a node's CPU and memory a pod may request
+    host_share_milli: int = 2_000
     unknown_standing: str = "inBudget"
     # what becomes of pods that request accelerators which no dialect reads
     unknown_accelerators: UnknownAccelerators = "refuse"

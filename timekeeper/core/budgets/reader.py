@@ -159,6 +159,7 @@ _BUDGET_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
     "reserve": ("reserve", scalars.one_of(policy.RESERVE)),
     "requireDuration": ("require_duration", scalars.yes_or_no),
     "overtime": ("overtime", scalars.one_of(policy.OVERTIME)),
+    "hostShare": ("host_share_milli", scalars.weight),
 }
 
 _OF_NAMESPACES = (
@@ -175,6 +176,7 @@ _OF_NAMESPACES = (
     "reserve",
     "requireDuration",
     "overtime",
+    "hostShare",
 )
 
 _SETTING_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
@@ -198,6 +200,7 @@ _SETTING_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
     "idleAfter": ("idle_after_ms", scalars.duration_ms),
     "idleGrace": ("idle_grace_ms", scalars.duration_ms),
     "overtime": ("overtime", scalars.one_of(policy.OVERTIME)),
+    "hostShare": ("host_share_milli", scalars.weight),
     "unknownStanding": ("unknown_standing", scalars.one_of(("inBudget", "overBudget"))),
     "unknownAccelerators": ("unknown_accelerators", scalars.one_of(UNKNOWN_ACCELERATORS)),
     "price": ("price", scalars.price),

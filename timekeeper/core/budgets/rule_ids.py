@@ -15,6 +15,7 @@ SETTABLE = (
     "grace-period",
     "host-path",
     "host-pid",
+    "host-share",
     "init-container",
     "isolation-variable",
     "legacy-sidecar",

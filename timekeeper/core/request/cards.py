@@ -194,7 +194,8 @@ def rate(
     ``charge_by`` selects the part of a card: ``compute``, ``memory``, their ``mean`` rounded up, or the
     ``dominant`` one. Of a card of which the pod takes memory alone, ``compute`` is that part too. Of a card
     with named resources it is the largest cost of one of them; without an entry in ``unit_costs`` a resource
-    costs its part of the card.
+    costs its part of the card. ``dominant-host`` is the ``dominant`` part here; what CPU and memory add to it
+    is `host.host_rate`.
     """
     by_uuid = {card.uuid: card for card in cards}
     return sum(
@@ -235,11 +236,13 @@ def _part(use: CardAmount, card: Card, charge_by: str, unit_costs: UnitCosts) ->
     if use.resources:
         return _named_part(use, card, unit_costs)
     compute, memory = use.share_milli, memory_milli(use.memory_mib, card)
+    dominant = max(compute, memory)
     parts = {
         "compute": compute or memory,
         "memory": memory,
         "mean": _ceil(compute + memory, 2),
-        "dominant": max(compute, memory),
+        "dominant": dominant,
+        "dominant-host": dominant,
     }
     return min(parts[charge_by], _MOST_MILLI)
 

@@ -7,6 +7,7 @@ from typing import Any
 from timekeeper.accounts.pods import LedgerPod, UnreadablePod
 from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import NodeSight, Vanished
+from timekeeper.core.request.host import NO_HOST, CardHost, HostAmount, card_host
 from timekeeper.core.values import Card
 from timekeeper.settler.cluster.vanished_pods import VanishedPods
 
@@ -25,6 +26,7 @@ class KnownNode:
     name: str
     cards: tuple[Card, ...]
     fault: str = ""  # why its inventory cannot be read
+    allocatable: HostAmount = NO_HOST  # CPU and memory; of a node without cards nothing is known
     # its boot, and the pods on it by its agent's fresh report; arrives apart from the cards
     sight: NodeSight = field(default=NodeSight(), compare=False)
 
@@ -154,6 +156,8 @@ class ClusterState:
     classes_version: int = 0  # of the priority classes
     namespaces_version: int = 0  # of the set of namespaces with pods
     existing_version: int = 0  # of the set of existing namespaces
+    # the inventory's version, and how much CPU and memory there is for each card in it
+    _card_host: tuple[int, CardHost | None] = (-1, None)
 
     def missing_sources(self) -> tuple[str, ...]:
         """Sources that have not been listed completely yet. Before that nothing may be decided."""
@@ -170,6 +174,18 @@ class ClusterState:
         """The node's cards; empty for a node that is not known."""
         known = self.nodes.get(node)
         return known.cards if known else ()
+
+    def allocatable(self, node: str) -> HostAmount:
+        """The node's CPU and memory; nothing for a node that is not known."""
+        known = self.nodes.get(node)
+        return known.allocatable if known else NO_HOST
+
+    def card_host(self) -> CardHost | None:
+        """How much CPU and memory there is for each card, computed anew where a node has changed."""
+        if self._card_host[0] != self.inventory_version:
+            known = card_host((each.cards, each.allocatable) for each in self.nodes.values())
+            self._card_host = self.inventory_version, known
+        return self._card_host[1]
 
     def wrong_clocks(self) -> dict[str, int]:
         """By how many milliseconds the clocks of nodes with cards are ahead, where they are wrong."""

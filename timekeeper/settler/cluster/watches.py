@@ -15,6 +15,7 @@ from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import NodeSight
 from timekeeper.core.ledger.node_clock import LEASES, clock_ahead_ms
 from timekeeper.core.request.cards import UndecodableError
+from timekeeper.core.request.host import NO_HOST, allocatable
 from timekeeper.core.request.inventory import charged_cards
 from timekeeper.core.values import Card
 from timekeeper.runtime.api_server import Api
@@ -120,7 +121,7 @@ def read_node(raw: Json) -> KnownNode:
         cards = charged_cards(raw)
     except UndecodableError as error:
         fault = str(error)
-    return KnownNode(name, cards, fault, sight)
+    return KnownNode(name, cards, fault, allocatable(raw) if cards else NO_HOST, sight)
 
 
 def read_lease(raw: Json) -> NodeLease:

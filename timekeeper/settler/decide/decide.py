@@ -141,7 +141,15 @@ def _published(
     made = cache.statements
     default, namespaces = made.default, made.namespaces
     return publish(
-        settings, cluster.classes, default, namespaces, now_ms, ledger.published, ledger.entry_cache, queued
+        settings,
+        cluster.classes,
+        default,
+        namespaces,
+        now_ms,
+        ledger.published,
+        ledger.entry_cache,
+        queued,
+        cluster.card_host(),
     )
 
 

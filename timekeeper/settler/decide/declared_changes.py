@@ -50,7 +50,7 @@ def changed_reservations(
         for uid in waits.declaring - rows.keys():
             pod = cluster.pods.get(uid)
             if pod is not None and not has_session(uid) and not is_over(uid):
-                rate_milli = waits.most_rate(pod.request)
+                rate_milli = waits.most_rate(pod)
                 yield DeclaredReservation(
                     uid, pod.namespace, pod.name, rate_milli, pod.length_ms, now_ms // 1000 * 1000
                 )

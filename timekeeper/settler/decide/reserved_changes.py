@@ -63,8 +63,9 @@ class _ReservedTick:
         if session is not None:
             yield session
             return
-        cards = self.cluster.cards(pod.reserved.node) if pod.reserved else ()
-        opened = open_reserved(pod, cards, self.settings, self.now_ms)
+        node = pod.reserved.node if pod.reserved else ""
+        cards, allocatable = self.cluster.cards(node), self.cluster.allocatable(node)
+        opened = open_reserved(pod, cards, self.settings, self.now_ms, allocatable)
         if opened is None:
             return
         if not opened.doubt:

@@ -18,6 +18,7 @@ from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import PodHold, Vanished
 from timekeeper.core.ledger.metering import Evidence
+from timekeeper.core.request.host import DOMINANT_HOST
 from timekeeper.settler.cluster.cluster_state import ClusterState, DeletedPod
 from timekeeper.settler.state.ledger_state import LedgerState
 
@@ -89,12 +90,23 @@ class _Tick:
         if session is None:
             if not pod.node or pod.uid in self.ledger.folded:
                 return
-            opened = open_session(pod, self.cluster.cards(pod.node), self.settings, self.now_ms)
-            if opened.doubt and pod.devices and self.now_ms - since_ms < PATIENCE_MS:
+            opened = self._opened(pod)
+            if self._may_come(pod, opened) and self.now_ms - since_ms < PATIENCE_MS:
                 self.changes.deferred[pod.uid] = since_ms
                 return
             session = self.changes.open(opened)
         self._apply_status(session, pod)
+
+    def _opened(self, pod: LedgerPod) -> OpenedSession:
+        cards, allocatable = self.cluster.cards(pod.node), self.cluster.allocatable(pod.node)
+        return open_session(pod, cards, self.settings, self.now_ms, allocatable)
+
+    def _may_come(self, pod: LedgerPod, opened: OpenedSession) -> bool:
+        """Whether the pod's rate would differ if its node arrived, or arrived with other cards."""
+        if opened.doubt and pod.devices:
+            return True
+        by_host = self.settings.charge_by == DOMINANT_HOST and pod.fixed_host is None
+        return by_host and pod.node not in self.cluster.nodes
 
     def apply_deletion(self, deleted: DeletedPod) -> None:
         """A deleted pod object: ends by its last status if that is terminal, else as a vanished pod."""
@@ -102,8 +114,7 @@ class _Tick:
         if session is None:
             if pod.uid in self.ledger.folded:
                 return
-            cards = self.cluster.cards(pod.node)
-            session = self.changes.open(open_session(pod, cards, self.settings, self.now_ms))
+            session = self.changes.open(self._opened(pod))
         if session.vanished_ms is not None and pod.ended_ms is None:
             return  # reported again: the first report counts
         session = self._apply_status(session, pod)
@@ -172,8 +183,7 @@ class _Tick:
             return
         if end is not None and end.hold.bound_ms is not None:
             pod = replace(pod, hold=end.hold)
-        opened = open_session(pod, self.cluster.cards(pod.node), self.settings, self.now_ms)
-        session = self.changes.open(opened)
+        session = self.changes.open(self._opened(pod))
         known = evidence(session, None, self.ledger.beats.get(uid))
         self._vanish(session, pod.hold, known, self.now_ms, was_watched=False)
 

@@ -12,6 +12,14 @@ from timekeeper.accounts.session import admitted_in_budget
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.request.cards import weight_of
 from timekeeper.core.request.estimates import estimated_rate
+from timekeeper.core.request.host import (
+    DOMINANT_HOST,
+    NO_HOST,
+    HostAmount,
+    NodeKind,
+    most_host_rate,
+    node_kinds,
+)
 from timekeeper.core.values import Card, GPURequest
 from timekeeper.settler.cluster.cluster_state import ClusterState
 
@@ -41,6 +49,7 @@ class UnboundPods:
     _at_ms: int = 0
     _cards: tuple[Card, ...] = ()  # all cards of the cluster
     _kinds: tuple[Card, ...] = ()  # one card of each model and memory size
+    _node_kinds: tuple[NodeKind, ...] = ()  # with `dominant-host` alone
     _most_milli: int = 0  # the rate of all cards together
     # UID -> namespace and rate of a pod that counts, and whether it was released
     _waiting: dict[str, tuple[str, int, bool]] = field(default_factory=dict)
@@ -49,7 +58,8 @@ class UnboundPods:
     _seen: dict[str, str] = field(default_factory=dict)  # UID -> namespace of a pod that ``seen`` counts
     # heap of (moment, UID): the pod counts no longer then
     _expiries: list[tuple[int, str]] = field(default_factory=list)
-    _estimates: dict[GPURequest, int] = field(default_factory=dict)  # request -> rate
+    # request, and with `dominant-host` CPU and memory -> rate
+    _estimates: dict[tuple[GPURequest, HostAmount], int] = field(default_factory=dict)
 
     def update(self, cluster: ClusterState, settings: BudgetSettings, now_ms: int) -> set[str]:
         """Bring ``rates`` up to date; returns the namespaces whose rate changed."""
@@ -88,6 +98,9 @@ class UnboundPods:
         self._kinds = tuple(
             {(each.model, each.memory_mib, each.resources): each for each in self._cards}.values()
         )
+        by_host = settings.charge_by == DOMINANT_HOST
+        nodes = cluster.nodes.values() if by_host else ()
+        self._node_kinds = node_kinds((each.cards, each.allocatable) for each in nodes)
         self._most_milli = sum(weight_of(each.model, settings.weights) for each in self._cards)
         self._waiting, self._sums, self._released, self._expiries, self._estimates = {}, {}, {}, [], {}
         self.rates = {}
@@ -104,7 +117,7 @@ class UnboundPods:
         if pod is None or pod.is_gated or not admitted_in_budget(pod.standing, self._settings):
             return
         until_ms, is_released = pod.created_ms + self._settings.lookahead_ms, pod.held == "budget"
-        rate = self.most_rate(pod.request) if is_released or now_ms < until_ms else 0
+        rate = self.most_rate(pod) if is_released or now_ms < until_ms else 0
         if rate:
             self._waiting[uid] = (pod.namespace, rate, is_released)
             self._add(pod.namespace, rate, is_released)
@@ -132,7 +145,7 @@ class UnboundPods:
             pod.name,
             pod.priority,
             pod.created_ms,
-            self.most_rate(pod.request),
+            self.most_rate(pod),
             pod.held == "budget",
             by_other := is_by_other(pod, self._settings.scheduler_name),
             pod.length_ms,
@@ -158,17 +171,17 @@ class UnboundPods:
             if not sums[namespace]:
                 del sums[namespace]
 
-    def most_rate(self, request: GPURequest) -> int:
-        """The highest rate that the request can have."""
-        if request not in self._estimates:
+    def most_rate(self, pod: LedgerPod) -> int:
+        """The highest rate that the pod can have."""
+        request, settings = pod.request, self._settings
+        host = pod.host if settings.charge_by == DOMINANT_HOST else NO_HOST
+        if (request, host) not in self._estimates:
             if len(self._estimates) >= MOST_ESTIMATES:
                 self._estimates.clear()  # each can be made again
             choices = self._cards if request.uuids or request.exclude_uuids else self._kinds
-            self._estimates[request] = estimated_rate(
-                request,
-                choices,
-                self._settings.weights,
-                self._settings.charge_by,
-                self._settings.unit_costs,
+            by_cards = estimated_rate(
+                request, choices, settings.weights, settings.charge_by, settings.unit_costs
             )
-        return self._estimates[request]
+            by_host = most_host_rate(request, host, self._node_kinds, settings.weights)
+            self._estimates[request, host] = max(by_cards, by_host)
+        return self._estimates[request, host]

@@ -4,7 +4,12 @@ from collections.abc import Iterable
 
 from sqlalchemy import bindparam, delete, select, text
 
-from timekeeper.accounts.bindings import ReportedBinding, decode_request, encode_request
+from timekeeper.accounts.bindings import (
+    ReportedBinding,
+    decode_request,
+    decode_requested_host,
+    encode_request,
+)
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.engine.schema import BINDINGS, FOLDED, SESSIONS
 
@@ -27,7 +32,7 @@ def record(connection: Connection, bindings: Iterable[ReportedBinding], received
             "name": each.name,
             "node": each.node,
             "bound_ms": each.bound_ms,
-            "request": encode_request(each.request),
+            "request": encode_request(each.request, each.host),
             "devices": each.devices,
             "grace_ms": each.grace_ms,
             "received_ms": received_ms,
@@ -52,6 +57,9 @@ def unopened(connection: Connection, from_ms: int, to_ms: int) -> list[ReportedB
     within = BINDINGS.c.received_ms.between(from_ms, to_ms)
     rows = connection.execute(select(*columns).where(within, ~has_session, ~is_folded))
     return [
-        ReportedBinding(uid, namespace, name, node, bound_ms, decode_request(request), devices, grace_ms)
+        ReportedBinding(
+            *(uid, namespace, name, node, bound_ms, decode_request(request), devices, grace_ms),
+            decode_requested_host(request),
+        )
         for uid, namespace, name, node, bound_ms, request, devices, grace_ms in rows
     ]

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from timekeeper.core.budgets.policy import Budget, BudgetSettings
 from timekeeper.core.budgets.reader import ParsedBudgets
+from timekeeper.core.request.host import CardHost
 from timekeeper.core.wire import StandingWord
 from webhook.admission.workloads import TemplatePath
 from webhook.policy import AdmissionPolicy, Mode, PriorityClass, Standing
@@ -34,11 +35,12 @@ class AssumedCluster:
     template_paths: tuple[TemplatePath, ...] = ()  # besides the built-in ones
     classes: Mapping[str, int] = field(default_factory=dict)  # values of priority classes
     budgets: ParsedBudgets = NO_BUDGETS
+    room: CardHost | None = None  # CPU and memory for each card, of the nodes that are known
 
     def policy_for(self, namespace: str) -> AdmissionPolicy:
         """The policy of the namespace's pods."""
         policy = effective_policy(self.flags, self.table, True, namespace)
-        return replace(policy, known=True, mode=self.mode or policy.mode)
+        return replace(policy, known=True, mode=self.mode or policy.mode, room=self.room)
 
     def standing_of(self, namespace: str) -> Standing:
         """The namespace's standing."""
@@ -91,6 +93,7 @@ def _settings(settings: BudgetSettings) -> StandingsSettings:
         unknown_accelerators=settings.unknown_accelerators,
         rules=dict(settings.rules),
         exempt=frozenset(settings.exempt),
+        host_share_milli=settings.host_share_milli,
     )
 
 
@@ -109,6 +112,7 @@ def _entry(budget: Budget) -> StandingsEntry:
         exempt=frozenset(budget.exempt),
         reserves_declared=budget.reserve == "declared",
         requires_duration=budget.require_duration,
+        host_share_milli=budget.host_share_milli,
     )
 
 

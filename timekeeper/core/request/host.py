@@ -1,0 +1,274 @@
+"""CPU and memory: what a pod requests of its node, and which part of the node's cards that is.
+
+With ``chargeBy: dominant-host`` a pod that takes most of a node's CPU costs as much as the cards that it
+keeps others from. Source: Slurm's PriorityFlags=MAX_TRES, by which a job is billed for the largest of its
+weighted resources on a node (slurm.conf, TRESBillingWeights).
+"""
+
+import json
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from timekeeper.core.json_values import Json, mapping, sequence
+from timekeeper.core.quantity import thousandths
+from timekeeper.core.request.cards import Weights, allowed, weight_of
+from timekeeper.core.values import MOST_AMOUNT, Card, GPURequest, UndecodableError
+
+DOMINANT_HOST = "dominant-host"
+CPU, MEMORY = "cpu", "memory"
+
+
+@dataclass(frozen=True, slots=True)
+class HostAmount:
+    """CPU in thousandths of a core, and memory in bytes."""
+
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+
+
+NO_HOST = HostAmount()
+
+Models = tuple[tuple[str, int], ...]  # of a node's cards: each model and how many, sorted
+
+
+@dataclass(frozen=True, slots=True)
+class HostShare:
+    """What a pod requests of its node: at the binding, as the annotation ``bursar.dev/host`` fixes it."""
+
+    requested: HostAmount
+    allocatable: HostAmount  # all of the node
+    models: Models
+
+
+def requested(pod: Json) -> HostAmount:
+    """The pod's request as kube-scheduler counts it (`requested_milli`)."""
+    memory_milli = requested_milli(pod, MEMORY)
+    return _amount(requested_milli(pod, CPU), -(-memory_milli // 1000))
+
+
+def allocatable(node: Json) -> HostAmount:
+    """What all pods of a Node object together may request; 0 where it does not say so."""
+    there = mapping(mapping(node.get("status")).get("allocatable"))
+    return HostAmount(_milli(there, CPU), _milli(there, MEMORY) // 1000)
+
+
+@lru_cache(maxsize=4096)
+def _amount(cpu_milli: int, memory_bytes: int) -> HostAmount:
+    """One value for all pods with equal requests, of which there are a few kinds."""
+    return HostAmount(min(cpu_milli, MOST_AMOUNT), min(memory_bytes, MOST_AMOUNT))
+
+
+def requested_milli(pod: Json, resource: str) -> int:
+    """The pod's request of a resource in thousandths: the greater of all containers and sidecars together,
+    and of each init container with the sidecars started before it; or the pod-level request. The overhead of
+    the runtime class is added.
+
+    While a container is resized, the greatest of requested, allocated and actual resources counts; if the
+    resize is infeasible, the greater of allocated and actual. An absent request is the limit, as the API
+    server writes it into pods.
+
+    Source: k8s.io/component-helpers/resource, ``PodRequests`` with the options of ``NodeResourcesFit``.
+    """
+    spec, status = mapping(pod.get("spec")), mapping(pod.get("status"))
+    overhead = _milli(mapping(spec.get("overhead")), resource)
+    whole = mapping(mapping(spec.get("resources")).get("requests"))
+    if resource in whole:
+        return _milli(whole, resource) + overhead
+    together = peak = 0
+    for runs_on, milli in _containers(spec, status, resource):
+        if runs_on:
+            together += milli
+        else:
+            peak = max(peak, together + milli)
+    return max(together, peak) + overhead
+
+
+def _containers(spec: Json, status: Json, resource: str) -> Iterator[tuple[bool, int]]:
+    """(keeps running beside the others, request) of each container, in the order of their start."""
+    had = _had(status, resource)
+    infeasible = bool(had) and _infeasible(status)
+    for field in ("initContainers", "containers"):
+        for each in sequence(spec.get(field)):
+            raw = mapping(each)
+            runs_on = field == "containers" or raw.get("restartPolicy") == "Always"
+            asked = container_milli(raw, resource)
+            held = had.get(str(raw.get("name", ""))) if had and runs_on else None
+            if held is not None:
+                asked = held if infeasible else max(asked, held)
+            yield runs_on, asked
+
+
+def container_milli(container: Json, resource: str) -> int:
+    """One container's request in thousandths."""
+    resources = mapping(container.get("resources"))
+    asked = mapping(resources.get("requests"))
+    return _milli(asked if resource in asked else mapping(resources.get("limits")), resource)
+
+
+def _had(status: Json, resource: str) -> dict[str, int]:
+    """By container name the greater of actual and allocated amount, where the status reports it."""
+    found = {}
+    for field in ("initContainerStatuses", "containerStatuses"):
+        for each in sequence(status.get(field)):
+            raw = mapping(each)
+            if raw.get("resources") is not None:
+                has = _milli(mapping(mapping(raw.get("resources")).get("requests")), resource)
+                allocated = _milli(mapping(raw.get("allocatedResources")), resource)
+                found[str(raw.get("name", ""))] = max(has, allocated)
+    return found
+
+
+def _infeasible(status: Json) -> bool:
+    pending = (mapping(each) for each in sequence(status.get("conditions")))
+    return any(
+        each.get("type") == "PodResizePending" and each.get("reason") == "Infeasible" for each in pending
+    )
+
+
+def _milli(amounts: Json, resource: str) -> int:
+    """0 if it is absent, unreadable or negative."""
+    return max(0, thousandths(amounts.get(resource)) or 0) if resource in amounts else 0
+
+
+def models_of(cards: Iterable[Card]) -> Models:
+    """Each model of these cards, and how many there are; a MIG device counts as a card, and so does a card
+    that is not healthy."""
+    found: dict[str, int] = {}
+    for card in cards:
+        found[card.model] = found.get(card.model, 0) + 1
+    return tuple(sorted(found.items()))
+
+
+def host_rate(share: HostShare, weights: Weights) -> int:
+    """The rate of the larger part of CPU and memory, in milli-GPU: that part of the weights of all cards of
+    the node, rounded up. All of the node is the most; an amount that the node does not report counts as
+    nothing."""
+    whole_milli = sum(number * weight_of(model, weights) for model, number in share.models)
+    asked, there = share.requested, share.allocatable
+    return max(
+        _part(asked.cpu_milli, there.cpu_milli, whole_milli),
+        _part(asked.memory_bytes, there.memory_bytes, whole_milli),
+    )
+
+
+def _part(asked: int, there: int, whole_milli: int) -> int:
+    return -(-min(asked, there) * whole_milli // there) if there else 0
+
+
+def encode_host(share: HostShare) -> str:
+    """The annotation ``bursar.dev/host`` in canonical form: keys sorted, no blanks."""
+    wire = {
+        "version": 1,
+        "cards": dict(share.models),
+        "cpu_milli": share.requested.cpu_milli,
+        "memory_bytes": share.requested.memory_bytes,
+        "node_cpu_milli": share.allocatable.cpu_milli,
+        "node_memory_bytes": share.allocatable.memory_bytes,
+    }
+    return json.dumps(wire, sort_keys=True, separators=(",", ":"))
+
+
+def decode_host(text: str) -> HostShare:
+    """The inverse of `encode_host`. Raises UndecodableError."""
+    try:
+        raw = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UndecodableError(f"host: not JSON: {error}") from error
+    if not isinstance(raw, dict) or raw.get("version") != 1 or not isinstance(raw.get("cards"), dict):
+        raise UndecodableError("host: not version 1")
+    cpu, memory = _whole(raw, "cpu_milli"), _whole(raw, "memory_bytes")
+    of_node = HostAmount(_whole(raw, "node_cpu_milli"), _whole(raw, "node_memory_bytes"))
+    models = tuple(sorted((str(model), _whole(raw["cards"], model)) for model in raw["cards"]))
+    return HostShare(HostAmount(cpu, memory), of_node, models)
+
+
+def _whole(raw: Mapping[str, Any], key: str) -> int:
+    value = raw.get(key)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MOST_AMOUNT:
+        raise UndecodableError(f"host: {key} is not a whole number from 0 to 2^63 - 1")
+    return value
+
+
+# before the binding
+
+
+@dataclass(frozen=True, slots=True)
+class NodeKind:
+    """Nodes with the same cards, and what each of them can allocate, in ascending order."""
+
+    cards: tuple[Card, ...]  # one of each model, memory size and named resources
+    models: Models
+    cpus_milli: tuple[int, ...]
+    memories_bytes: tuple[int, ...]
+
+
+def node_kinds(nodes: Iterable[tuple[tuple[Card, ...], HostAmount]]) -> tuple[NodeKind, ...]:
+    """The kinds of these nodes with cards."""
+    alike: dict[tuple[Models, frozenset[object]], tuple[tuple[Card, ...], list[HostAmount]]] = {}
+    for cards, there in nodes:
+        if cards:
+            kinds = {(each.model, each.memory_mib, each.resources): each for each in cards}
+            key = models_of(cards), frozenset(kinds)
+            alike.setdefault(key, (tuple(kinds.values()), []))[1].append(there)
+    return tuple(
+        NodeKind(
+            cards,
+            models,
+            tuple(sorted(each.cpu_milli for each in there)),
+            tuple(sorted(each.memory_bytes for each in there)),
+        )
+        for (models, _), (cards, there) in alike.items()
+    )
+
+
+def most_host_rate(
+    request: GPURequest, asked: HostAmount, kinds: Iterable[NodeKind], weights: Weights
+) -> int:
+    """An upper bound of `host_rate` wherever the pod can be bound: on each kind of node with a card that the
+    request allows, the smallest node that has as much."""
+    anywhere = replace(request, uuids=(), exclude_uuids=())
+    return max(
+        (
+            host_rate(HostShare(asked, _smallest(kind, asked), kind.models), weights)
+            for kind in kinds
+            if any(allowed(anywhere, card) for card in kind.cards)
+        ),
+        default=0,
+    )
+
+
+def _smallest(kind: NodeKind, asked: HostAmount) -> HostAmount:
+    """The smallest CPU and the smallest memory that hold the amounts; 0 where no node of the kind does."""
+    return HostAmount(
+        _first_from(kind.cpus_milli, asked.cpu_milli), _first_from(kind.memories_bytes, asked.memory_bytes)
+    )
+
+
+def _first_from(amounts: tuple[int, ...], least: int) -> int:
+    at = bisect_left(amounts, least)
+    return amounts[at] if at < len(amounts) else 0
+
+
+@dataclass(frozen=True, slots=True)
+class CardHost:
+    """How much CPU and memory there is for each card, of the nodes that have most of it, and the memory of
+    the cluster's smallest card: no pod that keeps to its part on some node exceeds its part of these."""
+
+    cpu_milli: int
+    memory_bytes: int
+    least_card_mib: int
+
+
+def card_host(nodes: Iterable[tuple[tuple[Card, ...], HostAmount]]) -> CardHost | None:
+    """None where no node with cards says what it has."""
+    known = [(cards, there) for cards, there in nodes if cards and there.cpu_milli and there.memory_bytes]
+    if not known:
+        return None
+    return CardHost(
+        max(-(-there.cpu_milli // len(cards)) for cards, there in known),
+        max(-(-there.memory_bytes // len(cards)) for cards, there in known),
+        min(card.memory_mib for cards, _ in known for card in cards),
+    )
