@@ -2,10 +2,13 @@
 
 import errno
 import os
+import signal
 import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -108,3 +111,76 @@ def test_what_a_process_said_before_its_restart_does_not_count(tmp_path: Path) -
         assert processes.log("talker") == "ready\n"
         with pytest.raises(ValueError, match="talker is running"):
             processes.start("talker", Path("/bin/true"), [])
+
+
+# Holds a folder and a process in it, and ends by a signal. While it ends it waits for one byte of its
+# standard input, so that further signals come in the middle of the end.
+ENDING = """
+import signal, sys
+from deploy.local.ending import ended_by_signals, undisturbed
+from deploy.local.folder import OwnedFolder
+from deploy.local.launcher import Launcher
+
+class SlowEnd:
+    def __enter__(self): return self
+    def __exit__(self, *_):
+        with undisturbed():
+            print("ending", flush=True)
+            sys.stdin.read(1)
+            print("ended", flush=True)
+
+with ended_by_signals(), OwnedFolder() as folder, Launcher() as launcher, SlowEnd():
+    process = launcher.start(["/bin/sleep", "600"], (folder / "log").open("wb"), folder=folder)
+    print(process.pid, flush=True)
+    if sys.argv[1] == "fails":
+        raise SystemExit("it failed")
+    signal.pause()
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "code"), [(signal.SIGINT, -signal.SIGINT), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_the_end_by_a_signal_is_complete_however_often_it_is_repeated(
+    tmp_path: Path, first: signal.Signals, code: int
+) -> None:
+    with ending(tmp_path, "waits") as (process, child):
+        process.send_signal(first)
+        assert line_of(process) == "ending"
+        for repeated in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            process.send_signal(repeated)
+        said, _ = process.communicate("x", timeout=20)
+
+    assert (process.returncode, said) == (code, "ended\n")
+    assert list(tmp_path.iterdir()) == []
+    assert not Path(f"/proc/{child}").exists()
+
+
+def test_a_signal_that_comes_while_a_failure_ends_all_waits_until_the_end(tmp_path: Path) -> None:
+    with ending(tmp_path, "fails") as (process, child):
+        assert line_of(process) == "ending"
+        process.send_signal(signal.SIGHUP)
+        said, _ = process.communicate("x", timeout=20)
+
+    assert (process.returncode, said) == (129, "ended\n")
+    assert list(tmp_path.iterdir()) == []
+    assert not Path(f"/proc/{child}").exists()
+
+
+@contextmanager
+def ending(folder: Path, how: str) -> Iterator[tuple["subprocess.Popen[str]", int]]:
+    """A process that runs the script above, whose temporary folders are in `folder`, and its child's PID."""
+    command = [sys.executable, "-c", ENDING, how]
+    environment = os.environ | {"TMPDIR": str(folder), "PYTHONPATH": str(Path(__file__).parents[3])}
+    with subprocess.Popen(
+        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield process, int(line_of(process))
+        finally:
+            process.kill()
+
+
+def line_of(process: "subprocess.Popen[str]") -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
