@@ -83,9 +83,9 @@ def test_of_200_pods_nothing_stays_after_a_ctrl_c_that_is_repeated_until_the_end
         up.kill()
         up.wait()
 
-    assert (up.returncode, "Traceback" in errors.read_text()) == (130, False), errors.read_text()
     assert list(home.iterdir()) == []
     assert processes_with(str(home)) == []
+    assert (up.returncode, "Traceback" in errors.read_text()) == (130, False), errors.read_text()
     for url in (server, variables["BURSAR_SERVER"], variables["BURSAR_EXTENDER"]):
         with socket.socket() as probe:
             assert probe.connect_ex(("127.0.0.1", urlsplit(url).port or 0)) != 0, url
