@@ -1,5 +1,6 @@
 """docs/uninstall.md, command by command, on a real API server: the cluster creates pods all the while."""
 
+import base64
 import json
 import re
 import sqlite3
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import card_uuid, kwok_node
@@ -24,6 +26,9 @@ from timekeeper.core import names
 pytestmark = pytest.mark.cluster
 
 PAGE = (ROOT / "docs" / "uninstall.md").read_text()
+(SAVE_BEFORE_UPGRADE,) = (
+    each for each in console((ROOT / "docs" / "upgrade.md").read_text()) if "bursar save" in each
+)
 BACK = PAGE.partition("\n## Come back")[2].partition("\n## What stays")[0]
 NODE = {
     "metadata": {
@@ -83,7 +88,7 @@ def everything(cp: ControlPlane) -> list[str]:
 
 
 @pytest.fixture
-def folder(control_plane: ControlPlane, tmp_path: Path) -> Path:
+def folder(control_plane: ControlPlane, tmp_path: Path) -> Iterator[Path]:
     """Where the commands are typed: with the repository's files, the plugin, and a kubectl that runs here
     what is to run in the timekeeper's pod (there is no kubelet). `BURSAR_DATABASE` stands for its volume."""
     (tmp_path / "deploy").symlink_to(ROOT / "deploy")
@@ -95,7 +100,11 @@ def folder(control_plane: ControlPlane, tmp_path: Path) -> Path:
     for name, script in (("kubectl", kubectl), ("kubectl-bursar", plugin)):
         (tmp_path / "pods" / name).write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / "pods" / name).chmod(0o755)
-    return tmp_path
+    yield tmp_path
+    run(control_plane, "kubectl delete node cards gpu-1 --ignore-not-found", tmp_path)
+    run(control_plane, "kubectl delete namespace astronomy --ignore-not-found", tmp_path)
+    delete = "kubectl delete --ignore-not-found -f"
+    run(control_plane, f"{delete} {ADMINISTRATOR}\n{delete} {MANIFESTS}", tmp_path)
 
 
 def typed(cp: ControlPlane, folder: Path, timekeeper: Process, commands: str) -> str:
@@ -162,6 +171,10 @@ def every_mark(metadata: dict[str, Any]) -> dict[str, str]:
     return {key: text for key, text in both.items() if key.startswith(OURS) and key not in PASSING}
 
 
+def secret_of(file: Path) -> str:
+    return base64.b64decode(yaml.safe_load(file.read_text())["data"]["key"]).decode()
+
+
 def has_postings(database: Path) -> bool:
     with closing(sqlite3.connect(database)) as connection:
         return bool(connection.execute("SELECT 1 FROM postings").fetchone())
@@ -207,6 +220,9 @@ def test_uninstalled_by_the_page_pods_are_created_after_each_step_and_what_was_s
         typed(control_plane, folder, timekeeper, "kubectl bursar grant astronomy 2 --reason 'paper deadline'")
         before = config_maps(control_plane), marks(control_plane)
         had = accounts(control_plane, folder, timekeeper)
+        secrets = typed(control_plane, folder, timekeeper, "kubectl bursar save private --secrets -o json")
+        missing = "BURSAR_DATABASE=sqlite:////nowhere kubectl bursar save partly 2>&1 || echo code $?"
+        partly = typed(control_plane, folder, timekeeper, missing).splitlines()
 
         for number, (title, commands) in enumerate(steps().items()):
             if title.startswith("Remove the workloads"):  # the kubelet ends the pod, the volume goes
@@ -216,6 +232,12 @@ def test_uninstalled_by_the_page_pods_are_created_after_each_step_and_what_was_s
             assert refusal(control_plane, f"gpu-{number}", half) == "", title
             assert refusal(control_plane, f"plain-{number}", {}) == "", title
 
+    (notify,) = (each for each in json.loads(secrets) if each["what"] == "Secret notify")
+    assert (folder / "private" / notify["file"]).stat().st_mode & 0o777 == 0o600
+    assert "secret-of-the-notifications" in secret_of(folder / "private" / notify["file"])
+    assert partly[-2:] == ["Error: not everything was saved: ledger; partly/README.txt says why", "code 1"]
+    assert "there is no file /nowhere" in (folder / "partly" / "README.txt").read_text()
+    assert not (folder / "partly" / "ledger.jsonl").exists()
     assert everything(control_plane) == []
     node = control_plane.api.call("GET", "/api/v1/nodes/gpu-1")
     assert node["status"]["capacity"] == node["status"]["allocatable"] == {"cpu": "8"}
@@ -234,9 +256,9 @@ def test_uninstalled_by_the_page_pods_are_created_after_each_step_and_what_was_s
         timekeeper.start_ready()
         assert (config_maps(control_plane), marks(control_plane)) == before
         assert accounts(control_plane, folder, timekeeper) == had
-        typed(control_plane, folder, timekeeper, "kubectl bursar save again")
+        typed(control_plane, folder, timekeeper, SAVE_BEFORE_UPGRADE)
 
-    assert lasting_rows(folder / "again" / "ledger.jsonl") == lasting_rows(saved / "ledger.jsonl")
+    assert lasting_rows(folder / "before-upgrade/ledger.jsonl") == lasting_rows(saved / "ledger.jsonl")
     assert {line["table"] for line in lasting_rows(saved / "ledger.jsonl")} == LASTING
 
 

@@ -115,6 +115,7 @@ TYPED = {
         "kubectl annotate nodes": "docs/cluster/test_uninstall.py",
     },
     "docs/upgrade.md": {
+        "kubectl bursar save": "docs/cluster/test_uninstall.py",
         "rbac.yaml": "docs/cluster/test_install.py",
         "changed-since-governed": "docs/cluster/test_commands.py",
     },
