@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import yaml
 
 from tests.deploy.reading import ROOT
+from tests.local.worlds import processes_with
 from tests.support.tracing import environment
 from tests.support.waiting import eventually
 
@@ -38,18 +39,6 @@ SET = {
         },
     },
 }
-
-
-def processes_with(text: str) -> list[str]:
-    """The command lines of the processes that have a text in their environment."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            if text.encode() in (process / "environ").read_bytes():
-                found.append((process / "cmdline").read_text().replace("\0", " "))
-        except OSError:
-            continue  # it has ended, or is another user's
-    return found
 
 
 def test_of_200_pods_nothing_stays_after_a_ctrl_c_that_is_repeated_until_the_end(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import pytest
 from deploy.local.errors import LocalError
 from deploy.local.launcher import Launcher
 from deploy.local.processes import Processes
+from tests.local.worlds import processes_with
 from tests.support.waiting import eventually
 
 
@@ -77,6 +78,18 @@ def test_a_stopped_process_takes_its_children_with_it(tmp_path: Path) -> None:
             connection.settimeout(20)
             launcher.stop(parent)
             assert connection.recv(1) == b""
+
+
+def test_after_the_end_of_a_launcher_no_child_of_its_processes_is_alive_that_could_write_a_file(
+    tmp_path: Path,
+) -> None:
+    with Launcher() as launcher:
+        command = "for i in $(seq 100); do sleep 600 & done; touch started; wait"
+        environment = {"PATH": os.defpath, "MARK": str(tmp_path)}
+        launcher.start(["/bin/sh", "-c", command], subprocess.DEVNULL, environment, tmp_path)
+        eventually((tmp_path / "started").exists)
+
+    assert processes_with(str(tmp_path)) == []
 
 
 def test_a_process_that_dies_is_reported_by_name_with_its_last_lines(tmp_path: Path) -> None:
