@@ -1,15 +1,14 @@
 """The verbs of `python -m deploy.local`."""
 
 import argparse
-import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 from deploy.local.build import binaries
 from deploy.local.cluster import ControlPlane
 from deploy.local.commands import Options
+from deploy.local.ending import ended_by_signals
 from deploy.local.errors import LocalError
 from deploy.local.tools import HELM_TOOL, KUBEADM_TOOLS, NODE_TOOLS, TOOLS, Tool
 
@@ -21,7 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a verb and return the exit code. An error is one sentence on stderr."""
     arguments = _parser().parse_args(argv)
     try:
-        with ended_by_sigterm():
+        with ended_by_signals():
             return _run(arguments)
     except LocalError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -47,17 +46,6 @@ def _run(arguments: argparse.Namespace) -> int:
 
             up.up(_progress)
     return 0
-
-
-@contextmanager
-def ended_by_sigterm() -> Iterator[None]:
-    """Within it, SIGTERM raises SystemExit, so that all processes that were started are stopped, as for
-    Ctrl-C."""
-    before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -16,6 +16,7 @@ from deploy.local import commands
 from deploy.local.api import AdminApi
 from deploy.local.build import Say, binaries
 from deploy.local.commands import Options
+from deploy.local.ending import undisturbed
 from deploy.local.errors import LocalError
 from deploy.local.folder import OwnedFolder
 from deploy.local.identity import (
@@ -98,7 +99,8 @@ class ControlPlane:
     def stop(self) -> None:
         """Kill all processes and remove the folder. A second call does nothing."""
         self._schedulers.clear()
-        self._stack.close()
+        with undisturbed():
+            self._stack.close()
 
     def _write_files(self, port: int) -> None:
         host = self._options.called

@@ -8,6 +8,8 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +25,10 @@ if os.getppid() != int(sys.argv[1]):
     sys.exit(1)
 os.execv(sys.argv[2], sys.argv[2:])
 """
+
+
+_ENDED = ("Z", "X")  # states in /proc: a zombie holds nothing but its exit code
+_LOOK_EVERY_S = 0.01
 
 
 class Launcher:
@@ -71,21 +77,39 @@ class Launcher:
         return process
 
     def stop(self, process: subprocess.Popen[bytes]) -> None:
-        """Kill a process with its children and wait for its end. None has data that need a clean end."""
-        _kill(process)
-        process.wait()
+        """Kill a process with its children and wait for their end. None has data that need a clean end."""
+        _end([process])
         self._started.remove(process)
 
     def close(self) -> None:
-        """Kill all running processes, wait for their ends, and end the thread."""
-        for process in self._started:
-            _kill(process)
-        for process in self._started:
-            process.wait()
-        self._started.clear()
+        """Kill all running processes with their children, wait for their ends, and end the thread. Nothing
+        can be started from then on: what the thread has been asked for before is started, and killed."""
+        killing = self._thread.submit(lambda: _end(self._started))
         self._thread.shutdown()
+        killing.result()
+        self._started.clear()
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
+def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Kill the sessions of these processes. Afterwards none of them writes a file any more."""
+    running = [process for process in processes if process.poll() is None]
+    for process in running:
         os.killpg(process.pid, signal.SIGKILL)
+    for process in running:
+        process.wait()
+    groups = {process.pid for process in running}
+    while groups & _alive():
+        time.sleep(_LOOK_EVERY_S)
+
+
+def _alive() -> set[int]:
+    """The process groups that have a member which has not ended yet."""
+    found = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            state, _, group, *_ = (process / "stat").read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has ended meanwhile
+        if state not in _ENDED:
+            found.add(int(group))
+    return found

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from deploy.local.api import ApiError
+from deploy.local.ending import undisturbed
 from deploy.local.kwok_stages import SIDECAR
 from deploy.local.launcher import Launcher
 from deploy.local.stack import Stack
@@ -40,23 +41,25 @@ class Sidecars:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stopping.set()
-        self._thread.join()
-        self._launcher.close()
+        with undisturbed():
+            self._stopping.set()
+            self._thread.join()
+            self._launcher.close()
 
     def _follow(self) -> None:
         while not self._stopping.wait(_LOOK_EVERY_S):
             try:
                 pods = self._stack.cp.api.call("GET", _GOVERNED)["items"]
+                self._step({pod["metadata"]["uid"]: pod for pod in pods if _runs_sidecar(pod)})
             except (ApiError, OSError) as error:
-                print(f"sidecars: the pods could not be listed: {error}", file=sys.stderr)
-                continue
-            self._step({pod["metadata"]["uid"]: pod for pod in pods if _runs_sidecar(pod)})
+                print(f"sidecars: the API server did not do what a kubelet needs: {error}", file=sys.stderr)
 
     def _step(self, wanted: dict[str, dict[str, Any]]) -> None:
         for uid in [uid for uid in self.running if uid not in wanted]:
             self.running.pop(uid).send_signal(signal.SIGTERM)
         for uid, pod in wanted.items():
+            if self._stopping.is_set():  # the rest of many pods would delay the end by seconds
+                return
             if uid not in self.running:
                 self._start(uid, pod)
             elif (code := self.running[uid].poll()) is not None and _is_plain(pod):

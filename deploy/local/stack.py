@@ -23,6 +23,7 @@ import yaml
 
 from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
+from deploy.local.ending import undisturbed
 from deploy.local.errors import LocalError
 from deploy.local.golang import last_lines
 from deploy.local.launcher import Launcher
@@ -100,7 +101,8 @@ class Stack:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stack.close()
+        with undisturbed():
+            self._stack.close()
 
     def _lay_out(self) -> None:
         self._ports = {role: free_port() for role in ("webhook", "timekeeper", "extender", "read-only")}

@@ -86,3 +86,15 @@ def server(answer: Answer, context: ssl.SSLContext | None = None) -> Iterator[in
 
     with Served(Handler, context) as served:
         yield served.port
+
+
+def processes_with(text: str) -> list[str]:
+    """The command lines of the processes that have a text in their environment and have not ended."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if text.encode() in (process / "environ").read_bytes():
+                found.append((process / "cmdline").read_text().replace("\0", " "))
+        except OSError:
+            continue  # it has ended, or is another user's
+    return found

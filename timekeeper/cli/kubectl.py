@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, BinaryIO, cast
 
 from timekeeper.cli.errors import CommandError
 
@@ -36,6 +36,16 @@ class Kubectl:
         if done.returncode:
             raise CommandError(f"kubectl {arguments[0]}: {_said(done.stderr)}")
         return done.stdout
+
+    def write(self, out: BinaryIO, *arguments: str) -> None:
+        """Writes standard output into a file, however long it takes. Raises CommandError with what kubectl
+        said."""
+        command = self._command(*arguments)
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.PIPE, check=False
+        )
+        if done.returncode:
+            raise CommandError(f"kubectl {arguments[0]}: {_said(done.stderr.decode(errors='replace'))}")
 
     def get(self, *arguments: str) -> Any:
         """The JSON of ``kubectl get``; None for an object that does not exist. Raises CommandError."""

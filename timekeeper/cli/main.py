@@ -23,6 +23,7 @@ from timekeeper.cli.flags import (
     ExtenderCommand,
     by_columns,
 )
+from timekeeper.cli.save.command import save
 from timekeeper.cli.scheduler.commands import scheduler
 from timekeeper.cli.simulation import simulate
 from timekeeper.cli.top import top
@@ -319,6 +320,7 @@ def doctor(options: Options, form: str) -> None:
 
 cli.add_command(check)
 cli.add_command(audit)
+cli.add_command(save)
 cli.add_command(top)
 cli.add_command(scheduler)
 cli.add_command(dashboard)

@@ -1,20 +1,35 @@
 """docs/uninstall.md, command by command, on a real API server: the cluster creates pods all the while."""
 
+import base64
 import json
 import re
+import sqlite3
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from deploy.local.cluster import ControlPlane
+from deploy.local.kwok_nodes import card_uuid, kwok_node
 from tests.deploy.reading import MANIFESTS, ROOT
+from tests.docs.cluster.test_install import without_waiting
 from tests.docs.shell import console, run
+from tests.support.control_plane import create_namespace
+from tests.support.waiting import eventually
+from tests.timekeeper.processes import Process, prepared
 from timekeeper.core import names
 
 pytestmark = pytest.mark.cluster
 
 PAGE = (ROOT / "docs" / "uninstall.md").read_text()
+(SAVE_BEFORE_UPGRADE,) = (
+    each for each in console((ROOT / "docs" / "upgrade.md").read_text()) if "bursar save" in each
+)
+BACK = PAGE.partition("\n## Come back")[2].partition("\n## What stays")[0]
 NODE = {
     "metadata": {
         "name": "gpu-1",
@@ -25,10 +40,23 @@ NODE = {
 AMOUNTS = {"bursar.dev/gpu-percent": "100", "bursar.dev/gpu-memory": "81920"}
 STATUS = {"status": {"capacity": {"cpu": "8", **AMOUNTS}, "allocatable": {"cpu": "8", **AMOUNTS}}}
 
+ADMINISTRATOR = ROOT / "deploy" / "samples" / "administrator.yaml"
+BUDGETS = {"bursar.dev/budgets": "true"}
+CONFIG_MAPS = {
+    "bursar-settings": ({"_settings": "settleAfter: 2s\nlookahead: 0s\n"}, None),
+    "bursar-budgets": ({"team-a": "gpuHours: 1", "_group.research": "gpuHours: 5\nperiod: month\n"}, None),
+    "astronomy-budgets": ({"astronomy": "gpuHours: 10\nperiod: month\n# two lines:  \n"}, BUDGETS),
+    "physics-budgets": ({"physics": 'gpuHours: "3"\ngroup: research'}, BUDGETS | {"team": "physics"}),
+}
+OURS = ("bursar.dev/", "bursar.node-restriction.kubernetes.io/")
+PASSING = (names.HOLDERS,)  # the node's agent reports it anew
+BALANCE = ("namespace", "granted", "posted", "pending", "remaining", "standing")
+LASTING = {"entries", "grants", "sessions", "postings", "days"}
+
 
 def steps() -> dict[str, str]:
     """Each numbered step's title, and the commands that it has people type in the cluster."""
-    parts = re.split(r"^## \d\. ", PAGE.partition("\n## What stays")[0], flags=re.MULTILINE)[1:]
+    parts = re.split(r"^## \d\. ", PAGE.partition("\n## Come back")[0], flags=re.MULTILINE)[1:]
     return {part.partition("\n")[0]: "\n".join(console(part)) for part in parts}
 
 
@@ -59,32 +87,179 @@ def everything(cp: ControlPlane) -> list[str]:
     ]
 
 
-def test_pods_are_created_after_each_step_and_nothing_of_ours_is_left(
-    control_plane: ControlPlane, tmp_path: Path
+@pytest.fixture
+def folder(control_plane: ControlPlane, tmp_path: Path) -> Iterator[Path]:
+    """Where the commands are typed: with the repository's files, the plugin, and a kubectl that runs here
+    what is to run in the timekeeper's pod (there is no kubelet). `BURSAR_DATABASE` stands for its volume."""
+    (tmp_path / "deploy").symlink_to(ROOT / "deploy")
+    (tmp_path / "pods").mkdir()
+    program = f"PYTHONPATH={ROOT} exec {sys.executable} -m"
+    in_pod = f'while [ "$1" != -- ]; do shift; done; shift 2; {program} timekeeper "$@"'
+    kubectl = f'case " $* " in *" exec "*) {in_pod};; esac\nexec {control_plane.kubectl_path} "$@"'
+    plugin = f'{program} timekeeper.cli.main "$@"'
+    for name, script in (("kubectl", kubectl), ("kubectl-bursar", plugin)):
+        (tmp_path / "pods" / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / "pods" / name).chmod(0o755)
+    yield tmp_path
+    run(control_plane, "kubectl delete node cards gpu-1 --ignore-not-found", tmp_path)
+    run(control_plane, "kubectl delete namespace astronomy --ignore-not-found", tmp_path)
+    delete = "kubectl delete --ignore-not-found -f"
+    run(control_plane, f"{delete} {ADMINISTRATOR}\n{delete} {MANIFESTS}", tmp_path)
+
+
+def typed(cp: ControlPlane, folder: Path, timekeeper: Process, commands: str) -> str:
+    """Types commands beside this timekeeper; none waits for a pod, for there is no kubelet."""
+    variables = (
+        f"export PATH={folder}/pods:$PATH BURSAR_DATABASE=sqlite:///{timekeeper.database}"
+        f" BURSAR_SERVER=https://127.0.0.1:{timekeeper.port} BURSAR_CA_FILE={timekeeper.folder}/ca.crt\n"
+    )
+    return run(cp, variables + without_waiting(commands), folder)
+
+
+@contextmanager
+def timekeeping(cp: ControlPlane, folder: Path) -> Iterator[Process]:
+    """A timekeeper whose volume is this new folder, not started."""
+    folder.mkdir()
+    with prepared(folder, cp.admin_kubeconfig) as timekeeper:
+        yield timekeeper
+
+
+def use_cards(cp: ControlPlane) -> None:
+    """A node with cards, and a pod that has held half of one for a second and whose end is proved."""
+    cp.api.call("POST", "/api/v1/nodes", kwok_node("cards", cards=1, memory_mib=81_920))
+    pods = create_namespace(cp, "astronomy")
+    container = {
+        "name": "main",
+        "image": "example",
+        "resources": {"limits": {"bursar.dev/gpu-percent": "50"}},
+    }
+    pod = {
+        "metadata": {"name": "train", "annotations": {"local.bursar.dev/run-for": "1s"}},
+        "spec": {"restartPolicy": "Never", "schedulerName": "nobody", "containers": [container]},
+    }
+    uid = cp.api.call("POST", pods, pod)["metadata"]["uid"]
+    card = {"uuid": card_uuid("cards", 0), "index": 0, "share_milli": 500, "memory_mib": 40_960}
+    devices = json.dumps({"version": 1, "containers": {"main": [card]}})
+    metadata = {"name": "train", "uid": uid, "annotations": {"bursar.dev/devices": devices}}
+    binding = {"metadata": metadata, "target": {"kind": "Node", "name": "cards"}}
+    cp.api.call("POST", f"{pods}/train/binding", binding)
+    eventually(lambda: cp.api.call("GET", f"{pods}/train")["status"]["phase"] == "Succeeded")
+
+
+def config_maps(cp: ControlPlane) -> dict[str, Any]:
+    """Data and labels of those that Bursar reads."""
+    found = cp.api.call("GET", "/api/v1/namespaces/bursar-system/configmaps")["items"]
+    return {
+        each["metadata"]["name"]: (each["data"], each["metadata"].get("labels"))
+        for each in found
+        if each["metadata"]["name"] in CONFIG_MAPS
+    }
+
+
+def marks(cp: ControlPlane) -> dict[str, dict[str, str]]:
+    """Our labels and annotations on nodes and namespaces, but those that the node's agent writes."""
+    found = [
+        *cp.api.call("GET", "/api/v1/nodes")["items"],
+        *cp.api.call("GET", "/api/v1/namespaces")["items"],
+    ]
+    of_all = {each["metadata"]["name"]: every_mark(each["metadata"]) for each in found}
+    return {name: ours for name, ours in of_all.items() if ours and "bursar" not in name}
+
+
+def every_mark(metadata: dict[str, Any]) -> dict[str, str]:
+    both = {**metadata.get("labels", {}), **metadata.get("annotations", {})}
+    return {key: text for key, text in both.items() if key.startswith(OURS) and key not in PASSING}
+
+
+def secret_of(file: Path) -> str:
+    return base64.b64decode(yaml.safe_load(file.read_text())["data"]["key"]).decode()
+
+
+def has_postings(database: Path) -> bool:
+    with closing(sqlite3.connect(database)) as connection:
+        return bool(connection.execute("SELECT 1 FROM postings").fetchone())
+
+
+def accounts(cp: ControlPlane, folder: Path, timekeeper: Process) -> tuple[Any, Any]:
+    """Balances and grants, as the API answers them."""
+    said = typed(
+        cp, folder, timekeeper, "kubectl bursar budget -A -o json; echo ---; kubectl bursar grants -A -o json"
+    )
+    balances, grants = map(json.loads, said.split("---"))
+    listed = [*balances["budgets"], *balances["groups"]]
+    return [{key: each[key] for key in BALANCE} for each in listed], grants
+
+
+def lasting_rows(ledger: Path) -> list[Any]:
+    """The rows of an exported ledger that say what was granted and charged."""
+    lines = [json.loads(line) for line in ledger.read_text().splitlines()]
+    return [line for line in lines if line.get("table") in LASTING]
+
+
+def test_uninstalled_by_the_page_pods_are_created_after_each_step_and_what_was_saved_comes_back_equal(
+    control_plane: ControlPlane, folder: Path
 ) -> None:
-    applied = control_plane.kubectl("apply", "--server-side", "-f", str(MANIFESTS))
+    use_cards(control_plane)
+    applied = control_plane.kubectl("apply", "--server-side", "-f", str(MANIFESTS), "-f", str(ADMINISTRATOR))
     assert applied.returncode == 0, applied.stderr
-    budgets = ("create", "configmap", "bursar-budgets", "-n", "bursar-system")
-    assert control_plane.kubectl(*budgets, "--from-literal=team-a=gpuHours: 1").returncode == 0
+    for name, (data, labels) in CONFIG_MAPS.items():
+        body = {"metadata": {"name": name, "labels": labels}, "data": data}
+        control_plane.api.call("POST", "/api/v1/namespaces/bursar-system/configmaps", body)
+    secret = {"metadata": {"name": "notify"}, "stringData": {"key": "secret-of-the-notifications"}}
+    control_plane.api.call("POST", "/api/v1/namespaces/bursar-system/secrets", secret)
     control_plane.api.call("POST", "/api/v1/nodes", NODE)
     patch = ("patch", "node", "gpu-1", "--subresource", "status", "--type", "merge", "-p", json.dumps(STATUS))
     assert control_plane.kubectl(*patch).returncode == 0
-    (tmp_path / "deploy").symlink_to(ROOT / "deploy")
+    neighbour = "kubectl label namespace astronomy example.com/bursar=stays bursar.dev/exempt=true"
+    run(control_plane, neighbour, folder)
     half = {"bursar.dev/gpu-percent": "50"}
     assert 'failed calling webhook "govern.bursar.dev"' in refusal(control_plane, "before", half)
+    with timekeeping(control_plane, folder / "volume") as timekeeper:
+        timekeeper.start_ready()
+        timekeeper.wait("the charge", lambda: has_postings(timekeeper.database))
+        typed(control_plane, folder, timekeeper, "kubectl bursar grant astronomy 2 --reason 'paper deadline'")
+        before = config_maps(control_plane), marks(control_plane)
+        had = accounts(control_plane, folder, timekeeper)
+        secrets = typed(control_plane, folder, timekeeper, "kubectl bursar save private --secrets -o json")
+        missing = "BURSAR_DATABASE=sqlite:////nowhere kubectl bursar save partly 2>&1 || echo code $?"
+        partly = typed(control_plane, folder, timekeeper, missing).splitlines()
 
-    for number, (title, commands) in enumerate(steps().items()):
-        run(control_plane, commands, tmp_path)
+        for number, (title, commands) in enumerate(steps().items()):
+            if title.startswith("Remove the workloads"):  # the kubelet ends the pod, the volume goes
+                assert timekeeper.end() == 0
+            typed(control_plane, folder, timekeeper, commands)
 
-        assert refusal(control_plane, f"gpu-{number}", half) == "", title
-        assert refusal(control_plane, f"plain-{number}", {}) == "", title
+            assert refusal(control_plane, f"gpu-{number}", half) == "", title
+            assert refusal(control_plane, f"plain-{number}", {}) == "", title
 
+    (notify,) = (each for each in json.loads(secrets) if each["what"] == "Secret notify")
+    assert (folder / "private" / notify["file"]).stat().st_mode & 0o777 == 0o600
+    assert "secret-of-the-notifications" in secret_of(folder / "private" / notify["file"])
+    assert partly[-2:] == ["Error: not everything was saved: ledger; partly/README.txt says why", "code 1"]
+    assert "there is no file /nowhere" in (folder / "partly" / "README.txt").read_text()
+    assert not (folder / "partly" / "ledger.jsonl").exists()
     assert everything(control_plane) == []
-    assert "team-a" in (tmp_path / "budgets.yaml").read_text()
     node = control_plane.api.call("GET", "/api/v1/nodes/gpu-1")
-    marks = {**node["metadata"].get("labels", {}), **node["metadata"].get("annotations", {})}
-    assert [key for key in marks if "bursar" in key] == []
     assert node["status"]["capacity"] == node["status"]["allocatable"] == {"cpu": "8"}
+    assert marks(control_plane) == {}
+    assert "stays" in run(control_plane, "kubectl get namespace astronomy --show-labels", folder)
+    saved = folder / "saved"
+    assert {file.stat().st_mode & 0o777 for file in saved.iterdir()} == {0o600}
+    assert "secret-of-the-notifications" not in "".join(file.read_text() for file in saved.iterdir())
+
+    with timekeeping(control_plane, folder / "new-volume") as timekeeper:
+        typed(control_plane, folder, timekeeper, "\n".join(console(BACK)))
+        applied = control_plane.kubectl(
+            "apply", "--server-side", "-f", str(MANIFESTS), "-f", str(ADMINISTRATOR)
+        )
+        assert applied.returncode == 0, applied.stderr
+        timekeeper.start_ready()
+        assert (config_maps(control_plane), marks(control_plane)) == before
+        assert accounts(control_plane, folder, timekeeper) == had
+        typed(control_plane, folder, timekeeper, SAVE_BEFORE_UPGRADE)
+
+    assert lasting_rows(folder / "before-upgrade/ledger.jsonl") == lasting_rows(saved / "ledger.jsonl")
+    assert {line["table"] for line in lasting_rows(saved / "ledger.jsonl")} == LASTING
 
 
 def test_the_manifests_alone_can_be_deleted_as_they_were_applied_and_stop_no_pod(

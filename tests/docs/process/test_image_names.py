@@ -13,6 +13,9 @@ def test_the_command_that_sets_the_registry_leaves_no_image_that_cannot_be_pulle
     (command,) = re.findall(r"sed -i \"s#.*", page)
     for folder in ("manifests", "postgresql"):
         shutil.copytree(ROOT / "deploy" / folder, tmp_path / "deploy" / folder)
+    sample = tmp_path / "deploy" / "samples" / "restore-ledger.yaml"
+    sample.parent.mkdir()
+    shutil.copy(ROOT / "deploy" / "samples" / "restore-ledger.yaml", sample)
 
     subprocess.run(["bash", "-euc", f"REGISTRY=registry.example.com/b\n{command}"], cwd=tmp_path, check=True)
 

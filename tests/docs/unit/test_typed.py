@@ -108,12 +108,14 @@ TYPED = {
     },
     "docs/uninstall.md": {
         "delete mutatingwebhookconfiguration": "docs/cluster/test_uninstall.py",
-        "budgets.yaml": "docs/cluster/test_uninstall.py",
+        "kubectl bursar save": "docs/cluster/test_uninstall.py",
+        "kubectl apply -f saved": "docs/cluster/test_uninstall.py",
         "kubectl delete deployment,statefulset": "docs/cluster/test_uninstall.py",
         "--field-selector": "docs/cluster/test_uninstall.py",
         "kubectl annotate nodes": "docs/cluster/test_uninstall.py",
     },
     "docs/upgrade.md": {
+        "kubectl bursar save": "docs/cluster/test_uninstall.py",
         "rbac.yaml": "docs/cluster/test_install.py",
         "changed-since-governed": "docs/cluster/test_commands.py",
     },
@@ -147,7 +149,6 @@ NOT_TYPED = {
     },
     "docs/troubleshooting.md": {"proxy/readyz": NO_KUBELET, "kubectl logs": NO_KUBELET},
     "docs/tutorial.md": {"make up": "it runs until Ctrl-C; local/cluster starts what it starts"},
-    "docs/uninstall.md": {"kubectl exec": NO_KUBELET},
 }
 
 

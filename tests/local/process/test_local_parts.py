@@ -2,10 +2,13 @@
 
 import errno
 import os
+import signal
 import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,7 @@ import pytest
 from deploy.local.errors import LocalError
 from deploy.local.launcher import Launcher
 from deploy.local.processes import Processes
+from tests.local.worlds import processes_with
 from tests.support.waiting import eventually
 
 
@@ -76,6 +80,18 @@ def test_a_stopped_process_takes_its_children_with_it(tmp_path: Path) -> None:
             assert connection.recv(1) == b""
 
 
+def test_after_the_end_of_a_launcher_no_child_of_its_processes_is_alive_that_could_write_a_file(
+    tmp_path: Path,
+) -> None:
+    with Launcher() as launcher:
+        command = "for i in $(seq 100); do sleep 600 & done; touch started; wait"
+        environment = {"PATH": os.defpath, "MARK": str(tmp_path)}
+        launcher.start(["/bin/sh", "-c", command], subprocess.DEVNULL, environment, tmp_path)
+        eventually((tmp_path / "started").exists)
+
+    assert processes_with(str(tmp_path)) == []
+
+
 def test_a_process_that_dies_is_reported_by_name_with_its_last_lines(tmp_path: Path) -> None:
     with Processes(tmp_path) as processes:
         script = "for i in $(seq 40); do echo line $i; done; exit 3"
@@ -108,3 +124,76 @@ def test_what_a_process_said_before_its_restart_does_not_count(tmp_path: Path) -
         assert processes.log("talker") == "ready\n"
         with pytest.raises(ValueError, match="talker is running"):
             processes.start("talker", Path("/bin/true"), [])
+
+
+# Holds a folder and a process in it, and ends by a signal. While it ends it waits for one byte of its
+# standard input, so that further signals come in the middle of the end.
+ENDING = """
+import signal, sys
+from deploy.local.ending import ended_by_signals, undisturbed
+from deploy.local.folder import OwnedFolder
+from deploy.local.launcher import Launcher
+
+class SlowEnd:
+    def __enter__(self): return self
+    def __exit__(self, *_):
+        with undisturbed():
+            print("ending", flush=True)
+            sys.stdin.read(1)
+            print("ended", flush=True)
+
+with ended_by_signals(), OwnedFolder() as folder, Launcher() as launcher, SlowEnd():
+    process = launcher.start(["/bin/sleep", "600"], (folder / "log").open("wb"), folder=folder)
+    print(process.pid, flush=True)
+    if sys.argv[1] == "fails":
+        raise SystemExit("it failed")
+    signal.pause()
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "code"), [(signal.SIGINT, -signal.SIGINT), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_the_end_by_a_signal_is_complete_however_often_it_is_repeated(
+    tmp_path: Path, first: signal.Signals, code: int
+) -> None:
+    with ending(tmp_path, "waits") as (process, child):
+        process.send_signal(first)
+        assert line_of(process) == "ending"
+        for repeated in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            process.send_signal(repeated)
+        said, _ = process.communicate("x", timeout=20)
+
+    assert (process.returncode, said) == (code, "ended\n")
+    assert list(tmp_path.iterdir()) == []
+    assert not Path(f"/proc/{child}").exists()
+
+
+def test_a_signal_that_comes_while_a_failure_ends_all_waits_until_the_end(tmp_path: Path) -> None:
+    with ending(tmp_path, "fails") as (process, child):
+        assert line_of(process) == "ending"
+        process.send_signal(signal.SIGHUP)
+        said, _ = process.communicate("x", timeout=20)
+
+    assert (process.returncode, said) == (129, "ended\n")
+    assert list(tmp_path.iterdir()) == []
+    assert not Path(f"/proc/{child}").exists()
+
+
+@contextmanager
+def ending(folder: Path, how: str) -> Iterator[tuple["subprocess.Popen[str]", int]]:
+    """A process that runs the script above, whose temporary folders are in `folder`, and its child's PID."""
+    command = [sys.executable, "-c", ENDING, how]
+    environment = os.environ | {"TMPDIR": str(folder), "PYTHONPATH": str(Path(__file__).parents[3])}
+    with subprocess.Popen(
+        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield process, int(line_of(process))
+        finally:
+            process.kill()
+
+
+def line_of(process: "subprocess.Popen[str]") -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()

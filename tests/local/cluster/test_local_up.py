@@ -1,0 +1,80 @@
+"""`python -m deploy.local up`, started and ended as people do."""
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import yaml
+
+from tests.deploy.reading import ROOT
+from tests.local.worlds import processes_with
+from tests.support.tracing import environment
+from tests.support.waiting import eventually
+
+PODS = 200
+RUNNING = 20  # sidecars that run when Ctrl-C comes: the others are being started meanwhile
+SET = {
+    "apiVersion": "apps/v1",
+    "kind": "ReplicaSet",
+    "metadata": {"name": "many", "namespace": "team-a"},
+    "spec": {
+        "replicas": PODS,
+        "selector": {"matchLabels": {"app": "many"}},
+        "template": {
+            "metadata": {"labels": {"app": "many"}},
+            "spec": {
+                "containers": [
+                    {
+                        "name": "main",
+                        "image": "example",
+                        "resources": {"limits": {"bursar.dev/gpu-percent": "1"}},
+                    }
+                ]
+            },
+        },
+    },
+}
+
+
+def test_of_200_pods_nothing_stays_after_a_ctrl_c_that_is_repeated_until_the_end(tmp_path: Path) -> None:
+    out, errors = tmp_path / "out", tmp_path / "errors"
+    home = tmp_path / "home"  # where it makes its temporary folder
+    home.mkdir()
+    with out.open("w") as output, errors.open("w") as said:
+        up = subprocess.Popen(
+            [sys.executable, "-m", "deploy.local", "up"],
+            cwd=ROOT,
+            env=environment(traced=False) | {"TMPDIR": str(home)},
+            stdout=output,
+            stderr=said,
+        )
+    try:
+        eventually(lambda: "Press Ctrl-C" in out.read_text() or up.poll(), errors.read_text)
+        variables = dict(re.findall(r"export (\w+)=(\S+)", out.read_text()))
+        kubeconfig, binaries = variables["KUBECONFIG"], variables["PATH"].partition(":")[0]
+        server = yaml.safe_load(Path(kubeconfig).read_text())["clusters"][0]["cluster"]["server"]
+        kubectl = (f"{binaries}/kubectl", f"--kubeconfig={kubeconfig}")
+        subprocess.run([*kubectl, "create", "-f", "-"], input=json.dumps(SET), text=True, check=True)
+        eventually(lambda: len(list(home.glob("*/bursar/sidecars/*/log"))) >= RUNNING, errors.read_text)
+        assert len(processes_with(str(home))) > RUNNING
+
+        def ended() -> bool:
+            up.send_signal(signal.SIGINT)
+            return up.poll() is not None
+
+        eventually(ended, errors.read_text)
+    finally:
+        up.kill()
+        up.wait()
+
+    assert list(home.iterdir()) == []
+    assert processes_with(str(home)) == []
+    assert (up.returncode, "Traceback" in errors.read_text()) == (130, False), errors.read_text()
+    for url in (server, variables["BURSAR_SERVER"], variables["BURSAR_EXTENDER"]):
+        with socket.socket() as probe:
+            assert probe.connect_ex(("127.0.0.1", urlsplit(url).port or 0)) != 0, url

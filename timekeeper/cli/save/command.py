@@ -1,0 +1,160 @@
+"""``kubectl bursar save``."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from timekeeper.cli import output, words
+from timekeeper.cli.connection import Options, connected
+from timekeeper.cli.errors import CommandError
+from timekeeper.cli.flags import FORM, ClusterCommand
+from timekeeper.cli.kubectl import Kubectl
+from timekeeper.cli.progress import Say, progress
+from timekeeper.cli.save import objects
+from timekeeper.cli.save.folder import Folder
+from timekeeper.cli.save.ledger import FILE as LEDGER
+from timekeeper.cli.save.ledger import save_ledger
+from timekeeper.cli.sheet import Column, Sheet
+from timekeeper.core import __version__
+
+_GRANTS, _MARKS, _README = "grants.jsonl", "labels.sh", "README.txt"
+_COLUMNS = (
+    Column("what", "WHAT"),
+    Column("count", "COUNT", True),
+    Column("file", "FILE", blank="-"),
+    Column("note", "NOTE"),
+)
+_SAVED = "Saved from Bursar's namespace {namespace} by kubectl bursar save {version} at {moment}.\n\n"
+_BACK = """
+To come back, see "Come back" in docs/uninstall.md. kubectl apply -f takes the files of this folder that are
+named .yaml. labels.sh writes Bursar's labels and annotations on nodes and namespaces again. bursar-timekeeper
+import takes ledger.jsonl.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A line of the list. ``file``: "" where nothing was written; ``is_missing``: something exists, or may
+    exist, that the folder lacks without having been left out on purpose."""
+
+    what: str
+    count: int = 0
+    file: str = ""
+    note: str = ""
+    is_missing: bool = False
+
+
+@click.command(cls=ClusterCommand, without=("namespace",), short_help="Save what is needed to come back")
+@click.pass_obj
+@click.argument(
+    "folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False), shell_complete=words.files
+)
+@click.option("--secrets", is_flag=True, help="also the Secrets of Bursar's namespace, with private keys")
+@FORM
+def save(options: Options, folder: Path, secrets: bool, form: str) -> None:
+    """Save budgets, settings, grants, the ledger, and Bursar's labels on nodes and namespaces into a new or
+    empty folder; exit code 1 if something that exists was not saved."""
+    home = options.system_namespace
+    if options.kubectl.get("namespace", home) is None:
+        raise CommandError(f"there is no namespace {home}; --system-namespace names where Bursar runs")
+    place = Folder(folder)
+    with progress() as say:
+        saved = (*_objects(options, place, secrets, say), *_accounts(options, place, say))
+    place.write(_README, _readme(home, saved))
+    output.show(_sheet(saved), form)
+    if missing := [each.what for each in saved if each.is_missing]:
+        raise CommandError(f"not everything was saved: {', '.join(missing)}; {folder / _README} says why")
+
+
+def _objects(options: Options, place: Folder, secrets: bool, say: Say) -> Iterator[Saved]:
+    """What the API server has."""
+    say("kubectl reads ConfigMaps")
+    yield from _tried("budgets and settings", lambda: _config_maps(options, place))
+    say("kubectl reads labels of nodes and namespaces")
+    yield from _tried("labels and annotations", lambda: _marks(options.kubectl, place))
+    say("kubectl reads Secrets")
+    if secrets:
+        yield from _tried("Secrets", lambda: _secrets(options, place))
+    else:
+        yield Saved("Secrets", note="left out; --secrets saves them")
+
+
+def _accounts(options: Options, place: Folder, say: Say) -> Iterator[Saved]:
+    """What the timekeeper has. The ledger has the grants, too."""
+    say("the timekeeper exports the ledger")
+    (ledger,) = _tried("ledger", lambda: [_ledger(options, place)])
+    yield ledger
+    say("the timekeeper lists grants")
+    (grants,) = _tried("grants", lambda: [_grants(options, place)])
+    yield grants if ledger.is_missing else replace(grants, is_missing=False)
+
+
+def _tried(what: str, saving: Callable[[], list[Saved]]) -> list[Saved]:
+    """What was saved, or why it was not."""
+    try:
+        return saving()
+    except CommandError as error:
+        return [Saved(what, note=f"not saved: {error.message}", is_missing=True)]
+
+
+def _config_maps(options: Options, place: Folder) -> list[Saved]:
+    found = options.kubectl.get("configmaps", "-n", options.system_namespace)["items"]
+    saved = [_object(each, place) for each in found if objects.has_budgets(each)]
+    others = [each for each in found if not objects.has_budgets(each) and objects.is_operators(each)]
+    return [*saved, *(Saved(_name(each), note="left out: Bursar does not read it") for each in others)]
+
+
+def _secrets(options: Options, place: Folder) -> list[Saved]:
+    found = options.kubectl.get("secrets", "-n", options.system_namespace)["items"]
+    return [_object(each, place) for each in found if not objects.is_token(each)]
+
+
+def _object(raw: Any, place: Folder) -> Saved:
+    return Saved(_name(raw), len(raw.get("data") or ()), place.write_manifest(objects.manifest(raw)))
+
+
+def _name(raw: Any) -> str:
+    return f"{raw['kind']} {raw['metadata']['name']}"
+
+
+def _marks(kubectl: Kubectl, place: Folder) -> list[Saved]:
+    commands = [
+        command
+        for kind in ("node", "namespace")
+        for command in objects.marks(kind, kubectl.get(f"{kind}s")["items"])
+    ]
+    place.write(_MARKS, "".join(f"{command}\n" for command in commands))
+    return [Saved("labels and annotations", len(commands), _MARKS, "of nodes and namespaces")]
+
+
+def _ledger(options: Options, place: Folder) -> Saved:
+    rows = save_ledger(options.kubectl, options.system_namespace, place)
+    note = ", ".join(f"{rows[table]} {table}" for table in ("sessions", "postings", "grants"))
+    return Saved("ledger", rows.total(), LEDGER, note)
+
+
+def _grants(options: Options, place: Folder) -> Saved:
+    with connected(options, "", is_quiet=True) as client:
+        listed = list(client.pages("/v1/grants", "grants"))
+    place.write(_GRANTS, "".join(f"{json.dumps(each, ensure_ascii=False)}\n" for each in listed))
+    return Saved("grants", len(listed), _GRANTS, "to read; the ledger has them, too")
+
+
+def _sheet(saved: Sequence[Saved]) -> Sheet:
+    rows = tuple(
+        {"what": each.what, "count": str(each.count), "file": each.file, "note": each.note} for each in saved
+    )
+    return Sheet(_COLUMNS, rows, [asdict(each) for each in saved])
+
+
+def _readme(namespace: str, saved: Sequence[Saved]) -> str:
+    moment = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    head = _SAVED.format(namespace=namespace, version=__version__, moment=moment)
+    lines = (f"{each.count:>8}  {each.what}: {each.file or each.note}" for each in saved)
+    notes = (f" ({each.note})" if each.file and each.note else "" for each in saved)
+    return head + "".join(f"{line}{note}\n" for line, note in zip(lines, notes, strict=True)) + _BACK
