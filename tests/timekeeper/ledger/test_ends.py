@@ -307,7 +307,7 @@ def test_an_end_without_a_time_counts_as_it_was_first_reported(town: Town, exten
     evicted = json.loads(json.dumps(RUNNING))
     evicted["status"] |= {"phase": "Failed", "reason": "Evicted", "containerStatuses": []}
     at = T0 + 2 * MINUTE
-    fields = {"f:status": {"f:phase": {}}}
+    fields: Json = {"f:status": {"f:phase": {}}}
     evicted["metadata"]["managedFields"] = [{"time": iso(at), "fieldsV1": fields}]
     town.clock.turn(2 * MINUTE)
     extender.sees(removed(evicted, town.clock()), deleted=True)
