@@ -141,6 +141,18 @@ def test_an_end_that_the_extender_saw_is_charged_by_its_proof_whenever_the_repor
     assert [kind for *_, kind in town.postings()] == ["settled"] + ["correction"] * (when == "late")
 
 
+def test_a_report_that_arrives_between_two_settlers_counts(town: Town, extender: Extender) -> None:
+    """The first has given the pod up, and ended before the report came."""
+    ends_by_proof(town, extender)
+    is_back(town)
+    town.advance(MINUTE)
+
+    extender.posts()
+    is_back(town, after=MINUTE)
+
+    assert charged(town) == GPU * (END - T0)
+
+
 def test_a_silent_node_makes_no_end_too_early(town: Town, extender: Extender) -> None:
     """The end is later than all evidence of the ledger and than its longest grace period."""
     late = T0 + MINUTE + LONGEST_GRACE + 5 * SECOND
@@ -222,6 +234,7 @@ def test_what_a_running_settler_saw_stays(town: Town, extender: Extender) -> Non
     left = town.clock()
     town.advance(3 * HOUR, heard=False)
     assert town.postings() == [(T0, left, GPU, "settled")]
+    town.advance(SECOND, heard=False)  # a tick that knows nothing of it any more
 
     extender.posts()
 
