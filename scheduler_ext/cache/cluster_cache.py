@@ -24,9 +24,9 @@ MOST_GONE = 10_000
 class ClusterCache:
     """The extender's knowledge of the cluster. ``now_ms``: the clock by which vanished pods release their
     cards. ``most_grace_ms``: the longest grace period. ``removed`` is called with each bound pod whose object
-    is gone, with the hold that all of its versions tell, unless nobody saw how it ended; ``left`` when it
-    then holds its cards no more: with its UID, and how long ago its node's agent ceased to list it, None: its
-    grace is over."""
+    is gone, with the hold that all of its versions tell, unless the watch missed how it ended; ``left`` when
+    it then holds its cards no more: with its UID, and how long ago its node's agent ceased to list it, None:
+    its grace is over."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class ClusterCache:
         gone = [pod for uid, pod in self._snapshot.pods.items() if uid not in uids]
         self._remember_deleted(pod.uid for pod in gone)
         for pod in gone:
-            if pod.hold.over:  # else nobody saw how it ended
+            if pod.hold.over:  # else its end was not seen
                 self._report_removed(pod)
         self._change(lambda s: at_moment.non_gpu_pods_listed(s, others))
         self._change(lambda s: at_moment.pods_listed(s, there, self._now_ms()))

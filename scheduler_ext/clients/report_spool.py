@@ -1,6 +1,6 @@
 """Reports to the timekeeper that wait in memory until it takes them.
 
-Nobody waits for a post, and reports that are still unsent when the process ends are lost.
+No caller waits for a post, and reports that are still unsent when the process ends are lost.
 """
 
 import threading

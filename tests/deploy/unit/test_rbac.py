@@ -113,7 +113,7 @@ NEEDED: dict[str, Reasons] = {
             Right("create", "subjectaccessreviews", "authorization.k8s.io"),
         },
         "who goes first and who may be asked to leave": {Right("get", "standings", "bursar.dev")},
-        "to report the pods that it bound, and the ends that it saw": {Right("create", "bindings", "bursar.dev")},
+        "to report pods that it bound, and ends that it saw": {Right("create", "bindings", "bursar.dev")},
         "to report what it decided about pods": {Right("create", "decisions", "bursar.dev")},
         "how busy cards are, for the policy load": {Right("get", "nodeusage", "bursar.dev")},
         "to tell what was decided about a pod or a node": {Right("create", "events", "events.k8s.io")},

@@ -57,7 +57,11 @@ def test_the_alerts_name_metrics_and_labels_that_there_are() -> None:
 def test_every_event_in_the_log_is_documented_and_no_other() -> None:
     code = "\n".join(file.read_text() for file in CODE.rglob("*.py"))
     written = set(re.findall(r'\b(?:_?log|_?say|log_exception)\(\s*"([a-z-]+)"', code)) - {"uncaught"}
-    written |= set(re.findall(r'"((?:standings|usage)-\w+)"', code)) | {"filter", "bind", "preempt"}
+    written |= set(re.findall(r'"((?:standings|usage|bindings?|ends?)-\w+)"', code)) | {
+        "filter",
+        "bind",
+        "preempt",
+    }
 
     assert firsts(METRICS.partition("| event | fields |")[2]) == written
 

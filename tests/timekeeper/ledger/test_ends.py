@@ -141,6 +141,18 @@ def test_an_end_that_the_extender_saw_is_charged_by_its_proof_whenever_the_repor
     assert [kind for *_, kind in town.postings()] == ["settled"] + ["correction"] * (when == "late")
 
 
+def test_a_report_that_arrives_between_two_settlers_counts(town: Town, extender: Extender) -> None:
+    """The first has given the pod up, and ended before the report came."""
+    ends_by_proof(town, extender)
+    is_back(town)
+    town.advance(MINUTE)
+
+    extender.posts()
+    is_back(town, after=MINUTE)
+
+    assert charged(town) == GPU * (END - T0)
+
+
 def test_a_silent_node_makes_no_end_too_early(town: Town, extender: Extender) -> None:
     """The end is later than all evidence of the ledger and than its longest grace period."""
     late = T0 + MINUTE + LONGEST_GRACE + 5 * SECOND
@@ -222,6 +234,7 @@ def test_what_a_running_settler_saw_stays(town: Town, extender: Extender) -> Non
     left = town.clock()
     town.advance(3 * HOUR, heard=False)
     assert town.postings() == [(T0, left, GPU, "settled")]
+    town.advance(SECOND, heard=False)  # a tick that knows nothing of it any more
 
     extender.posts()
 
@@ -307,7 +320,7 @@ def test_an_end_without_a_time_counts_as_it_was_first_reported(town: Town, exten
     evicted = json.loads(json.dumps(RUNNING))
     evicted["status"] |= {"phase": "Failed", "reason": "Evicted", "containerStatuses": []}
     at = T0 + 2 * MINUTE
-    fields = {"f:status": {"f:phase": {}}}
+    fields: Json = {"f:status": {"f:phase": {}}}
     evicted["metadata"]["managedFields"] = [{"time": iso(at), "fieldsV1": fields}]
     town.clock.turn(2 * MINUTE)
     extender.sees(removed(evicted, town.clock()), deleted=True)
