@@ -174,7 +174,7 @@ def _serving_flags(parser: Parser) -> None:
         "CA bundle that sidecars must trust, PEM; sent with heartbeat answers",
     )
     parser.add("--workers", whole_number(1, 64), "2", "number of serving processes")
-    parser.add("--threads", whole_number(1, 256), "16", "threads of each serving process")
+    parser.add("--threads", whole_number(1, 256), "24", "threads of each serving process")
     parser.add("--audience", nonempty, AUDIENCE, "required audience of callers' tokens")
     parser.add_metrics_access()
     parser.add(
@@ -204,7 +204,7 @@ def _ledger_flags(parser: Parser) -> None:
     parser.add(
         "--database-connections",
         whole_number(2, 100),
-        "5",
+        "8",
         "maximum number of connections of each process to PostgreSQL",
     )
     parser.add(

@@ -14,7 +14,7 @@ from werkzeug.test import TestResponse
 from tests.support.clock import Clock
 from tests.timekeeper.statements import open_shared
 from tests.timekeeper.worlds import ADMIN, DAY, GPU, T0, Reviews, user_status
-from timekeeper.api.create_app import create_app
+from timekeeper.api.create_app import app_of, create_services
 from timekeeper.runtime.auth.gate import Gate
 from timekeeper.runtime.auth.tokens import Expected
 from timekeeper.store.engine.engine import PATIENCE_MS, Connection
@@ -60,7 +60,8 @@ class Books:
         self.clock = Clock(T0 + DAY)
         self.reviews = Reviews({ADMIN: user_status("admin")})
         gate = Gate(self.reviews.post, Expected("bursar", "test"), self.clock)
-        self.app = create_app(self.store, gate, self.clock, lambda: "", 5_000)
+        self.services = create_services(self.store, gate, self.clock, lambda: "", 5_000)
+        self.app = app_of(self.services)
         self.client: FlaskClient = self.app.test_client()
 
     def close(self) -> None:

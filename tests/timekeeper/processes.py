@@ -64,6 +64,7 @@ class Process:
                 "HOME": str(self.folder),
                 "TMPDIR": str(self.folder),
                 "PYTHONPATH": self.path,
+                "PYTHONSAFEPATH": "1",  # not what is in the working directory
                 **tracing.variables(self.traced),
             }
             self.running = self.launcher.start(self.command(), log, env=environment)

@@ -6,7 +6,7 @@ from decimal import ROUND_HALF_EVEN, Decimal, localcontext
 
 from timekeeper.accounts.budget_history import History
 from timekeeper.core.budgets.policy import GPU_HOUR
-from timekeeper.core.ledger.metering import FOREVER_MS, Interval, split
+from timekeeper.core.ledger.metering import FOREVER_MS, Interval, period_at
 
 _DIGITS = Decimal("0.000000000001")  # fine enough to distinguish neighbouring amounts
 
@@ -121,15 +121,16 @@ class ReportQuery:
         """True for more than `MOST_STEPS` intervals."""
         return bool(self.step) and self.span.length_ms > MOST_STEPS * _SHORTEST_MS[self.step]
 
-    def spans(self) -> Iterator[Interval]:
-        """The intervals in order, without those before ``after``; then those beside."""
+    @property
+    def rest(self) -> Interval:
+        """The time range without what lies before ``after``."""
         start_ms = self.span.start_ms if self.after is None else max(self.after[0], self.span.start_ms)
-        rest = Interval(start_ms, max(start_ms, self.span.end_ms))
-        if not self.step:
-            yield rest
-        else:
-            yield from split(rest.within(Interval(0, _LAST_STEP_MS)), self.step, self.zone)
-        yield from self.beside
+        whole = Interval(start_ms, max(start_ms, self.span.end_ms))
+        return whole.within(Interval(0, _LAST_STEP_MS)) if self.step else whole
+
+    def step_at(self, at_ms: int) -> Interval:
+        """The step that contains a moment of `rest`, as far as it lies there."""
+        return period_at(self.step, self.zone, at_ms).within(self.rest)
 
 
 def columns_of(groups: Iterable[str]) -> tuple[str, ...]:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 ROOT = f"/apis/{AGGREGATED_GROUP}"
 VERSION = "v1"
-_THREADS = 8
+_THREADS = 24
 _LIMITS = HttpLimits(LARGEST_BODY, connections=200)
 
 _GROUP_VERSION = {"groupVersion": f"{AGGREGATED_GROUP}/{VERSION}", "version": VERSION}

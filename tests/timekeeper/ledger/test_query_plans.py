@@ -75,6 +75,7 @@ def test_one_namespace_is_read_by_index(books: Books) -> None:
         f"/v1/usage?{month}&namespace=t7",
         f"/v1/usage?from={T0 - 20 * DAY + 1}&to={T0 - 1}&namespace=t7",
         f"/v1/usage?{month}&namespace=t7&by=day",
+        f"/v1/usage?{month}&namespace=t7&by=hour&use=true",
         f"/v1/usage?{month}&namespace=t7&group=pod",
         f"/v1/usage?{month}&namespace=t7&group=owner",
         f"/v1/usage?{month}&namespace=t7&use=true",

@@ -25,10 +25,13 @@ from tests.postgresql import fresh_postgresql
 from tests.support.profile import examples
 from tests.timekeeper.books import Books, Json, Run, days, posting_row, session_row
 from tests.timekeeper.clocks import at_ms, iso
+from tests.timekeeper.plans import Statements
 from tests.timekeeper.worlds import DAY, GPU, HOUR, MINUTE, T0, token, user_status
 from timekeeper.accounts.balance import NO_RATES, UnsettledSession, figures_of
 from timekeeper.accounts.posting import Posting
 from timekeeper.accounts.session import Session
+from timekeeper.api.create_app import app_of
+from timekeeper.api.ledger.report_seats import SEATS, ReportSeats
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.ledger.metering import Evidence, Interval, witnessed
 from timekeeper.store.engine.schema import HEARTBEATS, NODES, POSTINGS, SESSIONS
@@ -643,6 +646,39 @@ def test_focus_rows_as_a_sheet_say_the_same(books: Books) -> None:
     assert (row["BilledCost"], row["Tags"], row["ChargeClass"]) == ("2.5", "{}", "")
 
 
+@pytest.mark.parametrize("query", ["by=hour", "by=hour&namespace=team-a&group=pod&use=true", "by=day"])
+def test_a_report_costs_by_the_steps_that_have_something(books: Books, query: str) -> None:
+    """Whatever it is that they have: charges posted, folded or due, long ones, or use alone."""
+    past = T0 - 400 * DAY
+    books.write(
+        Run("first", started_ms=past, posted=days(past, past + 2 * HOUR)),
+        Run("open", started_ms=T0, heard_ms=T0 + 90 * MINUTE, settled=False),
+        Run("other", namespace="b", posted=days(past + 30 * DAY, past + 30 * DAY + HOUR)),
+        Run("used", rate=1, posted=days(T0 - 50 * DAY, T0 - 50 * DAY + HOUR)),
+        Run("long", started_ms=past + 90 * DAY, posted=((past + 90 * DAY, past + 91 * DAY + 5 * HOUR, 1),)),
+    )
+    books.used("used", T0 - 20 * DAY - T0 % HOUR, "node", HOUR, 7)
+    books.roll_up(Run("old", posted=days(past + 10 * DAY, past + 10 * DAY + MINUTE)))
+    inside = past + 90 * DAY + 2 * HOUR
+    books.write(Run("inside the long one", posted=days(inside, inside + HOUR)))
+    statements = Statements(books.store.engine)
+
+    rows = books.rows(f"from={past}&to={T0 + DAY}&{query}")
+
+    statements.end()
+    steps = {row["from"] for row in rows}
+    assert statements.all < 10 * len(steps) + 20
+    of_all = {"by=hour": "group=pod", "by=day": "by=all"}.get(query, query.replace("by=hour", "by=all"))
+    whole = f"from={past}&to={T0 + DAY}&{of_all}"
+    assert sum(row["amount"] for row in rows) == sum(row["amount"] for row in books.rows(whole))
+    ends = {row["from"]: row["to"] for row in rows}
+    apart = [books.rows(f"from={start}&to={end}&{query}") for start, end in ends.items()]
+    assert [row for each in apart for row in each] == rows
+    if "pod" in query:
+        assert {row["pod"] for row in rows} == {"first", "long", "inside the long one", "open", "used", "old"}
+        assert [row["used"] for row in rows if row["from"] == T0 - 20 * DAY - T0 % HOUR] == [7]
+
+
 # Large answers
 
 
@@ -841,7 +877,7 @@ def test_a_report_of_100_000_lines_is_sent_while_it_is_read(many: Books) -> None
 
 
 def test_who_goes_away_in_the_middle_of_a_report_keeps_nothing_open(many: Books) -> None:
-    for _ in range(5):  # more than may be read at a time
+    for _ in range(SEATS + 1):
         answer = many.get(f"/v1/usage?from={T0}&to={T0 + DAY}&group=pod")
         next(iter(answer.response))
         answer.close()
@@ -853,7 +889,8 @@ def test_who_goes_away_in_the_middle_of_a_report_keeps_nothing_open(many: Books)
 @pytest.mark.untraced
 def test_of_too_many_whole_reports_at_once_one_is_refused_and_pages_are_not(many: Books) -> None:
     path = f"/v1/usage?from={T0}&to={T0 + DAY}&group=pod"
-    reading = [many.get(path) for _ in range(2)]
+    many.client = app_of(replace(many.services, report_streams=ReportSeats(wait_s=0.1))).test_client()
+    reading = [many.get(path) for _ in range(3)]
 
     refused = many.get(path)
     assert (refused.status_code, refused.headers["Retry-After"]) == (503, "2")

@@ -9,6 +9,7 @@ import socket
 import sqlite3
 import ssl
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event, Thread
@@ -19,10 +20,12 @@ import pytest
 from deploy.local.identity import new_authority
 from tests.support.kubeconfig import kubeconfig
 from tests.support.profile import examples
+from tests.timekeeper.books import Run, write
 from tests.timekeeper.fake_api_server import FakeApiServer, serving
 from tests.timekeeper.processes import Process, children, prepared, send
 from tests.timekeeper.worlds import (
     ADMIN,
+    DAY,
     HOUR,
     SECOND,
     Json,
@@ -35,6 +38,7 @@ from tests.timekeeper.worlds import (
     user_status,
 )
 from timekeeper.runtime.clock import now_ms
+from timekeeper.store.engine.engine import open_store
 
 KILLS = examples(5, soak=14)
 
@@ -166,6 +170,52 @@ def test_a_start_right_after_a_kill_listens_and_removes_the_folder_that_the_kill
     assert own != left
     assert timekeeper.end() == 0
     assert [*timekeeper.folder.glob("bursar-timekeeper-*")] == []
+
+
+def test_six_unread_reports_of_one_tenant_refuse_no_report_of_another(
+    timekeeper: Process, api: FakeApiServer
+) -> None:
+    """Its connections take the answers' heads and read no further, so its reports last."""
+    reader = {name: token(f"system:serviceaccount:{name}:reader") for name in ("mal", "victim")}
+    for name, text in reader.items():
+        api.tokens[text] = user_status(f"system:serviceaccount:{name}:reader")
+        api.allowed.add((f"system:serviceaccount:{name}:reader", "get", "usage", name))
+    timekeeper.start_ready()
+    begin = now_ms() // HOUR * HOUR - 395 * DAY
+    hours = tuple((at, at + HOUR, 1) for at in range(begin, begin + 395 * DAY, HOUR))
+    with (
+        contextlib.closing(open_store(f"sqlite:///{timekeeper.database}")) as store,
+        store.writing() as ledger,
+    ):
+        write(ledger, (Run("m", "mal", posted=hours), Run("v", "victim", posted=hours[-2:])))
+    ask = f"/v1/usage?from={begin}&by=hour&namespace="
+    heads, over = Counter[int](), Event()
+
+    def load() -> None:
+        connection = timekeeper.connection()
+        connection.timeout = 60
+        connection.request(
+            "GET", f"{ask}mal&format=focus", headers={"Authorization": f"Bearer {reader['mal']}"}
+        )
+        heads[connection.getresponse().status] += 1
+        over.wait(60)
+        connection.close()
+
+    threads = [Thread(target=load) for _ in range(6)]
+    for each in threads:
+        each.start()
+    timekeeper.wait("the load", lambda: bool(heads[200] and heads[503]))
+
+    answers = [
+        timekeeper.call("GET", f"{ask}victim{page}", reader["victim"]) for page in ("", "&limit=9") * 3
+    ]
+
+    assert [(status, len(answer.get("rows", ()))) for status, answer in answers] == [(200, 2)] * 6
+    assert heads == {200: 1, 503: 1}  # one is read, and all but one wait for it
+    over.set()
+    for each in threads:
+        each.join(60)
+    assert heads == {200: 5, 503: 1}
 
 
 def is_taken(port: int) -> bool:

@@ -1,73 +1,135 @@
 """Who may read a report: one caller's reports keep nobody else out."""
 
-from concurrent.futures import ThreadPoolExecutor
-from threading import Event, Thread
+from collections import Counter
+from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Event
+
+import pytest
 
 from tests.support.waiting import eventually
-from timekeeper.api.ledger.report_seats import MOST_WAITING_EACH, ReportSeats
+from timekeeper.api.ledger.report_seats import MOST_WAITING, MOST_WAITING_EACH, ReportKey, ReportSeats
 from timekeeper.api.problem import Problem
 
-TENANT, OTHER, DASHBOARD = "system:serviceaccount:team-a", "system:serviceaccount:team-b", "grafana"
+MAL, VICTIM = "system:serviceaccount:mal", "system:serviceaccount:victim"
+HERS = ReportKey(VICTIM, "victim")
+DASHBOARD = ReportKey("grafana", "")
 
 
-def status(seats: ReportSeats, caller: str, is_whole: bool = False) -> int:
+class Line:
+    """Callers of seats, each in a thread. ``served``: their names in the order in which they were read; each
+    is read until `release` lets one more go. ``refused``: of each the seconds to wait."""
+
+    def __init__(self, seats: ReportSeats, pool: ThreadPoolExecutor) -> None:
+        self.seats, self._pool = seats, pool
+        self.served: list[str] = []
+        self.refused: list[str] = []
+        self._gates: list[Event] = []
+
+    def ask(self, name: str, key: ReportKey, cost: int = 1) -> "Future[int]":
+        """The status; returns when it waits, is read or is refused."""
+        before = self._counts()
+        found = self._pool.submit(self._read, name, key, cost)
+        eventually(lambda: self._counts() != before)
+        return found
+
+    def _counts(self) -> tuple[int, int, int]:
+        return self.seats.waiting(), len(self.served), len(self.refused)
+
+    def _read(self, name: str, key: ReportKey, cost: int) -> int:
+        gate = Event()
+        try:
+            with self.seats.taken(key, cost):
+                self._gates.append(gate)
+                self.served.append(name)
+                gate.wait(20)
+        except Problem as problem:
+            self.refused.append(problem.headers["Retry-After"])
+            return problem.status
+        return 200
+
+    def release(self) -> None:
+        """End the report that is read for the longest time; the next that may is read then."""
+        waiting, served = self.seats.waiting(), len(self.served)
+        self._gates.pop(0).set()
+        eventually(lambda: not waiting or len(self.served) > served)
+
+
+@pytest.fixture
+def pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(32)
+
+
+def status(seats: ReportSeats, key: ReportKey) -> int:
     try:
-        with seats.taken(caller, is_whole, 1):
+        with seats.taken(key, 1):
             return 200
     except Problem as problem:
         return problem.status
 
 
-def test_six_loops_of_one_tenant_leave_seats_to_every_other_caller() -> None:
-    seats = ReportSeats(3, wait_s=0.05)
-    with seats.taken(TENANT, False, 10_000), ThreadPoolExecutor(6) as loops:
-        assert {*loops.map(lambda _: status(seats, TENANT), range(6))} == {503}
-        assert status(seats, OTHER) == 200
-        assert status(seats, DASHBOARD, is_whole=True) == 200
+@pytest.mark.parametrize(
+    "keys",
+    [
+        [ReportKey(MAL, "mal")] * 6,
+        [ReportKey(MAL, f"mal-{at}") for at in range(6)],
+        [ReportKey(f"user-{at}", "mal") for at in range(6)],
+    ],
+    ids=["the same report", "one account about many namespaces", "many accounts about one namespace"],
+)
+def test_six_reports_of_one_tenant_leave_a_seat_to_every_other_caller(
+    keys: list[ReportKey], pool: ThreadPoolExecutor
+) -> None:
+    line = Line(ReportSeats(), pool)
+    answers = [line.ask("mal", key, 10_000) for key in keys]
+    assert line.served == ["mal"]  # the others wait for it, or are refused
+
+    assert [status(line.seats, HERS) for _ in range(6)] == [200] * 6
+    assert status(line.seats, DASHBOARD) == 200
+
+    refused = sum(each.done() for each in answers)
+    for _ in range(len(keys) - refused):
+        line.release()
+    assert Counter(each.result(20) for each in answers) == Counter({200: len(keys) - refused, 503: refused})
+
+
+def test_what_waits_is_served_in_rounds_and_in_each_the_cheapest_first(pool: ThreadPoolExecutor) -> None:
+    line = Line(ReportSeats(2, wait_s=20), pool)
+    for name, key, cost in (
+        *((f"mal-{at}", ReportKey(MAL, "mal"), 1) for at in range(4)),
+        ("dear", ReportKey("one", "a"), 300),
+        ("cheap", ReportKey("two", "b"), 100),
+        ("victim", HERS, 200),
+    ):
+        line.ask(name, key, cost)
+
+    for _ in range(7):
+        line.release()
+
+    assert line.served == ["mal-0", "cheap", "victim", "dear", "mal-1", "mal-2", "mal-3"]
 
 
 def test_one_seat_is_kept_for_readers_of_the_whole_cluster() -> None:
     seats = ReportSeats(2, wait_s=0.05)
-    with seats.taken(TENANT, False, 1):
-        assert status(seats, OTHER) == 503
-        with seats.taken(DASHBOARD, True, 1):
-            assert status(seats, DASHBOARD, is_whole=True) == 503
-    assert status(seats, OTHER) == 200
+    with seats.taken(ReportKey(MAL, "mal"), 1):
+        assert status(seats, HERS) == 503
+        with seats.taken(DASHBOARD, 1):
+            assert status(seats, DASHBOARD) == 503
+    assert status(seats, HERS) == 200
 
 
-def test_of_those_that_wait_the_cheapest_comes_first() -> None:
-    seats, order, threads = ReportSeats(2, wait_s=20), [], []
+def test_who_fills_his_part_of_the_places_is_refused_and_gives_way(pool: ThreadPoolExecutor) -> None:
+    """Each of them holds a thread of the process, so their number is bounded."""
+    line = Line(ReportSeats(2, wait_s=20), pool)
+    line.ask("first", ReportKey("first", "f"))
+    mals = [line.ask("mal", ReportKey(MAL, "mal")) for _ in range(MOST_WAITING_EACH)]
+    assert status(line.seats, ReportKey(MAL, "mal")) == 503
+    others = [line.ask(f"t{at}", ReportKey(f"t{at}", f"n{at}")) for at in range(MOST_WAITING)]
 
-    def read(cost: int) -> None:
-        with seats.taken(f"caller-{cost}", False, cost):
-            order.append(cost)
+    assert line.seats.waiting() == MOST_WAITING
+    eventually(lambda: sum(each.done() for each in mals) == MOST_WAITING_EACH - 1)
+    assert [each.result(20) for each in others if each.done()] == [503]  # all that wait have one place each
+    assert line.refused == ["2"] * MOST_WAITING_EACH
 
-    with seats.taken(TENANT, False, 1):
-        for cost in (300, 100, 200):
-            threads.append(Thread(target=read, args=(cost,)))
-            threads[-1].start()
-            eventually(lambda: seats.waiting() == len(threads))
-    for thread in threads:
-        thread.join(20)
-
-    assert order == [100, 200, 300]
-
-
-def test_a_caller_waits_with_a_few_requests_only() -> None:
-    """Each of them holds a thread of the process."""
-    seats, release = ReportSeats(2, wait_s=20), Event()
-
-    def read() -> None:
-        with seats.taken(TENANT, False, 1):
-            release.wait(20)
-
-    threads = [Thread(target=read) for _ in range(1 + MOST_WAITING_EACH)]
-    for thread in threads:
-        thread.start()
-    eventually(lambda: seats.waiting() == MOST_WAITING_EACH)
-
-    assert status(seats, TENANT) == 503
-
-    release.set()
-    for thread in threads:
-        thread.join(20)
+    for _ in range(1 + MOST_WAITING):
+        line.release()
+    assert sorted(each.result(20) for each in others) == [200] * (MOST_WAITING - 1) + [503]

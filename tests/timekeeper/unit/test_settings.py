@@ -19,7 +19,7 @@ def test_the_defaults_are_those_of_the_manifests() -> None:
         ca="/etc/bursar/tls/ca.crt",
         database="sqlite:////var/lib/bursar/bursar.db",
         workers=2,
-        threads=16,
+        threads=24,
         kubeconfig=None,
         namespace="bursar-system",
         audience="bursar",

@@ -7,6 +7,7 @@ from threading import Lock
 from timekeeper.api.ledger.heartbeat_writer import HeartbeatWriter
 from timekeeper.api.ledger.ledger_reader import LedgerReader
 from timekeeper.api.ledger.outage_log import OutageLog
+from timekeeper.api.ledger.report_seats import ReportSeats
 from timekeeper.api.peers import NO_PEERS, Peers
 from timekeeper.runtime.auth.gate import Gate
 
@@ -28,4 +29,6 @@ class Services:
     outages: OutageLog = field(default_factory=OutageLog)
     peers: Peers = NO_PEERS
     open_metrics: bool = False
+    report_streams: ReportSeats = field(default_factory=ReportSeats)  # of whole reports, sent while read
+    report_pages: ReportSeats = field(default_factory=ReportSeats)
     simulating: Lock = field(default_factory=Lock)  # held by the one simulation of this process

@@ -3,10 +3,12 @@
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager, nullcontext
 from threading import Lock, Thread
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
+Seat = Callable[[], AbstractContextManager[None]]
 
 
 class RecentValue(Generic[T]):
@@ -18,16 +20,17 @@ class RecentValue(Generic[T]):
         self._made: tuple[float, T] | None = None
         self._is_renewing = False
 
-    def get(self, oldest_ms: int) -> T:
+    def get(self, oldest_ms: int, seat: Seat = nullcontext) -> T:
         """A value that is not older; 0: a new one. One that is older than half of that is made again
-        meanwhile, so that frequent callers never wait."""
+        meanwhile, so that frequent callers never wait. ``seat``: what a caller takes to make the value or to
+        wait for it."""
         known = self._known(oldest_ms)
         if known is None:
-            with self._lock:
+            with seat(), self._lock:
                 known = self._known(oldest_ms) or self._renew()
         age_s, value = self._seconds() - known[0], known[1]
         if 2000 * age_s > oldest_ms > 0:
-            self._renew_meanwhile()
+            self._renew_meanwhile(seat)
         return value
 
     def _known(self, oldest_ms: int) -> tuple[float, T] | None:
@@ -39,16 +42,16 @@ class RecentValue(Generic[T]):
         self._made = began, self._make()
         return self._made
 
-    def _renew_meanwhile(self) -> None:
+    def _renew_meanwhile(self, seat: Seat) -> None:
         with self._state:
             if self._is_renewing:
                 return
             self._is_renewing = True
-        Thread(target=self._renew_once, name="recent", daemon=True).start()
+        Thread(target=self._renew_once, args=(seat,), name="recent", daemon=True).start()
 
-    def _renew_once(self) -> None:
+    def _renew_once(self, seat: Seat) -> None:
         try:
-            with self._lock:
+            with seat(), self._lock:
                 self._renew()
         except Exception:  # noqa: S110 -- the value grows too old, and the next caller gets the error
             pass
@@ -65,17 +68,18 @@ class RecentValues(Generic[T]):
         self._lock = Lock()
         self._kept: OrderedDict[Hashable, RecentValue[T]] = OrderedDict()
 
-    def get(self, key: Hashable, make: Callable[[], T], oldest_ms: int) -> T:
+    def get(self, key: Hashable, make: Callable[[], T], oldest_ms: int, seat: Seat = nullcontext) -> T:
         """As `RecentValue.get`; ``make`` makes every value of this key until it is forgotten. 0 makes a value
         that is not kept."""
         if oldest_ms == 0:
-            return make()
+            with seat():
+                return make()
         with self._lock:
             value = self._kept.pop(key, None) or RecentValue(make, self._seconds)
             self._kept[key] = value
             if len(self._kept) > self._most:
                 self._kept.popitem(last=False)
-        return value.get(oldest_ms)
+        return value.get(oldest_ms, seat)
 
 
 def oldest_ms(max_age_s: int | None) -> int:

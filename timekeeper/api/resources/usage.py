@@ -37,7 +37,7 @@ from timekeeper.api.http.parameters import (
 from timekeeper.api.http.routes import CSV, JSON, ApiRoute, Call, Right, serve
 from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.recent_value import RecentValues, oldest_ms
-from timekeeper.api.ledger.report_seats import ReportSeats
+from timekeeper.api.ledger.report_seats import ReportKey
 from timekeeper.api.problem import bad
 from timekeeper.core.ledger.metering import Interval, period_at
 from timekeeper.store.engine.engine import UnavailableError
@@ -53,7 +53,6 @@ USAGE = ApiRoute(
 ROUTES = (USAGE,)
 
 _TAKEN_WITHIN_S = 600
-_STREAMS = _PAGES = 2  # seats of each process
 _KEPT, _KEPT_ROWS = 16, 1_000  # pages that callers accept though they are not new, and rows of each
 _SECOND_MS = 1000
 _BEYOND = "\U0010ffff"  # after every text
@@ -63,31 +62,38 @@ _TYPES = {"json": JSON, "focus": JSON, "csv": f"{CSV}; charset=utf-8", "focus-cs
 
 def register(app: Flask, services: Services) -> None:
     """Add the route."""
-    streams, pages = ReportSeats(_STREAMS), ReportSeats(_PAGES)
+    streams, pages = services.report_streams, services.report_pages
     recent = RecentValues[_Page](_KEPT)
 
     def usage(call: Call) -> Response:
         limit = call.get("limit")
         if limit is None:
             asked = _question(services, call)
-            seat = streams.taken(call.tenant, asked.is_whole, asked.cost)
-            return _streamed(_form(call), asked, _seated(services.ledger.lines(asked, None), seat))
+            lines = _seated(services.ledger.lines(asked, None), streams.taken(_key(call), asked.cost))
+            return _streamed(_form(call), asked, lines)
         oldest = oldest_ms(request.cache_control.max_age) if limit <= _KEPT_ROWS else 0
         key = tuple(sorted(call.given.items()))
-        body, follows = recent.get(key, lambda: page(call, limit), oldest)
+        body, follows = recent.get(key, lambda: page(call, limit), oldest, lambda: seat(call))
         return tagged(Response(body, content_type=_TYPES[_form(call)]), follows)
+
+    def seat(call: Call) -> AbstractContextManager[None]:
+        return pages.taken(_key(call), _question(services, call).cost)
 
     def page(call: Call, limit: int) -> _Page:
         asked, form = _question(services, call), _form(call)
         most = limit if asked.beside else limit + 1
-        seat = pages.taken(call.tenant, asked.is_whole, asked.cost)
-        lines = list(_seated(services.ledger.lines(asked, most), seat))
+        lines = list(services.ledger.lines(asked, most))
         has_next = len(lines) > limit and not asked.order and not asked.beside
         lines = lines if asked.beside else lines[:limit]
         follows = _place(asked, lines[limit - 1], _is_focus(call)) if has_next else None
         return b"".join(_sheet(form, asked, lines, follows)), follows
 
     serve(app, services, USAGE, usage)
+
+
+def _key(call: Call) -> ReportKey:
+    """Whose share of the seats the report takes."""
+    return ReportKey(call.tenant, call.get("namespace", ""))
 
 
 def _form(call: Call) -> str:

@@ -15,7 +15,7 @@ from timekeeper.store.engine.sqlite import MOUNTS, Sqlite, file_of, network_file
 Connection = sqlalchemy.Connection
 
 PATIENCE_MS = 5_000
-CONNECTIONS = 5
+CONNECTIONS = 8
 
 _WRITES = "bursar_writes"
 _ALLOWED = (

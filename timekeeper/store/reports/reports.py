@@ -5,7 +5,7 @@ until the page is full.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from itertools import groupby, islice
 from operator import itemgetter
 from typing import Any
@@ -18,6 +18,7 @@ from timekeeper.core.ledger.metering import Interval
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.engine.schema import DAY_MS, FIGURES, FOLDED, POSTINGS
 from timekeeper.store.queries import ledger
+from timekeeper.store.reports.busy_times import busy_statement
 from timekeeper.store.reports.columns import dated
 from timekeeper.store.reports.parts import OVER_DAYS, Shape, needs_sessions, statement, sums_of
 from timekeeper.store.reports.totals import totals_statement
@@ -42,27 +43,17 @@ def lines(
     if connection.dialect.name == "postgresql":
         # The JIT compiler takes longer than most of these statements.
         connection.exec_driver_sql("SET LOCAL jit = off")
-    intervals = tuple(terms)
-    report, left = _Report(connection, asked, intervals), limit
-    every = _page_by(connection, asked, limit)
-    options = {"yield_per": _AT_ONCE} if limit is None else {}
-    size = len(asked.columns) + 1
-    for spans in report.together():
-        after = asked.after[1] if asked.after is not None and asked.after[0] == spans[0].start_ms else None
-        members = tuple(_members(intervals, each) for each in spans) if asked.group else None
-        names = members[0] if every is not None and members else every
-        for some in (members,) if names is None else ((each,) for each in _shares(names, after)):
-            found, values = report.statement_for(spans, after, some, left if len(spans) == 1 else None)
-            with connection.execute(found, values, execution_options=options) as rows:
-                for row in rows if len(spans) == 1 else _first_of_each(rows, limit):
-                    yield ReportLine(spans[row[0]], tuple(row[1:size]), sums_of(row[size:]))
-                    left = None if left is None else left - 1
-            if left == 0:
-                break
-        if asked.beside:
-            left = limit
-        elif left == 0:
-            return
+    report = _Report(connection, asked, tuple(terms), _page_by(connection, asked, limit))
+    if not asked.step:
+        for spans in report.together():
+            yield from report.lines_of(spans, limit, limit is None)
+        return
+    left, at_ms = limit, report.busy_ms(asked.rest.start_ms)
+    while at_ms < asked.rest.end_ms and left != 0:
+        step = asked.step_at(at_ms)
+        count = yield from report.lines_of((step,), left, limit is None)
+        left = None if left is None else left - count
+        at_ms = step.end_ms if count else report.busy_ms(step.end_ms)
 
 
 def _first_of_each(rows: Iterable[Row[Any]], limit: int | None) -> Iterator[Row[Any]]:
@@ -127,23 +118,60 @@ def _last_long_ms(connection: Connection) -> int:
 class _Report:
     """A report's statements, each made once per shape."""
 
-    def __init__(self, connection: Connection, asked: ReportQuery, terms: tuple[PriceInterval, ...]) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        asked: ReportQuery,
+        terms: tuple[PriceInterval, ...],
+        every: tuple[str, ...] | None,
+    ) -> None:
+        """``every``: see `_page_by`."""
         self._connection = connection
         self._dialect = connection.dialect.name
         self._asked = asked
         self._terms = terms
         self._dated = dated(self._dialect, terms)
         self._last_long_ms = _last_long_ms(connection)
+        self._every = every
         self._made: dict[Shape, Select[Any]] = {}
+        self._busy = busy_statement(self._dialect, asked, self._last_long_ms > asked.span.start_ms)
+        ever = {each.namespace for each in terms} if asked.group else set()
+        self._ever = self._listed(tuple(sorted(ever)))  # the group's namespaces
 
     def together(self) -> Iterator[tuple[Interval, ...]]:
-        """The spans that one statement reads at a time: neighbours for which day totals suffice."""
-        if not self._asked.beside:
-            yield from ((each,) for each in self._asked.spans())
-            return
-        for by_day, some in groupby(self._asked.spans(), self._is_by_day):
+        """The time ranges that one statement reads: neighbours for which day totals suffice."""
+        for by_day, some in groupby((self._asked.rest, *self._asked.beside), self._is_by_day):
             spans = tuple(some)
             yield from (spans,) if by_day else ((each,) for each in spans)
+
+    def busy_ms(self, after_ms: int) -> int:
+        """The first moment from this one on for which there may be a line; the end of the time range if there
+        is none in it."""
+        if after_ms >= self._asked.rest.end_ms:
+            return after_ms
+        given = {"after": after_ms} | ({"some": self._ever} if self._asked.group else {})
+        found: int | None = self._connection.execute(self._busy, given).scalar_one()
+        return self._asked.rest.end_ms if found is None else found
+
+    def lines_of(
+        self, spans: tuple[Interval, ...], limit: int | None, is_streamed: bool
+    ) -> Generator[ReportLine, None, int]:
+        """The lines of neighbouring time ranges, at most ``limit`` of each; returns their number."""
+        asked, count, size = self._asked, 0, len(self._asked.columns) + 1
+        after = asked.after[1] if asked.after is not None and asked.after[0] == spans[0].start_ms else None
+        members = tuple(_members(self._terms, each) for each in spans) if asked.group else None
+        names = members[0] if self._every is not None and members else self._every
+        options = {"yield_per": _AT_ONCE} if is_streamed else {}
+        for some in (members,) if names is None else ((each,) for each in _shares(names, after)):
+            most = None if limit is None or len(spans) > 1 else limit - count
+            found, values = self.statement_for(spans, after, some, most)
+            with self._connection.execute(found, values, execution_options=options) as rows:
+                for row in rows if len(spans) == 1 else _first_of_each(rows, limit):
+                    yield ReportLine(spans[row[0]], tuple(row[1:size]), sums_of(row[size:]))
+                    count += 1
+            if count == limit:
+                break
+        return count
 
     def statement_for(
         self,

@@ -1,0 +1,100 @@
+"""When there is something to report, so that the empty steps of a report cost nothing."""
+
+from typing import Any
+
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    ColumnElement,
+    Select,
+    Table,
+    Text,
+    any_,
+    bindparam,
+    cast,
+    column,
+    func,
+    literal,
+    select,
+    union_all,
+)
+
+from timekeeper.accounts.usage import ReportQuery
+from timekeeper.store.engine.schema import DAY_MS, DAYS, FIGURES, FOLDED, POSTINGS, SESSIONS
+from timekeeper.store.queries.unsettled import due, greatest
+from timekeeper.store.reports.columns import without_index
+from timekeeper.store.reports.parts import OVER_DAYS
+
+Expression = ColumnElement[Any]
+
+_AFTER: Expression = bindparam("after", type_=BigInteger)
+
+
+def busy_statement(dialect: str, asked: ReportQuery, has_long: bool) -> Select[Any]:
+    """The first moment from parameter ``after`` on for which there may be a line; NULL if there is none. No
+    line lies before it. Only namespaces in parameter ``some``, if the report is of a namespace or group;
+    ``has_long``: there may be postings longer than a day."""
+    return _Busy(dialect, asked, has_long).statement()
+
+
+class _Busy:
+    def __init__(self, dialect: str, asked: ReportQuery, has_long: bool) -> None:
+        self._dialect, self._asked, self._has_long = dialect, asked, has_long
+
+    def statement(self) -> Select[Any]:
+        parts = [self._charged(POSTINGS), self._charged(FOLDED), self._due()]
+        parts += [self._long()] if self._has_long else []
+        parts += [self._day()] if self._asked.step != "hour" else []
+        parts += [self._measured()] if self._asked.with_use else []
+        found = union_all(*parts).subquery("parts")
+        return select(func.min(found.c.at_ms))
+
+    def _charged(self, table: Table) -> Select[Any]:
+        """Rows of one day at most: of those that end later, none that begins earlier ends after the day of
+        the first."""
+        its = table.c
+        later = (its.to_ms > _AFTER, *self._theirs(its.namespace))
+        first_ms = select(func.min(its.to_ms)).where(*later).scalar_subquery()
+        day_ends_ms = (first_ms - 1) / DAY_MS * DAY_MS + DAY_MS
+        return self._earliest(its.from_ms).where(*later, its.to_ms <= day_ends_ms)
+
+    def _long(self) -> Select[Any]:
+        its = POSTINGS.c
+        namespace = without_index(self._dialect, its.namespace)
+        return self._earliest(its.from_ms).where(OVER_DAYS, its.to_ms > _AFTER, *self._theirs(namespace))
+
+    def _due(self) -> Select[Any]:
+        its = SESSIONS.c
+        theirs = self._theirs(its.namespace)
+        sessions = due(literal(self._asked.now_ms), (its.uid,), its.rate_milli > 0, *theirs).c
+        during = (sessions.end_ms > sessions.start_ms, sessions.end_ms > _AFTER)
+        return self._earliest(sessions.start_ms).where(*during)
+
+    def _day(self) -> Select[Any]:
+        """Sums of whole days, which longer steps are read from."""
+        return self._earliest(DAYS.c.day_ms).where(DAYS.c.day_ms >= _AFTER, *self._theirs(DAYS.c.namespace))
+
+    def _measured(self) -> Select[Any]:
+        found = self._earliest(FIGURES.c.hour_ms).where(FIGURES.c.hour_ms >= _AFTER)
+        if not self._is_some:
+            return found
+        sessions = select(SESSIONS.c.uid).where(*self._theirs(SESSIONS.c.namespace))
+        folded = select(FOLDED.c.session_uid).where(*self._theirs(FOLDED.c.namespace))
+        return found.where(FIGURES.c.session_uid.in_(sessions.union_all(folded)))
+
+    def _earliest(self, start: Expression) -> Select[Any]:
+        return select(cast(func.min(greatest(start, _AFTER)), BigInteger).label("at_ms"))
+
+    @property
+    def _is_some(self) -> bool:
+        return not self._asked.is_whole
+
+    def _theirs(self, namespace: Expression) -> list[Expression]:
+        if not self._is_some:
+            return []
+        if self._asked.namespace is not None:
+            return [namespace == self._asked.namespace]
+        if self._dialect == "postgresql":
+            return [namespace == any_(bindparam("some", type_=ARRAY(Text)))]
+        given = func.json_each(bindparam("some", type_=Text)).table_valued(column("value", Text))
+        return [namespace.in_(select(given.c.value))]
