@@ -8,6 +8,8 @@ from timekeeper.core.dialects import GPU_RESOURCE_PATTERN
 from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.core.quantity import thousandths
 
+MOST_HOST_MIB = 2**40  # more than any node has
+
 Others = tuple[tuple[str, int], ...]  # by resource, in thousandths of its unit
 
 
@@ -43,6 +45,16 @@ def requested_others(pod: Json) -> Others:
     for name, amount in others(mapping(spec.get("overhead"))).items():
         total[name] = total.get(name, 0) + amount
     return tuple(sorted(total.items()))
+
+
+def host_mib(amounts: Others) -> int:
+    """The memory among them, in MiB, rounded down; at most `MOST_HOST_MIB`."""
+    return min(dict(amounts).get("memory", 0) // (1000 * 2**20), MOST_HOST_MIB)
+
+
+def requested_host_mib(pod: Json) -> int:
+    """What the pod requests of its node's memory, as `requested_others` counts it, in MiB."""
+    return host_mib(requested_others(pod))
 
 
 def _requests(raw: Json) -> dict[str, int]:

@@ -16,7 +16,7 @@ from scheduler_ext.model.node_constraints import (
     has_unread_constraints,
     read_node_constraints,
 )
-from scheduler_ext.model.other_resources import Others, requested_others
+from scheduler_ext.model.other_resources import Others, requested_host_mib, requested_others
 from timekeeper.core import names
 from timekeeper.core.dialects import BY_NAME, Container
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
@@ -82,6 +82,7 @@ class Pod:
     is_idle: bool = False  # the timekeeper has let other pods take its cards, because it does not use them
     spec_grace_ms: int = 30_000  # the grace period that an eviction gives it
     preempted: bool = False  # kube-scheduler makes it leave for a pod of higher priority
+    host_mib: int = 0  # what it requests of its node's own memory, once it is bound
 
     @property
     def full_name(self) -> str:
@@ -101,12 +102,19 @@ class Pod:
 
 @dataclass(frozen=True, slots=True)
 class NonGPUPod:
-    """A pod that asks for no GPU, as far as it matters: the CPU that it takes of the node it is bound to; 0
-    before it is bound and after it has ended."""
+    """A pod that asks for no GPU, as far as it matters: the CPU and memory that it takes of the node it is
+    bound to; 0 before it is bound and after it has ended."""
 
     uid: str
     node: str
     cpu_milli: int
+    namespace: str = ""
+    host_mib: int = 0  # the node's own memory, not a card's
+
+    @property
+    def takes_nothing(self) -> bool:
+        """Whether the node is as free without it."""
+        return not (self.cpu_milli or self.host_mib)
 
 
 def read_any(raw: Json, most_grace_ms: int = MOST_GRACE_MS) -> Pod | NonGPUPod:
@@ -118,7 +126,10 @@ def read_non_gpu_pod(raw: Json) -> NonGPUPod:
     """The value of a pod that asks for no GPU. Never raises on what an API server can hold."""
     node = intern(_text(mapping(raw.get("spec")), "nodeName"))
     counts = bool(node) and mapping(raw.get("status")).get("phase") not in hold.TERMINAL
-    return NonGPUPod(_text(mapping(raw.get("metadata")), "uid"), node, requested_milli(raw) if counts else 0)
+    metadata = mapping(raw.get("metadata"))
+    cpu_milli, host_mib = (requested_milli(raw), requested_host_mib(raw)) if counts else (0, 0)
+    namespace = intern(_text(metadata, "namespace"))
+    return NonGPUPod(_text(metadata, "uid"), node, cpu_milli, namespace, host_mib)
 
 
 def read_pod(raw: Json, most_grace_ms: int = MOST_GRACE_MS) -> Pod | None:
@@ -175,6 +186,7 @@ def read_pod(raw: Json, most_grace_ms: int = MOST_GRACE_MS) -> Pod | None:
         is_idle=names.RECLAIMABLE in annotations_of(raw),
         spec_grace_ms=hold.grace_ms({"spec": spec}, most_grace_ms),
         preempted=node != "" and _condition(status, *_PREEMPTED) is not None,
+        host_mib=requested_host_mib(raw) if node else 0,
     )
 
 

@@ -3,7 +3,7 @@
 It returns a page of nodes at a time, so no answer grows with the cluster.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, NotRequired, TypedDict
 
 from scheduler_ext.reports.advice import AdviceView, advise
@@ -12,6 +12,7 @@ from scheduler_ext.reports.headroom import Counting
 from scheduler_ext.reports.query import ClusterQuery, Size, typical_sizes
 from scheduler_ext.reports.totals import Figures, Total, Totals, figures_of
 from scheduler_ext.scoring.fragmentation_model import FragmentationModel
+from scheduler_ext.scoring.stranding import largest, stranded_by
 from scheduler_ext.snapshot.node_info import Allocation, NodeInfo, unreserved, uses_of
 from scheduler_ext.snapshot.snapshot import Snapshot
 from timekeeper.core.cluster_map import CardAllocation, MapPod
@@ -47,6 +48,14 @@ class FiguresView(TypedDict):
     stranded_milli: int
 
 
+class StrandedView(TypedDict):
+    """Thousandths of a card that a namespace strands: they are free, and no pod can use them, because its
+    pods hold the CPU or memory beside them."""
+
+    namespace: str
+    milli: int
+
+
 class NodeView(TypedDict):
     """A node. ``closed``: why no GPU pods are placed on it, or null. ``closed_by``: the pods that cause this.
     ``figures``: null while it is closed."""
@@ -57,6 +66,7 @@ class NodeView(TypedDict):
     closed_by: list[str]
     cpu_left_milli: int
     figures: FiguresView | None
+    stranded_by: list[StrandedView]
     cards: list[CardView]
 
 
@@ -73,7 +83,8 @@ class FitsView(TypedDict):
 class ClusterView(TypedDict):
     """The answer. ``totals`` and the three counts (``waiting``: pods refused everywhere) concern the whole
     cluster. ``nodes``: those with cards, by name, up to the page's limit; the next page begins after
-    ``next``, null on the last one. ``fits`` and ``advice``: over all requested nodes, on whatever page."""
+    ``next``, null on the last one. ``fits`` and ``advice``: over all requested nodes, on whatever page.
+    ``stranded_by``: of the whole cluster, the 100 namespaces that strand most."""
 
     version: Literal[1]
     totals: FiguresView
@@ -84,6 +95,7 @@ class ClusterView(TypedDict):
     advice: list[AdviceView]
     nodes: list[NodeView]
     next: str | None
+    stranded_by: list[StrandedView]
 
 
 class UnknownNodeError(LookupError):
@@ -119,6 +131,7 @@ class Clusters:
             advice=advise(snapshot.nodes, snapshot.pods, nodes, asked.free),
             nodes=[_node(node, total) for node in page[: asked.limit]],
             next=page[asked.limit - 1].name if len(page) > asked.limit else None,
+            stranded_by=_stranded(total.stranded_by),
         )
 
     def _fits(self, size: Size, nodes: Iterable[NodeInfo]) -> FitsView:
@@ -168,8 +181,13 @@ def _node(node: NodeInfo, total: Total) -> NodeView:
         figures=None
         if node.closed
         else _figures(figures_of(node, total.fragmentation_model), total.fragmentation_model),
+        stranded_by=_stranded(stranded_by(node)),
         cards=cards_of(node),
     )
+
+
+def _stranded(by_namespace: Mapping[str, int]) -> list[StrandedView]:
+    return [StrandedView(namespace=name, milli=milli) for name, milli in largest(by_namespace).items()]
 
 
 def _pod(allocation: Allocation, use: CardAmount, card: Card) -> PodView:

@@ -16,6 +16,7 @@ import orjson
 from scheduler_ext.reports.closed_nodes import why_closed
 from scheduler_ext.reports.cluster_page import CardView, cards_of
 from scheduler_ext.reports.waiting_page import WaitingView
+from scheduler_ext.scoring.stranding import largest, stranded_by
 from scheduler_ext.snapshot.immutable_map import Map
 from scheduler_ext.snapshot.node_info import NodeInfo
 from timekeeper.core.cluster_map import (
@@ -189,7 +190,9 @@ def _body(rows: list[bytes], gone: list[str], waiting: MapWaiting | None) -> byt
 
 def _node(node: NodeInfo) -> MapNode:
     cards = [_card(each) for each in cards_of(node)[:MOST_CARDS]]
-    return {"name": node.name, "closed": _text(why_closed(node), MOST_TEXT), "cards": cards}
+    stranded = {name: _amount(milli) for name, milli in largest(stranded_by(node)).items()}
+    closed = _text(why_closed(node), MOST_TEXT)
+    return {"name": node.name, "closed": closed, "cards": cards, "stranded": stranded}
 
 
 def _card(card: CardView) -> MapCard:

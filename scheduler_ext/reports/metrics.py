@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 from scheduler_ext.model.node import CLOSED
 from scheduler_ext.preemption.active import PreemptionCounts
 from scheduler_ext.reports.totals import Total, Totals
+from scheduler_ext.scoring.stranding import largest
 from scheduler_ext.snapshot.snapshot import Snapshot
 from timekeeper.core.standings import WORDS
 from timekeeper.runtime.recording.decision_posts import RESULTS_MEAN
@@ -266,6 +267,15 @@ def _of_cards(total: Total) -> Iterator[Metric]:
         ),
     ):
         yield GaugeMetricFamily(f"bursar_extender_{name}", text, value)
+    named = largest(total.stranded_by)
+    rest = total.stranded_by.total() - sum(named.values())
+    yield _gauge(
+        "bursar_extender_namespace_stranded_gpus",
+        "free cards that no pod can use because the namespace's pods hold the CPU or memory beside them, of "
+        "the 100 namespaces that strand most; of all others together without a name",
+        "namespace",
+        {name: milli / 1000 for name, milli in {**named, "": rest}.items()},
+    )
 
 
 def _gauge(name: str, text: str, label: str, values: Mapping[str, float]) -> GaugeMetricFamily:

@@ -6,10 +6,11 @@ has changed since the last one.
 
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from scheduler_ext.scoring.fragmentation_model import FragmentationModel, idle_milli
+from scheduler_ext.scoring.stranding import stranded_by
 from scheduler_ext.snapshot.immutable_map import Map
 from scheduler_ext.snapshot.node_info import NodeInfo, unreserved
 
@@ -61,9 +62,10 @@ class Totals:
         self._lock = threading.Lock()
         self._fragmentation_model = fragmentation_model()
         self._nodes: Map[NodeInfo] = Map()
-        self._of: dict[str, tuple[Figures, bool, str]] = {}
+        self._of: dict[str, _OfNode] = {}
         self._sums = [0] * len(Figures())
         self._with_cards, self._closed = 0, Counter[str]()
+        self._stranded_by = Counter[str]()
 
     def now(self, nodes: Map[NodeInfo]) -> "Total":
         """The sums for this version of the map."""
@@ -77,32 +79,47 @@ class Totals:
                 for name in nodes.changed_since(self._nodes):
                     self._count(name, nodes.get(name))
                 self._nodes = nodes
-            return Total(Figures(*self._sums), self._with_cards, +self._closed, fragmentation_model)
+            sums, closed, stranded_by = Figures(*self._sums), +self._closed, +self._stranded_by
+            return Total(sums, self._with_cards, closed, fragmentation_model, stranded_by)
 
     def _count(self, name: str, node: NodeInfo | None) -> None:
-        was, has_cards, closed = self._of.pop(name, (Figures(), False, ""))
-        self._add(was, has_cards, closed, -1)
+        if name in self._of:
+            self._add(self._of.pop(name), -1)
         if node is not None:
-            found = (figures_of(node, self._fragmentation_model), bool(node.cards), node.closed)
-            self._of[name] = found
-            self._add(*found, 1)
+            figures = figures_of(node, self._fragmentation_model)
+            found = self._of[name] = _OfNode(figures, bool(node.cards), node.closed, stranded_by(node))
+            self._add(found, 1)
 
-    def _add(self, figures: Figures, has_cards: bool, closed: str, sign: int) -> None:
-        for at, value in enumerate(figures):
+    def _add(self, node: "_OfNode", sign: int) -> None:
+        for at, value in enumerate(node.figures):
             self._sums[at] += sign * value
-        self._with_cards += sign * has_cards
-        if closed:
-            self._closed[closed] += sign
+        self._with_cards += sign * node.has_cards
+        if node.closed:
+            self._closed[node.closed] += sign
+        for namespace, milli in node.stranded_by.items():
+            self._stranded_by[namespace] += sign * milli
+            if not self._stranded_by[namespace]:
+                del self._stranded_by[namespace]
+
+
+class _OfNode(NamedTuple):
+    """What one node adds; ``closed``: why it is closed, or ""."""
+
+    figures: Figures
+    has_cards: bool
+    closed: str
+    stranded_by: Mapping[str, int]
 
 
 class Total(NamedTuple):
-    """``figures`` of the open nodes by ``fragmentation_model``; the number of nodes with cards; and closed
-    nodes by reason (keys of `node.CLOSED`)."""
+    """``figures`` of the open nodes by ``fragmentation_model``; the number of nodes with cards; closed nodes
+    by reason (keys of `node.CLOSED`); and thousandths of a card that each namespace strands (`stranding`)."""
 
     figures: Figures
     nodes: int
     closed: Counter[str]
     fragmentation_model: FragmentationModel
+    stranded_by: Counter[str]
 
     def milli(self, sum_over_pods: int) -> int:
         """Thousandths of a card from what was counted for each pod of the mix."""

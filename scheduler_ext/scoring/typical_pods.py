@@ -96,7 +96,8 @@ def learn(snapshot: Snapshot) -> TypicalPods:
     if gpu.total() < FEWEST_PODS:
         return BUILT_IN
     with_cards = {node.name for node in snapshot.nodes.values() if node.cards}
-    beside = sum(other.node in with_cards for other in snapshot.non_gpu_pods.values()) // stride
+    others = (other for other in snapshot.non_gpu_pods.values() if other.cpu_milli)
+    beside = sum(other.node in with_cards for other in others) // stride
     typical_pods = typical_pods_of(gpu)
     return (
         TypicalPods((*typical_pods.counts, (TypicalPod(0), min(beside, typical_pods.pods))))

@@ -16,6 +16,21 @@ from timekeeper.core.values import WHOLE_MILLI, Card, GPURequest, Placement
 AllocationState = Literal["bound", "assumed", "orphaned", "reserved"]
 
 
+class HostAmount(NamedTuple):
+    """What pods request of a node beside its cards: CPU in thousandths of a core, and memory in MiB."""
+
+    cpu_milli: int
+    memory_mib: int
+
+    def plus(self, more: "HostAmount") -> "HostAmount":
+        """Both together."""
+        return HostAmount(self.cpu_milli + more.cpu_milli, self.memory_mib + more.memory_mib)
+
+
+NO_HOST_AMOUNT = HostAmount(0, 0)
+NO_HOST_AMOUNTS: Mapping[str, HostAmount] = {}
+
+
 @dataclass(frozen=True, slots=True)
 class Allocation:
     """The cards of a node that one pod holds."""
@@ -39,6 +54,7 @@ class Allocation:
     unnamed: int = 0  # whole cards that it holds and that only the node's device plugin could name
     named: NamedCards = ()  # without a placement: the cards that another scheduler's annotations name
     gone: Vanished | None = None  # orphaned: its hold since its object was removed
+    host_mib: int = 0  # what it requests of the node's own memory
     held_milli: int = 0  # what it counts toward caps
     since_ms: int = 0  # reserved: when the reservation began
 
@@ -70,7 +86,7 @@ class NodeInfo:
     free_by_card: tuple[Free | None, ...]  # in the inventory's order; None: the card is not to be given out
     unnamed: int  # cards that pods hold and that only the device plugin could name
     left: tuple[tuple[str, int], ...]  # what kube-scheduler counts as left, by resource
-    non_gpu_cpu_milli: int  # CPU requested by pods without an allocation, in thousandths of a core
+    non_gpu: Mapping[str, HostAmount]  # by namespace what pods without an allocation request of the node
     cpu_left: int  # allocatable CPU less the requests of all pods, in thousandths of a core
     shape: FreeShape = field(compare=False)  # of the cards that may be given out
     serves: str = ""  # the dialect whose requests may use any of its cards; "": more must be checked
@@ -83,11 +99,14 @@ class NodeInfo:
 
 
 def node_info_of(
-    name: str, node_object: Node | None, allocations: Mapping[str, Allocation], non_gpu_cpu_milli: int = 0
+    name: str,
+    node_object: Node | None,
+    allocations: Mapping[str, Allocation],
+    non_gpu: Mapping[str, HostAmount] = NO_HOST_AMOUNTS,
 ) -> NodeInfo:
-    """The node that follows from its object, its allocations, and the CPU of pods without one."""
+    """The node that follows from its object, its allocations, and what pods without one request."""
     if node_object is None:
-        return NodeInfo(name, None, allocations, "", (), 0, (), non_gpu_cpu_milli, 0, shape_of(()))
+        return NodeInfo(name, None, allocations, "", (), 0, (), non_gpu, 0, shape_of(()))
     uses = uses_of(allocations)
     # of several faults always the same one, so that a restart does not change the reason
     closed = node_object.fault or min(
@@ -107,9 +126,9 @@ def node_info_of(
         free_by_card=free_by_card,
         unnamed=sum(allocation.unnamed for allocation in allocations.values()),
         left=_left(node_object, allocations),
-        non_gpu_cpu_milli=non_gpu_cpu_milli,
+        non_gpu=non_gpu,
         cpu_left=node_object.cpu_milli
-        - non_gpu_cpu_milli
+        - sum([each.cpu_milli for each in non_gpu.values()])
         - sum(allocation.cpu_milli for allocation in allocations.values()),
         shape=shape_of(healthy),
         serves="" if closed or not healthy or node_object.plugin_chooses else node_object.family,
@@ -122,11 +141,11 @@ def with_node_object(node: NodeInfo, node_object: Node | None) -> NodeInfo:
     if node.node_object == node_object:
         return node
     allocations = {uid: judged(allocation, node_object) for uid, allocation in node.allocations.items()}
-    return node_info_of(node.name, node_object, allocations, node.non_gpu_cpu_milli)
+    return node_info_of(node.name, node_object, allocations, node.non_gpu)
 
 
 def _with(node: NodeInfo, allocations: Mapping[str, Allocation]) -> NodeInfo:
-    return node_info_of(node.name, node.node_object, allocations, node.non_gpu_cpu_milli)
+    return node_info_of(node.name, node.node_object, allocations, node.non_gpu)
 
 
 def with_allocation(node: NodeInfo, allocation: Allocation) -> NodeInfo:
@@ -155,12 +174,13 @@ def without_pods(node: NodeInfo, uids: Collection[str]) -> NodeInfo:
     return _with(node, {uid: each for uid, each in node.allocations.items() if uid not in uids})
 
 
-def with_non_gpu_cpu(node: NodeInfo, more_milli: int) -> NodeInfo:
-    """The node with this much more CPU taken by pods without an allocation."""
-    non_gpu_cpu_milli = node.non_gpu_cpu_milli + more_milli
-    if node.node_object is None:
-        return replace(node, non_gpu_cpu_milli=non_gpu_cpu_milli)
-    return replace(node, non_gpu_cpu_milli=non_gpu_cpu_milli, cpu_left=node.cpu_left - more_milli)
+def with_non_gpu(node: NodeInfo, more: Mapping[str, HostAmount]) -> NodeInfo:
+    """The node with this much more taken by pods without an allocation, by namespace."""
+    changed = {name: node.non_gpu.get(name, NO_HOST_AMOUNT).plus(each) for name, each in more.items()}
+    non_gpu = {name: each for name, each in {**node.non_gpu, **changed}.items() if each != NO_HOST_AMOUNT}
+    cpu_milli = sum(each.cpu_milli for each in more.values())
+    cpu_left = node.cpu_left - cpu_milli if node.node_object is not None else node.cpu_left
+    return replace(node, non_gpu=non_gpu, cpu_left=cpu_left)
 
 
 def allocation_of(pod: Pod, placement: Placement | None, state: AllocationState) -> Allocation:
@@ -176,6 +196,7 @@ def allocation_of(pod: Pod, placement: Placement | None, state: AllocationState)
         grace_ms=pod.grace_ms,
         state=state,
         named=pod.named,
+        host_mib=0 if pod.terminal else pod.host_mib,
     )
 
 
@@ -213,14 +234,15 @@ def unreserved(node: NodeInfo) -> NodeInfo:
     return (
         node
         if len(allocations) == len(node.allocations)
-        else node_info_of(node.name, node.node_object, allocations, node.non_gpu_cpu_milli)
+        else node_info_of(node.name, node.node_object, allocations, node.non_gpu)
     )
 
 
 def orphaned(allocation: Allocation, gone: Vanished) -> Allocation:
     """The allocation of a pod whose object was removed while it held cards. kube-scheduler no longer counts
     it."""
-    return replace(allocation, state="orphaned", until_ms=gone.until_ms, amounts=(), cpu_milli=0, gone=gone)
+    nothing = replace(allocation, amounts=(), cpu_milli=0, host_mib=0)
+    return replace(nothing, state="orphaned", until_ms=gone.until_ms, gone=gone)
 
 
 def unknown_orphan(uid: str, boot: str, now_ms: int, most_grace_ms: int) -> Allocation:

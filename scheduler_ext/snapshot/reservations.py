@@ -17,6 +17,7 @@ def reserved(pod: Pod, reservation: Reservation) -> Allocation:
         undecodable=False,
         amounts=(),
         cpu_milli=0,
+        host_mib=0,
     )
 
 

@@ -26,11 +26,12 @@ from scheduler_ext.scoring.typical_pods import (
 )
 from scheduler_ext.snapshot.immutable_map import Map
 from scheduler_ext.snapshot.node_info import (
+    HostAmount,
     NodeInfo,
     allocation_of,
     node_info_of,
     with_allocation,
-    with_non_gpu_cpu,
+    with_non_gpu,
     without_pod,
 )
 from scheduler_ext.verbs.fit_cache import FitCache, FitKey, fit_key
@@ -123,7 +124,7 @@ class Served:
         self._cpu_milli[at] += row.cpu_milli
         self._memory_mib[at] += row.memory_mib
         if not row.num_gpu:
-            self._nodes = self._nodes.set(name, with_non_gpu_cpu(node, -row.cpu_milli))
+            self._nodes = self._nodes.set(name, with_non_gpu(node, {"": HostAmount(-row.cpu_milli, 0)}))
             return
         uid = self._uids[row, seat].pop()
         self._nodes = self._nodes.set(name, without_pod(node, uid))
@@ -189,7 +190,7 @@ class Served:
         self._cpu_milli[self._at[name]] -= row.cpu_milli
         self._memory_mib[self._at[name]] -= row.memory_mib
         if pod is None or pod.request is None:
-            self._nodes = self._nodes.set(name, with_non_gpu_cpu(node, row.cpu_milli))
+            self._nodes = self._nodes.set(name, with_non_gpu(node, {"": HostAmount(row.cpu_milli, 0)}))
             return ()
         placement = fit(pod.request, node, policy)
         if isinstance(placement, Refusal):

@@ -276,10 +276,18 @@ def held(options: Options, all_namespaces: bool, form: str) -> None:
 )
 @click.pass_obj
 @click.option("--node", default=None, metavar="NAME", shell_complete=words.nodes, help="only this node")
+@click.option("--stranded", is_flag=True, help="the namespaces whose pods keep free cards from being used")
 @FORM
-def map_(options: Options, node: str | None, form: str) -> None:
-    """Every card with what is given out of it, and the pods on it, as the extender knows them."""
+def map_(options: Options, node: str | None, stranded: bool, form: str) -> None:
+    """Every card with what is given out of it, and the pods on it, as the extender knows them; or with
+    --stranded by namespace the free cards that no pod can use, because its pods hold the CPU or memory beside
+    them."""
     with connected_to_extender(options) as client:
+        if stranded:
+            answer = client.get("/v1/cluster", node=node, limit="1")
+            listed = answer["nodes"][0]["stranded_by"] if node else answer["stranded_by"]
+            output.show(cards.stranded(listed), form)
+            return
         nodes = list(client.pages("/v1/cluster", "nodes", node=node))
     output.show(cards.cards(nodes, nodes), form)
 

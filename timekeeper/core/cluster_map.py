@@ -7,6 +7,7 @@ MOST_NODES = 500  # in one post
 MOST_CARDS = 256  # of a node
 MOST_PODS = 64  # of a card; more are counted only
 MOST_WAITING = 500
+MOST_STRANDING = 100  # namespaces of a node
 MOST_TEXT = 300  # characters of a reason
 MOST_NAME = 253
 
@@ -52,11 +53,13 @@ class MapCard(CardAllocation):
 
 
 class MapNode(TypedDict):
-    """A node. ``closed``: why no GPU pods are placed on it; "": it is open."""
+    """A node. ``closed``: why no GPU pods are placed on it; "": it is open. ``stranded``: namespace -> the
+    thousandths of a card that it strands there; those that strand most, if there are many."""
 
     name: str
     closed: str
     cards: list[MapCard]
+    stranded: NotRequired[dict[str, int]]
 
 
 class MapWaitingPod(TypedDict):

@@ -10,6 +10,7 @@ from timekeeper.core.cluster_map import (
     MOST_NAME,
     MOST_NODES,
     MOST_PODS,
+    MOST_STRANDING,
     MOST_TEXT,
     MOST_WAITING,
     MapNode,
@@ -89,17 +90,25 @@ def _node(raw: object, where: str) -> MapNode:
         pods = _listed(each, "pods", place, MOST_PODS)
         card["pods"] = [_read(pod, f"{place}.pods[{number}]", _POD) for number, pod in enumerate(pods)]
         cards.append(card)
-    return cast(MapNode, {**read, "cards": cards})
+    stranded = _counts(raw, "stranded", where)
+    if len(stranded) > MOST_STRANDING:
+        raise bad(f"{where}.stranded", f"it must name at most {MOST_STRANDING} namespaces")
+    return cast(MapNode, {**read, "cards": cards} | ({"stranded": stranded} if stranded else {}))
 
 
 def _waiting(raw: object) -> MapWaiting:
     read = _read(raw, "waiting", {"total": _AMOUNT})
     pods = _listed(cast(Json, raw), "pods", "waiting", MOST_WAITING)
     read["pods"] = [_read(each, f"waiting.pods[{at}]", _WAITING) for at, each in enumerate(pods)]
-    more = cast(Json, raw).get("more", {})
-    if not isinstance(more, dict) or not all(_NAME[0](name) and _AMOUNT[0](more[name]) for name in more):
-        raise bad("waiting.more", "it must have a whole number for each namespace")
-    return cast(MapWaiting, read | {"more": more})
+    return cast(MapWaiting, read | {"more": _counts(raw, "more", "waiting")})
+
+
+def _counts(raw: object, name: str, where: str) -> dict[str, int]:
+    """A whole number for each namespace; empty where it is left out."""
+    found = cast(Json, raw).get(name, {})
+    if not isinstance(found, dict) or not all(_NAME[0](each) and _AMOUNT[0](found[each]) for each in found):
+        raise bad(f"{where}.{name}", "it must have a whole number for each namespace")
+    return found
 
 
 def _read(raw: object, where: str, fields: Mapping[str, Check]) -> Json:

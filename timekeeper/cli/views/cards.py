@@ -1,6 +1,6 @@
 """Nodes, cards and waiting pods as sheets."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -30,6 +30,7 @@ _WAITING = (
     Column("asks", "REQUESTS"),
     Column("reason", "REASON"),
 )
+_STRANDED = (Column("namespace", "NAMESPACE"), Column("cards", "CARDS STRANDED", True))
 _STYLES = {"OVER_BUDGET": "bold red", "IN_BUDGET": "green", "unhealthy": "bold red", "cordoned": "yellow"}
 _SHOWN_PODS = 4
 
@@ -63,6 +64,12 @@ def _card(node: str, closed: str, raw: Any) -> dict[str, str]:
         "state": ", ".join([*faults, *([closed] if closed else [])]),
         "pods": ", ".join(names[:_SHOWN_PODS]) + (f" and {more} more" if more > 0 else ""),
     }
+
+
+def stranded(listed: Sequence[Any]) -> Sheet:
+    """A row for each namespace whose pods strand cards; in cards, with all three decimals."""
+    rows = tuple({"namespace": each["namespace"], "cards": f"{each['milli'] / 1000:.3f}"} for each in listed)
+    return Sheet(_STRANDED, rows, listed, empty="no card is stranded")
 
 
 def bar(used: int, whole: int) -> str:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from timekeeper.dashboard.api_caller import Json
-from timekeeper.dashboard.visits import PageContent, Visit
+from timekeeper.dashboard.visits import PageContent, Visit, part
 
 _ROWS = 200
 _HOUR_MS = 3_600_000  # measured use is kept by the hour
@@ -28,7 +28,14 @@ def waste(visit: Visit) -> PageContent:
     rows = sorted(map(_row, answer["rows"]), key=lambda row: -row["unused"])
     values = {"rows": rows, "columns": (group or "").split(","), "groups": GROUPS, "group": group}
     sums = {name: sum(row[name] for row in rows) for name in ("requested", "measured", "used", "unused")}
-    return PageContent("waste.html", {**values, "span": span, "spans": SPANS, "sums": sums, "most": _ROWS})
+    values |= {"span": span, "spans": SPANS, "sums": sums, "most": _ROWS, "stranded": _stranded(visit)}
+    return PageContent("waste.html", values)
+
+
+def _stranded(visit: Visit) -> list[Json]:
+    """The namespaces that strand cards now, the largest first; none for those who may not read the map."""
+    found = part(lambda: visit.api.get("/v1/cluster", namespace=visit.scope, limit=1))
+    return [] if found.answer is None else found.answer["stranded"][:_ROWS]
 
 
 def _row(raw: Json) -> dict[str, Any]:

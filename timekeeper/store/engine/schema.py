@@ -355,6 +355,7 @@ MAP_NODES = Table(
     Column("used_mib", BigInteger, nullable=False),
     Column("body", Text, nullable=False),
     Column("received_ms", BigInteger, nullable=False),
+    Column("stranded", Text),  # namespace -> milli-GPU that it strands; NULL: none, or not posted
     CheckConstraint("name <> '' AND cards >= 0 AND unhealthy >= 0", name="is_named"),
     comment="each node with its cards and pods, as the extender posted it last",
 )

@@ -1,5 +1,6 @@
 """The live map of nodes, cards and waiting pods, as the extender posted it last. Nothing is charged by it."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -73,6 +74,15 @@ def nodes(connection: Connection, names: Sequence[str]) -> dict[str, Any]:
     return found
 
 
+def stranded(connection: Connection, node: str = "") -> Counter[str]:
+    """Namespace -> thousandths of a card that it strands, on one node or on all."""
+    its, found = MAP_NODES.c, Counter[str]()
+    rows = select(its.stranded).where(its.stranded.is_not(None))
+    for text in connection.scalars(rows.where(its.name == node) if node else rows):
+        found.update(orjson.loads(text))
+    return found
+
+
 def nodes_of(connection: Connection, namespace: str) -> set[str]:
     """The nodes where pods of the namespace hold cards."""
     its = SESSIONS.c
@@ -125,6 +135,7 @@ def _row(node: MapNode, received_ms: int) -> dict[str, Any]:
         "used_milli": sum(each["used_share_milli"] for each in cards),
         "memory_mib": sum(each["memory_mib"] for each in cards),
         "used_mib": sum(each["used_memory_mib"] for each in cards),
+        "stranded": orjson.dumps(node["stranded"]).decode() if node.get("stranded") else None,
         "body": orjson.dumps(node).decode(),
         "received_ms": received_ms,
     }

@@ -2,7 +2,7 @@
 extender posted them last."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NotRequired, TypedDict
 
 from flask import Flask, Response, request
@@ -54,14 +54,24 @@ class NodeOnMap(TypedDict):
     posted: int
 
 
+class Stranded(TypedDict):
+    """Thousandths of a card that are free and that no pod can use, because this namespace's pods hold the CPU
+    or memory beside them. Nothing is charged by it."""
+
+    namespace: str
+    milli: int
+
+
 class ClusterMapAnswer(TypedDict):
     """`posted`: the extender's last post, null: none yet; `totals`: of the requested nodes, by models;
-    `nodes`: those that are fullest first."""
+    `nodes`: those that are fullest first; `stranded`: on all nodes or the requested one, of all namespaces or
+    of the requested one, the largest first."""
 
     version: Version
     posted: int | None
     totals: list[MapTotals]
     nodes: list[NodeOnMap]
+    stranded: list[Stranded]
     next: Next
 
 
@@ -158,12 +168,16 @@ def _nodes_answer(services: Services, call: Call) -> Response:
         ordered = sorted(found, key=_place)
         page = [each for each in ordered if after is None or _place(each) > after][: limit + 1]
         bodies = cluster_map.nodes(connection, [each.name for each in page[:limit]])
+        stranded = cluster_map.stranded(connection, node)
     follows = cursor(*_place(page[limit - 1])) if len(page) > limit else None
     shown = [{**_shown(bodies[each.name], namespace), "posted": each.received_ms} for each in page[:limit]]
-    totals = _totals(found)
-    return answer(
-        {"version": 1, "posted": posted_ms, "totals": totals, "nodes": shown, "next": follows}, follows
-    )
+    body = {"version": 1, "posted": posted_ms, "totals": _totals(found), "nodes": shown}
+    return answer(body | {"stranded": _stranded(stranded, namespace), "next": follows}, follows)
+
+
+def _stranded(by_namespace: Mapping[str, int], only: str) -> list[Stranded]:
+    listed = sorted(by_namespace.items(), key=lambda each: (-each[1], each[0]))
+    return [{"namespace": name, "milli": milli} for name, milli in listed if only in ("", name)]
 
 
 def _place(node: NodeSums) -> tuple[int, str]:
@@ -211,4 +225,5 @@ def _shown(node: dict[str, Any], namespace: str) -> dict[str, Any]:
         }
         for card in node["cards"]
     ]
-    return {**node, "cards": cards}
+    stranded = {name: milli for name, milli in node.get("stranded", {}).items() if name == namespace}
+    return {**node, "cards": cards} | ({"stranded": stranded} if "stranded" in node else {})
