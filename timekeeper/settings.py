@@ -73,7 +73,7 @@ class TimekeeperSettings:
     audience: str
     issuer: str
     heartbeat_interval_ms: int
-    database_connections: int = 5
+    database_connections: int = 8
     lease_duration_ms: int = 15_000
     leash: bool = False
     socket_fd: int | None = None

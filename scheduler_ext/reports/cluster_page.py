@@ -49,7 +49,7 @@ class FiguresView(TypedDict):
 
 
 class StrandedView(TypedDict):
-    """Thousandths of a card that a namespace strands: they are free, and nobody can use them, because its
+    """Thousandths of a card that a namespace strands: they are free, and no pod can use them, because its
     pods hold the CPU or memory beside them."""
 
     namespace: str

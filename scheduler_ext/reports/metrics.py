@@ -280,7 +280,7 @@ def _of_cards(total: Total) -> Iterator[Metric]:
     rest = total.stranded_by.total() - sum(named.values())
     yield _gauge(
         "bursar_extender_namespace_stranded_gpus",
-        "free cards that nobody can use because the namespace's pods hold the CPU or memory beside them, of "
+        "free cards that no pod can use because the namespace's pods hold the CPU or memory beside them, of "
         "the 100 namespaces that strand most; of all others together without a name",
         "namespace",
         {name: milli / 1000 for name, milli in {**named, "": rest}.items()},

@@ -1,4 +1,4 @@
-"""Which namespaces strand a node's free cards: nobody can use these, because pods hold the CPU or memory
+"""Which namespaces strand a node's free cards: no pod can use these, because pods hold the CPU or memory
 beside them.
 
 By the node's own ratio: a card needs its part of the node's allocatable CPU and of its memory, whatever pods

@@ -281,7 +281,7 @@ def held(options: Options, all_namespaces: bool, form: str) -> None:
 @FORM
 def map_(options: Options, node: str | None, stranded: bool, form: str) -> None:
     """Every card with what is given out of it, and the pods on it, as the extender knows them; or with
-    --stranded by namespace the free cards that nobody can use, because its pods hold the CPU or memory beside
+    --stranded by namespace the free cards that no pod can use, because its pods hold the CPU or memory beside
     them."""
     with connected_to_extender(options) as client:
         if stranded:

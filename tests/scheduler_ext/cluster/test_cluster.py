@@ -66,6 +66,36 @@ def test_two_half_card_pods_share_one_card_and_the_third_gets_the_other(world: W
     assert world.cards_of("a") == world.cards_of("b") != world.cards_of("c")
 
 
+def stranded(world: World) -> tuple[dict[str, int], list[str]]:
+    """What namespaces strand, by the extender's answer and by its metrics."""
+    metric = "bursar_extender_namespace_stranded_gpus{"
+    lines = world.extender.get("/metrics")[1].splitlines()
+    named = [each.removeprefix(metric) for each in lines if each.startswith(metric + 'namespace="d')]
+    return {each["namespace"]: each["milli"] for each in world.extender.cluster()["stranded_by"]}, named
+
+
+def test_a_namespace_strands_the_cards_whose_cpu_its_pods_hold(world: World) -> None:
+    """64 CPUs and two cards: a pod with its part of both strands nothing."""
+    world.node("n", cards=2)
+    world.pod("fair", {"bursar.dev/gpu-percent": "50", "cpu": "16"})
+    placed(world, "fair")
+    fair = stranded(world)
+    world.delete("fair")
+    eventually(lambda: not world.pods())
+    world.pod("hog", {"bursar.dev/gpu-percent": "1", "cpu": "62"})
+    placed(world, "hog")
+    hog = stranded(world)
+    world.delete("hog")
+    eventually(lambda: not world.pods())
+    world.pod("web", {"cpu": "63500m"})
+    placed(world, "web")
+    eventually(lambda: stranded(world)[0])
+
+    assert fair == ({}, [])
+    assert hog == ({"default": 1_928}, ['namespace="default"} 1.928'])
+    assert stranded(world) == ({"default": 1_985}, ['namespace="default"} 1.985'])
+
+
 def test_binpack_fills_the_node_that_is_in_use(world: World) -> None:
     for name in ("n1", "n2", "n3"):
         world.node(name, cards=2)

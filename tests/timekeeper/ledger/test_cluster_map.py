@@ -166,3 +166,25 @@ def test_a_wrong_post_is_refused_with_its_field(town: Town, changed: Json, field
 
     assert (answer.status_code, answer.get_json()["field"]) == (400, field)
     assert names(town) == []
+
+
+def test_what_a_namespace_strands_is_summed_over_all_nodes_and_shown_to_who_may_read_it(town: Town) -> None:
+    """Also of a namespace that holds no card; nothing is charged by it."""
+    first = {**on_map("n1", card(0)), "stranded": {"hog": 1_928, "web": 72}}
+    post(town, first, {**on_map("n2", card(0)), "stranded": {"web": 500}}, on_map("n3", card(0)))
+
+    whole = town.get("/v1/cluster").get_json()
+    assert whole["stranded"] == [{"namespace": "hog", "milli": 1_928}, {"namespace": "web", "milli": 572}]
+    assert [each.get("stranded") for each in whole["nodes"]] == [
+        {"hog": 1_928, "web": 72},
+        {"web": 500},
+        None,
+    ]
+    assert town.get("/v1/cluster?node=n2").get_json()["stranded"] == [{"namespace": "web", "milli": 500}]
+    theirs = town.get("/v1/cluster?namespace=web").get_json()
+    assert (theirs["nodes"], theirs["stranded"]) == ([], [{"namespace": "web", "milli": 572}])
+
+    post(town, on_map("n1", card(0)))
+    assert town.get("/v1/cluster?namespace=hog").get_json()["stranded"] == []
+    wrong = {**on_map("n1", card(0)), "stranded": {"hog": -1}}
+    assert post(town, wrong) == 400

@@ -659,18 +659,23 @@ def test_a_report_costs_by_the_steps_that_have_something(books: Books, query: st
     )
     books.used("used", T0 - 20 * DAY - T0 % HOUR, "node", HOUR, 7)
     books.roll_up(Run("old", posted=days(past + 10 * DAY, past + 10 * DAY + MINUTE)))
+    inside = past + 90 * DAY + 2 * HOUR
+    books.write(Run("inside the long one", posted=days(inside, inside + HOUR)))
     statements = Statements(books.store.engine)
 
     rows = books.rows(f"from={past}&to={T0 + DAY}&{query}")
 
     statements.end()
     steps = {row["from"] for row in rows}
-    assert len(rows) == len(steps)
     assert statements.all < 10 * len(steps) + 20
-    apart = [books.rows(f"from={row['from']}&to={row['to']}&{query}") for row in rows]
+    of_all = {"by=hour": "group=pod", "by=day": "by=all"}.get(query, query.replace("by=hour", "by=all"))
+    whole = f"from={past}&to={T0 + DAY}&{of_all}"
+    assert sum(row["amount"] for row in rows) == sum(row["amount"] for row in books.rows(whole))
+    ends = {row["from"]: row["to"] for row in rows}
+    apart = [books.rows(f"from={start}&to={end}&{query}") for start, end in ends.items()]
     assert [row for each in apart for row in each] == rows
     if "pod" in query:
-        assert {row["pod"] for row in rows} == {"first", "long", "open", "used", "old"}
+        assert {row["pod"] for row in rows} == {"first", "long", "inside the long one", "open", "used", "old"}
         assert [row["used"] for row in rows if row["from"] == T0 - 20 * DAY - T0 % HOUR] == [7]
 
 

@@ -1,8 +1,10 @@
 """The dashboard's page of waste: what pods held, what was measured of that, and what they used."""
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from werkzeug.test import Client
@@ -10,6 +12,10 @@ from werkzeug.test import Client
 from tests.timekeeper.books import Run, days
 from tests.timekeeper.dashboards import URL, Dashboards, log_in
 from tests.timekeeper.worlds import DAY, HOUR, T0
+from timekeeper.api.bodies.cluster_map import read_cluster
+from timekeeper.store.writes.cluster_map import record
+
+Json = dict[str, Any]
 
 NONE = "\u2013"  # the dash of an empty cell
 BEGIN = T0 - 2 * DAY
@@ -64,3 +70,19 @@ def test_only_the_chosen_time_and_namespace_count(visitor: Client) -> None:
     assert "Nothing was held in this time" in today
     assert texts(pods.partition("<tbody>")[2], "t[hd]")[0] == "pod-of-team-b"
     assert "team-a" not in pods
+
+
+def test_who_strands_cards_now_is_named_with_how_many(tmp_path: Path) -> None:
+    made = Dashboards(tmp_path)
+    node: Json = {"name": "n", "closed": "", "cards": [], "stranded": {"hog": 1_928, "web": 72}}
+    body = {"version": 1, "nodes": [node], "gone": [], "waiting": None}
+    with made.books.store.writing() as connection:
+        record(connection, read_cluster(json.dumps(body).encode())["nodes"], [], None, T0)
+    client = made.client()
+    log_in(client)
+
+    page = client.get("/waste", base_url=URL).text
+
+    table = page.partition('aria-label="Stranded cards"')[2].partition("<tbody>")[2]
+    assert [texts(each, "t[hd]") for each in table.split("</tr>")[:2]] == [["hog", "1.93"], ["web", "0.07"]]
+    made.close()

@@ -93,7 +93,7 @@ def _node(raw: object, where: str) -> MapNode:
     stranded = _counts(raw, "stranded", where)
     if len(stranded) > MOST_STRANDING:
         raise bad(f"{where}.stranded", f"it must name at most {MOST_STRANDING} namespaces")
-    return cast(MapNode, {**read, "cards": cards, "stranded": stranded})
+    return cast(MapNode, {**read, "cards": cards} | ({"stranded": stranded} if stranded else {}))
 
 
 def _waiting(raw: object) -> MapWaiting:

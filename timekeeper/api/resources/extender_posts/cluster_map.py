@@ -55,7 +55,7 @@ class NodeOnMap(TypedDict):
 
 
 class Stranded(TypedDict):
-    """Thousandths of a card that are free and that nobody can use, because this namespace's pods hold the CPU
+    """Thousandths of a card that are free and that no pod can use, because this namespace's pods hold the CPU
     or memory beside them. Nothing is charged by it."""
 
     namespace: str
@@ -226,4 +226,4 @@ def _shown(node: dict[str, Any], namespace: str) -> dict[str, Any]:
         for card in node["cards"]
     ]
     stranded = {name: milli for name, milli in node.get("stranded", {}).items() if name == namespace}
-    return {**node, "cards": cards, "stranded": stranded}
+    return {**node, "cards": cards} | ({"stranded": stranded} if "stranded" in node else {})
