@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.timekeeper.worlds import GPU, MINUTE, SECOND, T0, Json, Town, gpu_pod, node
+from tests.timekeeper.worlds import GPU, MINUTE, SECOND, T0, Json, Town, budgets, gpu_pod, node
+from timekeeper.core.request.host import HostAmount, HostShare, encode_host
 
 PLACED = (
     '{"containers":{"main":[{"index":0,"memory_mib":16000,"share_milli":1000,"uuid":"GPU-0"}]},"version":1}'
@@ -62,6 +63,17 @@ def test_a_pod_that_was_never_seen_is_charged_from_its_binding_through_the_longe
     assert (session["pod"], session["bound"]) == ("p", T0 + 2 * MINUTE)
 
 
+def test_a_pod_that_was_never_seen_costs_what_its_binding_said_of_its_nodes_cpu(home: Town) -> None:
+    home.change("configmaps", budgets(_settings="chargeBy: dominant-host"))
+    share = HostShare(HostAmount(62_000, 1), HostAmount(64_000, 1 << 39), (("A100", 2),))
+    assert report(home, bound(host=encode_host(share))) == 200
+
+    ticks(home, 0)
+
+    (session,) = home.get("/v1/sessions").get_json()["sessions"]
+    assert session["rateMilli"] == 1_938
+
+
 def test_a_pod_that_the_watch_shows_is_charged_by_what_it_shows(home: Town) -> None:
     assert report(home, bound()) == 200
     home.hear("pods", gpu_pod(started_ms=T0))
@@ -83,6 +95,7 @@ def test_a_pod_that_the_watch_shows_is_charged_by_what_it_shows(home: Town) -> N
         ("dialect", "none"),
         ("asks", []),
         ("devices", "{"),
+        ("host", "{}"),
         ("grace_ms", True),
     ],
 )
