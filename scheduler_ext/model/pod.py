@@ -76,7 +76,7 @@ class Pod:
     nominated: str = ""  # the node where kube-scheduler makes room for it, or empty
     node_constraints: NodeConstraints = NO_CONSTRAINTS  # which nodes it accepts, while it waits
     constrained: bool = False  # it has constraints that `node_constraints` does not describe, while it waits
-    others: Others = ()  # what it requests of memory and other resources, while it waits
+    others: Others = ()  # what kube-scheduler counts of memory and other resources
     leaves_ms: int = 0  # its deletionTimestamp, 0 without one
     named: NamedCards = ()  # the cards that another scheduler's annotations name, once it is bound
     is_idle: bool = False  # the timekeeper has let other pods take its cards, because it does not use them
@@ -101,12 +101,19 @@ class Pod:
 
 @dataclass(frozen=True, slots=True)
 class NonGPUPod:
-    """A pod that asks for no GPU, as far as it matters: the CPU that it takes of the node it is bound to; 0
+    """A pod that asks for no GPU, as far as it matters: what it takes of the node it is bound to; nothing
     before it is bound and after it has ended."""
 
     uid: str
     node: str
     cpu_milli: int
+    others: Others = ()  # memory and other resources
+    leaves_ms: int = 0  # its deletionTimestamp, 0 without one
+
+    @property
+    def takes(self) -> bool:
+        """True if it takes anything of its node."""
+        return bool(self.cpu_milli or self.others)
 
 
 def read_any(raw: Json, most_grace_ms: int = MOST_GRACE_MS) -> Pod | NonGPUPod:
@@ -117,8 +124,12 @@ def read_any(raw: Json, most_grace_ms: int = MOST_GRACE_MS) -> Pod | NonGPUPod:
 def read_non_gpu_pod(raw: Json) -> NonGPUPod:
     """The value of a pod that asks for no GPU. Never raises on what an API server can hold."""
     node = intern(_text(mapping(raw.get("spec")), "nodeName"))
-    counts = bool(node) and mapping(raw.get("status")).get("phase") not in hold.TERMINAL
-    return NonGPUPod(_text(mapping(raw.get("metadata")), "uid"), node, requested_milli(raw) if counts else 0)
+    metadata = mapping(raw.get("metadata"))
+    uid = _text(metadata, "uid")
+    if not node or mapping(raw.get("status")).get("phase") in hold.TERMINAL:
+        return NonGPUPod(uid, node, 0)
+    leaves_ms = hold.millis(metadata.get("deletionTimestamp")) or 0
+    return NonGPUPod(uid, node, requested_milli(raw), requested_others(raw), leaves_ms)
 
 
 def read_pod(raw: Json, most_grace_ms: int = MOST_GRACE_MS) -> Pod | None:
@@ -169,7 +180,7 @@ def read_pod(raw: Json, most_grace_ms: int = MOST_GRACE_MS) -> Pod | None:
         nominated="" if node else _text(status, "nominatedNodeName"),
         node_constraints=NO_CONSTRAINTS if node else read_node_constraints(raw),
         constrained=not node and has_unread_constraints(raw),
-        others=() if node else requested_others(raw),
+        others=requested_others(raw),
         named=named_cards(raw, request) if node and placement is None and request else (),
         leaves_ms=hold.millis(metadata.get("deletionTimestamp")) or 0,
         is_idle=names.RECLAIMABLE in annotations_of(raw),

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 from scheduler_ext.model.node import Node
-from scheduler_ext.model.pod import Amounts, Pod
+from scheduler_ext.model.other_resources import Others
+from scheduler_ext.model.pod import Amounts, NonGPUPod, Pod
 from scheduler_ext.snapshot.free import Free, FreeShape, free_of, has_more, shape_of
 from timekeeper.core.ledger.hold import Vanished
 from timekeeper.core.request.cards import NO_AMOUNT, CardAmount, amounts_by_card, mismatch
@@ -41,6 +42,7 @@ class Allocation:
     gone: Vanished | None = None  # orphaned: its hold since its object was removed
     held_milli: int = 0  # what it counts toward caps
     since_ms: int = 0  # reserved: when the reservation began
+    others: Others = ()  # what kube-scheduler now counts of memory and other resources
 
     @property
     def namespace(self) -> str:
@@ -59,6 +61,17 @@ class _Taking(NamedTuple):
 _NOTHING = _Taking()
 
 
+class NonGPUUse(NamedTuple):
+    """What pods without an allocation take of a node."""
+
+    cpu_milli: int = 0
+    others: Others = ()  # memory and other resources
+    leaving: tuple[NonGPUPod, ...] = ()  # of these pods the ones that are being deleted
+
+
+NO_USE = NonGPUUse()
+
+
 @dataclass(frozen=True, slots=True)
 class NodeInfo:
     """A node, the pods on its cards, and what follows from both. It never changes."""
@@ -70,7 +83,7 @@ class NodeInfo:
     free_by_card: tuple[Free | None, ...]  # in the inventory's order; None: the card is not to be given out
     unnamed: int  # cards that pods hold and that only the device plugin could name
     left: tuple[tuple[str, int], ...]  # what kube-scheduler counts as left, by resource
-    non_gpu_cpu_milli: int  # CPU requested by pods without an allocation, in thousandths of a core
+    non_gpu: NonGPUUse
     cpu_left: int  # allocatable CPU less the requests of all pods, in thousandths of a core
     shape: FreeShape = field(compare=False)  # of the cards that may be given out
     serves: str = ""  # the dialect whose requests may use any of its cards; "": more must be checked
@@ -81,13 +94,21 @@ class NodeInfo:
         """The inventory."""
         return self.node_object.cards if self.node_object else ()
 
+    @property
+    def non_gpu_cpu_milli(self) -> int:
+        """CPU requested by pods without an allocation, in thousandths of a core."""
+        return self.non_gpu.cpu_milli
+
 
 def node_info_of(
-    name: str, node_object: Node | None, allocations: Mapping[str, Allocation], non_gpu_cpu_milli: int = 0
+    name: str,
+    node_object: Node | None,
+    allocations: Mapping[str, Allocation],
+    non_gpu: NonGPUUse = NO_USE,
 ) -> NodeInfo:
-    """The node that follows from its object, its allocations, and the CPU of pods without one."""
+    """The node that follows from its object, its allocations, and what pods without one take."""
     if node_object is None:
-        return NodeInfo(name, None, allocations, "", (), 0, (), non_gpu_cpu_milli, 0, shape_of(()))
+        return NodeInfo(name, None, allocations, "", (), 0, (), non_gpu, 0, shape_of(()))
     uses = uses_of(allocations)
     # of several faults always the same one, so that a restart does not change the reason
     closed = node_object.fault or min(
@@ -107,9 +128,9 @@ def node_info_of(
         free_by_card=free_by_card,
         unnamed=sum(allocation.unnamed for allocation in allocations.values()),
         left=_left(node_object, allocations),
-        non_gpu_cpu_milli=non_gpu_cpu_milli,
+        non_gpu=non_gpu,
         cpu_left=node_object.cpu_milli
-        - non_gpu_cpu_milli
+        - non_gpu.cpu_milli
         - sum(allocation.cpu_milli for allocation in allocations.values()),
         shape=shape_of(healthy),
         serves="" if closed or not healthy or node_object.plugin_chooses else node_object.family,
@@ -122,11 +143,11 @@ def with_node_object(node: NodeInfo, node_object: Node | None) -> NodeInfo:
     if node.node_object == node_object:
         return node
     allocations = {uid: judged(allocation, node_object) for uid, allocation in node.allocations.items()}
-    return node_info_of(node.name, node_object, allocations, node.non_gpu_cpu_milli)
+    return node_info_of(node.name, node_object, allocations, node.non_gpu)
 
 
 def _with(node: NodeInfo, allocations: Mapping[str, Allocation]) -> NodeInfo:
-    return node_info_of(node.name, node.node_object, allocations, node.non_gpu_cpu_milli)
+    return node_info_of(node.name, node.node_object, allocations, node.non_gpu)
 
 
 def with_allocation(node: NodeInfo, allocation: Allocation) -> NodeInfo:
@@ -157,10 +178,36 @@ def without_pods(node: NodeInfo, uids: Collection[str]) -> NodeInfo:
 
 def with_non_gpu_cpu(node: NodeInfo, more_milli: int) -> NodeInfo:
     """The node with this much more CPU taken by pods without an allocation."""
-    non_gpu_cpu_milli = node.non_gpu_cpu_milli + more_milli
+    return _with_non_gpu(node, node.non_gpu._replace(cpu_milli=node.non_gpu.cpu_milli + more_milli))
+
+
+def with_non_gpu_pods(
+    node: NodeInfo, come: Iterable[NonGPUPod] = (), gone: Iterable[NonGPUPod] = ()
+) -> NodeInfo:
+    """The node with these more pods without an allocation, and without those that are gone."""
+    come, gone = list(come), list(gone)
+    total = dict(node.non_gpu.others)
+    for sign, pods in ((1, come), (-1, gone)):
+        for pod in pods:
+            for resource, amount in pod.others:
+                total[resource] = total.get(resource, 0) + sign * amount
+    uids = {pod.uid for pod in gone}
+    leaving = [pod for pod in node.non_gpu.leaving if pod.uid not in uids]
+    leaving += [pod for pod in come if pod.leaves_ms]
+    cpu_milli = sum(pod.cpu_milli for pod in come) - sum(pod.cpu_milli for pod in gone)
+    use = NonGPUUse(
+        node.non_gpu.cpu_milli + cpu_milli,
+        tuple(sorted((resource, amount) for resource, amount in total.items() if amount)),
+        tuple(sorted(leaving, key=lambda pod: pod.uid)),
+    )
+    return _with_non_gpu(node, use)
+
+
+def _with_non_gpu(node: NodeInfo, use: NonGPUUse) -> NodeInfo:
     if node.node_object is None:
-        return replace(node, non_gpu_cpu_milli=non_gpu_cpu_milli)
-    return replace(node, non_gpu_cpu_milli=non_gpu_cpu_milli, cpu_left=node.cpu_left - more_milli)
+        return replace(node, non_gpu=use)
+    more_milli = use.cpu_milli - node.non_gpu.cpu_milli
+    return replace(node, non_gpu=use, cpu_left=node.cpu_left - more_milli)
 
 
 def allocation_of(pod: Pod, placement: Placement | None, state: AllocationState) -> Allocation:
@@ -176,6 +223,7 @@ def allocation_of(pod: Pod, placement: Placement | None, state: AllocationState)
         grace_ms=pod.grace_ms,
         state=state,
         named=pod.named,
+        others=() if pod.terminal else pod.others,
     )
 
 
@@ -213,14 +261,16 @@ def unreserved(node: NodeInfo) -> NodeInfo:
     return (
         node
         if len(allocations) == len(node.allocations)
-        else node_info_of(node.name, node.node_object, allocations, node.non_gpu_cpu_milli)
+        else node_info_of(node.name, node.node_object, allocations, node.non_gpu)
     )
 
 
 def orphaned(allocation: Allocation, gone: Vanished) -> Allocation:
     """The allocation of a pod whose object was removed while it held cards. kube-scheduler no longer counts
     it."""
-    return replace(allocation, state="orphaned", until_ms=gone.until_ms, amounts=(), cpu_milli=0, gone=gone)
+    return replace(
+        allocation, state="orphaned", until_ms=gone.until_ms, amounts=(), cpu_milli=0, others=(), gone=gone
+    )
 
 
 def unknown_orphan(uid: str, boot: str, now_ms: int, most_grace_ms: int) -> Allocation:

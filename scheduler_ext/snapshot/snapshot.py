@@ -5,7 +5,6 @@ Nothing is changed in place. The next snapshot shares all but the touched pod an
 reader keeps the version that it started with; to undo is to keep the old one.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -14,6 +13,7 @@ from scheduler_ext.model.pod import MOST_GRACE_MS, NonGPUPod, Pod
 from scheduler_ext.snapshot import orphans
 from scheduler_ext.snapshot.immutable_map import Map
 from scheduler_ext.snapshot.node_info import (
+    NO_USE,
     Allocation,
     NodeInfo,
     allocation_of,
@@ -25,7 +25,7 @@ from scheduler_ext.snapshot.node_info import (
     with_allocation,
     with_allocations,
     with_node_object,
-    with_non_gpu_cpu,
+    with_non_gpu_pods,
     without_pod,
 )
 from scheduler_ext.snapshot.reservations import reserved
@@ -41,7 +41,7 @@ class Snapshot:
     """The cluster at one moment; a change makes another snapshot."""
 
     pods: Map[Pod] = field(default_factory=Map)  # every GPU pod that has an object, by UID
-    # the pods without a GPU request that take CPU of a node, by UID
+    # the pods without a GPU request that take something of a node, by UID
     non_gpu_pods: Map[NonGPUPod] = field(default_factory=Map)
     nodes: Map[NodeInfo] = field(default_factory=Map)  # every node that has an object or a pod, by name
     # the node on which the pod has its allocation, by pod UID
@@ -133,17 +133,17 @@ def non_gpu_pod_updated(snapshot: Snapshot, other: NonGPUPod) -> Snapshot:
     if known == other:
         return snapshot
     if known is not None:
-        snapshot = _less_cpu(snapshot, known)
-    if other.cpu_milli == 0:
+        snapshot = _without_non_gpu(snapshot, known)
+    if not other.takes:
         return snapshot
     snapshot = replace(snapshot, non_gpu_pods=snapshot.non_gpu_pods.set(other.uid, other))
-    return _with_node(snapshot, with_non_gpu_cpu(snapshot.node(other.node), other.cpu_milli))
+    return _with_node(snapshot, with_non_gpu_pods(snapshot.node(other.node), [other]))
 
 
 def non_gpu_pod_deleted(snapshot: Snapshot, uid: str) -> Snapshot:
     """The pod, which requested no GPU, takes nothing any more."""
     known = snapshot.non_gpu_pods.get(uid)
-    return snapshot if known is None else _less_cpu(snapshot, known)
+    return snapshot if known is None else _without_non_gpu(snapshot, known)
 
 
 def non_gpu_pods_listed(snapshot: Snapshot, others: Iterable[NonGPUPod]) -> Snapshot:
@@ -151,13 +151,13 @@ def non_gpu_pods_listed(snapshot: Snapshot, others: Iterable[NonGPUPod]) -> Snap
     there = {other.uid: other for other in others}
     for uid in [uid for uid, _ in snapshot.non_gpu_pods.items() if uid not in there]:
         snapshot = non_gpu_pod_deleted(snapshot, uid)
-    new = {uid: other for uid, other in there.items() if other.cpu_milli and uid not in snapshot.non_gpu_pods}
+    new = {uid: other for uid, other in there.items() if other.takes and uid not in snapshot.non_gpu_pods}
     snapshot = replace(snapshot, non_gpu_pods=snapshot.non_gpu_pods.with_all(new))
-    by_node: Counter[str] = Counter()
+    by_node: dict[str, list[NonGPUPod]] = {}
     for other in new.values():
-        by_node[other.node] += other.cpu_milli
-    for name, cpu_milli in by_node.items():
-        snapshot = _with_node(snapshot, with_non_gpu_cpu(snapshot.node(name), cpu_milli))
+        by_node.setdefault(other.node, []).append(other)
+    for name, come in by_node.items():
+        snapshot = _with_node(snapshot, with_non_gpu_pods(snapshot.node(name), come))
     for other in [other for uid, other in there.items() if uid not in new]:
         snapshot = non_gpu_pod_updated(snapshot, other)
     return snapshot
@@ -334,9 +334,9 @@ def _all_bound(snapshot: Snapshot, pods: Mapping[str, Pod]) -> Snapshot:
     return snapshot
 
 
-def _less_cpu(snapshot: Snapshot, other: NonGPUPod) -> Snapshot:
+def _without_non_gpu(snapshot: Snapshot, other: NonGPUPod) -> Snapshot:
     snapshot = replace(snapshot, non_gpu_pods=snapshot.non_gpu_pods.without(other.uid))
-    return _with_node(snapshot, with_non_gpu_cpu(snapshot.node(other.node), -other.cpu_milli))
+    return _with_node(snapshot, with_non_gpu_pods(snapshot.node(other.node), gone=[other]))
 
 
 def _with_node(snapshot: Snapshot, node: NodeInfo) -> Snapshot:
@@ -346,7 +346,7 @@ def _with_node(snapshot: Snapshot, node: NodeInfo) -> Snapshot:
     held = _held(snapshot.held, node.allocations, old.allocations if old is not None else {})
     if held is not snapshot.held:
         snapshot = replace(snapshot, held=held)
-    if node.node_object is None and not node.allocations and not node.non_gpu_cpu_milli:
+    if node.node_object is None and not node.allocations and node.non_gpu == NO_USE:
         return replace(snapshot, nodes=snapshot.nodes.without(node.name))
     return replace(snapshot, nodes=snapshot.nodes.set(node.name, node))
 
