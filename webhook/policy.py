@@ -89,6 +89,7 @@ class AdmissionPolicy:
     reserves_declared: bool = False
     requires_duration: bool = False
     mps_pipes: str = ""  # folder of the MPS daemon's pipes in containers; empty: MPS is off
+    gpu_node_taint: str = ""  # key of the taint of GPU nodes; empty: no pod gets a toleration
 
     def class_of(self, word: StandingWord) -> PriorityClass:
         """The class of pods with this standing; in observe mode it is always the one in budget."""

@@ -25,7 +25,7 @@ class ClassHoldings(NamedTuple):
     """What each pod of a class gives back, and how many they are."""
 
     uses: tuple[tuple[str, CardAmount], ...]  # by the card's UUID
-    count: int
+    size: int
     host: HostAmounts = ()  # CPU, memory and other resources
 
 
@@ -50,7 +50,7 @@ class LowerBound:
             (
                 [(at[u], use) for u, use in each.uses if u in at]
                 + [(beside[r], CardAmount(amount, 0)) for r, amount in each.host if r in beside],
-                each.count,
+                each.size,
             )
             for each in held
         ]

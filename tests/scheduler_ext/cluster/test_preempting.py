@@ -429,13 +429,13 @@ def test_who_takes_the_cpu_beside_free_cards_leaves_for_a_pod_that_then_fits_and
 ) -> None:
     teams.node("n", cards=2)  # and 64 CPUs
     teams.hog("hog", cpu=62)
-    teams.make("team-a", "two-cards", 200, containers=[beside_cards(200, cpu=8)])
-    teams.waits("two-cards")
+    teams.make("team-a", "one-card", 100, containers=[beside_cards(100, cpu=8)])
+    teams.waits("one-card")
     teams.polls(3)
     assert teams.said("hold") == 0  # the hog is in budget, and of equal priority
 
     teams.say("OVER_BUDGET")
-    eventually(lambda: teams.where("two-cards") == "n")
+    eventually(lambda: teams.where("one-card") == "n")
     assert teams.said("preempted") == 1
     assert teams.of("team-b") == []
     teams.tidy(n=2)
@@ -465,12 +465,12 @@ def test_the_cpu_of_an_evicted_pod_is_kept_from_a_pod_of_equal_priority_that_cam
     thief = {"name": "main", "image": "x", "resources": {"requests": {"cpu": "60"}}}
     teams.make("team-a", "thief", 0, containers=[thief])
     teams.waits("thief")
-    teams.make("team-a", "two-cards", 200, containers=[beside_cards(200, cpu=8)])
-    teams.waits("two-cards")
+    teams.make("team-a", "one-card", 100, containers=[beside_cards(100, cpu=8)])
+    teams.waits("one-card")
 
     teams.say("OVER_BUDGET")
 
-    eventually(lambda: teams.where("two-cards") == "n")
+    eventually(lambda: teams.where("one-card") == "n")
     assert teams.where("thief") == ""
 
 

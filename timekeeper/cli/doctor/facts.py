@@ -10,8 +10,11 @@ from timekeeper.cli.client import Client
 from timekeeper.cli.connection import Options, connected
 from timekeeper.cli.errors import CommandError
 from timekeeper.cli.progress import Say, progress
+from timekeeper.core.json_values import annotations_of, mapping, sequence
+from timekeeper.core.names import INVENTORY
 
 NODE_NAMESPACE = "bursar-node"
+MOST_NODES = 20  # whose pods are read
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,7 @@ class Facts:
     priority_classes: Any
     budgets: Any  # ConfigMaps of the system namespace
     nodes: Any
+    pods_there: Any  # pods of the first nodes with an inventory
     runtime_classes: Any
     leases: Any  # of the kubelets, with managed fields
     static_schedulers: Any  # pods of kube-scheduler that kubeadm set up
@@ -69,6 +73,7 @@ def _facts(options: Options, say: Say) -> Facts:
         say(f"kubectl reads {arguments[0]}")
         return _or_reason(lambda: get(*arguments))
 
+    nodes = read("nodes")
     return Facts(
         system_namespace=system,
         version=_or_reason(lambda: options.kubectl.run("get", "--raw", "/version")),
@@ -81,7 +86,8 @@ def _facts(options: Options, say: Say) -> Facts:
         policy_bindings=read("validatingadmissionpolicybindings", *ours),
         priority_classes=read("priorityclasses"),
         budgets=read("configmaps", "-n", system),
-        nodes=read("nodes"),
+        nodes=nodes,
+        pods_there=_or_reason(lambda: _pods_there(nodes, get, say)),
         runtime_classes=read("runtimeclasses"),
         leases=read("leases", "-n", "kube-node-lease", "--show-managed-fields"),
         static_schedulers=read("pods", "-n", "kube-system", "-l", "component=kube-scheduler"),
@@ -89,6 +95,19 @@ def _facts(options: Options, say: Say) -> Facts:
         readiness=_or_reason(lambda: _readiness(options)),
         now_s=time.time(),
     )
+
+
+def _pods_there(nodes: Any, get: Callable[..., Any], say: Say) -> Any:
+    """A list of the pods on the first `MOST_NODES` nodes with an inventory. Node by node: a cluster's pods
+    are too many to read them all. Raises CommandError."""
+    listed = sequence(mapping(nodes).get("items")) if not isinstance(nodes, NotReadable) else ()
+    names = sorted(str(each["metadata"]["name"]) for each in listed if INVENTORY in annotations_of(each))
+    found: list[Any] = []
+    for name in names[:MOST_NODES]:
+        say(f"kubectl reads the pods of node {name}")
+        there = get("pods", "--all-namespaces", f"--field-selector=spec.nodeName={name}")
+        found += sequence(mapping(there).get("items"))
+    return {"items": found}
 
 
 def _readiness(options: Options) -> Readiness:
