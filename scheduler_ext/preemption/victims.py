@@ -70,7 +70,7 @@ class Choice:
         """How long all pods that leave may take, by their grace periods."""
         graces = [each.spec_grace_ms if each.deleting else each.grace_ms for each in self.victims]
         graces += [pod.grace_ms for pod in self.leaving]
-        ends = [pod.leaves_ms for pod in (*self.leaving, *self.leaving_beside)]
+        ends = [pod.leaves_ms for pod in self.leaving] + [pod.leaves_ms for pod in self.leaving_beside]
         ends += [allocation.until_ms for allocation in self.ending]
         return max([*graces, *(at - now_ms for at in ends)], default=0)
 

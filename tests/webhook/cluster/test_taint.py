@@ -8,23 +8,27 @@ import pytest
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
 from deploy.local.scheduler import PLAIN_PROFILE
+from tests.docs.shell import commands, run
 from tests.scheduler_ext.processes import Process as Extender
 from tests.support.waiting import eventually
 from tests.webhook.clusters import Registered
+from tests.webhook.servers import ROOT
 from tests.webhook.worlds import plain
 from tests.worlds import Json, container
 
 PODS = "/api/v1/namespaces/team-a/pods"
-TAINT = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
+PAGE = ROOT / "docs" / "placement.md"
+LABEL = "bursar.node-restriction.kubernetes.io/gpu-node"
 
 
 @pytest.fixture
 def cluster(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registered]:
-    """A node of 64 CPUs and three cards, with the taint."""
+    """A node of 64 CPUs and three cards, with the taint that the docs give it."""
     folder = tmp_path_factory.mktemp
     with Registered(control_plane, folder("webhook"), "--gpu-node-taint=nvidia.com/gpu") as cluster:
-        node = kwok_node("gpus", cards=3)
-        cluster.post("/api/v1/nodes", node | {"spec": {"taints": [TAINT]}})
+        cluster.post("/api/v1/nodes", kwok_node("gpus", cards=3, labels={LABEL: "true"}))
+        (tainting,) = [each for each in commands(PAGE) if "kubectl taint" in each]
+        run(control_plane, tainting, folder("typed"))
         account = "/api/v1/namespaces/team-a/serviceaccounts/default"
         eventually(lambda: control_plane.api.answers(account), "the namespace's account")
         extender = Extender(folder("extender"), f"--kubeconfig={control_plane.admin_kubeconfig}")
