@@ -95,6 +95,7 @@ class AdmissionPolicy:
     room: CardHost | None = None  # CPU and memory for each card; None: no node with cards is known
     host_share_milli: int = 2_000  # how many times its part of these a pod may request
     mps_pipes: str = ""  # folder of the MPS daemon's pipes in containers; empty: MPS is off
+    gpu_node_taint: str = ""  # key of the taint of GPU nodes; empty: no pod gets a toleration
 
     def class_of(self, word: StandingWord) -> PriorityClass:
         """The class of pods with this standing; in observe mode it is always the one in budget."""

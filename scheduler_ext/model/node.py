@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from scheduler_ext.model.cpu import cpu_milli
 from scheduler_ext.model.node_constraints import NO_NODE_LABELS, NodeLabels, read_node_labels
-from scheduler_ext.model.other_resources import Others, host_mib, others
+from scheduler_ext.model.other_resources import Others, others
 from timekeeper.core import names
 from timekeeper.core.dialects import BY_NAME, DIALECTS, PREFIXES, NodeFacts
 from timekeeper.core.json_values import Json, annotations_of, mapping
@@ -59,11 +59,6 @@ class Node:
     silent: bool = False  # its kubelet has not renewed its Lease for long (`holders.is_silent`)
     lock: str = ""  # the lock on it, for the node plugins that need one; "" without
     boot: str = ""  # boot ID, "" where neither the kubelet nor the agent reports one
-
-    @property
-    def host_mib(self) -> int:
-        """Allocatable memory of a node with cards, in MiB."""
-        return host_mib(self.others)
 
     @property
     def sight(self) -> NodeSight:

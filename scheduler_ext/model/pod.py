@@ -16,7 +16,7 @@ from scheduler_ext.model.node_constraints import (
     has_unread_constraints,
     read_node_constraints,
 )
-from scheduler_ext.model.other_resources import Others, requested_host_mib, requested_others
+from scheduler_ext.model.other_resources import Others, requested_others
 from timekeeper.core import names
 from timekeeper.core.dialects import BY_NAME, Container
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
@@ -76,13 +76,12 @@ class Pod:
     nominated: str = ""  # the node where kube-scheduler makes room for it, or empty
     node_constraints: NodeConstraints = NO_CONSTRAINTS  # which nodes it accepts, while it waits
     constrained: bool = False  # it has constraints that `node_constraints` does not describe, while it waits
-    others: Others = ()  # what it requests of memory and other resources, while it waits
+    others: Others = ()  # what kube-scheduler counts of memory and other resources
     leaves_ms: int = 0  # its deletionTimestamp, 0 without one
     named: NamedCards = ()  # the cards that another scheduler's annotations name, once it is bound
     is_idle: bool = False  # the timekeeper has let other pods take its cards, because it does not use them
     spec_grace_ms: int = 30_000  # the grace period that an eviction gives it
     preempted: bool = False  # kube-scheduler makes it leave for a pod of higher priority
-    host_mib: int = 0  # what it requests of its node's own memory, once it is bound
     host: str = ""  # text of the annotation bursar.dev/host; "" without
 
     @property
@@ -103,19 +102,20 @@ class Pod:
 
 @dataclass(frozen=True, slots=True)
 class NonGPUPod:
-    """A pod that asks for no GPU, as far as it matters: the CPU and memory that it takes of the node it is
-    bound to; 0 before it is bound and after it has ended."""
+    """A pod that asks for no GPU, as far as it matters: what it takes of the node it is bound to; nothing
+    before it is bound and after it has ended."""
 
     uid: str
     node: str
     cpu_milli: int
+    others: Others = ()  # memory and other resources
+    leaves_ms: int = 0  # its deletionTimestamp, 0 without one
     namespace: str = ""
-    host_mib: int = 0  # the node's own memory, not a card's
 
     @property
-    def takes_nothing(self) -> bool:
-        """Whether the node is as free without it."""
-        return not (self.cpu_milli or self.host_mib)
+    def takes(self) -> bool:
+        """True if it takes anything of its node."""
+        return bool(self.cpu_milli or self.others)
 
 
 def read_any(raw: Json, most_grace_ms: int = MOST_GRACE_MS) -> Pod | NonGPUPod:
@@ -126,11 +126,13 @@ def read_any(raw: Json, most_grace_ms: int = MOST_GRACE_MS) -> Pod | NonGPUPod:
 def read_non_gpu_pod(raw: Json) -> NonGPUPod:
     """The value of a pod that asks for no GPU. Never raises on what an API server can hold."""
     node = intern(_text(mapping(raw.get("spec")), "nodeName"))
-    counts = bool(node) and mapping(raw.get("status")).get("phase") not in hold.TERMINAL
     metadata = mapping(raw.get("metadata"))
-    cpu_milli, host_mib = (requested_milli(raw), requested_host_mib(raw)) if counts else (0, 0)
+    uid = _text(metadata, "uid")
+    if not node or mapping(raw.get("status")).get("phase") in hold.TERMINAL:
+        return NonGPUPod(uid, node, 0)
+    leaves_ms = hold.millis(metadata.get("deletionTimestamp")) or 0
     namespace = intern(_text(metadata, "namespace"))
-    return NonGPUPod(_text(metadata, "uid"), node, cpu_milli, namespace, host_mib)
+    return NonGPUPod(uid, node, requested_milli(raw), requested_others(raw), leaves_ms, namespace)
 
 
 def read_pod(raw: Json, most_grace_ms: int = MOST_GRACE_MS) -> Pod | None:
@@ -181,13 +183,12 @@ def read_pod(raw: Json, most_grace_ms: int = MOST_GRACE_MS) -> Pod | None:
         nominated="" if node else _text(status, "nominatedNodeName"),
         node_constraints=NO_CONSTRAINTS if node else read_node_constraints(raw),
         constrained=not node and has_unread_constraints(raw),
-        others=() if node else requested_others(raw),
+        others=requested_others(raw),
         named=named_cards(raw, request) if node and placement is None and request else (),
         leaves_ms=hold.millis(metadata.get("deletionTimestamp")) or 0,
         is_idle=names.RECLAIMABLE in annotations_of(raw),
         spec_grace_ms=hold.grace_ms({"spec": spec}, most_grace_ms),
         preempted=node != "" and _condition(status, *_PREEMPTED) is not None,
-        host_mib=requested_host_mib(raw) if node else 0,
         host=str(annotations_of(raw).get(names.HOST, "")),
     )
 

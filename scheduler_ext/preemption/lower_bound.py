@@ -11,31 +11,49 @@ compete.
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
+from typing import NamedTuple
 
+from scheduler_ext.snapshot.host_room import HostAmounts
 from scheduler_ext.snapshot.node_info import NodeInfo, uses_of
 from timekeeper.core.request.cards import NO_AMOUNT, CardAmount, allowed, need
 from timekeeper.core.values import WHOLE_MILLI, Ask, Card, GPURequest
 
 NEVER = 1_000_000  # more pods than any node has: no set of victims suffices
 
-Holdings = Sequence[
-    tuple[tuple[tuple[str, CardAmount], ...], int]
-]  # what each class holds, by UUID, and its size
-Freed = tuple[tuple[int, int], ...]  # share and memory given back, by card
+
+class ClassHoldings(NamedTuple):
+    """What each pod of a class gives back, and how many they are."""
+
+    uses: tuple[tuple[str, CardAmount], ...]  # by the card's UUID
+    size: int
+    host: HostAmounts = ()  # CPU, memory and other resources
+
+
+Holdings = Sequence[ClassHoldings]
+Freed = tuple[tuple[int, int], ...]  # share and memory given back, by card; then each lacking resource, and 0
 
 
 class LowerBound:
     """For one request on one node. ``held``: the classes of pods that may leave, in the order of the
-    search."""
+    search. ``lacks``: what is lacking beside cards; each such resource is counted like one more card."""
 
-    def __init__(self, request: GPURequest, node: NodeInfo, held: Holdings) -> None:
+    def __init__(self, request: GPURequest, node: NodeInfo, held: Holdings, lacks: HostAmounts = ()) -> None:
         cards = [
             card
             for card, free in zip(node.cards, node.free_by_card, strict=True)
             if free is not None and allowed(request, card)
         ]
         at = {card.uuid: place for place, card in enumerate(cards)}
-        self._held = [([(at[u], use) for u, use in uses if u in at], count) for uses, count in held]
+        self._cards, self._host = len(cards), [amount for _, amount in lacks]
+        beside = {resource: place for place, (resource, _) in enumerate(lacks, len(cards))}
+        self._held = [
+            (
+                [(at[u], use) for u, use in each.uses if u in at]
+                + [(beside[r], CardAmount(amount, 0)) for r, amount in each.host if r in beside],
+                each.size,
+            )
+            for each in held
+        ]
         self._by_plugin = node.node_object is not None and node.node_object.plugin_chooses
         used = uses_of(node.allocations)
         on_cards = [used.get(card.uuid, NO_AMOUNT) for card in cards]
@@ -49,10 +67,11 @@ class LowerBound:
             devices = sum(ask.devices for ask in apart)
             self._lacks.append((devices, [_least_lack(apart, card, use) for card, use in both]))
         self._together = _lack_together(request, cards, on_cards)
-        self._width = max((len(uses) for uses, _ in self._held), default=1) or 1
+        self._width = max((sum(place < len(cards) for place, _ in uses) for uses, _ in self._held), default=1)
+        self._width = self._width or 1
         self._most: dict[tuple[int, int], tuple[list[int], list[int]]] = {}
         self._counts: dict[object, int] = {}
-        self.none: Freed = ((0, 0),) * len(cards)
+        self.none: Freed = ((0, 0),) * (len(cards) + len(lacks))
 
     def freed(self, before: Freed, place: int, count: int) -> Freed:
         """What is given back by card after ``count`` more pods of the class at ``place`` have left."""
@@ -65,15 +84,17 @@ class LowerBound:
     def at_least(self, freed: Freed, place: int) -> int:
         """How many pods of the classes from ``place`` on must leave in addition; `NEVER` if all of them are
         not enough."""
+        beside = ((at, (amount, 0)) for at, amount in enumerate(self._host, self._cards))
+        wanted = max((self._count(at, place, lack, freed[at]) for at, lack in beside), default=0)
         if self._by_plugin:
-            return 0  # only the device plugin knows which cards a pod gives back
-        wanted = 0
+            return wanted  # only the device plugin knows which cards a pod gives back
         for devices, lacks in self._lacks:
             counts = sorted(self._count(card, place, lack, freed[card]) for card, lack in enumerate(lacks))
             if len(counts) < devices or counts[devices - 1] == NEVER:
                 return NEVER
             wanted = max(wanted, -(-sum(counts[:devices]) // self._width))
-        total = sum(share for share, _ in freed), sum(memory for _, memory in freed)
+        on_cards = freed[: self._cards]
+        total = sum(share for share, _ in on_cards), sum(memory for _, memory in on_cards)
         return max(wanted, self._count(-1, place, self._together, total))
 
     def _count(self, card: int, place: int, lack: tuple[int, int], freed: tuple[int, int]) -> int:
@@ -94,7 +115,7 @@ class LowerBound:
             shares: list[int] = []
             memories: list[int] = []
             for uses, count in self._held[place:]:
-                on = [use for at, use in uses if card in (-1, at)]
+                on = [use for at, use in uses if card == at or (card == -1 and at < self._cards)]
                 shares += [sum(use.share_milli for use in on)] * count
                 memories += [sum(use.memory_mib for use in on)] * count
             self._most[key] = _sums(shares), _sums(memories)

@@ -19,6 +19,7 @@ from scheduler_ext.model.standing import NamespaceStandings
 from scheduler_ext.preemption.precedence import is_debtor, is_reclaim, may_preempt, owes
 from scheduler_ext.preemption.victims import Choice, PreemptionContext, best, choose, overstays
 from scheduler_ext.scoring.policy import Policy
+from scheduler_ext.snapshot.host_room import host_lack
 from scheduler_ext.snapshot.immutable_map import Map
 from scheduler_ext.snapshot.node_info import NodeInfo, is_short, without_pod
 from scheduler_ext.snapshot.snapshot import Snapshot
@@ -165,11 +166,12 @@ def foreseen(
 
 
 def has_room(waiting_pod: WaitingPod, nodes: Iterable[NodeInfo]) -> bool:
-    """True if one of these nodes has the cards that the pod waits for."""
+    """True if one of these nodes has what the pod waits for, cards and all."""
     pod = waiting_pod.pod
     return pod.request is not None and any(
         node.node_object is not None
         and pod.node_constraints.admit(node.name, node.node_object.node_labels)
+        and not host_lack(pod, without_pod(node, pod.uid))
         and not isinstance(fit(pod.request, without_pod(node, pod.uid), waiting_pod.policy), Refusal)
         for node in nodes
     )
@@ -202,7 +204,7 @@ def reservation_for(
 NOT_THERE = "the held cards are no longer on the node"
 OUTRANKED = "the pod may no longer preempt others"
 CAPPED = "a cap of its namespace or group allows the pod no cards now"
-NO_WAY = "the pods left on the cards may no longer be evicted for it"
+NO_WAY = "the pods left there may no longer be evicted for it"
 
 
 def remaining_victims(
@@ -293,8 +295,9 @@ def _may_run_there(waiting_pod: WaitingPod, node: NodeInfo) -> bool:
 
 
 def is_in_tree_short(pod: Pod, node: NodeInfo) -> bool:
-    """True if kube-scheduler's own sums of the node's GPU resources or CPU do not suffice for the pod."""
-    return is_short(node, pod.amounts) or node.cpu_left < pod.cpu_milli
+    """True if kube-scheduler's own sums of the node's GPU resources, CPU, memory or another resource do not
+    suffice for the pod."""
+    return is_short(node, pod.amounts) or bool(host_lack(pod, node))
 
 
 def _is_ours(
@@ -317,13 +320,10 @@ def _is_kube_schedulers(pod: Pod, node: NodeInfo, choice: Choice) -> bool:
 
 
 def _sums_suffice(pod: Pod, node: NodeInfo, going: Iterable[Pod]) -> bool:
+    """Of the GPU resources; the choice has seen to CPU, memory and the others."""
     left: Mapping[str, int] = dict(node.left)
     freed: dict[str, int] = {}
-    cpu_milli = node.cpu_left
     for each in going:
-        cpu_milli += each.cpu_milli
         for resource, amount in each.amounts:
             freed[resource] = freed.get(resource, 0) + amount
-    if cpu_milli < pod.cpu_milli:
-        return False
     return all(amount <= left.get(resource, 0) + freed.get(resource, 0) for resource, amount in pod.amounts)

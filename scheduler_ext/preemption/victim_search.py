@@ -21,8 +21,9 @@ from typing import Any
 
 from scheduler_ext.model.pdb import PDB
 from scheduler_ext.model.pod import Pod
-from scheduler_ext.preemption.lower_bound import NEVER, Freed, Holdings, LowerBound
+from scheduler_ext.preemption.lower_bound import NEVER, ClassHoldings, Freed, Holdings, LowerBound
 from scheduler_ext.preemption.precedence import Rank
+from scheduler_ext.snapshot.host_room import HostAmounts
 from timekeeper.core.request.cards import CardAmount
 from timekeeper.core.values import Placement
 
@@ -48,6 +49,7 @@ class Candidate:
     rank: Rank
     covering: tuple[PDB, ...]  # the PodDisruptionBudgets that cover it
     age_ms: int
+    host: HostAmounts = ()  # what it gives back of the resources that are lacking beside cards
 
 
 Victims = tuple[Candidate, ...]
@@ -92,7 +94,9 @@ class _VictimSearch:
         self._all = tuple(candidates)
         self._classes = _classes(candidates)
         self._before = [_dominating(self._classes, at) for at in range(len(self._classes))]
-        self._bound = bound_of([(each[0].uses, len(each)) for each in self._classes])
+        self._bound = bound_of(
+            [ClassHoldings(each[0].uses, len(each), each[0].host) for each in self._classes]
+        )
         self.lower_bound = self._bound.at_least(self._bound.none, 0)
         self._steps, self._looks = bound.steps, bound.looks
         self._taken = [0] * len(self._classes)
@@ -165,7 +169,8 @@ def _classes(candidates: Sequence[Candidate]) -> list[Victims]:
     """Candidates that differ by age alone, youngest first; the classes by rank, lowest first."""
     found: dict[object, list[Candidate]] = {}
     for each in sorted(candidates, key=lambda each: (each.rank, each.age_ms, each.pod.uid)):
-        found.setdefault((each.uses, each.unnamed, each.rank, each.covering), []).append(each)
+        holdings = each.uses, each.unnamed, each.host
+        found.setdefault((holdings, each.rank, each.covering), []).append(each)
     return [tuple(each) for each in found.values()]
 
 
@@ -175,5 +180,5 @@ def _dominating(classes: Sequence[Victims], at: int) -> list[int]:
     return [
         before
         for before, (first, *_) in enumerate(classes[:at])
-        if (first.uses, first.unnamed) == (me.uses, me.unnamed) and first.rank < me.rank
+        if (first.uses, first.unnamed, first.host) == (me.uses, me.unnamed, me.host) and first.rank < me.rank
     ]

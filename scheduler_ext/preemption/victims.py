@@ -1,30 +1,35 @@
-"""Which pods of a node must leave so that a waiting pod gets its cards there: one pure choice, for
-kube-scheduler's preempt verb and for the preemptor.
+"""Which pods of a node must leave so that a waiting pod gets its cards there, and the CPU, memory and other
+resources that it requests beside them: one pure choice, for kube-scheduler's preempt verb and for the
+preemptor.
 
-A set of victims is chosen only if `fit` finds a placement once all have left, and only if no victim could
-stay. Of all such sets the least is taken by, in this order: number of victims; number of victims that are not
-debtors (`precedence`); their priorities, highest first; violated PodDisruptionBudgets; number of victims that
-are not being deleted yet; their ages, since the youngest lose the least work.
+A set of victims is chosen only if `fit` finds a placement once all have left and the node then has the other
+resources, and only if no victim could stay. Of all such sets the least is taken by, in this order: number of
+victims; number of victims that are not debtors (`precedence`); their priorities, highest first; violated
+PodDisruptionBudgets; number of victims that are not being deleted yet; their ages, since the youngest lose
+the least work.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.model.pdb import NONE, PDBs
-from scheduler_ext.model.pod import MOST_GRACE_MS, Pod
+from scheduler_ext.model.pod import MOST_GRACE_MS, NonGPUPod, Pod
 from scheduler_ext.model.standing import NamespaceStandings
 from scheduler_ext.preemption.cooldown import NOTHING_DONE, Cooldown
 from scheduler_ext.preemption.lower_bound import LowerBound
 from scheduler_ext.preemption.precedence import Rank, may_preempt, outranks, rank_of
 from scheduler_ext.preemption.victim_search import Candidate, Victims, fewest
 from scheduler_ext.scoring.policy import BINPACK, Policy
+from scheduler_ext.snapshot.host_room import HostAmounts, host_amounts, host_lack
 from scheduler_ext.snapshot.immutable_map import Map
 from scheduler_ext.snapshot.node_info import Allocation, NodeInfo, without_pods
-from scheduler_ext.snapshot.reservations import later_reservations
+from scheduler_ext.snapshot.reservations import began_before, later_reservations
 from timekeeper.core.values import GPURequest, Placement
+
+NOTHING_BESIDE = Refusal("not enough CPU, memory or another resource beside the GPUs", "room")
 
 LATE_MS = 15_000  # a kubelet needs at most this much longer than the grace period, unless it is broken
 
@@ -54,17 +59,19 @@ class Choice:
     violations: int  # victims that leave against a PodDisruptionBudget
     leaving: tuple[Pod, ...] = ()  # terminating pods whose cards are needed
     ending: tuple[Allocation, ...] = ()  # allocations of orphaned pods whose cards are needed
+    leaving_beside: tuple[NonGPUPod, ...] = ()  # terminating pods without GPUs whose CPU or memory is needed
 
     @property
     def awaits(self) -> bool:
-        """True if the cards are free only once terminating pods are gone."""
-        return bool(self.leaving or self.ending)
+        """True if there is room only once terminating pods are gone."""
+        return bool(self.leaving or self.ending or self.leaving_beside)
 
     def grace_ms(self, now_ms: int) -> int:
         """How long all pods that leave may take, by their grace periods."""
         graces = [each.spec_grace_ms if each.deleting else each.grace_ms for each in self.victims]
         graces += [pod.grace_ms for pod in self.leaving]
-        ends = [pod.leaves_ms for pod in self.leaving] + [allocation.until_ms for allocation in self.ending]
+        ends = [pod.leaves_ms for pod in self.leaving] + [pod.leaves_ms for pod in self.leaving_beside]
+        ends += [allocation.until_ms for allocation in self.ending]
         return max([*graces, *(at - now_ms for at in ends)], default=0)
 
 
@@ -84,24 +91,51 @@ def choose(
         return None
     going = {waiting.uid, *later_reservations(waiting.uid, node), *(pod.uid for pod in given)}
     rest = without_pods(node, going)
-    placement = fit(waiting.request, rest, policy)
+    first = tuple(
+        pod for uid in began_before(waiting.uid, node) if (pod := context.pods.get(uid)) is not None
+    )
+    room = _Room(waiting, waiting.request, policy, first)
+    placement = room.placement(rest)
     if not isinstance(placement, Refusal):
         return Choice(node.name, (), placement, 0)
     leaving = tuple(pod for pod in _bound_pods(rest, context) if _is_awaited(pod, waiting, context))
     ending = tuple(allocation for allocation in rest.allocations.values() if allocation.state == "orphaned")
-    if leaving or ending:
+    beside = tuple(pod for pod in rest.non_gpu.leaving if _is_expected(pod.leaves_ms, context))
+    if leaving or ending or beside:
         rest = without_pods(rest, {pod.uid for pod in leaving} | {allocation.uid for allocation in ending})
-        placement = fit(waiting.request, rest, policy)
+        room = replace(room, gone=frozenset(pod.uid for pod in beside))
+        placement = room.placement(rest)
     victims: tuple[Pod, ...] = ()
     if isinstance(placement, Refusal):
         if not placement.shortage or context.cooldown.refuses(waiting, context.now_ms):
             return None
-        found = _found(waiting, waiting.request, rest, context, policy, given)
+        found = _found(room, rest, context, given)
         if found is None:
             return None
         victims, placement = found
     violations = context.pdbs.violations(victims, before=given)
-    return Choice(node.name, victims, placement, violations, leaving, ending)
+    return Choice(node.name, victims, placement, violations, leaving, ending, beside)
+
+
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """What a pod needs of a node. ``first``: the pods that go there before it, because cards of the node were
+    reserved for them earlier. ``gone``: UIDs of terminating pods without GPUs that are counted as gone."""
+
+    waiting: Pod
+    request: GPURequest
+    policy: Policy
+    first: tuple[Pod, ...]
+    gone: frozenset[str] = frozenset()
+
+    def lacks(self, node: NodeInfo) -> HostAmounts:
+        """What is lacking beside cards."""
+        return host_lack(self.waiting, node, self.first, self.gone)
+
+    def placement(self, node: NodeInfo) -> Placement | Refusal:
+        """The cards that it gets, if nothing is lacking beside them."""
+        placement = fit(self.request, node, self.policy)
+        return NOTHING_BESIDE if not isinstance(placement, Refusal) and self.lacks(node) else placement
 
 
 def best(choices: Iterable[Choice], context: PreemptionContext) -> Choice | None:
@@ -129,15 +163,12 @@ def _price(choice: Choice, context: PreemptionContext) -> tuple[int, Rank, int, 
 
 
 def _found(
-    waiting: Pod,
-    request: GPURequest,
-    node: NodeInfo,
-    context: PreemptionContext,
-    policy: Policy,
-    given: Sequence[Pod],
+    room: _Room, node: NodeInfo, context: PreemptionContext, given: Sequence[Pod]
 ) -> tuple[tuple[Pod, ...], Placement] | None:
+    lacks = room.lacks(node)
+
     def look(uids: Collection[str]) -> Placement | None:
-        answer = fit(request, without_pods(node, uids), policy)
+        answer = room.placement(without_pods(node, uids))
         return None if isinstance(answer, Refusal) else answer
 
     def least(victims: Victims) -> tuple[Any, ...]:
@@ -149,7 +180,10 @@ def _found(
         return sum(tier for tier, _ in ranks), ranks, against, staying, ages, sorted(pod.uid for pod in pods)
 
     found = fewest(
-        lambda held: LowerBound(request, node, held), candidates(waiting, node, context), look, least
+        lambda held: LowerBound(room.request, node, held, lacks),
+        candidates(room.waiting, node, context, {resource for resource, _ in lacks}),
+        look,
+        least,
     )
     if found is None:
         return None
@@ -170,7 +204,12 @@ def _leaves(pod: Pod, context: PreemptionContext) -> bool:
     longer than the longest allowed is not waited for."""
     if not pod.deleting:
         return context.cooldown.is_leaving(pod, context.now_ms)
-    return -context.late_ms < pod.leaves_ms - context.now_ms <= MOST_GRACE_MS
+    return _is_expected(pod.leaves_ms, context)
+
+
+def _is_expected(leaves_ms: int, context: PreemptionContext) -> bool:
+    """True if a pod with this deletionTimestamp is still expected to go, and soon."""
+    return -context.late_ms < leaves_ms - context.now_ms <= MOST_GRACE_MS
 
 
 def overstays(pod: Pod, now_ms: int) -> bool:
@@ -184,8 +223,11 @@ def _is_awaited(pod: Pod, waiting: Pod, context: PreemptionContext) -> bool:
     return _leaves(pod, context) and not may_shorten
 
 
-def candidates(waiting: Pod, node: NodeInfo, context: PreemptionContext) -> list[Candidate]:
-    """The pods on the node that may be evicted and hold some of its cards."""
+def candidates(
+    waiting: Pod, node: NodeInfo, context: PreemptionContext, lacking: Collection[str] = ()
+) -> list[Candidate]:
+    """The pods on the node that may be evicted and hold some of its cards. ``lacking``: the resources beside
+    cards of which the node has too little."""
     if context.cooldown.rests(node.name, context.now_ms):
         return []
     found = []
@@ -198,9 +240,9 @@ def candidates(waiting: Pod, node: NodeInfo, context: PreemptionContext) -> list
         if not spared and outranks(waiting, pod, context.standings):
             rank = rank_of(pod, context.standings)
             covering = context.pdbs.over(pod)
-            found.append(
-                Candidate(pod, allocation.uses, allocation.unnamed, rank, covering, _age_ms(pod, context))
-            )
+            host = tuple((name, amount) for name, amount in host_amounts(pod) if name in lacking)
+            uses, age_ms = allocation.uses, _age_ms(pod, context)
+            found.append(Candidate(pod, uses, allocation.unnamed, rank, covering, age_ms, host))
     return found
 
 

@@ -15,6 +15,7 @@ from scheduler_ext.fit.caps import CapChecks
 from scheduler_ext.fit.refusal import RefusalKind
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.model.standing import NamespaceStandings
+from scheduler_ext.reports.beside_cards import BesideCards, BesideCardsSearch
 from scheduler_ext.snapshot.node_info import Allocation
 from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.verbs.last_decisions import LastDecision
@@ -166,6 +167,7 @@ class DecisionReports:
             return
         snapshot, standings, at_ms = self._state.snapshot(), self._state.standings(), self._now_ms()
         hole, ahead = largest_hole(snapshot), self._ahead(set(uids), standings)
+        beside = BesideCardsSearch(snapshot)
         for uid in uids:
             pod, refused = snapshot.pods.get(uid), self._state.refused(uid)
             if pod is None or pod.node or pod.deleting or pod.terminal or pod.gated:
@@ -173,6 +175,8 @@ class DecisionReports:
             if refused is None and not pod.unschedulable_because:
                 continue
             decision = _waits(pod, refused, hole, ahead.get(uid), standings, at_ms)
+            figures = _beside(beside.of(pod)) if pod.unschedulable_because else {}
+            decision = replace(decision, figures={**decision.figures, **figures}) if figures else decision
             if "cap" in _kinds(refused):
                 cap, group = self._state.caps.tightest(pod, snapshot)
                 figures = {**decision.figures, **cap}
@@ -231,6 +235,10 @@ def _waits(
     reason = _reason_for(refused)
     group = standing.deciding_group if reason == "GrantSpent" else ""
     return replace(_about(pod, at_ms, WAITING, reason, figures), budget=group)
+
+
+def _beside(found: BesideCards | None) -> dict[str, Figure]:
+    return {} if found is None else {"freeCardsNode": found.node, "lacksBesideCards": found.lacks}
 
 
 def _kinds(refused: LastDecision | None) -> set[RefusalKind]:

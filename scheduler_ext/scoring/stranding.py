@@ -10,6 +10,7 @@ a GPU has no such part. Nothing is charged by it.
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from scheduler_ext.model.other_resources import memory_bytes
 from scheduler_ext.scoring.fragmentation_model import idle_milli
 from scheduler_ext.snapshot.node_info import NodeInfo
 from timekeeper.core.values import WHOLE_MILLI
@@ -51,14 +52,15 @@ def stranded_by(node: NodeInfo) -> dict[str, int]:
 
 def _resources(node: NodeInfo) -> tuple[_Resource, _Resource]:
     """CPU and memory."""
-    cpu, memory = ({name: each[at] for name, each in node.non_gpu.items()} for at in (0, 1))
+    cpu = {name: each.cpu_milli for name, each in node.non_gpu.by_namespace.items()}
+    memory = {name: each.memory_bytes for name, each in node.non_gpu.by_namespace.items()}
     for allocation in node.allocations.values():
         cpu[allocation.namespace] = cpu.get(allocation.namespace, 0) + allocation.cpu_milli
-        memory[allocation.namespace] = memory.get(allocation.namespace, 0) + allocation.host_mib
+        memory[allocation.namespace] = memory.get(allocation.namespace, 0) + memory_bytes(allocation.others)
     whole = node.node_object
     return (
         _Resource(whole.cpu_milli if whole else 0, cpu),
-        _Resource(whole.host_mib if whole else 0, memory),
+        _Resource(memory_bytes(whole.others) if whole else 0, memory),
     )
 
 

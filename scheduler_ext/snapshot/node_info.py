@@ -5,31 +5,18 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 from scheduler_ext.model.node import Node
-from scheduler_ext.model.pod import Amounts, Pod
+from scheduler_ext.model.other_resources import Others, memory_bytes
+from scheduler_ext.model.pod import Amounts, NonGPUPod, Pod
 from scheduler_ext.snapshot.free import Free, FreeShape, free_of, has_more, shape_of
 from timekeeper.core.ledger.hold import Vanished
 from timekeeper.core.request.cards import NO_AMOUNT, CardAmount, amounts_by_card, mismatch
 from timekeeper.core.request.devices import DIALECT as DEVICE
 from timekeeper.core.request.foreign import NamedCards, foreign_placement
 from timekeeper.core.request.held import held_milli
+from timekeeper.core.request.host import NO_HOST, HostAmount
 from timekeeper.core.values import WHOLE_MILLI, Card, GPURequest, Placement
 
 AllocationState = Literal["bound", "assumed", "orphaned", "reserved"]
-
-
-class HostAmount(NamedTuple):
-    """What pods request of a node beside its cards: CPU in thousandths of a core, and memory in MiB."""
-
-    cpu_milli: int
-    memory_mib: int
-
-    def plus(self, more: "HostAmount") -> "HostAmount":
-        """Both together."""
-        return HostAmount(self.cpu_milli + more.cpu_milli, self.memory_mib + more.memory_mib)
-
-
-NO_HOST_AMOUNT = HostAmount(0, 0)
-NO_HOST_AMOUNTS: Mapping[str, HostAmount] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +42,9 @@ class Allocation:
     unnamed: int = 0  # whole cards that it holds and that only the node's device plugin could name
     named: NamedCards = ()  # without a placement: the cards that another scheduler's annotations name
     gone: Vanished | None = None  # orphaned: its hold since its object was removed
-    host_mib: int = 0  # what it requests of the node's own memory
     held_milli: int = 0  # what it counts toward caps
     since_ms: int = 0  # reserved: when the reservation began
+    others: Others = ()  # what kube-scheduler now counts of memory and other resources
 
     @property
     def namespace(self) -> str:
@@ -76,6 +63,18 @@ class _Taking(NamedTuple):
 _NOTHING = _Taking()
 
 
+class NonGPUUse(NamedTuple):
+    """What pods without an allocation take of a node."""
+
+    cpu_milli: int = 0
+    others: Others = ()  # memory and other resources
+    leaving: tuple[NonGPUPod, ...] = ()  # of these pods the ones that are being deleted
+    by_namespace: Mapping[str, HostAmount] = {}  # CPU and memory; never changed in place
+
+
+NO_USE = NonGPUUse()
+
+
 @dataclass(frozen=True, slots=True)
 class NodeInfo:
     """A node, the pods on its cards, and what follows from both. It never changes."""
@@ -87,7 +86,7 @@ class NodeInfo:
     free_by_card: tuple[Free | None, ...]  # in the inventory's order; None: the card is not to be given out
     unnamed: int  # cards that pods hold and that only the device plugin could name
     left: tuple[tuple[str, int], ...]  # what kube-scheduler counts as left, by resource
-    non_gpu: Mapping[str, HostAmount]  # by namespace what pods without an allocation request of the node
+    non_gpu: NonGPUUse
     cpu_left: int  # allocatable CPU less the requests of all pods, in thousandths of a core
     shape: FreeShape = field(compare=False)  # of the cards that may be given out
     serves: str = ""  # the dialect whose requests may use any of its cards; "": more must be checked
@@ -98,14 +97,19 @@ class NodeInfo:
         """The inventory."""
         return self.node_object.cards if self.node_object else ()
 
+    @property
+    def non_gpu_cpu_milli(self) -> int:
+        """CPU requested by pods without an allocation, in thousandths of a core."""
+        return self.non_gpu.cpu_milli
+
 
 def node_info_of(
     name: str,
     node_object: Node | None,
     allocations: Mapping[str, Allocation],
-    non_gpu: Mapping[str, HostAmount] = NO_HOST_AMOUNTS,
+    non_gpu: NonGPUUse = NO_USE,
 ) -> NodeInfo:
-    """The node that follows from its object, its allocations, and what pods without one request."""
+    """The node that follows from its object, its allocations, and what pods without one take."""
     if node_object is None:
         return NodeInfo(name, None, allocations, "", (), 0, (), non_gpu, 0, shape_of(()))
     uses = uses_of(allocations)
@@ -129,7 +133,7 @@ def node_info_of(
         left=_left(node_object, allocations),
         non_gpu=non_gpu,
         cpu_left=node_object.cpu_milli
-        - sum([each.cpu_milli for each in non_gpu.values()])
+        - non_gpu.cpu_milli
         - sum(allocation.cpu_milli for allocation in allocations.values()),
         shape=shape_of(healthy),
         serves="" if closed or not healthy or node_object.plugin_chooses else node_object.family,
@@ -175,13 +179,38 @@ def without_pods(node: NodeInfo, uids: Collection[str]) -> NodeInfo:
     return _with(node, {uid: each for uid, each in node.allocations.items() if uid not in uids})
 
 
-def with_non_gpu(node: NodeInfo, more: Mapping[str, HostAmount]) -> NodeInfo:
-    """The node with this much more taken by pods without an allocation, by namespace."""
-    changed = {name: node.non_gpu.get(name, NO_HOST_AMOUNT).plus(each) for name, each in more.items()}
-    non_gpu = {name: each for name, each in {**node.non_gpu, **changed}.items() if each != NO_HOST_AMOUNT}
-    cpu_milli = sum(each.cpu_milli for each in more.values())
-    cpu_left = node.cpu_left - cpu_milli if node.node_object is not None else node.cpu_left
-    return replace(node, non_gpu=non_gpu, cpu_left=cpu_left)
+def with_non_gpu_pods(
+    node: NodeInfo, come: Iterable[NonGPUPod] = (), gone: Iterable[NonGPUPod] = ()
+) -> NodeInfo:
+    """The node with these more pods without an allocation, and without those that are gone."""
+    come, gone = list(come), list(gone)
+    total, hosts = dict(node.non_gpu.others), dict(node.non_gpu.by_namespace)
+    for sign, pods in ((1, come), (-1, gone)):
+        for pod in pods:
+            has = hosts.get(pod.namespace, NO_HOST)
+            hosts[pod.namespace] = HostAmount(
+                has.cpu_milli + sign * pod.cpu_milli, has.memory_bytes + sign * memory_bytes(pod.others)
+            )
+            for resource, amount in pod.others:
+                total[resource] = total.get(resource, 0) + sign * amount
+    uids = {pod.uid for pod in gone}
+    leaving = [pod for pod in node.non_gpu.leaving if pod.uid not in uids]
+    leaving += [pod for pod in come if pod.leaves_ms]
+    cpu_milli = sum(pod.cpu_milli for pod in come) - sum(pod.cpu_milli for pod in gone)
+    use = NonGPUUse(
+        node.non_gpu.cpu_milli + cpu_milli,
+        tuple(sorted((resource, amount) for resource, amount in total.items() if amount)),
+        tuple(sorted(leaving, key=lambda pod: pod.uid)),
+        {name: amount for name, amount in hosts.items() if amount != NO_HOST},
+    )
+    return _with_non_gpu(node, use)
+
+
+def _with_non_gpu(node: NodeInfo, use: NonGPUUse) -> NodeInfo:
+    if node.node_object is None:
+        return replace(node, non_gpu=use)
+    more_milli = use.cpu_milli - node.non_gpu.cpu_milli
+    return replace(node, non_gpu=use, cpu_left=node.cpu_left - more_milli)
 
 
 def allocation_of(pod: Pod, placement: Placement | None, state: AllocationState) -> Allocation:
@@ -197,7 +226,7 @@ def allocation_of(pod: Pod, placement: Placement | None, state: AllocationState)
         grace_ms=pod.grace_ms,
         state=state,
         named=pod.named,
-        host_mib=0 if pod.terminal else pod.host_mib,
+        others=() if pod.terminal else pod.others,
     )
 
 
@@ -242,8 +271,9 @@ def unreserved(node: NodeInfo) -> NodeInfo:
 def orphaned(allocation: Allocation, gone: Vanished) -> Allocation:
     """The allocation of a pod whose object was removed while it held cards. kube-scheduler no longer counts
     it."""
-    nothing = replace(allocation, amounts=(), cpu_milli=0, host_mib=0)
-    return replace(nothing, state="orphaned", until_ms=gone.until_ms, gone=gone)
+    return replace(
+        allocation, state="orphaned", until_ms=gone.until_ms, amounts=(), cpu_milli=0, others=(), gone=gone
+    )
 
 
 def unknown_orphan(uid: str, boot: str, now_ms: int, most_grace_ms: int) -> Allocation:

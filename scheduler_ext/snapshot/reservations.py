@@ -17,7 +17,7 @@ def reserved(pod: Pod, reservation: Reservation) -> Allocation:
         undecodable=False,
         amounts=(),
         cpu_milli=0,
-        host_mib=0,
+        others=(),
     )
 
 
@@ -25,6 +25,20 @@ def as_found_by(uid: str, node: NodeInfo) -> NodeInfo:
     """The node as this pod finds it: a reservation of its own does not stand in its way, nor do later ones of
     cards that it reserves, for those were made for what others still hold of them."""
     return without_pods(node, {uid, *later_reservations(uid, node)})
+
+
+def began_before(uid: str, node: NodeInfo) -> tuple[str, ...]:
+    """UIDs of the pods for which cards of the node were reserved before they were for this pod; all others'
+    where it has none."""
+    own = node.allocations.get(uid)
+    began = (own.since_ms, own.uid) if own is not None and own.state == "reserved" else None
+    return tuple(
+        each.uid
+        for each in node.allocations.values()
+        if each.state == "reserved"
+        and each.uid != uid
+        and (began is None or (each.since_ms, each.uid) < began)
+    )
 
 
 def later_reservations(uid: str, node: NodeInfo) -> frozenset[str]:

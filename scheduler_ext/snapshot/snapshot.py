@@ -13,9 +13,8 @@ from scheduler_ext.model.pod import MOST_GRACE_MS, NonGPUPod, Pod
 from scheduler_ext.snapshot import orphans
 from scheduler_ext.snapshot.immutable_map import Map
 from scheduler_ext.snapshot.node_info import (
-    NO_HOST_AMOUNT,
+    NO_USE,
     Allocation,
-    HostAmount,
     NodeInfo,
     allocation_of,
     held_by_namespace,
@@ -26,7 +25,7 @@ from scheduler_ext.snapshot.node_info import (
     with_allocation,
     with_allocations,
     with_node_object,
-    with_non_gpu,
+    with_non_gpu_pods,
     without_pod,
 )
 from scheduler_ext.snapshot.reservations import reserved
@@ -42,7 +41,7 @@ class Snapshot:
     """The cluster at one moment; a change makes another snapshot."""
 
     pods: Map[Pod] = field(default_factory=Map)  # every GPU pod that has an object, by UID
-    # the pods without a GPU request that take CPU or memory of a node, by UID
+    # the pods without a GPU request that take something of a node, by UID
     non_gpu_pods: Map[NonGPUPod] = field(default_factory=Map)
     nodes: Map[NodeInfo] = field(default_factory=Map)  # every node that has an object or a pod, by name
     # the node on which the pod has its allocation, by pod UID
@@ -139,18 +138,17 @@ def non_gpu_pod_updated(snapshot: Snapshot, other: NonGPUPod) -> Snapshot:
     if known == other:
         return snapshot
     if known is not None:
-        snapshot = _without_other(snapshot, known)
-    if other.takes_nothing:
+        snapshot = _without_non_gpu(snapshot, known)
+    if not other.takes:
         return snapshot
     snapshot = replace(snapshot, non_gpu_pods=snapshot.non_gpu_pods.set(other.uid, other))
-    more = {other.namespace: HostAmount(other.cpu_milli, other.host_mib)}
-    return _with_node(snapshot, with_non_gpu(snapshot.node(other.node), more))
+    return _with_node(snapshot, with_non_gpu_pods(snapshot.node(other.node), [other]))
 
 
 def non_gpu_pod_deleted(snapshot: Snapshot, uid: str) -> Snapshot:
     """The pod, which requested no GPU, takes nothing any more."""
     known = snapshot.non_gpu_pods.get(uid)
-    return snapshot if known is None else _without_other(snapshot, known)
+    return snapshot if known is None else _without_non_gpu(snapshot, known)
 
 
 def non_gpu_pods_listed(snapshot: Snapshot, others: Iterable[NonGPUPod]) -> Snapshot:
@@ -158,16 +156,13 @@ def non_gpu_pods_listed(snapshot: Snapshot, others: Iterable[NonGPUPod]) -> Snap
     there = {other.uid: other for other in others}
     for uid in [uid for uid, _ in snapshot.non_gpu_pods.items() if uid not in there]:
         snapshot = non_gpu_pod_deleted(snapshot, uid)
-    unknown = {uid: other for uid, other in there.items() if uid not in snapshot.non_gpu_pods}
-    new = {uid: other for uid, other in unknown.items() if not other.takes_nothing}
+    new = {uid: other for uid, other in there.items() if other.takes and uid not in snapshot.non_gpu_pods}
     snapshot = replace(snapshot, non_gpu_pods=snapshot.non_gpu_pods.with_all(new))
-    by_node: dict[str, dict[str, HostAmount]] = {}
+    by_node: dict[str, list[NonGPUPod]] = {}
     for other in new.values():
-        there_by_name = by_node.setdefault(other.node, {})
-        amount = HostAmount(other.cpu_milli, other.host_mib)
-        there_by_name[other.namespace] = there_by_name.get(other.namespace, NO_HOST_AMOUNT).plus(amount)
-    for name, more in by_node.items():
-        snapshot = _with_node(snapshot, with_non_gpu(snapshot.node(name), more))
+        by_node.setdefault(other.node, []).append(other)
+    for name, come in by_node.items():
+        snapshot = _with_node(snapshot, with_non_gpu_pods(snapshot.node(name), come))
     for other in [other for uid, other in there.items() if uid not in new]:
         snapshot = non_gpu_pod_updated(snapshot, other)
     return snapshot
@@ -339,10 +334,9 @@ def _all_bound(snapshot: Snapshot, pods: Mapping[str, Pod]) -> Snapshot:
     return snapshot
 
 
-def _without_other(snapshot: Snapshot, other: NonGPUPod) -> Snapshot:
-    less = {other.namespace: HostAmount(-other.cpu_milli, -other.host_mib)}
+def _without_non_gpu(snapshot: Snapshot, other: NonGPUPod) -> Snapshot:
     snapshot = replace(snapshot, non_gpu_pods=snapshot.non_gpu_pods.without(other.uid))
-    return _with_node(snapshot, with_non_gpu(snapshot.node(other.node), less))
+    return _with_node(snapshot, with_non_gpu_pods(snapshot.node(other.node), gone=[other]))
 
 
 def _with_node(snapshot: Snapshot, node: NodeInfo) -> Snapshot:
@@ -352,7 +346,7 @@ def _with_node(snapshot: Snapshot, node: NodeInfo) -> Snapshot:
     held = _held(snapshot.held, node.allocations, old.allocations if old is not None else {})
     if held is not snapshot.held:
         snapshot = replace(snapshot, held=held)
-    if node.node_object is None and not node.allocations and not node.non_gpu:
+    if node.node_object is None and not node.allocations and node.non_gpu == NO_USE:
         return replace(snapshot, nodes=snapshot.nodes.without(node.name))
     return replace(snapshot, nodes=snapshot.nodes.set(node.name, node))
 

@@ -6,7 +6,7 @@ stays: a node is returned with all of those victims and any others that the card
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.preemption.precedence import outranks
@@ -54,7 +54,9 @@ def _on(
         return None
     if not all(_may_be_asked(waiting, pod, name, snapshot, context) for pod in given):
         return None
-    choice = choose(waiting, snapshot.node(name), context, policy, given)
+    # kube-scheduler's victims, among them pods without GPUs, free the CPU, memory and other resources
+    for_cards = replace(waiting, cpu_milli=0, others=())
+    choice = choose(for_cards, snapshot.node(name), context, policy, given)
     if choice is None or _breaks_a_promise(waiting, choice):
         return None
     if any(pod.deleting for pod in choice.victims):

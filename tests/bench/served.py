@@ -26,17 +26,16 @@ from scheduler_ext.scoring.typical_pods import (
 )
 from scheduler_ext.snapshot.immutable_map import Map
 from scheduler_ext.snapshot.node_info import (
-    HostAmount,
     NodeInfo,
     allocation_of,
     node_info_of,
     with_allocation,
-    with_non_gpu,
     without_pod,
 )
 from scheduler_ext.verbs.fit_cache import FitCache, FitKey, fit_key
 from tests.bench.experiment import WHOLE_MILLI, Experiment, NodeRow, PodRow
 from tests.bench.references import Cards, Seat
+from tests.scheduler_ext.worlds import with_cpu
 from timekeeper.core.values import Ask, Card, ContainerAsk, GPURequest
 
 POLICIES = ("fragmentation", "binpack", "spread", "random", "load")
@@ -124,7 +123,7 @@ class Served:
         self._cpu_milli[at] += row.cpu_milli
         self._memory_mib[at] += row.memory_mib
         if not row.num_gpu:
-            self._nodes = self._nodes.set(name, with_non_gpu(node, {"": HostAmount(-row.cpu_milli, 0)}))
+            self._nodes = self._nodes.set(name, with_cpu(node, -row.cpu_milli))
             return
         uid = self._uids[row, seat].pop()
         self._nodes = self._nodes.set(name, without_pod(node, uid))
@@ -190,7 +189,7 @@ class Served:
         self._cpu_milli[self._at[name]] -= row.cpu_milli
         self._memory_mib[self._at[name]] -= row.memory_mib
         if pod is None or pod.request is None:
-            self._nodes = self._nodes.set(name, with_non_gpu(node, {"": HostAmount(row.cpu_milli, 0)}))
+            self._nodes = self._nodes.set(name, with_cpu(node, row.cpu_milli))
             return ()
         placement = fit(pod.request, node, policy)
         if isinstance(placement, Refusal):

@@ -7,8 +7,9 @@ from typing import Any
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.model.node import read_node
-from scheduler_ext.model.pod import Pod, read_non_gpu_pod, read_pod
+from scheduler_ext.model.pod import NonGPUPod, Pod, read_non_gpu_pod, read_pod
 from scheduler_ext.scoring.policy import BUILT
+from scheduler_ext.snapshot.node_info import NodeInfo, with_non_gpu_pods
 from scheduler_ext.snapshot.snapshot import EMPTY, Snapshot, nodes_listed, non_gpu_pods_listed, pods_listed
 from tests.worlds import card, container, inventory, pod
 from timekeeper.core.request.cards import encode_placement
@@ -136,3 +137,8 @@ def with_used(**nodes: list[int]) -> Snapshot:
             if free < 100:
                 pods.append(on(percent(100 - free, f"{name}-user-{at}"), name, uuid))
     return rebuilt(raws, pods)
+
+
+def with_cpu(info: NodeInfo, more_milli: int) -> NodeInfo:
+    """The node with this much more CPU taken by pods without a GPU; less where it is negative."""
+    return with_non_gpu_pods(info, [NonGPUPod("", info.name, more_milli)])

@@ -12,7 +12,8 @@ from tests.worlds import Json
 WORDS: Any = st.sampled_from(["IN_BUDGET", "OVER_BUDGET", "UNLIMITED", "UNKNOWN"])
 EVERY_SIDECAR = [POLICY, PLAIN_SIDECAR, WITHOUT_SIDECAR]
 LIMITED = replace(POLICY, mps_pipes="/run/nvidia-mps")
-ALL_POLICIES = st.sampled_from([*EVERY_SIDECAR, OBSERVING, LIMITED, replace(LIMITED, runtime_class="nvidia")])
+TAINTED = replace(LIMITED, runtime_class="nvidia", gpu_node_taint="nvidia.com/gpu")
+ALL_POLICIES = st.sampled_from([*EVERY_SIDECAR, OBSERVING, LIMITED, TAINTED])
 
 ALL = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
 

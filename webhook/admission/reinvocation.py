@@ -81,8 +81,9 @@ def policy_of_first_call(pod: Json, policy: AdmissionPolicy) -> AdmissionPolicy:
     """The policy to compare a governed pod with. Replicas of the webhook differ in flags, CA and table for
     moments, so what only such a difference explains is taken from the pod itself."""
     ours = policy.sidecar if sidecar.was_injected(pod) else None
-    if policy.runtime_class or ours is not policy.sidecar:
-        policy = replace(policy, runtime_class="", sidecar=ours)
+    if policy.runtime_class or policy.gpu_node_taint or ours is not policy.sidecar:
+        # without its toleration a pod only stays off nodes, so a replica without the flag does no harm
+        policy = replace(policy, runtime_class="", gpu_node_taint="", sidecar=ours)
     pipes = _mps_pipes(pod, policy.mps_pipes)
     if pipes != policy.mps_pipes:
         policy = replace(policy, mps_pipes=pipes)

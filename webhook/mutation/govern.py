@@ -49,6 +49,7 @@ def govern(
         *_priority(pod["spec"], class_word(word, hold), policy),
         *_scheduler(pod["spec"], request, policy),
         *_placement(pod["spec"], request, policy),
+        *_toleration(pod["spec"], policy.gpu_node_taint),
         *_containers(pod["spec"], request, policy.mps_pipes),
         *_sidecar(pod, request, policy),
     ]
@@ -206,6 +207,21 @@ def _placement(spec: Json, request: GPURequest, policy: AdmissionPolicy) -> list
             if container["name"] == request.asks[0].container:
                 return _resource(container, f"/spec/{field}/{index}", PLACEMENT)
     return []
+
+
+def _toleration(spec: Json, taint: str) -> list[Operation]:
+    """Lets the pod onto nodes with this taint, which keeps pods without GPUs off them. A pod that tolerates
+    the taint whatever its value is stays as it is."""
+    present = sequence_of(spec.get("tolerations"))
+    if not taint or any(_tolerates(each, taint) for each in present):
+        return []
+    ours = {"key": taint, "operator": "Exists", "effect": "NoSchedule"}
+    return [add("/spec/tolerations/-", ours) if present else add("/spec/tolerations", [ours])]
+
+
+def _tolerates(toleration: Json, taint: str) -> bool:
+    covers = toleration.get("key", "") in ("", taint) and toleration.get("effect", "") in ("", "NoSchedule")
+    return covers and toleration.get("operator") == "Exists"
 
 
 def _number(container: Json, path: str, request: GPURequest) -> list[Operation]:

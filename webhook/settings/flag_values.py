@@ -50,6 +50,17 @@ def other_schedulers(text: str) -> frozenset[str]:
     return given
 
 
+def taint_key(text: str) -> str:
+    """The key of a taint, or empty."""
+    prefix, slash, name = text.rpartition("/")
+    part = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+    is_prefix = len(prefix) <= 253 and re.fullmatch(rf"{part}(\.{part})*", prefix, re.ASCII)
+    is_name = len(name) <= 63 and re.fullmatch(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?", name, re.ASCII)
+    if text and not (is_name and (is_prefix or not slash)):
+        raise wrong(text, "the key of a taint, such as nvidia.com/gpu, or nothing")
+    return text
+
+
 def priority_class(text: str) -> PriorityClass:
     """The value of a flag that takes ``NAME=VALUE``."""
     name, _, value = text.partition("=")

@@ -18,6 +18,7 @@ from webhook.settings.flag_values import (
     other_schedulers,
     priority_class,
     sidecar_resources,
+    taint_key,
     template_paths,
 )
 
@@ -84,6 +85,7 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> WebhookSet
             sidecar_images=SidecarImages(given.sidecar_image, given.sidecar_mirrors),
             other_schedulers=given.other_schedulers,
             mps_pipes=given.mps_pipe_directory if given.mps == "on" else "",
+            gpu_node_taint=given.gpu_node_taint,
         ),
         template_paths=tuple(given.template_path),
         log_format=given.log_format,
@@ -195,6 +197,13 @@ def _injection(flags: Parser) -> None:
         f"{', '.join(OTHER_SCHEDULERS)}; their pods are governed and charged, and Bursar does not place them",
     )
     flags.add("--runtime-class", str, "", "runtimeClassName for GPU pods without one; empty: none is set")
+    flags.add(
+        "--gpu-node-taint",
+        taint_key,
+        "",
+        "key of the taint of GPU nodes, which keeps pods without GPUs off them; GPU pods get a toleration of "
+        "it, with the effect NoSchedule; empty: none",
+    )
     flags.add(
         "--mps",
         str,

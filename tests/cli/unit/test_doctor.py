@@ -161,6 +161,7 @@ SOUND = Facts(
         node("g", capacity={"bursar.dev/gpu-percent": "100"}),
         node("cpu", inventory=False, capacity={"cpu": "8"}),
     ),
+    pods_there=listed(),
     runtime_classes=listed(NVIDIA),
     leases=listed(lease("g", "2026-11-21T00:00:00.900000Z", "2026-11-21T00:00:00Z")),
     static_schedulers=listed(static_pod("cp-1", patched=False)),
@@ -478,6 +479,80 @@ def test_an_agent_without_the_driver_gets_the_runtime_class_that_is_there() -> N
 
     body = json.loads(found.command.partition("-p '")[2].rstrip("'"))
     assert body == {"spec": {"template": {"spec": {"runtimeClassName": "nvidia"}}}}
+
+
+KEY = "nvidia.com/gpu"
+TOLERATED = workload("bursar-webhook")
+TOLERATED["spec"]["template"] = {"spec": {"containers": [{"args": [f"--gpu-node-taint={KEY}"]}]}}
+WITH_TAINT = [listed(TOLERATED, *ROLES[1:]), listed(agent())]
+
+
+def gpu_node(name: str, *taints: str) -> dict[str, Any]:
+    """A node of 64 CPUs and four cards."""
+    cards = json.dumps({"cards": [{"uuid": f"GPU-{at}"} for at in range(4)]})
+    return {
+        "metadata": {"name": name, "annotations": {"bursar.dev/inventory": cards}},
+        "spec": {"taints": [{"key": key, "effect": "NoSchedule", "value": "present"} for key in taints]},
+        "status": {"allocatable": {"cpu": "64", "memory": "512Gi"}},
+    }
+
+
+def cpu_pod(name: str, cpu: str, node: str = "g", owner: str = "", **limits: str) -> dict[str, Any]:
+    """A pod that runs there; ``owner``: the kind of its controller."""
+    resources = {"requests": {"cpu": cpu}, "limits": {f"bursar.dev/{k}": v for k, v in limits.items()}}
+    references = [{"kind": owner, "controller": True}] if owner else []
+    return {
+        "metadata": {"name": name, "ownerReferences": references},
+        "spec": {"nodeName": node, "containers": [{"name": "main", "resources": resources}]},
+        "status": {"phase": "Running"},
+    }
+
+
+def test_a_gpu_node_without_the_taint_that_gpu_pods_tolerate_is_named_with_the_command() -> None:
+    nodes = listed(gpu_node("g", KEY), gpu_node("h"), node("cpu", inventory=False))
+
+    found = {each.subject: each for each in results(replace(SOUND, nodes=nodes, workloads=WITH_TAINT))}
+    sound = results(replace(SOUND, nodes=listed(gpu_node("g", KEY)), workloads=WITH_TAINT))
+
+    assert found["taint of GPU nodes"].sentence.startswith(f"no taint {KEY} on h:")
+    assert found["taint of GPU nodes"].command.startswith(f"kubectl taint nodes h {KEY}=present:NoSchedule")
+    assert {each.level for each in sound} == {"ok"}
+
+
+def test_a_taint_that_gpu_pods_get_no_toleration_of_is_named() -> None:
+    (found,) = [
+        each
+        for each in results(replace(SOUND, nodes=listed(gpu_node("g", KEY))))
+        if each.subject == "taint of GPU nodes"
+    ]
+
+    assert found.level == "warning"
+    assert "GPU pods get no toleration" in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("pods", "stranded"),
+    [
+        ([cpu_pod("hog", "63500m")], "1 pods without GPUs leave 4 free GPUs"),
+        (
+            [cpu_pod("hog", "40"), cpu_pod("gpus", "8", **{"gpu-percent": "100"})],
+            "1 pods without GPUs leave 2 free GPUs",
+        ),
+        ([cpu_pod("agent", "63500m", owner="DaemonSet")], ""),
+        ([cpu_pod("gpus", "63500m", **{"gpu-percent": "1"})], ""),
+        ([cpu_pod("elsewhere", "63500m", node="h")], ""),
+        ([cpu_pod("hog", "63500m") | {"status": {"phase": "Succeeded"}}], ""),
+    ],
+)
+def test_pods_without_gpus_are_counted_with_the_free_cards_that_they_strand(
+    pods: list[dict[str, Any]], stranded: str
+) -> None:
+    crowded = replace(SOUND, nodes=listed(gpu_node("g")), pods_there=listed(*pods))
+
+    found = [each for each in results(crowded) if each.subject == "pods without GPUs"]
+
+    assert [each.level for each in found] == (["warning"] if stranded else [])
+    assert all(f"on g {stranded}" in each.sentence and "gpu-node-taint" in each.command for each in found)
 
 
 def test_policies_that_only_warn_by_choice_are_named_and_are_no_fault() -> None:

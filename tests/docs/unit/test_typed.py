@@ -85,6 +85,7 @@ TYPED = {
         "kubectl create role ": "docs/cluster/test_monitoring.py",
     },
     "docs/notifications.md": {"openssl": "docs/cluster/test_commands.py"},
+    "docs/placement.md": {"kubectl taint nodes": "webhook/cluster/test_taint.py"},
     "docs/requests.md": {"cordoned-cards": "docs/cluster/test_commands.py"},
     "docs/review.md": {"review train.yaml": "docs/cluster/test_tutorial.py"},
     "docs/troubleshooting.md": {

@@ -106,6 +106,11 @@ class Teams(World):
         body = {"metadata": {"name": name}, "spec": spec(percent) | {"restartPolicy": "Never"} | fields}
         self.plane.api.call("POST", f"/api/v1/namespaces/{namespace}/pods", body)
 
+    def hog(self, name: str, cpu: int, memory: str = "1Gi") -> None:
+        """A pod of team-b with 1 % of a card and so much beside it, which is bound before this returns."""
+        self.make("team-b", name, 1, containers=[beside_cards(1, cpu, memory)])
+        eventually(lambda: self.where(name, "team-b"))
+
     def deploy(self, name: str, replicas: int, percent: int) -> None:
         """A Deployment in team-b, whose pods are all bound before this returns."""
         labels = {"app": name}
@@ -417,6 +422,63 @@ def test_a_pod_for_whose_cpu_kube_schedulers_sum_overflows_saves_no_debtor(teams
 
     eventually(lambda: teams.where("a1") == "n")
     assert teams.said("preempted") == 1
+
+
+def test_who_takes_the_cpu_beside_free_cards_leaves_for_a_pod_that_then_fits_and_for_no_other(
+    teams: Teams,
+) -> None:
+    teams.node("n", cards=2)  # and 64 CPUs
+    teams.hog("hog", cpu=62)
+    teams.make("team-a", "one-card", 100, containers=[beside_cards(100, cpu=8)])
+    teams.waits("one-card")
+    teams.polls(3)
+    assert teams.said("hold") == 0  # the hog is in budget, and of equal priority
+
+    teams.say("OVER_BUDGET")
+    eventually(lambda: teams.where("one-card") == "n")
+    assert teams.said("preempted") == 1
+    assert teams.of("team-b") == []
+    teams.tidy(n=2)
+
+
+def test_who_takes_the_cpu_stays_where_a_pod_without_gpus_would_still_take_too_much(teams: Teams) -> None:
+    teams.node("n", cards=2)
+    teams.hog("hog", cpu=30)
+    without_gpu = {"name": "main", "image": "x", "resources": {"requests": {"cpu": "30"}}}
+    teams.make("team-b", "beside", 0, containers=[without_gpu])
+    eventually(lambda: teams.where("beside", "team-b"))
+    teams.say("OVER_BUDGET")
+    teams.make("team-a", "too-large", 100, containers=[beside_cards(100, cpu=40)])
+    teams.waits("too-large")
+    teams.polls(4)
+    assert teams.said("hold") == 0
+
+    teams.make("team-a", "neighbour", 100, containers=[beside_cards(100, cpu=32)])
+    eventually(lambda: teams.where("neighbour") == "n")
+    assert teams.said("preempted") == 1
+    teams.tidy(n=2)
+
+
+def test_the_cpu_of_an_evicted_pod_is_kept_from_a_pod_of_equal_priority_that_came_first(teams: Teams) -> None:
+    teams.node("n", cards=2)
+    teams.hog("hog", cpu=62)
+    thief = {"name": "main", "image": "x", "resources": {"requests": {"cpu": "60"}}}
+    teams.make("team-a", "thief", 0, containers=[thief])
+    teams.waits("thief")
+    teams.make("team-a", "one-card", 100, containers=[beside_cards(100, cpu=8)])
+    teams.waits("one-card")
+
+    teams.say("OVER_BUDGET")
+
+    eventually(lambda: teams.where("one-card") == "n")
+    assert teams.where("thief") == ""
+
+
+def beside_cards(percent: int, cpu: int, memory: str = "1Gi") -> Json:
+    """A container that requests so many CPUs beside its cards."""
+    limits = {"bursar.dev/gpu-percent": str(percent)}
+    requests = {"cpu": str(cpu), "memory": memory}
+    return {"name": "main", "image": "x", "resources": {"limits": limits, "requests": requests}}
 
 
 def graces(teams: Teams) -> dict[str, int | None]:

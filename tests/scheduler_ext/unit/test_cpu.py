@@ -169,7 +169,9 @@ def test_a_nodes_cpu_is_what_pods_with_and_without_cards_leave_of_it() -> None:
     snapshot = snapshot_of([of_cpu("n", "16")], pods)
 
     assert snapshot.node("n").cpu_left == 16_000 - 3_000 - 1_500
-    assert dict(snapshot.non_gpu_pods.items()) == {"uid-web": NonGPUPod("uid-web", "n", 1500)}
+    assert dict(snapshot.non_gpu_pods.items()) == {
+        "uid-web": NonGPUPod("uid-web", "n", 1500, (("pods", 1000),))
+    }
 
 
 def test_a_bound_pod_for_whose_cpu_kube_schedulers_sum_has_overflowed_takes_nothing_of_the_node() -> None:

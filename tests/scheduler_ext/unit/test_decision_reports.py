@@ -250,3 +250,24 @@ def preempted(reason: str) -> Json:
     raw = on(percent(50, "p", priority=-5), "n", "GPU-0")
     condition = {"type": "DisruptionTarget", "status": "True", "reason": reason}
     return raw | {"status": raw["status"] | {"conditions": [condition]}}
+
+
+def test_what_lacks_beside_free_cards_is_named_without_amounts() -> None:
+    there = node("n", card(0), card(1))
+    there["status"]["allocatable"] |= {"cpu": "64", "memory": "8Gi", "pods": "110"}
+    hog = percent(1, "hog")
+    hog["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "62"}
+    waits = percent(100, "p")
+    waits["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "8"}
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    waits["status"]["conditions"] = [condition | {"message": "0/1 nodes are available: 1 Insufficient cpu."}]
+    world = World(rebuilt([there], [on(hog, "n", "GPU-0"), waits]), "p")
+
+    world.reports.seen(read(waits))
+    world.reports.step()
+
+    (found,) = world.found
+    assert found.reason == "Unschedulable"
+    assert (found.figures["freeCardsNode"], found.figures["lacksBesideCards"]) == ("n", "CPU")
+    assert "Insufficient cpu; " in sentence(found)
+    assert "; node n has the cards, and lacks CPU" in sentence(found)

@@ -24,9 +24,9 @@ from scheduler_ext.scoring.policy import NO_FIT
 from scheduler_ext.scoring.typical_pods import BUILT_IN, TypicalPod, TypicalPods
 from scheduler_ext.snapshot.free import Free
 from scheduler_ext.snapshot.immutable_map import Map
-from scheduler_ext.snapshot.node_info import HostAmount, NodeInfo, node_info_of, with_non_gpu
+from scheduler_ext.snapshot.node_info import NodeInfo, node_info_of
 from scheduler_ext.verbs.fit_cache import MANY, FitCache, FitKey, fit_key
-from tests.scheduler_ext.worlds import Json, asking, mib, node, on, percent, read, rebuilt
+from tests.scheduler_ext.worlds import Json, asking, mib, node, on, percent, read, rebuilt, with_cpu
 from tests.support.profile import examples
 from tests.worlds import card, container
 
@@ -217,7 +217,7 @@ def test_without_any_typical_pod_no_node_is_better_than_another() -> None:
 def cluster_node(name: str, free: list[int], cpu_left: int, model: str = "A100") -> NodeInfo:
     """A node whose cards have these thousandths free."""
     there = _without_cpu(name, tuple(free), model)
-    return with_non_gpu(there, {"": HostAmount(there.cpu_left - cpu_left, 0)})
+    return with_cpu(there, there.cpu_left - cpu_left)
 
 
 @cache
@@ -335,8 +335,7 @@ def test_many_nodes_at_once_are_scored_as_each_alone(data: st.DataObject) -> Non
     for at in range(MANY):
         cards = [card(i, size) for i, size in enumerate(data.draw(sizes))]
         node_object = read_node(node(f"n{at}", *cards))
-        more = HostAmount(-data.draw(st.integers(0, 40_000)), 0)
-        nodes.append(with_non_gpu(node_info_of(f"n{at}", node_object, {}), {"": more}))
+        nodes.append(with_cpu(node_info_of(f"n{at}", node_object, {}), -data.draw(st.integers(0, 40_000))))
 
     together = scores(fragmentation_model, raw, 2_000, nodes)
 
@@ -366,7 +365,7 @@ def test_more_cpu_than_matters_is_no_other_question() -> None:
 
     answers.scored(asked, Map({"a": roomy}), ["a"])[0]
     known = dict(answers._known)
-    answers.scored(asked, Map({"a": with_non_gpu(roomy, {"": HostAmount(5_000, 0)})}), ["a"])[0]
+    answers.scored(asked, Map({"a": with_cpu(roomy, 5_000)}), ["a"])[0]
 
     assert len(known) == 1
     assert answers._known == known
@@ -392,8 +391,7 @@ def test_no_amount_of_cpu_is_too_much_and_both_ways_of_counting_agree_on_it(
     )
     sign = -1 if roomy else 1
     nodes = [
-        with_non_gpu(cluster_node(f"n{at}", [1000, 500], 4_000), {"": HostAmount(sign * each, 0)})
-        for at, each in enumerate(others)
+        with_cpu(cluster_node(f"n{at}", [1000, 500], 4_000), sign * each) for at, each in enumerate(others)
     ]
 
     together = scores(fragmentation_model, percent(20), cpu, nodes)

@@ -10,15 +10,16 @@ from hypothesis import strategies as st
 
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
-from scheduler_ext.preemption.lower_bound import NEVER, LowerBound
+from scheduler_ext.preemption.lower_bound import NEVER, ClassHoldings, LowerBound
 from scheduler_ext.preemption.precedence import outranks
 from scheduler_ext.preemption.victim_search import SearchLimits, fewest
 from scheduler_ext.preemption.victims import Choice, PreemptionContext, candidates, choose
+from scheduler_ext.snapshot.host_room import host_lack
 from scheduler_ext.snapshot.node_info import without_pods
-from tests.scheduler_ext.preemption_worlds import IN, OVER, UNLIMITED, budget, cards, of, pdbs, standing
+from tests.scheduler_ext.preemption_worlds import IN, OVER, UNLIMITED, budget, of, pdbs, standing
 from tests.scheduler_ext.preemption_worlds import at as moment_of
-from tests.scheduler_ext.worlds import asking, bound, read
-from tests.worlds import container
+from tests.scheduler_ext.worlds import asking, bound, node, read, rebuilt
+from tests.worlds import card, container, pod
 
 Json = dict[str, Any]
 
@@ -36,6 +37,8 @@ class Holdings(NamedTuple):
     debtor: bool
     group: int
     started_s: int
+    cpu: int = 0  # cores
+    ram: int = 0  # GiB of the node's memory
 
 
 class ExtenderArgs(NamedTuple):
@@ -47,13 +50,18 @@ class ExtenderArgs(NamedTuple):
 
 
 class World(NamedTuple):
-    """Cards, who is on them, how many may be disrupted of each group, and who waits for what."""
+    """Cards, who is on them, how many may be disrupted of each group, and who waits for what. ``host``: the
+    node's cores, its GiB and how many pods it takes; of these a pod without cards has ``beside``, which no
+    choice can take, and the waiting pod wants ``wanted``."""
 
     cards: int
     held: tuple[Holdings, ...]
     allowed: tuple[int, int]
     asked: tuple[ExtenderArgs, ...]
     priority: int
+    host: tuple[int, int, int] = (0, 0, 110)
+    beside: tuple[int, int] = (0, 0)
+    wanted: tuple[int, int] = (0, 0)
 
 
 # the oracle: nothing below here, up to its end, knows of our code
@@ -71,6 +79,19 @@ def oracle(world: World) -> tuple[tuple[int, ...], int] | None:
 
 
 def has_room(world: World, leaving: set[int]) -> bool:
+    return has_host_room(world, leaving) and have_cards(world, leaving)
+
+
+def has_host_room(world: World, leaving: set[int]) -> bool:
+    """Of what is not wanted, any amount may be taken."""
+    staying = [each for at, each in enumerate(world.held) if at not in leaving]
+    cores = world.host[0] - world.beside[0] - sum(each.cpu for each in staying)
+    gibs = world.host[1] - world.beside[1] - sum(each.ram for each in staying)
+    cpu, ram = world.wanted
+    return len(staying) + 2 <= world.host[2] and (not cpu or cpu <= cores) and (not ram or ram <= gibs)
+
+
+def have_cards(world: World, leaving: set[int]) -> bool:
     free = [list(CARD) for _ in range(world.cards)]
     for at, each in enumerate(world.held):
         if at not in leaving:
@@ -148,6 +169,8 @@ def worlds(draw: st.DrawFn) -> World:
                     draw(st.booleans()),
                     draw(st.integers(-1, 1)),
                     draw(st.integers(0, 3)),
+                    draw(st.sampled_from((0, 1, 2, 5))),
+                    draw(st.sampled_from((0, 1, 3))),
                 )
             )
     asked = draw(st.lists(st.sampled_from([*AMOUNTS, WHOLE]), min_size=1, max_size=3))
@@ -157,6 +180,13 @@ def worlds(draw: st.DrawFn) -> World:
         (draw(st.integers(0, 2)), draw(st.integers(0, 2))),
         tuple(ExtenderArgs(draw(st.integers(1, min(2, count))), *each) for each in asked),
         draw(st.integers(0, 4)),
+        host=(
+            sum(each.cpu for each in held) + draw(st.integers(0, 3)),
+            sum(each.ram for each in held) + draw(st.integers(0, 3)),
+            len(held) + draw(st.integers(1, 3)),
+        ),
+        beside=(draw(st.integers(0, 2)), draw(st.integers(0, 1))),
+        wanted=(draw(st.sampled_from((0, 1, 4))), draw(st.sampled_from((0, 2)))),
     )
 
 
@@ -174,6 +204,7 @@ def pod_on(at: int, each: Holdings) -> Json:
     """The pod as the API server would give it."""
     name = f"p{at}"
     raw = asking(wish("main", len(each.on), each.share, each.memory), name=name, priority=each.priority)
+    requests(raw, each.cpu, each.ram)
     slices = [
         {"uuid": f"GPU-{card}", "index": card, "share_milli": each.share, "memory_mib": each.memory}
         for card in each.on
@@ -183,11 +214,34 @@ def pod_on(at: int, each: Holdings) -> Json:
     return of(raw, "debts" if each.debtor else "pays", labels=labels, started=f"00:00:0{each.started_s}")
 
 
+def requests(raw: Json, cpu: int, ram: int) -> None:
+    """The pod's first container requests so many cores and GiB too."""
+    amounts = {"cpu": cpu, "memory": f"{ram}Gi"}
+    raw["spec"]["containers"][0]["resources"]["requests"] = {
+        name: str(amount) for name, amount in amounts.items() if amount not in (0, "0Gi")
+    }
+
+
+def beside(world: World) -> Json:
+    """The pod without cards."""
+    raw = pod({"name": "main", "image": "x", "resources": {}}, priority=-9)
+    raw["metadata"] |= {"name": "beside", "uid": "uid-beside"}
+    requests(raw, *world.beside)
+    return raw | {"spec": raw["spec"] | {"nodeName": "n"}, "status": {"phase": "Running"}}
+
+
 def met(world: World) -> tuple[Choice | None, PreemptionContext, Any, Any]:
     """Our choice, and what it was made of."""
-    snapshot = cards(world.cards, *(pod_on(at, each) for at, each in enumerate(world.held)))
-    node_constraints = [wish(f"c{at}", *each) for at, each in enumerate(world.asked)]
-    waiting = read(asking(*node_constraints, name="waiting", priority=world.priority))
+    there = node("n", *(card(at) for at in range(world.cards)))
+    cores, gibs, places = world.host
+    host = {"cpu": str(cores), "memory": f"{gibs}Gi", "pods": str(places)}
+    there["status"] |= {"allocatable": there["status"]["allocatable"] | host}
+    running = [pod_on(at, each) for at, each in enumerate(world.held)]
+    snapshot = rebuilt([there], [*running, beside(world)])
+    wishes = [wish(f"c{at}", *each) for at, each in enumerate(world.asked)]
+    raw = asking(*wishes, name="waiting", priority=world.priority)
+    requests(raw, *world.wanted)
+    waiting = read(raw)
     promised = pdbs(
         *(
             budget("debts" if debts else "pays", allowed, {"matchLabels": {"group": str(group)}}, f"b{group}")
@@ -210,6 +264,21 @@ def one_namespace_to_a_group(world: World) -> World:
 
 @given(worlds().map(one_namespace_to_a_group))
 @example(World(1, (), (0, 0), (ExtenderArgs(1, 1000, 16_000),), 0))
+@example(
+    World(
+        3,
+        (
+            Holdings((0,), 100, 1600, 0, True, -1, 0, cpu=62),
+            Holdings((0,), 100, 1600, 0, True, -1, 1, cpu=1),
+            Holdings((0,), 100, 1600, 0, False, -1, 1, cpu=62),
+        ),
+        (0, 0),
+        (ExtenderArgs(2, 1000, 16_000),),
+        0,
+        host=(127, 0, 110),
+        wanted=(8, 0),
+    )
+)
 def test_exactly_the_set_is_chosen_that_an_exhaustive_search_finds_least(world: World) -> None:
     expected = oracle(world)
 
@@ -241,14 +310,16 @@ def test_beyond_its_bound_the_search_still_chooses_no_useless_victim(
     world: World, steps: int, looks: int
 ) -> None:
     _, context, waiting, node = met(world)
-    may_leave = candidates(waiting, node, context)
+    lacks = host_lack(waiting, node)
+    may_leave = candidates(waiting, node, context, [name for name, _ in lacks])
 
     def look(uids: Any) -> Any:
-        answer = fit(waiting.request, without_pods(node, uids))
-        return None if isinstance(answer, Refusal) else answer
+        left = without_pods(node, uids)
+        answer = fit(waiting.request, left)
+        return None if host_lack(waiting, left) or isinstance(answer, Refusal) else answer
 
     found = fewest(
-        lambda held: LowerBound(waiting.request, node, held),
+        lambda held: LowerBound(waiting.request, node, held, lacks),
         may_leave,
         look,
         lambda victims: sorted(each.pod.uid for each in victims),
@@ -265,8 +336,10 @@ def test_beyond_its_bound_the_search_still_chooses_no_useless_victim(
 @given(worlds())
 def test_the_cheap_bound_is_never_above_the_truth(world: World) -> None:
     _, context, waiting, node = met(world)
-    may_leave = candidates(waiting, node, context)
-    shortage = LowerBound(waiting.request, node, [(each.uses, 1) for each in may_leave])
+    lacks = host_lack(waiting, node)
+    may_leave = candidates(waiting, node, context, [name for name, _ in lacks])
+    held = [ClassHoldings(each.uses, 1, each.host) for each in may_leave]
+    shortage = LowerBound(waiting.request, node, held, lacks)
 
     least = shortage.at_least(shortage.none, 0)
 

@@ -381,7 +381,7 @@ def admits(world: World, setting: str, governed: bool) -> None:
             made: Json = world.cluster.post(f"{PODS}?dryRun=All", pod)
         except ApiError:
             return {"refused": ""}
-        return made["metadata"].get("labels", {})
+        return dict(made["metadata"].get("labels", {}))
 
     wanted = {"bursar.dev/governed": "true"} if governed else {}
     eventually(lambda: labels() == wanted, setting)

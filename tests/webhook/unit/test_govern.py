@@ -301,6 +301,26 @@ def test_in_observe_mode_a_pod_keeps_its_scheduler_and_gets_no_resource_that_thi
     assert governed(raw)["spec"]["schedulerName"] == "bursar-scheduler"
 
 
+@pytest.mark.parametrize(
+    ("before", "added"),
+    [
+        ([], True),
+        ([{"key": "example.com/x", "operator": "Exists"}], True),
+        ([{"key": "nvidia.com/gpu", "operator": "Equal", "value": "present"}], True),
+        ([{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoExecute"}], True),
+        ([{"key": "nvidia.com/gpu", "operator": "Exists"}], False),
+        ([{"operator": "Exists"}], False),
+    ],
+)
+def test_a_gpu_pod_tolerates_the_taint_of_gpu_nodes(before: list[Json], added: bool) -> None:
+    policy = replace(POLICY, gpu_node_taint="nvidia.com/gpu")
+    ours = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
+    raw = admitted(half(), **({"tolerations": before} if before else {}))
+
+    assert governed(raw, policy=policy)["spec"].get("tolerations", []) == [*before, *([ours] * added)]
+    assert governed(raw)["spec"].get("tolerations", []) == before
+
+
 def test_a_runtime_class_is_set_where_the_settings_name_one_and_the_pod_none() -> None:
     policy = replace(POLICY, runtime_class="nvidia")
 

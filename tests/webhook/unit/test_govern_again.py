@@ -60,6 +60,9 @@ def test_governing_changes_nothing_that_is_not_ours(raw: Json, word: Any, policy
     assert without_ours(governed(raw, word, policy)) == without_ours(raw)
 
 
+TOLERATION = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
+
+
 def without_ours(raw: Json) -> Json:
     """The pod without all that Bursar may write."""
     changed = copy.deepcopy(raw)
@@ -69,6 +72,8 @@ def without_ours(raw: Json) -> Json:
         metadata |= {name: kept} if kept else {}
     for name in ("priorityClassName", "priority", "preemptionPolicy", "schedulerName", "runtimeClassName"):
         spec.pop(name, None)
+    tolerated = [each for each in spec.pop("tolerations", []) if each != TOLERATION]
+    spec |= {"tolerations": tolerated} if tolerated else {}
     volumes = [each for each in spec.pop("volumes", []) if not each["name"].startswith("bursar-")]
     spec |= {"volumes": volumes} if volumes else {}
     for field in ("initContainers", "containers"):

@@ -223,6 +223,7 @@ def test_replicas_with_other_flags_or_a_newer_ca_find_each_others_pods_valid() -
         POLICY,
         sidecar=Sidecar("example/sidecar:2", "https://elsewhere.example", "newer"),
         runtime_class="nvidia",
+        gpu_node_taint="nvidia.com/gpu",
     )
 
     assert validate(review(governed(admitted(half()))), other).verdict == "valid"

@@ -52,6 +52,10 @@ def waits_for(figures: Figures) -> list[str]:
             else "no card may be given out"
         )
         found.append(f"needs {_needed(figures)}; {hole}")
+    if "lacksBesideCards" in figures:
+        found.append(
+            f"node {figures['freeCardsNode']} has the cards, and lacks {figures['lacksBesideCards']}"
+        )
     if figures.get("podsAhead"):
         ahead = figures["podsAhead"]
         found.append("1 waiting pod is ahead" if ahead == 1 else f"{ahead} waiting pods are ahead")

@@ -17,6 +17,7 @@ from timekeeper.cli.doctor.node_checks import AGENT, clocks, nodes, runtimes
 from timekeeper.cli.doctor.policy_checks import policies
 from timekeeper.cli.doctor.reading import applying, items, logs_of, named, unknown
 from timekeeper.cli.doctor.scheduler_checks import ALONE, DEPLOYMENT, schedulers
+from timekeeper.cli.doctor.taint_checks import taints
 from timekeeper.cli.doctor.version_checks import version
 from timekeeper.core.json_values import mapping, sequence
 
@@ -236,6 +237,7 @@ CHECKS: tuple[Check, ...] = (
     schedulers,
     budgets,
     nodes,
+    taints,
     runtimes,
     accelerators,
     clocks,

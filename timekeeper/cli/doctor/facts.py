@@ -11,10 +11,11 @@ from timekeeper.cli.connection import Options, connected
 from timekeeper.cli.errors import CommandError
 from timekeeper.cli.progress import Say, progress
 from timekeeper.core.accelerators import accelerators_in
-from timekeeper.core.json_values import mapping, sequence
+from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
+from timekeeper.core.names import INVENTORY
 
 NODE_NAMESPACE = "bursar-node"
-MOST_DEVICE_NODES = 20
+MOST_NODES = 20  # whose pods are read
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +50,14 @@ class Facts:
     priority_classes: Any
     budgets: Any  # ConfigMaps of the system namespace
     nodes: Any
+    pods_there: Any  # pods of the first nodes with an inventory
     runtime_classes: Any
     leases: Any  # of the kubelets, with managed fields
     static_schedulers: Any  # pods of kube-scheduler that kubeadm set up
     time_zone: Any  # of the present period
     readiness: Readiness | NotReadable
     now_s: float
-    # those on nodes that advertise accelerators of no dialect, on `MOST_DEVICE_NODES` nodes at most
+    # those on nodes that advertise accelerators of no dialect, on `MOST_NODES` nodes at most
     device_pods: Any = None
 
 
@@ -88,31 +90,36 @@ def _facts(options: Options, say: Say) -> Facts:
         priority_classes=read("priorityclasses"),
         budgets=read("configmaps", "-n", system),
         nodes=nodes,
+        pods_there=_or_reason(
+            lambda: _pods_on(_names(nodes, lambda node: INVENTORY in annotations_of(node)), get, say)
+        ),
+        device_pods=_or_reason(lambda: _pods_on(_names(nodes, _has_accelerators), get, say)),
         runtime_classes=read("runtimeclasses"),
         leases=read("leases", "-n", "kube-node-lease", "--show-managed-fields"),
         static_schedulers=read("pods", "-n", "kube-system", "-l", "component=kube-scheduler"),
         time_zone=_or_reason(lambda: _time_zone(options, say)),
         readiness=_or_reason(lambda: _readiness(options)),
         now_s=time.time(),
-        device_pods=_device_pods(nodes, read),
     )
 
 
-def _device_pods(nodes: Any, read: Callable[..., Any]) -> Any:
-    """The pods on nodes with accelerators that no dialect reads. Others are not read: there may be very
-    many."""
-    listed = () if isinstance(nodes, NotReadable) else sequence(mapping(nodes).get("items"))
-    named = [
-        str(each["metadata"]["name"])
-        for each in listed
-        if accelerators_in(mapping(mapping(each.get("status")).get("capacity")))
-    ]
+def _names(nodes: Any, chosen: Callable[[Json], bool]) -> list[str]:
+    listed = sequence(mapping(nodes).get("items")) if not isinstance(nodes, NotReadable) else ()
+    return sorted(str(each["metadata"]["name"]) for each in listed if chosen(each))
+
+
+def _has_accelerators(node: Json) -> bool:
+    return any(accelerators_in(mapping(mapping(node.get("status")).get("capacity"))))
+
+
+def _pods_on(names: list[str], get: Callable[..., Any], say: Say) -> Any:
+    """A list of the pods on the first `MOST_NODES` of these nodes. Node by node: a cluster's pods are too
+    many to read them all. Raises CommandError."""
     found: list[Any] = []
-    for name in named[:MOST_DEVICE_NODES]:
-        pods = read("pods", "-A", "--field-selector", f"spec.nodeName={name}")
-        if isinstance(pods, NotReadable):
-            return pods
-        found += sequence(mapping(pods).get("items"))
+    for name in names[:MOST_NODES]:
+        say(f"kubectl reads the pods of node {name}")
+        there = get("pods", "--all-namespaces", f"--field-selector=spec.nodeName={name}")
+        found += sequence(mapping(there).get("items"))
     return {"items": found}
 
 

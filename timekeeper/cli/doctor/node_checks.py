@@ -22,9 +22,9 @@ def nodes(facts: Facts) -> Iterator[CheckResult]:
     if isinstance(facts.nodes, NotReadable):
         yield unknown("nodes", facts.nodes)
         return
-    selector = _selector(facts)
+    selector = agent_selector(facts)
     label = " ".join(f"{key}={value}" for key, value in selector.items())
-    with_gpus = {each["metadata"]["name"]: each for each in items(facts.nodes) if _has_gpus(each, selector)}
+    with_gpus = {each["metadata"]["name"]: each for each in items(facts.nodes) if has_gpus(each, selector)}
     if not with_gpus:
         command = f"kubectl label node NODE {label} (docs/node-agent.md)"
         yield CheckResult("warning", "nodes", "no node advertises GPUs", command)
@@ -63,7 +63,7 @@ def runtimes(facts: Facts) -> Iterator[CheckResult]:
     if used and used not in classes:
         sentence = f"the agent's runtimeClassName {used} does not exist, so its pods cannot start"
         yield CheckResult("error", "runtime", sentence, "kubectl get runtimeclasses (docs/node-agent.md)")
-    selector = _selector(facts)
+    selector = agent_selector(facts)
     blind = any(
         _is_labelled(each, selector) and INVENTORY not in annotations_of(each) for each in items(facts.nodes)
     )
@@ -81,8 +81,8 @@ def clocks(facts: Facts) -> Iterator[CheckResult]:
     the API server notes its own beside it."""
     if isinstance(facts.leases, NotReadable) or isinstance(facts.nodes, NotReadable):
         return
-    selector = _selector(facts)
-    with_gpus = {each["metadata"]["name"] for each in items(facts.nodes) if _has_gpus(each, selector)}
+    selector = agent_selector(facts)
+    with_gpus = {each["metadata"]["name"] for each in items(facts.nodes) if has_gpus(each, selector)}
     ahead = {each["metadata"]["name"]: clock_ahead_ms(each) / 1000 for each in items(facts.leases)}
     wrong = [name for name, each in ahead.items() if name in with_gpus and each]
     if wrong:
@@ -106,7 +106,7 @@ def _closed(node: Mapping[str, Any]) -> str:
         return ""
 
 
-def _selector(facts: Facts) -> Mapping[str, str]:
+def agent_selector(facts: Facts) -> Mapping[str, str]:
     """The labels of the nodes that get an agent: those of the DaemonSet, which may be others than ours."""
     agent = next((found for each in facts.workloads if (found := named(each, AGENT))), None)
     pod = mapping(mapping(mapping(mapping(agent).get("spec")).get("template")).get("spec"))
@@ -119,7 +119,8 @@ def _is_labelled(node: Mapping[str, Any], selector: Mapping[str, str]) -> bool:
     return selector.items() <= mapping(node["metadata"].get("labels")).items()
 
 
-def _has_gpus(node: Mapping[str, Any], selector: Mapping[str, str]) -> bool:
+def has_gpus(node: Mapping[str, Any], selector: Mapping[str, str]) -> bool:
+    """True if it has an inventory, the labels of nodes that get an agent, or advertises GPUs."""
     capacity = mapping(mapping(node.get("status")).get("capacity"))
     return (
         INVENTORY in annotations_of(node)

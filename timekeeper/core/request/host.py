@@ -89,7 +89,7 @@ def requested_milli(pod: Json, resource: str) -> int:
 def _containers(spec: Json, status: Json, resource: str) -> Iterator[tuple[bool, int]]:
     """(keeps running beside the others, request) of each container, in the order of their start."""
     had = _had(status, resource)
-    infeasible = bool(had) and _infeasible(status)
+    infeasible = bool(had) and is_resize_infeasible(status)
     for field in ("initContainers", "containers"):
         for each in sequence(spec.get(field)):
             raw = mapping(each)
@@ -121,7 +121,8 @@ def _had(status: Json, resource: str) -> dict[str, int]:
     return found
 
 
-def _infeasible(status: Json) -> bool:
+def is_resize_infeasible(status: Json) -> bool:
+    """True if the kubelet has refused the resize of the pod for good."""
     pending = (mapping(each) for each in sequence(status.get("conditions")))
     return any(
         each.get("type") == "PodResizePending" and each.get("reason") == "Infeasible" for each in pending
