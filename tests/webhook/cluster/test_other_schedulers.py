@@ -381,7 +381,8 @@ def admits(world: World, setting: str, governed: bool) -> None:
             made: Json = world.cluster.post(f"{PODS}?dryRun=All", pod)
         except ApiError:
             return {"refused": ""}
-        return made["metadata"].get("labels", {})
+        found: Json = made["metadata"].get("labels", {})
+        return found
 
     wanted = {"bursar.dev/governed": "true"} if governed else {}
     eventually(lambda: labels() == wanted, setting)
