@@ -9,7 +9,7 @@ PYTEST := $(BIN)/pytest
 
 .DEFAULT_GOAL := help
 BASE ?= HEAD
-.PHONY: help demo up quick test test-versions check bench bench-compare soak docs dist clean
+.PHONY: help demo up quick test coverage test-versions check bench bench-compare soak docs dist clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -33,6 +33,9 @@ quick: $(VENV)/.ready ## lint, types, contracts and the pure tests, in about two
 
 test: $(VENV)/.ready ## lint, types, contracts and every test; the control plane is built beside the first of them
 	@$(RUN) -m tests.run
+
+coverage: $(VENV)/.ready ## the lines and branches that tests pass; fails below its floor
+	@$(RUN) -m tests.run --coverage
 
 check: $(VENV)/.ready ## lint, types and import contracts alone
 	@$(RUN) -m tests.run --check
