@@ -1,4 +1,4 @@
-"""What all tests share: the session's one control plane, and the rule that in CI a skip is a failure."""
+"""What all tests share: a worker's one control plane, and the rule that in CI a skip is a failure."""
 
 import gc
 import os
@@ -18,6 +18,7 @@ from tests import postgresql
 from tests.support import processor_time, profile
 from tests.support.simulated_timekeeper import SimulatedTimekeeper, entry, standings
 from tests.support.tls import Tls
+from tests.support.worker_control_plane import Lender
 
 LONGEST = (
     "tests/kubelet/cluster/",
@@ -132,18 +133,19 @@ profile.load()
 
 
 @pytest.fixture(scope="session")
-def shared_control_plane() -> Iterator[ControlPlane]:
-    """One control plane for all tests (of a worker) that register nothing in it and remove what they make:
-    etcd, API server, controllers, kwok; no scheduler, nothing of ours."""
-    with ControlPlane() as cp:
-        yield cp
+def lender() -> Iterator[Lender]:
+    """The control plane of a worker's tests."""
+    made = Lender()
+    yield made
+    made.end()
 
 
 @pytest.fixture(scope="module")
-def control_plane() -> Iterator[ControlPlane]:
-    """A bare control plane of one module's own, for webhook configurations, policies, nodes and schedulers
-    are objects of the whole cluster. It takes about three seconds of a processor."""
-    with ControlPlane() as cp:
+def control_plane(lender: Lender) -> Iterator[ControlPlane]:
+    """A bare control plane that is a module's alone until its end, for webhook configurations, policies and
+    nodes are objects of the whole cluster: etcd, API server, controllers, kwok; no scheduler, nothing of
+    ours."""
+    with lender.lent() as cp:
         yield cp
 
 
