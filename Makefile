@@ -49,7 +49,7 @@ bench: $(VENV)/.ready ## measure; tables on the screen, JSON under .bench; PEER=
 bench-compare: $(VENV)/.ready ## what operations cost beside another commit, BASE=<ref>; fails where more than a tenth worse
 	@$(RUN) -m tests.bench.cost --base "$(BASE)"
 
-soak: $(VENV)/.ready ## the larger profiles of the same tests (an hour and more)
+soak: $(VENV)/.ready ## the next slice, 20 minutes, of the larger profiles of the same tests; call it until nothing is left
 	@$(RUN) -m tests.run --soak
 
 soak-day: $(VENV)/.ready ## a busy cluster's day in two hours; DAY="--minutes 6 --pods 1500 --nodes 60" is a small one
