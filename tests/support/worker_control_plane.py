@@ -61,10 +61,21 @@ class Lender:
         self._started = ExitStack()
         self._plane: ControlPlane | None = None
         self._first: dict[str, str] = {}
+        self._is_lent = False
 
     @contextmanager
     def lent(self) -> Iterator[ControlPlane]:
-        """The control plane, with nothing in it but what is in a new one."""
+        """The control plane, with nothing in it but what is in a new one; to one borrower at a time."""
+        assert not self._is_lent, "the worker's control plane is lent to this module already"
+        self._is_lent = True
+        try:
+            with self._emptied_after() as plane:
+                yield plane
+        finally:
+            self._is_lent = False
+
+    @contextmanager
+    def _emptied_after(self) -> Iterator[ControlPlane]:
         plane = self._plane or self._start()
         files, parts = set(plane.folder.iterdir()), plane.processes
         yield plane

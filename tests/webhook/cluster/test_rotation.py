@@ -205,14 +205,13 @@ def heard_last(log: str) -> bool:
 
 
 @pytest.fixture(scope="module")
-def cluster(
-    control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[ControlPlane, Path]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ControlPlane, Path]]:
     """A cluster with webhook configurations and certificates, and a folder for them."""
     folder = tmp_path_factory.mktemp("healing")
-    prepared(control_plane, "priority-classes", "webhook-configurations")
-    assert certify(control_plane, folder) == 0
-    return control_plane, folder
+    with ControlPlane() as cp:
+        prepared(cp, "priority-classes", "webhook-configurations")
+        assert certify(cp, folder) == 0
+        yield cp, folder
 
 
 def certify(cp: ControlPlane, folder: Path, *flags: str) -> int:
