@@ -154,7 +154,7 @@ def _keep_following(plane: ControlPlane, kind: str) -> None:
         "validations": [{"expression": "true"}],
     }
     parameter = {"name": name, "namespace": "default", "parameterNotFoundAction": "Allow"}
-    binding = {"policyName": name, "paramRef": parameter, "validationActions": ["Deny"]}
+    binding = {"policyName": name, "paramRef": parameter, "validationActions": ["Audit"]}
     _admission(plane, "validatingadmissionpolicies", {"metadata": {"name": name}, "spec": policy})
     _admission(plane, "validatingadmissionpolicybindings", {"metadata": {"name": name}, "spec": binding})
 
