@@ -17,7 +17,7 @@ from tests.timekeeper.worlds import Town
 
 pytestmark = pytest.mark.untraced
 
-HISTORIES = examples(300, soak=20_000)
+HISTORIES = examples(100, soak=20_000)
 TOGETHER = 300
 
 
