@@ -9,7 +9,7 @@ PYTEST := $(BIN)/pytest
 
 .DEFAULT_GOAL := help
 BASE ?= HEAD
-.PHONY: help demo up quick test test-versions check bench bench-compare soak docs dist clean
+.PHONY: help demo up quick test coverage test-versions check bench bench-compare soak docs dist clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -34,6 +34,9 @@ quick: $(VENV)/.ready ## lint, types, contracts and the pure tests, in about two
 test: $(VENV)/.ready ## lint, types, contracts and every test; the control plane is built beside the first of them
 	@$(RUN) -m tests.run
 
+coverage: $(VENV)/.ready ## the lines and branches that tests pass; fails below its floor
+	@$(RUN) -m tests.run --coverage
+
 check: $(VENV)/.ready ## lint, types and import contracts alone
 	@$(RUN) -m tests.run --check
 
@@ -46,7 +49,7 @@ bench: $(VENV)/.ready ## measure; tables on the screen, JSON under .bench; PEER=
 bench-compare: $(VENV)/.ready ## what operations cost beside another commit, BASE=<ref>; fails where more than a tenth worse
 	@$(RUN) -m tests.bench.cost --base "$(BASE)"
 
-soak: $(VENV)/.ready ## the larger profiles of the same tests (an hour and more)
+soak: $(VENV)/.ready ## the next slice, 20 minutes, of the larger profiles of the same tests; call it until nothing is left
 	@$(RUN) -m tests.run --soak
 
 soak-day: $(VENV)/.ready ## a busy cluster's day in two hours; DAY="--minutes 6 --pods 1500 --nodes 60" is a small one

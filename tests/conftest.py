@@ -1,26 +1,24 @@
-"""What all tests share: the session's one control plane, and the rule that in CI a skip is a failure."""
+"""What all tests share: a worker's one control plane, and the rule that in CI a skip is a failure."""
 
-import functools
 import gc
-import itertools
 import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
-import coverage
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from deploy.local.cluster import ControlPlane
 from deploy.local.tools import KUBERNETES
 from tests import postgresql
-from tests.support import profile
+from tests.support import processor_time, profile
 from tests.support.simulated_timekeeper import SimulatedTimekeeper, entry, standings
 from tests.support.tls import Tls
+from tests.support.worker_control_plane import Lender
 
 LONGEST = (
     "tests/kubelet/cluster/",
@@ -30,11 +28,10 @@ LONGEST = (
     "story/cluster/test_demo.py",
     "ledger/test_held_is_charged.py",
 )
-TRACED_EXAMPLES = 20  # of each property
-TRACED_PROCESSES = "COVERAGE_PROCESS_CONFIG"  # the variable by which coverage traces processes
 REAL_NODE = ("tests/kubelet/", "tests/local/process/test_local_node.py")
 
 _FOLDER = pytest.StashKey[Path]()
+_METER = processor_time.Meter()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -42,6 +39,8 @@ def pytest_configure(config: pytest.Config) -> None:
     behind. And Ctrl-C reaches what tests start, also where a shell has put this run into the background and
     has it ignored."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if processor_time.is_watched():
+        processor_time.adopt_orphans()
     folder = Path(tempfile.mkdtemp(prefix="bursar-tests-"))
     config.stash[_FOLDER] = folder
     os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
@@ -76,6 +75,8 @@ def pytest_collection_finish() -> None:
     over it again and again: a quarter of the processor time of the ledger's tests."""
     gc.collect()
     gc.freeze()
+    if processor_time.is_watched():
+        _METER.read(processor_time.REST)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -117,70 +118,34 @@ def pytest_runtest_makereport(
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Coverage triples the time of what it traces. Of tests with a control plane, and of the processes that
-    they start, it traces those marked ``traced``: they pass lines that other tests do not."""
-    is_traced = "/cluster/" not in item.nodeid or "traced" in item.keywords
-    tracing = None if is_traced else coverage.Coverage.current()
-    if tracing is None:
-        return (yield)
-    tracing.stop()
-    del os.environ[TRACED_PROCESSES]
-    try:
-        return (yield)
-    finally:
-        tracing.start()  # it sets the variable again
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Coverage does not trace a test marked ``untraced``, and of a property test only the first examples:
-    tracing takes more than half of the time, and later examples pass few new lines."""
-    tracing = coverage.Coverage.current()
-    if tracing is None:
-        return (yield)
-    if "untraced" in item.keywords:
-        tracing.stop()
-    property_test = getattr(getattr(item, "function", None), "hypothesis", None)
-    with pytest.MonkeyPatch.context() as patch:
-        if property_test:
-            patch.setattr(property_test, "inner_test", _stopping(tracing, property_test.inner_test))
-        try:
-            return (yield)
-        finally:
-            if coverage.Coverage.current() is None:
-                tracing.start()
-
-
-def _stopping(tracing: coverage.Coverage, test: Callable[..., object]) -> Callable[..., object]:
-    """The test, which stops the tracing after TRACED_EXAMPLES."""
-    calls = itertools.count()
-
-    @functools.wraps(test)
-    def counted(*args: object, **arguments: object) -> object:
-        if next(calls) == TRACED_EXAMPLES:
-            tracing.stop()
-        return test(*args, **arguments)
-
-    return counted
+def pytest_runtest_protocol(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, object, object]:
+    """After the last test of a file its tier is charged with the processor time since the file before."""
+    result = yield
+    if processor_time.is_watched() and (nextitem is None or nextitem.path != item.path):
+        for tier, seconds in _METER.read(item.path.parent.name).items():
+            processor_time.record(tier, seconds)
+    return result
 
 
 profile.load()
 
 
 @pytest.fixture(scope="session")
-def shared_control_plane() -> Iterator[ControlPlane]:
-    """One control plane for all tests (of a worker) that register nothing in it and remove what they make:
-    etcd, API server, controllers, kwok; no scheduler, nothing of ours."""
-    with ControlPlane() as cp:
-        yield cp
+def lender() -> Iterator[Lender]:
+    """The control plane of a worker's tests."""
+    made = Lender()
+    yield made
+    made.end()
 
 
 @pytest.fixture(scope="module")
-def control_plane() -> Iterator[ControlPlane]:
-    """A bare control plane of one module's own, for webhook configurations, policies, nodes and schedulers
-    are objects of the whole cluster. It takes about three seconds of a processor."""
-    with ControlPlane() as cp:
+def control_plane(lender: Lender) -> Iterator[ControlPlane]:
+    """A bare control plane that is a module's alone until its end, for webhook configurations, policies and
+    nodes are objects of the whole cluster: etcd, API server, controllers, kwok; no scheduler, nothing of
+    ours."""
+    with lender.lent() as cp:
         yield cp
 
 

@@ -1,4 +1,5 @@
-"""``make quick``, ``make test``, ``make check``, ``make test-versions`` and ``make soak``: what must pass.
+"""``make quick``, ``make test``, ``make coverage``, ``make check``, ``make test-versions`` and ``make soak``:
+what must pass. Nothing is tried a second time.
 
 Several workers (pytest-xdist) run the tests, one more than there are cores, for many tests wait. `make test`
 runs all tiers in one session, so that tests that compute use the processors while others wait for a control
@@ -7,13 +8,12 @@ nothing is cached: then it runs beside lint, types and the tests that need none,
 """
 
 import argparse
-import json
 import os
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 # Before anything is imported that an old Python could not even read.
@@ -23,12 +23,16 @@ if sys.version_info < (3, 11):  # noqa: UP036  (it is the people with older ones
 from deploy.local import real_node as node
 from deploy.local.tools import OLDER_KUBERNETES
 from tests import debian
+from tests.support import processor_time
 
 ROOT = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
-FAILED = ROOT / ".pytest_cache/v/cache/lastfailed"  # pytest's own record, by test
-MOST_TRIED_AGAIN = 8  # files; more that fail are no accident of a busy machine
 LEAST_COVERAGE = 96  # percent of branches and lines, over all test processes; raised as it rises
+
+ALL = "not soak"
+# Coverage triples the time of what it traces. It traces no test that computes for long over lines that others
+# pass too, and of those with a control plane only those that pass lines that no other test passes.
+COVERED = "not soak and not untraced and (not cluster or traced)"
 
 # the tests that `make test-versions` runs on each older Kubernetes
 OF_VERSIONS = (
@@ -41,6 +45,9 @@ OF_VERSIONS = (
     "tests/timekeeper/cluster/test_metering.py",
     "tests/story/cluster/test_demo.py",
 )
+
+COVERAGE = (f"{BIN}/coverage",)
+RCFILE = ("--rcfile", "setup.cfg")
 
 CHECKS = (
     [f"{BIN}/ruff", "check", "--quiet", "."],
@@ -55,10 +62,11 @@ class FailedError(Exception):
 
 
 class Beside:
-    """A command that runs beside the others; its lines come through behind its name."""
+    """A command that runs beside the others; its lines come through behind its name. ``charged``: the name
+    under which the run tells what it took."""
 
-    def __init__(self, name: str, command: list[str]) -> None:
-        self._name = name
+    def __init__(self, name: str, command: list[str], charged: str = processor_time.REST) -> None:
+        self._name, self._charged = name, charged
         self._process = subprocess.Popen(
             command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
@@ -72,13 +80,15 @@ class Beside:
     @property
     def runs(self) -> bool:
         """Whether it is not done yet."""
-        return self._process.poll() is None
+        return self._thread.is_alive()  # until the end of its output
 
     def wait(self) -> None:
         """Until it is done. Raises FailedError."""
-        code = self._process.wait()
         self._thread.join()
-        if code:
+        _, status, usage = os.wait4(self._process.pid, 0)
+        self._process.returncode = os.waitstatus_to_exitcode(status)
+        processor_time.record(self._charged, usage.ru_utime + usage.ru_stime)
+        if self._process.returncode:
             raise FailedError(self._name)
 
     def stop(self) -> None:
@@ -104,12 +114,13 @@ def build() -> Beside:
     if hindrance:
         print(f"tests/kubelet is skipped: {hindrance}", flush=True)
     real_node = [] if hindrance else ["--node"]
-    return Beside("control plane", [sys.executable, "-m", "deploy.local", "build", "--helm", *real_node])
+    command = [sys.executable, "-m", "deploy.local", "build", "--helm", *real_node]
+    return Beside("control plane", command, processor_time.BUILD)
 
 
 def import_tests() -> subprocess.Popen[bytes]:
     """Imports all tests once, silently, so that their bytecode is there: pytest rewrites their assertions in
-    ten seconds of a processor. Otherwise each worker does it, at half the speed, for coverage traces it."""
+    ten seconds of a processor. Otherwise each worker does it."""
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
@@ -122,34 +133,10 @@ def pytest(marks: str) -> list[str]:
     return ["-m", "pytest", "-q", "-m", marks, workers, *order]
 
 
-def tried_again(failed: Iterable[str]) -> list[str]:
-    """The files of these tests, if they may be tried once more: a few that use processes, sockets or
-    databases. A pure test fails for a reason of its own."""
-    files = sorted({test.partition("::")[0] for test in failed})
-    is_pure = any(Path(file).parent.name == "unit" for file in files)
-    return [] if is_pure or len(files) > MOST_TRIED_AGAIN else files
-
-
 def tests(name: str, marks: str) -> None:
-    """The tests that these marks choose. What failed beside others is tried once more, alone; both outcomes
-    are told. Raises FailedError."""
-    try:
-        step(name, covered(pytest(marks)))
-    except FailedError:
-        failed = sorted(json.loads(FAILED.read_text())) if FAILED.exists() else []
-        files = tried_again(failed)
-        if not files:
-            raise
-        print(
-            "== these failed beside others; their files run once more, alone:", *failed, sep="\n", flush=True
-        )
-        step(f"{name}, once more", covered(["-m", "pytest", "-q", "-m", marks, *files]))
-        print("== these failed beside others and passed alone; mend them:", *failed, sep="\n", flush=True)
-
-
-def covered(command: list[str]) -> list[str]:
-    """The same under coverage, in all its processes."""
-    return [f"{BIN}/coverage", "run", "--rcfile", "setup.cfg", *command]
+    """The tests that these marks choose. Raises FailedError."""
+    os.environ.setdefault("GOGC", "300")  # an API server starts with a fifth less work
+    step(name, [sys.executable, *pytest(marks)])
 
 
 def check() -> None:
@@ -172,34 +159,45 @@ def quick() -> None:
 def test() -> None:
     """All of it. Raises FailedError at the first step that fails."""
     debian.install()
-    step("forget old coverage", [f"{BIN}/coverage", "erase", "--rcfile", "setup.cfg"])
     control_plane, importing = build(), import_tests()
     try:
         check()
         importing.wait()  # what fails here fails again below, with its reason
         is_cold = control_plane.runs
         if is_cold:
-            tests("tests that need no control plane", "not cluster and not soak")
+            tests("tests that need no control plane", f"not cluster and {ALL}")
         control_plane.wait()
-        os.environ.setdefault("GOGC", "300")  # each of many API servers starts with a fifth less work
-        tests("tests", "cluster and not soak" if is_cold else "not soak")
+        tests("tests", f"cluster and {ALL}" if is_cold else ALL)
     finally:
         importing.kill()
         control_plane.stop()
-    step("collect coverage", [f"{BIN}/coverage", "combine", "--quiet", "--rcfile", "setup.cfg"])
-    step(
-        "coverage",
-        [f"{BIN}/coverage", "report", "--rcfile", "setup.cfg", "--fail-under", str(LEAST_COVERAGE)],
-    )
+
+
+def coverage() -> None:
+    """The share of lines and branches that the tests of COVERED pass. Raises FailedError below the floor."""
+    os.environ["BURSAR_PROFILE"] = "coverage"
+    debian.install()
+    step("forget old coverage", [*COVERAGE, "erase", *RCFILE])
+    control_plane, importing = build(), import_tests()
+    try:
+        importing.wait()
+        control_plane.wait()
+        step("tests under coverage", [*COVERAGE, "run", *RCFILE, *pytest(COVERED)])
+    finally:
+        importing.kill()
+        control_plane.stop()
+    step("collect coverage", [*COVERAGE, "combine", "--quiet", *RCFILE])
+    step("coverage", [*COVERAGE, "report", *RCFILE, "--fail-under", str(LEAST_COVERAGE)])
 
 
 def soak() -> None:
-    """The larger profiles: tests marked soak, and the property tests with many more examples."""
+    """The next slice of the larger profiles: tests marked soak, and property tests with many more examples.
+    Raises FailedError where this slice or an earlier one of this commit has a failure."""
     os.environ["BURSAR_PROFILE"] = "soak"
     control_plane = build()
     try:
         control_plane.wait()
-        step("soak", [f"{BIN}/pytest", "-q", "-m", "not cluster or soak", "--timeout", "7200"])
+        step("a slice of soak", [f"{BIN}/pytest", "-q", "-p", "tests.support.slices"])
     finally:
         control_plane.stop()
 
@@ -223,6 +221,9 @@ def main() -> int:
         "--check", action="store_const", dest="run", const=check, help="lint, types, contracts"
     )
     which.add_argument("--quick", action="store_const", dest="run", const=quick, help="and the pure tests")
+    which.add_argument(
+        "--coverage", action="store_const", dest="run", const=coverage, help="the lines that tests pass"
+    )
     which.add_argument("--soak", action="store_const", dest="run", const=soak, help="the larger profiles")
     which.add_argument(
         "--versions", action="store_const", dest="run", const=versions, help="older versions of Kubernetes"
@@ -230,8 +231,16 @@ def main() -> int:
     parser.set_defaults(run=test)
     # Without their bytecode each worker compiles all tests anew, and each process of Bursar its modules.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    chosen = parser.parse_args().run
+    if processor_time.is_watched():  # a part of another run
+        return outcome(chosen)
+    return processor_time.watched(lambda: outcome(chosen), processor_time.reference_s())
+
+
+def outcome(run: Callable[[], None]) -> int:
+    """Exit code 0 when all passed."""
     try:
-        parser.parse_args().run()
+        run()
     except FailedError as error:
         print(f"FAILED: {error}", file=sys.stderr)
         return 1

@@ -20,6 +20,11 @@ Say = Callable[[str], None]
 # A build of everything took 7.2 GiB: modules, compiled packages, the linker's files.
 NEEDED_BYTES = 8 * 2**30
 
+MEANWHILE = (
+    "meanwhile, in another terminal and without a cluster: .venv/bin/bursar-webhook review FILE says what"
+    " Bursar makes of a manifest; try it with deploy/samples/half-a-card.yaml"
+)
+
 # Minutes for a first build on 2 cores, a hint for the user.
 _ABOUT_MINUTES = {
     "kubernetes": 5,
@@ -111,6 +116,7 @@ def _build_missing(missing: list[Tool], cache: Path, environ: Mapping[str, str],
         f"building {', '.join(tool.name for tool in missing)} from Go modules; "
         f"needed once, about {minutes} min on 2 cores"
     )
+    say(MEANWHILE)
     go = _toolchain(workshop, environ, say)
     for number, (source, tools) in enumerate(groups.items(), start=1):
         title = f"[{number}/{len(groups)}] {source.name} v{source.version}"

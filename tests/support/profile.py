@@ -1,8 +1,8 @@
-"""How many cases the property tests try: few in `make quick`, more in `make test`, many in `make soak`.
+"""How many cases the property tests try: few in `make quick` and `make coverage`, more in `make test`, many
+in `make soak`.
 
-The environment variable BURSAR_PROFILE names the profile; tests/run.py sets it. In quick and test the cases
-are the same in each run, so a change is judged by the cases that its parent was judged by. A soak finds new
-ones.
+The environment variable BURSAR_PROFILE names the profile; tests/run.py sets it. But for a soak the cases are
+the same in each run, so a change is judged by the cases that its parent was judged by. A soak finds new ones.
 """
 
 import os
@@ -14,16 +14,20 @@ IS_SOAK = PROFILE == "soak"
 
 _HYPOTHESIS_USUAL = 100  # Hypothesis's own default
 _SOAK = 5_000
+_COVERAGE = 20  # later cases pass few new lines, and tracing triples their time
 
 
 def examples(usual: int, soak: int | None = None) -> int:
-    """The number of cases of one property: `usual` in `make test`, a fifth of it in `make quick`.
+    """The number of cases of one property: `usual` in `make test`, a fifth of it in `make quick`, 20 under
+    coverage.
 
     `soak` is the number in `make soak`; without it a soak tries at least 5,000 cases. Name it where a case is
     slow.
     """
     if PROFILE == "soak":
         return max(usual, _SOAK) if soak is None else soak
+    if PROFILE == "coverage":
+        return min(usual, _COVERAGE)
     return min(usual, max(10, usual // 5)) if PROFILE == "quick" else usual
 
 

@@ -223,7 +223,14 @@ def test_random_is_the_same_for_a_seed_and_fills_no_card_beyond_its_end() -> Non
     assert not any(one.place(pod(0, 1)) for _ in range(3))
 
 
-@pytest.mark.parametrize("name", [name for name in REFERENCES if name != "Random"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name == "FGD" else pytest.mark.soak)
+        for name in REFERENCES
+        if name != "Random"
+    ],
+)
 def test_a_replay_of_the_trace_is_the_published_run_to_the_second_decimal(name: str) -> None:
     with (DATA / "golden_default.csv").open(newline="") as file:
         published = next(r for r in csv.DictReader(file) if r["policy"] == name and r["seed"] == "42")

@@ -35,9 +35,10 @@ BUDGETS = {
 
 
 @pytest.fixture(scope="module")
-def stack() -> Iterator[Stack]:
+def stack(control_plane: ControlPlane) -> Iterator[Stack]:
     """Bursar with budgets and the documented accounts of an administrator and of readers of team-a."""
-    with ControlPlane() as cp, Stack(cp) as running:
+    cp = control_plane
+    with Stack(cp) as running:
         for name in ("team-a", "team-b"):
             cp.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
         cp.api.call("POST", "/api/v1/namespaces/bursar-system/configmaps", BUDGETS)

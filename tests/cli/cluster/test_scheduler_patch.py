@@ -12,7 +12,6 @@ import pytest
 import yaml
 
 from deploy.local.build import binaries
-from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
 from deploy.local.launcher import Launcher
 from deploy.local.ports import free_port
@@ -23,6 +22,7 @@ from tests.deploy.reading import ROOT
 from tests.docs.shell import console, run
 from tests.local.worlds import pod
 from tests.support.waiting import eventually
+from tests.support.worker_control_plane import Lender
 
 PAGE = (ROOT / "docs" / "kube-scheduler.md").read_text()
 PLUGIN = f"env PYTHONPATH={ROOT} {sys.executable} -m timekeeper.cli.main"
@@ -46,9 +46,9 @@ def test_the_sample_of_the_unit_tests_is_what_kubeadm_writes(written: str) -> No
 
 
 @pytest.fixture
-def stack() -> Iterator[Stack]:
+def stack(lender: Lender) -> Iterator[Stack]:
     """Bursar without any kube-scheduler."""
-    with ControlPlane() as cp, Stack(cp) as running:
+    with lender.lent() as cp, Stack(cp) as running:
         cp.stop_scheduler()
         cp.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": "team-a"}})
         cp.api.call("POST", "/api/v1/nodes", kwok_node("gpu-1", cards=1, memory_mib=81_920))

@@ -30,8 +30,8 @@ def test_the_manifests_are_what_is_rendered_from_the_chart(helm: Path) -> None:
     assert set(MANIFESTS.iterdir()) == {file for file in files if file.parent == MANIFESTS}
 
 
-def test_kustomize_takes_the_manifests_as_a_base(shared_control_plane: ControlPlane) -> None:
-    done = shared_control_plane.kubectl("kustomize", str(MANIFESTS))
+def test_kustomize_takes_the_manifests_as_a_base(control_plane: ControlPlane) -> None:
+    done = control_plane.kubectl("kustomize", str(MANIFESTS))
 
     assert done.returncode == 0, done.stderr
     assert canonical(yaml.safe_load_all(done.stdout)) == canonical(documents())

@@ -27,10 +27,10 @@ kubectl auth can-i create pods/bursar-timekeeper-0 --subresource=portforward -n 
 
 
 @pytest.fixture(scope="module")
-def stack() -> Iterator[Stack]:
-    with ControlPlane() as cp, Stack(cp) as running:
+def stack(control_plane: ControlPlane) -> Iterator[Stack]:
+    with Stack(control_plane) as running:
         for name in ("team-a", "team-b"):
-            cp.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+            control_plane.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
         yield running
 
 

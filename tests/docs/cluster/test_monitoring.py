@@ -81,13 +81,14 @@ class Scrape:
 
 
 @pytest.fixture(scope="module")
-def scrape(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scrape]:
+def scrape(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scrape]:
     """Webhook, timekeeper, extender and a node agent on a real API server, with a pod on a card of the
     agent's node. The account that reads has the rights of the sample alone."""
     folder = tmp_path_factory.mktemp("agent")
     proc = folder / "proc"
     (proc / str(PID)).mkdir(parents=True)
-    with ControlPlane() as cp, Stack(cp) as stack:
+    cp = control_plane
+    with Stack(cp) as stack:
         for name in ("team-a", "monitoring"):
             cp.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
         cp.api.call("POST", "/api/v1/namespaces/bursar-system/configmaps", BUDGETS)

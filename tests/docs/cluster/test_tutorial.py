@@ -23,8 +23,8 @@ NODES, BUDGET, POD, WRONG, EXPLAIN, BILL, USED, SECOND, CLEAN = console(
 
 
 @pytest.fixture(scope="module")
-def stack() -> Iterator[Stack]:
-    with ControlPlane() as cp, Stack(cp) as running, Sidecars(running):
+def stack(control_plane: ControlPlane) -> Iterator[Stack]:
+    with Stack(control_plane) as running, Sidecars(running):
         lay_out(running)
         yield running
 

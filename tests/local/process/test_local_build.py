@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from deploy.local.build import binaries, compiling, fetching, go_mod, staged_siblings
+from deploy.local.build import MEANWHILE, binaries, compiling, fetching, go_mod, staged_siblings
 from deploy.local.errors import LocalError
 from deploy.local.golang import GO_WHEEL, known_failure, run_logged
 from deploy.local.tools import ETCD, KUBERNETES, NODE_TOOLS, TOOLS, Tool, cached_path
@@ -176,7 +176,8 @@ def test_progress_shows_what_is_built_and_how_many_are_to_come(world: World) -> 
     world.build()
 
     assert world.said[0].startswith("building etcd, kube-apiserver, ")
-    assert [line.partition(":")[0] for line in world.said[1:]] == [
+    assert world.said[1] == MEANWHILE
+    assert [line.partition(":")[0] for line in world.said[2:]] == [
         "[1/3] etcd v3.6.8",
         "[2/3] kubernetes v1.36.3",
         "[3/3] kwok v0.8.0",

@@ -89,7 +89,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     if request.param == "played":
         yield Played()
         return
-    real = Real(request.getfixturevalue("shared_control_plane"))
+    real = Real(request.getfixturevalue("control_plane"))
     yield real
     real.clear()
 

@@ -211,6 +211,7 @@ def test_in_a_long_storm_with_kills_no_card_holds_too_much_and_none_is_lost(worl
     rage(world, 40, seed=seed, kills=6)
 
 
+@pytest.mark.soak
 def test_a_thousand_pods_at_once_onto_a_cluster_that_just_fits_them_all(
     plane: ControlPlane, extender: Process, ranks: None
 ) -> None:

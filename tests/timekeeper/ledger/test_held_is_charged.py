@@ -22,7 +22,7 @@ from tests.timekeeper.worlds import HOUR, SECOND, T0, Json, Town, budgets, gpu_p
 
 pytestmark = pytest.mark.untraced
 
-HISTORIES = examples(300, soak=20_000)
+HISTORIES = examples(100, soak=20_000)
 TOGETHER = 300
 
 

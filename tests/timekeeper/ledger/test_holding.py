@@ -659,7 +659,9 @@ def lookahead_of(pods: list[Json]) -> int:
     return sum(10 * int(each["bursar.dev/gpu-percent"]) for each in limits) * LOOKAHEAD
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize(
+    "seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(4, 100))]
+)
 def test_what_is_released_never_exceeds_what_can_be_paid_and_all_of_that_is_released(
     holding: Holding, seed: int
 ) -> None:

@@ -95,7 +95,7 @@ def test_every_route_answers_as_it_is_described(
     books.reviews.asked.clear()
 
     @settings(
-        max_examples=examples(15, soak=500) if takes and bearer == ADMIN else 5,
+        max_examples=examples(10, soak=500) if takes and bearer == ADMIN else 3,
         deadline=None,
         database=None,
         phases=(Phase.explicit, Phase.generate),

@@ -80,12 +80,17 @@ def priced(books: Books) -> Books:
     return books
 
 
-@pytest.mark.parametrize(
-    "subject", ["", "&namespace=team-b", "&namespace=_group.blue", "&namespace=_group.green"]
-)
-@pytest.mark.parametrize(
-    "query", ["group=namespace", "group=group", "group=namespace,group", "group=owner", "group=pod&use=true"]
-)
+SUBJECTS = ("", "&namespace=team-b", "&namespace=_group.blue", "&namespace=_group.green")
+QUERIES = ("group=namespace", "group=group", "group=namespace,group", "group=owner", "group=pod&use=true")
+# each query and each subject at least once; all pairs in a soak
+PAIRS = [
+    pytest.param(query, subject, marks=() if (at + other) % len(SUBJECTS) == 0 else pytest.mark.soak)
+    for at, query in enumerate(QUERIES)
+    for other, subject in enumerate(SUBJECTS)
+]
+
+
+@pytest.mark.parametrize(("query", "subject"), PAIRS)
 def test_each_range_has_the_rows_of_its_own_report(priced: Books, query: str, subject: str) -> None:
     """Some ranges with one price and one group throughout, some not."""
     ranges = [(APRIL, T0 + 5), (MARCH - 6 * DAY, MARCH), (MARCH - DAY, APRIL + DAY), (MARCH, APRIL)]

@@ -37,6 +37,7 @@ from tests.timekeeper.worlds import (
     token,
     user_status,
 )
+from tests.webhook.servers import runs
 from timekeeper.runtime.clock import now_ms
 from timekeeper.store.engine.engine import open_store
 
@@ -118,7 +119,7 @@ def test_without_its_supervisor_nothing_runs_on_and_the_port_is_free_at_once(tim
     timekeeper.running = None
 
     timekeeper.wait("the port", lambda: not is_taken(timekeeper.port), within_s=1)
-    timekeeper.wait("the children's end", lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+    timekeeper.wait("the children's end", lambda: not any(runs(pid) for pid in pids))
     for client in clients:
         client.close()
     assert [*timekeeper.folder.glob("bursar-timekeeper-*")] == []

@@ -110,9 +110,9 @@ def pod(**spec: Any) -> Json:
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[World]:
+def world(control_plane: ControlPlane) -> Iterator[World]:
     """One for all tests here."""
-    with ControlPlane() as cp, Stack(cp) as stack:
+    with Stack(control_plane) as stack:
         yield World(stack)
 
 

@@ -17,6 +17,7 @@ from deploy.local.cluster import ControlPlane
 from deploy.local.commands import Options
 from tests.support.profile import examples
 from tests.support.waiting import eventually
+from tests.support.worker_control_plane import Lender
 from tests.webhook.cases import NOTHING, RANGES, a_pod, broken_by, by_name, told
 from tests.webhook.policies import MANIFESTS, Policies
 from tests.webhook.servers import ROOT, environment
@@ -235,7 +236,9 @@ def run(cp: ControlPlane, folder: Path, command: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_installed_as_the_page_says_nothing_is_refused_and_everything_is_reported(tmp_path: Path) -> None:
+def test_installed_as_the_page_says_nothing_is_refused_and_everything_is_reported(
+    lender: Lender, tmp_path: Path
+) -> None:
     shutil.copytree(MANIFESTS, tmp_path / "deploy" / "manifests")
     watch_only, enforce_one = commands("The first days, and the switches")[:2]
     bad, worse = a_pod(container(gpu_percent="150")), a_pod(plain("main"), hostPID=True)
@@ -244,7 +247,7 @@ def test_installed_as_the_page_says_nothing_is_refused_and_everything_is_reporte
         done = cp.kubectl("create", "--dry-run=server", "-f", "-", input=json.dumps(pod))
         return done.returncode, done.stderr
 
-    with ControlPlane(Options()) as cp:
+    with lender.lent() as cp:
         assert cp.kubectl("apply", "-f", str(MANIFESTS / "00-namespace.yaml")).returncode == 0
         run(cp, tmp_path, watch_only)
         for file in sorted((tmp_path / "deploy" / "manifests").glob("admission-*.yaml")):

@@ -36,10 +36,10 @@ OTHER_VALUES = [
 ]
 
 
-def test_scalars_are_what_kubectl_makes_of_them(shared_control_plane: ControlPlane) -> None:
+def test_scalars_are_what_kubectl_makes_of_them(control_plane: ControlPlane) -> None:
     fields = [f"f{index}: {value}" for index, value in enumerate([*WORDS, *OTHER_VALUES])]
 
-    theirs = kubectls(shared_control_plane, "\n  ".join(fields))
+    theirs = kubectls(control_plane, "\n  ".join(fields))
     ours = only("spec:\n  " + "\n  ".join(fields)).value["spec"]
 
     assert json.dumps(ours, sort_keys=True) == json.dumps(theirs, sort_keys=True)
@@ -54,14 +54,10 @@ QUANTITIES = [
 
 
 @pytest.mark.parametrize("amount", QUANTITIES, ids=str)
-def test_amounts_are_spelt_as_the_api_server_spells_them(
-    shared_control_plane: ControlPlane, amount: object
-) -> None:
+def test_amounts_are_spelt_as_the_api_server_spells_them(control_plane: ControlPlane, amount: object) -> None:
     quota = {"metadata": {"name": "q"}, "spec": {"hard": {"limits.memory": amount}}}
 
-    stored = shared_control_plane.api.call(
-        "POST", "/api/v1/namespaces/default/resourcequotas?dryRun=All", quota
-    )
+    stored = control_plane.api.call("POST", "/api/v1/namespaces/default/resourcequotas?dryRun=All", quota)
 
     assert defaulting.quantity(amount) == stored["spec"]["hard"]["limits.memory"]
 
@@ -90,6 +86,6 @@ def kubectls(control_plane: ControlPlane, spec: str) -> Any:
     ids=["keys", "merge", "several merges", "aliases"],
 )
 def test_keys_merges_and_aliases_are_what_kubectl_makes_of_them(
-    shared_control_plane: ControlPlane, spec: str
+    control_plane: ControlPlane, spec: str
 ) -> None:
-    assert only(f"spec:\n  {spec}").value["spec"] == kubectls(shared_control_plane, spec)
+    assert only(f"spec:\n  {spec}").value["spec"] == kubectls(control_plane, spec)

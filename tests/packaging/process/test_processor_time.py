@@ -1,0 +1,59 @@
+"""A run counts the processor time of all its processes, by tier."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent.parent.parent
+
+# A group of two processes, of which the second works for a second; both are killed at once, so that the first
+# does not wait for the second.
+WORLD = """
+import os, signal, subprocess, sys
+from tests.support.processor_time import Meter, adopt_orphans, record, watched
+
+WORKS = "import os, time\\nwhile time.process_time() < 1.1: pass\\nos.write(1, b'x')\\ntime.sleep(600)"
+STARTS = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {WORKS!r}]); time.sleep(600)"
+
+def group():
+    started = subprocess.Popen([sys.executable, "-c", STARTS], stdout=subprocess.PIPE, start_new_session=True)
+    assert started.stdout.read(1) == b"x"
+    return started
+
+def kill(started):
+    os.killpg(started.pid, signal.SIGKILL)
+    started.wait()
+    started.stdout.close()
+
+def charge(tier):
+    for name, seconds in meter.read(tier).items():
+        record(name, seconds)
+
+meter = Meter()
+def run():
+"""
+
+
+def taken(*run: str) -> dict[str, int]:
+    """What a run of these lines tells of each tier that took any, in seconds."""
+    body = "".join(f"    {line}\n" for line in run)
+    code = f"{WORLD}{body}    return 7\n\nraise SystemExit(watched(run, 1.0))\n"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 7, done.stderr
+    rows = re.findall(r"^ +(\S.*?) +(\d+) of", done.stdout, re.MULTILINE)
+    return {name: int(seconds) for name, seconds in rows if int(seconds) and name != "all"}
+
+
+def test_a_tier_is_charged_with_what_was_killed_before_its_parent_could_wait_for_it() -> None:
+    assert taken("adopt_orphans()", "kill(group())", "charge('process')") == {"process": 1}
+
+
+def test_what_serves_several_tiers_is_charged_to_the_tier_that_began_it() -> None:
+    shared = ["adopt_orphans()", "one, two = group(), group()", "charge('cluster')", "charge('unit')"]
+
+    assert taken(*shared, "kill(one)", "kill(two)", "charge('unit')") == {"cluster": 2}
+
+
+def test_what_no_tier_was_charged_with_is_start_up() -> None:
+    assert taken("kill(group())") == {"checks and start-up": 1}

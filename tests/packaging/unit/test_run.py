@@ -1,0 +1,54 @@
+"""What `make test` and `make coverage` choose, and what a run tells of its processor time."""
+
+import pytest
+from _pytest.mark.expression import Expression
+
+from tests.run import ALL, COVERED
+from tests.support.processor_time import BUILD, report
+
+
+def chooses(expression: str, marks: set[str]) -> bool:
+    """Whether pytest's option -m with this expression chooses a test that has these marks."""
+
+    def has(name: str, /, **_: object) -> bool:
+        return name in marks
+
+    return Expression.compile(expression).evaluate(has)
+
+
+@pytest.mark.parametrize(
+    ("marks", "is_covered"),
+    [
+        ({"unit"}, True),
+        ({"ledger", "untraced"}, False),
+        ({"cluster"}, False),
+        ({"cluster", "traced"}, True),
+        ({"cluster", "traced", "soak"}, False),
+    ],
+)
+def test_coverage_traces_what_passes_lines_that_no_other_test_passes(
+    marks: set[str], is_covered: bool
+) -> None:
+    assert chooses(COVERED, marks) is is_covered
+    assert chooses(ALL, marks) is ("soak" not in marks)
+
+
+def test_what_no_tier_took_is_start_up_and_a_budget_is_in_units_of_the_reference_loop() -> None:
+    taken = {"unit": 250.0, "cluster": 700.4, BUILD: 900.0, "checks and start-up": 5.0}
+
+    assert report(taken, total_s=2_000.0, unit_s=1.5) == [
+        "== seconds of processors, beside the budget; the reference loop, its unit, took 1.50",
+        "                      unit    250 of   300",
+        "                    ledger      0 of   300",
+        "                   process      0 of   525",
+        "                   cluster    700 of  1050",
+        "       checks and start-up    150 of   225",
+        "                       all   1100 of  2400",
+        "build of the control plane    900",
+    ]
+
+
+def test_a_run_names_each_tier_above_its_budget() -> None:
+    lines = report({"unit": 201.0, "ledger": 200.0}, total_s=401.0, unit_s=1.0)
+
+    assert lines[-1] == "== ABOVE BUDGET: unit"

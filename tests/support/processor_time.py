@@ -1,0 +1,201 @@
+"""The processor time of a run: of all its processes, by the tier of the tests that started them.
+
+Machines differ by half, and so does one machine from day to day. So budgets are in units: one unit is the
+processor time that the reference loop takes, which each run measures at its start.
+"""
+
+import ctypes
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+REST = "checks and start-up"
+BUILD = "build of the control plane"  # of what is not in the cache
+BUDGETS = {"unit": 200, "ledger": 200, "process": 350, "cluster": 700, REST: 150}  # units
+
+_FILE = "BURSAR_PROCESSOR_TIME"  # the environment variable that names the file of a run's records
+_ROUNDS = 1_550_000  # a second of an AMD EPYC of 2026
+_SET_CHILD_SUBREAPER = 36  # of prctl
+_TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
+
+
+def reference_s() -> float:
+    """What the reference loop takes here, in seconds of a processor: the mean of one loop a processor, all at
+    once, for so the tests run."""
+    command = [sys.executable, "-c", "from tests.support.processor_time import loop; print(loop())"]
+    loops = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(os.cpu_count() or 1)]
+    return sum(float(each.communicate()[0]) for each in loops) / len(loops)
+
+
+def loop() -> float:
+    """The reference loop: integers, a table, a little text. Its processor time, in seconds."""
+    begun = time.process_time()
+    table: Counter[int] = Counter()
+    text = ""
+    for number in range(_ROUNDS):
+        table[number * 2_654_435_761 % 1_009] += number
+        if number % 64 == 0:
+            text = f"{text[-40:]} {sorted(table)[:8]}"
+    return time.process_time() - begun
+
+
+def is_watched() -> bool:
+    """Whether this process belongs to a run that collects what its parts take."""
+    return _FILE in os.environ
+
+
+def record(name: str, seconds: float) -> None:
+    """Add to what this tier took, where a run collects it; from any of its processes."""
+    if path := os.environ.get(_FILE):
+        with open(path, "a") as file:
+            file.write(json.dumps([name, seconds]) + "\n")
+
+
+def watched(run: Callable[[], int], unit_s: float) -> int:
+    """Call this in a process of its own, and print afterwards what it and all that it started has taken.
+    Returns its exit code.
+
+    The kernel adds a process's time to that of the process which waits for it. So this one also waits for
+    those that outlive their parents.
+    """
+    with tempfile.NamedTemporaryFile(prefix="bursar-processor-time-") as records:
+        os.environ[_FILE] = records.name
+        adopt_orphans()
+        before = _waited_for_s()
+        child = os.fork()
+        if not child:
+            _leave_with(run)
+        code = _outlived_by(child)
+        print(*report(_sums(Path(records.name)), _waited_for_s() - before, unit_s), sep="\n", flush=True)
+    return code
+
+
+def report(tiers: Mapping[str, float], total_s: float, unit_s: float) -> list[str]:
+    """The lines that tell what the tiers took of ``total_s``, beside their budgets."""
+    tested = {name: seconds for name, seconds in tiers.items() if name != REST}
+    taken = {**tested, REST: total_s - sum(tested.values())}
+    budgeted = {name: seconds for name, seconds in taken.items() if name in BUDGETS}
+    rows = [(name, taken.get(name, 0.0), budget * unit_s) for name, budget in BUDGETS.items()]
+    rows.append(("all", sum(budgeted.values()), sum(BUDGETS.values()) * unit_s))
+    above = [name for name, seconds, budget_s in rows if seconds > budget_s]
+    return [
+        f"== seconds of processors, beside the budget; the reference loop, its unit, took {unit_s:.2f}",
+        *(f"{name:>26} {seconds:6.0f} of {budget_s:5.0f}" for name, seconds, budget_s in rows),
+        *(f"{name:>26} {taken[name]:6.0f}" for name in sorted(taken.keys() - BUDGETS.keys())),
+        *([f"== ABOVE BUDGET: {', '.join(above)}"] if above else []),
+    ]
+
+
+def adopt_orphans() -> None:
+    """From now on what outlives its parent, at whatever depth below this process, becomes its child."""
+    ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+Child = tuple[int, int]  # its id, and when it was started
+
+
+@dataclass(slots=True)
+class Meter:
+    """The time of this process and of all that it starts, by tier."""
+
+    _spent_s: float = 0.0
+    _began: dict[Child, str] = field(default_factory=dict)  # the tier in which a child was first seen
+    _charged_s: dict[Child, float] = field(default_factory=dict)
+
+    def read(self, tier: str) -> dict[str, float]:
+        """The seconds since the last reading: what serves several tiers, such as a shared control plane, was
+        spent by the tier that began it, all else by ``tier``."""
+        own_s, children = _tree()
+        spent: defaultdict[str, float] = defaultdict(float)
+        for child, seconds in children.items():
+            spent[self._began.setdefault(child, tier)] += seconds - self._charged_s.get(child, 0.0)
+        all_s = own_s + sum(children.values())
+        spent[tier] += all_s - self._spent_s - sum(spent.values())
+        self._spent_s, self._charged_s = all_s, children
+        return dict(spent)
+
+
+def _tree() -> tuple[float, dict[Child, float]]:
+    """The seconds of this process and of those it has waited for; and, of each of its children that still
+    runs, the seconds of it and of all below."""
+    _wait_for_adopted()
+    seconds: dict[int, float] = {}
+    starts: dict[int, int] = {}
+    below: dict[int, list[int]] = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        if fields := _status(process):
+            pid = int(process.name)
+            below.setdefault(int(fields[1]), []).append(pid)
+            seconds[pid] = sum(map(int, fields[11:15])) / _TICKS_A_SECOND
+            starts[pid] = int(fields[19])
+
+    def whole(root: int) -> float:
+        return seconds[root] + sum(whole(child) for child in below.get(root, ()))
+
+    own = os.getpid()
+    return seconds[own], {(child, starts[child]): whole(child) for child in below.get(own, ())}
+
+
+def _wait_for_adopted() -> None:
+    """Wait for the ended processes whose parent was killed with its process group. What was started by this
+    process is the first of a group or belongs to its own; others of it wait for that."""
+    for process in Path("/proc").glob("[0-9]*"):
+        fields = _status(process)
+        is_ended_child = fields[:2] == ["Z", str(os.getpid())]
+        if is_ended_child and fields[2] not in (process.name, str(os.getpgrp())):
+            os.waitpid(int(process.name), 0)
+
+
+def _status(process: Path) -> list[str]:
+    """The fields of /proc/PID/stat behind the name: state, parent, process group; 11 to 14 are the ticks in
+    user and system mode, and of the ended children (proc_pid_stat(5)). None if it has just ended."""
+    try:
+        return (process / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def _leave_with(run: Callable[[], int]) -> None:
+    """End this process with what ``run`` returns. It never returns."""
+    code = 1
+    try:
+        code = run()
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else 1
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _outlived_by(child: int) -> int:
+    """Wait for the end of ``child`` and of all that others leave; its exit code. Ctrl-C is for it alone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda number, _: os.kill(child, number))
+    while True:
+        pid, status = os.wait()
+        if pid == child:
+            code = os.waitstatus_to_exitcode(status)
+            return code if code >= 0 else 128 - code
+
+
+def _waited_for_s() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def _sums(records: Path) -> dict[str, float]:
+    sums: defaultdict[str, float] = defaultdict(float)
+    for line in records.read_text().splitlines():
+        name, seconds = json.loads(line)
+        sums[name] += seconds
+    return sums

@@ -1,0 +1,259 @@
+"""One control plane for the tests of a worker: each file finds it as it was when new.
+
+It is emptied in etcd: what was not there at first is deleted, whatever finalizers it has, and what was
+changed or deleted is written again. The API server and the controllers see that as they see any change.
+"""
+
+import base64
+import http.client
+import itertools
+import json
+import shutil
+import socket
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from deploy.local.api import ApiError
+from deploy.local.cluster import ControlPlane
+from deploy.local.errors import LocalError
+from tests.support.waiting import eventually
+
+_ALL = b"/registry/"
+# Controllers and the API server write these in the first seconds, or again and again.
+_OF_THE_SYSTEM = (
+    "apiregistration.k8s.io/apiservices/v",
+    "clusterrolebindings/system:",
+    "clusterroles/system:",
+    "configmaps/kube-node-lease/kube-root-ca.crt",
+    "configmaps/kube-public/kube-root-ca.crt",
+    "configmaps/kube-system/kube-",
+    "flowschemas/",
+    "leases/kube-system/apiserver-",
+    "masterleases/",
+    "peerserverleases/",
+    "prioritylevelconfigurations/",
+    "ranges/",
+    "serviceaccounts/kube-node-lease/default",
+    "serviceaccounts/kube-public/default",
+    "serviceaccounts/kube-system/",
+)
+_EVENTS = "events/"  # controllers write them at any time
+_NAMESPACES = "namespaces/"
+_DEFINITIONS = "apiextensions.k8s.io/customresourcedefinitions/"
+_ADMISSION = (
+    "mutatingwebhookconfigurations/",
+    "validatingwebhookconfigurations/",
+    "validatingadmissionpolicies/",
+    "validatingadmissionpolicybindings/",
+)
+_PARAMETERS = ("ConfigMap", "Pod")  # kinds that our policies take parameters from
+_numbers = itertools.count()
+
+
+class Lender:
+    """Lends its control plane to one file after another. It starts one for the first, and another where one
+    could not be emptied."""
+
+    def __init__(self) -> None:
+        self._started = ExitStack()
+        self._plane: ControlPlane | None = None
+        self._first: dict[str, str] = {}
+        self._is_lent = False
+
+    @contextmanager
+    def lent(self) -> Iterator[ControlPlane]:
+        """The control plane, with nothing in it but what is in a new one; to one borrower at a time."""
+        assert not self._is_lent, "the worker's control plane is lent to this module already"
+        self._is_lent = True
+        try:
+            with self._emptied_after() as plane:
+                yield plane
+        finally:
+            self._is_lent = False
+
+    @contextmanager
+    def _emptied_after(self) -> Iterator[ControlPlane]:
+        plane = self._plane or self._start()
+        files, parts = set(plane.folder.iterdir()), plane.processes
+        yield plane
+        try:
+            plane.stop_scheduler()
+            plane.check()
+            if plane.processes != parts:
+                raise LocalError("parts of it were stopped or started again")
+            _empty(plane, self._first)
+        except (LocalError, ApiError, OSError, AssertionError) as error:
+            print(f"a new control plane follows one that could not be emptied: {error}", file=sys.stderr)
+            self.end()
+            return
+        logs = {path for path in (plane.folder / "logs").iterdir() if path.stem not in parts}
+        for path in {*plane.folder.iterdir(), *logs} - files:
+            _remove(path)
+
+    def end(self) -> None:
+        """Ends what runs."""
+        self._started.close()
+        self._plane = None
+
+    def _start(self) -> ControlPlane:
+        self._plane = self._started.enter_context(ControlPlane())
+        for kind in _PARAMETERS:
+            _keep_following(self._plane, kind)
+        with _etcd(self._plane) as etcd:
+            self._first = etcd.everything()
+        return self._plane
+
+
+class Etcd(http.client.HTTPConnection):
+    """etcd's API as JSON, on its socket; keys are without the API server's prefix, values in base64."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__("etcd")
+        self._file = file
+
+    def connect(self) -> None:
+        """To the file."""
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.connect(str(self._file))
+
+    def everything(self) -> dict[str, str]:
+        """All that the API server has stored."""
+        end = _ALL[:-1] + b"0"  # the character behind the slash
+        found = self._call("range", key=_text(_ALL), range_end=_text(end)).get("kvs", ())
+        return {base64.b64decode(each["key"])[len(_ALL) :].decode(): each["value"] for each in found}
+
+    def delete(self, key: str) -> None:
+        """Deletes it, if it is there."""
+        self._call("deleterange", key=_text(_ALL + key.encode()))
+
+    def put(self, key: str, value: str) -> None:
+        """Writes it."""
+        self._call("put", key=_text(_ALL + key.encode()), value=value)
+
+    def _call(self, what: str, **body: str) -> Any:
+        self.request("POST", f"/v3/kv/{what}", json.dumps(body))
+        response = self.getresponse()
+        answer = json.loads(response.read())
+        if response.status != 200:
+            raise LocalError(f"etcd: {answer}")
+        return answer
+
+
+def _keep_following(plane: ControlPlane, kind: str) -> None:
+    """Add a policy that judges nothing and takes its parameters from objects of this core kind. When the last
+    such policy goes, the API server stops following the kind, and never starts again: later policies see its
+    objects as they were then (policy_source.go in k8s.io/apiserver/pkg/admission/plugin/policy/generic)."""
+    name = f"follow-{kind.lower()}"
+    rule = {"apiGroups": ["none.bursar.dev"], "apiVersions": ["*"], "operations": ["*"], "resources": ["*"]}
+    policy = {
+        "paramKind": {"apiVersion": "v1", "kind": kind},
+        "matchConstraints": {"resourceRules": [rule]},
+        "validations": [{"expression": "true"}],
+    }
+    parameter = {"name": name, "namespace": "default", "parameterNotFoundAction": "Allow"}
+    binding = {"policyName": name, "paramRef": parameter, "validationActions": ["Audit"]}
+    _admission(plane, "validatingadmissionpolicies", {"metadata": {"name": name}, "spec": policy})
+    _admission(plane, "validatingadmissionpolicybindings", {"metadata": {"name": name}, "spec": binding})
+
+
+def _admission(plane: ControlPlane, resource: str, body: Any) -> None:
+    plane.api.call("POST", f"/apis/admissionregistration.k8s.io/v1/{resource}", body)
+
+
+def _etcd(plane: ControlPlane) -> closing[Etcd]:
+    return closing(Etcd(plane.folder / "etcd:1"))
+
+
+def _empty(plane: ControlPlane, first: dict[str, str]) -> None:
+    with _etcd(plane) as etcd:
+        deleted: set[str] = set()
+        eventually(lambda: not _deleted(etcd, first, deleted), "nothing more to be written")
+        now = etcd.everything()
+        for key, value in first.items():
+            if not key.startswith(_OF_THE_SYSTEM) and now.get(key) != value:
+                etcd.put(key, value)
+        for key in deleted:
+            if key.startswith(_DEFINITIONS):
+                group = key.removeprefix(_DEFINITIONS).partition(".")[2]
+                eventually(lambda at=f"/apis/{group}": not plane.api.answers(at), f"the end of {group}")  # type: ignore[misc]
+        if any(key.startswith(_ADMISSION) for key in deleted):
+            _await_the_end_of_admission(plane, etcd)
+
+
+def _deleted(etcd: Etcd, first: dict[str, str], deleted: set[str]) -> set[str]:
+    """Deletes what was not there at first, and adds it to what was deleted; what was more than Events."""
+    new = {key for key in etcd.everything() if key not in first and not key.startswith(_OF_THE_SYSTEM)}
+    for key in sorted(new, key=_order):
+        etcd.delete(key)
+    deleted |= new
+    return {key for key in new if not key.startswith(_EVENTS)}
+
+
+def _order(key: str) -> int:
+    """Namespaces come first, so that no controller writes into them again; definitions last, so that the API
+    server sees the end of what they define."""
+    return 0 if key.startswith(_NAMESPACES) else 2 if key.startswith(_DEFINITIONS) else 1
+
+
+def _await_the_end_of_admission(plane: ControlPlane, etcd: Etcd) -> None:
+    """Until the API server asks no webhook and no policy that was deleted. It takes note of changes in order:
+    it has seen the end of those when it refuses for the sake of new ones."""
+    number = next(_numbers)
+    marks = {what: f"{what}-{number}" for what in ("mutating", "validating", "policy")}
+    for resource, body in _marked(marks):
+        _admission(plane, resource, body)
+    for mark in marks.values():
+        eventually(lambda mark=mark: _refuses(plane, mark), f"the API server to know {mark}")  # type: ignore[misc]
+    for kind in _ADMISSION:
+        for mark in marks.values():
+            etcd.delete(f"{kind}{mark}")
+
+
+def _marked(marks: dict[str, str]) -> Iterable[tuple[str, Any]]:
+    """What refuses objects with these labels."""
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"]}
+    for what in ("mutating", "validating"):
+        mark = marks[what]
+        hook = {
+            "name": f"{mark}.bursar.dev",
+            "clientConfig": {"url": "https://127.0.0.1:1/"},
+            "rules": [rule],
+            "objectSelector": {"matchLabels": {"mark": mark}},
+            "sideEffects": "None",
+            "admissionReviewVersions": ["v1"],
+        }
+        yield f"{what}webhookconfigurations", {"metadata": {"name": mark}, "webhooks": [hook]}
+    mark = marks["policy"]
+    policy = {
+        "matchConstraints": {
+            "resourceRules": [rule],
+            "objectSelector": {"matchLabels": {"mark": mark}},
+        },
+        "validations": [{"expression": "false"}],
+    }
+    binding = {"policyName": mark, "validationActions": ["Deny"]}
+    yield "validatingadmissionpolicies", {"metadata": {"name": mark}, "spec": policy}
+    yield "validatingadmissionpolicybindings", {"metadata": {"name": mark}, "spec": binding}
+
+
+def _refuses(plane: ControlPlane, mark: str) -> bool:
+    body = {"metadata": {"name": mark, "labels": {"mark": mark}}}
+    try:
+        plane.api.call("POST", "/api/v1/namespaces/default/configmaps?dryRun=All", body)
+    except ApiError as error:
+        return mark in str(error)
+    return False
+
+
+def _text(raw: bytes) -> str:
+    return base64.b64encode(raw).decode()
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
