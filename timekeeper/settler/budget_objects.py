@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping
 from threading import Event
 
 from timekeeper import metrics
-from timekeeper.accounts.balance import Statement
-from timekeeper.accounts.budget_status import NO_BUDGET, BudgetStatus, read_status, status_of
+from timekeeper.accounts.balance import NO_BUDGET, BudgetStatus, Statement, read_status, status_of
 from timekeeper.core.json_values import mapping
 from timekeeper.core.kube.reflector import ExpiredError, UnreachableError
 from timekeeper.runtime.api_server import ANSWER_S, Answered, Api

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from tests.timekeeper.worlds import T0
-from timekeeper.accounts.balance import BalanceFigures, Statement, statement
+from timekeeper.accounts.balance import BalanceFigures, Statement, statement, status_of
 from timekeeper.accounts.budget_history import BudgetEntry, history_of
-from timekeeper.accounts.budget_status import status_of
 from timekeeper.core.kube.reflector import UnreachableError
 from timekeeper.runtime.api_server import Answered
 from timekeeper.settler.budget_objects import ABSENT_S, COMPARE_S, ORDINARY_S, URGENT_S, BudgetObjects

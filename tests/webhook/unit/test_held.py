@@ -176,4 +176,4 @@ def test_another_webhook_cannot_lift_the_gate(case: str) -> None:
 def test_observing_a_pod_says_that_it_would_be_held() -> None:
     said = [mutated(admitted(half()), replace(OVER, on_exhausted=mode), OBSERVING).warnings for mode in HOLDS]
 
-    assert all("this pod would be held." in each for (each,) in said)
+    assert all("this pod would be held." in each[0] for each in said)
