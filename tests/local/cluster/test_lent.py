@@ -87,8 +87,6 @@ def test_what_a_file_leaves_behind_is_gone_for_the_next_one(lender: Lender) -> N
         patch = {"metadata": {"labels": {"changed": "true"}}}
         cp.api.call("PATCH", "/api/v1/namespaces/default", patch, "application/merge-patch+json")
         cp.api.call("DELETE", "/apis/rbac.authorization.k8s.io/v1/clusterroles/cluster-admin")
-        cp.api.call("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", WIDGETS)
-        eventually(lambda: cp.api.answers("/apis/example.com/v1/widgets"), "widgets")
         cp.start_scheduler()
         policy(cp)
         cp.api.call("POST", f"{ADMISSION}/mutatingwebhookconfigurations", NOBODY)
@@ -101,9 +99,17 @@ def test_what_a_file_leaves_behind_is_gone_for_the_next_one(lender: Lender) -> N
         assert cp.api.call("GET", "/api/v1/namespaces/default")["metadata"]["labels"] == labels
         assert named(cp, "/api/v1/nodes") == named(cp, "/api/v1/pods") == set()
         assert cp.api.answers("/apis/rbac.authorization.k8s.io/v1/clusterroles/cluster-admin")
-        assert not cp.api.answers("/apis/example.com/v1/widgets")
         assert "kube-scheduler" not in cp.processes
         policy(cp)
+
+
+def test_a_kind_that_a_file_defines_is_gone_for_the_next_one(lender: Lender) -> None:
+    with lender.lent() as cp:
+        cp.api.call("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", WIDGETS)
+        eventually(lambda: cp.api.answers("/apis/example.com/v1/widgets"), "widgets")
+
+    with lender.lent() as cp:
+        assert not cp.api.answers("/apis/example.com/v1/widgets")
 
 
 def test_one_that_lost_a_part_is_followed_by_a_new_one(lender: Lender) -> None:
