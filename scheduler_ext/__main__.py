@@ -18,7 +18,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     configure("extender", wanted.log_format)
     from scheduler_ext.server import serve
     from timekeeper.runtime.flags import UnusableError
-    from timekeeper.runtime.http.listener import CannotListenError
+    from timekeeper.runtime.http.server import CannotListenError
 
     try:
         return serve(wanted)

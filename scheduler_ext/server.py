@@ -13,8 +13,7 @@ from timekeeper.runtime.auth.gate import gate_of
 from timekeeper.runtime.clock import monotonic_ms
 from timekeeper.runtime.connect import connect
 from timekeeper.runtime.file_watch import FileWatch
-from timekeeper.runtime.http.listener import listening_socket
-from timekeeper.runtime.http.server import HttpServer
+from timekeeper.runtime.http.server import HttpServer, listening_socket
 from timekeeper.runtime.http.service import HttpLimits, HttpService
 from timekeeper.runtime.log import log
 from timekeeper.runtime.tls import server_context

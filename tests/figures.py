@@ -5,7 +5,6 @@ It reads what git tracks in that checkout (this one by default), so that two com
 """
 
 import ast
-import configparser
 import subprocess
 import sys
 from collections import Counter
@@ -74,12 +73,16 @@ def share_of_imports(texts: Iterable[str]) -> float:
 
 
 def contracts(checkout: Path) -> tuple[int, int]:
-    """How many import contracts setup.cfg has, and their lines."""
-    text = (checkout / "setup.cfg").read_text()
-    parser = configparser.ConfigParser(interpolation=None)
-    parser.read_string(text)
-    count = sum(section.startswith("importlinter:") for section in parser.sections())
-    return count, len(text[text.index("[importlinter]") :].splitlines())
+    """How many import contracts the project has, and their lines, in setup.cfg or pyproject.toml."""
+    for name, begin, contract in (
+        ("setup.cfg", "[importlinter]", "[importlinter:"),
+        ("pyproject.toml", "[tool.importlinter]", "[[tool.importlinter."),
+    ):
+        text = (checkout / name).read_text()
+        if begin in text:
+            section = text[text.index(begin) :]
+            return section.count(contract), len(section.splitlines())
+    return 0, 0
 
 
 def rows(checkout: Path) -> list[tuple[str, str]]:
@@ -115,7 +118,7 @@ def rows(checkout: Path) -> list[tuple[str, str]]:
         ("import lines, share of all", f"{share_of_imports(roles.values()):.1%}"),
         ("statements of the product", counted(PRODUCT)),
         ("statements of the tests", counted(["tests"])),
-        ("import contracts", f"{count}, {lines} lines of setup.cfg"),
+        ("import contracts", f"{count}, {lines} lines"),
         ("words of the docs", f"{words(docs)}, {len(docs)} pages"),
         ("words of the changelog", words(changelog)),
     ]

@@ -53,7 +53,7 @@ CHECKS = (
     [f"{BIN}/ruff", "check", "--quiet", "."],
     [f"{BIN}/ruff", "format", "--check", "--quiet", "."],
     [f"{BIN}/mypy", "--no-error-summary"],
-    [f"{BIN}/lint-imports", "--config", "setup.cfg"],
+    [f"{BIN}/lint-imports", "--config", "pyproject.toml"],
 )
 
 

@@ -39,7 +39,7 @@ def _run(settings: TimekeeperSettings, given: Sequence[str]) -> int:
         serve_workers(settings)
         return 0
     if settings.command == "prepare":
-        from timekeeper.process.preflight import prepare
+        from timekeeper.process.supervisor import prepare
 
         prepare(settings)
         return 0

@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _serve(arguments: Sequence[str]) -> int:
     wanted = read(arguments, os.environ)
     configure("webhook", wanted.log_format)
-    from timekeeper.runtime.http.listener import CannotListenError
+    from timekeeper.runtime.http.server import CannotListenError
     from webhook.server.gunicorn_app import serve
 
     try:

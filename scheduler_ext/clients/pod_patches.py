@@ -4,7 +4,7 @@ from typing import Any
 
 from scheduler_ext.model.pod import Pod
 from timekeeper.core import names
-from timekeeper.core.kube.timestamps import timestamp
+from timekeeper.core.object_names import timestamp
 from timekeeper.runtime.api_server import Answered, Reply
 
 Body = dict[str, Any]

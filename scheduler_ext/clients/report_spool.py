@@ -11,7 +11,7 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from timekeeper.runtime.log import Log
-from timekeeper.runtime.recording.batch_poster import BatchPoster
+from timekeeper.runtime.recording.decision_posts import BatchPoster
 from timekeeper.runtime.timekeeper_client import TimekeeperClient
 
 TOGETHER = 100  # reports in one post

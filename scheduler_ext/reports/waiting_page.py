@@ -8,7 +8,7 @@ from scheduler_ext.model.standing import NamespaceStandings
 from scheduler_ext.reports.query import WaitingQuery
 from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.verbs.last_decisions import LastDecision, LastDecisions
-from timekeeper.core.kube.timestamps import timestamp
+from timekeeper.core.object_names import timestamp
 
 
 class ReasonView(TypedDict):

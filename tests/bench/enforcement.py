@@ -26,8 +26,7 @@ from timekeeper.runtime.event_recorder import EventRecorder
 from timekeeper.runtime.log import log
 from timekeeper.settler.cluster.cluster_state import ItemChanged, StreamAlive, WatchUpdate
 from timekeeper.settler.evictions.budget_evictor import BudgetEvictor
-from timekeeper.settler.evictions.calls import timestamp
-from timekeeper.settler.evictions.context import EvictorContext, view_of
+from timekeeper.settler.evictions.calls import EvictorContext, timestamp, view_of
 from timekeeper.settler.settler import TICK_MS
 from timekeeper.store.engine.engine import open_store
 from timekeeper.store.engine.upgrade import upgrade

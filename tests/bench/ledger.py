@@ -30,10 +30,10 @@ from tests.timekeeper.clocks import iso
 from tests.timekeeper.worlds import READ, T0, lease
 from timekeeper.settler.cluster.cluster_state import ItemChanged, StreamAlive, WatchUpdate
 from timekeeper.settler.settler import TICK_MS, Settler
+from timekeeper.store import heartbeats as beats
 from timekeeper.store.engine.engine import Store, open_store
 from timekeeper.store.engine.schema import POSTINGS, SESSIONS
 from timekeeper.store.engine.upgrade import upgrade
-from timekeeper.store.writes import heartbeats as beats
 
 Json = dict[str, Any]
 

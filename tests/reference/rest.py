@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from tests.reference.blocks import table
+from timekeeper.api.create_app import ROUTES
 from timekeeper.api.http.openapi import document
-from timekeeper.api.route_table import ROUTES
 
 Json = dict[str, Any]
 

@@ -6,8 +6,7 @@ from random import Random
 
 from tests.story.pods import SimPod
 from tests.story.settling import Database
-from timekeeper.accounts.card_use.agent_looks import MeasuredSession, UsageSample
-from timekeeper.accounts.card_use.figures import CardSample
+from timekeeper.accounts.card_use.figures import CardSample, MeasuredSession, UsageSample
 from timekeeper.accounts.card_use.idleness import follow_idle
 
 BELOW_MILLI = 50

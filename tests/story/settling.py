@@ -39,16 +39,15 @@ from timekeeper.settler.cluster.cluster_state import (
 )
 from timekeeper.settler.decide.decide import TickInputs, decide, listed_namespaces
 from timekeeper.settler.evictions.budget_evictor import BudgetEvictor
-from timekeeper.settler.evictions.context import EvictorContext, SettlerView
+from timekeeper.settler.evictions.calls import EvictorContext, SettlerView
 from timekeeper.settler.evictions.idle_evictor import IdleEvictor
 from timekeeper.settler.evictions.overtime_evictor import OvertimeEvictor
-from timekeeper.settler.releases.releaser import Releaser
-from timekeeper.settler.state.later_rooms import LaterRooms
-from timekeeper.settler.state.ledger_state import LedgerState
+from timekeeper.settler.releaser import Releaser
+from timekeeper.settler.state.ledger_state import LaterRooms, LedgerState
 from timekeeper.settler.state.totals import GrantCache
 from timekeeper.store.engine.engine import UnavailableError
-from timekeeper.store.queries.ledger import Sessions
-from timekeeper.store.writes.fencing import Epoch
+from timekeeper.store.fencing import Epoch
+from timekeeper.store.ledger import Sessions
 
 
 @dataclass

@@ -28,7 +28,7 @@ from tests.timekeeper.clocks import iso
 from tests.timekeeper.worlds import HOUR, SECOND, Town, gpu_pod, lease, node
 from timekeeper.accounts.posting import Posting
 from timekeeper.accounts.session import Session
-from timekeeper.store.queries import ledger as reading
+from timekeeper.store import ledger as reading
 
 MOST_GRACE = 600
 LEAST_GRACE = 2  # of the kubelet

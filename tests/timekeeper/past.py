@@ -7,7 +7,7 @@ from tests.timekeeper.worlds import DAY, HOUR, MINUTE, T0, Json, Town, budgets, 
 from timekeeper.operations.audit.audit import audit
 from timekeeper.operations.audit.finding import Finding
 from timekeeper.store.engine.schema import FIGURES, GRANTS, POSTINGS, SESSIONS
-from timekeeper.store.queries.snapshot import snapshot
+from timekeeper.store.engine.upgrade import snapshot
 
 MIDNIGHT = T0 - T0 % DAY  # of the first day
 LABELS = {"app": '=cmd("x")', "team.example/cost": "a,b;c", "release": "pr\u00fcfung-\U0001f40d"}

@@ -27,9 +27,9 @@ from timekeeper.settler.cluster.cluster_state import ItemChanged, ListReplaced, 
 from timekeeper.settler.cluster.watches import sources
 from timekeeper.settler.pod_notices import PodNotice
 from timekeeper.settler.settler import Settler
+from timekeeper.store import ledger as reading
 from timekeeper.store.engine.engine import open_store
 from timekeeper.store.engine.upgrade import upgrade
-from timekeeper.store.queries import ledger as reading
 
 Json = dict[str, Any]
 

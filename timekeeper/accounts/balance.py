@@ -7,7 +7,6 @@ from timekeeper.accounts.budget_history import BudgetInForce, History
 from timekeeper.accounts.posting import Posting, amount_within
 from timekeeper.accounts.session import Session
 from timekeeper.core.json_values import Json
-from timekeeper.core.kube.timestamps import timestamp
 from timekeeper.core.ledger.metering import (
     FOREVER_MS,
     Balance,
@@ -20,6 +19,7 @@ from timekeeper.core.ledger.metering import (
     witnessed,
 )
 from timekeeper.core.ledger.period_rules import Account
+from timekeeper.core.object_names import timestamp
 from timekeeper.core.texts import hours
 
 

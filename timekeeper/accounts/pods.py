@@ -8,14 +8,15 @@ from sys import intern
 
 from timekeeper.core import names
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
-from timekeeper.core.kube.owner import owner_of
 from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import PodHold
 from timekeeper.core.ledger.reservation import Reservation, read_reservation, withdrawn_ms
-from timekeeper.core.request.host import NO_HOST, HostAmount, HostShare, decode_host, requested
+from timekeeper.core.object_names import owner_of
+from timekeeper.core.request.cards import decode_amounts
+from timekeeper.core.request.host import NO_HOST, HostAmount, HostShare, decode_host, encode_host, requested
 from timekeeper.core.request.request import parse_stored
-from timekeeper.core.values import GPURequest, UndecodableError
-from timekeeper.core.wire import HeldFor
+from timekeeper.core.values import Ask, ContainerAsk, GPURequest, UndecodableError
+from timekeeper.core.wire import HeldFor, binding_asks
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,3 +219,74 @@ _CONTROLLER_LABELS = (
 )
 _MOST_LABELS = 32
 _MOST_SECONDS = 2**31 - 1  # of activeDeadlineSeconds
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedBinding:
+    """A pod that the extender bound. Times in milliseconds."""
+
+    uid: str
+    namespace: str
+    name: str
+    node: str
+    bound_ms: int
+    request: GPURequest  # what it asks for; constraints on cards have been applied and are left out
+    devices: str  # text of the placement annotation
+    grace_ms: int
+    host: HostShare | None = None  # what it requests of its node, if the ledger charges that
+
+
+def pod_of(binding: ReportedBinding) -> LedgerPod:
+    """The pod as it was when it was bound. Its owner, labels and standing are not known; so it reserves
+    nothing."""
+    return LedgerPod(
+        binding.uid,
+        binding.namespace,
+        binding.name,
+        owner="",
+        node=binding.node,
+        created_ms=binding.bound_ms,
+        request=binding.request,
+        standing="",
+        devices=binding.devices,
+        started_ms=None,
+        hold=PodHold(binding.bound_ms, grace_ms=binding.grace_ms),
+        others_ended=False,
+        fixed_host=binding.host,
+    )
+
+
+def encode_request(request: GPURequest, host: HostShare | None = None) -> str:
+    """Dialect and asks as JSON, for the database, and what the pod requests of its node."""
+    wire: dict[str, object] = {"dialect": request.dialect, "asks": binding_asks(request)}
+    if host is not None:
+        wire["host"] = encode_host(host)
+    return json.dumps(wire, separators=(",", ":"), sort_keys=True)
+
+
+def decode_request(text: str) -> GPURequest:
+    """The inverse of `encode_request`."""
+    raw = json.loads(text)
+    return GPURequest(
+        raw["dialect"],
+        tuple(
+            ContainerAsk(
+                each["container"],
+                each["init"],
+                Ask(
+                    each["devices"],
+                    each["share_milli"],
+                    each["memory_mib"],
+                    decode_amounts(each.get("resources", {})),
+                    each.get("memory_milli", 0),
+                ),
+            )
+            for each in raw["asks"]
+        ),
+    )
+
+
+def decode_requested_host(text: str) -> HostShare | None:
+    """What the pod requests of its node, from the text of `encode_request`; None if that does not say it."""
+    host = json.loads(text).get("host")
+    return None if host is None else decode_host(host)

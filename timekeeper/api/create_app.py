@@ -1,43 +1,75 @@
-"""Assembles the REST API: the WSGI application with all routes."""
+"""The REST API: its resources, their routes, and the WSGI application."""
 
 import time
 from collections.abc import Callable
+from functools import cache
+from typing import Any
 
 from flask import Flask, Response, g, request
 
 from timekeeper import metrics
-from timekeeper.api import route_table
+from timekeeper.api.http.answers import answer
+from timekeeper.api.http.openapi import document
+from timekeeper.api.http.routes import JSON, ApiRoute
 from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.heartbeat_writer import HeartbeatWriter
 from timekeeper.api.ledger.ledger_reader import LedgerReader
-from timekeeper.api.ledger.outage_log import OutageLog
+from timekeeper.api.ledger.outages import OutageLog
 from timekeeper.api.peers import NO_PEERS, Peers
-from timekeeper.api.problem import Problem, unavailable
 from timekeeper.api.resources import (
     account_metrics,
-    ancestor,
-    balances,
+    bindings,
     budgets,
+    cluster_map,
     decisions,
+    ends,
     explain,
     forecasts,
+    grants,
+    group_grants,
     health,
     heartbeats,
     held,
+    legacy_gpusharing,
     node_usage,
     sessions,
+    simulation,
     standings,
     usage,
 )
-from timekeeper.api.resources.extender_posts import bindings, cluster_map, ends
-from timekeeper.api.resources.granting import grants, group_grants
-from timekeeper.api.simulation import route as simulation
 from timekeeper.runtime.auth.gate import Gate
-from timekeeper.runtime.http.problem_details import answer_with_problems
+from timekeeper.runtime.http.problem_details import Problem, answer_with_problems, unavailable
 from timekeeper.runtime.log import log_exception
 from timekeeper.store.engine.engine import ConflictError, Store, UnavailableError
 
 Clock = Callable[[], int]
+
+# in the order of the documents
+RESOURCES = (
+    standings,
+    budgets,
+    account_metrics,
+    grants,
+    group_grants,
+    sessions,
+    held,
+    usage,
+    heartbeats,
+    node_usage,
+    bindings,
+    ends,
+    cluster_map,
+    decisions,
+    explain,
+    forecasts,
+    simulation,
+    legacy_gpusharing,
+    health,
+)
+OPENAPI = ApiRoute(
+    "GET", "/v1/openapi.json", "this document", None, {JSON: dict[str, Any]}, needs_token=False
+)
+ROUTES: tuple[ApiRoute, ...] = (*(route for each in RESOURCES for route in each.ROUTES), OPENAPI)
 
 
 def create_app(
@@ -73,33 +105,24 @@ def app_of(services: Services) -> Flask:
     """The WSGI application."""
     app = Flask("timekeeper", static_folder=None)
     app.json.sort_keys = False  # type: ignore[attr-defined]
-    for routes in (
-        standings,
-        budgets,
-        account_metrics,
-        balances,
-        grants,
-        group_grants,
-        sessions,
-        held,
-        usage,
-        heartbeats,
-        node_usage,
-        bindings,
-        ends,
-        cluster_map,
-        decisions,
-        explain,
-        forecasts,
-        simulation,
-        ancestor,
-        health,
-        route_table,
-    ):
-        routes.register(app, services)
+    for each in RESOURCES:
+        each.register(app, services)
+    _describe(app)
     _handle_errors(app, services.outages)
     _count(app)
     return app
+
+
+@cache
+def _document() -> dict[str, Any]:
+    """The document, made once, when a caller first asks for it."""
+    return document(ROUTES)
+
+
+def _describe(app: Flask) -> None:
+    @app.get(OPENAPI.path)
+    def openapi() -> Response:
+        return answer(_document())
 
 
 def _handle_errors(app: Flask, outages: OutageLog) -> None:

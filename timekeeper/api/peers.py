@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from timekeeper.api.problem import Problem, unavailable
+from timekeeper.runtime.http.problem_details import Problem, unavailable
 from timekeeper.runtime.tls import client_context
 
 MOST_BYTES = 16 * 1024 * 1024

@@ -12,8 +12,7 @@ from urllib.parse import urlencode
 import urllib3
 from urllib3.connection import HTTPConnection
 
-from timekeeper.cli.errors import CommandError, RefusedError
-from timekeeper.cli.progress import Say, silent
+from timekeeper.cli.output import CommandError, RefusedError, Say, silent
 
 _CONNECT_S, _READ_S = 10.0, 120.0
 _HINTS = {

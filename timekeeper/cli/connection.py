@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from timekeeper.cli.client import Client
-from timekeeper.cli.errors import CommandError, unreadable
 from timekeeper.cli.kubectl import Kubectl
-from timekeeper.cli.progress import Say, progress, silent
+from timekeeper.cli.output import CommandError, Say, progress, silent, unreadable
 from timekeeper.core.names import AGGREGATED_GROUP, AUDIENCE
 
 READER = "bursar-reader"  # of one namespace: deploy/samples/reader.yaml

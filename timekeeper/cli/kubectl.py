@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
-from timekeeper.cli.errors import CommandError
+from timekeeper.cli.output import CommandError
 
 _CALL_S = 30.0
 _FORWARD_S = 20.0

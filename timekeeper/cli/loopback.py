@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from timekeeper.cli.client import Client
-from timekeeper.cli.errors import CommandError
+from timekeeper.cli.output import CommandError
 
 _OPEN = "/open/"
 _MOST_BODY = 256 * 1024

@@ -12,8 +12,7 @@ import click
 from timekeeper.cli import output, words
 from timekeeper.cli.connection import Options, connected, connected_to_extender
 from timekeeper.cli.dashboard import dashboard
-from timekeeper.cli.doctor.run import examine
-from timekeeper.cli.errors import CommandError, RefusedError
+from timekeeper.cli.doctor.checks import examine
 from timekeeper.cli.flags import (
     EVERYWHERE,
     FORM,
@@ -23,6 +22,7 @@ from timekeeper.cli.flags import (
     ExtenderCommand,
     by_columns,
 )
+from timekeeper.cli.output import CommandError, RefusedError
 from timekeeper.cli.save.command import save
 from timekeeper.cli.scheduler.commands import scheduler
 from timekeeper.cli.simulation import simulate

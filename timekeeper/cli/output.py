@@ -3,14 +3,46 @@
 import csv
 import json
 import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
+import click
 import yaml
 from rich.console import Console
+from rich.live import Live
+from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from timekeeper.cli.sheet import Sheet
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """``key``: the name in CSV; ``title``: the heading of the table."""
+
+    key: str
+    title: str
+    is_number: bool = False  # aligned to the right
+    blank: str = ""  # what the table shows for an empty cell
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """Rows by the columns' keys. ``styles``: text of a cell -> its style on a terminal. ``answer``: what JSON
+    and YAML print instead of rows, the API's whole answer."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[Mapping[str, str], ...]
+    answer: Any = None
+    styles: Mapping[str, str] = field(default_factory=dict)
+    empty: str = "nothing found"
+
+
+def within(namespace: str | None) -> str:
+    """The part of a sentence about nothing found that names the only namespace looked at; "" for all."""
+    return f" in namespace {namespace} (-A looks at all)" if namespace else ""
+
 
 FORMS = ("table", "json", "yaml", "csv")
 _UNLIMITED_WIDTH = 100_000  # a table is never cut: a terminal wraps its lines
@@ -85,3 +117,41 @@ def _print_csv(sheet: Sheet) -> None:
 
 def _cell(text: str, is_number: bool) -> str:
     return f"'{text}" if not is_number and text.startswith(_FORMULA) else text
+
+
+class CommandError(click.ClickException):
+    """The command cannot go on; the text says what is wrong and what to do. Exit code 1."""
+
+
+class RefusedError(CommandError):
+    """The server refused a request (4xx), so it has changed nothing."""
+
+
+def unreadable(shown: str, error: OSError | UnicodeDecodeError) -> CommandError:
+    """What is raised where a file cannot be read. ``shown``: what the sentence calls it."""
+    return CommandError(f"{shown} cannot be read: {getattr(error, 'strerror', None) or error}")
+
+
+Say = Callable[[str], None]
+_REFRESHES = 8  # a second
+
+
+def silent(text: str) -> None:
+    """Shows nothing."""
+
+
+@contextmanager
+def progress() -> Iterator[Say]:
+    """A line that each text replaces and that is gone at the end; rich writes none where standard error is no
+    terminal. What a command prints meanwhile goes where it goes without the line."""
+    spinner = Spinner("dots")
+    line = Live(
+        spinner,
+        console=Console(file=sys.stderr),
+        refresh_per_second=_REFRESHES,
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
+    with line:
+        yield lambda text: spinner.update(text=Text(text))

@@ -11,8 +11,8 @@ import yaml
 
 from timekeeper.cli import output, words
 from timekeeper.cli.connection import Options, connected
-from timekeeper.cli.errors import CommandError, unreadable
 from timekeeper.cli.flags import FORM, ClusterCommand
+from timekeeper.cli.output import CommandError, unreadable
 from timekeeper.cli.views import simulation
 from timekeeper.core.json_values import mapping, sequence
 

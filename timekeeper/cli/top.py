@@ -12,7 +12,7 @@ from timekeeper.cli import output
 from timekeeper.cli.client import Client
 from timekeeper.cli.connection import Options, connected
 from timekeeper.cli.flags import EVERYWHERE, FORM, ClusterCommand
-from timekeeper.cli.sheet import Sheet
+from timekeeper.cli.output import Sheet
 from timekeeper.cli.views import usage
 
 _LATELY_MS = 600_000  # the time whose use is shown

@@ -7,12 +7,12 @@ from typing import Any
 from click import Context, Parameter
 from click.shell_completion import CompletionItem
 
-from timekeeper.cli.errors import CommandError
 from timekeeper.cli.kubectl import Kubectl
+from timekeeper.cli.output import CommandError
 from timekeeper.core.decisions import KINDS
 from timekeeper.core.json_values import mapping
-from timekeeper.core.kube.owner import owner_of
 from timekeeper.core.names import NAMESPACE
+from timekeeper.core.object_names import owner_of
 
 _WITHIN_S = 3.0  # a shell waits for the answer
 _NAMES = ("-o", r"jsonpath={range .items[*]}{.metadata.name}{'\n'}{end}")

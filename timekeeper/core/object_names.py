@@ -1,10 +1,13 @@
 """What each name of `names` means in an object of Kubernetes; its reference page is made from this."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Literal
 
 from timekeeper.core import names
+from timekeeper.core.json_values import Json, mapping, sequence
 
 Writer = Literal["user", "administrator", "webhook", "Binding", "extender", "timekeeper", "node agent"]
 
@@ -77,3 +80,35 @@ OBJECT_NAMES: Mapping[str, ObjectName] = {
     names.INVENTORY: ObjectName("annotation", "node agent", "the cards and their health"),
     names.HOLDERS: ObjectName("annotation", "node agent", "which pods use them, and why the node is closed"),
 }
+
+
+# the forms of every kind in Kubernetes, and of every name of a controller
+KIND = "[A-Za-z][A-Za-z0-9]{0,62}"
+NAME = r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?"
+OWNER = rf"{KIND}/{NAME}"
+
+_OWNER = re.compile(OWNER, re.ASCII)
+
+
+def owner_of(metadata: Json) -> str:
+    """The controller as ``Kind/name``; "" if there is none. A Deployment names its ReplicaSets after itself
+    plus the hash in the pods' label: then the Deployment is the owner.
+
+    The API server accepts any text in a reference, of any length, also a formula, a path, or a NUL, which
+    PostgreSQL does not store. A reference that no object can have counts as none.
+    """
+    for reference in sequence(metadata.get("ownerReferences")):
+        if isinstance(reference, Mapping) and reference.get("controller") is True:
+            kind, name = str(reference.get("kind", "")), str(reference.get("name", ""))
+            deployment = name.removesuffix(f"-{mapping(metadata.get('labels')).get('pod-template-hash')}")
+            is_deployments = kind == "ReplicaSet" and deployment != name
+            owner = f"Deployment/{deployment}" if is_deployments else f"{kind}/{name}"
+            return owner if _OWNER.fullmatch(owner) else ""
+    return ""
+
+
+def timestamp(at_ms: int, to: Literal["seconds", "milliseconds", "microseconds"] = "seconds") -> str:
+    """The time, without what is smaller than that part. ``at_ms``: milliseconds since 1970. Raises
+    ValueError or OverflowError for a time after the year 9999."""
+    at = datetime.fromtimestamp(at_ms // 1000, UTC).replace(microsecond=at_ms % 1000 * 1000, tzinfo=None)
+    return f"{at.isoformat(timespec=to)}Z"

@@ -11,7 +11,9 @@ from werkzeug.exceptions import HTTPException
 from timekeeper.core import texts
 from timekeeper.dashboard import sessions
 from timekeeper.dashboard.api_caller import ApiCaller, ApiRefusedError
-from timekeeper.dashboard.pages import budgets, cluster, costs, decisions, namespaces, passing_on, waste
+from timekeeper.dashboard.pages import accounts, budgets, cluster, costs
+from timekeeper.dashboard.pages import cluster as decisions
+from timekeeper.dashboard.pages import cluster as waste
 from timekeeper.dashboard.visits import FORBIDDEN, Download, PageContent, Visit, link, segment
 from timekeeper.runtime.auth.tokens import subject_of
 from timekeeper.runtime.log import log_exception
@@ -23,7 +25,7 @@ PageMaker = Callable[..., PageContent | Download]
 
 PAGES: dict[str, PageMaker] = {
     "/": budgets.overview,
-    "/namespaces/<namespace>": namespaces.namespace,
+    "/namespaces/<namespace>": accounts.namespace,
     "/groups": budgets.groups,
     "/groups/<group>": budgets.group,
     "/map": cluster.cluster,
@@ -140,7 +142,7 @@ def _add_passing_on(app: Flask, api: "WSGIApplication", clock: Callable[[], int]
             return _problem(400, _NOT_OURS)
         visit = Visit(ApiCaller(api, token), _home(token), request.path, {}, clock())
         try:
-            form = passing_on.pass_on(visit.api, group, passing_on.filled_form(request.form))
+            form = accounts.pass_on(visit.api, group, accounts.filled_form(request.form))
             if form is None:
                 return _redirect(f"{link(request.path, **{'passed-on': '1'})}#pass-on")
             page = _shown(budgets.group(visit, group, form), visit, {"group": group})

@@ -17,14 +17,13 @@ from timekeeper.operations.migrate import migrate
 from timekeeper.runtime.clock import now_ms
 from timekeeper.runtime.connect import connect
 from timekeeper.settings import TimekeeperSettings, UnusableError
+from timekeeper.store import fencing
 from timekeeper.store.engine.engine import ConflictError, Store, UnavailableError, open_store
 from timekeeper.store.engine.sqlite import beside, file_of
-from timekeeper.store.queries.snapshot import snapshot
+from timekeeper.store.engine.upgrade import snapshot
 from timekeeper.store.retention import roll_up_all
-from timekeeper.store.transfer.backup import back_up
-from timekeeper.store.transfer.exporter import export
+from timekeeper.store.transfer.exporter import back_up, export
 from timekeeper.store.transfer.importer import ImportRefusedError, load
-from timekeeper.store.writes import fencing
 
 _STREAM = "-"  # standard input or output
 

@@ -11,9 +11,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from threading import Event
 
-from timekeeper.runtime.http.listener import CannotListenError, listening_socket
+from timekeeper.operations.migrate import migrate
+from timekeeper.runtime.connect import connect
+from timekeeper.runtime.http.server import CannotListenError, listening_socket
 from timekeeper.runtime.log import log
 from timekeeper.runtime.metrics_folder import VARIABLE, metrics_folder
+from timekeeper.serving.tls import check_files
 from timekeeper.settings import TimekeeperSettings, UnusableError
 
 _LOOK_EACH_S = 0.1
@@ -142,3 +145,10 @@ def _listen(flag: str, host: str, port: int) -> socket.socket:
         return listening_socket(host, port)
     except CannotListenError as error:
         raise UnusableError(f"{flag}: {error}") from error
+
+
+def prepare(settings: TimekeeperSettings) -> None:
+    """Raises UnusableError with a sentence for the operator."""
+    check_files(settings.tls_cert, settings.tls_key, settings.ca)
+    connect(settings.kubeconfig)
+    migrate(settings)

@@ -16,7 +16,7 @@ from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionErro
 from timekeeper.core.json_values import Json
 from timekeeper.core.kube.initial_events import NotStreamedError
 from timekeeper.core.kube.reflector import ExpiredError, UnreachableError
-from timekeeper.runtime.server_clock import ServerClock
+from timekeeper.runtime.clock import ServerClock
 
 PAGE = 500
 WATCH_S = 300

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from timekeeper.core.kube.timestamps import timestamp
+from timekeeper.core.object_names import timestamp
 from timekeeper.runtime.api_server import Answered, Api, Reply
 from timekeeper.runtime.log import Log
 

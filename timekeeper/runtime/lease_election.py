@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from timekeeper.core.kube.lease import Lease, ObservedVersion, is_free, lease_spec, observe, read_lease
-from timekeeper.core.kube.timestamps import timestamp
+from timekeeper.core.object_names import timestamp
 from timekeeper.runtime.api_server import Answered, Api, Reply
 from timekeeper.runtime.clock import now_ms
 from timekeeper.runtime.log import Log

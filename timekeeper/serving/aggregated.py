@@ -15,13 +15,13 @@ from flask import Flask, Response
 
 from timekeeper.api.create_app import app_of
 from timekeeper.api.http.answers import answer
-from timekeeper.api.http.body import LARGEST_BODY
+from timekeeper.api.http.routes import LARGEST_BODY
 from timekeeper.api.http.services import Services
-from timekeeper.api.problem import Problem
 from timekeeper.core.names import AGGREGATED_GROUP
 from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.auth.front_proxy import FrontProxyGate, front_proxy_tls
 from timekeeper.runtime.auth.gate import Count
+from timekeeper.runtime.http.problem_details import Problem
 from timekeeper.runtime.http.service import HttpAnswer, HttpLimits, HttpService
 from timekeeper.runtime.http.wsgi_gateway import REQUEST
 from timekeeper.serving.front_proxy_watch import FrontProxyWatch

@@ -9,16 +9,15 @@ from prometheus_client import multiprocess
 
 from timekeeper import metrics
 from timekeeper.api.create_app import app_of, create_services
-from timekeeper.api.http.body import LARGEST_BODY
-from timekeeper.api.ledger.damage_watch import DamageWatch
+from timekeeper.api.http.routes import LARGEST_BODY
+from timekeeper.api.ledger.outages import DamageWatch
 from timekeeper.api.peers import peers
 from timekeeper.api.resources.heartbeats import HeartbeatHandler
 from timekeeper.dashboard.app import with_dashboard
 from timekeeper.runtime import metrics_folder, parent_death
 from timekeeper.runtime.auth.gate import gate_of
 from timekeeper.runtime.connect import connect
-from timekeeper.runtime.http.connection_balance import ConnectionBalance
-from timekeeper.runtime.http.server import HttpServer
+from timekeeper.runtime.http.server import ConnectionBalance, HttpServer
 from timekeeper.runtime.http.service import HttpLimits, HttpService
 from timekeeper.runtime.lease_election import CALL_S
 from timekeeper.serving.aggregated import aggregated_service, refusal

@@ -6,9 +6,9 @@ from functools import partial
 from http import HTTPStatus
 
 from timekeeper import metrics
-from timekeeper.api.problem import Problem
 from timekeeper.api.resources.heartbeats import PATH, HeartbeatHandler
 from timekeeper.runtime.auth.gate import BoundPod
+from timekeeper.runtime.http.problem_details import Problem
 from timekeeper.runtime.http.service import Handler, HttpAnswer, HttpRequest, Route
 from timekeeper.runtime.log import log_exception
 

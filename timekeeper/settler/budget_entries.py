@@ -1,16 +1,58 @@
 """Compares the budget ConfigMaps with the ledger: which entries take effect now, and what is wrong with the
 others."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from timekeeper import metrics
 from timekeeper.accounts.budget_history import SETTINGS, BudgetEntry, History, entry_value
 from timekeeper.core.budgets import reader as budgets
-from timekeeper.core.budgets.policy import group_key, ineffective_fields
+from timekeeper.core.budgets.mistakes import EntryError
+from timekeeper.core.budgets.policy import BudgetSettings, group_key, ineffective_fields
 from timekeeper.core.budgets.reader import precedence
 from timekeeper.core.names import CLUSTER_SETTINGS
-from timekeeper.settler.cluster.cluster_state import BudgetConfigMap
-from timekeeper.settler.mode_changes import mode_changes
+from timekeeper.settler.cluster.cluster_state import BudgetConfigMap, ClusterState
+
+_EFFECT = {
+    "enforce": "pods that break a rule are refused, and new pods over budget are demoted",
+    "observe": "no pod is refused or demoted any more",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ModeChange:
+    """The mode of the cluster (key ``_settings``) or of one entry differs from the one in force before."""
+
+    key: str
+    before: str
+    now: str
+
+    def sentence(self) -> str:
+        """The change and its effect, for the log."""
+        return f"{self.key}: the mode changes from {self.before} to {self.now}: {_EFFECT[self.now]}"
+
+
+def mode_changes(entries: Sequence[BudgetEntry], history: History) -> Iterator[ModeChange]:
+    """The changes of mode that ``entries``, new, changed and ended, make to the newest entries of the
+    history. An entry without a mode has the cluster's, and is named only where its own mode changes."""
+    texts = {each.key: each.text for each in entries}
+    cluster_before = _mode(SETTINGS, history.text(SETTINGS)) or BudgetSettings().mode
+    cluster_now = (
+        (_mode(SETTINGS, texts[SETTINGS]) or BudgetSettings().mode) if SETTINGS in texts else cluster_before
+    )
+    if cluster_before != cluster_now:
+        yield ModeChange(SETTINGS, cluster_before, cluster_now)
+    for key in sorted(texts.keys() - {SETTINGS}):
+        own_before, own_now = _mode(key, history.text(key)), _mode(key, texts[key])
+        before, now = own_before or cluster_before, own_now or cluster_now
+        if own_before != own_now and before != now:
+            yield ModeChange(key, before, now)
+
+
+def _mode(key: str, text: str | None) -> str:
+    """The mode that an entry names; "" where it names none, or is no valid entry."""
+    value = None if text is None else entry_value(key, text)
+    return "" if value is None or isinstance(value, EntryError) else value.mode
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,3 +145,29 @@ def _errors(reading: budgets.ParsedBudgets) -> dict[str, str]:
     for error in reading.errors:
         sentences.setdefault(error.key, []).append(error.sentence())
     return {key: "; ".join(each) for key, each in sentences.items()}
+
+
+class MissingNamespaces:
+    """Reports each such entry once, until its namespace exists or the entry is removed."""
+
+    def __init__(self) -> None:
+        self._compared: tuple[int, int] | None = None
+        self._reported = frozenset[str]()
+
+    def notices(self, cluster: ClusterState) -> tuple[BudgetNotice, ...]:
+        """Notices on entries that have not been reported; none before the namespaces are listed."""
+        versions = cluster.budgets_version, cluster.existing_version
+        if "namespaces" not in cluster.listed_sources or versions == self._compared:
+            return ()
+        self._compared = versions
+        entries = {key: each for each in cluster.config_maps.values() for key, _ in each.data}
+        missing = frozenset(
+            key for key in entries if not key.startswith("_") and key not in cluster.existing_namespaces
+        )
+        fresh, self._reported = missing - self._reported, missing
+        metrics.MISSING_NAMESPACES.set(len(missing))
+        return tuple(BudgetNotice(entries[key], "MissingNamespace", _sentence(key)) for key in sorted(fresh))
+
+
+def _sentence(key: str) -> str:
+    return f"{key}: namespace {key} does not exist. The budget applies once it does; is the name right?"

@@ -25,10 +25,9 @@ from timekeeper.accounts.decisions.notifications import (
 )
 from timekeeper.runtime.log import log, log_exception
 from timekeeper.runtime.recording.signed_post import FAILURES, post
+from timekeeper.store import decisions, fencing, notified
 from timekeeper.store.engine.engine import ConflictError, Store, UnavailableError
-from timekeeper.store.queries import decisions
-from timekeeper.store.writes import fencing, notified
-from timekeeper.store.writes.fencing import Epoch, EpochOverError
+from timekeeper.store.fencing import Epoch, EpochOverError
 
 EACH_S = 1.0
 _TOGETHER = 100  # notifications in one post

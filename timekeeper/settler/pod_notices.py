@@ -7,14 +7,14 @@ from decimal import Decimal
 from typing import Literal
 
 from timekeeper.accounts.balance import Statement
+from timekeeper.accounts.held.limits import QueuedPod
 from timekeeper.accounts.held.order import HeldPod
-from timekeeper.accounts.held.queue import QueuedPod
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core.budgets.policy import GPU_HOUR
 from timekeeper.core.decisions import DELETED, MESSAGE, STANDING, Decision, Figure
-from timekeeper.core.kube.timestamps import timestamp
 from timekeeper.core.ledger.metering import FOREVER_MS
 from timekeeper.core.names import BUDGET_GATE
+from timekeeper.core.object_names import timestamp
 
 MOST_PODS = 100  # of one namespace, for one change of its standing; waiting pods first
 NEARLY_SPENT_MILLI = 800  # thousandths of the grant, where an entry has no warnAt

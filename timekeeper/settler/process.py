@@ -5,27 +5,109 @@ import time
 from collections.abc import Callable
 from functools import partial
 from queue import Queue
-from threading import Event
+from threading import Event, Lock, Thread
 
 from timekeeper import metrics
+from timekeeper.core.decisions import Decision, DecisionRun
 from timekeeper.core.names import DOMAIN
 from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.connect import connect
 from timekeeper.runtime.event_recorder import EventRecorder
-from timekeeper.runtime.lease_election import CALL_S
+from timekeeper.runtime.lease_election import CALL_S, LeaseElection, LeaseName
 from timekeeper.runtime.log import log
+from timekeeper.runtime.recording.decision_posts import DecisionBuffer
 from timekeeper.settings import TimekeeperSettings
 from timekeeper.settler.budget_entries import BudgetNotice
 from timekeeper.settler.cluster.cluster_state import WatchUpdate
 from timekeeper.settler.cluster.watches import sources, start_watching
-from timekeeper.settler.decision_recorder import DecisionRecorder
-from timekeeper.settler.election import SettlerElection
 from timekeeper.settler.pod_notices import PodNotice, state_after
 from timekeeper.settler.settler import Settler, run
 from timekeeper.settler.term_threads import TermThreads, start_thread
+from timekeeper.store import decisions
+from timekeeper.store.decisions import SOURCE, last_standings
 from timekeeper.store.engine.engine import ConflictError, Store, UnavailableError, open_store
-from timekeeper.store.queries.decisions import last_standings
-from timekeeper.store.writes.fencing import EpochOverError
+from timekeeper.store.fencing import EpochOverError
+
+LEASE = "bursar-timekeeper-settler"
+
+
+class SettlerElection(LeaseElection):
+    """One timekeeper's part in the election of the settler. ``me`` names it; ``now_s`` is a monotonic clock
+    in seconds. ``lost``: this process held the Lease, and another holds it now."""
+
+    def __init__(
+        self, api: Api, namespace: str, me: str, duration_ms: int, now_s: Callable[[], float]
+    ) -> None:
+        duration_s = max(1, duration_ms // 1000)
+        super().__init__(api, LeaseName(namespace, LEASE), me, duration_s, now_s, log)
+        self._me = me
+        self.lost = False
+
+    def wait(self, stop: Event) -> bool:
+        """Follow until this process holds the Lease: True; False where ``stop`` came first."""
+        metrics.LEADS.set(0)
+        log("settler-follows", holder=self._me)
+        while not self.look():
+            if stop.wait(self.every_s):
+                return False
+        return True
+
+    def keep(self, stop: Event) -> None:
+        """Renew the Lease from a thread of its own until ``stop``. Where another process holds it, set
+        ``stop``."""
+
+        def renew() -> None:
+            while not stop.wait(self.every_s):
+                if self.look() is False:
+                    self.lost = True
+                    stop.set()
+
+        Thread(target=renew, name="lease", daemon=True).start()
+
+
+EACH_S = 0.5
+_TOGETHER = 500
+
+
+class DecisionRecorder:
+    """`record` may be called from any thread and never waits; `run` writes, in one thread. What was
+    decided in a term that is over is written too."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._buffer = DecisionBuffer()
+        self._taken: list[DecisionRun] = []
+        self._writing = Lock()
+        self._is_failing = False
+
+    def record(self, decision: Decision) -> None:
+        """See `timekeeper.core.decisions.Record`."""
+        self._buffer.add(decision)
+
+    def run(self, stop: Event) -> None:
+        """Write what waits, twice a second, until ``stop``; then once more."""
+        while not stop.wait(EACH_S):
+            self.write()
+        self.write()
+
+    def write(self) -> bool:
+        """Write all that waits, before returning. False if the database is away: then it waits on."""
+        with self._writing:
+            metrics.DECISIONS_DROPPED.inc(self._buffer.take_dropped())
+            while self._taken or len(self._buffer):
+                self._taken = self._taken or self._buffer.take(_TOGETHER)
+                try:
+                    with self._store.writing() as connection:
+                        decisions.record(connection, SOURCE, self._taken)
+                except (UnavailableError, ConflictError) as error:
+                    if not self._is_failing:
+                        log("decisions-not-written", level="warning", error=error)
+                    self._is_failing = True
+                    return False
+                metrics.DECISIONS.labels(SOURCE).inc(sum(each.count for each in self._taken))
+                self._taken, self._is_failing = [], False
+            return True
+
 
 # Updates waiting to be applied. A full queue blocks the watches, and the API server buffers.
 _MOST_QUEUED = 10_000

@@ -6,33 +6,29 @@ from queue import Empty, Queue, SimpleQueue
 from threading import Event
 
 from timekeeper import metrics
-from timekeeper.accounts.bindings import pod_of
 from timekeeper.accounts.budget_history import History, history_of
 from timekeeper.accounts.changes import Changes, Pulse
 from timekeeper.accounts.decisions.ledger_decisions import of_changes
 from timekeeper.accounts.ends import ReportedEnd
-from timekeeper.accounts.held.cards import capped_namespaces, cards_held
 from timekeeper.accounts.held.declared import DeclaredReservation
 from timekeeper.accounts.held.limits import HeldView
-from timekeeper.accounts.pods import LedgerPod
+from timekeeper.accounts.held.order import capped_namespaces, cards_held
+from timekeeper.accounts.pods import LedgerPod, pod_of
 from timekeeper.accounts.reserved import reserved_uid
 from timekeeper.core.decisions import Record, record_nothing
 from timekeeper.runtime.log import log
-from timekeeper.settler.budget_entries import BudgetNotice, EntryChanges, read_entries
+from timekeeper.settler.budget_entries import BudgetNotice, EntryChanges, MissingNamespaces, read_entries
 from timekeeper.settler.cluster.cluster_state import ClusterState, ItemChanged, WatchUpdate
 from timekeeper.settler.decide.decide import PULSE_MS, TickDecision, TickInputs, decide, listed_namespaces
-from timekeeper.settler.missing_namespaces import MissingNamespaces
 from timekeeper.settler.pod_notices import PodNotice
 from timekeeper.settler.self_check import SelfCheck
-from timekeeper.settler.state.database_totals import DatabaseTotals, read_grants
-from timekeeper.settler.state.later_rooms import LaterRooms
-from timekeeper.settler.state.ledger_state import read_ledger_state
+from timekeeper.settler.state.ledger_state import DatabaseTotals, LaterRooms, read_grants, read_ledger_state
 from timekeeper.settler.state.open_session_totals import OpenSessionTotals
 from timekeeper.settler.tick_report import Notices, report
+from timekeeper.store import bindings, decisions, ends, fencing, postings
+from timekeeper.store import ledger as reading
+from timekeeper.store.decisions import SOURCE
 from timekeeper.store.engine.engine import Connection, Store, UnavailableError
-from timekeeper.store.queries import ledger as reading
-from timekeeper.store.writes import bindings, decisions, ends, fencing, settling
-from timekeeper.store.writes.decisions import SOURCE
 
 Clock = Callable[[], int]
 
@@ -164,7 +160,7 @@ class Settler:
         decision = decide(self.cluster, self.ledger, facts)
         if decision.changes != Changes():
             with fencing.writing(self._store, self.term) as connection:
-                settling.apply(connection, decision.changes)
+                postings.apply(connection, decision.changes)
                 made = of_changes(decision.changes.entries, decision.changes.grants, self.ledger.history)
                 decisions.record(connection, SOURCE, made)
         self._report(decision, read, history, now_ms)
@@ -215,7 +211,7 @@ class Settler:
         if pulse.state == last.state and abs(now_ms - last.tick_ms) < PULSE_MS:
             return False
         with fencing.writing(self._store, self.term) as connection:
-            settling.apply(connection, Changes(pulse=pulse))
+            postings.apply(connection, Changes(pulse=pulse))
         self.ledger.pulse = pulse
         return True
 

@@ -14,17 +14,17 @@ from timekeeper.runtime.event_recorder import EventRecorder
 from timekeeper.settings import TimekeeperSettings
 from timekeeper.settler.budget_objects import BudgetObjects
 from timekeeper.settler.evictions.budget_evictor import BudgetEvictor
-from timekeeper.settler.evictions.context import EvictorContext, view_of
+from timekeeper.settler.evictions.calls import EvictorContext, view_of
 from timekeeper.settler.evictions.evictor import Evictor, Step, keep_evicting
 from timekeeper.settler.evictions.idle_evictor import IdleEvictor
 from timekeeper.settler.evictions.overtime_evictor import OvertimeEvictor
 from timekeeper.settler.grace_policies import GracePolicies
 from timekeeper.settler.notifier import Notifier
-from timekeeper.settler.releases.releaser import CALLS_AT_ONCE, Releaser, keep_releasing, patch_with
+from timekeeper.settler.releaser import CALLS_AT_ONCE, Releaser, keep_releasing, patch_with
 from timekeeper.settler.settler import Settler
 from timekeeper.store.engine.engine import Store
+from timekeeper.store.fencing import FencedStore
 from timekeeper.store.retention import forget_decisions, roll_up_daily
-from timekeeper.store.writes.fencing import FencedStore
 
 Work = Callable[[Event], object]
 

@@ -8,9 +8,8 @@ from timekeeper import metrics
 from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import History
 from timekeeper.accounts.changes import Changes
-from timekeeper.accounts.held.limits import waiting_by_group
+from timekeeper.accounts.held.limits import queue_of, waiting_by_group
 from timekeeper.accounts.held.order import HeldPod
-from timekeeper.accounts.held.queue import queue_of
 from timekeeper.core.budgets.policy import MODES, BudgetSettings
 from timekeeper.core.decisions import Record
 from timekeeper.runtime.log import log

@@ -7,10 +7,10 @@ from threading import Event
 from typing import Protocol
 
 from timekeeper.runtime.log import log
+from timekeeper.store import decisions
 from timekeeper.store.engine.engine import ConflictError, Connection, UnavailableError
-from timekeeper.store.writes import decisions
-from timekeeper.store.writes.fencing import EpochOverError
-from timekeeper.store.writes.rollup import forget_nodes, roll_up
+from timekeeper.store.fencing import EpochOverError
+from timekeeper.store.postings import forget_nodes, roll_up
 
 _BATCH = 200  # sessions per transaction: the settler waits for one batch at most
 _EACH_S = 86_400.0

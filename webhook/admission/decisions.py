@@ -14,7 +14,7 @@ from timekeeper.core.decisions import (
     Figure,
 )
 from timekeeper.core.json_values import mapping
-from timekeeper.core.kube.owner import owner_of
+from timekeeper.core.object_names import owner_of
 from webhook.mutation.govern import recorded_hold, recorded_time
 from webhook.policy import AdmissionPolicy
 from webhook.wire.object_review import ObjectReview

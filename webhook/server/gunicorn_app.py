@@ -6,8 +6,7 @@ import ssl
 
 from timekeeper.runtime.clock import monotonic_ms
 from timekeeper.runtime.file_watch import FileWatch
-from timekeeper.runtime.http.listener import listening_socket
-from timekeeper.runtime.http.server import HttpServer
+from timekeeper.runtime.http.server import HttpServer, listening_socket
 from timekeeper.runtime.http.service import HttpService
 from timekeeper.runtime.log import log
 from timekeeper.runtime.metrics_folder import VARIABLE, metrics_folder

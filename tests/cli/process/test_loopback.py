@@ -11,8 +11,8 @@ from tests.support.tls import Tls
 from tests.timekeeper.dashboards import READER, Dashboards
 from tests.timekeeper.worlds import token
 from timekeeper.cli.client import Client
-from timekeeper.cli.errors import CommandError
 from timekeeper.cli.loopback import Loopback, log_in
+from timekeeper.cli.output import CommandError
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from timekeeper.cli import connection
 from timekeeper.cli.connection import Options
 from timekeeper.cli.dashboard import first_page as dashboard_page
-from timekeeper.cli.errors import CommandError
+from timekeeper.cli.output import CommandError
 
 
 @dataclass

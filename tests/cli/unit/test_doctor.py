@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from timekeeper.cli.doctor.checks import WORKLOADS, results
+from timekeeper.cli.doctor.cluster_checks import OF_OUR_OWN_FIELDS, POLICIES
 from timekeeper.cli.doctor.facts import Facts, NotReadable, Readiness
-from timekeeper.cli.doctor.policy_checks import OF_OUR_OWN_FIELDS, POLICIES
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 MANIFESTS = Path(__file__).parents[3] / "deploy" / "manifests"

@@ -11,7 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timekeeper.cli.errors import CommandError
+from timekeeper.cli.output import CommandError
 from timekeeper.cli.save import objects
 from timekeeper.cli.save.folder import Folder
 from timekeeper.cli.save.ledger import rows_of

@@ -12,11 +12,10 @@ from click.testing import CliRunner
 
 from timekeeper.cli import output
 from timekeeper.cli.connection import Options
-from timekeeper.cli.errors import CommandError
 from timekeeper.cli.flags import MINUS
 from timekeeper.cli.kubectl import Kubectl
 from timekeeper.cli.main import cli, grant
-from timekeeper.cli.sheet import Column, Sheet
+from timekeeper.cli.output import Column, CommandError, Sheet
 from timekeeper.cli.simulation import _documents, namespace_of, pods_of
 from timekeeper.cli.views import budgets, cards, decisions, simulation, usage
 from timekeeper.core import texts

@@ -14,8 +14,8 @@ from scheduler_ext.model.node import read_node
 from scheduler_ext.model.pod import read_pod
 from scheduler_ext.snapshot.node_info import allocation_of, node_info_of, with_allocation
 from tests.worlds import inventory, of_resources, pod
-from timekeeper.accounts.bindings import decode_request, encode_request
-from timekeeper.api.bodies.bindings import read_bindings
+from timekeeper.accounts.pods import decode_request, encode_request
+from timekeeper.api.resources.bindings import read_bindings
 from timekeeper.core.dialects import BY_NAME
 from timekeeper.core.dialects.dialect import PlacedRequest
 from timekeeper.core.request.cards import UndecodableError

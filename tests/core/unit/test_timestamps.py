@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timekeeper.core.kube.timestamps import timestamp
 from timekeeper.core.ledger.hold import millis
+from timekeeper.core.object_names import timestamp
 
 MS = 1_795_168_800_123
 

@@ -8,7 +8,7 @@ from tests.deploy.reading import MANIFESTS, NAMESPACE
 from tests.deploy.unit.test_postgresql import VARIANT
 from timekeeper.runtime.api_server import Answered
 from timekeeper.runtime.connect import connect
-from timekeeper.settler.election import LEASE, SettlerElection
+from timekeeper.settler.process import LEASE, SettlerElection
 
 ACCOUNT = "bursar-timekeeper"
 

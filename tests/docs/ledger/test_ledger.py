@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.timekeeper.worlds import HOUR, MINUTE, T0, Town, gpu_pod, node
 from timekeeper.accounts.usage import gpu_hours
 from timekeeper.settings import AUDITING, read
-from timekeeper.store.queries import ledger as reading
+from timekeeper.store import ledger as reading
 
 PAGE = (Path(__file__).parents[3] / "docs" / "ledger.md").read_text()
 ROW = re.compile(r"^(2026-\S+) +(2026-\S+) +(-?\d+) +(\w+) +(-?\d+)$", re.MULTILINE)

@@ -3,9 +3,9 @@
 import re
 from pathlib import Path
 
-from timekeeper.api.formats import focus
+from timekeeper.api import report_formats
+from timekeeper.api.create_app import ROUTES
 from timekeeper.api.http.openapi import document
-from timekeeper.api.route_table import ROUTES
 
 PAGE = (Path(__file__).parents[3] / "docs" / "api.md").read_text()
 DOCUMENT = document(ROUTES)
@@ -18,10 +18,10 @@ def test_every_field_of_a_new_grant_is_explained() -> None:
 
 
 def test_every_column_of_ours_in_focus_rows_is_named() -> None:
-    ours = [name for name in focus.NAMES if name.startswith("x_")]
+    ours = [name for name in report_formats.NAMES if name.startswith("x_")]
 
     assert [name for name in ours if f"`{name}`" not in PAGE] == []
-    assert [name for name in re.findall(r"`(x_\w+)`", PAGE) if name not in focus.NAMES] == []
+    assert [name for name in re.findall(r"`(x_\w+)`", PAGE) if name not in report_formats.NAMES] == []
 
 
 def test_every_column_of_a_report_with_use_is_explained() -> None:

@@ -1,8 +1,8 @@
 """The page on architecture names functions, files and layers that there are."""
 
 import ast
-import configparser
 import re
+import tomllib
 from functools import cache
 from pathlib import Path
 
@@ -66,18 +66,17 @@ def test_a_path_that_does_not_exist_is_found() -> None:
 
 @pytest.mark.parametrize("role", ["webhook", "scheduler_ext", "timekeeper"])
 def test_the_picture_of_the_layers_is_the_contract(role: str) -> None:
-    config = configparser.ConfigParser()
-    config.read(ROOT / "setup.cfg")
+    config = tomllib.loads((ROOT / "pyproject.toml").read_text())
     (contract,) = (
-        section
-        for section in config.values()
-        if section.get("type") == "layers" and section.get("containers", "").split() == [role]
+        each
+        for each in config["tool"]["importlinter"]["contracts"]
+        if each["type"] == "layers" and each.get("containers") == [role]
     )
     (picture,) = re.findall(rf"^`{role}/`\n\n```text\n(.*?)```", PAGE, re.DOTALL | re.MULTILINE)
 
     drawn = [re.split(r"  +", line)[0] for line in picture.splitlines()]
 
-    assert drawn == [" | ".join(re.findall(r"\w+", line)) for line in contract["layers"].split("\n") if line]
+    assert drawn == [" | ".join(re.findall(r"\w+", line)) for line in contract["layers"]]
 
 
 def test_every_file_in_the_tables_exists() -> None:

@@ -13,7 +13,7 @@ from sidecar.node.values import CardLoad, NodeCard, PodState
 from timekeeper import metrics
 from timekeeper.accounts.card_use import evictions, overuse
 from timekeeper.core.budgets.policy import BudgetSettings
-from timekeeper.settler.evictions import notices
+from timekeeper.settler.evictions import evictor
 
 PAGE = (Path(__file__).parents[3] / "docs" / "node-use.md").read_text()
 
@@ -46,7 +46,7 @@ def test_every_metric_of_use_is_explained_with_its_kind_and_labels() -> None:
 
 
 def test_the_events_that_are_written_are_the_ones_that_are_documented() -> None:
-    written = {OVER, WITHIN, notices.EVICTED, notices.PROTECTED}
+    written = {OVER, WITHIN, evictor.EVICTED, evictor.PROTECTED}
 
     assert set(re.findall(r"`(GPU[A-Za-z]+)`", PAGE)) == written
 

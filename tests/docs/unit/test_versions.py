@@ -5,7 +5,7 @@ from pathlib import Path
 
 import sidecar
 from deploy.local import tools
-from timekeeper.cli.doctor.version_checks import LEAST_MINOR, NEWER_FEATURES
+from timekeeper.cli.doctor.cluster_checks import LEAST_MINOR, NEWER_FEATURES
 from timekeeper.core import __version__
 
 ROOT = Path(__file__).parents[3]

@@ -17,7 +17,7 @@ from sidecar.run import boot_ms
 from tests.node.unit.test_reports import FINE, World, seen
 from tests.sidecar.worlds import SILENCE, Timekeeper, variables
 from tests.timekeeper.worlds import T0, Town, agent_status, gpu_pod, node, token
-from timekeeper.store.writes import usage as figures
+from timekeeper.store import node_usage as figures
 
 
 def client(

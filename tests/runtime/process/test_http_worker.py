@@ -18,10 +18,9 @@ from gunicorn.config import Config
 from tests.support.waiting import eventually
 from timekeeper.runtime.http import loop
 from timekeeper.runtime.http.connection import HttpConnection
-from timekeeper.runtime.http.connection_balance import ConnectionBalance
 from timekeeper.runtime.http.loop import RECEIVES_A_TURN, HttpLoop
+from timekeeper.runtime.http.server import ConnectionBalance, HttpWorker
 from timekeeper.runtime.http.service import Handler, HttpAnswer, HttpLimits, HttpRequest, HttpService, Route
-from timekeeper.runtime.http.worker import HttpWorker
 
 WITHIN_S = 5.0
 LIMITS = HttpLimits(body_bytes=1_000_000, connections=20)

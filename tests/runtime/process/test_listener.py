@@ -6,8 +6,8 @@ from threading import Timer
 
 import pytest
 
-from timekeeper.runtime.http import listener
-from timekeeper.runtime.http.listener import CannotListenError, listening_socket
+from timekeeper.runtime.http import server
+from timekeeper.runtime.http.server import CannotListenError, listening_socket
 
 
 def test_a_port_that_is_given_up_soon_is_waited_for() -> None:
@@ -20,7 +20,7 @@ def test_a_port_that_is_given_up_soon_is_waited_for() -> None:
 
 
 def test_a_port_that_stays_in_use_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener, "_PATIENCE_S", 0.2)
+    monkeypatch.setattr(server, "_PATIENCE_S", 0.2)
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as other:
         port = other.getsockname()[1]
 

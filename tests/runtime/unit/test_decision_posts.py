@@ -4,8 +4,7 @@ import json
 
 from tests.support.post_client import PostClient
 from timekeeper.core.decisions import Decision, DecisionRun
-from timekeeper.runtime.recording.decision_buffer import DecisionBuffer
-from timekeeper.runtime.recording.decision_posts import TOGETHER, DecisionPosts
+from timekeeper.runtime.recording.decision_posts import TOGETHER, DecisionBuffer, DecisionPosts
 
 
 def refused(name: str = "", at_ms: int = 0, **figures: int | str) -> Decision:

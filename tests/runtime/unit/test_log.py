@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timekeeper.runtime.http.server_log import LineFormatter
+from timekeeper.runtime.http.server import LineFormatter
 from timekeeper.runtime.log import configure, line, log
 
 HEAD = re.compile(

@@ -6,7 +6,7 @@ from email.utils import format_datetime
 
 import pytest
 
-from timekeeper.runtime.server_clock import TOLERANCE_MS, ServerClock
+from timekeeper.runtime.clock import TOLERANCE_MS, ServerClock
 
 T0 = 1_795_168_800_000
 HOUR = 3_600_000

@@ -12,7 +12,7 @@ from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.worlds import node, on, percent, read, request_of
 from tests.support.post_client import PostClient
 from tests.support.waiting import eventually
-from timekeeper.api.bodies.bindings import read_bindings
+from timekeeper.api.resources.bindings import read_bindings
 from timekeeper.core.request.cards import decode_placement
 from timekeeper.core.request.host import HostAmount, HostShare, decode_host, encode_host
 from timekeeper.core.request.request import parse

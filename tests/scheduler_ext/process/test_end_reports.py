@@ -12,7 +12,7 @@ from tests.scheduler_ext.worlds import node, on, percent, read
 from tests.support.post_client import PostClient
 from tests.support.waiting import eventually
 from tests.worlds import status, terminated
-from timekeeper.api.bodies.ends import read_ends
+from timekeeper.api.resources.ends import read_ends
 from timekeeper.core.ledger.hold import pod_hold
 
 Json = dict[str, Any]

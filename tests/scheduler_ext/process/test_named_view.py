@@ -11,12 +11,10 @@ from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.reserving import NOW_MS
 from tests.scheduler_ext.unit.test_gas import INTEL, intel_node, wants
 from tests.scheduler_ext.worlds import asking, bound, read, rebuilt, request_of
-from timekeeper.accounts.bindings import decode_request, encode_request
-from timekeeper.accounts.pods import LedgerPod, read_pod
+from timekeeper.accounts.pods import LedgerPod, decode_request, encode_request, read_pod
 from timekeeper.accounts.reserved import open_reserved
 from timekeeper.accounts.session import open_session
-from timekeeper.api.bodies.bindings import read_bindings
-from timekeeper.api.problem import Problem
+from timekeeper.api.resources.bindings import read_bindings
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.ledger.reservation import Reservation, condition_of
 from timekeeper.core.request.estimates import estimated_rate, requested_amount
@@ -24,6 +22,7 @@ from timekeeper.core.request.inventory import read_cards
 from timekeeper.core.request.request import canonical
 from timekeeper.core.values import Card, Placement
 from timekeeper.core.wire import binding_asks
+from timekeeper.runtime.http.problem_details import Problem
 
 NODE = intel_node(cards=2, millicores=1000, tiles=2)
 RAW = asking(wants(i915=2, millicores=800, tiles=2))

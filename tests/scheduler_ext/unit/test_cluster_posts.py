@@ -26,7 +26,7 @@ from scheduler_ext.verbs.last_decisions import LastDecisions
 from tests.scheduler_ext.worlds import Json, node, on, percent, rebuilt
 from tests.support.clock import Clock
 from tests.worlds import card
-from timekeeper.api.bodies.cluster_map import read_cluster
+from timekeeper.api.resources.cluster_map import read_cluster
 from timekeeper.core.cluster_map import MOST_WAITING
 from timekeeper.dashboard.pages.cluster import STALE_MS
 from timekeeper.runtime.timekeeper_client import PostRefusedError, TimekeeperError

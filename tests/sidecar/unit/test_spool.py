@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from sidecar import spool
 from sidecar.spool import Spool, SpooledBeat, SpooledPost
 from tests.support.profile import examples
-from timekeeper.api.bodies.heartbeats import read_heartbeats
-from timekeeper.api.http.body import LARGEST_BODY
+from timekeeper.api.http.routes import LARGEST_BODY
+from timekeeper.api.resources.heartbeats import read_heartbeats
 from timekeeper.core.wire import BeatDevice
 
 FIGURE: BeatDevice = {"uuid": "GPU-1", "utilisation": 37, "memory_mib": None, "scope": "shared"}

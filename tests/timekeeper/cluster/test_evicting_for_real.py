@@ -20,9 +20,8 @@ from tests.timekeeper.worlds import MINUTE, Json, Town, agent_status, budgets, n
 from timekeeper.runtime.clock import now_ms
 from timekeeper.runtime.connect import connect
 from timekeeper.runtime.log import log
-from timekeeper.settler.evictions.context import EvictorContext, view_of
-from timekeeper.settler.evictions.evictor import Evictor
-from timekeeper.settler.evictions.notices import EVICTED, PROTECTED
+from timekeeper.settler.evictions.calls import EvictorContext, view_of
+from timekeeper.settler.evictions.evictor import EVICTED, PROTECTED, Evictor
 from timekeeper.settler.process import REPORTER
 
 pytestmark = pytest.mark.timeout(180)

@@ -23,7 +23,7 @@ from tests.timekeeper.worlds import (
 )
 from tests.worlds import container
 from timekeeper.accounts.usage import gpu_hours
-from timekeeper.api.formats.report_formats import safe
+from timekeeper.api.report_formats import safe
 from timekeeper.core.budgets.policy import GPU_HOUR
 
 ENTRY = "gpuHours: 2\nperiod: month\nonExhausted: deprioritize"

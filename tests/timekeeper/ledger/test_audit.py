@@ -16,7 +16,7 @@ from timekeeper.__main__ import main
 from timekeeper.operations.audit.audit import Checked, audit
 from timekeeper.operations.audit.finding import Finding
 from timekeeper.store.engine.engine import Connection
-from timekeeper.store.queries.snapshot import snapshot
+from timekeeper.store.engine.upgrade import snapshot
 
 GPU_HOUR = 3_600_000_000
 RUNNING = "session uid-running (team-b/running)"

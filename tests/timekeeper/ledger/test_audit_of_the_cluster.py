@@ -12,7 +12,7 @@ from tests.timekeeper.worlds import MINUTE, SECOND, T0, Json, Town, gpu_pod, lea
 from timekeeper.__main__ import main
 from timekeeper.operations.audit.audit import audit
 from timekeeper.operations.audit.cluster import ClusterComparison, read_compared_pod
-from timekeeper.store.queries.snapshot import snapshot
+from timekeeper.store.engine.upgrade import snapshot
 
 
 def governed(raw: Json) -> Json:

@@ -27,9 +27,9 @@ from timekeeper.runtime.connect import connect
 from timekeeper.runtime.log import log
 from timekeeper.settler.evictions import budget_notices
 from timekeeper.settler.evictions.budget_evictor import BudgetEvictor
-from timekeeper.settler.evictions.context import EvictorContext, view_of
+from timekeeper.settler.evictions.calls import EvictorContext, view_of
 from timekeeper.settler.process import REPORTER
-from timekeeper.store.writes import fencing
+from timekeeper.store import fencing
 
 ONE_DATABASE = "decisions and calls of the API server; the reads that they need run on both in other modules"
 

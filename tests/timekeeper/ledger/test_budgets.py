@@ -6,7 +6,7 @@ from tests.timekeeper.clocks import at_ms
 from tests.timekeeper.worlds import DAY, HOUR, MINUTE, SECOND, T0, Town, budgets, gpu_pod, node
 from tests.worlds import Json
 from timekeeper.core.budgets.policy import GPU_HOUR
-from timekeeper.store.queries import ledger as reading
+from timekeeper.store import ledger as reading
 
 ONE_DATABASE = "what ConfigMaps come to; test_story and test_postings write the same entries on both"
 

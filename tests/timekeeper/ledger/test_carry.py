@@ -8,7 +8,7 @@ from timekeeper.core.budgets.policy import GPU_HOUR
 from timekeeper.operations.audit.audit import audit
 from timekeeper.operations.audit.finding import Finding
 from timekeeper.store.engine.schema import GRANTS
-from timekeeper.store.queries.snapshot import snapshot
+from timekeeper.store.engine.upgrade import snapshot
 
 MIDNIGHT = T0 + 14 * HOUR  # the 21st of November
 DAILY = "gpuHours: 10\nperiod: day\ncarryOver: 0.5"

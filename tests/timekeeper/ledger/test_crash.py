@@ -15,8 +15,8 @@ from timekeeper.accounts.budget_history import History
 from timekeeper.settler.budget_entries import EntryChanges
 from timekeeper.settler.decide.decide import TickDecision
 from timekeeper.settler.settler import Settler
+from timekeeper.store import heartbeats as beats
 from timekeeper.store.engine.engine import ConflictError, Store
-from timekeeper.store.writes import heartbeats as beats
 
 ENTRY = "gpuHours: {}\nperiod: hour\nonExhausted: deprioritize"
 

@@ -11,7 +11,7 @@ import pytest
 from tests.timekeeper.past import live
 from tests.timekeeper.worlds import Town
 from timekeeper.__main__ import main
-from timekeeper.api.ledger.damage_watch import DamageWatch
+from timekeeper.api.ledger.outages import DamageWatch
 from timekeeper.store.engine.damage import damage_at_start, damage_of
 from timekeeper.store.engine.engine import Store, open_store
 

@@ -25,10 +25,10 @@ from tests.timekeeper.worlds import (
     token,
 )
 from timekeeper.settler.settler import Settler
+from timekeeper.store import ledger as reading
 from timekeeper.store.engine.engine import Store, UnavailableError, open_store
 from timekeeper.store.engine.schema import NODES
 from timekeeper.store.engine.upgrade import upgrade
-from timekeeper.store.queries import ledger as reading
 
 POD = gpu_pod(started_ms=T0)
 BUDGET = "gpuHours: 1\nperiod: month"

@@ -12,10 +12,10 @@ from sqlalchemy import delete, insert, text, update
 from tests.timekeeper.worlds import DAY, HOUR, Json
 from timekeeper.accounts.posting import Posting, amount_within
 from timekeeper.core.ledger.metering import FOREVER_MS, Interval
+from timekeeper.store import ledger as reading
 from timekeeper.store.engine.engine import Store, open_store
 from timekeeper.store.engine.schema import FOLDED, POSTINGS, SESSIONS
 from timekeeper.store.engine.upgrade import upgrade
-from timekeeper.store.queries import ledger as reading
 
 FIRST = 20_000 * DAY
 TEAMS = ("team-a", "team-b")

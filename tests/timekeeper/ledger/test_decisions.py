@@ -4,9 +4,9 @@ import pytest
 
 from tests.timekeeper.worlds import MINUTE, Json, Town
 from timekeeper.core.decisions import Decision, DecisionRun
+from timekeeper.store import decisions
 from timekeeper.store.engine.engine import Store
 from timekeeper.store.engine.schema import DECISIONS
-from timekeeper.store.writes import decisions
 
 
 def posted(**fields: object) -> Json:

@@ -35,19 +35,20 @@ from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.connect import connect
 from timekeeper.runtime.kubeconfig import of_configuration
 from timekeeper.runtime.log import log
-from timekeeper.settler.evictions.context import EvictorContext, view_of
+from timekeeper.settler.evictions.calls import EvictorContext, view_of
 from timekeeper.settler.evictions.evictor import (
+    EVICTED,
     LOOK_S,
+    PROTECTED,
     SOON_S,
     Evictor,
     keep_evicting,
     may_be_evicted,
     pause_after_s,
 )
-from timekeeper.settler.evictions.notices import EVICTED, PROTECTED
 from timekeeper.settler.process import REPORTER
+from timekeeper.store import fencing as terms
 from timekeeper.store.engine.engine import UnavailableError
-from timekeeper.store.writes import fencing as terms
 
 ONE_DATABASE = "decisions and calls of the API server; the reads that they need run on both in other modules"
 

@@ -113,7 +113,7 @@ def test_a_heartbeat_of_a_pod_without_a_session_is_kept_by_its_sidecar(running: 
 
 
 def test_many_runs_of_a_sidecar_leave_a_bounded_number_of_rows(running: Town) -> None:
-    from timekeeper.store.writes import heartbeats as beats
+    from timekeeper.store import heartbeats as beats
 
     for run in range(30):
         running.clock.turn(SECOND)

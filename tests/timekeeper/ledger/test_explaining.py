@@ -20,7 +20,7 @@ from tests.timekeeper.worlds import (
 )
 from tests.worlds import container
 from timekeeper.core.decisions import DecisionRun
-from timekeeper.store.writes.decisions import SOURCE, record
+from timekeeper.store.decisions import SOURCE, record
 
 WAITS = {
     "cardsNeeded": 1,

@@ -18,7 +18,7 @@ from tests.timekeeper.worlds import DAY, SECOND, T0, Town
 from timekeeper.__main__ import main
 from timekeeper.store.engine.engine import open_store
 from timekeeper.store.engine.schema import ENTRIES, FOLDED, GRANTS, METADATA, POSTINGS, TERMS
-from timekeeper.store.queries.snapshot import snapshot
+from timekeeper.store.engine.upgrade import snapshot
 from timekeeper.store.retention import roll_up_all
 from timekeeper.store.transfer.exporter import LEFT_OUT, TABLES, export
 

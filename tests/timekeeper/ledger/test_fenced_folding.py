@@ -8,8 +8,8 @@ from sqlalchemy import func, select
 from tests.timekeeper.past import live
 from tests.timekeeper.worlds import HOUR, Town
 from timekeeper.store.engine.schema import FOLDED
+from timekeeper.store.fencing import FencedStore
 from timekeeper.store.retention import roll_up_all, roll_up_daily
-from timekeeper.store.writes.fencing import FencedStore
 
 
 def folded(town: Town) -> int:

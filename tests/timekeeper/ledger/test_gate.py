@@ -21,10 +21,10 @@ from tests.timekeeper.worlds import (
     token,
     user_status,
 )
-from timekeeper.api.problem import Problem
 from timekeeper.core.kube.reflector import UnreachableError
 from timekeeper.runtime.auth.gate import MOST_REMEMBERED, Gate
 from timekeeper.runtime.auth.tokens import Expected, fault, issuer_of
+from timekeeper.runtime.http.problem_details import Problem
 
 GOOD = token("good")
 EXPECTED = Expected("bursar", "test")

@@ -32,9 +32,9 @@ from timekeeper.accounts.card_use.figures import CardSample, SessionCards, Usage
 from timekeeper.accounts.intervals import MOST_A_SECOND, MOST_MS, interval_ms
 from timekeeper.api.ledger.heartbeat_writer import HeartbeatWriter, WrittenPost
 from timekeeper.api.ledger.ledger_reader import LedgerReader
+from timekeeper.store import heartbeats as beats
+from timekeeper.store import node_usage as figures
 from timekeeper.store.engine.schema import HEARTBEATS, SESSIONS
-from timekeeper.store.writes import heartbeats as beats
-from timekeeper.store.writes import usage as figures
 
 POD = gpu_pod(started_ms=T0)
 HALF = gpu_pod("half", percent=50, card=1, started_ms=T0)

@@ -14,7 +14,7 @@ from tests.timekeeper.ledger.test_evicting import Waits
 from tests.timekeeper.worlds import GPU, HOUR, MINUTE, SECOND, T0, Json, Town, budgets, gpu_pod, node
 from timekeeper.core.decisions import Decision
 from timekeeper.runtime.api_server import Answered, Lost, Reply, Unsent
-from timekeeper.settler.releases.releaser import (
+from timekeeper.settler.releaser import (
     AWAY_MS,
     AWAY_S,
     CALLS_AT_ONCE,
@@ -30,7 +30,7 @@ from timekeeper.settler.releases.releaser import (
     keep_releasing,
 )
 from timekeeper.store.engine.engine import UnavailableError
-from timekeeper.store.writes.fencing import EpochOverError
+from timekeeper.store.fencing import EpochOverError
 
 GATE = {"name": "bursar.dev/budget"}
 OTHER = {"name": "example.com/other"}

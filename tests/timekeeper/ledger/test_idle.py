@@ -25,7 +25,7 @@ from tests.timekeeper.worlds import (
 from timekeeper.core.decisions import Decision
 from timekeeper.runtime.connect import connect
 from timekeeper.runtime.log import log
-from timekeeper.settler.evictions.context import EvictorContext, view_of
+from timekeeper.settler.evictions.calls import EvictorContext, view_of
 from timekeeper.settler.evictions.idle_evictor import IdleEvictor
 from timekeeper.settler.process import REPORTER
 

@@ -16,9 +16,9 @@ from sqlalchemy import text
 
 from tests.timekeeper.worlds import HOUR, T0, Town
 from timekeeper.core.decisions import Decision, DecisionRun
+from timekeeper.store import decisions
 from timekeeper.store.engine.engine import Store
 from timekeeper.store.engine.schema import DECISIONS
-from timekeeper.store.writes import decisions
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3_600)]
 

@@ -8,10 +8,9 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 from tests.timekeeper.rows import DAY, GOOD, Row, days, insert
-from timekeeper.store.engine.engine import ConflictError, Store, open_store
+from timekeeper.store.engine.engine import ConflictError, Store, insert_all, open_store
 from timekeeper.store.engine.schema import METADATA
 from timekeeper.store.engine.upgrade import MIGRATIONS, upgrade
-from timekeeper.store.writes.inserting import insert_all
 
 # For each CHECK, by its name: a row that it refuses.
 BAD = [

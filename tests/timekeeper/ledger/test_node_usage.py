@@ -25,12 +25,18 @@ from tests.timekeeper.worlds import (
     pod_status,
     token,
 )
-from timekeeper.accounts.card_use.agent_looks import MeasuredSession, UsageSample, in_order, used
-from timekeeper.accounts.card_use.figures import CardSample, UsageTotals
+from timekeeper.accounts.card_use.figures import (
+    CardSample,
+    MeasuredSession,
+    UsageSample,
+    UsageTotals,
+    in_order,
+    used,
+)
 from timekeeper.accounts.intervals import LEAST_REPORT_MS, MOST_REPORT_MS, report_interval_ms
+from timekeeper.store import node_usage as figures
+from timekeeper.store import node_usage as node_uses
 from timekeeper.store.engine.schema import NODE_USES
-from timekeeper.store.writes import node_usage as node_uses
-from timekeeper.store.writes import usage as figures
 
 POD = gpu_pod(started_ms=T0)
 HALF = gpu_pod("half", percent=50, started_ms=T0, card=1)

@@ -18,7 +18,7 @@ from tests.timekeeper.worlds import DAY, HOUR, T0, Json, Town, budgets, gpu_pod,
 from timekeeper.core.decisions import DecisionRun
 from timekeeper.runtime.recording.signed_post import FAILURES, post, signature
 from timekeeper.settler.notifier import Notifier
-from timekeeper.store.writes import decisions
+from timekeeper.store import decisions
 
 TEAM, LAB = "https://team.example/hook", "https://lab.example/hook"
 KEY = b"secret"

@@ -25,8 +25,8 @@ from tests.support.clock import Clock
 from tests.support.profile import examples
 from tests.timekeeper.books import Books, Run, days
 from tests.timekeeper.worlds import ADMIN, DAY, HOUR, T0, Town, budgets, gpu_pod, node, pod_status, token
+from timekeeper.api.create_app import ROUTES
 from timekeeper.api.http.routes import ApiRoute
-from timekeeper.api.route_table import ROUTES
 
 Json = dict[str, Any]
 

@@ -15,7 +15,7 @@ from tests.timekeeper.worlds import MINUTE, SECOND, T0, Json, Town, budgets, gpu
 from timekeeper.core.decisions import Decision
 from timekeeper.runtime.connect import connect
 from timekeeper.runtime.log import log
-from timekeeper.settler.evictions.context import EvictorContext, view_of
+from timekeeper.settler.evictions.calls import EvictorContext, view_of
 from timekeeper.settler.evictions.overtime_evictor import OvertimeEvictor
 from timekeeper.settler.process import REPORTER
 

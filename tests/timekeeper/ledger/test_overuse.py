@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timekeeper.accounts.budget_history import BudgetEntry, history_of
-from timekeeper.accounts.card_use.agent_looks import MeasuredSession, MemoryExcess, UsageSample
 from timekeeper.accounts.card_use.evictions import (
     FIRST_PAUSE_MS,
     HOUR_MS,
@@ -26,7 +25,7 @@ from timekeeper.accounts.card_use.evictions import (
     Result,
     decide,
 )
-from timekeeper.accounts.card_use.figures import CardSample
+from timekeeper.accounts.card_use.figures import CardSample, MeasuredSession, MemoryExcess, UsageSample
 from timekeeper.accounts.card_use.overuse import (
     FRESH_MS,
     ObservedExcess,

@@ -18,9 +18,9 @@ from timekeeper.operations.audit.audit import audit
 from timekeeper.operations.audit.finding import Finding
 from timekeeper.runtime.auth.gate import Gate
 from timekeeper.runtime.auth.tokens import Expected
-from timekeeper.store.queries import granted as stored
-from timekeeper.store.writes import grants
-from timekeeper.store.writes.grants import GrantFilter
+from timekeeper.store import grants
+from timekeeper.store import grants as stored
+from timekeeper.store.grants import GrantFilter
 
 Json = dict[str, Any]
 

@@ -35,8 +35,8 @@ from timekeeper.api.ledger.report_seats import SEATS, ReportSeats
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.ledger.metering import Evidence, Interval, witnessed
 from timekeeper.store.engine.schema import HEARTBEATS, NODES, POSTINGS, SESSIONS
-from timekeeper.store.queries.unsettled import OpenSums, open_sums
-from timekeeper.store.queries.unsettled import known as known_sessions
+from timekeeper.store.sessions import OpenSums, open_sums
+from timekeeper.store.sessions import known as known_sessions
 
 MIDNIGHT = at_ms("2026-11-20T00:00:00Z")
 BEGIN = MIDNIGHT - 3 * DAY  # of the times that drawn ledgers lie in

@@ -11,7 +11,7 @@ from tests.timekeeper.clocks import iso
 from tests.timekeeper.worlds import GPU, MINUTE, SECOND, T0, Json, Town, gpu_pod, lease, node, placement
 from timekeeper.operations.audit.audit import audit
 from timekeeper.operations.audit.finding import Finding
-from timekeeper.store.queries.snapshot import snapshot
+from timekeeper.store.engine.upgrade import snapshot
 
 SINCE = T0 + MINUTE
 FREE = SINCE + 10 * SECOND + 250

@@ -13,9 +13,9 @@ from tests.timekeeper.faults import Fuse, KilledError
 from tests.timekeeper.past import LABELS, MIDNIGHT, differences, live
 from tests.timekeeper.worlds import DAY, HOUR, MINUTE, T0, Json, Town, budgets, gpu_pod, lease, node
 from timekeeper.__main__ import main
+from timekeeper.store.audit_rows import posted_in
 from timekeeper.store.engine.engine import open_store
 from timekeeper.store.engine.schema import DAYS, FIGURES, FOLDED, HEARTBEATS, NODES, POSTINGS, SESSIONS
-from timekeeper.store.queries.audit_rows import posted_in
 from timekeeper.store.retention import roll_up_all, roll_up_daily
 
 OLD = HOUR

@@ -13,10 +13,10 @@ from alembic.util import CommandError
 
 from tests.postgresql import EMPTY, fresh_postgresql
 from tests.timekeeper.rows import BEAT, DAY, GOOD, GRANT, POSTING, SESSION, Row, days, insert
+from timekeeper.store import ledger as reading
 from timekeeper.store.engine.engine import Store, UnavailableError, open_store
 from timekeeper.store.engine.schema import METADATA
 from timekeeper.store.engine.upgrade import MIGRATIONS, lock, upgrade
-from timekeeper.store.queries import ledger as reading
 
 Rows = dict[str, list[Row]]
 

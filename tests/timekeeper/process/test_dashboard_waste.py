@@ -12,8 +12,8 @@ from werkzeug.test import Client
 from tests.timekeeper.books import Run, days
 from tests.timekeeper.dashboards import URL, Dashboards, log_in
 from tests.timekeeper.worlds import DAY, HOUR, T0
-from timekeeper.api.bodies.cluster_map import read_cluster
-from timekeeper.store.writes.cluster_map import record
+from timekeeper.api.resources.cluster_map import read_cluster
+from timekeeper.store.cluster_map import record
 
 Json = dict[str, Any]
 

@@ -15,11 +15,11 @@ from tests.timekeeper.processes import Process, children, prepared
 from tests.timekeeper.worlds import MINUTE, SECOND, T0, Town, gpu_pod, lease, node
 from timekeeper.core.kube.lease import Lease, ObservedVersion, is_free, observe
 from timekeeper.runtime.connect import connect
-from timekeeper.settler.election import SettlerElection
+from timekeeper.settler.process import SettlerElection
+from timekeeper.store import fencing as terms
+from timekeeper.store import ledger as reading
 from timekeeper.store.engine.engine import UnavailableError, open_store
 from timekeeper.store.engine.schema import NODES
-from timekeeper.store.queries import ledger as reading
-from timekeeper.store.writes import fencing as terms
 
 MINE, OTHERS = Lease("me", 15, "7"), Lease("other", 15, "7")
 

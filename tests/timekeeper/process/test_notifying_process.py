@@ -20,7 +20,7 @@ from tests.timekeeper.processes import Process, children, prepared
 from tests.timekeeper.worlds import ADMIN, Json, budgets, gpu_pod, lease, node, user_status
 from timekeeper.runtime.clock import now_ms
 from timekeeper.store.engine.engine import open_store
-from timekeeper.store.writes.notified import all_places
+from timekeeper.store.notified import all_places
 
 KEY = b"the key of the signatures"
 OVER, BACK = "OverBudget", "BackInBudget"

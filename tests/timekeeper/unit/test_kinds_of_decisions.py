@@ -3,8 +3,8 @@
 import pytest
 
 from timekeeper.core.decisions import EVICTED, KINDS, RELEASED, WARNED
-from timekeeper.settler.evictions import budget_notices, idle_evictor, notices, overtime_evictor
-from timekeeper.settler.releases import releaser
+from timekeeper.settler import releaser
+from timekeeper.settler.evictions import budget_notices, evictor, idle_evictor, overtime_evictor
 
 
 @pytest.mark.parametrize(
@@ -13,7 +13,7 @@ from timekeeper.settler.releases import releaser
         (WARNED, budget_notices.NOTICE),
         (WARNED, overtime_evictor.WARNING),
         (EVICTED, budget_notices.EVICTED),
-        (EVICTED, notices.EVICTED),
+        (EVICTED, evictor.EVICTED),
         (EVICTED, overtime_evictor.EVICTION),
         (RELEASED, releaser.RELEASED),
         *((kind, reason) for reason, kind in idle_evictor.REASONS.values()),

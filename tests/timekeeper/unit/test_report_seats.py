@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.waiting import eventually
 from timekeeper.api.ledger.report_seats import MOST_WAITING, MOST_WAITING_EACH, ReportKey, ReportSeats
-from timekeeper.api.problem import Problem
+from timekeeper.runtime.http.problem_details import Problem
 
 MAL, VICTIM = "system:serviceaccount:mal", "system:serviceaccount:victim"
 HERS = ReportKey(VICTIM, "victim")

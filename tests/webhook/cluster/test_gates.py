@@ -15,7 +15,7 @@ from tests.worlds import Json
 from timekeeper.accounts.held.order import HeldPod
 from timekeeper.runtime.api_server import Answered, Reply
 from timekeeper.runtime.connect import connect
-from timekeeper.settler.releases.releaser import patch_with, removal
+from timekeeper.settler.releaser import patch_with, removal
 
 PODS = "/api/v1/namespaces/team-a/pods"
 OURS = {"name": "bursar.dev/budget"}

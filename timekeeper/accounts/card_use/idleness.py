@@ -9,8 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from timekeeper.accounts.card_use.agent_looks import MeasuredSession, UsageSample
-from timekeeper.accounts.card_use.figures import CardSample, cards_of
+from timekeeper.accounts.card_use.figures import CardSample, MeasuredSession, UsageSample, cards_of
 from timekeeper.accounts.card_use.overuse import FRESH_MS
 
 IdleAction = Literal["reclaim", "evict"]

@@ -7,8 +7,13 @@ until a sample contradicts it, or until it expires.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from timekeeper.accounts.card_use.agent_looks import MeasuredSession, MemoryExcess, UsageSample, excesses
-from timekeeper.accounts.card_use.figures import CardSample
+from timekeeper.accounts.card_use.figures import (
+    CardSample,
+    MeasuredSession,
+    MemoryExcess,
+    UsageSample,
+    excesses,
+)
 
 FRESH_MS = 120_000  # an older sample says nothing about a card now
 

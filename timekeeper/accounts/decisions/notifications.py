@@ -7,7 +7,7 @@ from typing import Any
 from timekeeper.accounts.budget_history import History, is_group
 from timekeeper.accounts.decisions.sentences import sentence, without_other
 from timekeeper.core.decisions import EVICTED, PREEMPTED, RECLAIMED, STANDING, Decision
-from timekeeper.core.kube.timestamps import timestamp
+from timekeeper.core.object_names import timestamp
 
 ALERTMANAGER = "alertmanager"
 _ALWAYS = (EVICTED, PREEMPTED, RECLAIMED)

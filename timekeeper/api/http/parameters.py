@@ -12,9 +12,9 @@ import orjson
 
 from timekeeper.accounts.usage import GROUPS, LABEL, ORDERS, TIME_STEPS
 from timekeeper.api.http.routes import Parameter
-from timekeeper.api.problem import Problem, bad
-from timekeeper.core.kube import owner
+from timekeeper.core import object_names
 from timekeeper.core.ledger.metering import FOREVER_MS
+from timekeeper.runtime.http.problem_details import Problem, bad
 
 NAME = "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 SUBJECT = rf"(_group\.)?{NAME}"
@@ -27,7 +27,7 @@ _DAY_WITHOUT_HYPHENS = "(19|20)[0-9]{2}(0[1-9]|1[0-2])(0[1-9]|[12][0-9]|3[01])"
 _CLOCK = r"[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?"
 _TIME = rf"[0-9]{{1,15}}|{_DAY}[Tt]{_CLOCK}([Zz]|[+-][0-9]{{2}}:[0-9]{{2}})"
 _RANGE = rf"([0-9]{{4}}-[0-9]{{2}}|({_TIME}|{_DAY})/({_TIME}|{_DAY}))"
-_NODE = owner.NAME
+_NODE = object_names.NAME
 _GENERATED = r"[a-z0-9][-.a-z0-9]{0,252}"
 _LABEL = r"([a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-._A-Za-z0-9]{0,61}[A-Za-z0-9])?"
 _GROUP = rf"({'|'.join(GROUPS)}|{LABEL}{_LABEL})"
@@ -191,7 +191,7 @@ NAMESPACE_RULE = text_like(NAME, "not a valid namespace name")
 SUBJECT_RULE = text_like(SUBJECT, "it must be the name of a namespace, or _group.NAME")
 
 _POD_NAME = text_like(_NODE, "not a valid name of a pod")
-_KIND = owner.KIND
+_KIND = object_names.KIND
 _UID = "[A-Za-z0-9._:-]{1,64}"
 _DECISION_KIND = "[a-z][a-z-]{0,31}"
 POD = Parameter(
@@ -203,8 +203,8 @@ POD = Parameter(
 OWNER = Parameter(
     "owner",
     "only pods of this controller, such as Deployment/web",
-    like(owner.OWNER),
-    text_like(owner.OWNER, "it must be a kind and a name, such as Deployment/web"),
+    like(object_names.OWNER),
+    text_like(object_names.OWNER, "it must be a kind and a name, such as Deployment/web"),
 )
 UID = Parameter("uid", "only the pod with this UID", like(_UID), text_like(_UID, "not a valid UID"))
 KIND = Parameter(

@@ -10,8 +10,8 @@ from flask import Flask, Response, request
 
 from timekeeper.accounts.budget_history import is_group
 from timekeeper.api.http.services import Services
-from timekeeper.api.problem import Problem, bad
 from timekeeper.runtime.auth.gate import Caller
+from timekeeper.runtime.http.problem_details import Problem, bad
 
 Json = Mapping[str, Any]
 
@@ -155,3 +155,13 @@ def _query(route: ApiRoute) -> Mapping[str, str]:
 def _headers(route: ApiRoute) -> Mapping[str, str]:
     names = (each.name for each in route.parameters if each.place == "header")
     return {name: request.headers[name] for name in names if name in request.headers}
+
+
+LARGEST_BODY = 256 * 1024  # the server reads no more of a request (`timekeeper/serving`)
+
+
+def read_body() -> bytes:
+    """The whole body. Raises a Problem: 413 if it is too large."""
+    if (request.content_length or 0) > LARGEST_BODY:
+        raise Problem(413, f"the body may have {LARGEST_BODY} bytes at most")
+    return request.get_data(cache=False)

@@ -6,7 +6,7 @@ from threading import Lock
 
 from timekeeper.api.ledger.heartbeat_writer import HeartbeatWriter
 from timekeeper.api.ledger.ledger_reader import LedgerReader
-from timekeeper.api.ledger.outage_log import OutageLog
+from timekeeper.api.ledger.outages import OutageLog
 from timekeeper.api.ledger.report_seats import ReportSeats
 from timekeeper.api.peers import NO_PEERS, Peers
 from timekeeper.runtime.auth.gate import Gate

@@ -8,9 +8,9 @@ from threading import Lock, Thread
 
 from timekeeper.accounts.intervals import interval_ms
 from timekeeper.api.ledger.ledger_reader import ServedStandings
+from timekeeper.store import heartbeats
 from timekeeper.store.engine.engine import ConflictError, Connection, Store, UnavailableError
-from timekeeper.store.writes import heartbeats
-from timekeeper.store.writes.heartbeats import HeartbeatPost, PostResult
+from timekeeper.store.heartbeats import HeartbeatPost, PostResult
 
 _MOST_AT_ONCE = 256
 _WRITTEN_WITHIN_S = 15.0

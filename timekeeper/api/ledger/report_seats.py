@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Condition
 
-from timekeeper.api.problem import unavailable
+from timekeeper.runtime.http.problem_details import unavailable
 
 SEATS = 3
 WAIT_S = 20.0

@@ -8,7 +8,7 @@ from flask import Flask, Response, request
 from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import GROUP
 from timekeeper.accounts.usage import gpu_hours
-from timekeeper.api.http.answers import BudgetsAnswer, OneBudget, answer
+from timekeeper.api.http.answers import BalancesAnswer, BudgetsAnswer, OneBalance, OneBudget, answer
 from timekeeper.api.http.parameters import AFTER, LIMIT, MEMBERS_OF, NAMESPACE_IN_PATH, cursor, shaped
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, may, serve
 from timekeeper.api.http.services import Services
@@ -18,6 +18,7 @@ from timekeeper.core.budgets.policy import ineffective_fields
 from timekeeper.core.ledger.metering import FOREVER_MS
 
 _RIGHT = Right("get", "budgets")
+_BALANCES_RIGHT = Right("get", "balances")
 
 BUDGETS = ApiRoute(
     "GET",
@@ -36,7 +37,23 @@ BUDGET = ApiRoute(
     {JSON: OneBudget},
     (NAMESPACE_IN_PATH,),
 )
-ROUTES = (BUDGETS, BUDGET)
+BALANCES = ApiRoute(
+    "GET",
+    "/v1/balances",
+    "the present balance of every account, by name",
+    _BALANCES_RIGHT,
+    {JSON: BalancesAnswer},
+    (LIMIT, AFTER),
+)
+BALANCE = ApiRoute(
+    "GET",
+    "/v1/balances/{namespace}",
+    "the present balance of one account",
+    _BALANCES_RIGHT,
+    {JSON: OneBalance},
+    (NAMESPACE_IN_PATH,),
+)
+ROUTES = (BUDGETS, BUDGET, BALANCES, BALANCE)
 
 
 def register(app: Flask, services: Services) -> None:
@@ -67,8 +84,20 @@ def register(app: Flask, services: Services) -> None:
         group = account.statement.in_force.budget.group
         return answer({"version": 1, **shown(account, not group or may(services, _RIGHT, GROUP + group))})
 
+    def balances(call: Call) -> Response:
+        after = shaped(call.get("after"), str)
+        accounts, follows = services.ledger.account_page(call.get("limit"), after[0] if after else "")
+        page = cursor(follows) if follows else None
+        rows: list[dict[str, Any]] = [figures(each) for each in accounts]
+        return answer({"version": 1, "balances": rows, "next": page}, page)
+
+    def balance(call: Call) -> Response:
+        return answer({"version": 1, **figures(services.ledger.account_now(call.given["namespace"]))})
+
     serve(app, services, BUDGETS, budgets)
     serve(app, services, BUDGET, budget)
+    serve(app, services, BALANCES, balances)
+    serve(app, services, BALANCE, balance)
 
 
 def figures(account: AccountReading) -> dict[str, Any]:

@@ -21,16 +21,16 @@ from timekeeper.api.http.parameters import (
 )
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, serve
 from timekeeper.api.http.services import Services
-from timekeeper.api.ledger.account_reader import stated_now
+from timekeeper.api.ledger.ledger_reader import stated_now
 from timekeeper.api.resources.decisions import READ, DecisionAnswer, shown, visible_to
 from timekeeper.core.budgets.policy import group_key
 from timekeeper.core.decisions import CAPPED, DELETED, HELD, SCHEDULER_NAME, WAITING, Decision
-from timekeeper.core.kube.timestamps import timestamp
 from timekeeper.core.ledger.metering import FOREVER_MS
+from timekeeper.core.object_names import timestamp
+from timekeeper.store import held_pods, sessions
+from timekeeper.store.decisions import DecisionFilter, DecisionRow, jobs_of, page
 from timekeeper.store.engine.engine import Connection
-from timekeeper.store.queries import held_pods, sessions
-from timekeeper.store.queries.decisions import DecisionFilter, DecisionRow, jobs_of, page
-from timekeeper.store.queries.sessions import ChargedSession
+from timekeeper.store.sessions import ChargedSession
 
 _MOST = 500
 _CRON_JOB = "CronJob"

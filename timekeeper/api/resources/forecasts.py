@@ -15,7 +15,7 @@ from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, serve
 from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.ledger_reader import AccountReading
 from timekeeper.core.ledger.metering import FOREVER_MS, Interval, period_at
-from timekeeper.store.queries import ledger
+from timekeeper.store import ledger
 
 
 class PaceAnswer(TypedDict):

@@ -4,6 +4,7 @@ from flask import Flask, Response, request
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from timekeeper import metrics
+from timekeeper.api.http.routes import ApiRoute
 from timekeeper.api.http.services import Services
 from timekeeper.store.engine.engine import UnavailableError
 
@@ -11,6 +12,27 @@ _SETTLER_SILENT_MS = 10_000
 # A replica takes over from a silent settler, and all keep serving until it has started:
 # a Lease's duration, a transaction that stood still, and a first look at the cluster.
 _TAKEOVER_MS = 45_000
+
+TEXT = "text/plain"
+
+ROUTES = (
+    ApiRoute("GET", "/livez", "200 while the process lives", None, {TEXT: str}, needs_token=False),
+    ApiRoute(
+        "GET",
+        "/readyz",
+        "200 while the database answers and the settler is up to date, else 503 with the reason",
+        None,
+        {TEXT: str},
+        needs_token=False,
+    ),
+    ApiRoute(
+        "GET",
+        "/metrics",
+        "for Prometheus; needs `get` of the nonResourceURL `/metrics`, unless --metrics-access is open",
+        None,
+        {TEXT: str},
+    ),
+)
 
 
 def register(app: Flask, services: Services) -> None:

@@ -1,21 +1,90 @@
 """``POST /v1/heartbeats``: a pod's sidecar reports that the pod runs. The token alone identifies the pod."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import orjson
 from flask import Flask, Response, request
 
 from timekeeper import metrics
-from timekeeper.api.bodies.heartbeats import read_heartbeats
-from timekeeper.api.http.body import read_body
+from timekeeper.accounts.card_use.figures import CardSample
+from timekeeper.api.http.posts import MOST_FIGURE, OLDEST_MS, is_natural, read_object, read_run
+from timekeeper.api.http.routes import JSON, ApiRoute, read_body
 from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.heartbeat_writer import WrittenPost
-from timekeeper.api.problem import Problem, unavailable
-from timekeeper.core.wire import HeartbeatAnswer
+from timekeeper.core.wire import HeartbeatAnswer, Heartbeats
 from timekeeper.runtime.auth.gate import BoundPod
+from timekeeper.runtime.http.problem_details import Problem, bad, unavailable
 from timekeeper.runtime.log import log_exception
 from timekeeper.store.engine.engine import UnavailableError
-from timekeeper.store.writes.heartbeats import HeartbeatPost, PostOutcome, PostResult
+from timekeeper.store.heartbeats import HeartbeatPost, PostOutcome, PostResult
+
+_MOST_BEATS = 1_000
+_MOST_DEVICES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Beats:
+    """A post of heartbeats: the sidecar's run, the post's ``sequence`` within it, each heartbeat's age, and
+    each one's figures of its cards (or none)."""
+
+    boot: str
+    sequence: int
+    ages_ms: tuple[int, ...]
+    figures: tuple[tuple[CardSample, ...], ...]
+
+
+def read_heartbeats(body: bytes) -> Beats:
+    """Parse the body. Raises a Problem that names the field.
+
+    Only the form of figures is checked: they are the tenant's own data, and nothing is charged by them.
+    """
+    raw = read_object(body, ("version", "boot", "sequence", "beats"))
+    boot, sequence = read_run(raw)
+    beats = raw.get("beats")
+    if not isinstance(beats, list) or not 1 <= len(beats) <= _MOST_BEATS:
+        raise bad("beats", f"it must be a list of 1 to {_MOST_BEATS} beats")
+    read = [_beat(beat, index) for index, beat in enumerate(beats)]
+    has_figures = any(figures for _, figures in read)
+    return Beats(
+        boot,
+        sequence,
+        tuple(age for age, _ in read),
+        tuple(figures for _, figures in read) if has_figures else (),
+    )
+
+
+def _beat(beat: object, index: int) -> tuple[int, tuple[CardSample, ...]]:
+    if not isinstance(beat, dict):
+        raise bad(f"beats[{index}]", "it must be an object")
+    age, devices = beat.get("age_ms"), beat.get("devices")
+    if not is_natural(age, OLDEST_MS):
+        raise bad(f"beats[{index}].age_ms", f"it must be a whole number from 0 to {OLDEST_MS}")
+    if not isinstance(devices, list) or len(devices) > _MOST_DEVICES:
+        raise bad(f"beats[{index}].devices", f"it must be a list of at most {_MOST_DEVICES} cards")
+    return age, tuple(_figure(each, f"beats[{index}].devices[{at}]") for at, each in enumerate(devices))
+
+
+def _figure(device: object, where: str) -> CardSample:
+    field = _wrong_field(device)
+    if field is not None or not isinstance(device, dict):
+        raise bad(f"{where}{field or ''}", "it does not have the form of a card's figures")
+    utilisation, memory_mib = device.get("utilisation"), device.get("memory_mib")
+    return CardSample(device["uuid"], utilisation, memory_mib, device["scope"] == "exclusive")
+
+
+def _wrong_field(device: object) -> str | None:
+    """The invalid field of a card's figures; empty if the whole is invalid; None if all are valid."""
+    if not isinstance(device, dict):
+        return ""
+    uuid, scope = device.get("uuid"), device.get("scope")
+    if not isinstance(uuid, str) or not 1 <= len(uuid) <= 128:
+        return ".uuid"
+    for name in ("utilisation", "memory_mib"):
+        if device.get(name) is not None and not is_natural(device[name], MOST_FIGURE):
+            return f".{name}"
+    return None if scope in ("exclusive", "shared") else ".scope"
+
 
 PATH = "/v1/heartbeats"
 
@@ -96,6 +165,18 @@ def carries_the_ca(sequence: int, interval_ms: int) -> bool:
     """True if the answer to this post carries the CA bundle."""
     each = max(1, min(_CA_EACH, _CA_WITHIN_MS // interval_ms))
     return sequence % each == 1 % each
+
+
+HEARTBEATS = ApiRoute(
+    "POST",
+    "/v1/heartbeats",
+    "a pod's sidecar reports that the pod runs; requires the token of a governed pod",
+    None,
+    {JSON: HeartbeatAnswer},
+    body=Heartbeats,
+    refuses=(404, 413),
+)
+ROUTES = (HEARTBEATS,)
 
 
 def register(app: Flask, services: Services) -> None:

@@ -5,15 +5,14 @@ from typing import Any
 
 from flask import Flask, Response
 
-from timekeeper.accounts.held.limits import waiting_by_group
+from timekeeper.accounts.held.limits import QueuedPod, queue_of, waiting_by_group
 from timekeeper.accounts.held.order import HeldPod
-from timekeeper.accounts.held.queue import QueuedPod, queue_of
 from timekeeper.api.http.answers import HeldAnswer, answer
 from timekeeper.api.http.parameters import AFTER, LIMIT, NAMESPACE, cursor, shaped
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, serve
 from timekeeper.api.http.services import Services
-from timekeeper.store.queries import held_pods
-from timekeeper.store.queries.ledger import waiting as rates_of_waiting
+from timekeeper.store import held_pods
+from timekeeper.store.ledger import waiting as rates_of_waiting
 
 _PAGE = 1_000
 

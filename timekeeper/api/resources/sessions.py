@@ -22,11 +22,11 @@ from timekeeper.api.http.parameters import (
 )
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, serve
 from timekeeper.api.http.services import Services
-from timekeeper.api.problem import bad
 from timekeeper.core.ledger.metering import FOREVER_MS, Interval
 from timekeeper.core.request.cards import UndecodableError, decode_placement
-from timekeeper.store.queries import sessions
-from timekeeper.store.queries.sessions import ChargedSession, SessionFilter
+from timekeeper.runtime.http.problem_details import bad
+from timekeeper.store import sessions
+from timekeeper.store.sessions import ChargedSession, SessionFilter
 
 _PAGE = 1_000
 

@@ -4,8 +4,8 @@ from flask import Flask, Response, request
 
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, serve
 from timekeeper.api.http.services import Services
-from timekeeper.api.problem import unavailable
 from timekeeper.core.wire import Standings
+from timekeeper.runtime.http.problem_details import unavailable
 
 # Standings older than this are not served; a poller then lets its own copy age.
 STALE_MS = 60_000

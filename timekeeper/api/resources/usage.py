@@ -13,7 +13,8 @@ from flask import Flask, Response, request
 from timekeeper.accounts.budget_history import GROUP as GROUP_KEY
 from timekeeper.accounts.budget_history import is_group
 from timekeeper.accounts.usage import PRICE, ReportLine, ReportQuery, columns_of, gpu_hours
-from timekeeper.api.formats import focus, report_formats
+from timekeeper.api import report_formats
+from timekeeper.api import report_formats as focus
 from timekeeper.api.http.answers import FocusUsage, Usage, tagged
 from timekeeper.api.http.parameters import (
     AFTER,
@@ -38,8 +39,8 @@ from timekeeper.api.http.routes import CSV, JSON, ApiRoute, Call, Right, serve
 from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.recent_value import RecentValues, oldest_ms
 from timekeeper.api.ledger.report_seats import ReportKey
-from timekeeper.api.problem import bad
 from timekeeper.core.ledger.metering import Interval, period_at
+from timekeeper.runtime.http.problem_details import bad
 from timekeeper.store.engine.engine import UnavailableError
 
 USAGE = ApiRoute(

@@ -4,9 +4,7 @@ with their pods, and what to do."""
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from timekeeper.cli.doctor.check_result import CheckResult, Level
-from timekeeper.cli.doctor.facts import Facts, NotReadable
-from timekeeper.cli.doctor.reading import items, some_of, unknown
+from timekeeper.cli.doctor.facts import CheckResult, Facts, Level, NotReadable, items, some_of, unknown
 from timekeeper.core.accelerators import UnknownAccelerators, accelerators_in
 from timekeeper.core.budgets import reader
 from timekeeper.core.budgets.policy import BudgetSettings

@@ -9,16 +9,32 @@ from typing import Any
 
 from cryptography import x509
 
+from timekeeper.cli.connection import Options
 from timekeeper.cli.doctor.accelerator_checks import accelerators
-from timekeeper.cli.doctor.api_service_checks import api_services
-from timekeeper.cli.doctor.check_result import CheckResult
-from timekeeper.cli.doctor.facts import NODE_NAMESPACE, Facts, NotReadable, Readiness
+from timekeeper.cli.doctor.cluster_checks import (
+    ALONE,
+    DEPLOYMENT,
+    api_services,
+    policies,
+    schedulers,
+    version,
+)
+from timekeeper.cli.doctor.facts import (
+    NODE_NAMESPACE,
+    CheckResult,
+    Facts,
+    NotReadable,
+    Readiness,
+    applying,
+    items,
+    logs_of,
+    named,
+    read_facts,
+    unknown,
+)
 from timekeeper.cli.doctor.node_checks import AGENT, clocks, nodes, runtimes
-from timekeeper.cli.doctor.policy_checks import policies
-from timekeeper.cli.doctor.reading import applying, items, logs_of, named, unknown
-from timekeeper.cli.doctor.scheduler_checks import ALONE, DEPLOYMENT, schedulers
 from timekeeper.cli.doctor.taint_checks import taints
-from timekeeper.cli.doctor.version_checks import version
+from timekeeper.cli.output import Column, Sheet
 from timekeeper.core.json_values import mapping, sequence
 
 WORKLOADS = ("bursar-certificates", "bursar-timekeeper", "bursar-webhook", DEPLOYMENT, AGENT)
@@ -257,3 +273,22 @@ def _is_about_pods(webhook: Mapping[str, Any]) -> bool:
         {"pods", "*", "*/*"} & set(map(str, sequence(rule.get("resources"))))
         for rule in sequence(webhook.get("rules"))
     )
+
+
+_COLUMNS = (
+    Column("level", "RESULT"),
+    Column("subject", "ABOUT"),
+    Column("sentence", "FINDING"),
+    Column("command", "WHAT TO DO"),
+)
+_STYLES = {"ok": "green", "warning": "yellow", "error": "bold red", "unknown": "yellow"}
+
+
+def examine(options: Options) -> tuple[Sheet, bool]:
+    """The sheet of all results, and whether one is an error."""
+    found = results(read_facts(options))
+    rows = tuple(
+        {"level": each.level, "subject": each.subject, "sentence": each.sentence, "command": each.command}
+        for each in found
+    )
+    return Sheet(_COLUMNS, rows, styles=_STYLES), any(each.level == "error" for each in found)

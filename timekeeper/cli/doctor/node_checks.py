@@ -4,9 +4,17 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from timekeeper.cli.doctor.check_result import CheckResult
-from timekeeper.cli.doctor.facts import NODE_NAMESPACE, Facts, NotReadable
-from timekeeper.cli.doctor.reading import items, named, some_of, unknown, upgrading
+from timekeeper.cli.doctor.facts import (
+    NODE_NAMESPACE,
+    CheckResult,
+    Facts,
+    NotReadable,
+    items,
+    named,
+    some_of,
+    unknown,
+    upgrading,
+)
 from timekeeper.core.accelerators import accelerator_of
 from timekeeper.core.json_values import annotations_of, mapping
 from timekeeper.core.ledger.node_clock import clock_ahead_ms

@@ -5,10 +5,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from timekeeper.cli.doctor.check_result import CheckResult
-from timekeeper.cli.doctor.facts import MOST_NODES, Facts, NotReadable
+from timekeeper.cli.doctor.facts import (
+    MOST_NODES,
+    CheckResult,
+    Facts,
+    NotReadable,
+    items,
+    named,
+    some_of,
+    unknown,
+    upgrading,
+)
 from timekeeper.cli.doctor.node_checks import agent_selector, has_gpus
-from timekeeper.cli.doctor.reading import items, named, some_of, unknown, upgrading
 from timekeeper.core.json_values import annotations_of, mapping, sequence
 from timekeeper.core.names import DEVICES, INVENTORY
 from timekeeper.core.quantity import thousandths

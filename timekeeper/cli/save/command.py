@@ -11,15 +11,13 @@ import click
 
 from timekeeper.cli import output, words
 from timekeeper.cli.connection import Options, connected
-from timekeeper.cli.errors import CommandError
 from timekeeper.cli.flags import FORM, ClusterCommand
 from timekeeper.cli.kubectl import Kubectl
-from timekeeper.cli.progress import Say, progress
+from timekeeper.cli.output import Column, CommandError, Say, Sheet, progress
 from timekeeper.cli.save import objects
 from timekeeper.cli.save.folder import Folder
 from timekeeper.cli.save.ledger import FILE as LEDGER
 from timekeeper.cli.save.ledger import save_ledger
-from timekeeper.cli.sheet import Column, Sheet
 from timekeeper.core import __version__
 
 _GRANTS, _MARKS, _README = "grants.jsonl", "labels.sh", "README.txt"

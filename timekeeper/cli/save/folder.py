@@ -8,7 +8,7 @@ from typing import Any, BinaryIO
 
 import yaml
 
-from timekeeper.cli.errors import CommandError
+from timekeeper.cli.output import CommandError
 
 _FOLDER_MODE, _FILE_MODE = 0o700, 0o600
 

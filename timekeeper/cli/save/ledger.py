@@ -5,8 +5,8 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 
-from timekeeper.cli.errors import CommandError
 from timekeeper.cli.kubectl import Kubectl
+from timekeeper.cli.output import CommandError
 from timekeeper.cli.save.folder import Folder
 
 FILE = "ledger.jsonl"  # kubectl apply -f DIR reads files named .json, .yaml and .yml only

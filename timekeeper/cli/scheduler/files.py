@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from timekeeper.cli.errors import CommandError
+from timekeeper.cli.output import CommandError
 from timekeeper.cli.scheduler import static_pod
 from timekeeper.cli.scheduler.configuration import connected
 

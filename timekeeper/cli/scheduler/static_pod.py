@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-from timekeeper.cli.errors import CommandError
+from timekeeper.cli.output import CommandError
 from timekeeper.core.json_values import mapping, sequence
 
 CONFIGURATION = "kube-scheduler-configuration.yaml"

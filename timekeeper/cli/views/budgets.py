@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from timekeeper.cli.sheet import Column, Sheet
+from timekeeper.cli.output import Column, Sheet
 from timekeeper.core.texts import hours, moment, percent
 
 _BUDGETS = (

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
-from timekeeper.cli.sheet import Column, Sheet, within
+from timekeeper.cli.output import Column, Sheet, within
 from timekeeper.core.cluster_map import WAITING_STATES, waiting_reason
 from timekeeper.core.texts import age
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from timekeeper.cli.sheet import Column, Sheet, within
+from timekeeper.cli.output import Column, Sheet, within
 from timekeeper.core.decisions import KINDS
 from timekeeper.core.texts import age, gpus, moment
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from timekeeper.cli.sheet import Column, Sheet
+from timekeeper.cli.output import Column, Sheet
 from timekeeper.core.texts import gpus, moment
 
 _PODS = (

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from typing import Any
 
-from timekeeper.cli.sheet import Column, Sheet
+from timekeeper.cli.output import Column, Sheet
 from timekeeper.core.texts import age, gpus, hours, moment, percent, short
 
 _GPU_HOURS = Column("gpuHours", "GPU-HOURS", True)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from timekeeper.core.json_values import mapping, sequence
-from timekeeper.core.kube.timestamps import timestamp
+from timekeeper.core.object_names import timestamp
 
 # The API server's message if the precondition's UID differs from the object's; no pod name can contain it.
 # Source: k8s.io/apiserver, ``storage.Preconditions.Check`` and ``rest.BeforeDelete``.

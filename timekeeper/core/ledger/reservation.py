@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 from timekeeper.core import names
 from timekeeper.core.json_values import Json, mapping, sequence
-from timekeeper.core.kube.timestamps import timestamp
 from timekeeper.core.ledger import hold
+from timekeeper.core.object_names import timestamp
 from timekeeper.core.request.cards import UndecodableError, decode_placement, encode_placement
 from timekeeper.core.values import Placement
 

@@ -1,12 +1,14 @@
 """One account over its period: the burn-down with its forecast."""
 
-from collections.abc import Iterator
+import secrets
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import dropwhile
 from typing import Any
 
-from timekeeper.dashboard.api_caller import Json
+from timekeeper.dashboard.api_caller import ApiCaller, ApiRefusedError, Json
 from timekeeper.dashboard.charts.burn_down import BurnDown, burn_down
-from timekeeper.dashboard.visits import Visit, part
+from timekeeper.dashboard.visits import PageContent, Visit, part, segment
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 _DAYS_BY_HOUR = 3  # a shorter time is drawn by the hour
@@ -72,3 +74,68 @@ def _steps(rows: list[Json], begin_ms: int) -> Iterator[tuple[int, int]]:
             yield each["from"], 0
         at_ms = each["to"]
         yield at_ms, each["amount"]
+
+
+_SESSIONS, _DECISIONS, _OWNERS = 100, 12, 12
+
+
+def namespace(visit: Visit, namespace: str) -> PageContent:
+    """All about one namespace, each part by the right that it needs."""
+    ask = visit.api.get
+    budget = ask(f"/v1/budgets/{segment(namespace)}")
+    begin_ms = max(0, budget["period"]["from"])
+    parts = {
+        "sessions": part(lambda: ask("/v1/sessions", namespace=namespace, state="open", limit=_SESSIONS)),
+        "decisions": part(lambda: ask("/v1/decisions", namespace=namespace, limit=_DECISIONS)),
+        "grants": part(lambda: ask("/v1/grants", subject=namespace, limit=1_000)),
+        "owners": part(
+            lambda: ask(
+                "/v1/usage",
+                namespace=namespace,
+                group="owner",
+                use="true",
+                sort="-gpuHours",
+                from_=begin_ms,
+                to=max(visit.now_ms, begin_ms + 1),
+                limit=_OWNERS,
+            )
+        ),
+    }
+    return PageContent(
+        "namespace.html", {**account_values(visit, namespace, budget), **parts, "namespace": namespace}
+    )
+
+
+FIELDS = ("namespace", "gpuHours", "reason")
+
+
+@dataclass(frozen=True, slots=True)
+class PassingOnForm:
+    """What a visitor has filled in. ``key``: names the grant, so that a form sent twice gives it once;
+    ``faults``: what is wrong, by field, "" for what no field is about; ``status``: of the answer."""
+
+    key: str
+    texts: Mapping[str, str] = field(default_factory=dict)
+    faults: Mapping[str, str] = field(default_factory=dict)
+    status: int = 200
+
+
+def empty_form() -> PassingOnForm:
+    """A form for a new grant."""
+    return PassingOnForm(secrets.token_hex(16))
+
+
+def filled_form(given: Mapping[str, str]) -> PassingOnForm:
+    """The form as it was sent."""
+    return PassingOnForm(given.get("key", ""), {name: given.get(name, "").strip() for name in FIELDS})
+
+
+def pass_on(api: ApiCaller, group: str, form: PassingOnForm) -> PassingOnForm | None:
+    """Pass the amount on. The form with what is wrong if the API refuses; None: it is done."""
+    try:
+        path = f"/v1/groups/{segment(group)}/grants"
+        api.post(path, dict(form.texts), Idempotency_Key=form.key)
+    except ApiRefusedError as error:
+        where = error.field if error.field in FIELDS else ""
+        return replace(form, faults={where: error.sentence if where else error.detail}, status=error.status)
+    return None

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from timekeeper.dashboard.api_caller import Json
-from timekeeper.dashboard.pages.accounts import account_values
-from timekeeper.dashboard.pages.passing_on import PassingOnForm, empty_form
+from timekeeper.dashboard.pages.accounts import PassingOnForm, account_values, empty_form
 from timekeeper.dashboard.visits import PageContent, Visit, page_at, part, segment
 
 ROWS = 100  # in one page of the table

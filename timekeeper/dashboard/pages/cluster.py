@@ -1,9 +1,12 @@
 """The live map of nodes and cards, and the pods that wait."""
 
+from typing import Any
+
 from timekeeper.core.cluster_map import WAITING_STATES
-from timekeeper.dashboard.api_caller import ApiRefusedError
+from timekeeper.core.decisions import KINDS
+from timekeeper.dashboard.api_caller import ApiRefusedError, Json
 from timekeeper.dashboard.charts.cards import card_row, filled, free_sentence, row_sentence, width_of
-from timekeeper.dashboard.visits import FORBIDDEN, PageContent, Visit, page_at, part
+from timekeeper.dashboard.visits import FORBIDDEN, PageContent, Visit, page_at, part, segment
 
 _NODES, _HELD = 60, 100
 STALE_MS = 60_000  # without a post for this long the map says so
@@ -65,3 +68,68 @@ def waiting(visit: Visit) -> PageContent:
 
 def _pods(node: dict[str, list[dict[str, list[dict[str, str]]]]]) -> list[dict[str, str]]:
     return [pod for card in node["cards"] for pod in card["pods"]]
+
+
+_WASTE_ROWS = 200
+_HOUR_MS = 3_600_000  # measured use is kept by the hour
+GROUPS = ("namespace", "namespace,owner", "owner", "pod", "node", "model", "group")
+SPANS = {"day": 86_400_000, "week": 7 * 86_400_000, "month": 30 * 86_400_000}
+
+
+def waste(visit: Visit) -> PageContent:
+    """The largest users of a time; those who leave most of their cards unused come first."""
+    group = visit.text("group", GROUPS[0])
+    span = visit.text("span", "week") or "week"
+    length_ms = SPANS.get(span, SPANS["week"])
+    answer = visit.api.recent(
+        "/v1/usage",
+        namespace=visit.scope,
+        group=group,
+        use="true",
+        sort="-gpuHours",
+        from_=(visit.now_ms - length_ms) // _HOUR_MS * _HOUR_MS,
+        limit=_WASTE_ROWS,
+    )
+    rows = sorted(map(_row, answer["rows"]), key=lambda row: -row["unused"])
+    values = {"rows": rows, "columns": (group or "").split(","), "groups": GROUPS, "group": group}
+    sums = {name: sum(row[name] for row in rows) for name in ("requested", "measured", "used", "unused")}
+    values |= {"span": span, "spans": SPANS, "sums": sums, "most": _WASTE_ROWS, "stranded": _stranded(visit)}
+    return PageContent("waste.html", values)
+
+
+def _stranded(visit: Visit) -> list[Json]:
+    """The namespaces that strand cards now, the largest first; none for those who may not read the map."""
+    found = part(lambda: visit.api.get("/v1/cluster", namespace=visit.scope, limit=1))
+    return [] if found.answer is None else found.answer["stranded"][:_WASTE_ROWS]
+
+
+def _row(raw: Json) -> dict[str, Any]:
+    return {**raw, "unused": max(0, raw["measured"] - raw["used"])}
+
+
+_DECISION_ROWS = 100
+FILTERS = ("namespace", "kind", "reason", "pod", "owner", "from", "to")
+
+
+def decisions(visit: Visit) -> PageContent:
+    """The newest decisions first."""
+    asked = {name: visit.text(name) for name in FILTERS}
+    query = {("from_" if name == "from" else name): value for name, value in asked.items()}
+    answer = visit.api.get("/v1/decisions", limit=_DECISION_ROWS, after=visit.text("after"), **query)
+    older = visit.link(after=answer["next"]) if answer["next"] else None
+    newest = visit.link(after=None) if visit.text("after") else None
+    values = {"rows": answer["decisions"], "older": older, "newest": newest, "kinds": KINDS}
+    return PageContent("decisions.html", {**values, "filters": asked})
+
+
+def pod(visit: Visit, namespace: str, pod: str) -> PageContent:
+    """The life of a pod."""
+    uid = visit.text("uid")
+    path = f"/v1/explain/{segment(namespace)}/{segment(pod)}"
+    return PageContent("story.html", {"story": visit.api.get(path, uid=uid), "uid": uid})
+
+
+def owner(visit: Visit, namespace: str, kind: str, name: str) -> PageContent:
+    """The life of the pods of a controller."""
+    path = f"/v1/explain/{segment(namespace)}/{segment(kind)}/{segment(name)}"
+    return PageContent("story.html", {"story": visit.api.get(path), "uid": None})

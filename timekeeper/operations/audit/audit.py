@@ -8,8 +8,8 @@ from timekeeper.operations.audit.cluster import ClusterComparison
 from timekeeper.operations.audit.finding import SLACK_MS, Finding, Tell, hours, moment, time_of
 from timekeeper.operations.audit.grants import check_grants
 from timekeeper.operations.audit.spans import Spans
+from timekeeper.store import audit_rows
 from timekeeper.store.engine.engine import Connection
-from timekeeper.store.queries import audit_rows
 
 
 @dataclass(frozen=True, slots=True)

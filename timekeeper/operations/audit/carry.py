@@ -10,10 +10,10 @@ from timekeeper.accounts.grants import CARRY, carry_due, carry_part
 from timekeeper.accounts.statements import spent_in
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.operations.audit.finding import Finding, Tell, hours, time_of
+from timekeeper.store import ledger
+from timekeeper.store.audit_rows import StoredGrant
 from timekeeper.store.engine.engine import Connection
-from timekeeper.store.queries import ledger
-from timekeeper.store.queries.audit_rows import StoredGrant
-from timekeeper.store.queries.sums import DatabaseSums
+from timekeeper.store.sums import DatabaseSums
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from timekeeper.accounts.rate_timeline import Charge, RateInterval, runs, steps
 from timekeeper.operations.audit.evidence import bounds, owed
 from timekeeper.operations.audit.finding import SLACK_MS, Finding, Tell, hours, moment, time_of
 from timekeeper.operations.audit.spans import Spans
-from timekeeper.store.queries.audit_rows import PodRows, StoredPosting, StoredRollup, StoredSession
+from timekeeper.store.audit_rows import PodRows, StoredPosting, StoredRollup, StoredSession
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from timekeeper.core import names
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.ledger.hold import PodHold, ends_ms, pod_hold
 from timekeeper.operations.audit.evidence import bounds
-from timekeeper.store.queries.audit_rows import PodRows, StoredSession
+from timekeeper.store.audit_rows import PodRows, StoredSession
 
 Interval = tuple[int, int]
 

@@ -6,7 +6,7 @@ proof precedes estimates; without proof the charge ends at the last evidence.
 
 from dataclasses import dataclass
 
-from timekeeper.store.queries.audit_rows import StoredSession
+from timekeeper.store.audit_rows import StoredSession
 
 NOBODY_KNOWS = 0
 

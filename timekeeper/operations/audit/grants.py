@@ -8,7 +8,7 @@ from timekeeper.accounts.budget_history import is_group
 from timekeeper.accounts.grants import CORRECTION, MANUAL, PERIOD, SETTLER
 from timekeeper.operations.audit.finding import Finding, Tell, hours, time_of
 from timekeeper.operations.audit.spans import Spans
-from timekeeper.store.queries.audit_rows import StoredGrant
+from timekeeper.store.audit_rows import StoredGrant
 
 _Account = tuple[str, int, int]  # subject, start and end
 

@@ -1,15 +1,117 @@
 """gunicorn's master and its workers around one `HttpService`."""
 
+import errno
+import logging
+import mmap
 import os
+import socket
+import threading
+import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
+from gunicorn import glogging
 from gunicorn.app.base import BaseApplication
+from gunicorn.workers.base import Worker
 
-from timekeeper.runtime.http.connection_balance import ConnectionBalance
-from timekeeper.runtime.http.server_log import ServerLogger
+from timekeeper.runtime.http.loop import LINGER_S, HttpLoop
 from timekeeper.runtime.http.service import HttpService
-from timekeeper.runtime.http.worker import HttpWorker
+from timekeeper.runtime.log import line, log_exception
+
+_MAX_WORKERS = 256
+
+
+class ConnectionBalance:
+    """How many connections each worker holds, in memory that the workers share if it is made before the fork.
+
+    A connection stays with the worker that accepted it, and the kernel would give all of them to the worker
+    that happens to be awake: of two workers one would do nothing.
+    """
+
+    def __init__(self, tolerance: int = 0) -> None:
+        """``tolerance``: a difference that is not worth the moment which a new client then waits."""
+        self._tolerance = tolerance
+        self._connections = memoryview(mmap.mmap(-1, 4 * _MAX_WORKERS)).cast("I")  # 0: no worker, 1: none
+
+    def set(self, worker: int, connections: int) -> None:
+        """A worker, by its number, now holds that many."""
+        self._connections[worker % _MAX_WORKERS] = connections + 1
+
+    def leave(self, worker: int) -> None:
+        """The worker accepts no more connections."""
+        self._connections[worker % _MAX_WORKERS] = 0
+
+    def another_has_fewer(self, connections: int) -> bool:
+        """True if a worker with that many should leave the next client to another one."""
+        return any(0 < each <= connections - self._tolerance for each in self._connections)
+
+
+class HttpWorker(Worker):  # type: ignore[misc]
+    """Serves ``app.service`` (an `HttpService`) on the listeners; the workers share ``app.balance``. Each of
+    ``app.service.beside`` has the next of the last listeners, and a thread with a loop of its own: its
+    clients use up no bounds of the service itself."""
+
+    def run(self) -> None:
+        """Called by gunicorn. Serves until SIGTERM, then answers what has begun, for LINGER_S at most."""
+        service: HttpService = self.app.service
+        own = len(self.sockets) - len(service.beside)
+        with ExitStack() as beside:
+            for each, listener in zip(service.beside, self.sockets[own:], strict=True):
+                beside.callback(self._serve_beside(each, listener).join, LINGER_S + 1)
+            HttpLoop(
+                service,
+                self.sockets[:own],
+                self.PIPE,
+                self._is_wanted,
+                self.app.balance,
+                self.age,
+                self.notify,
+            ).run()
+
+    def _is_wanted(self) -> bool:
+        return bool(self.alive) and self.ppid == os.getppid()
+
+    def _serve_beside(self, service: HttpService, listener: socket.socket) -> threading.Thread:
+        pipe = os.pipe()
+        for end in pipe:
+            os.set_blocking(end, False)
+        loop = HttpLoop(service, [listener], pipe, self._is_wanted, ConnectionBalance(), self.age)
+        thread = threading.Thread(target=_run, args=(loop,), name="beside", daemon=True)
+        thread.start()
+        return thread
+
+
+def _run(loop: HttpLoop) -> None:
+    try:
+        loop.run()
+    except BaseException as error:
+        log_exception("uncaught", error, thread="beside")
+        raise
+
+
+_LEVELS = {"CRITICAL": "error", "ERROR": "error", "WARNING": "warning"}
+
+
+class LineFormatter(logging.Formatter):
+    """A library's record as the event ``server``: its message and, on the same line, its traceback."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Called by the logging library."""
+        trace = self.formatException(record.exc_info) if record.exc_info else ""
+        level = _LEVELS.get(record.levelname, "info")
+        return line(level, "server", {"message": record.getMessage()}, trace)
+
+
+class ServerLogger(glogging.Logger):  # type: ignore[misc]
+    """What `gunicorn` is given as its ``logger_class``."""
+
+    def setup(self, cfg: Any) -> None:
+        """Called by gunicorn."""
+        super().setup(cfg)
+        for handler in self.error_log.handlers:
+            handler.setFormatter(LineFormatter())
+
 
 _MEMORY_FOLDER = "/dev/shm"  # noqa: S108 a folder in memory, if there is one
 
@@ -54,3 +156,37 @@ class HttpServer(BaseApplication):  # type: ignore[misc]
     def _ended(self, _arbiter: object, worker: Any) -> None:
         self.balance.leave(worker.age)
         self._worker_ended(worker.pid)
+
+
+_BACKLOG = 2048
+_PATIENCE_S = 3.0  # the workers of a server that was killed hold its socket for a moment longer
+_LOOK_EACH_S = 0.05
+
+
+class CannotListenError(Exception):
+    """The address cannot be listened on; the text is a sentence for the operator."""
+
+
+def listening_socket(host: str, port: int) -> socket.socket:
+    """Raises CannotListenError; where the port is in use, after waiting for it."""
+    until = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            return _listen(host, port)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or time.monotonic() >= until:
+                sentence = f"cannot listen on {host}:{port}: {error.strerror or error}"
+                raise CannotListenError(sentence) from error
+        time.sleep(_LOOK_EACH_S)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(_BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener

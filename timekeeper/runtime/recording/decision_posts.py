@@ -5,18 +5,122 @@ post whose answer is lost is sent again; its decisions then count twice.
 """
 
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from functools import partial
+from typing import Literal
 
 import orjson
 
 from timekeeper.core.decisions import Decision, DecisionRun, decision_entry
 from timekeeper.core.wire import Decisions
 from timekeeper.runtime.log import Log
-from timekeeper.runtime.recording.batch_poster import BatchPoster
-from timekeeper.runtime.recording.decision_buffer import DecisionBuffer
-from timekeeper.runtime.timekeeper_client import TimekeeperClient
+from timekeeper.runtime.timekeeper_client import FAILURES, PostRefusedError, TimekeeperClient
+
+MOST_WAITING = 10_000
+
+
+class _Run:
+    """A `DecisionRun` that still grows."""
+
+    __slots__ = ("count", "decision", "last_ms")
+
+    def __init__(self, decision: Decision) -> None:
+        self.decision, self.count, self.last_ms = decision, 1, decision.at_ms
+
+
+class DecisionBuffer:
+    """Any thread may add; one thread takes."""
+
+    def __init__(self, most: int = MOST_WAITING) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._runs: deque[_Run] = deque()
+        self._last: dict[tuple[str, str], _Run] = {}  # of each subject
+        self._dropped = 0  # lost because too many waited
+
+    def add(self, decision: Decision) -> None:
+        """Never waits for more than another thread's step. If too many wait, the oldest is dropped."""
+        subject = decision.subject
+        with self._lock:
+            last = self._last.get(subject)
+            if last is not None and last.decision.repeats(decision):
+                last.count += 1
+                last.last_ms = max(last.last_ms, decision.at_ms)
+                return
+            if len(self._runs) >= self._most:
+                self._dropped += self._pop().count
+            run = self._last[subject] = _Run(decision)
+            self._runs.append(run)
+
+    def take(self, most: int) -> list[DecisionRun]:
+        """Remove the oldest, at most ``most``."""
+        with self._lock:
+            runs = [self._pop() for _ in range(min(most, len(self._runs)))]
+        return [DecisionRun(run.decision, run.count, run.last_ms) for run in runs]
+
+    def take_dropped(self) -> int:
+        """How many were dropped since the last call."""
+        with self._lock:
+            dropped, self._dropped = self._dropped, 0
+            return dropped
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def _pop(self) -> _Run:
+        run = self._runs.popleft()
+        if self._last.get(run.decision.subject) is run:
+            del self._last[run.decision.subject]
+        return run
+
+
+# called with the result of a batch that is done with, and the reason why a single record is given up; returns
+# whether more records wait
+Ended = Callable[[Literal["sent", "refused"], str], bool]
+
+
+class BatchPoster:
+    """For one thread. ``most``: records in one post; ``failing``: called with the error when posts begin to
+    fail, and with "" when they succeed again; ``failed``: called for each post that fails."""
+
+    def __init__(
+        self,
+        client: TimekeeperClient,
+        most: int,
+        failing: Callable[[str], None],
+        failed: Callable[[], None],
+    ) -> None:
+        self._client, self._most, self._failing, self._failed = client, most, failing, failed
+        self._is_failing = False
+        self.size = most  # of the next batch
+
+    def post(self, body: bytes, number: int, ended: Ended) -> bool:
+        """Post a body that carries `number` records. True if another post should follow at once: more records
+        wait, or half of these. Without a usable answer they are posted again later."""
+        try:
+            self._client.post(body)
+        except PostRefusedError as error:
+            if number > 1:
+                self.size = number // 2
+                return True
+            self._grow()
+            return ended("refused", str(error))
+        except FAILURES as error:
+            if not self._is_failing:
+                self._failing(f"{type(error).__name__}: {error}")
+            self._is_failing = True
+            self._failed()
+            return False
+        if self._is_failing:
+            self._failing("")
+        self._is_failing = False
+        self._grow()
+        return ended("sent", "")
+
+    def _grow(self) -> None:
+        self.size = min(self._most, 2 * self.size)
+
 
 PATH = "/v1/decisions"
 TOGETHER = 200  # records in one post

@@ -16,8 +16,7 @@ from timekeeper.accounts.standings import StandingsDocument, publish
 from timekeeper.settler.budget_entries import EntryChanges
 from timekeeper.settler.cluster.cluster_state import ClusterState
 from timekeeper.settler.decide import settlement
-from timekeeper.settler.decide.declared_changes import DeclaredChanges, changed_reservations
-from timekeeper.settler.decide.reserved_changes import follow_reserved
+from timekeeper.settler.decide.reserved_changes import DeclaredChanges, changed_reservations, follow_reserved
 from timekeeper.settler.decide.session_changes import SessionChanges, advanced_watermarks, changed_sessions
 from timekeeper.settler.decide.settlement import Settlement
 from timekeeper.settler.state import statement_cache

@@ -29,8 +29,8 @@ from timekeeper.runtime.api_server import Answered, Reply
 from timekeeper.runtime.log import log
 from timekeeper.settler.evictions import budget_notices as texts
 from timekeeper.settler.evictions import calls
-from timekeeper.settler.evictions.context import EvictorContext
-from timekeeper.store.writes import fencing
+from timekeeper.settler.evictions.calls import EvictorContext
+from timekeeper.store import fencing
 
 BUSY_S = 0.05  # between two steps that did something
 IDLE_S = 0.2

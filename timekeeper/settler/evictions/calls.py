@@ -1,14 +1,17 @@
 """The evictors' calls to the API server. Each names its pod by UID, so it never affects another pod of its
 name."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
+from timekeeper.accounts.balance import Statement
+from timekeeper.accounts.budget_history import History
 from timekeeper.accounts.card_use.evictions import Result
 from timekeeper.accounts.exhaustion.evictions import EvictionNotice
 from timekeeper.accounts.pods import LedgerPod
-from timekeeper.core import names
-from timekeeper.core.kube import timestamps
+from timekeeper.core import names, object_names
+from timekeeper.core.decisions import Record, record_nothing
 from timekeeper.core.kube.eviction import (
     eviction,
     is_gone,
@@ -16,7 +19,12 @@ from timekeeper.core.kube.eviction import (
     is_refused_for_good,
 )
 from timekeeper.runtime.api_server import ANSWER_S, STRATEGIC_MERGE, Answered, Api, Reply
+from timekeeper.runtime.clock import monotonic_ms
+from timekeeper.runtime.event_recorder import EventRecorder
 from timekeeper.runtime.log import log
+from timekeeper.settler.settler import Settler
+from timekeeper.store.engine.engine import Store
+from timekeeper.store.fencing import Epoch
 
 Refusal = Literal["gone", "protected", "refused", "unclear"]
 
@@ -97,7 +105,7 @@ def result_of(reply: Reply) -> tuple[Result, str]:
 
 def timestamp(at_ms: int | None) -> str | None:
     """As Kubernetes writes times; None without one."""
-    return None if at_ms is None else timestamps.timestamp(at_ms)
+    return None if at_ms is None else object_names.timestamp(at_ms)
 
 
 def _patch(api: Api, pod: LedgerPod, patch: Mapping[str, Any]) -> Reply:
@@ -107,3 +115,50 @@ def _patch(api: Api, pod: LedgerPod, patch: Mapping[str, Any]) -> Reply:
 
 def _path(namespace: str, name: str) -> str:
     return f"/api/v1/namespaces/{namespace}/pods/{name}"
+
+
+@dataclass(frozen=True, slots=True)
+class SettlerView:
+    """What another thread may read from the settler; each is one immutable value that the settler replaces as
+    a whole."""
+
+    # the pod of a UID; None before the settler's first decision, because budgets may have changed while no
+    # settler was running
+    pod: Callable[[str], LedgerPod | None]
+    history: Callable[[], History]  # the budgets
+    pods: Callable[[], tuple[LedgerPod, ...]]  # all that exist
+    # each listed namespace's account as of this time; None before the first decision
+    statements: Callable[[], tuple[Mapping[str, Statement], int] | None]
+
+
+def view_of(settler: Settler) -> SettlerView:
+    """The view of this settler, from its first decision on."""
+
+    def pod(uid: str) -> LedgerPod | None:
+        return settler.cluster.pods.get(uid) if settler.has_decided else None
+
+    def pods() -> tuple[LedgerPod, ...]:
+        return tuple(settler.cluster.pods.copy().values())  # a copy is one step for other threads
+
+    def statements() -> tuple[Mapping[str, Statement], int] | None:
+        cache = settler.ledger.statement_cache
+        if not settler.has_decided or cache is None:
+            return None
+        return cache.statements.namespaces, settler.ledger.pulse.decided_ms
+
+    return SettlerView(pod, lambda: settler.ledger.history, pods, statements)
+
+
+@dataclass(frozen=True, slots=True)
+class EvictorContext:
+    """``clock``: the time in Unix milliseconds, which dates notices; ``steady``: a monotonic clock in
+    milliseconds, which spaces and counts evictions; ``record``: keeps a decision."""
+
+    store: Store
+    term: Epoch
+    api: Api
+    events: EventRecorder
+    view: SettlerView
+    clock: Callable[[], int]
+    steady: Callable[[], int] = monotonic_ms
+    record: Record = record_nothing

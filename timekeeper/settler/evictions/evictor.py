@@ -15,13 +15,37 @@ from timekeeper.accounts.card_use.overuse import OverusingPod
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core.decisions import EVICTED as EVICTED_KIND
 from timekeeper.core.decisions import MESSAGE, Decision, Figure
+from timekeeper.core.object_names import timestamp
 from timekeeper.runtime.log import log, log_exception
-from timekeeper.settler.evictions.calls import evict, result_of
-from timekeeper.settler.evictions.context import EvictorContext
-from timekeeper.settler.evictions.notices import EVICTED, PROTECTED, evicted, protected
+from timekeeper.settler.evictions.calls import EvictorContext, evict, result_of
+from timekeeper.store import fencing, node_usage
 from timekeeper.store.engine.engine import ConflictError, UnavailableError
-from timekeeper.store.writes import fencing, node_usage
-from timekeeper.store.writes.fencing import EpochOverError
+from timekeeper.store.fencing import EpochOverError
+
+EVICTED = "GPUMemoryEviction"
+PROTECTED = "GPUMemoryEvictionRefused"
+
+
+def evicted(candidate: EvictionCandidate) -> str:
+    """The Event's text for a pod that was evicted."""
+    return f"Evicted by Bursar: {_why(candidate)}"
+
+
+def protected(candidate: EvictionCandidate) -> str:
+    """The Event's text for a pod that a PodDisruptionBudget protects."""
+    return f"A PodDisruptionBudget prevents the eviction of this pod: {_why(candidate)}"
+
+
+def _why(candidate: EvictionCandidate) -> str:
+    episode = candidate.over.episode
+    since = timestamp(episode.since_ms)
+    found = (each.excess for each in episode.cards)
+    cards = ", ".join(f"{each.memory_mib} MiB of {each.uuid} (share {each.share_mib} MiB)" for each in found)
+    grace_s = (candidate.grace_ms or 0) / 1000
+    used = f"the pod has used more GPU memory than its share since {since}, now {cards}"
+
+    return f"{used}; overuseGrace is {grace_s:g}s"
+
 
 LOOK_S = 10.0
 SOON_S = 1.0  # after an attempt with a result: other pods may be due

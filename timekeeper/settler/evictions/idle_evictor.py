@@ -23,10 +23,10 @@ from timekeeper.core.kube.eviction import disruption
 from timekeeper.runtime.api_server import Answered
 from timekeeper.runtime.log import log
 from timekeeper.settler.evictions import calls
-from timekeeper.settler.evictions.context import EvictorContext
+from timekeeper.settler.evictions.calls import EvictorContext
 from timekeeper.settler.evictions.evictor import may_be_evicted
+from timekeeper.store import fencing, node_usage
 from timekeeper.store.engine.engine import Connection
-from timekeeper.store.writes import fencing, node_usage
 
 LOOK_S = 10.0
 TARGET = "BursarIdle"

@@ -8,14 +8,14 @@ is respected for ``pdbGrace``; then the pod is deleted.
 
 from timekeeper import metrics
 from timekeeper.accounts.card_use.evictions import EvictionHistory
-from timekeeper.accounts.held.overtime import Overtime, overtime_of
+from timekeeper.accounts.held.order import Overtime, overtime_of
 from timekeeper.core.decisions import EVICTED, MESSAGE, WARNED, Decision
 from timekeeper.core.kube.eviction import disruption
 from timekeeper.runtime.log import log
 from timekeeper.settler.evictions import calls
-from timekeeper.settler.evictions.context import EvictorContext
+from timekeeper.settler.evictions.calls import EvictorContext
 from timekeeper.settler.evictions.evictor import may_be_evicted
-from timekeeper.store.writes import fencing
+from timekeeper.store import fencing
 
 LOOK_S = 5.0
 TARGET = "BursarOvertime"

@@ -1,28 +1,84 @@
 """The ledger as the settler holds it in memory: what the database contains, so that a tick writes only
 differences."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 
 from timekeeper.accounts.balance import UnsettledSession
-from timekeeper.accounts.budget_history import History, history_of
+from timekeeper.accounts.budget_history import GROUP, History, history_of
 from timekeeper.accounts.changes import NEVER, Changes, Pulse
+from timekeeper.accounts.grants import GrantSums
+from timekeeper.accounts.held.declared import (
+    DeclaredReservation,
+    HeldAmount,
+    LaterRoom,
+    later_rooms,
+    paying_namespaces,
+)
 from timekeeper.accounts.held.order import HeldPod
 from timekeeper.accounts.posting import Posting, amount_within
 from timekeeper.accounts.reserved import pod_uid
 from timekeeper.accounts.session import Session, evidence
 from timekeeper.accounts.standings import EntryCache, StandingsDocument
-from timekeeper.accounts.statements import Part
+from timekeeper.accounts.statements import AccountKey, Part, Statements
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.settler.pod_notices import BudgetState
-from timekeeper.settler.state.declared import DeclaredReservations
 from timekeeper.settler.state.open_session_totals import OpenSessionTotals
 from timekeeper.settler.state.statement_cache import StatementCache
 from timekeeper.settler.state.totals import GrantCache
 from timekeeper.settler.state.unbound_pods import UnboundPods
-from timekeeper.store.engine.engine import Store
-from timekeeper.store.queries import held_pods
-from timekeeper.store.queries import ledger as reading
+from timekeeper.store import held_pods
+from timekeeper.store import ledger as reading
+from timekeeper.store.engine.engine import Connection, Store
+
+
+@dataclass(slots=True)
+class DeclaredReservations:
+    """By UID of the pod. ``changed``: namespaces whose sum changed since the last written tick."""
+
+    rows: dict[str, DeclaredReservation] = field(default_factory=dict)
+    changed: set[str] = field(default_factory=set)
+    _by_namespace: dict[str, dict[str, DeclaredReservation]] = field(default_factory=dict)
+
+    def add(self, found: Iterable[DeclaredReservation]) -> None:
+        """These are written."""
+        for each in found:
+            self.rows[each.uid] = each
+            self._by_namespace.setdefault(each.namespace, {})[each.uid] = each
+            self.changed.add(each.namespace)
+
+    def remove(self, uids: Iterable[str]) -> None:
+        """These are written no more."""
+        for uid in uids:
+            gone = self.rows.pop(uid)
+            mine = self._by_namespace[gone.namespace]
+            del mine[uid]
+            if not mine:
+                del self._by_namespace[gone.namespace]
+
+    def namespaces(self) -> Iterable[str]:
+        """Those with a reservation."""
+        return self._by_namespace.keys()
+
+    def within(
+        self,
+        namespace: str,
+        span: Interval,
+        without: Set[str],
+        added: Iterable[DeclaredReservation],
+    ) -> int:
+        """What the namespace's pods reserve of the span. ``without``: UIDs of pods that do no more;
+        ``added``: pods of any namespace that do from now on."""
+        mine = self._by_namespace.get(namespace, {})
+        now = (each for uid, each in mine.items() if uid not in without)
+        new = (each for each in added if each.namespace == namespace)
+        return sum(each.within(span) for each in (*now, *new))
+
+    def amounts(self, namespace: str) -> Iterator[HeldAmount]:
+        """The same one by one, for later periods."""
+        for each in self._by_namespace.get(namespace, {}).values():
+            until_ms = each.reserved_ms + each.length_ms
+            yield HeldAmount(each.rate_milli, Interval(each.reserved_ms, until_ms), each.length_ms)
 
 
 @dataclass(slots=True)
@@ -172,3 +228,90 @@ def read_ledger_state(store: Store) -> LedgerState:
     ledger.declared.add(declared)
     ledger.history = history_of(entries)
     return ledger
+
+
+Rooms = dict[str, tuple[LaterRoom, ...]]
+
+
+class LaterRooms:
+    """By namespace and group; computed anew when one of the statements that they follow from is."""
+
+    def __init__(self) -> None:
+        self._known: Rooms = {}
+        self._of: tuple[object, ...] = ()
+
+    def of(
+        self, ledger: LedgerState, statements: Statements, namespaces: Iterable[str], now_ms: int
+    ) -> Rooms:
+        """The rooms for the held pods that declare their time and have not reserved it."""
+        longest: dict[str, int] = {}
+        for pod in ledger.unbound_pods.held.values():
+            if pod.length_ms and pod.uid not in ledger.declared.rows:
+                group = ledger.history.group(pod.namespace, now_ms)
+                for subject in (pod.namespace, GROUP + group) if group else (pod.namespace,):
+                    longest[subject] = max(longest.get(subject, 0), pod.length_ms)
+        if not longest:
+            self._known, self._of = {}, ()
+            return {}
+        follows_from = (statements, ledger.history, now_ms // _AGAIN_MS, longest)
+        if self._of and self._of[0] is statements and self._of[1:] == follows_from[1:]:
+            return self._known
+        names = {*namespaces, *ledger.declared.namespaces(), *ledger.open_totals.namespaces()}
+
+        def reserved(name: str) -> Iterator[HeldAmount]:
+            yield from ledger.declared.amounts(name)
+            for rate_milli, start_ms, end_ms in ledger.open_totals.declared_each(name):
+                yield HeldAmount(rate_milli, Interval(start_ms, end_ms))
+
+        self._known = {
+            subject: later_rooms(
+                ledger.history,
+                subject,
+                paying_namespaces(ledger.history, subject, names, now_ms),
+                reserved,
+                longest_ms,
+                now_ms,
+            )
+            for subject, longest_ms in longest.items()
+        }
+        self._of = follows_from
+        return self._known
+
+
+_AGAIN_MS = 60_000  # the last period that a pod may use depends on the time
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseTotals:
+    """The ledger's own totals (`totals.StoredTotals`). Each query is a short transaction of its own, because
+    a decision can take seconds. They are consistent with each other, because only the settler posts."""
+
+    store: Store
+
+    def posted(self, parts: Iterable[Part]) -> dict[Part, int]:
+        """What is posted in each part, in milli-GPU x ms."""
+        with self.store.reading() as connection:
+            return reading.posted_of(connection, parts)
+
+    def granted(self, keys: Iterable[AccountKey]) -> dict[AccountKey, GrantSums]:
+        """The grants of each account."""
+        with self.store.reading() as connection:
+            return reading.granted_of(connection, keys)
+
+    def last_granted(self, before_ms: int) -> dict[str, Interval]:
+        """Each subject's latest account that ended by then and has a grant, as a span."""
+        with self.store.reading() as connection:
+            return reading.last_granted(connection, before_ms)
+
+
+def read_grants(connection: Connection, ledger: LedgerState, now_ms: int) -> None:
+    """Read the grants of the accounts that have not ended. They are read again when a grant was added, and
+    when the clock was set back (an ended account may be open again)."""
+    before, mark = ledger.grants, reading.grants_mark(connection)
+    if mark == before.mark and now_ms >= before.at_ms:
+        return
+    now = reading.granted(connection, now_ms)
+    ended = reading.granted_of(connection, before.ended)
+    for old, new in ((before.now, now), (before.ended, ended)):
+        ledger.changed_grants |= {key[0] for key in old.keys() | new.keys() if old.get(key) != new.get(key)}
+    ledger.grants = GrantCache(mark, now_ms, now)

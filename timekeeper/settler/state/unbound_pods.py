@@ -5,8 +5,7 @@ import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from timekeeper.accounts.held.cards import is_by_other
-from timekeeper.accounts.held.order import HeldPod
+from timekeeper.accounts.held.order import HeldPod, is_by_other
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.accounts.session import admitted_in_budget
 from timekeeper.core.budgets.policy import BudgetSettings

@@ -1,10 +1,11 @@
 """The connection to the database: transactions that read or write, and two kinds of failure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import sqlalchemy
-from sqlalchemy import exc
+from sqlalchemy import ARRAY, Table, bindparam, exc, func, insert, select
 from sqlalchemy.engine import URL
 
 from timekeeper.settings import UnusableError
@@ -187,3 +188,20 @@ def _sentence(error: exc.DBAPIError) -> str:
 def _is_damage(error: exc.DBAPIError) -> bool:
     name, state = getattr(error.orig, "sqlite_errorname", ""), getattr(error.orig, "sqlstate", None)
     return str(name).startswith(_DAMAGED) or state in postgresql.DAMAGED
+
+
+def insert_all(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Insert rows that all have the same columns; no rows is no statement.
+
+    On PostgreSQL it is one statement for any number of rows: each column's values are one array parameter,
+    and a statement trigger runs once. SQLAlchemy itself would send one statement per row.
+    """
+    if not rows:
+        return
+    if connection.dialect.name != "postgresql":
+        connection.execute(insert(table), [dict(row) for row in rows])
+        return
+    names = list(rows[0])
+    values = [bindparam(name, [row[name] for row in rows], ARRAY(table.c[name].type)) for name in names]
+    given = func.unnest(*values).table_valued(*names).render_derived()
+    connection.execute(insert(table).from_select(names, select(*given.c)))

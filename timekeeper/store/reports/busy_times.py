@@ -21,9 +21,9 @@ from sqlalchemy import (
 
 from timekeeper.accounts.usage import ReportQuery
 from timekeeper.store.engine.schema import DAY_MS, DAYS, FIGURES, FOLDED, POSTINGS, SESSIONS
-from timekeeper.store.queries.unsettled import due, greatest
 from timekeeper.store.reports.columns import without_index
 from timekeeper.store.reports.parts import OVER_DAYS
+from timekeeper.store.sessions import due, greatest
 
 Expression = ColumnElement[Any]
 

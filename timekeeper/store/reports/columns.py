@@ -17,7 +17,7 @@ from sqlalchemy import (
 )
 
 from timekeeper.accounts.usage import DATED, PriceInterval
-from timekeeper.store.queries.json_rows import json_rows, json_text
+from timekeeper.store.sessions import json_rows, json_text
 
 Expression = ColumnElement[Any]
 

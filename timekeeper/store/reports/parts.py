@@ -37,8 +37,8 @@ from sqlalchemy import (
 
 from timekeeper.accounts.usage import DATED, LABEL, ReportQuery, UsageSums
 from timekeeper.store.engine.schema import DAY_MS, FIGURES, FOLDED, POSTINGS, SESSIONS
-from timekeeper.store.queries.unsettled import due, greatest, least
 from timekeeper.store.reports.columns import label_of, ordered, without_index
+from timekeeper.store.sessions import due, greatest, least
 
 _SUMS = tuple(each.name for each in fields(UsageSums))
 _ATTRIBUTES = {"pod": "name", "owner": "owner", "node": "node", "models": "models"}

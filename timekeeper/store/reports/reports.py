@@ -15,9 +15,9 @@ from sqlalchemy import Column, ColumnElement, Row, Select, func, literal_column,
 
 from timekeeper.accounts.usage import PriceInterval, ReportLine, ReportQuery
 from timekeeper.core.ledger.metering import Interval
+from timekeeper.store import ledger
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.engine.schema import DAY_MS, FIGURES, FOLDED, POSTINGS
-from timekeeper.store.queries import ledger
 from timekeeper.store.reports.busy_times import busy_statement
 from timekeeper.store.reports.columns import dated
 from timekeeper.store.reports.parts import OVER_DAYS, Shape, needs_sessions, statement, sums_of

@@ -31,9 +31,9 @@ from sqlalchemy import (
 
 from timekeeper.accounts.usage import DATED, ReportQuery
 from timekeeper.store.engine.schema import DAYS, FOLDED, POSTINGS, SESSIONS
-from timekeeper.store.queries.unsettled import due, greatest, least
 from timekeeper.store.reports.columns import ordered, without_index
 from timekeeper.store.reports.parts import IN_ONE_DAY, OVER_DAYS, Shape
+from timekeeper.store.sessions import due, greatest, least
 
 Expression = ColumnElement[Any]
 _Edge = tuple[Expression, Expression, Expression]  # its start, its end, and the end of its day

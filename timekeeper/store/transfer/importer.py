@@ -22,7 +22,7 @@ from sqlalchemy import (
 )
 
 from timekeeper.settings import UnusableError
-from timekeeper.store.engine.engine import Connection
+from timekeeper.store.engine.engine import Connection, insert_all
 from timekeeper.store.engine.schema import (
     BINDINGS,
     DAYS,
@@ -39,10 +39,9 @@ from timekeeper.store.engine.schema import (
     TERMS,
     WAITING,
 )
-from timekeeper.store.queries.snapshot import newest_revision, take_time
+from timekeeper.store.engine.upgrade import newest_revision, take_time
+from timekeeper.store.postings import add_all_rollups
 from timekeeper.store.transfer.exporter import TABLES, VERSION
-from timekeeper.store.writes.inserting import insert_all
-from timekeeper.store.writes.rollup import add_all_rollups
 
 _BATCH = 500
 

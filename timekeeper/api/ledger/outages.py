@@ -1,0 +1,62 @@
+"""Logs that the database is away once, and not for each request that fails because of it."""
+
+import time
+from collections.abc import Callable
+from threading import Event, Lock, Thread
+
+from timekeeper.runtime.log import log
+
+
+class OutageLog:
+    """One per process. Reads and writes fail apart: a full disk can still be read."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._away: set[str] = set()
+
+    def failed(self, kind: str, route: str, error: Exception) -> None:
+        """A request could not be answered. ``kind``: ``read`` or ``write``."""
+        with self._lock:
+            is_first = kind not in self._away
+            self._away.add(kind)
+        if is_first:
+            log("database-unavailable", level="error", kind=kind, route=route, error=error)
+
+    def worked(self, kind: str) -> None:
+        """Such a request was answered."""
+        if kind not in self._away:
+            return
+        with self._lock:
+            self._away.discard(kind)
+        log("database-recovered", kind=kind)
+
+
+_EACH_S = 5.0
+_PART = 100  # a check takes at most 1/100 of the time
+
+
+class DamageWatch:
+    """One per process, made after the fork. ``check`` says what is wrong, "" if nothing is."""
+
+    def __init__(self, check: Callable[[], str]) -> None:
+        self._check = check
+        self._stop = Event()
+        self.damage = ""  # as of the last check
+
+    def start(self) -> None:
+        """Check from now on, in a thread."""
+        Thread(target=self._run, name="damage", daemon=True).start()
+
+    def _run(self) -> None:
+        pause_s = _EACH_S
+        while not self._stop.wait(pause_s):
+            began = time.monotonic()
+            self.look()
+            pause_s = max(_EACH_S, _PART * (time.monotonic() - began))
+
+    def look(self) -> None:
+        """Check once. Each finding is logged once."""
+        damage = self._check()
+        if damage and damage != self.damage:
+            log("database-damaged", level="error", error=damage)
+        self.damage = damage

@@ -1,0 +1,116 @@
+"""``/v1/groups/{group}/grants``: a group's budget among its namespaces, for the people who lead the group."""
+
+from http import HTTPStatus
+from typing import Annotated, Any, NotRequired, TypedDict
+
+from flask import Flask, Response, request
+
+from timekeeper.accounts.budget_history import GROUP
+from timekeeper.accounts.usage import gpu_hours
+from timekeeper.api.http.answers import GroupGrantsAnswer, WrittenGrantsAnswer, answer
+from timekeeper.api.http.parameters import GROUP_IN_PATH, IDEMPOTENCY_KEY, NAME
+from timekeeper.api.http.routes import JSON, ApiRoute, Call, Form, Right, admit, read_body, serve
+from timekeeper.api.http.services import Services
+from timekeeper.api.ledger.granting import GroupBudget, group_budget, pass_on
+from timekeeper.api.resources.grants import ONE_AMOUNT, Amount, Hours, read_passing_on, written_answer
+from timekeeper.core.ledger.metering import FOREVER_MS
+from timekeeper.runtime.auth.gate import Caller
+from timekeeper.runtime.http.problem_details import Problem
+
+_READ = Right("get", "grants")
+_CREATE = Right("create", "groups/grants")
+
+
+class NewPassingOn(TypedDict):
+    """Either `gpuHours`, decimal with at most 8 places, or `amount`. A negative one is taken back."""
+
+    namespace: Annotated[str, Form(pattern=f"^(?:{NAME})$")]
+    gpuHours: NotRequired[Hours]
+    amount: NotRequired[Amount]
+    reason: Annotated[str, Form(minLength=1, maxLength=500)]
+
+
+GROUP_GRANTS = ApiRoute(
+    "GET",
+    "/v1/groups/{group}/grants",
+    "what a group was granted in its running period, and has passed on to its namespaces",
+    None,
+    {JSON: GroupGrantsAnswer},
+    (GROUP_IN_PATH,),
+    needs="`get grants` of `_group.NAME`",
+)
+PASS_ON = ApiRoute(
+    "POST",
+    "/v1/groups/{group}/grants",
+    "pass an amount on to a namespace of the group, or take it back; once per Idempotency-Key",
+    None,
+    {JSON: WrittenGrantsAnswer},
+    (GROUP_IN_PATH, IDEMPOTENCY_KEY),
+    body=Annotated[NewPassingOn, ONE_AMOUNT],
+    refuses=(409, 413, 422),
+    needs="`create groups/grants` of the group",
+)
+ROUTES = (GROUP_GRANTS, PASS_ON)
+
+
+def register(app: Flask, services: Services) -> None:
+    """Add the routes."""
+
+    def read(call: Call) -> Response:
+        group = call.given["group"]
+        admit(services, _READ, GROUP + group)
+        with services.ledger.store.reading() as connection:
+            budget = group_budget(services.ledger, connection, group)
+        return answer({**_shown(group, budget), "mayPassOn": _may_pass_on(services, group)})
+
+    def give(call: Call) -> Response:
+        group, key = call.given["group"], call.given["Idempotency-Key"]
+        asked = read_passing_on(read_body())
+        caller = _lead(services, group)
+        given = pass_on(services.ledger, group, asked, caller.username, key)
+        return written_answer(given)
+
+    serve(app, services, GROUP_GRANTS, read)
+    serve(app, services, PASS_ON, give)
+
+
+def _lead(services: Services, group: str) -> Caller:
+    """The caller, if it may pass the group's budget on. Raises a Problem."""
+    authorization = request.headers.get("Authorization")
+    return services.gate.allow(authorization, _CREATE.verb, _CREATE.resource, name=group)
+
+
+def _may_pass_on(services: Services, group: str) -> bool:
+    try:
+        _lead(services, group)
+    except Problem as problem:
+        if problem.status != HTTPStatus.FORBIDDEN:
+            raise
+        return False
+    return True
+
+
+def _shown(group: str, budget: GroupBudget) -> dict[str, Any]:
+    exact = {"granted": budget.granted, "passedOn": budget.total, "left": budget.left}
+    return {
+        "version": 1,
+        "group": group,
+        "from": budget.span.start_ms,
+        "to": _end(budget.span.end_ms),
+        **exact,
+        "gpuHours": {name: None if each is None else gpu_hours(each) for name, each in exact.items()},
+        "namespaces": [
+            {
+                "namespace": namespace,
+                "from": start_ms,
+                "to": _end(end_ms),
+                "amount": amount,
+                "gpuHours": gpu_hours(amount),
+            }
+            for (namespace, start_ms, end_ms), amount in sorted(budget.passed_on.items())
+        ],
+    }
+
+
+def _end(end_ms: int) -> int | None:
+    return None if end_ms >= FOREVER_MS else end_ms

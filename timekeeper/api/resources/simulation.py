@@ -1,0 +1,339 @@
+"""``POST /v1/simulate``: what would happen to pods that do not exist, perhaps under another budget.
+
+The webhook answers how they would be admitted, the extender where they would be placed and who would leave
+for them, both by the functions that decide and under the standings that follow from the supposed budget. The
+ledger adds what it costs. Nothing is written.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NotRequired, TypedDict
+
+import orjson
+from flask import Flask, Response, request
+
+from timekeeper.accounts.balance import untouched
+from timekeeper.accounts.budget_history import History
+from timekeeper.accounts.decisions.simulation import SimulatedPlacement, SimulatedUse, rate_of, supposed
+from timekeeper.accounts.standings import publish
+from timekeeper.api.http.answers import Version, answer
+from timekeeper.api.http.parameters import NAME
+from timekeeper.api.http.posts import read_object
+from timekeeper.api.http.routes import JSON, ApiRoute, read_body
+from timekeeper.api.http.services import Services
+from timekeeper.api.ledger.ledger_reader import AccountReading, stated_now
+from timekeeper.api.resources.forecasts import ForecastAnswer, Paces
+from timekeeper.api.resources.simulated_answers import cost_answer, pod_answer, visibility
+from timekeeper.core.budgets.mistakes import EntryError
+from timekeeper.core.budgets.policy import BudgetSettings
+from timekeeper.core.json_values import mapping
+from timekeeper.core.object_names import timestamp
+from timekeeper.core.request.cards import CardAmount, NamedAmount
+from timekeeper.core.request.host import decode_host
+from timekeeper.core.standings import card_host
+from timekeeper.core.values import Card
+from timekeeper.runtime.auth.gate import Caller
+from timekeeper.runtime.http.problem_details import Problem, bad
+from timekeeper.store import held_pods, ledger
+from timekeeper.store.engine.engine import Connection
+
+MOST_PODS = 50
+MOST_BUDGET = 16 * 1024  # characters of an entry
+_FIELDS = ("version", "namespace", "pods", "budget")
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationRequest:
+    """Pods of one namespace that do not exist, complete enough for a scheduler; ``budget``: the text of the
+    namespace's entry that is supposed, None: the present one."""
+
+    namespace: str
+    pods: tuple[Mapping[str, Any], ...]
+    budget: str | None
+
+
+def read_simulation(body: bytes, now_ms: int) -> SimulationRequest:
+    """Parse the body; the pods are as young as now. Raises a Problem that names the field."""
+    raw = read_object(body, ())
+    for name in raw:
+        if name not in _FIELDS:
+            raise bad(name, f"no such field; allowed: {', '.join(_FIELDS)}")
+    if raw.get("version") != 1:
+        raise bad("version", "it must be 1")
+    namespace = raw.get("namespace")
+    if not isinstance(namespace, str) or not re.fullmatch(NAME, namespace):
+        raise bad("namespace", "it must be the name of a namespace")
+    pods = raw.get("pods")
+    if not isinstance(pods, list) or not 1 <= len(pods) <= MOST_PODS:
+        raise bad("pods", f"it must be a list of 1 to {MOST_PODS} pods")
+    budget = raw.get("budget")
+    if not isinstance(budget, str | None) or len(budget or "") > MOST_BUDGET:
+        raise bad("budget", f"it must be the text of a budget entry, of at most {MOST_BUDGET} characters")
+    created = timestamp(now_ms)
+    return SimulationRequest(
+        namespace, tuple(_pod(each, at, namespace, created) for at, each in enumerate(pods)), budget
+    )
+
+
+def _pod(raw: object, at: int, namespace: str, created: str) -> Mapping[str, Any]:
+    where = f"pods[{at}]"
+    if not isinstance(raw, dict):
+        raise bad(where, "it must be a Pod")
+    metadata, spec = raw.get("metadata", {}), raw.get("spec")
+    if not isinstance(metadata, dict):
+        raise bad(f"{where}.metadata", "it must be an object")
+    if not isinstance(spec, dict) or not isinstance(spec.get("containers"), list):
+        raise bad(f"{where}.spec", "it must be the spec of a Pod, with containers")
+    given = metadata.get("namespace", namespace)
+    if given != namespace:
+        raise bad(f"{where}.metadata.namespace", f"it must be {namespace}, or absent")
+    name = metadata.get("name") or f"{metadata.get('generateName') or 'pod-'}{at}"
+    if not isinstance(name, str) or len(name) > 253:
+        raise bad(f"{where}.metadata.name", "it must be a name of at most 253 characters")
+    known = {"name": name, "namespace": namespace, "uid": f"simulated-{at}", "creationTimestamp": created}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {**{k: v for k, v in metadata.items() if k != "resourceVersion"}, **known},
+        "spec": spec,
+    }
+
+
+_UNCONFIGURED = "simulations need the timekeeper's flag --webhook-url"
+_NO_EXTENDER = "where pods would be placed is unknown: the timekeeper has no --extender-url"
+
+
+class SimulationBody(TypedDict):
+    """`pods`: Pods of `namespace`, at most 50; `budget`: the text of its entry in `bursar-budgets` that is
+    supposed, absent: the present one."""
+
+    version: Version
+    namespace: str
+    pods: list[dict[str, Any]]
+    budget: NotRequired[str]
+
+
+class VictimAnswer(TypedDict):
+    """A pod that would leave. `namespace`, `name` and `uid`: null if the caller may not read decisions
+    there."""
+
+    namespace: str | None
+    name: str | None
+    uid: str | None
+    priority: int
+    standing: str
+
+
+class CostAnswer(TypedDict):
+    """`rateMilli`: in thousandths of a weighted GPU; `perDay`: milli-GPU x milliseconds; `price`: of a day,
+    null without a price."""
+
+    rateMilli: int
+    perDay: int
+    gpuHoursPerDay: str
+    price: str | None
+    currency: str
+
+
+class SimulatedPodAnswer(TypedDict):
+    """A pod. `outcome`: `refused` (at admission), `not-governed` (it requests no GPU), `fits`, `preempts`
+    (once `victims` have left), `waits`, or `unknown` (no extender was asked). `held`: what it is held for
+    until its release, or empty; its placement is then as of its release. `reasons`: why nodes refuse it."""
+
+    name: str
+    outcome: str
+    refusal: str
+    warnings: list[str]
+    standing: str
+    held: str
+    priorityClass: str
+    priority: int
+    scheduler: str
+    node: str
+    nodesThatFit: int
+    cards: list[dict[str, Any]]
+    kind: str
+    victims: list[VictimAnswer]
+    awaited: int
+    reasons: list[dict[str, Any]]
+    hasUnreadConstraints: bool
+    cost: CostAnswer
+
+
+class SimulationAnswer(TypedDict):
+    """`cost`: of all pods that would be placed; `before`, `after`: the namespace's forecast without and with
+    them, after under the supposed budget; `note`: what is missing in the answer, or empty."""
+
+    version: Version
+    namespace: str
+    pods: list[SimulatedPodAnswer]
+    cost: CostAnswer
+    before: ForecastAnswer
+    after: ForecastAnswer
+    note: str
+
+
+SIMULATE = ApiRoute(
+    "POST",
+    "/v1/simulate",
+    "what would happen to these pods: class, placement, victims, cost, and when the budget is gone",
+    None,
+    {JSON: SimulationAnswer},
+    body=SimulationBody,
+    refuses=(413, 429),
+    needs="`create simulations` in the namespace",
+)
+ROUTES = (SIMULATE,)
+
+
+@dataclass(frozen=True, slots=True)
+class _Supposed:
+    """The namespace's account as it is supposed to be, and what other roles need to know of it."""
+
+    account: AccountReading
+    settings: BudgetSettings
+    price: tuple[str, str]
+    standings: Mapping[str, Any]
+
+
+def register(app: Flask, services: Services) -> None:
+    """Add the route."""
+
+    @app.post("/v1/simulate")
+    def simulation() -> Response:
+        services.gate.caller(request.headers.get("Authorization"))
+        asked = read_simulation(read_body(), services.clock())
+        authorization = request.headers.get("Authorization")
+        caller = services.gate.allow(authorization, "create", "simulations", asked.namespace)
+        if not services.peers.webhook.url:
+            raise Problem(503, _UNCONFIGURED)
+        if not services.simulating.acquire(blocking=False):
+            busy = "another simulation is running; one runs at a time"
+            raise Problem(429, busy, headers={"Retry-After": "1"})
+        try:
+            return answer(_simulated(services, asked, caller))
+        finally:
+            services.simulating.release()
+
+
+def _simulated(services: Services, asked: SimulationRequest, caller: Caller) -> dict[str, Any]:
+    known = _supposed(services, asked)
+    reviews = [_reviewed(services, asked.namespace, pod, known, caller) for pod in asked.pods]
+    placed, note = _placed(services, reviews, known)
+    rates = {uid: rate_of(_placement(each), known.settings) for uid, each in placed.items()}
+    paces = Paces(services, asked.namespace)
+    visible = visibility(services, asked.namespace)
+    pods = []
+    for raw, review in zip(asked.pods, reviews, strict=True):
+        uid = raw["metadata"]["uid"]
+        shown = pod_answer(raw, review, placed.get(uid), visible)
+        pods.append({**shown, "cost": cost_answer(rates.get(uid, 0), known.price)})
+    together = sum(rates.values())
+    return {
+        "version": 1,
+        "namespace": asked.namespace,
+        "pods": pods,
+        "cost": cost_answer(together, known.price),
+        "before": paces.of(services.ledger.account_now(asked.namespace)),
+        "after": paces.of(known.account, together),
+        "note": note,
+    }
+
+
+# the budget
+
+
+def _supposed(services: Services, asked: SimulationRequest) -> _Supposed:
+    with services.ledger.store.reading() as connection:
+        now_ms, history = services.ledger.moment(connection)
+        if asked.budget is not None:
+            history = _with_budget(connection, asked, now_ms)
+        statement, _ = stated_now(connection, history, (asked.namespace,), now_ms)[asked.namespace]
+        served = mapping(orjson.loads(services.ledger.served(connection).body or b"{}"))
+        queued = {each.namespace for each in held_pods.held(connection, asked.namespace) if each.needs_budget}
+    settings = history.settings(now_ms)
+    document = publish(
+        settings,
+        _classes(served),
+        untouched(history, now_ms, {}),
+        {asked.namespace: statement},
+        now_ms,
+        None,
+        queued=queued,
+        room=card_host(mapping(served.get("settings"))),
+    )
+    account = AccountReading(asked.namespace, statement, statement.standing, "")
+    price = history.price(asked.namespace, now_ms)
+    return _Supposed(account, settings, price, orjson.loads(document.body))
+
+
+def _with_budget(connection: Connection, asked: SimulationRequest, now_ms: int) -> History:
+    """Raises a Problem for a text that is no entry."""
+    found = supposed(ledger.entries(connection), asked.namespace, asked.budget or "", now_ms)
+    if isinstance(found, EntryError):
+        raise bad("budget", "; ".join(each.sentence() for each in found.each()))
+    return found
+
+
+def _classes(served: Mapping[str, Any]) -> dict[str, tuple[int, str]]:
+    """The priority classes' numbers as the present standings have them."""
+    classes = mapping(mapping(served.get("settings")).get("priorityClasses")).values()
+    return {
+        each["name"]: (each["value"], each["preemptionPolicy"])
+        for each in classes
+        if each["value"] is not None
+    }
+
+
+# admission
+
+
+def _reviewed(
+    services: Services, namespace: str, pod: Mapping[str, Any], known: _Supposed, caller: Caller
+) -> Mapping[str, Any]:
+    review = {
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "request": {
+            "uid": pod["metadata"]["uid"],
+            "resource": {"group": "", "version": "v1", "resource": "pods"},
+            "namespace": namespace,
+            "name": pod["metadata"]["name"],
+            "operation": "CREATE",
+            "userInfo": {"username": caller.username, "groups": list(caller.groups)},
+            "object": pod,
+            "dryRun": True,
+        },
+    }
+    return services.peers.webhook.ask("/simulate", {"review": review, "standings": known.standings})
+
+
+# placement
+
+
+def _placed(
+    services: Services, reviews: Sequence[Mapping[str, Any]], known: _Supposed
+) -> tuple[dict[str, Mapping[str, Any]], str]:
+    """The extender's answer about each governed pod, by UID; and what is missing."""
+    pods = [each["pod"] for each in reviews if each["pod"] is not None and each["standing"]]
+    if not pods:
+        return {}, ""
+    if not services.peers.extender.url:
+        return {}, _NO_EXTENDER
+    body = {"version": 1, "pods": pods, "standings": known.standings}
+    found = services.peers.extender.ask("/v1/simulate", body)
+    return {each["uid"]: each for each in found["pods"]}, ""
+
+
+def _placement(raw: Mapping[str, Any]) -> SimulatedPlacement:
+    uses = tuple(_use(each) for each in raw["cards"])
+    host = raw.get("host")  # absent in the answer of an extender of the former release
+    return SimulatedPlacement(uses, raw["unnamed"], raw["model"], decode_host(host) if host else None)
+
+
+def _use(raw: Mapping[str, Any]) -> SimulatedUse:
+    there, taken = tuple(raw["cardResources"].items()), tuple(raw["resources"].items())
+    card = Card(raw["uuid"], raw["index"], raw["model"], raw["cardMemoryMib"], resources=there)
+    amounts = raw["shareMilli"], raw["memoryMib"]
+    return SimulatedUse(card, NamedAmount(*amounts, taken) if taken else CardAmount(*amounts))

@@ -1,0 +1,65 @@
+"""Bindings that the extender reported, kept for a day."""
+
+from collections.abc import Iterable
+
+from sqlalchemy import bindparam, delete, select, text
+
+from timekeeper.accounts.pods import (
+    ReportedBinding,
+    decode_request,
+    decode_requested_host,
+    encode_request,
+)
+from timekeeper.store.engine.engine import Connection
+from timekeeper.store.engine.schema import BINDINGS, FOLDED, SESSIONS
+
+KEPT_MS = 86_400_000
+
+# The same SQL on both databases. The first report of a pod counts; rows come in one order.
+_ADD = text(
+    "INSERT INTO bindings (uid, namespace, name, node, bound_ms, request, devices, grace_ms, received_ms)"
+    " VALUES (:uid, :namespace, :name, :node, :bound_ms, :request, :devices, :grace_ms, :received_ms)"
+    " ON CONFLICT (uid) DO NOTHING"
+)
+
+
+def record(connection: Connection, bindings: Iterable[ReportedBinding], received_ms: int) -> None:
+    """Keep these, and drop what is older than `KEPT_MS`. A repeated report changes nothing."""
+    rows = [
+        {
+            "uid": each.uid,
+            "namespace": each.namespace,
+            "name": each.name,
+            "node": each.node,
+            "bound_ms": each.bound_ms,
+            "request": encode_request(each.request, each.host),
+            "devices": each.devices,
+            "grace_ms": each.grace_ms,
+            "received_ms": received_ms,
+        }
+        for each in sorted(bindings, key=lambda each: each.uid)
+    ]
+    connection.execute(_ADD, rows)
+    connection.execute(
+        delete(BINDINGS).where(BINDINGS.c.received_ms < bindparam("before")),
+        {"before": received_ms - KEPT_MS},
+    )
+
+
+def unopened(connection: Connection, from_ms: int, to_ms: int) -> list[ReportedBinding]:
+    """The bindings that were received in this span and whose pods have no session."""
+    columns = [
+        BINDINGS.c[name]
+        for name in ("uid", "namespace", "name", "node", "bound_ms", "request", "devices", "grace_ms")
+    ]
+    has_session = select(SESSIONS.c.uid).where(SESSIONS.c.uid == BINDINGS.c.uid).exists()
+    is_folded = select(FOLDED.c.session_uid).where(FOLDED.c.session_uid == BINDINGS.c.uid).exists()
+    within = BINDINGS.c.received_ms.between(from_ms, to_ms)
+    rows = connection.execute(select(*columns).where(within, ~has_session, ~is_folded))
+    return [
+        ReportedBinding(
+            *(uid, namespace, name, node, bound_ms, decode_request(request), devices, grace_ms),
+            decode_requested_host(request),
+        )
+        for uid, namespace, name, node, bound_ms, request, devices, grace_ms in rows
+    ]

@@ -1,0 +1,262 @@
+"""Decisions: rows are added; an equal one that follows raises the count of the row before it. A pod has one
+row of `PREEMPTED_BY_SCHEDULER`, whatever follows. A row without an owner has that of its pod's row before."""
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Select, Table, bindparam, delete, func, select, tuple_, update
+
+from timekeeper.core.decisions import PREEMPTED_BY_SCHEDULER, STANDING, Decision, DecisionRun, bounded
+from timekeeper.store.engine import postgresql
+from timekeeper.store.engine.engine import Connection, insert_all
+from timekeeper.store.engine.schema import DECISIONS, SESSIONS
+
+SOURCE = "timekeeper"  # of its own decisions
+
+_TURN = "decisions"
+_SAME = ("kind", "reason", "owner", "is_generated", "uid", "budget", "figures")
+_EACH_QUERY = 100  # subjects
+
+_NEWEST = (
+    select(DECISIONS)
+    .where(DECISIONS.c.namespace == bindparam("of_namespace"), DECISIONS.c.subject == bindparam("of_subject"))
+    .order_by(DECISIONS.c.id.desc())
+    .limit(1)
+)
+_RECORDED = select(DECISIONS.c.id).where(
+    DECISIONS.c.namespace == bindparam("of_namespace"),
+    DECISIONS.c.subject == bindparam("of_subject"),
+    DECISIONS.c.uid == bindparam("of_uid"),
+    DECISIONS.c.reason == PREEMPTED_BY_SCHEDULER,
+)
+
+Row = dict[str, Any]
+
+
+def record(connection: Connection, source: str, runs: Sequence[DecisionRun]) -> None:
+    """Add these, oldest first. ``source``: the role that decided.
+
+    Transactions that record take turns, so that rows become visible in the order of their numbers: let this
+    be the last statement of the transaction.
+    """
+    if not runs:
+        return
+    if connection.dialect.name == "postgresql":
+        postgresql.take_turn(connection, _TURN)
+    rows = _unrecorded(connection, [_row(source, each) for each in runs])
+    last = _last(connection, rows)
+    grown: dict[int, Row] = {}
+    new: list[Row] = []
+    for row in rows:
+        before = last.get((row["namespace"], row["subject"]))
+        if not row["owner"] and before is not None and row["uid"] == before["uid"] != "":
+            row["owner"] = before["owner"]
+        if before is None or any(before[name] != row[name] for name in _SAME):
+            new.append(row)
+            last[row["namespace"], row["subject"]] = row
+            continue
+        before["count"] += row["count"]
+        before["first_ms"] = min(before["first_ms"], row["first_ms"])
+        before["last_ms"] = max(before["last_ms"], row["last_ms"])
+        if "id" in before:
+            grown[before["id"]] = before
+    if grown:
+        connection.execute(
+            update(DECISIONS).where(DECISIONS.c.id == bindparam("at")),
+            [
+                {"at": at, **{name: grown[at][name] for name in ("count", "first_ms", "last_ms")}}
+                for at in sorted(grown)
+            ],
+        )
+    insert_all(connection, DECISIONS, new)
+
+
+def forget(connection: Connection, before_ms: int, most: int) -> int:
+    """Delete the decisions that were last taken before that time, at most ``most``; returns their number."""
+    old = select(DECISIONS.c.id).where(DECISIONS.c.last_ms < before_ms).order_by(DECISIONS.c.last_ms)
+    return connection.execute(delete(DECISIONS).where(DECISIONS.c.id.in_(old.limit(most)))).rowcount
+
+
+def _unrecorded(connection: Connection, rows: Iterable[Row]) -> list[Row]:
+    """The rows without those that their pod has already."""
+    kept: dict[object, Row] = {}
+    for number, row in enumerate(rows):
+        if row["reason"] != PREEMPTED_BY_SCHEDULER:
+            kept[number] = row
+            continue
+        pod = {"of_namespace": row["namespace"], "of_subject": row["subject"], "of_uid": row["uid"]}
+        if connection.execute(_RECORDED, pod).first() is None:
+            kept.setdefault(tuple(pod.values()), row)
+    return list(kept.values())
+
+
+def _last(connection: Connection, rows: Iterable[Row]) -> dict[tuple[str, str], Row]:
+    """The newest row of each subject. SQLite does not search an index for a list of pairs, so each subject is
+    a query there."""
+    subjects = sorted({(row["namespace"], row["subject"]) for row in rows})
+    its, found = DECISIONS.c, dict[tuple[str, str], Row]()
+    if connection.dialect.name != "postgresql":
+        for subject in subjects:
+            last = connection.execute(_NEWEST, {"of_namespace": subject[0], "of_subject": subject[1]}).first()
+            if last is not None:
+                found[subject] = dict(last._mapping)
+        return found
+    for at in range(0, len(subjects), _EACH_QUERY):
+        newest = (
+            select(func.max(its.id))
+            .where(tuple_(its.namespace, its.subject).in_(subjects[at : at + _EACH_QUERY]))
+            .group_by(its.namespace, its.subject)
+        )
+        for row in connection.execute(select(DECISIONS).where(its.id.in_(newest))):
+            found[row.namespace, row.subject] = dict(row._mapping)
+    return found
+
+
+def _row(source: str, run: DecisionRun) -> Row:
+    decision = bounded(run.decision)
+    return {
+        "source": source,
+        "kind": decision.kind,
+        "reason": decision.reason,
+        "namespace": decision.namespace,
+        "owner": decision.owner,
+        "subject": decision.subject[1],
+        "is_generated": not decision.name and decision.generate_name != "",
+        "uid": decision.uid,
+        "budget": decision.budget,
+        "figures": _encoded(decision.figures),
+        "count": run.count,
+        "first_ms": min(decision.at_ms, run.last_ms),
+        "last_ms": run.last_ms,
+    }
+
+
+def _encoded(figures: Mapping[str, int | str]) -> str:
+    return json.dumps(figures, separators=(",", ":"), sort_keys=True)
+
+
+_READ_AT_ONCE = 100  # namespaces
+_MINUTE = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)  # since 1970
+_MOST_JOBS = 100
+_CHANGES = ("OverBudget", "BackInBudget", "BudgetNearlyUsed")
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionFilter:
+    """A filter of decisions; an empty field matches any. ``from_ms``, ``to_ms``: those of which at least one
+    was taken in this span. ``before``: only rows with a smaller number; 0: all."""
+
+    namespace: str = ""
+    subject: str = ""  # name or generateName
+    owners: tuple[str, ...] = ()  # any of these
+    uid: str = ""
+    kind: str = ""
+    reason: str = ""
+    from_ms: int | None = None
+    to_ms: int | None = None
+    before: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionRow:
+    """A record: its number, the role that decided, and what."""
+
+    number: int
+    source: str
+    run: DecisionRun
+
+
+def page(connection: Connection, which: DecisionFilter, limit: int) -> list[DecisionRow]:
+    """The newest records first."""
+    its = DECISIONS.c
+    wanted = {
+        its.namespace: which.namespace,
+        its.subject: which.subject,
+        its.uid: which.uid,
+        its.kind: which.kind,
+        its.reason: which.reason,
+    }
+    # the rows of several owners are sorted: read by number, all of the namespace would be passed over
+    number = its.id + 0 if len(which.owners) > 1 else its.id
+    found: Select[Any] = select(DECISIONS).order_by(number.desc()).limit(limit)
+    found = found.where(*(column == value for column, value in wanted.items() if value))
+    if which.owners:
+        found = found.where(its.owner.in_(which.owners))
+    if which.from_ms is not None:
+        found = found.where(its.last_ms >= which.from_ms)
+    if which.to_ms is not None:
+        found = found.where(its.first_ms < which.to_ms)
+    if which.before:
+        found = found.where(its.id < which.before)
+    return [DecisionRow(row.id, row.source, _run(row)) for row in connection.execute(found)]
+
+
+def jobs_of(connection: Connection, namespace: str, cron_job: str) -> tuple[str, ...]:
+    """The newest Jobs of a CronJob whose pods have decisions or sessions, as ``Job/name``.
+
+    Kubernetes names them after the CronJob and the minute of their schedule: ``NAME-29400000``. A Job that a
+    user made from the CronJob has any name and is not among them.
+    """
+    prefix = f"Job/{cron_job}-"
+    minutes: set[int] = set()
+    for table in (DECISIONS, SESSIONS):
+        minutes |= _newest_minutes(connection, table, namespace, prefix)
+    return tuple(f"{prefix}{each}" for each in sorted(minutes)[-_MOST_JOBS:])
+
+
+def _newest_minutes(connection: Connection, table: Table, namespace: str, prefix: str) -> set[int]:
+    """The newest minutes with which owners of this table go on after the prefix: a hundred where there are
+    as many.
+
+    They are read in the order of the index from its end, so older ones cost nothing. In every order of text
+    equal beginnings are followed by digits in their order; what else lies between them is passed over.
+    """
+    its = table.c
+    found: set[int] = set()
+    below = prefix + "9" * 19  # more digits than a minute has
+    while len(found) < _MOST_JOBS:
+        owners = select(its.owner).distinct().order_by(its.owner.desc()).limit(_MOST_JOBS)
+        owners = owners.where(its.namespace == namespace, its.owner >= f"{prefix}0", its.owner < below)
+        page = connection.execute(owners).scalars().all()
+        ends = (owner.removeprefix(prefix) for owner in page)
+        found.update(int(end) for end in ends if _MINUTE.fullmatch(end))
+        if len(page) < _MOST_JOBS:
+            break
+        below = page[-1]
+    return found
+
+
+def after(connection: Connection, number: int, limit: int) -> list[DecisionRow]:
+    """The oldest records of those with a greater number."""
+    found = select(DECISIONS).where(DECISIONS.c.id > number).order_by(DECISIONS.c.id).limit(limit)
+    return [DecisionRow(row.id, row.source, _run(row)) for row in connection.execute(found)]
+
+
+def last_standings(connection: Connection, namespaces: Iterable[str]) -> dict[str, str]:
+    """The reason of the last change of each namespace's standing, where there is one."""
+    its, names = DECISIONS.c, sorted(namespaces)
+    found: dict[str, str] = {}
+    for at in range(0, len(names), _READ_AT_ONCE):
+        wanted = its.namespace.in_(names[at : at + _READ_AT_ONCE]), its.subject == "", its.kind == STANDING
+        rows = select(its.namespace, its.reason).where(*wanted, its.reason.in_(_CHANGES)).order_by(its.id)
+        found |= {row.namespace: row.reason for row in connection.execute(rows)}
+    return found
+
+
+def _run(row: Any) -> DecisionRun:
+    decision = Decision(
+        row.first_ms,
+        row.kind,
+        row.reason,
+        row.namespace,
+        json.loads(row.figures),
+        row.owner,
+        "" if row.is_generated else row.subject,
+        row.subject if row.is_generated else "",
+        row.uid,
+        row.budget,
+    )
+    return DecisionRun(decision, row._mapping["count"], row.last_ms)

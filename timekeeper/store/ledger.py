@@ -1,0 +1,319 @@
+"""Queries that settler and serving workers share: entries, sessions, evidence, grants, sums, the standings
+document."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, fields
+from functools import cache
+from itertools import groupby
+from sys import intern
+from typing import Any, TypeVar
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Select,
+    Table,
+    and_,
+    bindparam,
+    case,
+    func,
+    select,
+    text,
+    true,
+    union_all,
+)
+
+from timekeeper.accounts.budget_history import BudgetEntry
+from timekeeper.accounts.changes import Pulse
+from timekeeper.accounts.grants import GrantSums
+from timekeeper.accounts.posting import Posting
+from timekeeper.accounts.session import Session
+from timekeeper.accounts.statements import AccountKey
+from timekeeper.core.ledger.metering import Interval
+from timekeeper.store.engine.engine import Connection
+from timekeeper.store.engine.schema import (
+    DAY_MS,
+    DAYS,
+    ENTRIES,
+    ENTRY_ERRORS,
+    FOLDED,
+    GRANTS,
+    HEARTBEATS,
+    NODES,
+    POSTINGS,
+    PULSE,
+    SESSIONS,
+    STANDINGS,
+    WAITING,
+)
+from timekeeper.store.grants import granted_where
+
+_CHUNK = 500  # names in one IN (...): far below what any database takes
+_LATELY = 1000  # grants; concurrent ones have numbers close to each other
+_ROWS = 2000  # fetched at a time
+_SHORT = 100  # characters
+_FEW = 20  # accounts queried by name; above that, all namespaces of the span are summed at once
+
+# Written exactly like the partial index's condition: SQLite uses the index only then.
+_OVER_DAYS = f"from_ms / {DAY_MS} <> (to_ms - 1) / {DAY_MS}"
+
+_SESSION = tuple(each.name for each in fields(Session))
+_POSTING = tuple(each.name for each in fields(Posting))
+
+V = TypeVar("V")
+Expression = ColumnElement[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Sessions:
+    """Sessions by pod UID, and each one's postings in order of writing. ``folded``: UIDs of rolled-up
+    sessions, so that none is opened a second time. ``beats``: the latest heartbeats, where they were read."""
+
+    sessions: dict[str, Session]
+    posted: dict[str, tuple[Posting, ...]]
+    folded: set[str] = field(default_factory=set)
+    beats: dict[str, int] = field(default_factory=dict)
+
+
+def entries(connection: Connection) -> tuple[BudgetEntry, ...]:
+    """Every budget entry that ever took effect, in order."""
+    rows = connection.execute(select(ENTRIES.c.key, ENTRIES.c.text, ENTRIES.c.from_ms).order_by(ENTRIES.c.id))
+    return tuple(BudgetEntry(*row) for row in rows)
+
+
+def entry_errors(connection: Connection) -> dict[str, str]:
+    """The present errors of the budget ConfigMaps, by key."""
+    return _pairs(connection, select(ENTRY_ERRORS.c.key, ENTRY_ERRORS.c.sentence))
+
+
+def unsettled(connection: Connection, namespace: str | None = None) -> Sessions:
+    """The unsettled sessions of one namespace, or of all."""
+    of_it = true() if namespace is None else SESSIONS.c.namespace == namespace
+    is_open = and_(SESSIONS.c.settled_ms.is_(None), of_it)
+    sessions = _sessions(connection, select(*(SESSIONS.c[name] for name in _SESSION)).where(is_open))
+    columns = (POSTINGS.c[name] for name in _POSTING)
+    of_those = select(*columns).join(SESSIONS, SESSIONS.c.uid == POSTINGS.c.session_uid).where(is_open)
+    return Sessions(sessions, _by_session(connection, of_those))
+
+
+def sessions_of(connection: Connection, uids: Iterable[str]) -> Sessions:
+    """The ledger's sessions of these pods, settled or not, with their heartbeats."""
+    found = Sessions({}, {})
+    for chunk in chunks(sorted(uids)):
+        sessions = select(*(SESSIONS.c[name] for name in _SESSION)).where(SESSIONS.c.uid.in_(chunk))
+        found.sessions.update(_sessions(connection, sessions))
+        postings = select(*(POSTINGS.c[name] for name in _POSTING)).where(POSTINGS.c.session_uid.in_(chunk))
+        found.posted.update(_by_session(connection, postings))
+        folded = select(FOLDED.c.session_uid).distinct().where(FOLDED.c.session_uid.in_(chunk))
+        found.folded.update(connection.execute(folded).scalars())
+        found.beats.update(_pairs(connection, _latest_beats().where(HEARTBEATS.c.session_uid.in_(chunk))))
+    return found
+
+
+def watermarks(connection: Connection) -> dict[str, int]:
+    """Each node's watermark: the time up to which its reports are known."""
+    return _pairs(connection, select(NODES.c.name, NODES.c.watermark_ms))
+
+
+def _latest_beats() -> Select[tuple[str, int]]:
+    return select(HEARTBEATS.c.session_uid, func.max(HEARTBEATS.c.beat_ms)).group_by(HEARTBEATS.c.session_uid)
+
+
+def beats(connection: Connection, since_ms: int = 0, namespace: str | None = None) -> dict[str, int]:
+    """Each session's latest heartbeat, by pod UID, if one was received since then."""
+    found = _latest_beats()
+    if since_ms:
+        found = found.where(HEARTBEATS.c.received_ms >= since_ms)
+    else:
+        found = found.join(SESSIONS, SESSIONS.c.uid == HEARTBEATS.c.session_uid)
+        found = found.where(SESSIONS.c.settled_ms.is_(None))
+    if namespace is not None:
+        found = found.where(SESSIONS.c.namespace == namespace)
+    return _pairs(connection, found)
+
+
+def granted(connection: Connection, now_ms: int) -> dict[AccountKey, GrantSums]:
+    """The grants of the accounts that have not ended."""
+    return granted_where(connection, GRANTS.c.period_end_ms > now_ms)
+
+
+def grants_mark(connection: Connection) -> tuple[int, int]:
+    """Two numbers that change with every added grant. A grant with a lower number can become visible later
+    than one with a higher number, so the highest number alone is not enough."""
+    newest = select(func.coalesce(func.max(GRANTS.c.id), 0)).scalar_subquery()
+    lately = select(func.count(), func.coalesce(func.max(GRANTS.c.id), 0)).where(
+        GRANTS.c.id > newest - _LATELY
+    )
+    count, last = connection.execute(lately).one()
+    return int(count), int(last)
+
+
+def granted_of(connection: Connection, keys: Iterable[AccountKey]) -> dict[AccountKey, GrantSums]:
+    """The grants of these accounts, ended or not. Accounts without a grant are absent."""
+    wanted = set(keys)
+    subjects = {subject for subject, _, _ in wanted}
+    of_them = GRANTS.c.subject.in_(sorted(subjects)) if len(subjects) <= _FEW else true()
+    found: dict[AccountKey, GrantSums] = {}
+    for ends in chunks(sorted({end for _, _, end in wanted})):
+        found |= granted_where(connection, GRANTS.c.period_end_ms.in_(ends), of_them)
+    return {key: each for key, each in found.items() if key in wanted}
+
+
+def last_granted(connection: Connection, before_ms: int) -> dict[str, Interval]:
+    """Each subject's latest account that ended by then and has a grant, as a span."""
+    subject, start, end = GRANTS.c.subject, GRANTS.c.period_start_ms, GRANTS.c.period_end_ms
+    latest = select(subject, func.max(end).label("end")).where(end <= before_ms).group_by(subject).subquery()
+    spans = select(subject, func.max(start), end).join(
+        latest, and_(subject == latest.c.subject, end == latest.c.end)
+    )
+    return {name: Interval(*span) for name, *span in connection.execute(spans.group_by(subject, end))}
+
+
+def posted_of(connection: Connection, keys: Iterable[AccountKey]) -> dict[AccountKey, int]:
+    """The amount posted in each of these accounts. Accounts of the same span are read together."""
+    by_span: dict[Interval, list[str]] = {}
+    for namespace, start, end in keys:
+        by_span.setdefault(Interval(start, end), []).append(namespace)
+    totals: dict[AccountKey, int] = {}
+    for span, names in by_span.items():
+        found = _posted(connection, span, names if len(names) <= _FEW else None)
+        totals |= {(name, span.start_ms, span.end_ms): found.get(name, 0) for name in names}
+    return totals
+
+
+def _posted(connection: Connection, span: Interval, names: list[str] | None) -> dict[str, int]:
+    """Sums by namespace, of these or of all. Whole days come from the stored day totals; rows are read only
+    for days that the span cuts and for postings over midnight, which no day total contains."""
+    first, last = -(-span.start_ms // DAY_MS) * DAY_MS, span.end_ms // DAY_MS * DAY_MS
+    cut = {first - DAY_MS} if span.start_ms < first else set()
+    cut |= {last} if last < span.end_ms else set()
+    days = {f"day_{place}": day for place, day in enumerate(sorted(cut))}
+    given: dict[str, Any] = {
+        "start_ms": span.start_ms,
+        "end_ms": span.end_ms,
+        "first_ms": first,
+        "last_ms": last,
+        **days,
+    }
+    if names is not None:
+        given["names"] = names
+    sums = _posted_query(len(days), names is not None)
+    return {name: int(total) for name, total in connection.execute(sums, given)}
+
+
+@cache
+def _posted_query(days: int, is_named: bool) -> Select[Any]:
+    """For a span that cuts this number of days. Made once: to put it together takes longer than to run it."""
+    start, end, first, last = map(_moment, ("start_ms", "end_ms", "first_ms", "last_ms"))
+    whole = select(DAYS.c.namespace, DAYS.c.amount).where(DAYS.c.day_ms >= first, DAYS.c.day_ms < last)
+    over = _clipped(POSTINGS, start, end).where(text(_OVER_DAYS))
+    parts: list[tuple[Table, Select[Any]]] = [(DAYS, whole)]
+    for day in (_moment(f"day_{place}") for place in range(days)):
+        for table in (POSTINGS, FOLDED):
+            in_day = (table.c.from_ms >= day, table.c.to_ms > day, table.c.to_ms <= day + DAY_MS)
+            parts.append((table, _clipped(table, start, end).where(*in_day)))
+    if is_named:
+        names: Expression = bindparam("names", expanding=True)
+        parts = [(table, each.where(table.c.namespace.in_(names))) for table, each in parts]
+        # without the namespace index: rows over midnight are few and have an index of their own
+        over = over.where((POSTINGS.c.namespace + "").in_(names))
+    every = union_all(over, *(each for _, each in parts)).subquery("parts")
+    namespace, amount = every.c
+    return select(namespace, func.sum(amount)).group_by(namespace)
+
+
+def _moment(name: str) -> Expression:
+    return bindparam(name, type_=BigInteger)
+
+
+def _clipped(table: Table, start_ms: Expression, end_ms: Expression) -> Select[Any]:
+    """The part of each posting's (or rolled-up row's) amount inside the span, with its namespace."""
+    start = case((table.c.from_ms < start_ms, start_ms), else_=table.c.from_ms)
+    end = case((table.c.to_ms > end_ms, end_ms), else_=table.c.to_ms)
+    found = select(table.c.namespace, (table.c.rate_milli * (end - start)).label("amount"))
+    return found.where(table.c.to_ms > start_ms, table.c.from_ms < end_ms)
+
+
+def namespaces(connection: Connection) -> frozenset[str]:
+    """Every namespace that ever had a session. Rolled-up sessions leave charges by day."""
+    columns = (DAYS.c.namespace, SESSIONS.c.namespace)  # apart: SQLite skips through each index
+    return frozenset(name for each in columns for name in connection.scalars(select(each).distinct()))
+
+
+def open_rates(connection: Connection, names: Iterable[str] | None = None) -> dict[str, int]:
+    """The summed rate of each namespace's sessions that have not ended, as far as is known; of these
+    namespaces, None: of all."""
+    if names is not None:
+        listed = chunks(sorted(names))
+        found = (_open_rates(connection, SESSIONS.c.namespace.in_(each)) for each in listed)
+        return {name: rate for each in found for name, rate in each.items()}
+    return _open_rates(connection, true())
+
+
+def _open_rates(connection: Connection, which: Any) -> dict[str, int]:
+    its = SESSIONS.c
+    sums = select(its.namespace, func.sum(its.rate_milli)).group_by(its.namespace)
+    is_open = which, its.settled_ms.is_(None), its.ended_ms.is_(None), its.vanished_ms.is_(None)
+    return {name: int(rate) for name, rate in connection.execute(sums.where(*is_open))}
+
+
+def waiting(connection: Connection, namespace: str | None = None) -> dict[str, int]:
+    """The summed rate of admitted pods without a node, of this namespace, or of each."""
+    of_it = true() if namespace is None else WAITING.c.namespace == namespace
+    return _pairs(connection, select(WAITING.c.namespace, WAITING.c.rate_milli).where(of_it))
+
+
+def newest_entry(connection: Connection) -> int:
+    """A number that grows with each entry; 0 if there is none."""
+    return int(connection.execute(select(func.coalesce(func.max(ENTRIES.c.id), 0))).scalar_one())
+
+
+def revision(connection: Connection) -> str:
+    """The revision of the standings document; empty before the first one."""
+    return connection.execute(_REVISION).scalar_one_or_none() or ""
+
+
+_REVISION = select(STANDINGS.c.revision)  # read with each group of heartbeats
+
+
+def standings(connection: Connection) -> str:
+    """The standings document as served. Call it only if there is a revision."""
+    return str(connection.execute(select(STANDINGS.c.body)).scalar_one())
+
+
+def pulse(connection: Connection) -> Pulse | None:
+    """The settler's last write; None if it never wrote."""
+    columns = (PULSE.c.tick_ms, PULSE.c.decided_ms, PULSE.c.state)
+    row = connection.execute(select(*columns)).one_or_none()
+    return Pulse(*row) if row else None
+
+
+def _pairs(connection: Connection, statement: Select[Any]) -> dict[str, Any]:
+    return {key: value for key, value in connection.execute(statement)}  # noqa: C416 -- rows, not tuples
+
+
+def _sessions(connection: Connection, statement: Select[Any]) -> dict[str, Session]:
+    found = (Session(*map(_shared, row)) for row in _streamed(connection, statement))
+    return {session.uid: session for session in found}
+
+
+def _by_session(connection: Connection, statement: Select[Any]) -> dict[str, tuple[Posting, ...]]:
+    ordered = statement.order_by(POSTINGS.c.session_uid, POSTINGS.c.sequence)
+    found = (Posting(*map(_shared, row)) for row in _streamed(connection, ordered))
+    return {uid: tuple(each) for uid, each in groupby(found, key=lambda posting: posting.session_uid)}
+
+
+def _streamed(connection: Connection, statement: Select[Any]) -> Iterator[Any]:
+    """The rows in portions, so that a hundred thousand sessions are never in memory twice."""
+    return iter(connection.execute(statement, execution_options={"yield_per": _ROWS}))
+
+
+def _shared(value: Any) -> Any:
+    """Intern short texts (UIDs, nodes, namespaces, owners, models): equal ones would otherwise be most of a
+    session's memory."""
+    return intern(value) if type(value) is str and len(value) < _SHORT else value
+
+
+def chunks(names: list[V]) -> Iterator[list[V]]:
+    """The names in order, in portions small enough for one IN (...)."""
+    return (names[start : start + _CHUNK] for start in range(0, len(names), _CHUNK))

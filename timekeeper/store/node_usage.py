@@ -1,0 +1,289 @@
+"""Node agents' reports: each node's last report in one row, and its pods' use by the hour."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import orjson
+from sqlalchemy import delete, func, select, text, update
+
+from timekeeper.accounts.card_use.figures import (
+    CardSample,
+    MeasuredSession,
+    MemoryExcess,
+    UsageSample,
+    UsageTotals,
+    in_order,
+    used,
+)
+from timekeeper.accounts.card_use.idleness import IdlePeriod, IdlePod, follow_idle
+from timekeeper.accounts.card_use.overuse import (
+    FRESH_MS,
+    ObservedExcess,
+    OverusePeriod,
+    OverusingPod,
+    follow,
+)
+from timekeeper.store.engine.engine import Connection
+from timekeeper.store.engine.schema import FIGURES, NODE_USES, SESSIONS
+from timekeeper.store.ledger import chunks
+
+TENANT = "tenant"
+
+Hour = tuple[str, int]  # a session's UID and the hour's beginning
+
+# The same SQL on both databases. Rows come in one order, so two writers cannot deadlock.
+_ADD = text(
+    "INSERT INTO figures (session_uid, hour_ms, source, covered_ms, used_milli_ms, memory_mib_ms)"
+    " VALUES (:session_uid, :hour_ms, :source, :covered_ms, :used_milli_ms, :memory_mib_ms)"
+    " ON CONFLICT (session_uid, hour_ms, source) DO UPDATE SET"
+    " covered_ms = figures.covered_ms + excluded.covered_ms,"
+    " used_milli_ms = figures.used_milli_ms + excluded.used_milli_ms,"
+    " memory_mib_ms = figures.memory_mib_ms + excluded.memory_mib_ms"
+)
+
+
+def add(connection: Connection, used: Mapping[Hour, UsageTotals], source: str = TENANT) -> None:
+    """Add use to these hours: one statement for any number."""
+    rows = [
+        {
+            "session_uid": uid,
+            "hour_ms": hour_ms,
+            "source": source,
+            "covered_ms": each.covered_ms,
+            "used_milli_ms": each.milli_ms,
+            "memory_mib_ms": each.memory_mib_ms,
+        }
+        for (uid, hour_ms), each in sorted(used.items(), key=lambda item: item[0])
+    ]
+    if rows:
+        connection.execute(_ADD, rows)
+
+
+def hours(connection: Connection, uid: str, source: str = TENANT) -> dict[int, UsageTotals]:
+    """A session's use by the hour."""
+    columns = (FIGURES.c.hour_ms, FIGURES.c.covered_ms, FIGURES.c.used_milli_ms, FIGURES.c.memory_mib_ms)
+    mine = select(*columns).where(FIGURES.c.session_uid == uid, FIGURES.c.source == source)
+    return {hour_ms: UsageTotals(*figures) for hour_ms, *figures in connection.execute(mine)}
+
+
+NODE = "node"
+MOST_RUNS = 8  # runs of an agent whose sequences are remembered
+_LAPSE_INTERVALS = 3  # one look without figures, or one late look, ends no episode
+_FORGOTTEN_MS = 30 * 86_400_000  # a node that is silent for longer is gone
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    """One post of a node agent. ``boot`` names the agent's run, ``sequence`` is the number of this post
+    within the run."""
+
+    node: str
+    boot: str
+    sequence: int
+    received_ms: int
+    looks: tuple[UsageSample, ...]
+
+
+class ReportOutcome(Enum):
+    """Whether a report was new."""
+
+    NEW = "new"
+    REPEATED = "repeated"
+
+
+@dataclass(frozen=True, slots=True)
+class ReportResult:
+    """``elsewhere`` and ``unknown``: the number of pod entries left out because their session is on another
+    node, or does not exist."""
+
+    taken: ReportOutcome
+    elsewhere: int = 0
+    unknown: int = 0
+
+
+def record(
+    connection: Connection, report: NodeReport, interval_ms: int, idle_below_milli: int = 0
+) -> ReportResult:
+    """Write a report's additions. A report whose sequence its run has reached already adds nothing.
+    ``interval_ms``: the interval between reports; one look counts for at most twice that long.
+    ``idle_below_milli``: the use of a card, in thousandths, below which it counts as not used."""
+    row = _row(connection, report)
+    runs: dict[str, int] = orjson.loads(row.runs)
+    if report.sequence <= runs.get(report.boot, -1):
+        return ReportResult(ReportOutcome.REPEATED)
+    named = {uid for look in report.looks for uid, _ in look.pods}
+    held, elsewhere = _held(connection, named, report.node)
+    looks = in_order(report.looks, report.received_ms)
+    found: dict[Hour, UsageTotals] = {}
+    for uid, hour_ms, each in used(looks, held, row.use_ms, 2 * interval_ms):
+        key = (uid, hour_ms)
+        found[key] = found[key] + each if key in found else each
+    add(connection, found, NODE)
+    new = tuple((at_ms, look) for at_ms, look in looks if at_ms > row.use_ms)
+    lapse_ms = max(FRESH_MS, _LAPSE_INTERVALS * interval_ms)
+    episodes = follow(_episodes(row), new, held, lapse_ms)
+    idle_pods = follow_idle(_idle(row), new, held, idle_below_milli, lapse_ms)
+    _write(connection, report, row, new, episodes, idle_pods)
+    return ReportResult(ReportOutcome.NEW, elsewhere, len(named) - len(held) - elsewhere)
+
+
+def reporting(connection: Connection, now_ms: int) -> int:
+    """The number of nodes whose agent reported lately."""
+    lately = NODE_USES.c.received_ms > now_ms - FRESH_MS
+    return connection.execute(select(func.count()).select_from(NODE_USES).where(lately)).scalar_one()
+
+
+def measured(connection: Connection, now_ms: int) -> list[tuple[str, str]]:
+    """Each node with a recent look, and its cards' use: JSON by card UUID."""
+    found = select(NODE_USES.c.name, NODE_USES.c.cards).where(_is_fresh(now_ms)).order_by(NODE_USES.c.name)
+    return [(row.name, row.cards) for row in connection.execute(found)]
+
+
+def over(connection: Connection, namespace: str, now_ms: int) -> list[OverusingPod]:
+    """The pods over their memory share by the last reports, by UID, of one namespace or (empty) of all."""
+    columns = (NODE_USES.c.name, NODE_USES.c.use_ms, NODE_USES.c.overuse)
+    rows = select(*columns).where(_is_fresh(now_ms), NODE_USES.c.overuse != "{}")
+    by_uid: dict[str, list[tuple[str, OverusePeriod]]] = {}
+    for row in connection.execute(rows):
+        for uid, episode in _episodes(row).items():
+            by_uid.setdefault(uid, []).append((row.name, episode))
+    named = select(SESSIONS.c.uid, SESSIONS.c.namespace, SESSIONS.c.name, SESSIONS.c.node)
+    named = named.where(SESSIONS.c.ended_ms.is_(None)).order_by(SESSIONS.c.uid)
+    if namespace:
+        named = named.where(SESSIONS.c.namespace == namespace)
+    return [
+        OverusingPod(row.uid, row.namespace, row.name, row.node, episode)
+        for some in chunks(sorted(by_uid))
+        for row in connection.execute(named.where(SESSIONS.c.uid.in_(some)))
+        for node, episode in by_uid[row.uid]
+        if node == row.node
+    ]
+
+
+def idle(connection: Connection, now_ms: int) -> list[IdlePod]:
+    """The pods that use no card of theirs by the last reports, by UID."""
+    rows = connection.execute(
+        select(NODE_USES.c.name, NODE_USES.c.idle).where(_is_fresh(now_ms), NODE_USES.c.idle != "{}")
+    )
+    found = {uid: (row.name, period) for row in rows for uid, period in _idle(row).items()}
+    named = select(SESSIONS.c.uid, SESSIONS.c.namespace, SESSIONS.c.name, SESSIONS.c.node)
+    named = named.where(SESSIONS.c.ended_ms.is_(None)).order_by(SESSIONS.c.uid)
+    return [
+        IdlePod(row.uid, row.namespace, row.name, row.node, found[row.uid][1])
+        for some in chunks(sorted(found))
+        for row in connection.execute(named.where(SESSIONS.c.uid.in_(some)))
+        if row.node == found[row.uid][0]
+    ]
+
+
+def _idle(row: Any) -> dict[str, IdlePeriod]:
+    return {uid: IdlePeriod(*times) for uid, times in orjson.loads(row.idle).items()}
+
+
+def _is_fresh(now_ms: int) -> Any:
+    """True if the time is not too old and, after a clock was set back, not in the future."""
+    return NODE_USES.c.use_ms.between(now_ms - FRESH_MS + 1, now_ms + FRESH_MS)
+
+
+# The same SQL on both databases: of two workers with a node's first report one waits and finds the row.
+_FIRST = text(
+    "INSERT INTO node_uses (name, runs, use_ms, received_ms, cards, overuse)"
+    " VALUES (:name, '{}', 0, :received_ms, '{}', '{}') ON CONFLICT (name) DO NOTHING"
+)
+
+
+def _row(connection: Connection, report: NodeReport) -> Any:
+    """The node's row, locked. A missing row is created, and rows of nodes gone for long are dropped then."""
+    which = select(NODE_USES).where(NODE_USES.c.name == report.node).with_for_update()
+    row = connection.execute(which).first()
+    if row is None:
+        long_ago = NODE_USES.c.received_ms < report.received_ms - _FORGOTTEN_MS
+        connection.execute(delete(NODE_USES).where(long_ago))
+        connection.execute(_FIRST, {"name": report.node, "received_ms": report.received_ms})
+        row = connection.execute(which).one()
+    return row
+
+
+def _held(connection: Connection, uids: Iterable[str], node: str) -> tuple[dict[str, MeasuredSession], int]:
+    """The sessions of these pods on the node, and the number on other nodes. Locked only against rollup,
+    which would leave figures without a session."""
+    its = SESSIONS.c
+    since = func.coalesce(its.started_ms, its.bound_ms).label("since_ms")
+    columns = (its.uid, its.node, since, its.ended_ms, its.devices, its.requested_milli)
+    found = select(*columns).where(its.uid.in_(list(uids))).order_by(its.uid)
+    rows = connection.execute(found.with_for_update(read=True, key_share=True)).all()
+    held = {
+        row.uid: MeasuredSession(row.uid, row.since_ms, row.ended_ms, row.devices, row.requested_milli)
+        for row in rows
+        if row.node == node
+    }
+    return held, len(rows) - len(held)
+
+
+def _write(
+    connection: Connection,
+    report: NodeReport,
+    row: Any,
+    new: tuple[tuple[int, UsageSample], ...],
+    episodes: Mapping[str, OverusePeriod],
+    idle_pods: Mapping[str, IdlePeriod],
+) -> None:
+    runs = {boot: count for boot, count in orjson.loads(row.runs).items() if boot != report.boot}
+    runs[report.boot] = report.sequence
+    kept = dict(list(runs.items())[-MOST_RUNS:])
+    values: dict[str, Any] = {
+        "runs": orjson.dumps(kept).decode(),
+        # after our clock was set back, the last look is not after the last receipt
+        "received_ms": max(row.use_ms, report.received_ms),
+    }
+    if new:
+        at_ms, last = new[-1]
+        values |= {
+            "use_ms": at_ms,
+            "cards": orjson.dumps(_uses(last.cards)).decode(),
+            "overuse": orjson.dumps({uid: _written(each) for uid, each in episodes.items()}).decode(),
+            "idle": orjson.dumps(
+                {uid: [each.since_ms, each.seen_ms] for uid, each in idle_pods.items()}
+            ).decode(),
+        }
+    connection.execute(update(NODE_USES).where(NODE_USES.c.name == report.node).values(**values))
+
+
+def _uses(cards: Iterable[CardSample]) -> dict[str, Mapping[str, Any]]:
+    return {
+        each.uuid: {"uuid": each.uuid, "utilisation": each.utilisation, "memory_mib": each.memory_mib}
+        for each in cards
+    }
+
+
+def _written(episode: OverusePeriod) -> dict[str, Any]:
+    cards = [
+        {
+            "uuid": each.excess.uuid,
+            "memory_mib": each.excess.memory_mib,
+            "share_mib": each.excess.share_mib,
+            "seen": each.seen_ms,
+        }
+        for each in episode.cards
+    ]
+    return {"since": episode.since_ms, "cards": cards}
+
+
+def _episodes(row: Any) -> dict[str, OverusePeriod]:
+    """The node's episodes of overuse by pod UID. The previous release writes no ``seen``; then its last look
+    saw them."""
+    return {
+        uid: OverusePeriod(
+            entry["since"],
+            tuple(
+                ObservedExcess(
+                    MemoryExcess(each["uuid"], each["memory_mib"], each["share_mib"]),
+                    each.get("seen", row.use_ms),
+                )
+                for each in entry["cards"]
+            ),
+        )
+        for uid, entry in orjson.loads(row.overuse).items()
+    }

@@ -1,0 +1,352 @@
+"""Sessions in pages, with their charges."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import Any
+
+import orjson
+from sqlalchemy import (
+    ARRAY,
+    CTE,
+    JSON,
+    BigInteger,
+    ColumnElement,
+    FromClause,
+    Select,
+    Subquery,
+    Text,
+    and_,
+    any_,
+    bindparam,
+    case,
+    cast,
+    column,
+    func,
+    literal,
+    or_,
+    select,
+)
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import GenericFunction
+from sqlalchemy.types import TypeEngine
+
+from timekeeper.accounts.balance import Rates
+from timekeeper.accounts.session import Session
+from timekeeper.accounts.statements import Part
+from timekeeper.core.ledger.metering import Interval
+from timekeeper.store.engine.engine import Connection
+from timekeeper.store.engine.schema import HEARTBEATS, NODES, POSTINGS, SESSIONS
+
+
+def json_text(rows: Iterable[Any]) -> str:
+    """The rows as the text of one parameter."""
+    return orjson.dumps(list(rows)).decode()
+
+
+def json_rows(
+    dialect: str, name: str, columns: Mapping[str, type[TypeEngine[Any]]], document: ColumnElement[str]
+) -> CTE:
+    """The rows of a `json_text` as the table ``name``; each is a tuple in the order of the columns, which are
+    given with their types. Each value is read once, and not for each row that it is compared with."""
+    if dialect == "postgresql":
+        given = func.json_array_elements(cast(document, JSON)).table_valued(column("value", JSON))
+        values: list[ColumnElement[Any]] = [given.c.value.op("->>")(place) for place in range(len(columns))]
+    else:
+        given = func.json_each(document).table_valued("value")
+        values = [func.json_extract(given.c.value, f"$[{place}]") for place in range(len(columns))]
+    pairs = zip(columns.items(), values, strict=True)
+    named = [cast(value, kind).label(each) for (each, kind), value in pairs]
+    return select(*named).cte(name).prefix_with("MATERIALIZED")
+
+
+Expression = ColumnElement[Any]
+
+_PART = {"namespace": Text, "start_ms": BigInteger, "end_ms": BigInteger}
+_IS_OPEN = SESSIONS.c.settled_ms.is_(None)
+_NOW_MS: ColumnElement[int] = bindparam("now_ms", type_=BigInteger)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownSessions:
+    """Sessions joined with the evidence outside their row: their node's watermark and their latest heartbeat.
+    ``start``, ``end``: what an unsettled one is charged for now; a start of NULL, or an end not after the
+    start, means no charge."""
+
+    source: FromClause
+    start: Expression
+    end: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSums:
+    """Of a part, in milli-GPU x milliseconds: what its unsettled sessions owe beyond what is posted, and what
+    they reserve of their declared time."""
+
+    pending: int
+    declared: int
+
+
+def known(now_ms: Expression) -> KnownSessions:
+    """Sessions with their evidence. A test compares the charge with ``witnessed`` for arbitrary evidence."""
+    of_it = HEARTBEATS.c.session_uid == SESSIONS.c.uid
+    beat_ms = select(func.max(HEARTBEATS.c.beat_ms)).where(of_it).scalar_subquery()
+    source = SESSIONS.outerjoin(NODES, NODES.c.name == SESSIONS.c.node)
+    return KnownSessions(source, *_due(now_ms, beat_ms))
+
+
+def due(now_ms: Expression, columns: Iterable[Expression], *conditions: Expression) -> CTE:
+    """The unsettled sessions that meet the conditions: these columns of theirs, and as ``start_ms`` and
+    ``end_ms`` what each is charged for now; see `known`. Each expression is computed once for a session."""
+    its = known(now_ms)
+    found = select(*columns, its.start.label("start_ms"), its.end.label("end_ms")).select_from(its.source)
+    return found.where(_IS_OPEN, *conditions).cte("due").prefix_with("MATERIALIZED")
+
+
+def open_sums(
+    connection: Connection, parts: Iterable[Part], now_ms: int
+) -> tuple[dict[Part, OpenSums], dict[str, Rates]]:
+    """The sums of the unsettled sessions in these parts, and the rates of their namespaces without waiting
+    pods; what has no such session is absent. `accounts.balance.figures_of` computes the same from the
+    sessions one by one, and a test compares both."""
+    parts = sorted(parts)
+    given = {"wanted": json_text(parts), "now_ms": now_ms}
+    if connection.dialect.name == "postgresql":
+        given["namespaces"] = sorted({namespace for namespace, _, _ in parts})
+    found: dict[Part, OpenSums] = {}
+    rates: dict[str, Rates] = {}
+    for namespace, start_ms, end_ms, *each in connection.execute(_sums(connection.dialect.name), given):
+        pending, declared, reserving, running = map(int, each)
+        found[namespace, start_ms, end_ms] = OpenSums(pending, declared)
+        rates[namespace] = Rates(reserving, running)
+    return found, rates
+
+
+@cache
+def _sums(dialect: str) -> Select[Any]:
+    """The rows of `open_sums`. Made once: to put it together takes longer than to run it."""
+    wanted = json_rows(dialect, "wanted", _PART, bindparam("wanted", type_=Text))
+    is_theirs = _is_of(dialect, wanted)
+    live = _live(_NOW_MS, is_theirs)
+    amounts = {
+        "owed": live.c.rate_milli * _length(live.c.start_ms, live.c.end_ms, wanted),
+        "declared": live.c.rate_milli
+        * _length(greatest(live.c.bound_ms, live.c.seen_ms), live.c.until_ms, wanted),
+        "reserving": live.c.reserving_milli,
+        "running": live.c.running_milli,
+    }
+    key = (wanted.c.namespace, wanted.c.start_ms, wanted.c.end_ms)
+    joined = wanted.join(live, live.c.namespace == wanted.c.namespace)
+    added = (func.sum(amount).label(name) for name, amount in amounts.items())
+    sums = select(*key, *added).select_from(joined).group_by(*key).subquery("sums")
+    posted = _posted(wanted, is_theirs).subquery("posted")
+    both = sums.outerjoin(posted, and_(*(sums.c[each.name] == posted.c[each.name] for each in key)))
+    pending = sums.c.owed - func.coalesce(posted.c.amount, 0)
+    columns = (*(sums.c[each.name] for each in key), pending, *(sums.c[name] for name in [*amounts][1:]))
+    return select(*columns).select_from(both)
+
+
+def _live(now_ms: Expression, *conditions: Expression) -> Subquery:
+    """The unsettled sessions that meet the conditions: what each is charged for now, and until when it
+    reserves; the rates that it reserves and runs at."""
+    names = ("namespace", "rate_milli", "bound_ms", "ended_ms", "vanished_ms", "grace_ms")
+    reserving = ("reserves_until_ms", "admitted_in_budget")
+    its = due(now_ms, (SESSIONS.c[each] for each in (*names, *reserving)), *conditions).c
+    gone_ms = its.vanished_ms + its.grace_ms
+    is_closed = or_(its.ended_ms.is_not(None), and_(its.vanished_ms.is_not(None), gone_ms <= now_ms))
+    counts = and_(~is_closed, its.reserves_until_ms.is_(None))
+    start, end = its.start_ms, its.end_ms
+    shown = (
+        its.namespace,
+        its.rate_milli,
+        its.bound_ms,
+        func.coalesce(start, 0).label("start_ms"),
+        case((start.is_not(None), end), else_=0).label("end_ms"),
+        case((start.is_not(None), greatest(start, end)), else_=0).label("seen_ms"),
+        case((is_closed, 0), else_=func.coalesce(its.reserves_until_ms, 0)).label("until_ms"),
+        case((and_(counts, its.admitted_in_budget), its.rate_milli), else_=0).label("reserving_milli"),
+        case((and_(counts, start > 0), its.rate_milli), else_=0).label("running_milli"),
+    )
+    return select(*shown).subquery("live")
+
+
+def _is_of(dialect: str, wanted: CTE) -> Expression:
+    """Whether a session is of one of the wanted namespaces. PostgreSQL takes any list of JSON for a hundred
+    rows, and would read all open sessions for one namespace; it counts an array's."""
+    if dialect == "postgresql":
+        return SESSIONS.c.namespace == any_(bindparam("namespaces", type_=ARRAY(Text)))
+    return SESSIONS.c.namespace.in_(select(wanted.c.namespace))
+
+
+def _posted(wanted: CTE, is_theirs: Expression) -> Select[Any]:
+    """What is posted of unsettled sessions inside the parts."""
+    its, key = POSTINGS.c, (wanted.c.namespace, wanted.c.start_ms, wanted.c.end_ms)
+    theirs = wanted.join(SESSIONS, and_(_IS_OPEN, SESSIONS.c.namespace == wanted.c.namespace))
+    theirs = theirs.join(POSTINGS, its.session_uid == SESSIONS.c.uid)
+    amount = func.sum(its.rate_milli * _length(its.from_ms, its.to_ms, wanted)).label("amount")
+    return select(*key, amount).select_from(theirs).where(is_theirs).group_by(*key)
+
+
+def _length(start: Expression, end: Expression, wanted: CTE) -> Expression:
+    """How much of the interval lies inside the part."""
+    inside = least(end, wanted.c.end_ms) - greatest(start, wanted.c.start_ms)
+    return greatest(inside, literal(0))
+
+
+def _due(now_ms: Expression, beat_ms: Expression) -> tuple[Expression, Expression]:
+    """``witnessed`` as SQL: the start and end of the charged interval now."""
+    its, latest = SESSIONS.c, SESSIONS.c.bound_ms + SESSIONS.c.start_grace_ms
+    start = case(
+        (its.charge_from == "bound", its.bound_ms),
+        (its.started_ms.is_not(None), least(its.started_ms, latest)),
+        (latest <= now_ms, latest),
+    )
+    is_over = or_(its.ended_ms.is_not(None), its.vanished_ms.is_not(None))
+    heard = func.coalesce(case((is_over, its.watermark_ms), else_=NODES.c.watermark_ms), 0)
+    seen = greatest(func.coalesce(beat_ms, 0), heard)
+    last = greatest(its.bound_ms, greatest(func.coalesce(its.started_ms, 0), seen))
+    end = case(
+        (its.ended_ms == 0, last),
+        (its.ended_ms.is_not(None), its.ended_ms),
+        (its.vanished_ms.is_not(None), least(its.vanished_ms + its.grace_ms, now_ms)),
+        else_=least(now_ms, seen),
+    )
+    return start, end
+
+
+def least(one: Expression, other: Expression) -> Expression:
+    """The smaller of two values, of which none is NULL."""
+    return _Least(one, other)
+
+
+def greatest(one: Expression, other: Expression) -> Expression:
+    """The larger of two values, of which none is NULL."""
+    return _Greatest(one, other)
+
+
+class _Least(GenericFunction[int]):
+    """SQLite calls it min. As a CASE it would have each operand twice, and a nest of them grows without
+    bound."""
+
+    name, type, inherit_cache = "least", BigInteger(), True
+
+
+class _Greatest(GenericFunction[int]):
+    """SQLite calls it max."""
+
+    name, type, inherit_cache = "greatest", BigInteger(), True
+
+
+@compiles(_Least, "sqlite")
+def _min(element: _Least, compiler: SQLCompiler, **more: Any) -> str:
+    return f"min({compiler.process(element.clause_expr.element, **more)})"
+
+
+@compiles(_Greatest, "sqlite")
+def _max(element: _Greatest, compiler: SQLCompiler, **more: Any) -> str:
+    return f"max({compiler.process(element.clause_expr.element, **more)})"
+
+
+_COLUMNS = tuple(SESSIONS.c[each.name] for each in fields(Session))
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFilter:
+    """A filter of sessions; an empty field matches any. ``state``: open, settled or all. ``span``: sessions
+    that held cards at some time within it. ``after``: the UID after which the page begins."""
+
+    namespace: str = ""
+    node: str = ""
+    state: str = "all"
+    span: Interval | None = None
+    after: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ChargedSession:
+    """A session with its posted amount and its pending amount beyond that."""
+
+    session: Session
+    posted: int
+    pending: int
+
+
+def page(connection: Connection, which: SessionFilter, now_ms: int, limit: int) -> list[ChargedSession]:
+    """Sessions ordered by UID."""
+    found = select(SESSIONS.c.uid).where(SESSIONS.c.uid > which.after).order_by(SESSIONS.c.uid).limit(limit)
+    if which.namespace:
+        found = found.where(SESSIONS.c.namespace == which.namespace)
+    if which.node:
+        found = found.where(SESSIONS.c.node == which.node)
+    if which.state != "all":
+        is_open = SESSIONS.c.settled_ms.is_(None)
+        found = found.where(is_open if which.state == "open" else ~is_open)
+    if which.span is not None:
+        known = func.coalesce(SESSIONS.c.ended_ms, SESSIONS.c.vanished_ms + SESSIONS.c.grace_ms)
+        ended = case((SESSIONS.c.ended_ms == 0, _last_evidence()), else_=known)
+        is_after = or_(ended.is_(None), ended > which.span.start_ms)
+        found = found.where(SESSIONS.c.bound_ms < which.span.end_ms, is_after)
+    return _charged_of(connection, found, now_ms)
+
+
+def of_pods(
+    connection: Connection,
+    namespace: str,
+    name: str,
+    owners: Sequence[str],
+    uid: str,
+    now_ms: int,
+    limit: int,
+) -> list[ChargedSession]:
+    """The newest sessions of a namespace's pods with this name, one of these owners, and this UID (empty:
+    any), oldest first."""
+    wanted = {SESSIONS.c.name: name, SESSIONS.c.uid: uid}
+    found = select(SESSIONS.c.uid).where(SESSIONS.c.namespace == namespace)
+    found = found.where(*(column == value for column, value in wanted.items() if value))
+    if owners:
+        found = found.where(SESSIONS.c.owner.in_(owners))
+    newest = found.order_by(SESSIONS.c.bound_ms.desc(), SESSIONS.c.uid.desc()).limit(limit)
+    return _charged_of(connection, newest, now_ms)[::-1]
+
+
+def _charged_of(connection: Connection, found: Select[Any], now_ms: int) -> list[ChargedSession]:
+    """The sessions with these UIDs, in this order. Evidence is read of these alone."""
+    uids = connection.execute(found).scalars().all()
+    if not uids:
+        return []
+    charged = (_charged(*row) for row in connection.execute(_CHARGED, {"uids": uids, "now_ms": now_ms}))
+    by_uid = {each.session.uid: each for each in charged}
+    return [by_uid[uid] for uid in uids]
+
+
+def _charged_query() -> Select[Any]:
+    """The columns of sessions, each with the charge of an unsettled one until now, and what is posted."""
+    these = SESSIONS.c.uid.in_(bindparam("uids", expanding=True))
+    all_known = known(bindparam("now_ms", type_=BigInteger))
+    start, end = all_known.start, all_known.end
+    is_owed = and_(SESSIONS.c.settled_ms.is_(None), end > start)
+    owed = case((is_owed, SESSIONS.c.rate_milli * (end - start)), else_=literal(0))
+    of_it = POSTINGS.c.session_uid == SESSIONS.c.uid
+    posted = select(func.coalesce(func.sum(POSTINGS.c.amount), 0)).where(of_it).scalar_subquery()
+    return select(*_COLUMNS, owed, posted).select_from(all_known.source).where(these)
+
+
+def _last_evidence() -> ColumnElement[int]:
+    """The end of a session that ended at an unknown time: its last evidence, as in
+    `core.ledger.metering.witnessed`."""
+    its = SESSIONS.c
+    beats = select(func.max(HEARTBEATS.c.beat_ms)).where(HEARTBEATS.c.session_uid == its.uid)
+    last: ColumnElement[int] = its.bound_ms
+    for each in (its.started_ms, its.watermark_ms, beats.scalar_subquery()):
+        last = greatest(last, func.coalesce(each, 0))
+    return last
+
+
+def _charged(*row: Any) -> ChargedSession:
+    *columns, owed, posted = row
+    session = Session(*columns)
+    return ChargedSession(session, int(posted), int(owed) - int(posted) if session.settled_ms is None else 0)
+
+
+_CHARGED = _charged_query()
