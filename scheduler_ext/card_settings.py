@@ -10,8 +10,8 @@ from scheduler_ext.model.node import ModelNames
 from scheduler_ext.scoring.card_points import MODEL_FIGURES, WEIGHTS, Figures, ModelFigures, Scale
 from timekeeper.runtime.flags import Parser, namespace, optional, path_or_none, wrong
 
-MOST_WEIGHT = 1_000
-MOST_FIGURE = 10**6
+MAX_WEIGHT = 1_000
+MAX_FIGURE = 10**6
 _URL = r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?(/[A-Za-z0-9._/-]*)?"
 
 
@@ -96,10 +96,10 @@ def _url(text: str) -> str:
 
 
 def _weights(text: str) -> tuple[tuple[str, int], ...]:
-    found = _amounts(text, ",", "=", MOST_WEIGHT)
+    found = _amounts(text, ",", "=", MAX_WEIGHT)
     if found is None or not found.keys() <= set(WEIGHTS) or not any(found.values()):
         allowed = f"NAME=NUMBER, separated by commas, with names out of {', '.join(WEIGHTS)}, each once, and"
-        raise wrong(text, f"{allowed} numbers from 0 to {MOST_WEIGHT} that are not all 0")
+        raise wrong(text, f"{allowed} numbers from 0 to {MAX_WEIGHT} that are not all 0")
     return tuple((name, weight) for name, weight in found.items() if weight)
 
 
@@ -109,12 +109,12 @@ def _models(text: str) -> ModelFigures:
     models = tuple((pattern, figures) for pattern, figures in found if pattern and figures)
     if len(models) < len(found):
         allowed = "MODEL=NAME:NUMBER;NAME:NUMBER, separated by commas, with names out of"
-        raise wrong(text, f"{allowed} {', '.join(MODEL_FIGURES)} and numbers from 0 to {MOST_FIGURE}")
+        raise wrong(text, f"{allowed} {', '.join(MODEL_FIGURES)} and numbers from 0 to {MAX_FIGURE}")
     return models
 
 
 def _figures(text: str) -> Figures | None:
-    found = _amounts(text, ";", ":", MOST_FIGURE)
+    found = _amounts(text, ";", ":", MAX_FIGURE)
     return found if found and found.keys() <= set(MODEL_FIGURES) else None
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from scheduler_ext.read_port_settings import ReadPortSettings
 from scheduler_ext.settings import TLS, ExtenderSettings
-from scheduler_ext.verbs.protocol import MOST_BODY_BYTES
+from scheduler_ext.verbs.protocol import MAX_BODY_BYTES
 from timekeeper.runtime.auth.gate import gate_of
 from timekeeper.runtime.clock import monotonic_ms
 from timekeeper.runtime.connect import connect
@@ -31,7 +31,7 @@ COLLECT_AT_START_AFTER = 1_000_000
 SWITCH_AFTER_S = 0.001
 
 _READ_THREADS = 8
-_LIMITS = HttpLimits(MOST_BODY_BYTES, connections=512, unanswered_bytes=8 * MOST_BODY_BYTES)
+_LIMITS = HttpLimits(MAX_BODY_BYTES, connections=512, unanswered_bytes=8 * MAX_BODY_BYTES)
 
 
 def serve(settings: ExtenderSettings) -> int:

@@ -17,7 +17,7 @@ from scheduler_ext.read_port_settings import ReadPortSettings
 from scheduler_ext.scoring.card_points import BY_UTILISATION, Scale
 from timekeeper.core import names
 from timekeeper.core.dialects import DIALECTS
-from timekeeper.core.ledger.reservation import MOST_MS
+from timekeeper.core.ledger.reservation import MAX_MS
 from timekeeper.core.request.request import POLICIES
 from timekeeper.runtime.flags import (
     Parser,
@@ -124,7 +124,7 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> ExtenderSe
             f"--listen {host}: any client of this address could bind pods; give --tls-cert, --tls-key and "
             "--client-ca, or listen on loopback"
         )
-    if given.hold_cards + given.pdb_grace + given.max_grace_period > MOST_MS:
+    if given.hold_cards + given.pdb_grace + given.max_grace_period > MAX_MS:
         parser.error(
             "--hold-cards, --pdb-grace and --max-grace-period are more than 1h together, the longest that"
             " cards may be held for a pod"

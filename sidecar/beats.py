@@ -11,9 +11,9 @@ from sidecar.value import value
 
 DEFAULT_INTERVAL_MS = 5_000
 LEAST_INTERVAL_MS = 100
-MOST_INTERVAL_MS = 300_000
+MAX_INTERVAL_MS = 300_000
 FIRST_BACKOFF_MS = 1_000
-MOST_BACKOFF_MS = 60_000
+MAX_BACKOFF_MS = 60_000
 
 
 @value
@@ -34,7 +34,7 @@ def jittered_ms(interval_ms: int, fraction: float) -> int:
 def backoff_ms(failures: int, fraction: float) -> int:
     """The pause after this number of failures in a row: it doubles from 1 s to 60 s, its upper half
     random."""
-    most = min(MOST_BACKOFF_MS, FIRST_BACKOFF_MS << min(failures - 1, 16))
+    most = min(MAX_BACKOFF_MS, FIRST_BACKOFF_MS << min(failures - 1, 16))
     return most // 2 + int(most * fraction / 2)
 
 
@@ -68,4 +68,4 @@ def _object(body: bytes) -> dict[str, object] | None:
 def _interval_ms(raw: object) -> int | None:
     if not isinstance(raw, int) or isinstance(raw, bool):
         return None
-    return max(LEAST_INTERVAL_MS, min(MOST_INTERVAL_MS, raw))
+    return max(LEAST_INTERVAL_MS, min(MAX_INTERVAL_MS, raw))

@@ -11,7 +11,7 @@ from sidecar.log import log
 
 SPOOL = "spool.json"
 FOLLOWED = "followed-ca.json"
-MOST_BYTES = 8 << 20
+MAX_BYTES = 8 << 20
 
 
 class SpoolFolder:
@@ -61,7 +61,7 @@ class SpoolFolder:
         it is not UTF-8."""
         try:
             with open(os.path.join(self._folder, name), encoding="utf-8") as file:
-                return file.read(MOST_BYTES)
+                return file.read(MAX_BYTES)
         except FileNotFoundError:
             return None
 

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 PATH = "/v1/heartbeats"
 TIMEOUT_S = 10
-MOST_TOKEN = 65_536
-MOST_BUNDLE = 1 << 20
-MOST_REASON = 200
+MAX_TOKEN = 65_536
+MAX_BUNDLE = 1 << 20
+MAX_REASON = 200
 
 
 @value
@@ -120,7 +120,7 @@ class HeartbeatClient:
         if response.status == 404 and beats.is_unknown_pod(response.body):
             return NOT_KNOWN
         if response.status != 200:
-            text = response.body[:MOST_REASON].decode("utf-8", "replace").strip()
+            text = response.body[:MAX_REASON].decode("utf-8", "replace").strip()
             return NotDelivered(f"it answered {response.status} {text}".rstrip())
         reply = beats.read_reply(response.body)
         if reply is None:
@@ -201,7 +201,7 @@ def _bundle(ca: str) -> str:
         return ca
     try:
         with open(ca, encoding="utf-8", errors="replace") as file:
-            return file.read(MOST_BUNDLE)
+            return file.read(MAX_BUNDLE)
     except (OSError, ValueError) as error:
         raise CannotSend(f"the CA file {ca} cannot be read ({_cause(error)})") from None
 
@@ -209,7 +209,7 @@ def _bundle(ca: str) -> str:
 def _token(path: str) -> str:
     try:
         with open(path, encoding="ascii") as file:
-            token = file.read(MOST_TOKEN).strip()
+            token = file.read(MAX_TOKEN).strip()
     except (OSError, ValueError) as error:
         raise CannotSend(f"the token file {path} cannot be read ({_cause(error)})") from None
     if not token or not all("!" <= letter <= "~" for letter in token):

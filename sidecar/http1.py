@@ -11,9 +11,9 @@ from sidecar.value import TYPE_CHECKING, value
 if TYPE_CHECKING:
     from typing import BinaryIO
 
-MOST_HEADERS = 64
-MOST_LINE = 8_192
-MOST_BODY = 262_144
+MAX_HEADERS = 64
+MAX_LINE = 8_192
+MAX_BODY = 262_144
 
 
 class NotHTTP(ValueError):
@@ -54,7 +54,7 @@ def response(stream: BinaryIO) -> HttpResponse:
 
 
 def _line(stream: BinaryIO) -> str:
-    line = stream.readline(MOST_LINE)
+    line = stream.readline(MAX_LINE)
     if not line:
         raise ConnectionClosed("the connection was closed without an answer")
     if not line.endswith(b"\n"):
@@ -72,7 +72,7 @@ def _status(line: str) -> tuple[str, int]:
 
 def _headers(stream: BinaryIO) -> dict[str, str]:
     headers: dict[str, str] = {}
-    for _ in range(MOST_HEADERS):
+    for _ in range(MAX_HEADERS):
         line = _line(stream)
         if not line:
             return headers
@@ -89,7 +89,7 @@ def _body(stream: BinaryIO, status: int, headers: dict[str, str]) -> tuple[bytes
         return _chunks(stream), True
     if "content-length" in headers:
         return _exactly(stream, _length(headers["content-length"], 10)), True
-    body = stream.read(MOST_BODY + 1)
+    body = stream.read(MAX_BODY + 1)
     _check_size(body)
     return body, False
 
@@ -112,7 +112,7 @@ def _length(text: str, base: int) -> int:
 
 
 def _exactly(stream: BinaryIO, size: int) -> bytes:
-    if not 0 <= size <= MOST_BODY:
+    if not 0 <= size <= MAX_BODY:
         raise NotHTTP("the answer is too long")
     body = stream.read(size)
     if len(body) < size:
@@ -121,5 +121,5 @@ def _exactly(stream: BinaryIO, size: int) -> bytes:
 
 
 def _check_size(body: bytes | bytearray) -> None:
-    if len(body) > MOST_BODY:
+    if len(body) > MAX_BODY:
         raise NotHTTP("the answer is too long")

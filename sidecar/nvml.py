@@ -26,8 +26,8 @@ RETRY_MS = 300_000
 MIB = 1 << 20
 # Anything greater is no figure: NVML returns all ones for an unknown value, which the timekeeper would
 # refuse.
-MOST_PERCENT = 100
-MOST_MIB = 1 << 24
+MAX_PERCENT = 100
+MAX_MIB = 1 << 24
 
 
 class PodCardReader:
@@ -87,9 +87,9 @@ class PodCardReader:
     def _measure(self, uuid: str) -> BeatDevice | None:
         handle = self._handles[uuid]
         utilisation = self._unless_unsupported(
-            lambda: self._binding.nvmlDeviceGetUtilizationRates(handle).gpu, MOST_PERCENT
+            lambda: self._binding.nvmlDeviceGetUtilizationRates(handle).gpu, MAX_PERCENT
         )
-        memory_mib = self._unless_unsupported(lambda: self._used(handle) // MIB, MOST_MIB)
+        memory_mib = self._unless_unsupported(lambda: self._used(handle) // MIB, MAX_MIB)
         if utilisation is None and memory_mib is None:
             return None
         return {

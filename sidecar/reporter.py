@@ -30,12 +30,12 @@ ENDING_MS = 600
 # Only the timekeeper can tell a plain container's sidecar that the pod's other containers have ended. After
 # this time without a reply it ends anyway, for a Job must not hold its cards for ever. The timekeeper charges
 # the pod's time all the same, by the kubelet's timestamps.
-MOST_SILENCE_MS = 600_000
+MAX_SILENCE_MS = 600_000
 # The longest interval of such a sidecar, for the pod holds its cards until the sidecar learns that the others
 # have ended.
-MOST_ENDING_INTERVAL_MS = 60_000
+MAX_ENDING_INTERVAL_MS = 60_000
 # Different reasons that are logged during one outage.
-MOST_REASONS = 8
+MAX_REASONS = 8
 NEVER = 1 << 62
 
 
@@ -56,7 +56,7 @@ class Reporter:
 
     ``ends_when_over``: the sidecar is a plain container, which no kubelet ends with the pod's other
     containers. It ends when the timekeeper says that they have ended, or has not replied for
-    `MOST_SILENCE_MS`.
+    `MAX_SILENCE_MS`.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Reporter:
     ) -> None:
         self._ports = ports
         self._ends_when_over = ends_when_over
-        self._silent_until = now_ms + MOST_SILENCE_MS if ends_when_over else NEVER  # then it ends
+        self._silent_until = now_ms + MAX_SILENCE_MS if ends_when_over else NEVER  # then it ends
         self._spool = spooled
         self._saved = spooled  # the state on the disk
         self._interval_ms = beats.DEFAULT_INTERVAL_MS
@@ -96,7 +96,7 @@ class Reporter:
     def tick(self, now_ms: int) -> None:
         """Do what is due: take a beat, save the spool, send a post."""
         if now_ms >= self._silent_until:
-            self._ports.log("ends", reason=f"no answer for {MOST_SILENCE_MS // 1000} s")
+            self._ports.log("ends", reason=f"no answer for {MAX_SILENCE_MS // 1000} s")
             self.end(now_ms)
         if now_ms >= self._beat_at:
             self._due(now_ms)
@@ -189,13 +189,13 @@ class Reporter:
             self._in_budget = reply.in_budget
             self._ports.log("standing", in_budget=str(reply.in_budget).lower())
         if self._ends_when_over and self._end_at is None:
-            self._silent_until = now_ms + MOST_SILENCE_MS
+            self._silent_until = now_ms + MAX_SILENCE_MS
             if reply.over:
                 self._ports.log("ends", reason="the pod's other containers have ended")
                 self.end(now_ms)
 
     def _set_interval(self, wanted_ms: int, now_ms: int) -> None:
-        interval_ms = min(wanted_ms, MOST_ENDING_INTERVAL_MS) if self._ends_when_over else wanted_ms
+        interval_ms = min(wanted_ms, MAX_ENDING_INTERVAL_MS) if self._ends_when_over else wanted_ms
         if interval_ms == self._interval_ms:
             return
         self._interval_ms = interval_ms
@@ -208,7 +208,7 @@ class Reporter:
         self._gave_up = self._last_try
         wait_ms = 0 if self._end_at is not None else beats.backoff_ms(self._failures, self._ports.fraction())
         self._retry_at = now_ms + wait_ms
-        if reason not in self._reasons and len(self._reasons) < MOST_REASONS:
+        if reason not in self._reasons and len(self._reasons) < MAX_REASONS:
             self._reasons.add(reason)
             event = "not-known-yet" if reason == NOT_KNOWN.reason else "timekeeper-away"
             self._ports.log(event, reason=reason, spooled=len(self._spool.beats()))

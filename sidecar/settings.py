@@ -7,7 +7,7 @@ import re
 
 from sidecar import __version__, trust
 from sidecar.log import FORMAT, FORMATS
-from sidecar.spool import MOST_CARDS
+from sidecar.spool import MAX_CARDS
 from sidecar.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
@@ -108,10 +108,10 @@ def by_hand(arguments: Sequence[str], environ: Mapping[str, str]) -> bool:
 
 
 def cards(listed: str) -> tuple[str, ...]:
-    """The UUIDs in ``NVIDIA_VISIBLE_DEVICES``, at most `MOST_CARDS`. ``void``, ``none``, ``all`` and indices
+    """The UUIDs in ``NVIDIA_VISIBLE_DEVICES``, at most `MAX_CARDS`. ``void``, ``none``, ``all`` and indices
     do not name the pod's cards."""
     names = (each.strip() for each in listed.split(","))
-    return tuple(dict.fromkeys(each for each in names if _CARD.fullmatch(each)))[:MOST_CARDS]
+    return tuple(dict.fromkeys(each for each in names if _CARD.fullmatch(each)))[:MAX_CARDS]
 
 
 def _flag(name: str) -> str:

@@ -19,19 +19,19 @@ from sidecar.value import TYPE_CHECKING, value
 if TYPE_CHECKING:
     from timekeeper.core.wire import BeatDevice, Heartbeats
 
-MOST_IN_A_POST = 64
-MOST_WAITING = 448
-MOST_BEATS = MOST_IN_A_POST + MOST_WAITING
+MAX_IN_A_POST = 64
+MAX_WAITING = 448
+MAX_BEATS = MAX_IN_A_POST + MAX_WAITING
 # The timekeeper refuses a body above 256 KiB, and two copies of the spool must fit into a folder of 4 MiB. So
 # with many cards a post has fewer beats, and fewer beats wait. A figure takes 200 bytes at most.
-MOST_FIGURES_IN_A_POST = 1_024
-MOST_FIGURES_WAITING = 8_192
-MOST_AGE_MS = 30 * 86_400_000  # the timekeeper accepts no greater age; beats of a longer outage get this one
+MAX_FIGURES_IN_A_POST = 1_024
+MAX_FIGURES_WAITING = 8_192
+MAX_AGE_MS = 30 * 86_400_000  # the timekeeper accepts no greater age; beats of a longer outage get this one
 # Other bounds of the timekeeper. A post that it refuses would hold back all later ones.
-MOST_CARDS = 64
-MOST_UUID = 128
-MOST_FIGURE = 2**31
-MOST_SEQUENCE = 2**53
+MAX_CARDS = 64
+MAX_UUID = 128
+MAX_FIGURE = 2**31
+MAX_SEQUENCE = 2**53
 
 _BOOT = re.compile(r"[A-Za-z0-9._:-]{1,64}", re.ASCII)
 
@@ -91,7 +91,7 @@ def sending(spool: Spool) -> Spool:
     """The spool with a post in flight: the unacknowledged one again, else a new one with the oldest beats."""
     if spool.post or not spool.waiting:
         return spool
-    most = min(MOST_IN_A_POST, MOST_FIGURES_IN_A_POST // _most_figures(spool.waiting))
+    most = min(MAX_IN_A_POST, MAX_FIGURES_IN_A_POST // _most_figures(spool.waiting))
     post = SpooledPost(spool.boot, spool.sequence, spool.waiting[:most])
     return Spool(spool.boot, spool.sequence + 1, post, spool.waiting[most:])
 
@@ -108,7 +108,7 @@ def document(post: SpooledPost, now_ms: int) -> Heartbeats:
         "boot": post.boot,
         "sequence": post.sequence,
         "beats": [
-            {"age_ms": min(MOST_AGE_MS, max(0, now_ms - beat.at_ms)), "devices": list(beat.devices)}
+            {"age_ms": min(MAX_AGE_MS, max(0, now_ms - beat.at_ms)), "devices": list(beat.devices)}
             for beat in post.beats
         ],
     }
@@ -148,7 +148,7 @@ def decode(text: str, node_boot: str, boot: str, now_ms: int) -> Spool:
 
 
 def _folded(beats: tuple[SpooledBeat, ...]) -> tuple[SpooledBeat, ...]:
-    return fold(beats, min(MOST_WAITING, MOST_FIGURES_WAITING // _most_figures(beats)))
+    return fold(beats, min(MAX_WAITING, MAX_FIGURES_WAITING // _most_figures(beats)))
 
 
 def _most_figures(beats: tuple[SpooledBeat, ...]) -> int:
@@ -161,20 +161,20 @@ def _written(beats: tuple[SpooledBeat, ...]) -> list[tuple[int, tuple[BeatDevice
 
 def _post(read: dict[str, object], now_ms: int) -> SpooledPost:
     beats = _beats(read["beats"], now_ms)
-    if not 1 <= len(beats) <= MOST_IN_A_POST or not _BOOT.fullmatch(str(read["boot"])):
+    if not 1 <= len(beats) <= MAX_IN_A_POST or not _BOOT.fullmatch(str(read["boot"])):
         raise ValueError
-    if len(beats) * _most_figures(beats) > MOST_FIGURES_IN_A_POST:
+    if len(beats) * _most_figures(beats) > MAX_FIGURES_IN_A_POST:
         raise ValueError
-    return SpooledPost(str(read["boot"]), _whole(read["sequence"], MOST_SEQUENCE), beats)
+    return SpooledPost(str(read["boot"]), _whole(read["sequence"], MAX_SEQUENCE), beats)
 
 
 def _beats(read: object, now_ms: int) -> tuple[SpooledBeat, ...]:
-    return tuple(_beat(each, now_ms) for each in _rows(read, MOST_BEATS))
+    return tuple(_beat(each, now_ms) for each in _rows(read, MAX_BEATS))
 
 
 def _beat(read: object, now_ms: int) -> SpooledBeat:
     at, devices = _rows(read, 2)
-    return SpooledBeat(_whole(at, now_ms), tuple(map(_device, _rows(devices, MOST_CARDS))))
+    return SpooledBeat(_whole(at, now_ms), tuple(map(_device, _rows(devices, MAX_CARDS))))
 
 
 def _whole(read: object, most: int) -> int:
@@ -193,7 +193,7 @@ def _device(read: object) -> BeatDevice:
     if not isinstance(read, dict) or set(read) != {"uuid", "utilisation", "memory_mib", "scope"}:
         raise ValueError
     uuid = str(read["uuid"])
-    if not 1 <= len(uuid) <= MOST_UUID:
+    if not 1 <= len(uuid) <= MAX_UUID:
         raise ValueError
     return {
         "uuid": uuid,
@@ -204,4 +204,4 @@ def _device(read: object) -> BeatDevice:
 
 
 def _figure(read: object) -> int | None:
-    return None if read is None else _whole(read, MOST_FIGURE)
+    return None if read is None else _whole(read, MAX_FIGURE)

@@ -7,7 +7,7 @@ from timekeeper.cli.scheduler.configuration import (
     CALLS_PER_S,
     GPU_PROFILE,
     MANAGED_RESOURCES,
-    MOST_BACKOFF_S,
+    MAX_BACKOFF_S,
     PLAIN_PROFILE,
     UNCOUNTED_RESOURCES,
     ExtenderTLS,
@@ -18,7 +18,7 @@ from timekeeper.cli.scheduler.configuration import (
 __all__ = [
     "GPU_PROFILE",
     "MANAGED_RESOURCES",
-    "MOST_BACKOFF_S",
+    "MAX_BACKOFF_S",
     "PLAIN_PROFILE",
     "UNCOUNTED_RESOURCES",
     "ExtenderTLS",
@@ -38,7 +38,7 @@ def scheduler_configuration(
         "kind": "KubeSchedulerConfiguration",
         "clientConnection": {"kubeconfig": kubeconfig, **CALLS_PER_S},
         "leaderElection": {"leaderElect": False},
-        **({"podMaxBackoffSeconds": MOST_BACKOFF_S} if GPU_PROFILE in profiles else {}),
+        **({"podMaxBackoffSeconds": MAX_BACKOFF_S} if GPU_PROFILE in profiles else {}),
         "profiles": [profile(name) for name in profiles],
         **({"extenders": list(extenders)} if extenders else {}),
     }

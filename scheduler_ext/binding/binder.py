@@ -60,7 +60,7 @@ from timekeeper.core.values import GPURequest, Placement
 from timekeeper.runtime.api_server import STRATEGIC_MERGE, Answered, Api, Reply, Unsent
 from timekeeper.runtime.log import Log
 
-MOST_SENT = 4  # attempts to send a Binding, each after a read that found the pod unbound
+MAX_SENT = 4  # attempts to send a Binding, each after a read that found the pod unbound
 SETTLE_S = 2.0
 EARLIER = "?"  # stands for the unknown version of a Binding that an earlier call sent
 
@@ -240,7 +240,7 @@ class Binder:
         """Send the Binding until the outcome is certain or time is up. ``lost``: the versions named by
         Bindings whose outcome is unknown."""
         args = sending.args
-        for _ in range(MOST_SENT):
+        for _ in range(MAX_SENT):
             reply = self._post(sending, version)
             if isinstance(reply, Answered) and reply.status < 300:
                 return BOUND

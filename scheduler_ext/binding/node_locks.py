@@ -24,9 +24,9 @@ from timekeeper.runtime.api_server import MERGE, Answered, Reply
 EXPIRES_S = 300
 NOT_BOUND_YET_S = 10  # HAMi's scheduler locks a node this long at most before it binds
 RESERVED_S = 0.5  # of a bind's time, for the Binding itself
-MOST_TRIES = 20
+MAX_TRIES = 20
 PAUSE_S = 0.05
-MOST_WAITING = 4  # binds that wait for a lock at a time: they keep threads from the binds of other nodes
+MAX_WAITING = 4  # binds that wait for a lock at a time: they keep threads from the binds of other nodes
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 
@@ -50,7 +50,7 @@ class NodeLocks:
         dialect = _locking(node)
         if dialect is None or node is None:
             return ""
-        for _ in range(MOST_TRIES):
+        for _ in range(MAX_TRIES):
             read = self._call("GET", _path(node.name), None, until)
             if not isinstance(read, Answered) or read.status != 200:
                 return f"the lock of node {node.name} cannot be read: {read.message}"
@@ -104,7 +104,7 @@ class NodeLocks:
 
         left = until - time.monotonic()
         with self._counting:
-            if left <= 0 or self._waiting == MOST_WAITING:
+            if left <= 0 or self._waiting == MAX_WAITING:
                 return False
             self._waiting += 1
         try:

@@ -11,14 +11,14 @@ from dataclasses import replace
 
 from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.model.node import Node
-from scheduler_ext.model.pod import MOST_GRACE_MS, NonGPUPod, Pod
+from scheduler_ext.model.pod import MAX_GRACE_MS, NonGPUPod, Pod
 from scheduler_ext.snapshot import snapshot as at_moment
 from scheduler_ext.snapshot.node_info import NodeInfo, is_roomier
 from scheduler_ext.snapshot.snapshot import EMPTY, Snapshot
 from timekeeper.core.values import Placement
 
 SETTLE_AFTER_MS = 10_000  # after this time a binding that the watch has not shown is checked
-MOST_GONE = 10_000
+MAX_GONE = 10_000
 
 
 class ClusterCache:
@@ -32,7 +32,7 @@ class ClusterCache:
         self,
         now_ms: Callable[[], int],
         freed: Callable[[list[str]], None],
-        most_grace_ms: int = MOST_GRACE_MS,
+        most_grace_ms: int = MAX_GRACE_MS,
         removed: Callable[[Pod], None] = lambda _pod: None,
         left: Callable[[str, int | None], None] = lambda _uid, _age_ms: None,
     ) -> None:
@@ -183,7 +183,7 @@ class ClusterCache:
     def _remember_deleted(self, uids: Iterable[str]) -> None:
         with self._lock:
             self._gone.update(dict.fromkeys(uids))
-            while len(self._gone) > MOST_GONE:
+            while len(self._gone) > MAX_GONE:
                 self._gone.popitem(last=False)
 
     def _report_removed(self, pod: Pod) -> None:

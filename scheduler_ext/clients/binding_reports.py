@@ -17,7 +17,7 @@ from timekeeper.runtime.log import Log
 from timekeeper.runtime.timekeeper_client import TimekeeperClient
 
 PATH = "/v1/bindings"
-MOST_WAITING = 10_000
+MAX_WAITING = 10_000
 _EVENTS = SpoolEvents("bindings-failed", "bindings-sent", "binding-refused")
 
 
@@ -35,7 +35,7 @@ class BindingReports(ReportSpool[_Bound]):
 
     def __init__(self, client: TimekeeperClient, now_ms: Callable[[], int], log: Log) -> None:
         self._now_ms = now_ms
-        super().__init__(client, _EVENTS, self._encoded, lambda each: each.pod.full_name, MOST_WAITING, log)
+        super().__init__(client, _EVENTS, self._encoded, lambda each: each.pod.full_name, MAX_WAITING, log)
 
     def bound(self, pod: Pod, node: str, placement: Placement) -> None:
         """The pod was bound. If too many wait already, the oldest is dropped."""

@@ -21,8 +21,8 @@ from timekeeper.runtime.log import Log
 from timekeeper.runtime.timekeeper_client import TimekeeperClient
 
 PATH = "/v1/ends"
-MOST_WAITING = 50_000  # an hour of 14 ends a second
-MOST_VANISHED = 10_000
+MAX_WAITING = 50_000  # an hour of 14 ends a second
+MAX_VANISHED = 10_000
 _EVENTS = SpoolEvents("ends-failed", "ends-sent", "end-refused", "ends-dropped")
 
 
@@ -47,7 +47,7 @@ class EndReports(ReportSpool[_End]):
         self._now_ms = now_ms
         self._follow_lock = threading.Lock()
         self._vanished: OrderedDict[str, _End] = OrderedDict()  # pods that may still hold their cards
-        super().__init__(client, _EVENTS, self._encoded, _full_name, MOST_WAITING, log)
+        super().__init__(client, _EVENTS, self._encoded, _full_name, MAX_WAITING, log)
 
     def removed(self, pod: Pod) -> None:
         """The object of this bound pod is gone; its hold is that of all versions of it."""
@@ -55,7 +55,7 @@ class EndReports(ReportSpool[_End]):
         if not pod.hold.over:
             with self._follow_lock:
                 self._vanished[pod.uid] = end
-                if len(self._vanished) > MOST_VANISHED:
+                if len(self._vanished) > MAX_VANISHED:
                     self._vanished.popitem(last=False)
         self.add(end)
 

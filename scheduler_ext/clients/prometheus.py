@@ -13,7 +13,7 @@ from scheduler_ext.scoring import load_series
 from scheduler_ext.scoring.card_points import Samples
 from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.runtime.api_server import LIST_S, Answered, Api
-from timekeeper.runtime.timekeeper_client import MOST_BYTES, TimekeeperAnswer
+from timekeeper.runtime.timekeeper_client import MAX_BYTES, TimekeeperAnswer
 
 FOUND_BY = "app.kubernetes.io/name=prometheus"
 TIMEOUT_S = 10.0  # also for an answer as a whole
@@ -123,8 +123,8 @@ def within(parts: Iterable[bytes], until_s: float, now_s: Callable[[], float] = 
     body = bytearray()
     for part in parts:
         body += part
-        if len(body) > MOST_BYTES:
-            raise PrometheusError(f"Prometheus' answer is larger than {MOST_BYTES} bytes")
+        if len(body) > MAX_BYTES:
+            raise PrometheusError(f"Prometheus' answer is larger than {MAX_BYTES} bytes")
         if now_s() > until_s:
             raise PrometheusError(f"Prometheus' answer has not arrived within {TIMEOUT_S:.0f} s")
     return bytes(body)

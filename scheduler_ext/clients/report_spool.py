@@ -15,7 +15,7 @@ from timekeeper.runtime.recording.decision_posts import BatchPoster
 from timekeeper.runtime.timekeeper_client import TimekeeperClient
 
 TOGETHER = 100  # reports in one post
-EACH_S = 1.0
+INTERVAL_S = 1.0
 RESULTS = ("sent", "dropped", "refused", "failed")
 
 R = TypeVar("R")
@@ -67,7 +67,7 @@ class ReportSpool(Generic[R]):
 
     def run(self, stop: threading.Event) -> None:
         """Send what waits, each second, until ``stop``."""
-        while not stop.wait(EACH_S):
+        while not stop.wait(INTERVAL_S):
             while self.send() and not stop.is_set():
                 pass
         self._client.close()

@@ -20,7 +20,7 @@ from timekeeper.runtime.log import Log
 
 LABEL, VALUE = "gpu.aware.scheduling/deschedule-pod", "gpu"
 
-EACH_S = 1.0
+INTERVAL_S = 1.0
 ALL_S = 60.0  # between two looks at all nodes, so that a mark that somebody removed comes back
 CALL_S = 2.0
 
@@ -57,8 +57,8 @@ class DescheduleLabels:
     def run(self, stop: threading.Event) -> None:
         """Look each second, until ``stop``."""
         left_s = ALL_S
-        while not stop.wait(EACH_S):
-            left_s -= EACH_S
+        while not stop.wait(INTERVAL_S):
+            left_s -= INTERVAL_S
             if left_s <= 0:
                 self._seen, left_s = Map(), ALL_S
             self.look()

@@ -40,11 +40,11 @@ from timekeeper.runtime.log import Log
 PATCH_S = 2.0
 IDLE_S = 0.5
 # limits of one call of `held_back`
-MOST_NODES = 128
-MOST_AHEAD = 128  # pods that are earlier in turn
-MOST_LOOKS = 192  # fits computed: one pod on one node
+MAX_NODES = 128
+MAX_AHEAD = 128  # pods that are earlier in turn
+MAX_LOOKS = 192  # fits computed: one pod on one node
 HELD_BACK_STEPS = 2_000  # of all these searches together, about 0.03 s
-MOST_PREEMPTIBLE = 1_000  # nodes remembered of a call of preempt
+MAX_PREEMPTIBLE = 1_000  # nodes remembered of a call of preempt
 TOGETHER = 256  # waiting pods read from the queue at a time
 
 
@@ -105,7 +105,7 @@ class Requeuer:
         """kube-scheduler has passed these nodes to preempt: only pods on them keep the pod off."""
         with self._lock:
             known = self._waiting_queue.get(pod.uid) or WaitingPod(pod, policy, None, asked=False)
-            self._add(replace(known, preemptible=frozenset(islice(nodes, MOST_PREEMPTIBLE))))
+            self._add(replace(known, preemptible=frozenset(islice(nodes, MAX_PREEMPTIBLE))))
 
     def tried(self, uid: str) -> None:
         """A bind of the pod has ended. If it is not bound it keeps waiting."""
@@ -119,9 +119,9 @@ class Requeuer:
             return set()
         mine, standings = waiting(), self._standings()
         with self._lock:
-            rounds = self._rounds.holding_back(fits, time.monotonic(), MOST_NODES)
+            rounds = self._rounds.holding_back(fits, time.monotonic(), MAX_NODES)
             own = queue_key(mine.pod, ANYWHERE, standings)
-            ahead = self._waiting_queue.some(standings, MOST_AHEAD, before=own) if rounds else []
+            ahead = self._waiting_queue.some(standings, MAX_AHEAD, before=own) if rounds else []
         found = self._another_fits(mine, rounds, self._refreshed(ahead), standings) if rounds else {}
         if not found:
             return set()
@@ -235,7 +235,7 @@ class Requeuer:
     ) -> dict[str, WaitingPod]:
         """The nodes where a pod earlier in turn fits, with the first such pod. Computed without the lock,
         because it takes a while."""
-        snapshot, looks = self._cache.snapshot, iter(range(MOST_LOOKS))
+        snapshot, looks = self._cache.snapshot, iter(range(MAX_LOOKS))
         left = Steps(HELD_BACK_STEPS)
 
         def before(name: str, candidates: Candidates) -> Iterator[WaitingPod]:

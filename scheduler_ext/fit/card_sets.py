@@ -7,7 +7,7 @@ from functools import reduce
 from scheduler_ext.snapshot.free import Free, FreeShape, Near
 from timekeeper.core.values import Ask, CardSet
 
-MOST_STEPS = 10_000
+MAX_STEPS = 10_000
 
 Chosen = tuple[int, ...]  # positions of cards
 
@@ -20,7 +20,7 @@ class TooManyStepsError(Exception):
 class Steps:
     """How many more trials a search may make."""
 
-    left: int = MOST_STEPS
+    left: int = MAX_STEPS
 
     def spend(self) -> None:
         """Counts one trial. Raises TooManyStepsError if none is left."""

@@ -48,7 +48,7 @@ class Refusal:
 
 
 LONGEST_MALFORMED = 400  # characters; the webhook's refusal has the whole sentence
-MOST_LISTED = 5  # names or amounts in one sentence, which is repeated for every node
+MAX_LISTED = 5  # names or amounts in one sentence, which is repeated for every node
 
 NO_CARDS = Refusal("no GPU cards here", "no-cards")
 UNKNOWN_NODE = Refusal("node is not known to the extender yet", "unknown-node")
@@ -93,7 +93,7 @@ def another_family(request: GPURequest, node: Node) -> Refusal:
 def not_allowed(request: GPURequest) -> Refusal:
     """None of the node's cards satisfies the pod's own constraints."""
     if request.models:
-        return Refusal(f"no {first_of(request.models, MOST_LISTED, ' or ')} here", "constraint")
+        return Refusal(f"no {first_of(request.models, MAX_LISTED, ' or ')} here", "constraint")
     if request.uuids:
         return Refusal("none of the cards that the pod names is here", "constraint")
     if request.model_pattern:
@@ -103,7 +103,7 @@ def not_allowed(request: GPURequest) -> Refusal:
     if not request.exclude_models:
         return Refusal("the pod excludes each of the cards here", "constraint")
     return Refusal(
-        f"all cards here are of excluded models ({first_of(request.exclude_models, MOST_LISTED, ' or ')})",
+        f"all cards here are of excluded models ({first_of(request.exclude_models, MAX_LISTED, ' or ')})",
         "constraint",
     )
 
@@ -145,7 +145,7 @@ def not_enough_free(request: GPURequest) -> Refusal:
     if len(request.asks) > 1:
         parts = Counter(_amount(each.ask) for each in request.asks)
         counted = [f"{count} x {part}" if count > 1 else part for part, count in parts.items()]
-        listed = first_of(counted, MOST_LISTED, " + ")
+        listed = first_of(counted, MAX_LISTED, " + ")
         same = f", {len(request.same_gpu)} of them on one card" if request.same_gpu else ""
         return Refusal(f"not enough free for {listed}{same}{near}", "room")
     ask = request.asks[0].ask

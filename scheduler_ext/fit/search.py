@@ -18,7 +18,7 @@ from scheduler_ext.scoring.policy import Policy
 from scheduler_ext.snapshot.free import Free, FreeShape, takes_all
 from timekeeper.core.values import ContainerAsk
 
-MOST_SEARCHED = 200  # containers: the search recurses once for each
+MAX_SEARCHED = 200  # containers: the search recurses once for each
 
 
 def lay_out(
@@ -41,7 +41,7 @@ def lay_out(
     layout = with_inits(task, chosen, policy, steps) if chosen is not None else None
     if layout is not None or len(asks) == 1 or policy.greedy:
         return layout
-    if len(task.units) > MOST_SEARCHED:
+    if len(task.units) > MAX_SEARCHED:
         raise TooManyStepsError
     return _LayoutSearch(task, policy, steps).run()
 

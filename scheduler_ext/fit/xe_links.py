@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from scheduler_ext.fit.card_sets import Chosen, Steps, TooManyStepsError
 from scheduler_ext.fit.problem import Layout
-from scheduler_ext.fit.search import MOST_SEARCHED
+from scheduler_ext.fit.search import MAX_SEARCHED
 from scheduler_ext.scoring.policy import Policy
 from scheduler_ext.snapshot.free import Free, FreeShape, TileLinks, takes
 from timekeeper.core.values import Ask, ContainerAsk
@@ -22,7 +22,7 @@ def lay_out_linked(
 ) -> Layout | None:
     """A layout of the asks, each for an even number of cards with one tile each; None if there is none.
     Raises TooManyStepsError."""
-    if len(asks) > MOST_SEARCHED:
+    if len(asks) > MAX_SEARCHED:
         raise TooManyStepsError
 
     def run(at: int, free: tuple[Free, ...], taken: _Taken) -> Layout | None:

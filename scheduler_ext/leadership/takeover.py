@@ -39,7 +39,7 @@ LONGEST_S = 8.0
 PATIENT_S = 1.5  # kube-scheduler waits two seconds for an answer
 LOOKS_AGAIN_S = 2.0  # at pods that are too large for the store
 STUCK_S = 5.0  # touches that fail for so long are reported
-MOST_LOOKS = 40  # looks for the mark in the watch; then another is written
+MAX_LOOKS = 40  # looks for the mark in the watch; then another is written
 
 
 class Leadership:
@@ -183,7 +183,7 @@ class Leadership:
             return self._touch_again()
         if self._state == "claims":
             self._in_vain += 1
-            if self._in_vain > MOST_LOOKS:
+            if self._in_vain > MAX_LOOKS:
                 self._follow("the watch did not show its leader mark")
             return AGAIN_S
         return AGAIN_S if self._wanted and self._state == "follows" else self._election.every_s

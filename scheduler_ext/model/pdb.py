@@ -12,7 +12,7 @@ from scheduler_ext.model.labels import Selector, by_key, read_selector
 from scheduler_ext.model.pod import Pod
 from timekeeper.core.json_values import Json, mapping
 
-MOST_KNOWN = 65_536  # pods whose budgets are remembered
+MAX_KNOWN = 65_536  # pods whose budgets are remembered
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class PDBs:
             return known[1]
         labels = by_key(pod.labels)
         covering = tuple(each for each in theirs if each.covers(pod, labels))
-        if len(self._known) >= MOST_KNOWN:
+        if len(self._known) >= MAX_KNOWN:
             self._known.clear()
         self._known[pod.uid] = pod, covering
         return covering

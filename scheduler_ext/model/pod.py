@@ -30,8 +30,8 @@ from timekeeper.core.request.foreign import NamedCards, named_cards
 from timekeeper.core.request.request import containers, parse, parse_stored, request_part
 from timekeeper.core.values import GPURequest, Placement
 
-MOST_GRACE_MS = 600_000
-MOST_MESSAGE = 1_000  # characters kept of kube-scheduler's message
+MAX_GRACE_MS = 600_000
+MAX_MESSAGE = 1_000  # characters kept of kube-scheduler's message
 _LONGEST_PART = 2_048  # bytes of a pod whose request is kept
 _PREEMPTED = "DisruptionTarget", "PreemptionByScheduler"  # the condition of a victim of kube-scheduler
 
@@ -118,7 +118,7 @@ class NonGPUPod:
         return bool(self.cpu_milli or self.others)
 
 
-def read_any(raw: Json, most_grace_ms: int = MOST_GRACE_MS) -> Pod | NonGPUPod:
+def read_any(raw: Json, most_grace_ms: int = MAX_GRACE_MS) -> Pod | NonGPUPod:
     """The pod's value, whether it asks for GPUs or not. Never raises on what an API server can hold."""
     return read_pod(raw, most_grace_ms) or read_non_gpu_pod(raw)
 
@@ -135,7 +135,7 @@ def read_non_gpu_pod(raw: Json) -> NonGPUPod:
     return NonGPUPod(uid, node, requested_milli(raw), requested_others(raw), leaves_ms, namespace)
 
 
-def read_pod(raw: Json, most_grace_ms: int = MOST_GRACE_MS) -> Pod | None:
+def read_pod(raw: Json, most_grace_ms: int = MAX_GRACE_MS) -> Pod | None:
     """The pod's value; None for a pod that asks for no GPU. Never raises on what an API server can hold."""
     metadata, spec, status = (
         mapping(raw.get("metadata")),
@@ -247,7 +247,7 @@ def _owner(metadata: Json) -> str:
 def _schedulers_refusal(status: Json) -> str | None:
     """kube-scheduler's message where it has tried the pod without success, else None."""
     found = _condition(status, "PodScheduled", "Unschedulable")
-    return None if found is None else intern(_text(found, "message")[:MOST_MESSAGE])
+    return None if found is None else intern(_text(found, "message")[:MAX_MESSAGE])
 
 
 def _has_condition(status: Json) -> bool:

@@ -12,7 +12,7 @@ from timekeeper.core.values import GPURequest
 AGAIN_MS = 300_000
 # After this number of them within that time, no pod is evicted for the namespace at all. Otherwise a user
 # could delete each waiting pod once others have been evicted for it, and repeat that with new requests.
-MOST_IN_VAIN = 8
+MAX_IN_VAIN = 8
 # Standings may change at any time. For this long a namespace cannot evict the one that it was evicted for.
 BACK_MS = 300_000
 # For this long the replacement of a victim is not evicted.
@@ -87,11 +87,11 @@ class Cooldown:
         """True if other pods were evicted in vain recently for a pod of this namespace with this request, or
         for many pods of this namespace."""
         recent = self._recent(waiting.namespace, now_ms)
-        return len(recent) >= MOST_IN_VAIN or waiting.request in [each.request for each in recent]
+        return len(recent) >= MAX_IN_VAIN or waiting.request in [each.request for each in recent]
 
     def is_exhausted(self, waiting: Pod, now_ms: int) -> bool:
         """True if other pods were evicted in vain recently for many pods of this namespace."""
-        return len(self._recent(waiting.namespace, now_ms)) >= MOST_IN_VAIN
+        return len(self._recent(waiting.namespace, now_ms)) >= MAX_IN_VAIN
 
     def _recent(self, namespace: str, now_ms: int) -> list[EvictionInVain]:
         if not self.in_vain:  # as a rule

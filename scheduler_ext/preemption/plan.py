@@ -24,7 +24,7 @@ from scheduler_ext.snapshot.immutable_map import Map
 from scheduler_ext.snapshot.node_info import NodeInfo, is_short, without_pod
 from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.waiting.order import WaitingPod
-from timekeeper.core.ledger.reservation import MOST_MS, Reservation, ReservationKind
+from timekeeper.core.ledger.reservation import MAX_MS, Reservation, ReservationKind
 from timekeeper.core.values import GPURequest
 
 NOTICED_S = 1.0  # by then kube-scheduler knows that cards are free
@@ -196,7 +196,7 @@ def reservation_for(
         node=choice.node,
         placement=choice.placement,
         since_ms=since_ms,
-        until_ms=min(context.now_ms + lasts_ms, since_ms + MOST_MS),
+        until_ms=min(context.now_ms + lasts_ms, since_ms + MAX_MS),
         kind=kind_of(pod, choice.victims, context.standings),
     )
 
@@ -231,7 +231,7 @@ def remaining_victims(
     here = [each for each in there if each is not None and each.node == node.name]
     given = [each for each in here if not each.deleting or overstays(each, context.now_ms)]
     on_them = replace(pod, request=_on(reservation, pod.request, node))
-    patient = replace(context, late_ms=MOST_MS)  # the reservation's own end limits the waiting
+    patient = replace(context, late_ms=MAX_MS)  # the reservation's own end limits the waiting
     choice = choose(on_them, node, patient, policy(pod), given)
     return choice if choice is not None else NO_WAY
 
@@ -266,7 +266,7 @@ def may_be_forced(pod: Pod, victim: Pod, standings: NamespaceStandings, limits: 
     a PodDisruptionBudget."""
     grace_ms = victim.spec_grace_ms if victim.deleting else victim.grace_ms
     lasts_ms = pdb_grace_ms(limits, standings) + grace_ms + limits.patience_ms
-    return lasts_ms <= MOST_MS and is_debtor(victim, standings) and is_reclaim(pod, victim, standings)
+    return lasts_ms <= MAX_MS and is_debtor(victim, standings) and is_reclaim(pod, victim, standings)
 
 
 def _on(reservation: Reservation, request: GPURequest, node: NodeInfo) -> GPURequest:

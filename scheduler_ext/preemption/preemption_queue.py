@@ -20,7 +20,7 @@ LOOKS_AGAIN_S = 2.0  # after a search without result
 AGAIN_AFTER = 10  # times the duration of the last search: most of the time belongs to the verbs
 RESTS_S = 60.0  # after cards were held for a pod without success
 REPORTS_AGAIN_S = 300.0
-MOST_TRIED = 8  # searches in one step
+MAX_TRIED = 8  # searches in one step
 
 
 class PreemptionQueue:
@@ -112,7 +112,7 @@ class PreemptionQueue:
         longest = sorted(by_rank, key=lambda pod: looked[pod.uid])
         orders = iter(by_rank), iter(longest)
         found: dict[int, Pod] = {}  # by number of the shape
-        while len(found) < MOST_TRIED:
+        while len(found) < MAX_TRIED:
             order = orders[(self._looks + len(found)) % 2]
             pod = next((each for each in order if self._shapes[each.uid] not in found), None)
             if pod is None:

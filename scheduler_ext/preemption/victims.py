@@ -16,7 +16,7 @@ from typing import Any
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.model.pdb import NONE, PDBs
-from scheduler_ext.model.pod import MOST_GRACE_MS, NonGPUPod, Pod
+from scheduler_ext.model.pod import MAX_GRACE_MS, NonGPUPod, Pod
 from scheduler_ext.model.standing import NamespaceStandings
 from scheduler_ext.preemption.cooldown import NOTHING_DONE, Cooldown
 from scheduler_ext.preemption.lower_bound import LowerBound
@@ -209,7 +209,7 @@ def _leaves(pod: Pod, context: PreemptionContext) -> bool:
 
 def _is_expected(leaves_ms: int, context: PreemptionContext) -> bool:
     """True if a pod with this deletionTimestamp is still expected to go, and soon."""
-    return -context.late_ms < leaves_ms - context.now_ms <= MOST_GRACE_MS
+    return -context.late_ms < leaves_ms - context.now_ms <= MAX_GRACE_MS
 
 
 def overstays(pod: Pod, now_ms: int) -> bool:

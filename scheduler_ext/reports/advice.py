@@ -29,12 +29,12 @@ from scheduler_ext.snapshot.node_info import (
 )
 from timekeeper.core.values import WHOLE_MILLI, GPURequest
 
-MOST_FREE = 16  # cards of a node
-MOST_FITS = 100  # for each number of cards, plans and fits together, each about 0.1 ms
+MAX_FREE = 16  # cards of a node
+MAX_FITS = 100  # for each number of cards, plans and fits together, each about 0.1 ms
 LIGHTEST = 8  # of a node's cards, those with the fewest pods; more are combined only where they are needed
-MOST_SOURCES = 500  # nodes whose cards might be freed: those with the most free beside pods
-MOST_TARGETS = 32  # nodes where a pod might go
-MOST_SETS = 70  # of cards of one node: four of eight
+MAX_SOURCES = 500  # nodes whose cards might be freed: those with the most free beside pods
+MAX_TARGETS = 32  # nodes where a pod might go
+MAX_SETS = 70  # of cards of one node: four of eight
 STAYING = ("DaemonSet/", "Node/")  # pods of these controllers belong to their node
 _EACH = 1_000  # a pod counts so much, divided among its cards
 
@@ -80,14 +80,14 @@ class _SpentError(Exception):
 
 
 def advise(
-    nodes: Map[NodeInfo], pods: Map[Pod], sources: Iterable[NodeInfo], free: int, fits: int = MOST_FITS
+    nodes: Map[NodeInfo], pods: Map[Pod], sources: Iterable[NodeInfo], free: int, fits: int = MAX_FITS
 ) -> list[AdviceView]:
     """For 1 to ``free`` cards the fewest moves that free them on one of ``sources``, to any of ``nodes``."""
     if not free:
         return []
     search = _Search(nodes, pods, fits)
     known = [node for node in sources if _may_be_freed(node)]
-    broken = nsmallest(MOST_SOURCES, known, key=lambda each: (-_broken(each), each.name))
+    broken = nsmallest(MAX_SOURCES, known, key=lambda each: (-_broken(each), each.name))
     looked_at = [_source(node, pods) for node in broken]
     ready = sorted((whole_left(node), node.name) for node in known)
     return [
@@ -152,7 +152,7 @@ class _Search:
         if known is None:
             least = _size(pod)[0]
             roomy = (node for idle, _, node in self._targets if idle >= least and self._with(pod, node))
-            known = self._known[demand] = list(islice(roomy, MOST_TARGETS))
+            known = self._known[demand] = list(islice(roomy, MAX_TARGETS))
         return known
 
     def _with(self, pod: Pod, node: NodeInfo) -> NodeInfo | None:
@@ -212,7 +212,7 @@ def _plans(sources: Sequence[_Source], cards: int) -> Iterator[tuple[_Source, Se
             continue
         need = cards - len(source.free)
         sets = combinations(source.loaded[: max(need, LIGHTEST)], need)
-        for place, chosen in enumerate(islice(sets, MOST_SETS)):
+        for place, chosen in enumerate(islice(sets, MAX_SETS)):
             together = frozenset[str]().union(*(pods for _, pods in chosen))
             heappush(waiting, (len(together), name, place, source, [uuid for uuid, _ in chosen], together))
 

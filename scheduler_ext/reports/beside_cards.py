@@ -11,7 +11,7 @@ from scheduler_ext.snapshot.host_room import CPU, host_lack
 from scheduler_ext.snapshot.node_info import NodeInfo, without_pod
 from scheduler_ext.snapshot.snapshot import Snapshot
 
-MOST_LOOKS = 2_000  # at nodes, for all pods of one call
+MAX_LOOKS = 2_000  # at nodes, for all pods of one call
 _WORDS = {CPU: "CPU", PODS: "room for another pod"}
 
 
@@ -31,7 +31,7 @@ class BesideCardsSearch:
             (node for node in snapshot.nodes.values() if node.cards and not node.closed),
             key=lambda node: node.name,
         )
-        self._left = MOST_LOOKS
+        self._left = MAX_LOOKS
         self._known: dict[object, BesideCards | None] = {}
 
     def of(self, pod: Pod) -> BesideCards | None:

@@ -17,7 +17,7 @@ from scheduler_ext.snapshot.node_info import Allocation, NodeInfo, unreserved, u
 from scheduler_ext.snapshot.snapshot import Snapshot
 from timekeeper.core.cluster_map import CardAllocation, MapPod
 from timekeeper.core.request.cards import NO_AMOUNT, CardAmount, share_of
-from timekeeper.core.values import MOST_AMOUNT, Amounts, Card
+from timekeeper.core.values import MAX_AMOUNT, Amounts, Card
 
 
 class PodView(MapPod):
@@ -207,7 +207,7 @@ def _pod(allocation: Allocation, use: CardAmount, card: Card) -> PodView:
 
 def _named(amounts: Amounts) -> dict[str, int]:
     """Sums of pods may exceed 64 bits where a card has shrunk."""
-    return {name: min(amount, MOST_AMOUNT) for name, amount in amounts}
+    return {name: min(amount, MAX_AMOUNT) for name, amount in amounts}
 
 
 def _card(card: Card, used: CardAmount, pods: list[PodView]) -> CardView:

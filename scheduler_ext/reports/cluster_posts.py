@@ -20,12 +20,12 @@ from scheduler_ext.scoring.stranding import largest, stranded_by
 from scheduler_ext.snapshot.immutable_map import Map
 from scheduler_ext.snapshot.node_info import NodeInfo
 from timekeeper.core.cluster_map import (
-    MOST_CARDS,
-    MOST_NAME,
-    MOST_NODES,
-    MOST_PODS,
-    MOST_TEXT,
-    MOST_WAITING,
+    MAX_CARDS,
+    MAX_NAME,
+    MAX_NODES,
+    MAX_PODS,
+    MAX_TEXT,
+    MAX_WAITING,
     MapCard,
     MapNode,
     MapWaiting,
@@ -36,14 +36,14 @@ from timekeeper.runtime.log import Log
 from timekeeper.runtime.timekeeper_client import FAILURES, PostRefusedError, TimekeeperClient
 
 PATH = "/v1/cluster"
-EACH_S = 2.0
+INTERVAL_S = 2.0
 WHOLE_MS = 300_000
 ALIVE_MS = 30_000  # what waits is posted so often although nothing changes, so that the map is not called old
 AFTER_FAILURE_MS = 30_000
-MOST_BYTES = 200_000  # of nodes in one post; the timekeeper takes 256 KiB
-MOST_COUNTS_BYTES = 40_000
-_MOST_AMOUNT = 2**31
-_MOST_AGE_MS = 30 * 86_400_000
+MAX_BYTES = 200_000  # of nodes in one post; the timekeeper takes 256 KiB
+MAX_COUNTS_BYTES = 40_000
+_MAX_AMOUNT = 2**31
+_MAX_AGE_MS = 30 * 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class ClusterPosts:
 
     def run(self, stop: threading.Event) -> None:
         """Post what changed, until ``stop``."""
-        while not stop.wait(EACH_S):
+        while not stop.wait(INTERVAL_S):
             self.step()
         self._client.close()
 
@@ -126,12 +126,12 @@ def bodies(nodes: Map[NodeInfo], sent: Map[NodeInfo], waiting: MapWaiting | None
             gone.append(name)
         else:
             row = _row(node)
-            if size + len(row) > MOST_BYTES or len(rows) >= MOST_NODES:
+            if size + len(row) > MAX_BYTES or len(rows) >= MAX_NODES:
                 yield _body(rows, [], None)
                 rows, size = [], 0
             rows.append(row)
             size += len(row)
-        if len(gone) >= MOST_NODES:
+        if len(gone) >= MAX_NODES:
             yield _body([], gone, None)
             gone = []
     if rows or gone:
@@ -148,7 +148,7 @@ def waiting_of(pods: Iterable[WaitingView], now_ms: int) -> MapWaiting:
     for each in oldest:
         places.append(before[each["namespace"]])
         before[each["namespace"]] += 1
-    in_turns = sorted(range(len(oldest)), key=places.__getitem__)[:MOST_WAITING]
+    in_turns = sorted(range(len(oldest)), key=places.__getitem__)[:MAX_WAITING]
     first = _fitting([_waiting(oldest[at], now_ms) for at in in_turns])
     more = before - Counter(each["namespace"] for each in first)
     return {"total": len(oldest), "pods": sorted(first, key=_age, reverse=True), "more": _largest(more)}
@@ -162,7 +162,7 @@ def _largest(counts: Counter[str]) -> dict[str, int]:
     """The largest counts that fit into a post beside the pods."""
     listed = counts.most_common()
     sizes = accumulate(len(name) + len(str(count)) + 4 for name, count in listed)
-    fitting = sum(size <= MOST_COUNTS_BYTES for size in sizes)
+    fitting = sum(size <= MAX_COUNTS_BYTES for size in sizes)
     return dict(listed[:fitting])
 
 
@@ -170,7 +170,7 @@ def _row(node: NodeInfo) -> bytes:
     """The node; one that would not fit into a post has its pods counted only."""
     made = _node(node)
     row = orjson.dumps(made)
-    if len(row) <= MOST_BYTES:
+    if len(row) <= MAX_BYTES:
         return row
     for card in made["cards"]:
         card["more_pods"], card["pods"] = card["more_pods"] + len(card["pods"]), []
@@ -180,7 +180,7 @@ def _row(node: NodeInfo) -> bytes:
 def _fitting(pods: list[MapWaitingPod]) -> list[MapWaitingPod]:
     """The first of them that fit into a post."""
     sizes = accumulate(len(orjson.dumps(each)) + 1 for each in pods)
-    return [pod for pod, size in zip(pods, sizes, strict=True) if size <= MOST_BYTES]
+    return [pod for pod, size in zip(pods, sizes, strict=True) if size <= MAX_BYTES]
 
 
 def _body(rows: list[bytes], gone: list[str], waiting: MapWaiting | None) -> bytes:
@@ -189,17 +189,17 @@ def _body(rows: list[bytes], gone: list[str], waiting: MapWaiting | None) -> byt
 
 
 def _node(node: NodeInfo) -> MapNode:
-    cards = [_card(each) for each in cards_of(node)[:MOST_CARDS]]
+    cards = [_card(each) for each in cards_of(node)[:MAX_CARDS]]
     stranded = {name: _amount(milli) for name, milli in largest(stranded_by(node)).items()}
-    closed = _text(why_closed(node), MOST_TEXT)
+    closed = _text(why_closed(node), MAX_TEXT)
     return {"name": node.name, "closed": closed, "cards": cards, "stranded": stranded}
 
 
 def _card(card: CardView) -> MapCard:
     return {
-        "uuid": _text(card["uuid"], MOST_NAME),
+        "uuid": _text(card["uuid"], MAX_NAME),
         "index": card["index"],
-        "model": _text(card["model"], MOST_NAME),
+        "model": _text(card["model"], MAX_NAME),
         "memory_mib": _amount(card["memory_mib"]),
         "healthy": card["healthy"],
         "cordoned": card["cordoned"],
@@ -214,9 +214,9 @@ def _card(card: CardView) -> MapCard:
                 "memory_mib": _amount(pod["memory_mib"]),
                 "held": pod["held"],
             }
-            for pod in card["pods"][:MOST_PODS]
+            for pod in card["pods"][:MAX_PODS]
         ],
-        "more_pods": max(0, len(card["pods"]) - MOST_PODS),
+        "more_pods": max(0, len(card["pods"]) - MAX_PODS),
     }
 
 
@@ -229,8 +229,8 @@ def _waiting(pod: WaitingView, now_ms: int) -> MapWaitingPod:
         "state": pod["state"],
         "standing": pod["standing"],
         "priority": pod["priority"],
-        "age_ms": min(max(0, now_ms - created_ms), _MOST_AGE_MS),
-        "reason": _text(waiting_reason(pod), MOST_TEXT),
+        "age_ms": min(max(0, now_ms - created_ms), _MAX_AGE_MS),
+        "reason": _text(waiting_reason(pod), MAX_TEXT),
     }
 
 
@@ -242,7 +242,7 @@ def _without_ages(waiting: MapWaiting | None) -> Any:
 
 
 def _amount(figure: int) -> int:
-    return min(max(0, figure), _MOST_AMOUNT)
+    return min(max(0, figure), _MAX_AMOUNT)
 
 
 def _text(text: str, most: int) -> str:

@@ -36,10 +36,10 @@ from timekeeper.core.decisions import (
 )
 from timekeeper.core.values import GPURequest, Placement
 
-EACH_S = 1.0
-MOST_EACH = 500  # pods whose reasons are put into words in one go
-MOST_NOTED = 10_000
-MOST_REASONS = 5
+INTERVAL_S = 1.0
+MAX_EACH = 500  # pods whose reasons are put into words in one go
+MAX_NOTED = 10_000
+MAX_REASONS = 5
 
 _FIGURES = re.compile(r"[0-9]+")
 
@@ -118,7 +118,7 @@ class DecisionReports:
     def waits(self, uid: str) -> None:
         """The reasons why this pod waits may have changed."""
         with self._lock:
-            if len(self._noted) < MOST_NOTED:
+            if len(self._noted) < MAX_NOTED:
                 self._noted[uid] = None
             else:
                 self.left_out += 1
@@ -131,7 +131,7 @@ class DecisionReports:
         if not said:
             self._messages.pop(pod.uid, None)
         elif self._messages.get(pod.uid) != said and (
-            pod.uid in self._messages or len(self._messages) < MOST_NOTED
+            pod.uid in self._messages or len(self._messages) < MAX_NOTED
         ):
             self._messages[pod.uid] = said
             self.waits(pod.uid)
@@ -142,7 +142,7 @@ class DecisionReports:
         if pod.uid in self._preempted:
             return
         self._preempted[pod.uid] = None
-        if len(self._preempted) > MOST_NOTED:
+        if len(self._preempted) > MAX_NOTED:
             del self._preempted[next(iter(self._preempted))]
         figures: dict[str, Figure] = {
             "node": pod.node,
@@ -154,13 +154,13 @@ class DecisionReports:
 
     def run(self, stop: threading.Event) -> None:
         """Each second record the reasons of the pods that were noted, until ``stop``."""
-        while not stop.wait(EACH_S):
+        while not stop.wait(INTERVAL_S):
             self.step()
 
     def step(self) -> None:
         """Record the reasons of the pods noted longest ago."""
         with self._lock:
-            uids = list(islice(self._noted, MOST_EACH))
+            uids = list(islice(self._noted, MAX_EACH))
             for uid in uids:
                 del self._noted[uid]
         if not uids:
@@ -218,7 +218,7 @@ def _waits(
     }
     figures |= _needs(pod.request)
     if refused is not None:
-        told = (_reason(each.refusal.sentence, each.nodes) for each in refused.reasons[:MOST_REASONS])
+        told = (_reason(each.refusal.sentence, each.nodes) for each in refused.reasons[:MAX_REASONS])
         figures |= {"offeredNodes": refused.offered, "reasons": "; ".join(told)}
         if refused.bind_error:
             figures["bindError"] = refused.bind_error

@@ -19,10 +19,10 @@ from scheduler_ext.snapshot.free import FreeShape
 from scheduler_ext.snapshot.node_info import NodeInfo, allocation_of, with_allocation
 from timekeeper.core.values import GPURequest
 
-MOST_FITS = 100  # fits per call, each about 0.1 ms; a started node is finished
-MOST_ON_A_NODE = 250  # a kubelet's default limit of pods
-MOST_QUESTIONS = 32
-MOST_SHAPES = 8_192
+MAX_FITS = 100  # fits per call, each about 0.1 ms; a started node is finished
+MAX_ON_A_NODE = 250  # a kubelet's default limit of pods
+MAX_QUESTIONS = 32
+MAX_SHAPES = 8_192
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Counting:
         self._lock = threading.Lock()
         self._known: OrderedDict[tuple[GPURequest, Policy], dict[FreeShape, int]] = OrderedDict()
 
-    def count(self, pod: Pod, nodes: Iterable[NodeInfo], most_fits: int = MOST_FITS) -> Headroom:
+    def count(self, pod: Pod, nodes: Iterable[NodeInfo], most_fits: int = MAX_FITS) -> Headroom:
         """How many more pods like this one fit on these nodes."""
         request = pod.request
         if request is None:
@@ -57,10 +57,10 @@ class Counting:
     def _memory(self, request: GPURequest, policy: Policy) -> dict[FreeShape, int]:
         key = (request, policy)
         counts = self._known.pop(key, {})
-        if len(counts) > MOST_SHAPES:
+        if len(counts) > MAX_SHAPES:
             counts = {}
         self._known[key] = counts
-        if len(self._known) > MOST_QUESTIONS:
+        if len(self._known) > MAX_QUESTIONS:
             self._known.popitem(last=False)
         return counts
 
@@ -98,9 +98,9 @@ class _Walk:
             if known is not None:
                 rest = known
                 break
-            if len(path) == MOST_ON_A_NODE:
-                self.counts[path[0]] = MOST_ON_A_NODE
-                return MOST_ON_A_NODE
+            if len(path) == MAX_ON_A_NODE:
+                self.counts[path[0]] = MAX_ON_A_NODE
+                return MAX_ON_A_NODE
             if self.fits <= 0 and not path:
                 return None
             self.fits -= 1
@@ -116,4 +116,4 @@ class _Walk:
             node = with_allocation(node, allocation)
         for more, shape in enumerate(reversed(path), start=1):
             self.counts[shape] = rest + more
-        return min(rest + len(path), MOST_ON_A_NODE)
+        return min(rest + len(path), MAX_ON_A_NODE)

@@ -4,16 +4,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from scheduler_ext.model.pod import Pod, read_pod
-from scheduler_ext.reports.advice import MOST_FREE
+from scheduler_ext.reports.advice import MAX_FREE
 from scheduler_ext.scoring.typical_pods import TypicalPod, TypicalPods
 from scheduler_ext.verbs.protocol import MalformedArgsError
 from timekeeper.core import names
 from timekeeper.core.quantity import thousandths
 from timekeeper.core.values import WHOLE_MILLI
 
-MOST_NODES, USUAL_NODES = 500, 100
-MOST_PODS, USUAL_PODS = 1_000, 200
-MOST_SIZES, TYPICAL_SIZES = 16, 6
+MAX_NODES, USUAL_NODES = 500, 100
+MAX_PODS, USUAL_PODS = 1_000, 200
+MAX_SIZES, TYPICAL_SIZES = 16, 6
 
 _SHORT = {name.partition("/")[2]: name for name in (names.GPU_PERCENT, names.GPU_MEMORY, names.GPU_COUNT)}
 _BARE = (*_SHORT, "cpu", "model")
@@ -55,14 +55,14 @@ def cluster_query(given: Mapping[str, Sequence[str]]) -> ClusterQuery:
     """The query of ``/v1/cluster``. Raises MalformedArgsError."""
     _known(given, ("node", "after", "limit", "request", "free"))
     asked = given.get("request", ())
-    if len(asked) > MOST_SIZES:
-        raise MalformedArgsError(f"request: at most {MOST_SIZES} of them, not {len(asked)}")
+    if len(asked) > MAX_SIZES:
+        raise MalformedArgsError(f"request: at most {MAX_SIZES} of them, not {len(asked)}")
     return ClusterQuery(
         node=_one(given, "node"),
         after=_one(given, "after"),
-        limit=_number(given, "limit", USUAL_NODES, MOST_NODES),
+        limit=_number(given, "limit", USUAL_NODES, MAX_NODES),
         sizes=tuple(size(text) for text in asked),
-        free=_number(given, "free", 0, MOST_FREE),
+        free=_number(given, "free", 0, MAX_FREE),
     )
 
 
@@ -73,7 +73,7 @@ def waiting_query(given: Mapping[str, Sequence[str]]) -> WaitingQuery:
         namespace=_one(given, "namespace"),
         name=_one(given, "name"),
         after=_one(given, "after"),
-        limit=_number(given, "limit", USUAL_PODS, MOST_PODS),
+        limit=_number(given, "limit", USUAL_PODS, MAX_PODS),
     )
 
 

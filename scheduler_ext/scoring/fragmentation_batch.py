@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler_ext.model.cpu import MOST_MILLI, bounded
+from scheduler_ext.model.cpu import MAX_MILLI, bounded
 from scheduler_ext.scoring.fragmentation_model import FragmentationModel, Spot
 from scheduler_ext.snapshot.free import takes
 from timekeeper.core.values import WHOLE_MILLI, Ask
@@ -132,7 +132,7 @@ class _PodScores:
 
 
 def _bounded(cpus: Sequence[int]) -> Ints:
-    if cpus and not -MOST_MILLI <= min(cpus) <= max(cpus) <= MOST_MILLI:
+    if cpus and not -MAX_MILLI <= min(cpus) <= max(cpus) <= MAX_MILLI:
         cpus = [bounded(each) for each in cpus]
     return np.array(cpus, np.int64)
 

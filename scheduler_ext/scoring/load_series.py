@@ -24,7 +24,7 @@ from scheduler_ext.scoring.card_points import (
 WITHIN = "2m"  # a series without a sample within this time is ignored
 _MIB = 2**20
 _MOST = {BUSY: 100, ENCODER: 100, DECODER: 100, POWER: 10_000}
-_MOST_OTHER = 10**9  # more is a value that stands for none
+_MAX_OTHER = 10**9  # more is a value that stands for none
 _NEEDED_FOR = {FREE_MEMORY: (FREE_MEMORY, USED_MEMORY)}
 
 
@@ -133,5 +133,5 @@ def _amount(figure: str, text: str, unit: int) -> int | None:
         value = float(text)
     except ValueError:
         return None
-    most = _MOST.get(figure, _MOST_OTHER)
+    most = _MOST.get(figure, _MAX_OTHER)
     return int(value) // unit if 0 <= value <= most * unit else None  # NaN is no amount either

@@ -12,7 +12,7 @@ from scheduler_ext.scoring.policy import BUILT, Policy
 from scheduler_ext.scoring.typical_pods import BUILT_IN, differ_milli, learn
 from scheduler_ext.snapshot.snapshot import Snapshot
 
-MOST_KNOWN = 1_024  # policies `fragmentation`, one for each amount of CPU
+MAX_KNOWN = 1_024  # policies `fragmentation`, one for each amount of CPU
 CHANGED_MILLI = 50  # a smaller change of the typical pods is not worth recomputing all answers
 
 NO_MEASUREMENTS = "no measurements of card load"
@@ -70,7 +70,7 @@ class Policies:
 
     def _fragmentation_for(self, cpu_milli: int) -> Policy:
         model, known = self._fragmentation
-        if model is not self.fragmentation_model or len(known) >= MOST_KNOWN:
+        if model is not self.fragmentation_model or len(known) >= MAX_KNOWN:
             model, known = self._fragmentation = self.fragmentation_model, {}
         found = known.get(cpu_milli)
         if found is None:

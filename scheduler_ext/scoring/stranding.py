@@ -17,7 +17,7 @@ from timekeeper.core.values import WHOLE_MILLI
 
 Weights = Mapping[str, int]
 
-MOST_NAMESPACES = 100  # that are named at once
+MAX_NAMESPACES = 100  # that are named at once
 
 
 class _Resource(NamedTuple):
@@ -78,9 +78,9 @@ def _beyond(scarce: _Resource, node: NodeInfo, cards_milli: int) -> Weights:
 
 
 def largest(by_namespace: Weights) -> dict[str, int]:
-    """The namespaces that strand most, `MOST_NAMESPACES` of them at most; of equal ones the first by name."""
+    """The namespaces that strand most, `MAX_NAMESPACES` of them at most; of equal ones the first by name."""
     listed = sorted(by_namespace.items(), key=lambda each: (-each[1], each[0]))
-    return dict(listed[:MOST_NAMESPACES])
+    return dict(listed[:MAX_NAMESPACES])
 
 
 def shares(whole: int, weights: Weights) -> dict[str, int]:

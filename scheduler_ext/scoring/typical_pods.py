@@ -15,7 +15,7 @@ from scheduler_ext.snapshot.snapshot import Snapshot
 from timekeeper.core.values import WHOLE_MILLI, GPURequest
 
 COVERED_PERCENT = 95
-MOST_SHAPES = 100
+MAX_SHAPES = 100
 FEWEST_PODS = 20  # fewer are not representative
 ENOUGH_PODS = 4_096  # of a larger number, about this many are sampled
 WAITING_PART = 20  # a namespace's waiting pods count as at most 1/20 of all bound ones
@@ -50,7 +50,7 @@ def typical_pods_of(counts: Mapping[TypicalPod, int]) -> TypicalPods:
     chosen: list[tuple[TypicalPod, int]] = []
     covered = 0
     for typical, count in sorted(counts.items(), key=lambda each: (each[1], each[0]), reverse=True):
-        if 100 * covered >= enough or len(chosen) == MOST_SHAPES:
+        if 100 * covered >= enough or len(chosen) == MAX_SHAPES:
             break
         chosen.append((typical, count))
         covered += count

@@ -13,9 +13,9 @@ from timekeeper.runtime.auth.gate import Gate
 from timekeeper.runtime.http.problem_details import Problem, answer_with_problems, unavailable
 from timekeeper.runtime.http.service import HttpAnswer, HttpLimits, HttpService
 
-MOST_BODY_BYTES = 4 * 1024 * 1024
+MAX_BODY_BYTES = 4 * 1024 * 1024
 _THREADS = 4
-_LIMITS = HttpLimits(MOST_BODY_BYTES, connections=64, unanswered_bytes=4 * MOST_BODY_BYTES)
+_LIMITS = HttpLimits(MAX_BODY_BYTES, connections=64, unanswered_bytes=4 * MAX_BODY_BYTES)
 
 
 # The answer to a body. Raises BusyError, ChildError, or a Problem for a bad body.
@@ -37,7 +37,7 @@ def read_service(
 def read_app(gate: Gate, pages: Pages, incomplete: Callable[[], str], simulate: Simulate) -> Flask:
     """The WSGI application. /livez and /readyz need no token."""
     app = Flask("scheduler_ext.read_port", static_folder=None)
-    app.config["MAX_CONTENT_LENGTH"] = MOST_BODY_BYTES
+    app.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES
 
     def admit(resource: str, namespace: str) -> None:
         gate.allow(request.headers.get("Authorization"), "get", resource, namespace)

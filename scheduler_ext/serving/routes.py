@@ -59,7 +59,7 @@ def verb_routes(calls: dict[str, PostCall], bind_threads: int) -> tuple[Route, .
 def create_app(calls: dict[str, PostCall], pages: Pages, incomplete: Callable[[], str]) -> Flask:
     """The WSGI application: the calls, for servers that are not ours, and the routes of ``pages``."""
     app = Flask("scheduler_ext", static_folder=None)
-    app.config["MAX_CONTENT_LENGTH"] = protocol.MOST_BODY_BYTES
+    app.config["MAX_CONTENT_LENGTH"] = protocol.MAX_BODY_BYTES
     add_calls(app, calls)
     register(app, pages, incomplete)
 

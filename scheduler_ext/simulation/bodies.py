@@ -15,8 +15,8 @@ from timekeeper.core.request.host import encode_host
 from timekeeper.core.standings import UndecodableStandingsError
 from timekeeper.runtime.http.problem_details import bad
 
-MOST_PODS = 50
-MOST_REASONS = 5
+MAX_PODS = 50
+MAX_REASONS = 5
 _NEVER_STALE_MS = 2**62
 _FIELDS = ("version", "pods", "standings")
 
@@ -49,8 +49,8 @@ def read_simulation(body: bytes, now_ms: int) -> Asked:
     if raw.get("version") != 1:
         raise bad("version", "it must be 1")
     pods = raw.get("pods")
-    if not isinstance(pods, list) or not 1 <= len(pods) <= MOST_PODS:
-        raise bad("pods", f"it must be a list of 1 to {MOST_PODS} pods")
+    if not isinstance(pods, list) or not 1 <= len(pods) <= MAX_PODS:
+        raise bad("pods", f"it must be a list of 1 to {MAX_PODS} pods")
     found = tuple(_pod(each, f"pods[{at}]") for at, each in enumerate(pods))
     if len({pod.uid for pod in found}) < len(found):
         raise bad("pods", "each must have a UID of its own")
@@ -108,7 +108,7 @@ def _shown(each: SimulatedPod, standings: NamespaceStandings) -> dict[str, Any]:
         "awaited": each.awaited,
         "reasons": [
             {"reason": why.refusal.sentence, "kind": why.refusal.kind, "nodes": why.nodes}
-            for why in each.reasons[:MOST_REASONS]
+            for why in each.reasons[:MAX_REASONS]
         ],
         "hasUnreadConstraints": each.pod.constrained,
     }

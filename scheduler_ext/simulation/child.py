@@ -21,7 +21,7 @@ from threading import Lock
 MORE_MEMORY = (
     512 * 1024 * 1024
 )  # of address space, which the child may take beyond that of its copy, in bytes
-_MOST_RESULT = 16 * 1024 * 1024
+_MAX_RESULT = 16 * 1024 * 1024
 _OUT_OF_MEMORY = 3
 _SET_PARENT_DEATH_SIGNAL = 1  # prctl(2)
 _PRCTL = ctypes.CDLL(None, use_errno=True).prctl
@@ -88,7 +88,7 @@ def _read(reading: int, until: float) -> tuple[bytes, bool]:
         if left_s <= 0 or not poll.poll(1000 * left_s):
             return b"", True
         part = os.read(reading, 1024 * 1024)
-        if not part or len(found) > _MOST_RESULT:
+        if not part or len(found) > _MAX_RESULT:
             return bytes(found), False
         found += part
 

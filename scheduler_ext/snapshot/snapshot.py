@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from scheduler_ext.model.node import Node
-from scheduler_ext.model.pod import MOST_GRACE_MS, NonGPUPod, Pod
+from scheduler_ext.model.pod import MAX_GRACE_MS, NonGPUPod, Pod
 from scheduler_ext.snapshot import orphans
 from scheduler_ext.snapshot.immutable_map import Map
 from scheduler_ext.snapshot.node_info import (
@@ -54,7 +54,7 @@ class Snapshot:
     ended: Map[tuple[str, int]] = field(default_factory=Map, compare=False)
     # the pods have been listed, so a pod that an agent lists and that has no object was deleted
     whole: bool = field(default=False, compare=False)
-    most_grace_ms: int = field(default=MOST_GRACE_MS, compare=False)  # the cluster's longest grace period
+    most_grace_ms: int = field(default=MAX_GRACE_MS, compare=False)  # the cluster's longest grace period
 
     def node(self, name: str) -> NodeInfo:
         """The node of this name; an empty one if it is unknown."""

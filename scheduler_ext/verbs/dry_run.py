@@ -16,7 +16,7 @@ from scheduler_ext.verbs.fit_cache import FilterResult, FitCache, FitKey
 from scheduler_ext.verbs.protocol import ExtenderArgs
 from timekeeper.core import names
 from timekeeper.core.dialects import nvidia, tencent
-from timekeeper.core.dialects.amounts import MOST_CARDS
+from timekeeper.core.dialects.amounts import MAX_CARDS
 from timekeeper.core.dialects.percent import MEMORY_LABEL, MODEL_LABEL
 from timekeeper.core.json_values import Json, annotations_of, mapping
 from timekeeper.core.quantity import integral
@@ -24,7 +24,7 @@ from timekeeper.core.quantity import integral
 # a template has no pods, whatever annotations were copied from a real node
 NO_PODS = '{"version":1,"boot":"","known":true,"pods":{},"closed":""}'
 
-_MOST_MIB = 2**31 - 1
+_MAX_MIB = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def _complete(raw: Json) -> tuple[Json, str]:
     labels = mapping(metadata.get("labels"))
     model = str(labels.get(MODEL_LABEL, ""))
     labelled_mib = integral(labels.get(MEMORY_LABEL)) or 0
-    each = min(max(memory // count or labelled_mib, 1), _MOST_MIB)
+    each = min(max(memory // count or labelled_mib, 1), _MAX_MIB)
     cards = [
         {"uuid": f"GPU-template-{at}", "index": at, "model": model, "memory_mib": each, "healthy": True}
         for at in range(count)
@@ -82,7 +82,7 @@ def _advertised(capacity: Json) -> tuple[int, int]:
     ):
         count = max(0, integral(capacity.get(resource)) or 0) // card
         if count:
-            return min(count, MOST_CARDS), max(0, integral(capacity.get(memory)) or 0) * unit
+            return min(count, MAX_CARDS), max(0, integral(capacity.get(memory)) or 0) * unit
     return 0, 0
 
 

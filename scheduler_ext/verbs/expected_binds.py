@@ -24,7 +24,7 @@ from scheduler_ext.snapshot.snapshot import Snapshot
 
 LASTS_S = 2.0  # kube-scheduler's timeout for an answer
 MOST = 64  # expected binds at once
-MOST_OF_A_NODE = 16  # only the first ones count: each may have to be fitted anew per node
+MAX_OF_A_NODE = 16  # only the first ones count: each may have to be fitted anew per node
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class ExpectedBinds:
         for at, each in self._by_uid.items():
             if at != uid:
                 by_node.setdefault(each.node, []).append(each)
-        return {name: intents[:MOST_OF_A_NODE] for name, intents in by_node.items()}
+        return {name: intents[:MAX_OF_A_NODE] for name, intents in by_node.items()}
 
     def _fill(self, node: NodeInfo, intents: tuple[_ExpectedBind, ...]) -> NodeInfo:
         nodes = [node, *self._known(node, intents)]

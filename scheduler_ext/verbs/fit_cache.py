@@ -20,7 +20,7 @@ import orjson
 from numpy.typing import NDArray
 
 from scheduler_ext.fit import refusal
-from scheduler_ext.fit.card_sets import MOST_STEPS, Steps
+from scheduler_ext.fit.card_sets import MAX_STEPS, Steps
 from scheduler_ext.fit.fit import context_for, is_picky, layout_in, score_of, shape_for, spots_of
 from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.model.pod import Amounts
@@ -32,14 +32,14 @@ from scheduler_ext.verbs.name_lists import NameList
 from scheduler_ext.verbs.node_rows import NodeRows
 from timekeeper.core.values import GPURequest
 
-MOST_QUESTIONS = 512
-MOST_KNOWN = 32_768  # answers by node shape, over all keys
-MOST_RESULTS = 16  # the last results of columns, which take 70 to 200 bytes for each node
-MOST_EARLY = 8  # the last results that are computed early
-MOST_EARLY_NODES = 64  # changed nodes of each, a millisecond in one batch
+MAX_QUESTIONS = 512
+MAX_KNOWN = 32_768  # answers by node shape, over all keys
+MAX_RESULTS = 16  # the last results of columns, which take 70 to 200 bytes for each node
+MAX_EARLY = 8  # the last results that are computed early
+MAX_EARLY_NODES = 64  # changed nodes of each, a millisecond in one batch
 MANY = 4  # from this many nodes on a batch is faster
 # search steps per call; the rest is done in the next call
-CALL_STEPS = 4 * MOST_STEPS
+CALL_STEPS = 4 * MAX_STEPS
 _FITS, _UNKNOWN = 0, 1  # reasons
 
 
@@ -113,7 +113,7 @@ class FitCache:
             if last is None or not last.is_for(names, board.version):
                 last = _next_result(last, board, names, rows)
             self._results[board] = last
-            if len(self._results) > MOST_RESULTS:
+            if len(self._results) > MAX_RESULTS:
                 self._results.popitem(last=False)
             return last.result
 
@@ -122,7 +122,7 @@ class FitCache:
         their bytes. Each step is one shape for which some nodes have changed, and not many. Requests that may
         need a search are left out, so that none searches beyond the share of its namespace."""
         with self._lock:
-            boards = list(self._results)[-MOST_EARLY:]
+            boards = list(self._results)[-MAX_EARLY:]
         for board in boards:
             with self._lock:
                 result = self._early(board, nodes)
@@ -135,9 +135,9 @@ class FitCache:
         if last is None or request is None or not _is_plain(request):
             return None
         self._rows.follow(nodes)
-        if board.untried or not 0 < len(changed := board.changed()) <= MOST_EARLY_NODES:
+        if board.untried or not 0 < len(changed := board.changed()) <= MAX_EARLY_NODES:
             return None
-        board.follow(Steps(MOST_STEPS), changed)
+        board.follow(Steps(MAX_STEPS), changed)
         if not last.is_for(last.names, board.version):
             last = self._results[board] = _next_result(last, board, last.names, self._rows_of(last.names))
         return last.result
@@ -167,11 +167,11 @@ class FitCache:
             self._columns.clear()
             self._results.clear()
         self._rows.follow(nodes)
-        if len(self._known) > MOST_KNOWN:
+        if len(self._known) > MAX_KNOWN:
             self._known.clear()
         board = self._columns.pop(asked, None) or _Column(asked, self._rows, self._known)
         self._columns[asked] = board
-        if len(self._columns) > MOST_QUESTIONS:
+        if len(self._columns) > MAX_QUESTIONS:
             self._columns.popitem(last=False)
         board.follow(steps or Steps(CALL_STEPS))
         return board
@@ -233,7 +233,7 @@ class _Column:
         the caller has found them. After an exception they are still to be computed."""
         if self.moment == self.rows.moment and not self.untried:
             return
-        again = self.untried if left.left >= MOST_STEPS else set()
+        again = self.untried if left.left >= MAX_STEPS else set()
         names = {*(self.changed() if changed is None else changed), *again}
         self._widen()
         self._ask({name: self.rows.nodes.get(name) for name in names}, left)
@@ -359,7 +359,7 @@ class _Column:
         key = (self.mine, shape, seen)
         known = self.known.get(key)
         if known is None:
-            if left.left < MOST_STEPS:
+            if left.left < MAX_STEPS:
                 return refusal.NOT_TRIED
             here = (
                 per_node.for_node(seen, shape.free_by_card)
@@ -372,7 +372,7 @@ class _Column:
     def _look(self, request: GPURequest, shape: FreeShape, policy: Policy, left: Steps) -> Score | Refusal:
         steps = Steps()
         layout = layout_in(request, shape, policy, steps)
-        left.left -= MOST_STEPS - steps.left
+        left.left -= MAX_STEPS - steps.left
         return layout if isinstance(layout, Refusal) else score_of(layout, policy)
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from scheduler_ext.fit.refusal import KINDS, Refusal
 
-MOST_PODS = 5_000
-MOST_EXAMPLES = 10
+MAX_PODS = 5_000
+MAX_EXAMPLES = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class LastDecisions:
     def _keep(self, uid: str, decision: LastDecision) -> None:
         self._last[uid] = decision
         self._last.move_to_end(uid)
-        if len(self._last) > MOST_PODS:
+        if len(self._last) > MAX_PODS:
             self._last.popitem(last=False)
 
 
@@ -112,10 +112,10 @@ def summed(whys: Iterable[Mapping[str, Refusal]]) -> tuple[CountedRefusal, ...]:
                 listed[at] = examples.setdefault(refusal, [])
             if at not in untold:
                 continue
-            if len(listed[at]) < MOST_EXAMPLES:
+            if len(listed[at]) < MAX_EXAMPLES:
                 listed[at].append(name)
                 untold[at] -= 1
-            if not untold[at] or len(listed[at]) == MOST_EXAMPLES:
+            if not untold[at] or len(listed[at]) == MAX_EXAMPLES:
                 del untold[at]
             if not untold:
                 break

@@ -11,7 +11,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-MOST_LISTS = 8
+MAX_LISTS = 8
 FEWEST_NAMES = 64  # a shorter list is parsed as fast as it is found
 
 _KEY, _END = b',"NodeNames":', b"}"
@@ -101,5 +101,5 @@ class KnownLists:
         if self._lists and self._lists[0][1] is names:
             return names
         others = (each for each in self._lists if each[1] is not names)
-        self._lists = ((end, names), *others)[:MOST_LISTS]
+        self._lists = ((end, names), *others)[:MAX_LISTS]
         return names

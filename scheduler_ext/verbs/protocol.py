@@ -20,7 +20,7 @@ from scheduler_ext.verbs.name_lists import KnownLists, NameList
 from scheduler_ext.verbs.preempt_verb import NodeVictims
 from timekeeper.core.json_values import Json, mapping
 
-MOST_BODY_BYTES = 32 * 1024 * 1024
+MAX_BODY_BYTES = 32 * 1024 * 1024
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}", re.ASCII)
 

@@ -13,13 +13,13 @@ from contextlib import contextmanager
 from scheduler_ext.fit.card_sets import Steps
 from scheduler_ext.verbs.fit_cache import CALL_STEPS
 
-MOST_SAVED_MS = 2_000
+MAX_SAVED_MS = 2_000
 PART = 5  # of this many milliseconds a namespace may search one
-MOST_NAMESPACES = 4096
+MAX_NAMESPACES = 4096
 
 
 class SearchShares:
-    """The time that each namespace may still search: at most MOST_SAVED_MS, and a fifth of the time that
+    """The time that each namespace may still search: at most MAX_SAVED_MS, and a fifth of the time that
     passes. A call that begins in time may end later; its namespace then waits for as long as it took."""
 
     def __init__(self, now_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000) -> None:
@@ -42,9 +42,9 @@ class SearchShares:
         """Takes this time; PART times what is left then."""
         with self._lock:
             now = self._now_ms()
-            saved, before = self._saved.pop(namespace, (PART * MOST_SAVED_MS, now))
-            saved = min(PART * MOST_SAVED_MS, saved + now - before) - PART * spent_ms
+            saved, before = self._saved.pop(namespace, (PART * MAX_SAVED_MS, now))
+            saved = min(PART * MAX_SAVED_MS, saved + now - before) - PART * spent_ms
             self._saved[namespace] = (saved, now)
-            if len(self._saved) > MOST_NAMESPACES:
+            if len(self._saved) > MAX_NAMESPACES:
                 self._saved.popitem(last=False)
             return saved

@@ -15,7 +15,7 @@ from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.waiting.order import ANYWHERE, queue_key
 from timekeeper.core.values import GPURequest
 
-MOST_WOKEN = 32  # at a time
+MAX_WOKEN = 32  # at a time
 TRIED_WITHIN_S = 2.0  # kube-scheduler tries a woken pod by then, or it counts no more
 
 # reason and text of the condition that wakes the pod
@@ -81,7 +81,7 @@ class DeniedPods:
                 continue
             ahead.append(pod)
             found.append((pod, self.uids.get(pod.uid, "cap")))
-            if len(found) == MOST_WOKEN:
+            if len(found) == MAX_WOKEN:
                 self._seen = None  # the others follow
                 break
         return found

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 HOLD_BACK_S = 1.0
 HOLD_BACK_AGAIN_S = 10.0
-MOST_KNOWN = 10_000  # nodes and namespaces; beyond that the earliest are forgotten
+MAX_KNOWN = 10_000  # nodes and namespaces; beyond that the earliest are forgotten
 
 
 class HoldBacks:
@@ -31,5 +31,5 @@ class HoldBacks:
             if since is None or now_s - since >= HOLD_BACK_AGAIN_S:
                 self._since.pop(each, None)
                 self._since[each] = now_s
-        while len(self._since) > MOST_KNOWN:
+        while len(self._since) > MAX_KNOWN:
             del self._since[next(iter(self._since))]

@@ -19,7 +19,7 @@ from scheduler_ext.snapshot.node_info import NodeInfo
 from scheduler_ext.snapshot.reservations import as_found_by
 from timekeeper.core.values import GPURequest
 
-MOST_NODES = 1_000
+MAX_NODES = 1_000
 
 QueueKey = tuple[bool, bool, int, int, int, str]
 ANYWHERE = ""  # in place of a node's name, for an order that ignores reservations
@@ -42,7 +42,7 @@ class WaitingPod:
 def waiting_pod(pod: Pod, policy: Policy, offered: Iterable[str]) -> WaitingPod:
     """The pod as one that waits for any of the nodes offered."""
     nodes = frozenset(offered)
-    return WaitingPod(pod, policy, nodes if len(nodes) <= MOST_NODES else None)
+    return WaitingPod(pod, policy, nodes if len(nodes) <= MAX_NODES else None)
 
 
 def next_to_wake(

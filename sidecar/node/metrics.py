@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 STUCK_MS = 120_000
 REQUEST_S = 5
-MOST_AT_ONCE = 8
+MAX_AT_ONCE = 8
 FREE_WITHIN_S = 1.0  # a thread is free this long after its connection was closed
 
 
@@ -127,7 +127,7 @@ class _BoundedServer(http.server.ThreadingHTTPServer):
     ) -> None:
         super().__init__(address, handler)
         self._request_s = request_s
-        self._free = threading.BoundedSemaphore(MOST_AT_ONCE)
+        self._free = threading.BoundedSemaphore(MAX_AT_ONCE)
         self._since: dict[Any, float] = {}  # by connection, the oldest first
 
     def service_actions(self) -> None:

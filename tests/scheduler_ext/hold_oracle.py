@@ -6,7 +6,7 @@ It imports nothing of the product. It keeps the whole story, and decides anew ea
 import itertools
 from dataclasses import dataclass, field
 
-MOST_S = 600
+MAX_S = 600
 
 
 @dataclass
@@ -38,8 +38,8 @@ class Story:
     def grace_s(self) -> int:
         """How long the kubelet may run it."""
         if self.in_gap:
-            return MOST_S
-        return min(MOST_S, max([self.spec_grace_s, *self.deletions_s]))
+            return MAX_S
+        return min(MAX_S, max([self.spec_grace_s, *self.deletions_s]))
 
     def has_left(self) -> bool:
         """A complete report did not list it, after one that did, and no silence between them."""

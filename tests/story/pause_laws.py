@@ -6,7 +6,7 @@ from tests.story.law import Law
 from tests.story.simulation import STEP_MS
 
 MANY = 50  # pods that wait for a first attempt: with more of them releases pause
-MOST_CREDIT, COST = 300, 5  # a pause takes COST of the credit, each other step of the releaser adds 1
+MAX_CREDIT, COST = 300, 5  # a pause takes COST of the credit, each other step of the releaser adds 1
 
 
 @dataclass
@@ -20,8 +20,8 @@ class PauseLaws(Law):
     _is_held: bool = False  # whether pods were held then
     _epoch: int = 0  # of the settler that counts the credit
     # A step without a release was a pause, or had nothing to release: bounds of what the credit can be.
-    _least: int = MOST_CREDIT
-    _most: int = MOST_CREDIT
+    _least: int = MAX_CREDIT
+    _most: int = MAX_CREDIT
 
     def ticked(self) -> None:
         """The releaser sees the pods as they are now."""
@@ -42,17 +42,17 @@ class PauseLaws(Law):
             self.paused_ms += STEP_MS // it.size.sub_steps
             self.kinds["paused"] += self.is_due
             self._least = max(0, self._least - COST)
-            self._most = self._most - COST if self.is_due else min(MOST_CREDIT, self._most + 1)
+            self._most = self._most - COST if self.is_due else min(MAX_CREDIT, self._most + 1)
             return
         if is_many and it.released:
             assert self._least < COST, "released before others"
             self.kinds["released beside others"] += 1
             self._most = min(self._most, COST - 1)
-        self._least, self._most = (min(MOST_CREDIT, each + 1) for each in (self._least, self._most))
+        self._least, self._most = (min(MAX_CREDIT, each + 1) for each in (self._least, self._most))
 
     def _renew(self) -> None:
         """Another settler has a credit of its own, and sees no pod before its first tick."""
         epoch = self.simulation.timekeeper.database.epoch
         if self._epoch != epoch:
             self._epoch, self._untried = epoch, 0
-            self._least = self._most = MOST_CREDIT
+            self._least = self._most = MAX_CREDIT

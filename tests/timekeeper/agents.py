@@ -11,17 +11,17 @@ from tests.timekeeper.checked import Checked
 from tests.timekeeper.lives import NODES, Said
 from tests.timekeeper.worlds import SECOND
 
-MOST_LISTED = 5
+MAX_LISTED = 5
 nodes = st.sampled_from(NODES)
 
 
 class Agents(Checked):
     """The rules about nodes."""
 
-    @rule(node=nodes, chosen=st.integers(0, 2**MOST_LISTED - 1), knows=st.booleans(), ticks=st.booleans())
+    @rule(node=nodes, chosen=st.integers(0, 2**MAX_LISTED - 1), knows=st.booleans(), ticks=st.booleans())
     def an_agent_tells(self, node: str, chosen: int, knows: bool, ticks: bool) -> None:
         """It lists some of the pods that its node ever had, correctly or not."""
-        mine = [pod.uid for pod in self.pods if pod.node == node][-MOST_LISTED:]
+        mine = [pod.uid for pod in self.pods if pod.node == node][-MAX_LISTED:]
         there = frozenset(uid for at, uid in enumerate(mine) if chosen >> at & 1)
         self.speaks(node, there, knows, ticks)
 

@@ -30,7 +30,7 @@ from timekeeper.accounts.posting import Posting
 from timekeeper.accounts.session import Session
 from timekeeper.store import ledger as reading
 
-MOST_GRACE = 600
+MAX_GRACE = 600
 LEAST_GRACE = 2  # of the kubelet
 NEIGHBOUR = 200  # thousandths of GPU-0
 UNKNOWN_END: Json = {"terminated": {"exitCode": 137, "reason": "ContainerStatusUnknown"}}
@@ -390,7 +390,7 @@ class History:
         lists = self.rng.random() < 0.5
         if lists:
             self.node_says(True)
-        self.end = removed + min(max(self.grace, LEAST_GRACE), MOST_GRACE) * SECOND
+        self.end = removed + min(max(self.grace, LEAST_GRACE), MAX_GRACE) * SECOND
         yield self.told(deleted=True)
         if lists:
             yield from self.is_listed_a_while(removed)

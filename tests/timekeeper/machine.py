@@ -21,7 +21,7 @@ from tests.timekeeper.oracle_accounts import Budget
 from tests.timekeeper.worlds import DAY, HOUR, MINUTE, SECOND, T0
 from timekeeper.store.engine.engine import ConflictError
 
-MOST_PODS = 5
+MAX_PODS = 5
 BEGINNINGS = (
     T0,
     at_ms("2027-03-28T00:20:00+00:00"),  # Berlin's clocks go forward in 40 minutes
@@ -68,7 +68,7 @@ class Machine(Agents):
 
     # -- what happens to pods
 
-    @precondition(lambda self: len(self.living()) < MOST_PODS)
+    @precondition(lambda self: len(self.living()) < MAX_PODS)
     @rule(
         shape=st.integers(0, truth.SHAPES - 1),
         percent=st.integers(1, 99),

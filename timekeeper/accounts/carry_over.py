@@ -25,7 +25,7 @@ from timekeeper.core.ledger.period_rules import Account
 
 # Evidence of a period's last seconds arrives during the first seconds of the next. The carry-over is granted
 # at once and corrected at most this often.
-CORRECTED_EACH_MS = 60_000
+CORRECTED_INTERVAL_MS = 60_000
 
 GrantedIn = Callable[[Account], GrantSums]
 SpentIn = Callable[[Account], int]
@@ -111,7 +111,7 @@ def due(
         granted, own = _by_budget(history, subject, account, so_far, account is present, now_ms)
         grants += own
         if account is present and amount != so_far.carried and _is_fresh(so_far, now_ms):
-            again_ms = so_far.carried_ms + CORRECTED_EACH_MS
+            again_ms = so_far.carried_ms + CORRECTED_INTERVAL_MS
             continue
         carried = carry_grant(subject, before, account, so_far, amount, now_ms)
         if carried:
@@ -139,4 +139,4 @@ def _by_budget(
 
 
 def _is_fresh(granted: GrantSums, now_ms: int) -> bool:
-    return granted.carries > 0 and 0 <= now_ms - granted.carried_ms < CORRECTED_EACH_MS
+    return granted.carries > 0 and 0 <= now_ms - granted.carried_ms < CORRECTED_INTERVAL_MS

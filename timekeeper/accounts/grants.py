@@ -17,8 +17,8 @@ BY_BUDGET = (PERIOD, CORRECTION)  # if made by the settler; a person's correctio
 BY_HAND = (MANUAL, TRANSFER)
 
 SETTLER = "bursar-timekeeper"
-MOST_GRANTED = 2**62  # sums of grants stay far inside 64 bits
-MOST_CARRIED = 2**60  # 320 million GPU-hours
+MAX_GRANTED = 2**62  # sums of grants stay far inside 64 bits
+MAX_CARRIED = 2**60  # 320 million GPU-hours
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +96,8 @@ def carry_part(history: History, subject: str, account: Account) -> int:
 
 def carry_due(part_milli: int, granted: int, spent: int) -> int:
     """The amount to carry over from an account with these totals, rounded down to milli-GPU x milliseconds,
-    at most MOST_CARRIED. Debt is not carried over."""
-    return min(MOST_CARRIED, max(0, granted - spent) * part_milli // 1000)
+    at most MAX_CARRIED. Debt is not carried over."""
+    return min(MAX_CARRIED, max(0, granted - spent) * part_milli // 1000)
 
 
 def carry_grant(

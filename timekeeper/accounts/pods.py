@@ -141,8 +141,8 @@ def _held(recorded: object) -> HeldFor:
 def _declared_ms(recorded: object) -> int:
     """0 for anything but a number of seconds that the API server allows."""
     text = str(recorded)
-    is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(_MOST_SECONDS))
-    return 1000 * min(int(text), _MOST_SECONDS) if is_number else 0
+    is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(_MAX_SECONDS))
+    return 1000 * min(int(text), _MAX_SECONDS) if is_number else 0
 
 
 def _is_gated(spec: Json) -> bool:
@@ -203,7 +203,7 @@ def _labels(metadata: Json) -> str:
     """The labels that a report may group by: the first 32 by name, without those of controllers and ours."""
     labels = mapping(metadata.get("labels"))
     own = {name: labels[name] for name in sorted(labels) if not name.startswith(_CONTROLLER_LABELS)}
-    return json.dumps(dict(list(own.items())[:_MOST_LABELS]), separators=(",", ":"))
+    return json.dumps(dict(list(own.items())[:_MAX_LABELS]), separators=(",", ":"))
 
 
 _CONTROLLER_LABELS = (
@@ -217,8 +217,8 @@ _CONTROLLER_LABELS = (
     "statefulset.kubernetes.io/",
     "apps.kubernetes.io/pod-index",
 )
-_MOST_LABELS = 32
-_MOST_SECONDS = 2**31 - 1  # of activeDeadlineSeconds
+_MAX_LABELS = 32
+_MAX_SECONDS = 2**31 - 1  # of activeDeadlineSeconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.accounts.session import HOLD, OpenedSession, Session, open_session
 from timekeeper.core.budgets.policy import BudgetSettings
-from timekeeper.core.ledger.reservation import MOST_MS, Reservation
+from timekeeper.core.ledger.reservation import MAX_MS, Reservation
 from timekeeper.core.request.cards import encode_placement
 from timekeeper.core.request.host import NO_HOST, HostAmount
 from timekeeper.core.values import Card
@@ -83,5 +83,5 @@ def _span(pod: LedgerPod) -> tuple[int, int] | None:
     if reserved is None or reserved.free_ms is None:
         return None
     start_ms = max(reserved.free_ms, reserved.since_ms, pod.created_ms)
-    is_true = start_ms < reserved.until_ms <= reserved.since_ms + MOST_MS
+    is_true = start_ms < reserved.until_ms <= reserved.since_ms + MAX_MS
     return (start_ms, reserved.until_ms) if is_true else None

@@ -13,8 +13,8 @@ from timekeeper.core.request.host import DOMINANT_HOST, CardHost
 from timekeeper.core.wire import CapsWire, HeldFor, PriorityClassWire, StandingEntry, StandingSettings
 
 # Readers use ``generated`` as our clock, so an unchanged document is renewed this often.
-_RENEWED_EACH_MS = 300_000
-_MOST_BYTES_A_SECOND = 256 * 1024
+_RENEWED_INTERVAL_MS = 300_000
+_MAX_BYTES_A_SECOND = 256 * 1024
 _NUMBERS = ("ratio", "remaining", "groupDecides")  # they change with charges, and with reservations
 _GRAIN = 1000  # `remaining` is published again when it has changed by 1/1000 of the grant
 
@@ -82,13 +82,13 @@ def publish(
     cache = entries or EntryCache()
     first, *others = cache.encoded(settings, {"": default, **dict(sorted(namespaces.items()))}, queued)
     shown = _bytes(_settings(settings, classes, room))
-    era = str(now_ms // _RENEWED_EACH_MS).encode()
+    era = str(now_ms // _RENEWED_INTERVAL_MS).encode()
     text_digest = _digest([shown, era, *(each.text_digest for each in (first, *others))])
     content_digest = _digest([text_digest.encode(), *(each.numbers for each in (first, *others))])
     if last is not None and last.content_digest == content_digest:
         return last
     if last is not None and last.text_digest == text_digest:
-        pause_ms = len(last.body) // _MOST_BYTES_A_SECOND * 1000
+        pause_ms = len(last.body) // _MAX_BYTES_A_SECOND * 1000
         if last.at_ms <= now_ms < last.at_ms + pause_ms:
             return last
     head = b'{"default":%b,"generated":%d,"namespaces":{%b},"revision":"' % (

@@ -28,7 +28,7 @@ PRICE = ("price", "currency")
 ORDERS = ("gpuHours", "-gpuHours")
 
 TIME_STEPS = ("hour", "day", "month")
-MOST_STEPS = 10_000
+MAX_STEPS = 10_000
 _LAST_STEP_MS = FOREVER_MS - 731 * 86_400_000  # the calendar ends with the year 9997
 _SHORTEST_MS = {"hour": 3_600_000, "day": 23 * 3_600_000, "month": 28 * 86_400_000}
 
@@ -118,8 +118,8 @@ class ReportQuery:
 
     @property
     def has_too_many_steps(self) -> bool:
-        """True for more than `MOST_STEPS` intervals."""
-        return bool(self.step) and self.span.length_ms > MOST_STEPS * _SHORTEST_MS[self.step]
+        """True for more than `MAX_STEPS` intervals."""
+        return bool(self.step) and self.span.length_ms > MAX_STEPS * _SHORTEST_MS[self.step]
 
     @property
     def rest(self) -> Interval:

@@ -12,7 +12,7 @@ import orjson
 from timekeeper.runtime.http.problem_details import Problem, unavailable
 from timekeeper.runtime.tls import client_context
 
-MOST_BYTES = 16 * 1024 * 1024
+MAX_BYTES = 16 * 1024 * 1024
 
 Json = Mapping[str, Any]
 
@@ -56,7 +56,7 @@ class Peer:
         try:
             connection.request("POST", address.path.rstrip("/") + path, body=body, headers=headers)
             answer = connection.getresponse()
-            return answer.status, answer.read(MOST_BYTES)
+            return answer.status, answer.read(MAX_BYTES)
         finally:
             connection.close()
 

@@ -14,7 +14,7 @@ from timekeeper.cli.client import Client
 from timekeeper.cli.output import CommandError
 
 _OPEN = "/open/"
-_MOST_BODY = 256 * 1024
+_MAX_BODY = 256 * 1024
 _SENT = ("Accept", "Content-Type", "Cookie", "If-None-Match", "Sec-Fetch-Site")
 _KEPT_BACK = ("connection", "content-length", "date", "server", "set-cookie", "transfer-encoding")
 _FORM_TOKEN = re.compile(r'name="form_token" value="([0-9a-f]{64})"', re.ASCII)
@@ -95,7 +95,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """A form."""
         length = self.headers.get("Content-Length", "")
-        if not length.isascii() or not length.isdigit() or int(length) > _MOST_BODY:
+        if not length.isascii() or not length.isdigit() or int(length) > _MAX_BODY:
             self.close_connection = True
             self._text(HTTPStatus.BAD_REQUEST, "The body has no length, or is too large.")
             return

@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from typing import Any, Literal, NotRequired, TypedDict
 
-MOST_NODES = 500  # in one post
-MOST_CARDS = 256  # of a node
-MOST_PODS = 64  # of a card; more are counted only
-MOST_WAITING = 500
-MOST_STRANDING = 100  # namespaces of a node
-MOST_TEXT = 300  # characters of a reason
-MOST_NAME = 253
+MAX_NODES = 500  # in one post
+MAX_CARDS = 256  # of a node
+MAX_PODS = 64  # of a card; more are counted only
+MAX_WAITING = 500
+MAX_STRANDING = 100  # namespaces of a node
+MAX_TEXT = 300  # characters of a reason
+MAX_NAME = 253
 
 # the state of a pod that is not bound -> the words for people
 WAITING_STATES = {

@@ -113,11 +113,11 @@ OTHER_NAMESPACE = (
 OTHER_POD = "otherPod"  # may read decisions of its namespace
 SCHEDULER_NAME = "schedulerName"  # of a held pod that another scheduler than Bursar's places
 
-MOST_FIGURES = 24
-MOST_TEXT = 1_000  # characters of a figure; a longer text is cut
-MOST_NAME = 320  # of names, and of an owner's kind and name
-MOST_INTEGER = 2**63 - 1
-MOST_COUNT = 2**31
+MAX_FIGURES = 24
+MAX_TEXT = 1_000  # characters of a figure; a longer text is cut
+MAX_NAME = 320  # of names, and of an owner's kind and name
+MAX_INTEGER = 2**63 - 1
+MAX_COUNT = 2**31
 
 Figure = int | str
 
@@ -175,20 +175,20 @@ class DecisionRun:
 def bounded(decision: Decision) -> Decision:
     """The decision within the limits of a record: texts are cut, and what is not printable is replaced. A
     pod's generateName, for one, may still be any text when the webhook sees it."""
-    figures = sorted(decision.figures.items())[:MOST_FIGURES]
+    figures = sorted(decision.figures.items())[:MAX_FIGURES]
     return replace(
         decision,
         figures={name: _bounded(value) for name, value in figures},
-        owner=_text(decision.owner, MOST_NAME),
-        name=_text(decision.name, MOST_NAME),
-        generate_name=_text(decision.generate_name, MOST_NAME),
-        uid=_text(decision.uid, MOST_NAME),
-        budget=_text(decision.budget, MOST_NAME),
+        owner=_text(decision.owner, MAX_NAME),
+        name=_text(decision.name, MAX_NAME),
+        generate_name=_text(decision.generate_name, MAX_NAME),
+        uid=_text(decision.uid, MAX_NAME),
+        budget=_text(decision.budget, MAX_NAME),
     )
 
 
 def _bounded(value: Figure) -> Figure:
-    return max(-MOST_INTEGER, min(MOST_INTEGER, value)) if isinstance(value, int) else _text(value, MOST_TEXT)
+    return max(-MAX_INTEGER, min(MAX_INTEGER, value)) if isinstance(value, int) else _text(value, MAX_TEXT)
 
 
 def _text(text: str, most: int) -> str:

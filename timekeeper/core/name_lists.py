@@ -3,9 +3,9 @@
 from timekeeper.core.json_values import Json
 from timekeeper.core.violation import Violation, shown
 
-MOST_NAMES = 64  # each is compared with every card of every node
+MAX_NAMES = 64  # each is compared with every card of every node
 LONGEST_NAME = 128
-_MOST_CHARACTERS = MOST_NAMES * (LONGEST_NAME + 2)  # with a comma and a blank each
+_MAX_CHARACTERS = MAX_NAMES * (LONGEST_NAME + 2)  # with a comma and a blank each
 
 
 def listed(annotations: Json, name: str) -> tuple[str, ...]:
@@ -17,10 +17,10 @@ def listed(annotations: Json, name: str) -> tuple[str, ...]:
 def excess(annotations: Json, name: str) -> str:
     """Which limit a list of names exceeds, "" if none. No other rule reads the names then."""
     value = annotations.get(name)
-    if isinstance(value, str) and len(value) > _MOST_CHARACTERS:
+    if isinstance(value, str) and len(value) > _MAX_CHARACTERS:
         return f"it has {len(value)} characters"
     listed_names = names_in(annotations, name)
-    if len(listed_names) > MOST_NAMES:
+    if len(listed_names) > MAX_NAMES:
         return f"it lists {len(listed_names)} names"
     longest = max(map(len, listed_names), default=0)
     return f"it lists a name of {longest} characters" if longest > LONGEST_NAME else ""
@@ -38,8 +38,8 @@ def too_long(annotations: Json, name: str, example: str) -> Violation | None:
     if not problem:
         return None
     allowed = (
-        f"{MOST_NAMES} names at most, of {LONGEST_NAME} characters at most, "
-        f"in {_MOST_CHARACTERS} characters altogether"
+        f"{MAX_NAMES} names at most, of {LONGEST_NAME} characters at most, "
+        f"in {_MAX_CHARACTERS} characters altogether"
     )
     path = f"metadata.annotations[{name}]"
     return Violation(

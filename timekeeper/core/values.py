@@ -7,9 +7,9 @@ WHOLE_MILLI = 1000
 CLOSEST = "closest"  # a topology: the cards of a container are as close to each other as the free ones can be
 # how far two cards are from each other, as `wire.CardWire.paths` says; FARTHEST also where it is unknown
 NVLINK, SWITCH, SWITCHES, BRIDGE, NUMA_NODE, FARTHEST = range(6)
-MOST_AMOUNT = 2**63 - 1  # of a named resource, as Kubernetes counts
+MAX_AMOUNT = 2**63 - 1  # of a named resource, as Kubernetes counts
 TILES = "gpu.intel.com/tiles"  # the named resource whose units are numbered
-MOST_TILES = 64  # of one card
+MAX_TILES = 64  # of one card
 
 Amounts = tuple[tuple[str, int], ...]  # name and amount of each resource, sorted by name
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
-MOST_AGE_S = 30
+MAX_AGE_S = 30
 
 
 class ApiRefusedError(Exception):
@@ -35,8 +35,8 @@ class ApiCaller:
         self._token = token
 
     def recent(self, path: str, **query: str | int | None) -> Json:
-        """As `get`, from an answer that may be `MOST_AGE_S` old, where the route keeps one."""
-        headers = {"Cache-Control": f"max-age={MOST_AGE_S}"}
+        """As `get`, from an answer that may be `MAX_AGE_S` old, where the route keeps one."""
+        headers = {"Cache-Control": f"max-age={MAX_AGE_S}"}
         return self._read("GET", path, query_string=_given(query), headers=headers)
 
     def get(self, path: str, **query: str | int | None) -> Json:

@@ -14,7 +14,7 @@ from werkzeug.datastructures import MultiDict
 
 SESSION, SECRET = "bursar-session", "bursar-forms"  # names of the cookies
 FIELD = "form_token"
-MOST_TOKEN = 3_800  # bytes; browsers drop a larger cookie in silence
+MAX_TOKEN = 3_800  # bytes; browsers drop a larger cookie in silence
 
 _TOKEN = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
 _SECRET = re.compile(r"[0-9a-f]{64}", re.ASCII)
@@ -29,7 +29,7 @@ def token_of(request: Request) -> str:
 
 def is_storable(token: str) -> bool:
     """Whether a cookie can hold the text as a token."""
-    return len(token) <= MOST_TOKEN and _TOKEN.fullmatch(token) is not None
+    return len(token) <= MAX_TOKEN and _TOKEN.fullmatch(token) is not None
 
 
 def secret_of(request: Request) -> str:

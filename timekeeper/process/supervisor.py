@@ -19,7 +19,7 @@ from timekeeper.runtime.metrics_folder import VARIABLE, metrics_folder
 from timekeeper.serving.tls import check_files
 from timekeeper.settings import TimekeeperSettings, UnusableError
 
-_LOOK_EACH_S = 0.1
+_LOOK_INTERVAL_S = 0.1
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 30.0
 _STEADY_S = 60.0  # a settler that ran this long has recovered
@@ -72,7 +72,7 @@ class _Family:
         meanwhile."""
         running = self._start("prepare")
         while running.poll() is None:
-            if stop.wait(_LOOK_EACH_S):
+            if stop.wait(_LOOK_INTERVAL_S):
                 return 0
         return running.returncode
 
@@ -85,7 +85,7 @@ class _Family:
 
     def watch(self, stop: Event) -> int:
         """Until ``stop``, restart the settler whenever it ends. Returns 1 if the workers end."""
-        while not stop.wait(_LOOK_EACH_S):
+        while not stop.wait(_LOOK_INTERVAL_S):
             code = self._children["workers"].poll()
             if code is not None:
                 log("workers-ended", level="error", code=code)

@@ -19,7 +19,7 @@ def monotonic_ms() -> int:
 TOLERANCE_MS = 2_000  # below that our own clock is right: a Date is not finer
 
 _SECOND_MS = 1_000
-_DRIFT_EACH_MS = 1_000  # the bounds widen by 1 ms for each second: clocks drift
+_DRIFT_INTERVAL_MS = 1_000  # the bounds widen by 1 ms for each second: clocks drift
 
 
 class ServerClock:
@@ -48,7 +48,7 @@ class ServerClock:
         low, high = date_ms - received, date_ms + _SECOND_MS - sent
         with self._lock:
             if self._bounds is not None:
-                drift = (received - self._at) // _DRIFT_EACH_MS
+                drift = (received - self._at) // _DRIFT_INTERVAL_MS
                 both = max(low, self._bounds[0] - drift), min(high, self._bounds[1] + drift)
                 if both[0] <= both[1]:  # else the server's clock was set, or it is another server's
                     low, high = both

@@ -18,16 +18,16 @@ from timekeeper.runtime.log import Log
 
 EventType = Literal["Normal", "Warning"]
 
-MOST_QUEUED = 1_000
-MOST_PER_OBJECT = 10  # in one span
+MAX_QUEUED = 1_000
+MAX_PER_OBJECT = 10  # in one span
 SPAN_MS = 300_000  # within one, the same text about the same object is sent once
 RETRY_FOR_MS = 300_000  # an older Event is given up
 SEND_S = 2.0
 RETRY_S = 2.0
 PAUSE_S = 0.02  # between two, so that a burst of preemptions is no burst of calls
-MOST_NOTE_BYTES = 1024  # this limit and the next two are the API server's
-MOST_NAME = 253
-MOST_INSTANCE = 128
+MAX_NOTE_BYTES = 1024  # this limit and the next two are the API server's
+MAX_NAME = 253
+MAX_INSTANCE = 128
 
 RESULTS = ("posted", "repeated", "dropped", "failed")
 
@@ -61,12 +61,12 @@ class EventRecorder:
         instance: str,
         now_ms: Callable[[], int],
         log: Log,
-        most_per_object: int = MOST_PER_OBJECT,
+        most_per_object: int = MAX_PER_OBJECT,
     ) -> None:
         self._api, self._now_ms, self._log = api, now_ms, log
-        self._source = {"reportingController": reporter, "reportingInstance": instance[:MOST_INSTANCE]}
+        self._source = {"reportingController": reporter, "reportingInstance": instance[:MAX_INSTANCE]}
         self._most_per_object = most_per_object
-        self._queue: queue.Queue[QueuedEvent] = queue.Queue(MOST_QUEUED)
+        self._queue: queue.Queue[QueuedEvent] = queue.Queue(MAX_QUEUED)
         self._lock = threading.Lock()  # guards what follows
         self._span = 0  # number of the current span
         self._names = set[str]()  # of the Events queued in it
@@ -177,7 +177,7 @@ def _body(event: QueuedEvent) -> dict[str, Any]:
         "reason": event.reason,
         "type": event.type,
         "regarding": dict(event.regarding),
-        "note": event.note.encode(errors="replace")[:MOST_NOTE_BYTES].decode(errors="ignore"),
+        "note": event.note.encode(errors="replace")[:MAX_NOTE_BYTES].decode(errors="ignore"),
     }
 
 
@@ -188,7 +188,7 @@ def _log_fields(event: QueuedEvent) -> dict[str, Any]:
 
 def _name(stem: str, digest: str) -> str:
     """A valid name of an object, even where the stem must be cut."""
-    return re.sub(r"[-.]+$", "", stem[: MOST_NAME - len(digest) - 1]) + "." + digest
+    return re.sub(r"[-.]+$", "", stem[: MAX_NAME - len(digest) - 1]) + "." + digest
 
 
 def _may_work_later(reply: Reply) -> bool:

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 POLL_EVERY_S = 1.0
 TIMEOUT_S = 2.0  # also for an answer as a whole
-MOST_BYTES = 64 * 1024 * 1024
+MAX_BYTES = 64 * 1024 * 1024
 _GZIP = 16 + zlib.MAX_WBITS
 _REFUSED = (http.client.BAD_REQUEST, http.client.REQUEST_ENTITY_TOO_LARGE, http.client.UNPROCESSABLE_ENTITY)
 _BROKEN = (http.client.HTTPException, zlib.error)
@@ -122,10 +122,10 @@ class TimekeeperClient:
             connection.sock.settimeout(TIMEOUT_S)
         connection.request(method, self._path, body=sent, headers={**own, **headers})
         answer = connection.getresponse()
-        body = answer.read(MOST_BYTES + 1)
+        body = answer.read(MAX_BYTES + 1)
         if answer.headers.get("Content-Encoding") == "gzip" and body:
-            body = zlib.decompressobj(_GZIP).decompress(body, MOST_BYTES + 1)
-        if len(body) > MOST_BYTES:
+            body = zlib.decompressobj(_GZIP).decompress(body, MAX_BYTES + 1)
+        if len(body) > MAX_BYTES:
             raise TimekeeperError("the answer is too large")
         return answer.status, answer.headers.get("ETag", ""), body
 

@@ -9,7 +9,7 @@ from timekeeper.runtime.auth.front_proxy import FrontProxy, read_front_proxy
 from timekeeper.runtime.log import log
 
 CONFIG_MAP = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication"
-_LOOK_EACH_S = 10.0
+_LOOK_INTERVAL_S = 10.0
 
 
 class FrontProxyWatch:
@@ -28,7 +28,7 @@ class FrontProxyWatch:
 
     def _run(self) -> None:
         self.look()
-        while not self._stop.wait(_LOOK_EACH_S):
+        while not self._stop.wait(_LOOK_INTERVAL_S):
             self.look()
 
     def look(self) -> None:

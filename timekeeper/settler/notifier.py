@@ -29,13 +29,13 @@ from timekeeper.store import decisions, fencing, notified
 from timekeeper.store.engine.engine import ConflictError, Store, UnavailableError
 from timekeeper.store.fencing import Epoch, EpochOverError
 
-EACH_S = 1.0
+INTERVAL_S = 1.0
 _TOGETHER = 100  # notifications in one post
 _READ = 1_000  # decisions at a time
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 300.0
 _GIVEN_UP_MS = 7 * 86_400_000  # an older notification is not sent any more
 _AFTER_ERROR_S = 30.0
-_KEEP_EACH_S = 60.0  # how often a place is stored that moved without a post
+_KEEP_INTERVAL_S = 60.0  # how often a place is stored that moved without a post
 
 Post = Callable[[str, bytes, bytes], int]
 
@@ -71,9 +71,9 @@ class Notifier:
 
     def keep(self, stop: Event) -> None:
         """Send until ``stop``, or until the term is over. No other error ends it."""
-        pause_s = EACH_S
+        pause_s = INTERVAL_S
         while not stop.wait(pause_s):
-            pause_s = EACH_S
+            pause_s = INTERVAL_S
             try:
                 self.step()
             except EpochOverError:
@@ -133,7 +133,7 @@ class Notifier:
             return
         place.number = number
         now_s = self._seconds()
-        if number != place.stored and (due or now_s - place.stored_s >= _KEEP_EACH_S):
+        if number != place.stored and (due or now_s - place.stored_s >= _KEEP_INTERVAL_S):
             with fencing.writing(self._store, self._term) as connection:
                 notified.move(connection, to.key, number)
             place.stored, place.stored_s = number, now_s

@@ -16,7 +16,7 @@ from timekeeper.core.ledger.metering import FOREVER_MS
 from timekeeper.core.names import BUDGET_GATE
 from timekeeper.core.object_names import timestamp
 
-MOST_PODS = 100  # of one namespace, for one change of its standing; waiting pods first
+MAX_PODS = 100  # of one namespace, for one change of its standing; waiting pods first
 NEARLY_SPENT_MILLI = 800  # thousandths of the grant, where an entry has no warnAt
 FRESH_MS = 300_000  # an older pod gets no notice about its creation, also after a restart
 
@@ -57,7 +57,7 @@ def change_notices(
         text = change_text(name, before, statement, statement.in_force.budget.mode or mode)
         if text is not None:
             waiting_first = sorted(by_namespace[name], key=lambda pod: (pod.node != "", pod.name))
-            yield from (PodNotice(pod, *text) for pod in waiting_first[:MOST_PODS])
+            yield from (PodNotice(pod, *text) for pod in waiting_first[:MAX_PODS])
 
 
 def demotion_notice(pod: LedgerPod, lower_class: str, now_ms: int) -> PodNotice | None:

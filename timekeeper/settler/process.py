@@ -65,7 +65,7 @@ class SettlerElection(LeaseElection):
         Thread(target=renew, name="lease", daemon=True).start()
 
 
-EACH_S = 0.5
+INTERVAL_S = 0.5
 _TOGETHER = 500
 
 
@@ -86,7 +86,7 @@ class DecisionRecorder:
 
     def run(self, stop: Event) -> None:
         """Write what waits, twice a second, until ``stop``; then once more."""
-        while not stop.wait(EACH_S):
+        while not stop.wait(INTERVAL_S):
             self.write()
         self.write()
 
@@ -110,9 +110,9 @@ class DecisionRecorder:
 
 
 # Updates waiting to be applied. A full queue blocks the watches, and the API server buffers.
-_MOST_QUEUED = 10_000
+_MAX_QUEUED = 10_000
 _ENDING_S = 2.0
-_MOST_EVENTS_PER_OBJECT = 200  # in five minutes: one ConfigMap may hold as many broken entries
+_MAX_EVENTS_PER_OBJECT = 200  # in five minutes: one ConfigMap may hold as many broken entries
 
 REPORTER = f"{DOMAIN}/timekeeper"
 
@@ -159,7 +159,7 @@ def _reset_figures() -> None:
 def _settle(settings: TimekeeperSettings, store: Store, api: Api, me: str, stop: Event) -> int:
     """Settle for one term, from its beginning to its end; returns the exit code."""
     now_ms = _clock_of(api)
-    events = EventRecorder(api, REPORTER, me, now_ms, log, _MOST_EVENTS_PER_OBJECT)
+    events = EventRecorder(api, REPORTER, me, now_ms, log, _MAX_EVENTS_PER_OBJECT)
     start_thread("events", events.run, stop)
     recorder = DecisionRecorder(store)
     recording = start_thread("decisions", recorder.run, stop)
@@ -180,7 +180,7 @@ def _settle(settings: TimekeeperSettings, store: Store, api: Api, me: str, stop:
     settler.ledger.budget_states.update({name: state_after(reason) for name, reason in last.items()})
     metrics.LEADS.set(1)
     metrics.TERM.set(settler.term.number)
-    updates: Queue[WatchUpdate] = Queue(_MOST_QUEUED)
+    updates: Queue[WatchUpdate] = Queue(_MAX_QUEUED)
     for source in sources(settings.namespace):
         start_watching(source, api, updates, now_ms, stop, _failed)
     threads = TermThreads(store, api, settler, events, recorder.record, now_ms)

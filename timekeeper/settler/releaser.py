@@ -30,12 +30,12 @@ from timekeeper.store.engine.engine import ConflictError, Store, UnavailableErro
 from timekeeper.store.fencing import Epoch, EpochOverError
 
 STEP_S = 0.5
-MOST_AT_ONCE = 25  # in one step: 50 a second
+MAX_AT_ONCE = 25  # in one step: 50 a second
 MANY_UNTRIED = 50  # a step releases nothing while more pods than this wait for our scheduler's first attempt
 # Such a pause takes PAUSE_COST of a credit to which each other step adds 1: at first it lasts for 30 seconds,
 # and then for one step in six. So 10,000 are released in less than five minutes. A step that has nothing to
 # release is no pause: pods that wait for a refill for days take no credit from others.
-MOST_CREDIT, PAUSE_COST = 300, 5
+MAX_CREDIT, PAUSE_COST = 300, 5
 CALLS_AT_ONCE = 5  # one after another, calls of more than 20 ms would be slower than that
 AWAY_S = 10.0  # if the database is unreachable, or after an unexpected error
 # A call of an earlier settler may arrive after its end, and a call without an answer may be done later.
@@ -76,7 +76,7 @@ class Releaser:
         self._paused: dict[str, int] = {}  # UID -> until when it is not tried again
         self._served: dict[str, int] = {}  # namespace -> number of its last release
         self._number = 0
-        self._credit = MOST_CREDIT
+        self._credit = MAX_CREDIT
         self._queues: tuple[Mapping[str, HeldPod], dict[str, list[HeldPod]]] = ({}, {})
         for result in RESULTS:
             metrics.RELEASES.labels(result)
@@ -109,7 +109,7 @@ class Releaser:
         if chosen and view.untried > MANY_UNTRIED and self._credit >= PAUSE_COST:
             self._credit -= PAUSE_COST
             return True
-        self._credit = min(MOST_CREDIT, self._credit + 1)
+        self._credit = min(MAX_CREDIT, self._credit + 1)
         return False
 
     def _chosen(self, view: HeldView) -> list[HeldPod]:
@@ -119,10 +119,10 @@ class Releaser:
             before, queues = self._queues
             self._queues = (view.pods, queues_after(queues, before, view.pods))
         held = view.reserved - self._sent.keys() - self._paused.keys()
-        again = [view.pods[uid] for uid in sorted(held)][:MOST_AT_ONCE]
+        again = [view.pods[uid] for uid in sorted(held)][:MAX_AT_ONCE]
         sent = [view.pods[uid] for uid in self._sent if uid not in view.reserved]
         passed = self._paused.keys() | view.reserved
-        limits, most = ReleaseLimits(view).of, MOST_AT_ONCE - len(again)
+        limits, most = ReleaseLimits(view).of, MAX_AT_ONCE - len(again)
         return again + next_released(self._queues[1], sent, limits, self._served, most, passed)
 
     def _reserve(self, chosen: Sequence[HeldPod], view: HeldView) -> None:

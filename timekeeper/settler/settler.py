@@ -38,11 +38,11 @@ _TOGETHER_MS = 20  # updates that arrive this soon after the first one share its
 
 # Heartbeats are read by time of receipt, but their transaction may commit later, by at most this much.
 _BEAT_OVERLAP_MS = 5_000
-_ALL_BEATS_EACH_MS = 60_000
+_ALL_BEATS_INTERVAL_MS = 60_000
 # A binding counts once the watch has had this long to show its pod; it is looked at for as long again.
 _BINDING_PATIENCE_MS = 10_000
-_BINDINGS_EACH_MS = 1_000
-_ENDS_EACH_MS = 1_000
+_BINDINGS_INTERVAL_MS = 1_000
+_ENDS_INTERVAL_MS = 1_000
 _SLOW_S = 0.02  # if reading heartbeats takes longer than this, it is limited to a fifth of the time
 
 
@@ -266,7 +266,7 @@ class Settler:
 
     def _read_bindings(self, connection: Connection, now_ms: int) -> tuple[LedgerPod, ...]:
         """Pods that were bound and have no session: if none exists, it vanished while no watch ran."""
-        if 0 <= now_ms - self._bindings_ms < _BINDINGS_EACH_MS:
+        if 0 <= now_ms - self._bindings_ms < _BINDINGS_INTERVAL_MS:
             return ()
         until_ms = now_ms - _BINDING_PATIENCE_MS
         since_ms = max(0, min(self._bindings_ms, now_ms) - 2 * _BINDING_PATIENCE_MS)
@@ -282,7 +282,7 @@ class Settler:
         missing = {each.uid for each in unseen} | set(self._missing())
         found = ends.of(connection, missing) if missing else {}
         self._ends_read_ms = self._ends_ms
-        if not 0 <= now_ms - self._ends_ms < _ENDS_EACH_MS:
+        if not 0 <= now_ms - self._ends_ms < _ENDS_INTERVAL_MS:
             since_ms = max(0, min(self._ends_ms, now_ms) - _BEAT_OVERLAP_MS)
             found |= ends.news(connection, since_ms, now_ms)
             self._ends_read_ms = now_ms
@@ -305,7 +305,7 @@ class Settler:
         if began_s < self._next_beats_s:
             return
         since = self._beats_ms - _BEAT_OVERLAP_MS
-        if now_ms - self._all_beats_ms >= _ALL_BEATS_EACH_MS or now_ms < self._beats_ms:
+        if now_ms - self._all_beats_ms >= _ALL_BEATS_INTERVAL_MS or now_ms < self._beats_ms:
             since, self._all_beats_ms = 0, now_ms
         beats = self.ledger.beats
         for uid, beat in reading.beats(connection, max(0, since)).items():

@@ -18,7 +18,7 @@ from timekeeper.settler.cluster.cluster_state import ClusterState
 from timekeeper.settler.decide.decide import TickDecision
 from timekeeper.settler.pod_notices import (
     FRESH_MS,
-    MOST_PODS,
+    MAX_PODS,
     BudgetState,
     PodNotice,
     change_notices,
@@ -171,7 +171,7 @@ def _held(
         statement = made.namespaces.get(name, made.default)
         waiting_milli = reserving.get(history.group(name, now_ms), 0)
         queue = queue_of(pods_of, statement, lookahead_ms, now_ms, waiting_milli)
-        first = [each for each in queue if each.pod.uid in new][:MOST_PODS]
+        first = [each for each in queue if each.pod.uid in new][:MAX_PODS]
         yield from (held_notice(new[each.pod.uid], each) for each in first)
 
 

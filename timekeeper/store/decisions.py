@@ -140,7 +140,7 @@ def _encoded(figures: Mapping[str, int | str]) -> str:
 
 _READ_AT_ONCE = 100  # namespaces
 _MINUTE = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)  # since 1970
-_MOST_JOBS = 100
+_MAX_JOBS = 100
 _CHANGES = ("OverBudget", "BackInBudget", "BudgetNearlyUsed")
 
 
@@ -204,7 +204,7 @@ def jobs_of(connection: Connection, namespace: str, cron_job: str) -> tuple[str,
     minutes: set[int] = set()
     for table in (DECISIONS, SESSIONS):
         minutes |= _newest_minutes(connection, table, namespace, prefix)
-    return tuple(f"{prefix}{each}" for each in sorted(minutes)[-_MOST_JOBS:])
+    return tuple(f"{prefix}{each}" for each in sorted(minutes)[-_MAX_JOBS:])
 
 
 def _newest_minutes(connection: Connection, table: Table, namespace: str, prefix: str) -> set[int]:
@@ -217,13 +217,13 @@ def _newest_minutes(connection: Connection, table: Table, namespace: str, prefix
     its = table.c
     found: set[int] = set()
     below = prefix + "9" * 19  # more digits than a minute has
-    while len(found) < _MOST_JOBS:
-        owners = select(its.owner).distinct().order_by(its.owner.desc()).limit(_MOST_JOBS)
+    while len(found) < _MAX_JOBS:
+        owners = select(its.owner).distinct().order_by(its.owner.desc()).limit(_MAX_JOBS)
         owners = owners.where(its.namespace == namespace, its.owner >= f"{prefix}0", its.owner < below)
         page = connection.execute(owners).scalars().all()
         ends = (owner.removeprefix(prefix) for owner in page)
         found.update(int(end) for end in ends if _MINUTE.fullmatch(end))
-        if len(page) < _MOST_JOBS:
+        if len(page) < _MAX_JOBS:
             break
         below = page[-1]
     return found

@@ -13,7 +13,7 @@ from timekeeper.store.engine.engine import Connection
 from timekeeper.store.engine.schema import HEARTBEATS, SESSIONS
 
 # A sidecar restarts a few times in a pod's life. Above this many runs the oldest is dropped.
-MOST_BOOTS = 8
+MAX_BOOTS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ class _Runs:
     def too_old(self) -> list[str]:
         """The runs above the limit, oldest first."""
         by_age = sorted(self.by_boot.items(), key=lambda each: (each[1].received_ms, each[1].beat_ms))
-        return [boot for boot, _ in by_age[:-MOST_BOOTS]]
+        return [boot for boot, _ in by_age[:-MAX_BOOTS]]
 
 
 def _runs_of(connection: Connection, uids: Iterable[str]) -> dict[str, _Runs]:

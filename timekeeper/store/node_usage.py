@@ -69,7 +69,7 @@ def hours(connection: Connection, uid: str, source: str = TENANT) -> dict[int, U
 
 
 NODE = "node"
-MOST_RUNS = 8  # runs of an agent whose sequences are remembered
+MAX_RUNS = 8  # runs of an agent whose sequences are remembered
 _LAPSE_INTERVALS = 3  # one look without figures, or one late look, ends no episode
 _FORGOTTEN_MS = 30 * 86_400_000  # a node that is silent for longer is gone
 
@@ -232,7 +232,7 @@ def _write(
 ) -> None:
     runs = {boot: count for boot, count in orjson.loads(row.runs).items() if boot != report.boot}
     runs[report.boot] = report.sequence
-    kept = dict(list(runs.items())[-MOST_RUNS:])
+    kept = dict(list(runs.items())[-MAX_RUNS:])
     values: dict[str, Any] = {
         "runs": orjson.dumps(kept).decode(),
         # after our clock was set back, the last look is not after the last receipt

@@ -13,10 +13,10 @@ from timekeeper.store.fencing import EpochOverError
 from timekeeper.store.postings import forget_nodes, roll_up
 
 _BATCH = 200  # sessions per transaction: the settler waits for one batch at most
-_EACH_S = 86_400.0
+_INTERVAL_S = 86_400.0
 _AGAIN_S = 600.0
 _DECISIONS = 500  # in one transaction
-_DECISIONS_EACH_S = 600.0
+_DECISIONS_INTERVAL_S = 600.0
 _BETWEEN_S = 0.1  # two such transactions: others write in between
 
 
@@ -91,7 +91,7 @@ def roll_up_daily(ledger: Writable, clock: Callable[[], int], retain_ms: int, st
                 uid=uid,
                 reason="its postings do not add up to one session's charge",
             )
-        pause_s = _EACH_S
+        pause_s = _INTERVAL_S
 
 
 def forget_decisions(ledger: Writable, clock: Callable[[], int], retain_ms: int, stop: Event) -> None:
@@ -107,4 +107,4 @@ def forget_decisions(ledger: Writable, clock: Callable[[], int], retain_ms: int,
         except (UnavailableError, ConflictError) as error:
             log("decisions-not-deleted", level="warning", error=error)
             count = 0
-        pause_s = _BETWEEN_S if count == _DECISIONS else _DECISIONS_EACH_S
+        pause_s = _BETWEEN_S if count == _DECISIONS else _DECISIONS_INTERVAL_S

@@ -9,7 +9,7 @@ from webhook.policy import AdmissionPolicy
 from webhook.rules.modes import effective_mode
 from webhook.wire.pod_review import AdmissionAnswer, PodReview
 
-MOST_SHOWN = 50  # violations in one refusal; answers stay small
+MAX_SHOWN = 50  # violations in one refusal; answers stay small
 
 
 def answer(
@@ -46,9 +46,9 @@ def refusal(
 
 
 def refusal_text(refusing: Sequence[Violation]) -> str:
-    """The first MOST_SHOWN violations, and the number of the others."""
-    left = len(refusing) - MOST_SHOWN
-    return message(refusing[:MOST_SHOWN]) + (f"\n  and {left} more" if left > 0 else "")
+    """The first MAX_SHOWN violations, and the number of the others."""
+    left = len(refusing) - MAX_SHOWN
+    return message(refusing[:MAX_SHOWN]) + (f"\n  and {left} more" if left > 0 else "")
 
 
 def split_by_mode(

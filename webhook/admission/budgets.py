@@ -23,8 +23,8 @@ NOT_JUDGED = AdmissionAnswer("passed")
 
 # Parsing takes 12 us a character, and meanwhile the worker reviews no pod. The timekeeper judges the rest, as
 # it judges everything while no webhook runs.
-MOST_CHARACTERS = 64 * 1024
-MOST_NAMED = 3  # keys in one warning
+MAX_CHARACTERS = 64 * 1024
+MAX_NAMED = 3  # keys in one warning
 
 WHOLE = 'team-a: "gpuHours: 120"'
 
@@ -107,7 +107,7 @@ def judge(review: ObjectReview) -> AdmissionAnswer:
     changed = {key: text for key, text in now.items() if before.get(key) != text}
     unchanged = {key: text for key, text in now.items() if key not in changed}
     fresh = entries(changed, there=unchanged)
-    stale = entries(unchanged, MOST_CHARACTERS - sum(map(len, changed.values())))
+    stale = entries(unchanged, MAX_CHARACTERS - sum(map(len, changed.values())))
     old_mistakes = misplaced(review.old) if was_read else ()
     violations = [
         *(violation(error) for wrong in fresh.wrong.values() for error in wrong.each()),
@@ -125,7 +125,7 @@ def judge(review: ObjectReview) -> AdmissionAnswer:
 
 
 def entries(
-    data: Mapping[str, str], most_characters: int = MOST_CHARACTERS, there: Collection[str] = ()
+    data: Mapping[str, str], most_characters: int = MAX_CHARACTERS, there: Collection[str] = ()
 ) -> ReviewedEntries:
     """Parses the entries in order, up to ``most_characters``. ``there``: the keys of the ConfigMap's other
     entries."""
@@ -184,8 +184,8 @@ def misplaced(config_map: Json) -> tuple[Violation, ...]:
 def warnings(fresh: ReviewedEntries) -> Iterator[str]:
     """Warnings about what new and changed entries set and Bursar does not implement."""
     for sentence, keys in fresh.unbuilt.items():
-        more = f" and {len(keys) - MOST_NAMED} more" if len(keys) > MOST_NAMED else ""
-        yield f"{', '.join(keys[:MOST_NAMED])}{more}: {sentence}"
+        more = f" and {len(keys) - MAX_NAMED} more" if len(keys) > MAX_NAMED else ""
+        yield f"{', '.join(keys[:MAX_NAMED])}{more}: {sentence}"
     if fresh.unread:
         yield f"{fresh.unread} entries were not reviewed: the entries are too long together."
 

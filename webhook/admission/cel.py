@@ -26,8 +26,8 @@ EXEMPT = f"{names.DOMAIN}/exempt"  # on a namespace; a policy restricts who may 
 
 # Of a pod: annotations, labels, volumes, gates, containers of each kind; and variables, mounts, limits and
 # requests of all containers together. Beyond these the API server would search for seconds.
-MOST_ENTRIES = 1000
-MOST_MEMBERS = 20_000
+MAX_ENTRIES = 1000
+MAX_MEMBERS = 20_000
 
 
 def small() -> str:
@@ -37,10 +37,10 @@ def small() -> str:
     return f"""\
 [dyn(object.metadata).?annotations, dyn(object.metadata).?labels, dyn(object.spec).?volumes, dyn(object.spec).?schedulingGates,
  dyn(object.spec).?containers, dyn(object.spec).?initContainers, dyn(object.spec).?ephemeralContainers]
-  .all(each, size(each.orValue([])) <= {MOST_ENTRIES})
+  .all(each, size(each.orValue([])) <= {MAX_ENTRIES})
 && (dyn(object.spec).?containers.orValue([]) + dyn(object.spec).?initContainers.orValue([]) + dyn(object.spec).?ephemeralContainers.orValue([]))
   .map(c, size(c.?env.orValue([])) + size(c.?volumeMounts.orValue([]))
-    + size(c.?resources.?limits.orValue({{}})) + size(c.?resources.?requests.orValue({{}}))).sum() <= {MOST_MEMBERS}
+    + size(c.?resources.?limits.orValue({{}})) + size(c.?resources.?requests.orValue({{}}))).sum() <= {MAX_MEMBERS}
 """  # noqa: E501
 
 

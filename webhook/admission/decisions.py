@@ -6,8 +6,8 @@ from timekeeper.core import names
 from timekeeper.core.decisions import (
     DEMOTED,
     HELD,
+    MAX_TEXT,
     MESSAGE,
-    MOST_TEXT,
     REFUSED,
     SCHEDULER_NAME,
     Decision,
@@ -82,7 +82,7 @@ def _reason(answer: AdmissionAnswer) -> tuple[str, dict[str, Figure]]:
     """Of a refusal: the first violated rule as one word, and its figures."""
     enforced = [rule for rule, mode in answer.rules if mode == "enforce"]
     reason = "".join(part.capitalize() for part in (enforced or ["refused"])[0].split("-"))
-    return reason, {MESSAGE: answer.refusal[:MOST_TEXT], "rules": ",".join(enforced)}
+    return reason, {MESSAGE: answer.refusal[:MAX_TEXT], "rules": ",".join(enforced)}
 
 
 def _refusal(review: PodReview, answer: AdmissionAnswer, at_ms: int) -> Decision:

@@ -43,9 +43,9 @@ _MAKERS_GROUPS = ("system:serviceaccounts", "system:serviceaccounts:kube-system"
 _STEP = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,62}|\*", re.ASCII)
 _GROUP = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", re.ASCII)
 _KIND = re.compile(r"[A-Z][A-Za-z0-9]{0,62}", re.ASCII)
-_MOST_STEPS = 16
-MOST_TEMPLATES = 256  # in one object; wildcards could find very many
-BEYOND = f"Only the first {MOST_TEMPLATES} pod templates of this object are reviewed."
+_MAX_STEPS = 16
+MAX_TEMPLATES = 256  # in one object; wildcards could find very many
+BEYOND = f"Only the first {MAX_TEMPLATES} pod templates of this object are reviewed."
 
 
 class BadPathError(ValueError):
@@ -80,7 +80,7 @@ def read_path(text: str) -> TemplatePath:
     steps = tuple(path.split("."))
     if not equals or not slash or not _GROUP.fullmatch(group) or not _KIND.fullmatch(name):
         raise BadPathError(f"{text!r} is not GROUP/KIND=PATH")
-    if len(steps) > _MOST_STEPS or not all(map(_STEP.fullmatch, steps)):
+    if len(steps) > _MAX_STEPS or not all(map(_STEP.fullmatch, steps)):
         raise BadPathError(f"{path!r} is not a path of names separated by dots, with * for every member")
     if any((group, name) == (each.group, each.kind) for each in BUILT_IN):
         raise BadPathError(f"the path of {kind} is built in")
@@ -110,7 +110,7 @@ def _judged(review: ObjectReview, policy: AdmissionPolicy, more: Sequence[Templa
     paths = of_kind(review.group, review.kind, (*BUILT_IN, *more))
     before = [template for _, template in found(review.old, paths)]
     changed = [(at, template) for at, template in found(review.object, paths) if template not in before]
-    unread = [BEYOND] if any(islice(_every(review.object, paths), MOST_TEMPLATES, None)) else []
+    unread = [BEYOND] if any(islice(_every(review.object, paths), MAX_TEMPLATES, None)) else []
     if not changed and not unread:
         return NOT_JUDGED
     violations: list[Violation] = []
@@ -138,8 +138,8 @@ def makers_are_exempt(group: str, kind: str, policy: AdmissionPolicy) -> bool:
 
 
 def found(workload: Json, paths: Sequence[TemplatePath]) -> list[tuple[str, Json]]:
-    """The workload's pod templates with their paths, in the order of its fields; at most MOST_TEMPLATES."""
-    return list(islice(_every(workload, paths), MOST_TEMPLATES))
+    """The workload's pod templates with their paths, in the order of its fields; at most MAX_TEMPLATES."""
+    return list(islice(_every(workload, paths), MAX_TEMPLATES))
 
 
 def _every(workload: Json, paths: Sequence[TemplatePath]) -> Iterator[tuple[str, Json]]:

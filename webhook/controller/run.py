@@ -33,7 +33,7 @@ from webhook.settings.certificates import CertificateSettings
 
 LEASE = "bursar-certificates"
 _LEASE_LOOKS = 3  # the Lease lasts as long as this many looks
-_MOST_RACES = 5
+_MAX_RACES = 5
 _LIVES = CertificateLifetimes()
 
 Clock = Callable[[], datetime]
@@ -118,9 +118,9 @@ def certified(
     bundle to its places before a leaf is stored.
 
     Each write requires the version that was read; where another process was faster, everything is read again.
-    Raises CertificateStoreError, also when it loses this race _MOST_RACES times.
+    Raises CertificateStoreError, also when it loses this race _MAX_RACES times.
     """
-    for _ in range(_MOST_RACES):
+    for _ in range(_MAX_RACES):
         present, ca_version = cluster.secret(CA_SECRET)
         found = {leaf.secret: cluster.secret(leaf.secret) for leaf in wanted}
         stored = {name: pair for name, (pair, _) in found.items() if pair is not None}

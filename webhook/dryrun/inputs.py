@@ -14,7 +14,7 @@ from webhook.dryrun.judge.manifests import ManifestDocument
 from webhook.settings import serve
 
 STDIN = "-"
-_MOST_BYTES = 4 * manifests.MOST_CHARACTERS
+_MAX_BYTES = 4 * manifests.MAX_CHARACTERS
 
 
 class CannotReviewError(Exception):
@@ -34,7 +34,7 @@ def read(file: str, stdin: BinaryIO) -> ManifestFile:
     """The documents of a file, ``-`` for standard input."""
     name = "standard input" if file == STDIN else file
     try:
-        raw = stdin.read(_MOST_BYTES + 1) if file == STDIN else _bytes_of(file)
+        raw = stdin.read(_MAX_BYTES + 1) if file == STDIN else _bytes_of(file)
         documents, problem = manifests.read(manifests.decoded(raw))
     except OSError as error:
         return ManifestFile(name, trouble=f"{name}: {error.strerror or error}")
@@ -79,4 +79,4 @@ def _config_maps(file: str, stdin: BinaryIO) -> Iterator[tuple[str, Mapping[str,
 
 def _bytes_of(file: str) -> bytes:
     with open(file, "rb") as opened:
-        return opened.read(_MOST_BYTES + 1)
+        return opened.read(_MAX_BYTES + 1)

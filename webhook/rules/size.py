@@ -1,8 +1,8 @@
 """How large a GPU pod may be when it is created: it must stay below what etcd takes with all that is written
 to it later.
 
-etcd takes 1.5 MiB. A new pod has at most `MOST_BYTES`; updates may let it grow to 1152 KiB
-(`deploy/manifests/admission-updates.yaml`); the Binding adds at most `MOST_BINDING_BYTES`; the rest is for
+etcd takes 1.5 MiB. A new pod has at most `MAX_BYTES`; updates may let it grow to 1152 KiB
+(`deploy/manifests/admission-updates.yaml`); the Binding adds at most `MAX_BINDING_BYTES`; the rest is for
 the status.
 """
 
@@ -16,15 +16,15 @@ from timekeeper.core.violation import Violation, shown
 from webhook.mutation.visible_devices import VISIBLE_DEVICES
 from webhook.wire.pod_review import CONTAINER_LISTS, annotations_of, sequence_of
 
-MOST_BYTES = 1024 * 1024
+MAX_BYTES = 1024 * 1024
 # The API server refuses every update of a pod with more than 256 KiB of annotations, a status too, but it
 # does not count those that a Binding adds.
-MOST_ANNOTATION_BYTES = 192 * 1024
-MOST_BINDING_BYTES = 64 * 1024
+MAX_ANNOTATION_BYTES = 192 * 1024
+MAX_BINDING_BYTES = 64 * 1024
 
-_MOST_ADDED = 1024  # to a container: five variables, three with its name
+_MAX_ADDED = 1024  # to a container: five variables, three with its name
 _KEYS = "atchLabelKeys"  # matchLabelKeys and mismatchLabelKeys, of spread constraints and affinities
-_MOST_OF_A_KEY = 128  # an expression with the label's value, of 63 characters at most, beside the key
+_MAX_OF_A_KEY = 128  # an expression with the label's value, of 63 characters at most, beside the key
 # What a Binding writes: names of annotations and of the node; for each container, beside four times its name;
 # and for each of its cards: the UUID three times, index, share, memory and limit.
 _BINDING_ALONE = 1_400
@@ -35,33 +35,33 @@ _BINDING_OF_A_CARD = 250
 def size_violations(pod: Json, request: GPURequest | None) -> Iterator[Violation]:
     """For a pod with a GPU request: whether it is too large, or its annotations or those of its Binding are.
     ``request`` is None where the request is not valid."""
-    if request is not None and binding_bytes(request) > MOST_BINDING_BYTES:
+    if request is not None and binding_bytes(request) > MAX_BINDING_BYTES:
         yield _too_large(
             "spec.containers",
             "the Binding of these containers and cards would be too long for the API server",
             binding_bytes(request),
-            MOST_BINDING_BYTES,
+            MAX_BINDING_BYTES,
             "fewer containers with cards, or fewer cards in each",
         )
     if is_surely_small(pod):
         return
     annotations = sum(_length(name) + _length(value) for name, value in annotations_of(pod).items())
-    if annotations > MOST_ANNOTATION_BYTES:
+    if annotations > MAX_ANNOTATION_BYTES:
         yield _too_large(
             "metadata.annotations",
             "with those of a Binding the API server would refuse every update of the pod, and its status",
             annotations,
-            MOST_ANNOTATION_BYTES,
+            MAX_ANNOTATION_BYTES,
             "moving long values into a ConfigMap",
         )
     size = weight(pod) + escapes(pod) + growth(pod)
-    if size > MOST_BYTES:
+    if size > MAX_BYTES:
         yield _too_large(
             "spec",
             "so large a pod can be created, but then be neither bound nor deleted, and its status cannot "
             "be written",
             size,
-            MOST_BYTES,
+            MAX_BYTES,
             "moving long values into a ConfigMap or a volume",
         )
 
@@ -95,8 +95,8 @@ def is_surely_small(pod: Json) -> bool:
         return False
     containers = sum(len(sequence_of(pod["spec"].get(field))) for field in CONTAINER_LISTS)
     return (
-        len(text) <= MOST_ANNOTATION_BYTES
-        and 2 * len(text) + containers * _MOST_ADDED <= MOST_BYTES
+        len(text) <= MAX_ANNOTATION_BYTES
+        and 2 * len(text) + containers * _MAX_ADDED <= MAX_BYTES
         and _KEYS.encode() not in text
     )
 
@@ -115,11 +115,11 @@ def growth(pod: Json) -> int:
         if isinstance(each, dict):
             for name, value in each.items():
                 if name.endswith(_KEYS) and isinstance(value, list):
-                    keys += sum(len(str(key)) + _MOST_OF_A_KEY for key in value)
+                    keys += sum(len(str(key)) + _MAX_OF_A_KEY for key in value)
             left += each.values()
         elif isinstance(each, list):
             left += each
-    return has_variable.count(False) * _MOST_ADDED + keys
+    return has_variable.count(False) * _MAX_ADDED + keys
 
 
 def weight(value: object) -> int:

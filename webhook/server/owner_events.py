@@ -18,7 +18,7 @@ from webhook.wire.pod_review import AdmissionAnswer, PodReview
 
 REPORTER = f"{names.DOMAIN}/webhook"
 REASON = "OverBudget"
-MOST_PER_NAMESPACE = 20  # in five minutes, of each worker: its port may be open to callers that invent owners
+MAX_PER_NAMESPACE = 20  # in five minutes, of each worker: its port may be open to callers that invent owners
 
 _RULE = ("budget-exhausted", "enforce")
 _FIELDS = ("apiVersion", "kind", "name", "uid")
@@ -48,7 +48,7 @@ class OwnerEvents:
             self._span = span
             self._posted.clear()
         self._posted[namespace] += 1
-        return self._posted[namespace] <= MOST_PER_NAMESPACE
+        return self._posted[namespace] <= MAX_PER_NAMESPACE
 
 
 def controller_of(review: PodReview) -> dict[str, str]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-MOST_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 _ANY = re.compile(r"[*?\[]")
 # containerd's tables of its CRI plugin in versions 3, 2 and 1 of its configuration
 _CRI_PLUGINS = ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri", "cri")
@@ -79,7 +79,7 @@ def _is_nvidias(name: str, program: str) -> bool:
 
 def _read(path: str) -> dict[str, Any]:
     with open(path, "rb") as file:
-        text = file.read(MOST_BYTES).decode("utf-8")
+        text = file.read(MAX_BYTES).decode("utf-8")
     whole = json.loads(text) if path.endswith(".json") else tomllib.loads(text)
     if not isinstance(whole, dict):
         raise ValueError("it is not a table")

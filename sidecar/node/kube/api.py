@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 CALL_S = 10.0
 WATCH_S = 290
-MOST_BYTES = 64 << 20  # of an answer, or of one object in a watch
+MAX_BYTES = 64 << 20  # of an answer, or of one object in a watch
 JSON = "application/json"
 MERGE = "application/merge-patch+json"
 # Metadata only: the agent must not read the environment variables of other users' pods.
@@ -65,7 +65,7 @@ class NodeApi:
             response = self._sent(connection, "GET", path, None, JSON, accept)
             if response.status >= 300:
                 raise ApiUnreachable(f"{response.status} {_answer(response).message}".strip())
-            while line := response.readline(MOST_BYTES):
+            while line := response.readline(MAX_BYTES):
                 yield trimmed_json.loads(line)
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise ApiUnreachable(reason(error)) from None
@@ -114,7 +114,7 @@ class _KeepAliveConnection(http.client.HTTPSConnection):
 
 
 def _answer(response: http.client.HTTPResponse) -> ApiAnswer:
-    text = response.read(MOST_BYTES)
+    text = response.read(MAX_BYTES)
     try:
         body = trimmed_json.loads(text) if text else None
     except ValueError:

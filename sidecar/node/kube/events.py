@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from sidecar.node.kube.api import NodeApi
     from sidecar.node.state.overuse import AgentEvent
 
-MOST_QUEUED = 500
+MAX_QUEUED = 500
 TRIES = 5
 PAUSE_S = 2.0
-MOST_NOTE_BYTES = 1024  # the API server's limit
-MOST_NAME = 253
+MAX_NOTE_BYTES = 1024  # the API server's limit
+MAX_NAME = 253
 REPORTER = "bursar.dev/node"
 
 
@@ -33,7 +33,7 @@ class EventPoster:
 
     def __init__(self, api: NodeApi, node: str, pause: Callable[[float], None] = time.sleep) -> None:
         self._api, self._node, self._pause = api, node, pause
-        self._queue: queue.Queue[tuple[AgentEvent, int]] = queue.Queue(MOST_QUEUED)
+        self._queue: queue.Queue[tuple[AgentEvent, int]] = queue.Queue(MAX_QUEUED)
         self.results = {"posted": 0, "dropped": 0, "failed": 0}
 
     def post(self, notice: AgentEvent) -> None:
@@ -81,7 +81,7 @@ def event(notice: AgentEvent, node: str, at_ns: int) -> dict[str, Any]:
         about = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node}
     text = "\n".join((about["uid"], notice.reason, notice.note, str(at_ns)))
     digest = hashlib.sha256(text.encode(errors="replace")).hexdigest()[:16]
-    name = re.sub(r"[-.]+$", "", about["name"][: MOST_NAME - len(digest) - 1]) + "." + digest
+    name = re.sub(r"[-.]+$", "", about["name"][: MAX_NAME - len(digest) - 1]) + "." + digest
     seconds, rest_ns = divmod(at_ns, 10**9)
     moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
     return {
@@ -95,5 +95,5 @@ def event(notice: AgentEvent, node: str, at_ns: int) -> dict[str, Any]:
         "reason": notice.reason,
         "type": notice.kind,
         "regarding": about,
-        "note": notice.note.encode(errors="replace")[:MOST_NOTE_BYTES].decode(errors="ignore"),
+        "note": notice.note.encode(errors="replace")[:MAX_NOTE_BYTES].decode(errors="ignore"),
     }

@@ -15,7 +15,7 @@ from sidecar.value import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-MOST_MESSAGE = 4 << 20  # bytes; gRPC's own default
+MAX_MESSAGE = 4 << 20  # bytes; gRPC's own default
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _STREAM = 1
@@ -28,10 +28,10 @@ _END_HEADERS, _PADDED, _PRIORITY = 0x4, 0x8, 0x20
 _TABLE_SIZE, _ENABLE_PUSH, _WINDOW_SIZE = 1, 2, 4
 _DEFAULT_WINDOW = 65_535
 _WINDOW_UPDATE = 8
-_MOST_FRAME = 16_384  # the default, which a peer may send without another setting
-_MOST_HEADERS = 16_384
+_MAX_FRAME = 16_384  # the default, which a peer may send without another setting
+_MAX_HEADERS = 16_384
 _PREFIX = 5  # bytes before a message: whether it is compressed, its length
-_MOST_MESSAGE_TEXT = 200  # characters of the server's grpc-message
+_MAX_MESSAGE_TEXT = 200  # characters of the server's grpc-message
 
 
 class CallFailed(Exception):
@@ -85,14 +85,14 @@ def exchange(
     while not answer.ended:
         head = read(9)
         length = int.from_bytes(head[:3])
-        if length > _MOST_FRAME:
+        if length > _MAX_FRAME:
             raise CallFailed("the server does not speak HTTP/2, or ignores our settings")
         answer.take(head[3], head[4], int.from_bytes(head[5:]) & 0x7FFFFFFF, read(length))
     return answer.message()
 
 
 def _opening() -> bytes:
-    room = MOST_MESSAGE + _PREFIX
+    room = MAX_MESSAGE + _PREFIX
     settings = ((_TABLE_SIZE, 0), (_ENABLE_PUSH, 0), (_WINDOW_SIZE, room))
     body = b"".join(number.to_bytes(2) + what.to_bytes(4) for number, what in settings)
     more = (room - _DEFAULT_WINDOW).to_bytes(4)
@@ -147,7 +147,7 @@ class _GrpcAnswer:
         if self._headers.get(":status") != "200" or status is None:
             raise CallFailed(f"no gRPC service answers there, but HTTP {self._headers.get(':status', '?')}")
         if status != "0":
-            text = self._headers.get("grpc-message", "")[:_MOST_MESSAGE_TEXT]
+            text = self._headers.get("grpc-message", "")[:_MAX_MESSAGE_TEXT]
             raise CallFailed(text or f"gRPC status {status}", int(status) if status.isdecimal() else None)
         body = bytes(self._body)
         if len(body) < _PREFIX or body[0] or int.from_bytes(body[1:_PREFIX]) != len(body) - _PREFIX:
@@ -170,12 +170,12 @@ class _GrpcAnswer:
     def _take_data(self, body: bytes) -> None:
         self._body += body
         # By the length in its prefix: our window has no room for a longer message, so it never arrives whole.
-        if int.from_bytes(self._body[1:_PREFIX]) > MOST_MESSAGE or len(self._body) > MOST_MESSAGE + _PREFIX:
-            raise CallFailed(f"the answer is longer than {MOST_MESSAGE} bytes")
+        if int.from_bytes(self._body[1:_PREFIX]) > MAX_MESSAGE or len(self._body) > MAX_MESSAGE + _PREFIX:
+            raise CallFailed(f"the answer is longer than {MAX_MESSAGE} bytes")
 
     def _take_headers(self, flags: int, body: bytes) -> None:
         self._block += body
-        if len(self._block) > _MOST_HEADERS:
+        if len(self._block) > _MAX_HEADERS:
             raise CallFailed("the answer's headers are too long")
         if not flags & _END_HEADERS:
             return

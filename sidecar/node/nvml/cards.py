@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from sidecar.node.values import CardFailed
 
-REOPEN_MS, MOST_REOPEN_MS = 20_000, 300_000  # doubles each time, for events may be lost meanwhile
-MOST_NUMA_WORDS = 16  # of 64 NUMA nodes each
+REOPEN_MS, MAX_REOPEN_MS = 20_000, 300_000  # doubles each time, for events may be lost meanwhile
+MAX_NUMA_WORDS = 16  # of 64 NUMA nodes each
 # XIDs that a program causes, not the card; the list is that of NVIDIA's device plugin.
 OF_PROGRAMS = frozenset({13, 31, 43, 45, 68, 109})
 INSTANCES_FROM = 100  # the index of a MIG instance: 100 x (its card's + 1) + its number there
@@ -93,7 +93,7 @@ class NvmlReader:
         if self._nvml is not None and not is_due:
             return
         if self._nvml is not None:
-            self._pause_ms = min(2 * self._pause_ms, MOST_REOPEN_MS)
+            self._pause_ms = min(2 * self._pause_ms, MAX_REOPEN_MS)
         self._shut()
         nvml = self._bind()
         nvml.nvmlInit()
@@ -192,7 +192,7 @@ class NvmlReader:
         words = card_load.unless_unsupported(
             nvml,
             lambda: list(
-                nvml.nvmlDeviceGetMemoryAffinity(handle, MOST_NUMA_WORDS, nvml.NVML_AFFINITY_SCOPE_NODE)
+                nvml.nvmlDeviceGetMemoryAffinity(handle, MAX_NUMA_WORDS, nvml.NVML_AFFINITY_SCOPE_NODE)
             ),
         )
         mask = sum(word << (64 * at) for at, word in enumerate(words or ()))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-MOST_DRAINED = 1_000
+MAX_DRAINED = 1_000
 
 
 @value
@@ -98,7 +98,7 @@ class DriverEvents:
         if self._events is None:
             return
         try:
-            for _ in range(MOST_DRAINED):
+            for _ in range(MAX_DRAINED):
                 if (failed := self._judged(self._nvml.nvmlEventSetWait_v2(self._events, 0))) is not None:
                     self._drained = (*self._drained, failed)
         except Exception:

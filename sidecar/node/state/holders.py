@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sidecar.node.values import PodState
     from timekeeper.core.wire import Holders
 
-MOST_CLOSED = 400  # characters of the reason why the node is closed; readers cut it there
+MAX_CLOSED = 400  # characters of the reason why the node is closed; readers cut it there
 # Resources of a plugin whose kubelet side picks the cards; as in timekeeper.core.dialects
 _PICKED_BY_PLUGIN = re.compile(r"nvidia\.com/(gpu|mig-)")
 
@@ -72,7 +72,7 @@ def after(before: HoldersRecord, sight: Observation) -> HoldersRecord:
 
 def closed(held: HoldersRecord, why: str) -> HoldersRecord:
     """The record with this reason for being closed; empty: open."""
-    return HoldersRecord(held.boot, held.known, held.pods, why[:MOST_CLOSED])
+    return HoldersRecord(held.boot, held.known, held.pods, why[:MAX_CLOSED])
 
 
 def text(held: HoldersRecord) -> str:

@@ -33,7 +33,7 @@ OF_OTHERS = re.compile(
     r"|tencent\.com/vcuda-|elasticgpu\.(io|com)/|nano-gpu(\.io)?/|gpu\.intel\.com/"
     r"|aliyun\.com/gpu-|volcano\.sh/(vgpu-|gpu-)|koordinator\.sh/gpu|amd\.com/gpu)"
 )
-MOST_PATHS = 64  # paths are of cards with lower indices
+MAX_PATHS = 64  # paths are of cards with lower indices
 _QUANTITY = re.compile(r"([0-9]{1,18})(|k|M|G|T|Ki|Mi|Gi|Ti)")
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _UNITS |= {f"{letter}i": 1024 ** (at + 1) for at, letter in enumerate("KMGT")}
@@ -172,7 +172,7 @@ def _wire(card: NodeCard, mps: bool, at: Mapping[str, int]) -> CardWire:
         wire["fault"] = card.fault
     if mps:
         wire["mps"] = True
-    levels = {at[uuid]: str(level) for uuid, level in card.paths if at.get(uuid, MOST_PATHS) < MOST_PATHS}
+    levels = {at[uuid]: str(level) for uuid, level in card.paths if at.get(uuid, MAX_PATHS) < MAX_PATHS}
     if levels:
         wire["paths"] = "".join(levels.get(index, "-") for index in range(max(levels) + 1))
     return wire

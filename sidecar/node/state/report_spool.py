@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 
-from sidecar.node.state.reports import MOST_WAITING, UsageInterval, UsagePost, fold
+from sidecar.node.state.reports import MAX_WAITING, UsageInterval, UsagePost, fold
 from sidecar.node.state.use import PodLoad, UsageReading
 from sidecar.node.values import CardLoad
 from sidecar.value import TYPE_CHECKING
@@ -62,7 +62,7 @@ def decode(text: str, node_boot: str, now_ms: int) -> tuple[UsagePost | None, tu
         raise ValueError("it is from another boot of the node or another version") from None
     except (ValueError, TypeError, LookupError, RecursionError):
         raise ValueError("it contains no reports") from None
-    return post or None, fold(waiting, MOST_WAITING)
+    return post or None, fold(waiting, MAX_WAITING)
 
 
 class _FromElsewhere(Exception):

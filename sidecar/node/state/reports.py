@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 PATH = "/v1/nodeusage"
 DEFAULT_INTERVAL_MS = 15_000
 # Figures of cards: a post with 1,000 has 150 KB, and the timekeeper accepts 256 KiB.
-MOST_IN_A_POST = 1_000
-MOST_WAITING = 50_000  # some 8 MB
-MOST_AGE_MS = 30 * 86_400_000  # the timekeeper accepts no greater age
+MAX_IN_A_POST = 1_000
+MAX_WAITING = 50_000  # some 8 MB
+MAX_AGE_MS = 30 * 86_400_000  # the timekeeper accepts no greater age
 ENDING_MS = 600
-MOST_REASONS = 8
+MAX_REASONS = 8
 # Refusals that a repeat would get again.
 _FINAL = ("it answered 400", "it answered 413")
 
@@ -173,7 +173,7 @@ class UsageReports:
             self._is_saved = self._ports.save(*self._saved)
 
     def _fold(self) -> None:
-        folded = fold(self._waiting, MOST_WAITING)
+        folded = fold(self._waiting, MAX_WAITING)
         if len(folded) < len(self._waiting):
             self._drop(len(self._waiting) - len(folded), "too many intervals wait")
         self._waiting = folded
@@ -183,7 +183,7 @@ class UsageReports:
         total, count = 0, 0
         for each in self._waiting:
             total += figures_in(each)
-            if count and total > MOST_IN_A_POST:
+            if count and total > MAX_IN_A_POST:
                 break
             count += 1
         return count
@@ -212,12 +212,12 @@ class UsageReports:
         self._failures += 1
         self._gave_up = self._end_at is not None
         self._retry_at = now_ms + beats.backoff_ms(self._failures, self._ports.fraction())
-        if reason not in self._reasons and len(self._reasons) < MOST_REASONS:
+        if reason not in self._reasons and len(self._reasons) < MAX_REASONS:
             self._reasons.add(reason)
             self._ports.log("timekeeper-away", reason=reason, waiting=self.waiting)
 
     def _drop(self, looks: int, reason: str) -> None:
-        is_new = reason not in self._dropped_for and len(self._dropped_for) < MOST_REASONS
+        is_new = reason not in self._dropped_for and len(self._dropped_for) < MAX_REASONS
         self.dropped += looks
         if is_new or self._end_at is not None:
             self._dropped_for.add(reason)
@@ -247,7 +247,7 @@ def document(post: UsagePost, now_ms: int) -> NodeUsage:
         "sequence": post.sequence,
         "uses": [
             {
-                "age_ms": min(MOST_AGE_MS, max(0, now_ms - each.at_ms)),
+                "age_ms": min(MAX_AGE_MS, max(0, now_ms - each.at_ms)),
                 "pods": [
                     {"uid": pod.uid, "cards": [_card(card) for card in pod.cards]}
                     for pod in each.measured.pods

@@ -19,7 +19,7 @@ from tests.bench.cost.counters import counts, watch_sql
 from tests.bench.cost.operations import OPERATIONS, ROUND, Prepare, built, stop_clocks
 
 TURN_S = 0.02  # of CPU
-MOST_CALLS = 50  # a turn
+MAX_CALLS = 50  # a turn
 PACKAGES = ("webhook", "timekeeper", "scheduler_ext")
 
 
@@ -53,7 +53,7 @@ def run(folder: Path, name: str, calls: int, is_idle: bool) -> None:
 
 def _calibrated(name: str, folder: Path) -> Callable[[], dict[str, float]]:
     prepare = built(name, folder)
-    calls = max(ROUND, min(MOST_CALLS, math.ceil(TURN_S * ROUND / _cpu_s(prepare, ROUND))))
+    calls = max(ROUND, min(MAX_CALLS, math.ceil(TURN_S * ROUND / _cpu_s(prepare, ROUND))))
 
     def turn() -> dict[str, float]:
         before = _reference_s()

@@ -15,7 +15,7 @@ from timekeeper.core.ledger.hold import NodeSight, PodHold, Vanished
 T0, T2, T5, T9 = (f"2026-11-20T10:00:0{second}Z" for second in (0, 2, 5, 9))
 T0_MS = 1795168800000
 UNKNOWN_END = {"terminated": {"exitCode": 137, "reason": "ContainerStatusUnknown"}}
-MOST_MS = 600_000
+MAX_MS = 600_000
 
 
 def held(pod_status: dict[str, Any], **metadata: Any) -> PodHold:
@@ -179,10 +179,10 @@ def test_a_removal_is_no_earlier_than_the_last_evidence_and_no_later_than_seen(
 def test_a_vanished_pod_has_its_grace_and_after_a_gap_the_clusters_largest() -> None:
     known = PodHold(0, grace_ms=36_000_000, deletion_ms=900)
 
-    assert hold.vanished(known, 1000, 500, MOST_MS) == Vanished(900, MOST_MS)
-    assert hold.vanished(PodHold(0, grace_ms=30_000), 1000, 500, MOST_MS) == Vanished(1000, 30_000)
-    assert hold.vanished(PodHold(0, grace_ms=30_000), 1000, 500, MOST_MS, was_watched=False) == Vanished(
-        500, MOST_MS
+    assert hold.vanished(known, 1000, 500, MAX_MS) == Vanished(900, MAX_MS)
+    assert hold.vanished(PodHold(0, grace_ms=30_000), 1000, 500, MAX_MS) == Vanished(1000, 30_000)
+    assert hold.vanished(PodHold(0, grace_ms=30_000), 1000, 500, MAX_MS, was_watched=False) == Vanished(
+        500, MAX_MS
     )
 
 

@@ -11,13 +11,13 @@ from scheduler_ext.fit.refusal import KINDS
 from scheduler_ext.model.node import CLOSED
 from scheduler_ext.reports import cluster_page as view
 from scheduler_ext.reports import waiting_page as waiting_view
-from scheduler_ext.reports.headroom import MOST_ON_A_NODE
-from scheduler_ext.reports.query import MOST_NODES, MOST_SIZES, USUAL_NODES
+from scheduler_ext.reports.headroom import MAX_ON_A_NODE
+from scheduler_ext.reports.query import MAX_NODES, MAX_SIZES, USUAL_NODES
 from scheduler_ext.settings import flags_of
 from timekeeper.core.standings import WORDS
 from timekeeper.runtime.event_recorder import (
-    MOST_PER_OBJECT,
-    MOST_QUEUED,
+    MAX_PER_OBJECT,
+    MAX_QUEUED,
     RETRY_FOR_MS,
     SPAN_MS,
     EventType,
@@ -107,11 +107,11 @@ def test_every_field_of_the_pages_is_documented() -> None:
 def test_the_bounds_on_the_page_are_those_of_the_code() -> None:
     text = " ".join(PAGE.split())
     for sentence in (
-        f"default {USUAL_NODES}, at most {MOST_NODES}",
-        f"up to {MOST_SIZES}:",
-        f"at most {MOST_ON_A_NODE} pods are counted on a node",
-        f"At most {'ten' if MOST_PER_OBJECT == 10 else MOST_PER_OBJECT} are written",
+        f"default {USUAL_NODES}, at most {MAX_NODES}",
+        f"up to {MAX_SIZES}:",
+        f"at most {MAX_ON_A_NODE} pods are counted on a node",
+        f"At most {'ten' if MAX_PER_OBJECT == 10 else MAX_PER_OBJECT} are written",
         f"in {'five' if SPAN_MS == 300_000 else SPAN_MS} minutes",
-        f"kept for {'five' if RETRY_FOR_MS == 300_000 else RETRY_FOR_MS} minutes, at most {MOST_QUEUED:,}",
+        f"kept for {'five' if RETRY_FOR_MS == 300_000 else RETRY_FOR_MS} minutes, at most {MAX_QUEUED:,}",
     ):
         assert sentence in text, sentence

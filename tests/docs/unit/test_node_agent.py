@@ -64,7 +64,7 @@ def test_its_events_numbers_and_links_are_those_that_there_are() -> None:
     listed = ", ".join(map(str, sorted(cards.OF_PROGRAMS)[:-1]))
     assert f"Programs cause the XIDs {listed} and {max(cards.OF_PROGRAMS)}" in PAGE
     assert (health.PATIENCE_MS, health.CALM_MS, cards.REOPEN_MS) == (10_000, 600_000, 20_000)
-    assert (cards.MOST_REOPEN_MS, card_events.QUIET_MS) == (300_000, 600_000)
+    assert (cards.MAX_REOPEN_MS, card_events.QUIET_MS) == (300_000, 600_000)
     assert (mps.BEGINS_AFTER_MS, mps.LASTS_MS) == (30_000, 600_000)
     assert agent.HUNG_MS + health.PATIENCE_MS + 5_000 == 25_000
     for name in OTHERS:

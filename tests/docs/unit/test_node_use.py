@@ -59,7 +59,7 @@ def test_what_becomes_of_an_eviction_and_its_bounds_are_documented() -> None:
     for metric in (metrics.OVERUSE_EVICTIONS, metrics.OVERUSE_HELD_BACK):
         assert f"`{metric._name}" in PAGE
     assert (
-        f"with {evictions.SPACE_MS // 1000} s between two and {evictions.MOST_IN_AN_HOUR} in an hour" in text
+        f"with {evictions.SPACE_MS // 1000} s between two and {evictions.MAX_IN_AN_HOUR} in an hour" in text
     )
     assert f"after {evictions.FIRST_PAUSE_MS // 1000} s, 1, 2, 4 and 8 minutes, then each" in text
     assert f"then each {evictions.LONGEST_PAUSE_MS // 60_000} minutes" in text

@@ -55,7 +55,7 @@ def test_an_answer_of_many_frames_is_read_whole(kubelet: Kubelet) -> None:
 
 
 def test_an_answer_beyond_the_bound_is_refused(kubelet: Kubelet) -> None:
-    kubelet.has(("team-a", "train-0", {GPU: ["x" * grpc.MOST_MESSAGE]}))
+    kubelet.has(("team-a", "train-0", {GPU: ["x" * grpc.MAX_MESSAGE]}))
 
     with pytest.raises(grpc.CallFailed, match="longer than 4194304 bytes"):
         podresources.listed(kubelet.socket)

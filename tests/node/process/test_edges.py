@@ -15,7 +15,7 @@ import pytest
 from deploy.local.identity import LocalAuthority, new_authority
 from sidecar.node import metrics
 from sidecar.node.kube.api import ApiAnswer, ApiUnreachable, NodeApi
-from sidecar.node.kube.events import MOST_QUEUED, TRIES, EventPoster, event
+from sidecar.node.kube.events import MAX_QUEUED, TRIES, EventPoster, event
 from sidecar.node.state.overuse import AgentEvent
 from tests.support.waiting import eventually
 
@@ -145,7 +145,7 @@ def test_an_event_that_is_refused_or_cannot_be_sent_is_counted_and_holds_up_no_o
 
 def test_more_events_than_can_wait_are_dropped_and_reported(capfd: pytest.CaptureFixture[str]) -> None:
     events = EventPoster(Server(), "n1")  # type: ignore[arg-type]
-    for _ in range(MOST_QUEUED + 2):
+    for _ in range(MAX_QUEUED + 2):
         events.post(NOTICE)
 
     assert events.results["dropped"] == 2
@@ -219,11 +219,11 @@ def test_many_slow_readers_take_few_threads_and_exclude_no_other(
     _, url, _ = served
     before = threads()  # of other servers of this process
     with contextlib.ExitStack() as stack:
-        slow = [stack.enter_context(connected(url)) for _ in range(5 * metrics.MOST_AT_ONCE)]
-        eventually(lambda: all(map(is_hung_up, slow[: -metrics.MOST_AT_ONCE])))
+        slow = [stack.enter_context(connected(url)) for _ in range(5 * metrics.MAX_AT_ONCE)]
+        eventually(lambda: all(map(is_hung_up, slow[: -metrics.MAX_AT_ONCE])))
 
-        eventually(lambda: threads() <= before + metrics.MOST_AT_ONCE)
-        assert not any(map(is_hung_up, slow[-metrics.MOST_AT_ONCE :]))
+        eventually(lambda: threads() <= before + metrics.MAX_AT_ONCE)
+        assert not any(map(is_hung_up, slow[-metrics.MAX_AT_ONCE :]))
         assert get(f"{url}/livez") == (200, "ok\n")
     eventually(lambda: threads() <= before)
 

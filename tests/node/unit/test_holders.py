@@ -10,7 +10,7 @@ from sidecar.node.state import holders
 from sidecar.node.state.holders import HoldersRecord, Observation
 from sidecar.node.state.plugin_devices import PluginDevices
 from sidecar.node.values import PodState
-from timekeeper.core.kube.holders import MOST_CLOSED, NodeHolders, decode_holders
+from timekeeper.core.kube.holders import MAX_CLOSED, NodeHolders, decode_holders
 
 BOOT = "5f1c7f0e-7f86-4b1e-9d57-1d6a3f0a8a11"
 NEW = HoldersRecord(BOOT, False, {}, "")
@@ -176,7 +176,7 @@ def test_the_kubelets_names_become_uids_by_the_api_servers_word() -> None:
 def test_a_reason_closes_the_node_and_none_opens_it() -> None:
     why = holders.closed(NEW, "x" * 1_000)
 
-    assert why.closed == "x" * MOST_CLOSED
+    assert why.closed == "x" * MAX_CLOSED
     assert holders.closed(why, "") == NEW
 
 

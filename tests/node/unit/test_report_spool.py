@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.node.state import report_spool
-from sidecar.node.state.reports import MOST_WAITING, UsageInterval, UsagePost, figures_in
+from sidecar.node.state.reports import MAX_WAITING, UsageInterval, UsagePost, figures_in
 from sidecar.node.state.use import PodLoad, UsageReading
 from sidecar.node.values import CardLoad
 
@@ -86,6 +86,6 @@ def test_all_that_may_wait_fits_into_the_folder_of_the_manifest_twice() -> None:
     cards = tuple(CardLoad(f"GPU-{at}-1111-2222-3333-444455556666", 100, 81_920) for at in range(8))
     seen = tuple(PodLoad(f"{at:08}-1111-2222-3333-444455556666", cards[:1]) for at in range(64))
     one = UsageInterval(NOW * 1_000, UsageReading(seen, cards))
-    text = report_spool.encode(None, (one,) * (MOST_WAITING // figures_in(one)), "boot")
+    text = report_spool.encode(None, (one,) * (MAX_WAITING // figures_in(one)), "boot")
 
     assert 2 * len(text) < 4 << 20

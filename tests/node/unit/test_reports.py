@@ -14,8 +14,8 @@ from sidecar.node.state import report_spool
 from sidecar.node.state.reports import (
     DEFAULT_INTERVAL_MS,
     ENDING_MS,
-    MOST_IN_A_POST,
-    MOST_WAITING,
+    MAX_IN_A_POST,
+    MAX_WAITING,
     UsageInterval,
     UsagePorts,
     UsagePost,
@@ -155,7 +155,7 @@ def test_no_post_is_larger_than_the_timekeeper_takes(world: World) -> None:
 
     assert world.reports.waiting == 0
     for post in world.posts:
-        assert sum(map(figures_in, post.uses)) <= MOST_IN_A_POST
+        assert sum(map(figures_in, post.uses)) <= MAX_IN_A_POST
         assert len(json.dumps(document(post, world.now_ms))) < 256 * 1024
 
 
@@ -164,7 +164,7 @@ def test_what_cannot_be_kept_is_counted_and_reported_once(world: World) -> None:
     world.turn(hours * 3_600_000, look=busy, answer=AWAY)
 
     assert world.reports.dropped > 200
-    assert world.reports.waiting * figures_in(UsageInterval(0, busy)) <= MOST_WAITING + MOST_IN_A_POST
+    assert world.reports.waiting * figures_in(UsageInterval(0, busy)) <= MAX_WAITING + MAX_IN_A_POST
     assert world.reports.waiting + world.reports.dropped == hours * 240
     assert world.said.count("use-lost") == 1
 

@@ -8,8 +8,8 @@ import pytest
 
 from timekeeper.runtime.api_server import Answered, Unsent
 from timekeeper.runtime.event_recorder import (
-    MOST_PER_OBJECT,
-    MOST_QUEUED,
+    MAX_PER_OBJECT,
+    MAX_QUEUED,
     RETRY_FOR_MS,
     SPAN_MS,
     EventRecorder,
@@ -143,11 +143,11 @@ def test_at_most_ten_events_about_one_pod_are_posted_in_five_minutes() -> None:
     api, clock = FakeEventsApi(), Clock()
     events, _ = recorder(api, clock)
 
-    for at in range(MOST_PER_OBJECT + 5):
+    for at in range(MAX_PER_OBJECT + 5):
         events.post("team-a", "p", "uid-p", "Preempting", f"victim {at}")
     events.post("team-a", "q", "uid-q", "Preempting", "victim 0")
 
-    assert len(sent(events, api, clock, MOST_PER_OBJECT + 1)) == MOST_PER_OBJECT + 1
+    assert len(sent(events, api, clock, MAX_PER_OBJECT + 1)) == MAX_PER_OBJECT + 1
     assert events.results()["repeated"] == 5
 
 
@@ -168,7 +168,7 @@ def test_a_full_queue_drops_further_events_without_waiting() -> None:
     """Nothing is sent here, as with an API server that does not answer."""
     events, lines = recorder(FakeEventsApi(), Clock())
 
-    for at in range(MOST_QUEUED + 7):
+    for at in range(MAX_QUEUED + 7):
         events.post("team-a", f"p{at}", f"uid-{at}", "Preempted", "for q")
 
     assert events.results()["dropped"] == 7
@@ -244,12 +244,12 @@ def test_a_long_sentence_is_cut_to_the_bytes_that_the_api_server_takes(letter: s
 
 def test_a_role_can_allow_more_events_about_one_object() -> None:
     api, clock = FakeEventsApi(), Clock()
-    events, _ = recorder(api, clock, most_per_object=MOST_PER_OBJECT + 1)
+    events, _ = recorder(api, clock, most_per_object=MAX_PER_OBJECT + 1)
 
-    for at in range(MOST_PER_OBJECT + 2):
+    for at in range(MAX_PER_OBJECT + 2):
         events.post_on_config_map("bursar-system", "bursar-budgets", "u", "BrokenBudget", f"entry {at}")
 
-    assert len(sent(events, api, clock, MOST_PER_OBJECT + 1)) == MOST_PER_OBJECT + 1
+    assert len(sent(events, api, clock, MAX_PER_OBJECT + 1)) == MAX_PER_OBJECT + 1
     assert events.results()["repeated"] == 1
 
 

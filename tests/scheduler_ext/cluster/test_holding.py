@@ -13,14 +13,14 @@ from tests.scheduler_ext.processes import Process
 
 __all__ = ["plane"]
 
-MOST_S = 12
+MAX_S = 12
 WHOLE = {"bursar.dev/gpu-percent": "100"}
 
 
 @pytest.fixture(scope="module")
 def extender(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     """The extender with a short longest grace period, and a kube-scheduler that asks it."""
-    with scheduling(plane, tmp_path_factory.mktemp("extender"), f"--max-grace-period={MOST_S}s") as process:
+    with scheduling(plane, tmp_path_factory.mktemp("extender"), f"--max-grace-period={MAX_S}s") as process:
         yield process
 
 
@@ -50,8 +50,8 @@ def test_a_second_deletion_with_no_grace_does_not_free_what_still_runs(
     deleted_s = time.time()
 
     placed(world, "after-short", "after-long")
-    assert 1 < scheduled_s(world, "after-short") - deleted_s < MOST_S - 2
-    assert scheduled_s(world, "after-long") - deleted_s > MOST_S - 1
+    assert 1 < scheduled_s(world, "after-short") - deleted_s < MAX_S - 2
+    assert scheduled_s(world, "after-long") - deleted_s > MAX_S - 1
 
 
 def scheduled_s(world: World, name: str) -> float:

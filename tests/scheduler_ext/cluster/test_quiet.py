@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from deploy.local.cluster import ControlPlane
-from deploy.local.scheduler import MOST_BACKOFF_S
+from deploy.local.scheduler import MAX_BACKOFF_S
 from tests.scheduler_ext.clusters import PROFILE, SCHEDULER, World, placed, plane, world
 from tests.scheduler_ext.processes import Process
 from tests.support.control_plane import create_namespace
@@ -117,7 +117,7 @@ def test_one_that_fits_nowhere_beside_lower_priority_pods_is_filtered_less_than_
     world.pod("unplaceable", {"bursar.dev/gpu-percent": "50"}, priorityClassName="urgent")
     eventually(lambda: "no card has 50% free" in world.refusals("unplaceable"))
     calls, quiet_since, begun = world.filters(), time.monotonic(), time.monotonic()
-    while time.monotonic() - quiet_since < MOST_BACKOFF_S + 1 and time.monotonic() - begun < 60:
+    while time.monotonic() - quiet_since < MAX_BACKOFF_S + 1 and time.monotonic() - begun < 60:
         now = world.filters()
         if now != calls:
             calls, quiet_since = now, time.monotonic()

@@ -7,7 +7,7 @@ from itertools import count
 from pathlib import Path
 from string import ascii_lowercase
 
-from scheduler_ext.clients.binding_reports import MOST_WAITING, BindingReports
+from scheduler_ext.clients.binding_reports import MAX_WAITING, BindingReports
 from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.worlds import node, on, percent, read, request_of
 from tests.support.post_client import PostClient
@@ -17,7 +17,7 @@ from timekeeper.core.request.cards import decode_placement
 from timekeeper.core.request.host import HostAmount, HostShare, decode_host, encode_host
 from timekeeper.core.request.request import parse
 from timekeeper.core.values import GPURequest
-from webhook.rules.size import MOST_BINDING_BYTES, binding_bytes
+from webhook.rules.size import MAX_BINDING_BYTES, binding_bytes
 
 POD = read(on(percent(50, "p"), "n", "GPU-0"))
 
@@ -91,7 +91,7 @@ def test_a_report_that_the_timekeeper_refuses_holds_no_other_back() -> None:
 def test_a_pod_with_as_many_containers_with_cards_as_admission_allows_is_reported() -> None:
     limits = {"limits": {"bursar.dev/gpu-percent": "1"}}
     names = [f"{first}{second}" for first in ascii_lowercase for second in ascii_lowercase]
-    most = next(at for at in count(1) if binding_bytes(asked(names[: at + 1], limits)) > MOST_BINDING_BYTES)
+    most = next(at for at in count(1) if binding_bytes(asked(names[: at + 1], limits)) > MAX_BINDING_BYTES)
     request = asked(names[:most], limits)
     spool, _ = reports(client := PostClient(), lambda: 0)
     assert POD.placement is not None
@@ -115,7 +115,7 @@ def test_the_memory_is_bounded_and_the_oldest_is_dropped() -> None:
     spool, _ = reports(PostClient(), lambda: 0)
     assert POD.placement is not None
 
-    for _ in range(MOST_WAITING + 3):
+    for _ in range(MAX_WAITING + 3):
         spool.bound(POD, "n", POD.placement)
 
     assert spool.results["dropped"] == 3

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from scheduler_ext.cache.cluster_cache import ClusterCache
-from scheduler_ext.clients.end_reports import MOST_WAITING, EndReports
+from scheduler_ext.clients.end_reports import MAX_WAITING, EndReports
 from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.worlds import node, on, percent, read
 from tests.support.post_client import PostClient
@@ -61,12 +61,12 @@ def test_the_memory_is_bounded_and_the_oldest_is_dropped_which_the_log_says_once
     spool, lines = reports(client)
     pod = read(ended())
 
-    for at in range(MOST_WAITING + 3):
+    for at in range(MAX_WAITING + 3):
         spool.removed(replace(pod, uid=f"uid-{at}"))
     while spool.send():
         pass
 
-    assert spool.results == {"sent": MOST_WAITING, "dropped": 3, "refused": 0, "failed": 0}
+    assert spool.results == {"sent": MAX_WAITING, "dropped": 3, "refused": 0, "failed": 0}
     assert lines == ["ends-dropped"]
     assert read_ends(client.posts[0], NOW)[0].uid == "uid-3"
 

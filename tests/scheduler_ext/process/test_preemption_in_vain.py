@@ -8,7 +8,7 @@ import pytest
 from tests.scheduler_ext.preempting import stage, unscheduled
 from tests.scheduler_ext.preempting_worlds import CLAIMED, FRAGMENTED, begins, low, reservation
 from tests.scheduler_ext.reserving import held, stamp
-from timekeeper.core.ledger.reservation import MOST_MS
+from timekeeper.core.ledger.reservation import MAX_MS
 
 
 def test_a_pod_with_a_useless_eviction_soon_causes_no_other(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_a_hold_ends_seconds_after_kube_scheduler_refuses_the_free_cards(
 
 
 def test_one_that_is_held_for_longer_than_may_be_is_released(tmp_path: Path) -> None:
-    raw = held(unscheduled("p", 50), "n", "GPU-0", until_ms=1_795_000_000_000 + 2 * MOST_MS)
+    raw = held(unscheduled("p", 50), "n", "GPU-0", until_ms=1_795_000_000_000 + 2 * MAX_MS)
     raw["status"]["conditions"].append(unscheduled("p", 50)["status"]["conditions"][0])
     with stage(tmp_path, *FRAGMENTED[:3], raw) as world:
         world.step(times=3)

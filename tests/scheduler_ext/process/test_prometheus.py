@@ -167,7 +167,7 @@ def test_what_it_refuses_and_what_is_too_large_is_an_error_with_the_reason(
     with pytest.raises(PrometheusError, match="answers 302: elsewhere"):
         source.get("")
     server.status, server.body = 200, b"[" + b" " * 200_000
-    monkeypatch.setattr(prometheus, "MOST_BYTES", 100_000)
+    monkeypatch.setattr(prometheus, "MAX_BYTES", 100_000)
     with pytest.raises(PrometheusError, match="larger than 100000 bytes"):
         source.get("")
     source.close()

@@ -11,7 +11,7 @@ from scheduler_ext.model.standing import UNHEARD, NamespaceStanding, NamespaceSt
 from scheduler_ext.scoring.policy import BINPACK
 from scheduler_ext.waiting import hold_backs, rounds
 from scheduler_ext.waiting.hold_backs import HOLD_BACK_S
-from scheduler_ext.waiting.order import MOST_NODES, WaitingPod, next_to_wake, waiting_pod
+from scheduler_ext.waiting.order import MAX_NODES, WaitingPod, next_to_wake, waiting_pod
 from tests.scheduler_ext.apiserver import Fault
 from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.reserving import NOW_MS, held
@@ -259,7 +259,7 @@ def test_turns_go_by_priority_and_then_by_age() -> None:
 
 
 def test_of_many_offered_nodes_any_may_be_the_one() -> None:
-    names = [f"n{at}" for at in range(MOST_NODES + 1)]
+    names = [f"n{at}" for at in range(MAX_NODES + 1)]
 
     assert waiting_pod(read(waits("p")), BINPACK, names).offered is None
     assert waiting_pod(read(waits("p")), BINPACK, names[:-1]).offered == frozenset(names[:-1])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from scheduler_ext.model.node import read_node
 from scheduler_ext.model.pod import read_pod
-from scheduler_ext.reports.headroom import MOST_ON_A_NODE, Counting, Headroom
+from scheduler_ext.reports.headroom import MAX_ON_A_NODE, Counting, Headroom
 from scheduler_ext.reports.query import cluster_query, size, typical_sizes, waiting_query
 from scheduler_ext.reports.totals import Totals
 from scheduler_ext.scoring.fragmentation_model import FragmentationModel
@@ -312,8 +312,8 @@ def test_of_tiny_pods_no_more_are_counted_than_a_kubelet_could_take() -> None:
 
     counting = Counting(lambda _: replace(BINPACK, order=order))
 
-    assert counting.count(size("gpu-memory:64").pod, [only]).pods == MOST_ON_A_NODE
-    assert len(looks) == MOST_ON_A_NODE
+    assert counting.count(size("gpu-memory:64").pod, [only]).pods == MAX_ON_A_NODE
+    assert len(looks) == MAX_ON_A_NODE
 
 
 def test_without_a_request_typical_sizes_are_counted(world: Running) -> None:

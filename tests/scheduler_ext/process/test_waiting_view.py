@@ -9,8 +9,8 @@ import pytest
 from scheduler_ext.fit import refusal
 from scheduler_ext.model.node import CLOSED, read_node
 from scheduler_ext.verbs.last_decisions import (
-    MOST_EXAMPLES,
-    MOST_PODS,
+    MAX_EXAMPLES,
+    MAX_PODS,
     CountedRefusal,
     LastDecisions,
 )
@@ -253,7 +253,7 @@ def test_the_reasons_are_counted_that_of_most_nodes_first() -> None:
     decision = decisions.of("u")
     assert decision is not None
     assert decision.reasons == (
-        CountedRefusal(FULL, 30, tuple(f"n{at:03}" for at in range(MOST_EXAMPLES))),
+        CountedRefusal(FULL, 30, tuple(f"n{at:03}" for at in range(MAX_EXAMPLES))),
         CountedRefusal(refusal.NO_CARDS, 1, ("m",)),
     )
     assert {key: count for key, count in decisions.nodes_refused().items() if count} == {
@@ -277,7 +277,7 @@ def test_nodes_are_counted_by_what_refuses_them_in_any_order_and_number() -> Non
         assert found is not None
         assert [each.nodes for each in found.reasons] == sorted(each.nodes for each in found.reasons)[::-1]
         assert {each.refusal: (each.nodes, each.examples) for each in found.reasons} == {
-            why: (len(theirs), tuple(theirs[:MOST_EXAMPLES]))
+            why: (len(theirs), tuple(theirs[:MAX_EXAMPLES]))
             for why in dict(nodes).values()
             if (theirs := [name for name, its in nodes if its == why])
         }
@@ -285,7 +285,7 @@ def test_nodes_are_counted_by_what_refuses_them_in_any_order_and_number() -> Non
 
 def test_the_memory_is_bounded_and_drops_the_least_recently_read() -> None:
     decisions = LastDecisions(lambda: 0)
-    for at in range(MOST_PODS):
+    for at in range(MAX_PODS):
         decisions.refused(f"u{at}", 1, ({"n": refusal.NO_CARDS},))
     decisions.refused("u0", 1, ({"n": refusal.NO_CARDS},))
 

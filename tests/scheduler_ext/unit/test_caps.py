@@ -23,7 +23,7 @@ from scheduler_ext.snapshot.snapshot import (
     pod_deleted,
     pod_updated,
 )
-from scheduler_ext.waiting.denied_pods import MOST_WOKEN, TRIED_WITHIN_S, DeniedPods
+from scheduler_ext.waiting.denied_pods import MAX_WOKEN, TRIED_WITHIN_S, DeniedPods
 from tests.scheduler_ext.worlds import Json, mib, node, on, percent, read, rebuilt
 from tests.support.profile import examples
 from tests.worlds import card
@@ -197,7 +197,7 @@ def test_no_more_pods_are_woken_than_the_cap_allows_and_first_those_in_turn() ->
 def test_of_many_the_others_are_woken_next() -> None:
     known = standings()
     denied = DeniedPods(CapChecks(lambda: known))
-    pods = [read(percent(20, f"p{at}")) for at in range(MOST_WOKEN + 1)]
+    pods = [read(percent(20, f"p{at}")) for at in range(MAX_WOKEN + 1)]
     for pod in pods:
         denied.add(pod.uid, "budget")
 
@@ -205,7 +205,7 @@ def test_of_many_the_others_are_woken_next() -> None:
     first = denied.no_longer(pods, EMPTY, known)
     denied.wake(first, 0.0)
 
-    assert (len(first), {why for _, why in first}) == (MOST_WOKEN, {"budget"})
+    assert (len(first), {why for _, why in first}) == (MAX_WOKEN, {"budget"})
     assert denied.may_have_changed(EMPTY, known, 0.0)
 
 

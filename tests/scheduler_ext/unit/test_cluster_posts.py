@@ -11,9 +11,9 @@ from scheduler_ext.reports import cluster_posts
 from scheduler_ext.reports.cluster_posts import (
     AFTER_FAILURE_MS,
     ALIVE_MS,
-    EACH_S,
-    MOST_BYTES,
-    MOST_COUNTS_BYTES,
+    INTERVAL_S,
+    MAX_BYTES,
+    MAX_COUNTS_BYTES,
     WHOLE_MS,
     ClusterPosts,
     MapSources,
@@ -27,7 +27,7 @@ from tests.scheduler_ext.worlds import Json, node, on, percent, rebuilt
 from tests.support.clock import Clock
 from tests.worlds import card
 from timekeeper.api.resources.cluster_map import read_cluster
-from timekeeper.core.cluster_map import MOST_WAITING
+from timekeeper.core.cluster_map import MAX_WAITING
 from timekeeper.dashboard.pages.cluster import STALE_MS
 from timekeeper.runtime.timekeeper_client import PostRefusedError, TimekeeperError
 
@@ -118,7 +118,7 @@ def test_where_nothing_changes_a_post_comes_before_the_dashboard_calls_the_map_o
         world.clock.turn(1)
         assert world.step() == [([], [], 1)]
 
-    assert ALIVE_MS + 1000 * EACH_S < STALE_MS
+    assert ALIVE_MS + 1000 * INTERVAL_S < STALE_MS
 
 
 def test_a_follower_posts_nothing_and_a_new_leader_everything() -> None:
@@ -152,7 +152,7 @@ def test_a_namespace_with_many_waiting_pods_hides_no_other_and_the_rest_is_count
     told = waiting_of([*few, *reversed(many)], now_ms=60 * 60_000 * 24)
 
     assert [each["name"] for each in told["pods"]] == [
-        *(f"m{at:03}" for at in range(MOST_WAITING - 3)),
+        *(f"m{at:03}" for at in range(MAX_WAITING - 3)),
         *("f0", "f1", "f2"),
     ]
     assert (told["total"], told["more"]) == (703, {"many": 203})
@@ -161,7 +161,7 @@ def test_a_namespace_with_many_waiting_pods_hides_no_other_and_the_rest_is_count
 def test_what_waits_is_posted_again_when_the_numbers_of_pods_beyond_those_listed_change(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(cluster_posts, "MOST_WAITING", 1)
+    monkeypatch.setattr(cluster_posts, "MAX_WAITING", 1)
     world, there = World(small()), [waits("a", "first", 0), waits("b", "second", 1)]
     sources = MapSources(Map, lambda: there, lambda: True, lambda: 600_000, world.clock)
     world.posts = ClusterPosts(world.client, sources, lambda *_, **__: None)  # type: ignore[arg-type]
@@ -180,13 +180,13 @@ def test_the_numbers_of_the_namespaces_with_most_fit_into_a_post() -> None:
     told = waiting_of(pods, now_ms=0)
 
     size = len(orjson.dumps(told["more"]))
-    assert 0.9 * MOST_COUNTS_BYTES < size <= MOST_COUNTS_BYTES
+    assert 0.9 * MAX_COUNTS_BYTES < size <= MAX_COUNTS_BYTES
     assert told["more"]["most"] >= 8
     assert len(orjson.dumps({"version": 1, "nodes": [], "gone": [], "waiting": told})) < 256 * 1024
 
 
 def test_no_post_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster_posts, "MOST_BYTES", 1_000)
+    monkeypatch.setattr(cluster_posts, "MAX_BYTES", 1_000)
     nodes = [node(f"n{at}", *(card(10 * at + each) for each in range(3))) for at in range(6)]
     world = World(rebuilt(nodes, []))
 
@@ -194,4 +194,4 @@ def test_no_post_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert sorted(name for names, _, _ in posted for name in names) == [f"n{at}" for at in range(6)]
     assert len(posted) > 3
-    assert MOST_BYTES < 256 * 1024
+    assert MAX_BYTES < 256 * 1024

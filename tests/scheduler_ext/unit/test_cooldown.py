@@ -6,7 +6,7 @@ from scheduler_ext.model.standing import NamespaceStanding, NamespaceStandings
 from scheduler_ext.preemption.cooldown import (
     AGAIN_MS,
     BACK_MS,
-    MOST_IN_VAIN,
+    MAX_IN_VAIN,
     NODE_MS,
     NOTHING_DONE,
     REPLACEMENT_MS,
@@ -63,14 +63,14 @@ def test_after_an_eviction_in_vain_no_pod_is_evicted_for_that_request_of_that_na
 
 def test_a_namespace_with_ever_new_requests_evicts_in_vain_a_bounded_number_of_times() -> None:
     snapshot, cooldown = cards(1, user()), NOTHING_DONE
-    waiting = [percent(61 + n, f"w{n}", priority=5) for n in range(MOST_IN_VAIN + 1)]
+    waiting = [percent(61 + n, f"w{n}", priority=5) for n in range(MAX_IN_VAIN + 1)]
     for n, pod in enumerate(waiting[:-1]):
         assert asked(pod, snapshot, cooldown, n) == ["user"]
         cooldown = cooldown.after_vain(read(pod), NOW_MS + n)
 
     assert asked(waiting[-1], snapshot, cooldown, AGAIN_MS - 1) is None
     assert asked(waiting[-1], snapshot, cooldown, AGAIN_MS) == ["user"]
-    assert asked(of(waiting[-1], "team-c"), snapshot, cooldown, MOST_IN_VAIN) == ["user"]
+    assert asked(of(waiting[-1], "team-c"), snapshot, cooldown, MAX_IN_VAIN) == ["user"]
 
 
 def test_an_eviction_that_was_not_in_vain_keeps_no_other_pod_from_preempting() -> None:

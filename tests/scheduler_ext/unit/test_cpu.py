@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kubernetes.utils.quantity import parse_quantity
 
 from scheduler_ext.cache.cluster_cache import ClusterCache
-from scheduler_ext.model.cpu import MOST_MILLI, requested_milli
+from scheduler_ext.model.cpu import MAX_MILLI, requested_milli
 from scheduler_ext.model.node import read_node
 from scheduler_ext.model.pod import NonGPUPod, Pod, read_any, read_non_gpu_pod
 from scheduler_ext.snapshot.snapshot import (
@@ -109,9 +109,9 @@ def test_a_pods_cpu_is_kube_schedulers_own_sum(pod: Json, milli: int) -> None:
     ],
 )
 def test_more_cpu_than_any_node_has_is_so_much(pod: Json) -> None:
-    assert requested_milli({"spec": pod}) == MOST_MILLI
+    assert requested_milli({"spec": pod}) == MAX_MILLI
     vast = {"metadata": {"name": "n"}, "status": {"allocatable": {"cpu": "9P"}}}
-    assert read_node(vast).cpu_milli == MOST_MILLI
+    assert read_node(vast).cpu_milli == MAX_MILLI
 
 
 @pytest.mark.parametrize(

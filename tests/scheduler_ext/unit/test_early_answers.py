@@ -18,8 +18,8 @@ from scheduler_ext.snapshot.free import Free
 from scheduler_ext.snapshot.snapshot import Snapshot, pod_updated
 from scheduler_ext.verbs.early_answers import QUIET_S, EarlyAnswers
 from scheduler_ext.verbs.fit_cache import (
-    MOST_EARLY,
-    MOST_EARLY_NODES,
+    MAX_EARLY,
+    MAX_EARLY_NODES,
     FilterResult,
     FitCache,
     FitKey,
@@ -194,7 +194,7 @@ def test_while_nothing_changes_no_shape_is_looked_at() -> None:
 
 
 def test_many_changed_nodes_are_left_to_the_filter() -> None:
-    names = NameList(f"n{at}" for at in range(MOST_EARLY_NODES + 1))
+    names = NameList(f"n{at}" for at in range(MAX_EARLY_NODES + 1))
     world = World(names)
     world.filter(percent(60))
     for at, name in enumerate(names[:-1]):
@@ -255,13 +255,13 @@ def test_of_more_nodes_than_are_offered_only_the_refusals_are_written_early() ->
 
 def test_only_the_shapes_asked_last_are_computed() -> None:
     world = World()
-    for share in range(50, 50 + MOST_EARLY + 1):
+    for share in range(50, 50 + MAX_EARLY + 1):
         world.filter(percent(share))
     world.bind("n1", 35)
 
     world.look()
 
-    assert world.breaths["all"] == MOST_EARLY
+    assert world.breaths["all"] == MAX_EARLY
 
 
 @pytest.mark.parametrize("policy", [BINPACK, fragmentation(FragmentationModel(BUILT_IN), 2_000)])

@@ -20,7 +20,7 @@ from scheduler_ext.snapshot.snapshot import (
     non_gpu_pod_updated,
     pod_updated,
 )
-from scheduler_ext.verbs.expected_binds import LASTS_S, MOST, MOST_OF_A_NODE, ExpectedBinds
+from scheduler_ext.verbs.expected_binds import LASTS_S, MAX_OF_A_NODE, MOST, ExpectedBinds
 from tests.scheduler_ext.worlds import node, percent, read, request_of
 from tests.support.clock import SecondsClock
 from tests.support.profile import examples
@@ -177,12 +177,12 @@ def test_a_node_is_seen_as_if_all_expected_binds_were_fitted_anew(changes: list[
 
 
 def test_of_a_crowd_on_its_way_to_one_node_the_first_are_reckoned_with() -> None:
-    names = [f"p{number}" for number in range(MOST_OF_A_NODE + 1)]
+    names = [f"p{number}" for number in range(MAX_OF_A_NODE + 1)]
     world = World("q", *names, share=1)
     for name in names:
         world.note(name)
 
-    assert world.free("q") == 1000 - 10 * MOST_OF_A_NODE
+    assert world.free("q") == 1000 - 10 * MAX_OF_A_NODE
 
 
 def test_a_card_that_fills_meanwhile_is_filled_anew() -> None:

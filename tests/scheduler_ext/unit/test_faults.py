@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from scheduler_ext.leadership.takeover import MOST_LOOKS
+from scheduler_ext.leadership.takeover import MAX_LOOKS
 from tests.scheduler_ext import machine, readback
 from tests.scheduler_ext.machine import BUSY, FAULTS, FINE, HOME, LOST_UNDONE, Cluster, Replica
 from tests.scheduler_ext.worlds import asking, mib, node, percent
@@ -304,7 +304,7 @@ class Faults(RuleBasedStateMachine):
     def _leads(self, replica: Replica) -> None:
         """Sooner or later: a late mark of its own may have covered its last, and where a list shows it a mark
         that it did not know, it begins anew."""
-        for _ in range(0, 2 * MOST_LOOKS, machine.LOOKS):
+        for _ in range(0, 2 * MAX_LOOKS, machine.LOOKS):
             if not replica.leadership.leads():
                 replica.take_over()
         assert replica.leadership.leads()

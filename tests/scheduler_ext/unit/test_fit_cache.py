@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler_ext.fit import refusal
-from scheduler_ext.fit.card_sets import MOST_STEPS
+from scheduler_ext.fit.card_sets import MAX_STEPS
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.model.node import read_node
@@ -195,7 +195,7 @@ def test_a_search_over_many_hard_nodes_is_bounded_and_goes_on_in_the_next_call()
     first = list(asked_of(answers, raw, snapshot, BINPACK, names).values())
     second = list(asked_of(answers, raw, snapshot, BINPACK, names).values())
 
-    assert CALL_STEPS == 4 * MOST_STEPS
+    assert CALL_STEPS == 4 * MAX_STEPS
     assert first.count(refusal.GIVEN_UP.sentence) == 4
     assert first.count(refusal.NOT_TRIED.sentence) == 8
     assert second.count(refusal.NOT_TRIED.sentence) == 4

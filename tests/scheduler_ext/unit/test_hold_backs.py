@@ -1,6 +1,6 @@
 """For a namespace's pods others are held back from a node for a second in ten."""
 
-from scheduler_ext.waiting.hold_backs import HOLD_BACK_AGAIN_S, HOLD_BACK_S, MOST_KNOWN, HoldBacks
+from scheduler_ext.waiting.hold_backs import HOLD_BACK_AGAIN_S, HOLD_BACK_S, MAX_KNOWN, HoldBacks
 
 
 def test_a_namespace_may_keep_a_node_for_a_second_in_ten() -> None:
@@ -21,7 +21,7 @@ def test_a_namespace_may_keep_a_node_for_a_second_in_ten() -> None:
 
 def test_what_is_remembered_is_bounded() -> None:
     holds = HoldBacks()
-    holds.note([(f"n{number}", "greedy") for number in range(MOST_KNOWN + 1)], 100)
+    holds.note([(f"n{number}", "greedy") for number in range(MAX_KNOWN + 1)], 100)
 
     assert holds.may("n0", "greedy", 105)
-    assert not holds.may(f"n{MOST_KNOWN}", "greedy", 105)
+    assert not holds.may(f"n{MAX_KNOWN}", "greedy", 105)

@@ -19,7 +19,7 @@ from scheduler_ext.scoring.policy import BINPACK, Policy
 from scheduler_ext.scoring.typical_pods import BUILT_IN
 from scheduler_ext.snapshot.snapshot import node_updated
 from scheduler_ext.verbs.fit_cache import FilterResult, FitCache, fit_key
-from scheduler_ext.verbs.name_lists import FEWEST_NAMES, MOST_LISTS, KnownLists, NameList
+from scheduler_ext.verbs.name_lists import FEWEST_NAMES, MAX_LISTS, KnownLists, NameList
 from scheduler_ext.verbs.protocol import (
     ExtenderArgs,
     MalformedArgsError,
@@ -102,7 +102,7 @@ def test_what_one_call_says_is_nothing_that_another_says(body: bytes) -> None:
 
 def test_the_last_lists_are_known_and_no_more() -> None:
     known = KnownLists()
-    lists = [[f"{at}-{name}" for name in NAMES] for at in range(MOST_LISTS + 1)]
+    lists = [[f"{at}-{name}" for name in NAMES] for at in range(MAX_LISTS + 1)]
     bodies = [compact(Pod=POD, NodeNames=each) for each in lists]
 
     found = [read_extender_args(each, known).names for each in bodies]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_ext.binding.node_locks import MOST_WAITING, NodeLocks
+from scheduler_ext.binding.node_locks import MAX_WAITING, NodeLocks
 from scheduler_ext.binding.values import BindingArgs
 from scheduler_ext.cache.cluster_cache import ClusterCache
 from scheduler_ext.model.node import read_node
@@ -161,10 +161,10 @@ def test_without_an_answer_nothing_is_locked_and_no_other_node_is_read() -> None
 def test_few_binds_wait_at_a_time_so_that_those_of_other_nodes_have_threads() -> None:
     cluster = Cluster("2030-01-02T03:04:04Z,default,other", other=pod())
     told: list[str] = []
-    waiting = [threading.Thread(target=lambda: told.append(cluster.take(30))) for _ in range(MOST_WAITING)]
+    waiting = [threading.Thread(target=lambda: told.append(cluster.take(30))) for _ in range(MAX_WAITING)]
     for each in waiting:
         each.start()
-    eventually(lambda: cluster.locks.waiting == MOST_WAITING)
+    eventually(lambda: cluster.locks.waiting == MAX_WAITING)
 
     begun = time.monotonic()
     assert "locked" in cluster.take(30)
@@ -173,4 +173,4 @@ def test_few_binds_wait_at_a_time_so_that_those_of_other_nodes_have_threads() ->
     cluster.unlock()
     for each in waiting:
         each.join(20)
-    assert told == [""] * MOST_WAITING
+    assert told == [""] * MAX_WAITING

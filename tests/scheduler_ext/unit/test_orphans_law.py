@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from scheduler_ext.model.node import read_node
-from scheduler_ext.model.pod import MOST_GRACE_MS
+from scheduler_ext.model.pod import MAX_GRACE_MS
 from scheduler_ext.snapshot.snapshot import (
     EMPTY,
     Snapshot,
@@ -265,7 +265,7 @@ class Story(RuleBasedStateMachine):
             early: Snapshot = node_updated(EMPTY, read_node(self.node()), self.now_ms)
             assert pods_listed(early, map(read, objects), self.now_ms) == self.snapshot
 
-    @rule(ms=st.sampled_from([1_000, GRACE_MS, 10 * GRACE_MS, MOST_GRACE_MS]))
+    @rule(ms=st.sampled_from([1_000, GRACE_MS, 10 * GRACE_MS, MAX_GRACE_MS]))
     def time_passes(self, ms: int) -> None:
         self.now_ms += ms
         self.snapshot = expire(self.snapshot, self.now_ms)
@@ -300,7 +300,7 @@ class Story(RuleBasedStateMachine):
         if pod.object or pod.gone_ms is None:
             return True
         if uid in self.heard.listed and self.heard.number > pod.started_at_look:
-            return (pod.starts == 1 and pod.kept) or self.now_ms < pod.told_ms + MOST_GRACE_MS
+            return (pod.starts == 1 and pod.kept) or self.now_ms < pod.told_ms + MAX_GRACE_MS
         return pod.starts == 1 and self.now_ms < pod.gone_ms + GRACE_MS
 
     @invariant()

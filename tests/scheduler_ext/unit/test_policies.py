@@ -15,12 +15,12 @@ from scheduler_ext.scoring.fragmentation import FragmentationPerNode
 from scheduler_ext.scoring.load import CardLoads, LoadByCard, load
 from scheduler_ext.scoring.policy import BINPACK, NO_FIT, RANDOM, Policy
 from scheduler_ext.scoring.rank import foremost, places, ranked
-from scheduler_ext.scoring.selection import MOST_KNOWN, Policies
+from scheduler_ext.scoring.selection import MAX_KNOWN, Policies
 from scheduler_ext.scoring.typical_pods import (
     BUILT_IN,
     ENOUGH_PODS,
     FEWEST_PODS,
-    MOST_SHAPES,
+    MAX_SHAPES,
     TypicalPod,
     TypicalPods,
     differ_milli,
@@ -199,7 +199,7 @@ def test_typical_pods_are_the_most_frequent_shapes_that_cover_95_percent_of_the_
         ((often, 45), (most, 25), (some, 25))
     )
     assert typical_pods_of({rare: 6, often: 44, some: 25, most: 25}).pods == 100
-    assert len(typical_pods_of({TypicalPod(at, 1, 100): 1 for at in range(300)}).counts) == MOST_SHAPES
+    assert len(typical_pods_of({TypicalPod(at, 1, 100): 1 for at in range(300)}).counts) == MAX_SHAPES
     assert typical_pods_of({}) == TypicalPods(())
 
 
@@ -286,7 +286,7 @@ def test_answers_are_computed_again_only_when_the_typical_pods_have_changed() ->
 
 
 def test_pods_with_equal_cpu_share_one_policy_until_others_have_come_in_between() -> None:
-    chosen, pods = policies(), [read(with_cpu(percent(50), f"{at}m")) for at in range(MOST_KNOWN + 1)]
+    chosen, pods = policies(), [read(with_cpu(percent(50), f"{at}m")) for at in range(MAX_KNOWN + 1)]
     first = chosen(pods[0])
 
     assert chosen(read(with_cpu(percent(20), "0m"))) is first

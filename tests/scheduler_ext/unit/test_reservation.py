@@ -32,7 +32,7 @@ from tests.scheduler_ext.reserving import NOW_MS, held
 from tests.scheduler_ext.worlds import node, on, percent, read, rebuilt, request_of
 from tests.worlds import card
 from timekeeper.core.ledger.reservation import (
-    MOST_MS,
+    MAX_MS,
     SKEW_MS,
     Reservation,
     condition_of,
@@ -191,7 +191,7 @@ FORGED = [
     held(percent(60), "n", "GPU-0", node=7),
     held(percent(60), "n", "GPU-0", until="tomorrow"),
     held(percent(60), "n", "GPU-0", until=None),
-    held(percent(60), "n", "GPU-0", until_ms=NOW_MS + MOST_MS + 1_000),
+    held(percent(60), "n", "GPU-0", until_ms=NOW_MS + MAX_MS + 1_000),
     held(percent(60), "n", "GPU-0", since_ms=NOW_MS + 10 * SKEW_MS, until_ms=NOW_MS + 11 * SKEW_MS),
     held(
         percent(60),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_ext.controllers.requeuer import MOST_AHEAD, MOST_LOOKS, MOST_NODES, Requeuer
+from scheduler_ext.controllers.requeuer import MAX_AHEAD, MAX_LOOKS, MAX_NODES, Requeuer
 from scheduler_ext.model.standing import UNHEARD, NamespaceStanding, NamespaceStandings
 from scheduler_ext.scoring.policy import BINPACK
 from scheduler_ext.snapshot.snapshot import Snapshot
@@ -74,19 +74,19 @@ def kept_for_others(ahead: int, nodes: int) -> set[str]:
 
 
 def test_of_many_freed_nodes_only_some_are_kept() -> None:
-    assert len(kept_for_others(0, MOST_NODES)) == MOST_NODES
-    assert len(kept_for_others(0, MOST_NODES + 40)) == MOST_NODES
+    assert len(kept_for_others(0, MAX_NODES)) == MAX_NODES
+    assert len(kept_for_others(0, MAX_NODES + 40)) == MAX_NODES
 
 
 def test_behind_the_bound_of_waiting_pods_nothing_is_held_back() -> None:
-    assert kept_for_others(MOST_AHEAD - 1, 1) == {"n0"}
-    assert kept_for_others(MOST_AHEAD, 1) == set()
-    assert kept_for_others(MOST_LOOKS // 2, 9) == {"n0"}
+    assert kept_for_others(MAX_AHEAD - 1, 1) == {"n0"}
+    assert kept_for_others(MAX_AHEAD, 1) == set()
+    assert kept_for_others(MAX_LOOKS // 2, 9) == {"n0"}
 
 
 def test_pods_that_are_gone_do_not_count_among_those_ahead() -> None:
     raw = percent(60, "next", priority=5, schedulerName="bursar-scheduler")
-    gone = [waits(f"gone{at}", 9) for at in range(MOST_AHEAD)]
+    gone = [waits(f"gone{at}", 9) for at in range(MAX_AHEAD)]
     asking, _ = world([*gone, waits("next", 5)], ["n1"], [raw])
     mine = waits("mine")
 

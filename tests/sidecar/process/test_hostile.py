@@ -299,8 +299,8 @@ def test_the_limit_of_memory_holds_with_the_fullest_spool_and_the_longest_answer
     timekeeper: Timekeeper, authority: LocalAuthority, tmp_path: Path
 ) -> None:
     figure = {"uuid": "MIG-" + "x" * 36, "utilisation": None, "memory_mib": 80_000, "scope": "shared"}
-    most = spool.MOST_FIGURES_WAITING // spool.MOST_CARDS
-    beats = tuple(spool.SpooledBeat(at, (figure,) * spool.MOST_CARDS) for at in range(most))  # type: ignore[arg-type]
+    most = spool.MAX_FIGURES_WAITING // spool.MAX_CARDS
+    beats = tuple(spool.SpooledBeat(at, (figure,) * spool.MAX_CARDS) for at in range(most))  # type: ignore[arg-type]
     held = spool.sending(spool.Spool("run", 1, None, beats))
     (tmp_path / "spool").mkdir()
     (tmp_path / "spool" / "spool.json").write_text(spool.encode(held, node_boot()))

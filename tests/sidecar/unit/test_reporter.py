@@ -14,9 +14,9 @@ from sidecar.heartbeat_client import NOT_KNOWN, Delivered, NotDelivered
 from sidecar.reporter import (
     ENDING_MS,
     GATHER_MS,
-    MOST_ENDING_INTERVAL_MS,
-    MOST_REASONS,
-    MOST_SILENCE_MS,
+    MAX_ENDING_INTERVAL_MS,
+    MAX_REASONS,
+    MAX_SILENCE_MS,
     Reporter,
     ReporterPorts,
 )
@@ -158,7 +158,7 @@ def test_beats_go_on_while_the_timekeeper_is_away_and_a_day_of_them_fits_in_the_
     while world.under_way:
         world.answer(FINE)
     replayed = [beat.at_ms for post in world.posts[posts:] for beat in post.beats]
-    assert len(replayed) <= spool.MOST_BEATS
+    assert len(replayed) <= spool.MAX_BEATS
     assert replayed == sorted(set(replayed))
     assert replayed[-1] - replayed[0] >= 86_400_000
     assert world.lines == ["standing", "timekeeper-away", "spool-full", "timekeeper-back"]
@@ -225,7 +225,7 @@ def test_a_sidecar_that_is_to_end_by_itself_beats_once_a_minute_at_least() -> No
     world.answer(seldom)
     for _ in range(3):
         sent = len(world.posts)
-        world.run(MOST_ENDING_INTERVAL_MS * 11 // 10)
+        world.run(MAX_ENDING_INTERVAL_MS * 11 // 10)
         assert len(world.posts) == sent + 1
         world.answer(seldom)
 
@@ -234,7 +234,7 @@ def test_a_sidecar_that_is_to_end_by_itself_beats_once_a_minute_at_least() -> No
 
 def test_a_spool_is_replayed_at_once_when_the_timekeeper_is_back(world: World) -> None:
     world.answer(AWAY)
-    while len(world.made) < 3 * spool.MOST_IN_A_POST:
+    while len(world.made) < 3 * spool.MAX_IN_A_POST:
         world.run(5_500)
         if world.under_way:
             world.answer(AWAY)
@@ -307,7 +307,7 @@ def test_an_outage_of_ever_new_reasons_does_not_fill_the_log(world: World) -> No
         world.answer(NotDelivered(f"request {number} failed"))
         world.run(60_000)
 
-    assert [each for each in world.lines if each != "spool-full"] == ["timekeeper-away"] * MOST_REASONS
+    assert [each for each in world.lines if each != "spool-full"] == ["timekeeper-away"] * MAX_REASONS
 
 
 def test_a_timekeeper_that_does_not_know_the_pod_yet_is_not_away(world: World) -> None:
@@ -349,7 +349,7 @@ def test_once_the_pods_other_containers_have_ended_a_last_beat_goes_and_the_side
 def test_all_that_was_spooled_goes_before_the_sidecar_ends() -> None:
     world = World(ends_when_over=True)
     world.answer(AWAY)
-    while len(world.made) < spool.MOST_IN_A_POST + 20:
+    while len(world.made) < spool.MAX_IN_A_POST + 20:
         world.run(5_500)
         if world.under_way:
             world.answer(AWAY)
@@ -374,11 +374,11 @@ def test_a_silent_timekeeper_ends_a_sidecar_that_must_end_by_itself() -> None:
     world = World(ends_when_over=True)
     began = world.now_ms
     world.answer(AWAY)
-    while world.now_ms + 60_000 < began + MOST_SILENCE_MS:
+    while world.now_ms + 60_000 < began + MAX_SILENCE_MS:
         world.run(60_000)
         if world.under_way:
             world.answer(AWAY)
-    world.run(began + MOST_SILENCE_MS - 1 - world.now_ms)
+    world.run(began + MAX_SILENCE_MS - 1 - world.now_ms)
     if world.under_way:
         world.answer(AWAY)
     assert "ends" not in world.lines
@@ -386,7 +386,7 @@ def test_a_silent_timekeeper_ends_a_sidecar_that_must_end_by_itself() -> None:
     world.run(1)
     assert world.lines.count("ends") == 1
     assert world.posts[-1].beats[0] == spool.SpooledBeat(began, ())
-    assert world.made >= {began + MOST_SILENCE_MS}
+    assert world.made >= {began + MAX_SILENCE_MS}
     world.answer(AWAY)
     assert world.reporter.ended(world.now_ms)
 
@@ -395,17 +395,17 @@ def test_a_sidecar_lives_on_after_each_answer() -> None:
     world = World(ends_when_over=True)
     for _ in range(3):
         world.answer(FINE)
-        world.run(MOST_SILENCE_MS - 1)
+        world.run(MAX_SILENCE_MS - 1)
     heard = world.now_ms
     world.answer(FINE)
 
     assert "ends" not in world.lines
-    assert world.reporter.due_ms() <= heard + MOST_SILENCE_MS
+    assert world.reporter.due_ms() <= heard + MAX_SILENCE_MS
 
 
 def test_a_native_sidecar_bears_any_silence(world: World) -> None:
     began = world.now_ms
-    while world.now_ms < began + 3 * MOST_SILENCE_MS:
+    while world.now_ms < began + 3 * MAX_SILENCE_MS:
         if world.under_way:
             world.answer(AWAY)
         world.run(60_000)

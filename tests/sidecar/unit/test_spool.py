@@ -80,7 +80,7 @@ def test_a_long_outage_is_covered_in_even_steps(count: int, interval_ms: int) ->
     at = [number * interval_ms for number in range(count)]
     held = [beat.at_ms for beat in beaten(at).beats()]
 
-    assert len(held) == spool.MOST_WAITING
+    assert len(held) == spool.MAX_WAITING
     assert (held[0], held[-1]) == (at[0], at[-1])
     even_ms = at[-1] / (len(held) - 1)
     assert max(later - earlier for earlier, later in pairwise(held)) <= 4 * even_ms
@@ -97,7 +97,7 @@ def test_a_post_under_way_keeps_its_beats_and_number_whatever_comes_after_it(
 
     assert spool.sending(waited) == waited
     assert waited.post == sent.post
-    assert len(waited.beats()) <= spool.MOST_BEATS
+    assert len(waited.beats()) <= spool.MAX_BEATS
 
 
 def test_posts_carry_the_oldest_beats_first_and_count_up() -> None:
@@ -192,18 +192,18 @@ def test_a_spool_that_is_read_holds_no_post_that_the_timekeeper_would_refuse_for
             held = spool.delivered(held)
 
 
-@pytest.mark.parametrize("cards", [1, 8, 56, spool.MOST_CARDS])
+@pytest.mark.parametrize("cards", [1, 8, 56, spool.MAX_CARDS])
 def test_however_many_cards_a_pod_has_no_post_is_too_large_and_the_spool_fits_in_its_folder_twice(
     cards: int,
 ) -> None:
     figure = {"uuid": "MIG-" + "x" * 90, "utilisation": 100, "memory_mib": 1_000_000, "scope": "exclusive"}
     held = spool.empty("x" * 16)
-    for number in range(2 * spool.MOST_BEATS):
+    for number in range(2 * spool.MAX_BEATS):
         held = spool.sending(spool.add(held, SpooledBeat(10**12 + number, (figure,) * cards)))  # type: ignore[arg-type]
     first, last = held.beats()[0], held.beats()[-1]
 
     assert 2 * len(spool.encode(held, "b" * 36)) < 4 << 20
-    assert (first.at_ms, last.at_ms) == (10**12, 10**12 + 2 * spool.MOST_BEATS - 1)
+    assert (first.at_ms, last.at_ms) == (10**12, 10**12 + 2 * spool.MAX_BEATS - 1)
     assert spool.decode(spool.encode(held, "b"), "b", held.boot, 10**13).waiting == held.waiting
     while held.post:
         body = json.dumps(spool.document(held.post, 10**13)).encode()
@@ -217,9 +217,9 @@ def test_no_age_is_sent_that_the_timekeeper_would_not_take() -> None:
     post = SpooledPost(
         "r",
         1,
-        (SpooledBeat(0, ()), SpooledBeat(spool.MOST_AGE_MS, ()), SpooledBeat(3 * spool.MOST_AGE_MS, ())),
+        (SpooledBeat(0, ()), SpooledBeat(spool.MAX_AGE_MS, ()), SpooledBeat(3 * spool.MAX_AGE_MS, ())),
     )
 
-    told = spool.document(post, 3 * spool.MOST_AGE_MS)["beats"]
+    told = spool.document(post, 3 * spool.MAX_AGE_MS)["beats"]
 
-    assert [beat["age_ms"] for beat in told] == [spool.MOST_AGE_MS, spool.MOST_AGE_MS, 0]
+    assert [beat["age_ms"] for beat in told] == [spool.MAX_AGE_MS, spool.MAX_AGE_MS, 0]

@@ -36,7 +36,7 @@ BURST = 500
 WORKERS = 2  # of each replica
 PAID = 20  # pods: each reserves a sixtieth of a GPU-hour
 HOURS = round(PAID / 60 + 0.001, 6)
-MOST_OF_A_WORKER = PAID + 1  # it stops once it has itself admitted what remained
+MAX_OF_A_WORKER = PAID + 1  # it stops once it has itself admitted what remained
 
 
 @pytest.fixture(scope="module")
@@ -185,7 +185,7 @@ def test_a_burst_under_hold_admits_what_each_worker_may_and_the_rest_waits_for_t
     assert all(each.reviews() - before > size // 10 for each, before in zip(replicas, asked, strict=True))
     admitted, held = burst.named("admitted"), burst.named("held")
     # a worker's own admissions count twice once the table has them: it may stop halfway
-    assert PAID // 2 <= len(admitted) <= 2 * WORKERS * MOST_OF_A_WORKER
+    assert PAID // 2 <= len(admitted) <= 2 * WORKERS * MAX_OF_A_WORKER
     found = pods(stack, path)
     assert {each["metadata"]["name"] for each in found} == admitted | held
     assert len(found) == size
@@ -237,7 +237,7 @@ def test_a_burst_under_deny_loses_no_answer_though_a_replica_is_killed_in_it(
     assert all(each.reviews() > before for each, before in zip(replicas, asked, strict=True))
     admitted, refused = burst.named("admitted"), burst.named("refused")
     assert len(admitted) + len(refused) == BURST
-    assert PAID <= len(admitted) <= 3 * WORKERS * MOST_OF_A_WORKER  # the killed one's workers forget theirs
+    assert PAID <= len(admitted) <= 3 * WORKERS * MAX_OF_A_WORKER  # the killed one's workers forget theirs
     assert {each["metadata"]["name"] for each in pods(stack, path)} == admitted
 
     def recorded() -> set[str]:

@@ -34,7 +34,7 @@ CARDS = 8
 MEMORY_MIB = 81_920
 NAMES = ("meter-1", "meter-2")
 WITHIN_S = 60.0
-MOST_GRACE_S = 10
+MAX_GRACE_S = 10
 LEAST_GRACE_MS = 2_000  # of a pod that is deleted by force
 
 
@@ -213,7 +213,7 @@ def cluster() -> Iterator[ControlPlane]:
         # what has not been proved is posted soon, and so is often corrected
         config = {
             "metadata": {"name": "bursar-budgets"},
-            "data": {"_settings": f"settleAfter: 2s\nmaxGracePeriod: {MOST_GRACE_S}s"},
+            "data": {"_settings": f"settleAfter: 2s\nmaxGracePeriod: {MAX_GRACE_S}s"},
         }
         running.api.call("POST", f"{NAMESPACES}/bursar-system/configmaps", config)
         yield running
@@ -312,7 +312,7 @@ def _check(lived: Lived, row: tuple[int, int | None, int] | None) -> str:
     if end is None and 0 <= amount - charged_rate * (until - start) < charged_rate * 1000:
         return "grace"
     # removed while no settler watched: it may have had the longest grace period, from the first list on
-    latest = max(until, removed + 1000 * (MOST_GRACE_S + 30))
+    latest = max(until, removed + 1000 * (MAX_GRACE_S + 30))
     assert 0 <= amount <= charged_rate * (latest - start), lived.states
     return "evidence"
 

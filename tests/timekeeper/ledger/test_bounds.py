@@ -11,13 +11,13 @@ from timekeeper.accounts.pods import LedgerPod, UnreadablePod, read_pod
 from timekeeper.core import names
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.settler.cluster.cluster_state import (
-    MOST_UNREADABLE,
+    MAX_UNREADABLE,
     ClusterState,
     ItemChanged,
     ListReplaced,
     WatchUpdate,
 )
-from timekeeper.settler.state.unbound_pods import MOST_ESTIMATES, MOST_PASSED, UnboundPods
+from timekeeper.settler.state.unbound_pods import MAX_ESTIMATES, MAX_PASSED, UnboundPods
 
 
 def waiting(number: int, models: tuple[str, ...] = ()) -> LedgerPod:
@@ -43,11 +43,11 @@ def cluster() -> ClusterState:
 
 def test_estimates_of_requests_that_tenants_reword_are_dropped(cluster: ClusterState) -> None:
     waits = UnboundPods()
-    for number in range(3 * MOST_ESTIMATES // 2):
+    for number in range(3 * MAX_ESTIMATES // 2):
         heard(cluster, waiting(0, ("A100", f"x{number}")))
         waits.update(cluster, BudgetSettings(), T0)
 
-    assert 0 < len(waits._estimates) <= MOST_ESTIMATES
+    assert 0 < len(waits._estimates) <= MAX_ESTIMATES
     assert waits.rates == {"team-a": 1000}
 
 
@@ -85,7 +85,7 @@ def test_pods_that_come_and_go_leave_no_moments_behind(cluster: ClusterState) ->
         heard(cluster, waiting(number), deleted=True)
         waits.update(cluster, BudgetSettings(), T0)
 
-    assert len(waits._expiries) <= MOST_PASSED + 4
+    assert len(waits._expiries) <= MAX_PASSED + 4
     assert waits.rates == {"team-a": 1000}
     waits.update(cluster, BudgetSettings(), T0 + BudgetSettings().lookahead_ms)
     assert waits.rates == {}  # the one that waits still was not forgotten
@@ -94,7 +94,7 @@ def test_pods_that_come_and_go_leave_no_moments_behind(cluster: ClusterState) ->
 def test_pods_that_cannot_be_read_while_the_database_is_away_are_counted_beyond_some(town: Town) -> None:
     town.begin(("nodes", node()), ("leases", lease(T0)))
     before = metrics.UNREADABLE_PODS._value.get()
-    for number in range(MOST_UNREADABLE + 7):
+    for number in range(MAX_UNREADABLE + 7):
         item = UnreadablePod(f"uid-{number}", "team-a", f"p{number}", "no")
         town.settler.apply(WatchUpdate("pods", T0, ItemChanged(item, deleted=False)))
     town.settler.apply(
@@ -103,13 +103,13 @@ def test_pods_that_cannot_be_read_while_the_database_is_away_are_counted_beyond_
         )
     )
     assert (len(town.settler.cluster.unreadable), town.settler.cluster.unreadable_omitted) == (
-        MOST_UNREADABLE,
+        MAX_UNREADABLE,
         7,
     )
 
     town.advance(SECOND, heard=False)
 
-    assert metrics.UNREADABLE_PODS._value.get() - before == MOST_UNREADABLE + 7
+    assert metrics.UNREADABLE_PODS._value.get() - before == MAX_UNREADABLE + 7
     assert (town.settler.cluster.unreadable, town.settler.cluster.unreadable_omitted) == ({}, 0)
 
 

@@ -120,7 +120,7 @@ def test_many_runs_of_a_sidecar_leave_a_bounded_number_of_rows(running: Town) ->
         running.beat(POD, 1, boot=f"run-{run}")
 
     with running.store.reading() as connection:
-        assert beats.count(connection) == beats.MOST_BOOTS
+        assert beats.count(connection) == beats.MAX_BOOTS
     assert running.budget()["pending"] == GPU * 30 * SECOND
 
 

@@ -22,7 +22,7 @@ from tests.timekeeper.worlds import (
     user_status,
 )
 from timekeeper.core.kube.reflector import UnreachableError
-from timekeeper.runtime.auth.gate import MOST_REMEMBERED, Gate
+from timekeeper.runtime.auth.gate import MAX_REMEMBERED, Gate
 from timekeeper.runtime.auth.tokens import Expected, fault, issuer_of
 from timekeeper.runtime.http.problem_details import Problem
 
@@ -33,7 +33,7 @@ EXPECTED = Expected("bursar", "test")
 class Door:
     """A gate with its reviews and its clock."""
 
-    def __init__(self, issuer: str = "test", most_remembered: int = MOST_REMEMBERED) -> None:
+    def __init__(self, issuer: str = "test", most_remembered: int = MAX_REMEMBERED) -> None:
         self.clock = Clock(T0)
         self.reviews = Reviews({GOOD: user_status("someone")})
         self.gate = Gate(self.reviews.post, Expected("bursar", issuer), self.clock, most_remembered)

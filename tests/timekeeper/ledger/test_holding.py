@@ -19,8 +19,8 @@ from timekeeper.settler.releaser import (
     AWAY_S,
     CALLS_AT_ONCE,
     MANY_UNTRIED,
-    MOST_AT_ONCE,
-    MOST_CREDIT,
+    MAX_AT_ONCE,
+    MAX_CREDIT,
     PAUSE_COST,
     QUIET_MS,
     SOON_MS,
@@ -387,7 +387,7 @@ def test_a_pod_waits_for_what_others_of_its_group_give_back(holding: Holding) ->
 
 
 def test_a_new_period_releases_the_pods_and_the_rate_is_bounded(holding: Holding) -> None:
-    pods = [held_pod(f"p{index:02}", percent=1, created_ms=T0 + index) for index in range(MOST_AT_ONCE + 2)]
+    pods = [held_pod(f"p{index:02}", percent=1, created_ms=T0 + index) for index in range(MAX_AT_ONCE + 2)]
     busy = gpu_pod("busy", started_ms=T0, ended_ms=T0 + HOUR, created_ms=T0)
     holding.town.clock.turn(HOUR)
     holding.begin(busy, *pods, team_a="gpuHours: 1\nperiod: day\nonExhausted: hold")
@@ -396,7 +396,7 @@ def test_a_new_period_releases_the_pods_and_the_rate_is_bounded(holding: Holding
     holding.town.clock.turn(24 * HOUR)
     holding.town.tick()
 
-    assert len(holding.step()) == MOST_AT_ONCE
+    assert len(holding.step()) == MAX_AT_ONCE
     assert len(holding.step()) == 2
 
 
@@ -427,11 +427,11 @@ OTHERS = {
 
 @pytest.mark.parametrize("case", OTHERS)
 def test_none_is_released_while_schedulers_have_many_pods_to_try(holding: Holding, case: str) -> None:
-    pods = [held_pod(f"p{index:02}", percent=1) for index in range(MOST_AT_ONCE)]
+    pods = [held_pod(f"p{index:02}", percent=1) for index in range(MAX_AT_ONCE)]
     others, pauses = OTHERS[case]
     holding.begin(*pods, *others, team_a=HOLD.format(hours=100))
 
-    assert len(holding.step()) == (0 if pauses else MOST_AT_ONCE)
+    assert len(holding.step()) == (0 if pauses else MAX_AT_ONCE)
 
 
 def test_pods_that_a_scheduler_has_tried_delay_no_releases_any_more(holding: Holding) -> None:
@@ -443,35 +443,35 @@ def test_pods_that_a_scheduler_has_tried_delay_no_releases_any_more(holding: Hol
         holding.town.hear("pods", each)
     holding.town.tick()
 
-    assert len(holding.step()) == MOST_AT_ONCE
+    assert len(holding.step()) == MAX_AT_ONCE
 
 
 def test_others_delay_ten_thousand_releases_by_less_than_five_minutes(holding: Holding) -> None:
     """At first they go before for half a minute, then in one step of six; after a while as at first."""
-    pods = [held_pod(f"p{at:03}", percent=1) for at in range((PAUSE_COST + 1) * MOST_AT_ONCE)]
+    pods = [held_pod(f"p{at:03}", percent=1) for at in range((PAUSE_COST + 1) * MAX_AT_ONCE)]
     holding.begin(*pods, *waiting(MANY_UNTRIED + 1), team_a=HOLD.format(hours=100))
-    pauses, often = MOST_CREDIT // PAUSE_COST, [MOST_AT_ONCE] * PAUSE_COST
+    pauses, often = MAX_CREDIT // PAUSE_COST, [MAX_AT_ONCE] * PAUSE_COST
 
     assert pauses * STEP_S == 30
     assert not any(holding.step() for _ in range(pauses))
-    assert [len(holding.step()) for _ in range(PAUSE_COST + 2)] == [*often, 0, MOST_AT_ONCE]
+    assert [len(holding.step()) for _ in range(PAUSE_COST + 2)] == [*often, 0, MAX_AT_ONCE]
 
     holding.town.tick()
-    for _ in range(MOST_CREDIT):
+    for _ in range(MAX_CREDIT):
         holding.releaser.step()
     holding.begin(held_pod("later", percent=1))
     assert not any(holding.step() for _ in range(pauses))
     assert holding.step() == ["later"]
 
     steps = 300 / STEP_S
-    assert (steps * PAUSE_COST - MOST_CREDIT) / (PAUSE_COST + 1) * MOST_AT_ONCE >= 10_000
+    assert (steps * PAUSE_COST - MAX_CREDIT) / (PAUSE_COST + 1) * MAX_AT_ONCE >= 10_000
 
 
 def test_a_pause_that_delays_no_release_takes_nothing_from_the_next(holding: Holding) -> None:
     """Pods wait for a refill for days, and kube-scheduler often has many to try meanwhile."""
     others = waiting(MANY_UNTRIED + 1)
     holding.begin(held_pod("h", percent=1), *others, team_a=HOLD.format(hours=0))
-    pauses = MOST_CREDIT // PAUSE_COST
+    pauses = MAX_CREDIT // PAUSE_COST
     assert not any(holding.step() for _ in range(2 * pauses))
 
     holding.town.change("configmaps", budgets(team_a=HOLD.format(hours=100)))

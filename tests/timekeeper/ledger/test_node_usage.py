@@ -33,7 +33,7 @@ from timekeeper.accounts.card_use.figures import (
     in_order,
     used,
 )
-from timekeeper.accounts.intervals import LEAST_REPORT_MS, MOST_REPORT_MS, report_interval_ms
+from timekeeper.accounts.intervals import LEAST_REPORT_MS, MAX_REPORT_MS, report_interval_ms
 from timekeeper.store import node_usage as figures
 from timekeeper.store import node_usage as node_uses
 from timekeeper.store.engine.schema import NODE_USES
@@ -498,12 +498,12 @@ def test_each_report_of_a_post_counts_and_not_the_last_alone(running: Town) -> N
 
 def test_at_the_slowest_pace_an_empty_report_ends_nothing_either(running: Town) -> None:
     """With tens of thousands of nodes an agent reports each minute, and a little later by its jitter."""
-    minute = MOST_REPORT_MS + 5 * SECOND
+    minute = MAX_REPORT_MS + 5 * SECOND
     with running.store.writing() as connection:
         for number, mib in enumerate((9_000, None, 9_000)):
             seen = UsageSample(0, (("uid-half", (CardSample("GPU-1", 0, mib, exclusive=True),)),), ())
             sent = node_uses.NodeReport("n1", "run", number, T0 + number * minute, (seen,))
-            node_uses.record(connection, sent, MOST_REPORT_MS)
+            node_uses.record(connection, sent, MAX_REPORT_MS)
 
         (over,) = node_uses.over(connection, "", T0 + 2 * minute)
 
@@ -551,7 +551,7 @@ def test_few_agents_report_every_15_s_and_many_each_minute_at_most(running: Town
         15 * SECOND,
         20 * SECOND,
         50 * SECOND,
-        MOST_REPORT_MS,
+        MAX_REPORT_MS,
     ]
 
 

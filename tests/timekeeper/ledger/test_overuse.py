@@ -15,8 +15,8 @@ from timekeeper.accounts.card_use.evictions import (
     FIRST_PAUSE_MS,
     HOUR_MS,
     LONGEST_PAUSE_MS,
-    MOST_IN_AN_HOUR,
-    MOST_OF_A_NODE,
+    MAX_IN_AN_HOUR,
+    MAX_OF_A_NODE,
     RESULTS,
     SPACE_MS,
     EvictionCandidate,
@@ -280,7 +280,7 @@ def test_a_pod_that_was_evicted_is_not_evicted_again_soon_though_nothing_shows_t
 
 def test_evictions_in_an_hour_are_limited() -> None:
     past = NOTHING
-    for number in range(MOST_IN_AN_HOUR):
+    for number in range(MAX_IN_AN_HOUR):
         past = past.after(f"p{number}", f"n{number % 3}", "evicted", T0 - HOUR_MS + 1 + number * SPACE_MS)
 
     assert decided([suspect(node="n4")], past, T0) == EvictionDecision(None, 1)
@@ -289,7 +289,7 @@ def test_evictions_in_an_hour_are_limited() -> None:
 
 def test_one_node_alone_does_not_use_up_all_evictions_of_an_hour() -> None:
     past = NOTHING
-    for number in range(MOST_OF_A_NODE):
+    for number in range(MAX_OF_A_NODE):
         past = past.after(f"p{number}", "n1", "evicted", T0 - HOUR_MS + 1 + number * SPACE_MS)
     one, other = suspect("a", since_ms=T0 - HOUR_MS), suspect("b", node="n2")
 
@@ -341,8 +341,8 @@ def test_wrong_figures_everywhere_cannot_empty_a_cluster() -> None:
             left.append(now_ms)
 
     assert min(after - before for before, after in pairwise(left)) >= SPACE_MS
-    assert len(left) == 3 * MOST_IN_AN_HOUR
-    assert max(sum(at <= each < at + HOUR_MS for each in left) for at in left) == MOST_IN_AN_HOUR
+    assert len(left) == 3 * MAX_IN_AN_HOUR
+    assert max(sum(at <= each < at + HOUR_MS for each in left) for at in left) == MAX_IN_AN_HOUR
 
 
 def everybody(uids: list[str], now_ms: int) -> Iterator[EvictionCandidate]:

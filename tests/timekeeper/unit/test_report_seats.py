@@ -7,7 +7,7 @@ from threading import Event
 import pytest
 
 from tests.support.waiting import eventually
-from timekeeper.api.ledger.report_seats import MOST_WAITING, MOST_WAITING_EACH, ReportKey, ReportSeats
+from timekeeper.api.ledger.report_seats import MAX_WAITING, MAX_WAITING_EACH, ReportKey, ReportSeats
 from timekeeper.runtime.http.problem_details import Problem
 
 MAL, VICTIM = "system:serviceaccount:mal", "system:serviceaccount:victim"
@@ -121,15 +121,15 @@ def test_who_fills_his_part_of_the_places_is_refused_and_gives_way(pool: ThreadP
     """Each of them holds a thread of the process, so their number is bounded."""
     line = Line(ReportSeats(2, wait_s=20), pool)
     line.ask("first", ReportKey("first", "f"))
-    mals = [line.ask("mal", ReportKey(MAL, "mal")) for _ in range(MOST_WAITING_EACH)]
+    mals = [line.ask("mal", ReportKey(MAL, "mal")) for _ in range(MAX_WAITING_EACH)]
     assert status(line.seats, ReportKey(MAL, "mal")) == 503
-    others = [line.ask(f"t{at}", ReportKey(f"t{at}", f"n{at}")) for at in range(MOST_WAITING)]
+    others = [line.ask(f"t{at}", ReportKey(f"t{at}", f"n{at}")) for at in range(MAX_WAITING)]
 
-    assert line.seats.waiting() == MOST_WAITING
-    eventually(lambda: sum(each.done() for each in mals) == MOST_WAITING_EACH - 1)
+    assert line.seats.waiting() == MAX_WAITING
+    eventually(lambda: sum(each.done() for each in mals) == MAX_WAITING_EACH - 1)
     assert [each.result(20) for each in others if each.done()] == [503]  # all that wait have one place each
-    assert line.refused == ["2"] * MOST_WAITING_EACH
+    assert line.refused == ["2"] * MAX_WAITING_EACH
 
-    for _ in range(1 + MOST_WAITING):
+    for _ in range(1 + MAX_WAITING):
         line.release()
-    assert sorted(each.result(20) for each in others) == [200] * (MOST_WAITING - 1) + [503]
+    assert sorted(each.result(20) for each in others) == [200] * (MAX_WAITING - 1) + [503]

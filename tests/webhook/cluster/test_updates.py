@@ -17,14 +17,14 @@ from tests.worlds import Json
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.runtime.connect import connect
 from timekeeper.settler.grace_policies import GracePolicies
-from webhook.admission.cel import MOST_ENTRIES
-from webhook.rules.size import MOST_BYTES
+from webhook.admission.cel import MAX_ENTRIES
+from webhook.rules.size import MAX_BYTES
 
 PODS = "/api/v1/namespaces/team-a/pods"
 LONGEST_S = BudgetSettings().max_grace_period_ms // 1000
 EXTENDER = "--as=system:serviceaccount:bursar-system:bursar-scheduler"
 TOO_LONG = f'and this one is too long, got "{LONGEST_S + 1}"; allowed: at most {LONGEST_S} seconds'
-MOST_OF_ETCD = 1536 * 1024
+MAX_OF_ETCD = 1536 * 1024
 
 
 @pytest.fixture(scope="module")
@@ -222,7 +222,7 @@ def test_labels_added_until_they_are_refused_leave_room_for_all_that_others_writ
         labels |= {} if said else added
 
     assert said.endswith("or an update that adds nothing; for example removing labels [pod-size]")
-    assert len(json.dumps(policies.get(f"{PODS}/stuffed"))) > MOST_BYTES
+    assert len(json.dumps(policies.get(f"{PODS}/stuffed"))) > MAX_BYTES
     # what adds nothing passes, by managers that never wrote to the pod before
     assert patched(policies, "stuffed", {"metadata": {"labels": {next(iter(labels)): None}}}, "remover") == ""
     assert patched(policies, "stuffed", {"metadata": {"finalizers": finalizers[:1]}}, "controller") == ""
@@ -282,9 +282,9 @@ def test_no_update_changes_the_image_of_the_sidecar(policies: Policies) -> None:
 
 
 def test_a_pod_with_too_much_to_search_is_refused_and_the_largest_allowed_is_not(policies: Policies) -> None:
-    many = {f"k{n}": "" for n in range(MOST_ENTRIES + 1)}
-    most = dict(list(many.items())[:MOST_ENTRIES])
-    for count, refused in ((MOST_ENTRIES, False), (MOST_ENTRIES + 1, True), (30_000, True)):
+    many = {f"k{n}": "" for n in range(MAX_ENTRIES + 1)}
+    most = dict(list(many.items())[:MAX_ENTRIES])
+    for count, refused in ((MAX_ENTRIES, False), (MAX_ENTRIES + 1, True), (30_000, True)):
         said = policies.refusal(a_pod(plain(), annotations={f"k{n}": "" for n in range(count)}))
         assert ("[pod-parts]" in said) == refused == bool(said), (count, said[:300])
     # the API server has added the token's mount
@@ -317,7 +317,7 @@ def test_what_would_be_searched_for_seconds_can_be_removed_at_once_and_not_one_b
 @pytest.mark.parametrize("long", ["", f"{'x' * 240}/{'y' * 50}"])
 def test_from_a_pod_with_too_much_to_search_something_can_be_removed(policies: Policies, long: str) -> None:
     """It is from before the policies, or of a namespace that they leave out."""
-    labels = {f"{long}k{n}": "" for n in range(2 * MOST_ENTRIES)}
+    labels = {f"{long}k{n}": "" for n in range(2 * MAX_ENTRIES)}
     metadata = {"name": "old", "labels": labels, "finalizers": ["team.example/wait"]}
     pods = "/api/v1/namespaces/kube-system/pods"
     policies.cp.api.call("POST", pods, {"metadata": metadata, "spec": {"containers": [plain()]}})

@@ -16,7 +16,7 @@ from timekeeper.core.budgets import reader
 from timekeeper.core.budgets.mistakes import EntryError
 from timekeeper.core.budgets.reader import read_entry
 from webhook.admission import budgets
-from webhook.admission.budgets import EXAMPLES, MOST_CHARACTERS, judge
+from webhook.admission.budgets import EXAMPLES, MAX_CHARACTERS, judge
 from webhook.wire.object_review import ObjectReview, read
 from webhook.wire.pod_review import AdmissionAnswer
 
@@ -184,7 +184,7 @@ def test_no_write_keeps_a_worker_for_long() -> None:
 
     answer = judge(asked(config_map(many)))
 
-    read_at_most = MOST_CHARACTERS // len(entry)
+    read_at_most = MAX_CHARACTERS // len(entry)
     assert answer.warnings == (
         f"{20 - read_at_most} entries were not reviewed: the entries are too long together.",
     )

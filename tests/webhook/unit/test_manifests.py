@@ -360,8 +360,8 @@ def test_the_bounds_of_a_request_are_those_of_the_core() -> None:
     assert variable("bursar-ranges", "counts").rstrip() == cel.counts()
     assert {name: int(variable("bursar-ranges", name)) for name in ("floorMiB", "mostMiB", "mostCards")} == {
         "floorMiB": native.MEMORY_FLOOR_MIB,
-        "mostMiB": amounts.MOST_MEMORY_MIB,
-        "mostCards": amounts.MOST_CARDS,
+        "mostMiB": amounts.MAX_MEMORY_MIB,
+        "mostCards": amounts.MAX_CARDS,
     }
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.webhook.worlds import admitted, half
-from webhook.server.owner_events import MOST_PER_NAMESPACE, OwnerEvents
+from webhook.server.owner_events import MAX_PER_NAMESPACE, OwnerEvents
 from webhook.wire.pod_review import AdmissionAnswer, PodReview
 
 OWNER = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "uid-job"}
@@ -68,11 +68,11 @@ def test_nothing_else_is_reported(asked: PodReview, answer: AdmissionAnswer) -> 
 def test_a_namespace_gets_a_bounded_number_of_events_in_a_span() -> None:
     queue = Queue()
 
-    for _ in range(MOST_PER_NAMESPACE + 5):
+    for _ in range(MAX_PER_NAMESPACE + 5):
         queue.hear(review(), REFUSED)
     queue.hear(review(namespace="team-b"), REFUSED)
-    assert len(queue.posted) == MOST_PER_NAMESPACE + 1
+    assert len(queue.posted) == MAX_PER_NAMESPACE + 1
 
     queue.now_ms += SPAN_MS
     queue.hear(review(), REFUSED)
-    assert len(queue.posted) == MOST_PER_NAMESPACE + 2
+    assert len(queue.posted) == MAX_PER_NAMESPACE + 2

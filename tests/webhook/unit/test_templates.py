@@ -248,12 +248,12 @@ def test_wildcards_cannot_multiply_the_work() -> None:
     many = {str(i): {str(j): {"template": BAD} for j in range(100)} for i in range(100)}
     written = {"apiVersion": "x.example/v1", "kind": "Many", "metadata": {}, "spec": many}
 
-    assert len(workloads.found(written, (path,))) == workloads.MOST_TEMPLATES
+    assert len(workloads.found(written, (path,))) == workloads.MAX_TEMPLATES
 
 
 def test_templates_past_the_last_that_is_looked_at_are_reported() -> None:
     path = read_path("x.example/Many=spec.*.template")
-    most = workloads.MOST_TEMPLATES
+    most = workloads.MAX_TEMPLATES
 
     def many(count: int, last: Json = GOOD) -> Json:
         spec = {str(number): {"template": GOOD} for number in range(count - 1)} | {"last": {"template": last}}

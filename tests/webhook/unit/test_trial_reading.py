@@ -136,15 +136,13 @@ def test_aliases_that_explode_are_refused_at_once(form: str) -> None:
     read_after_all = len(documents)  # shown in full they would fill the memory
     assert read_after_all == 0
     assert problem is not None
-    assert (
-        problem.sentence == f"too large: the limit is {manifests.MOST_VALUES} values, with those of aliases"
-    )
+    assert problem.sentence == f"too large: the limit is {manifests.MAX_VALUES} values, with those of aliases"
     assert time.process_time() - started < 5
 
 
 def test_a_text_that_is_too_long_is_refused_unread() -> None:
-    assert read(" " * (manifests.MOST_CHARACTERS + 1))[1] == ManifestProblem(
-        1, f"too long: the limit is {manifests.MOST_CHARACTERS} characters"
+    assert read(" " * (manifests.MAX_CHARACTERS + 1))[1] == ManifestProblem(
+        1, f"too long: the limit is {manifests.MAX_CHARACTERS} characters"
     )
 
 

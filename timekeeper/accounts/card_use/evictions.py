@@ -14,8 +14,8 @@ from timekeeper.accounts.card_use.overuse import FRESH_MS, OverusingPod
 
 HOUR_MS = 3_600_000
 SPACE_MS = 20_000  # between two evictions, and after the start of a settler
-MOST_IN_AN_HOUR = 30
-MOST_OF_A_NODE = 10  # of those
+MAX_IN_AN_HOUR = 30
+MAX_OF_A_NODE = 10  # of those
 FIRST_PAUSE_MS = 30_000  # between two attempts at one pod; doubles with each attempt
 LONGEST_PAUSE_MS = 600_000
 
@@ -67,12 +67,12 @@ class EvictionHistory:
     def is_limited(self, at_ms: int) -> bool:
         """Whether no pod may be evicted yet."""
         last_ms = self.evicted[-1][0] if self.evicted else self.began_ms
-        return at_ms - last_ms < SPACE_MS or len(self._last_hour(at_ms)) >= MOST_IN_AN_HOUR
+        return at_ms - last_ms < SPACE_MS or len(self._last_hour(at_ms)) >= MAX_IN_AN_HOUR
 
     def full_nodes(self, at_ms: int) -> frozenset[str]:
         """Nodes from which no pod may be evicted yet."""
         lately = Counter(node for _, node in self._last_hour(at_ms))
-        return frozenset(node for node, count in lately.items() if count >= MOST_OF_A_NODE)
+        return frozenset(node for node, count in lately.items() if count >= MAX_OF_A_NODE)
 
     def is_paused(self, uid: str, at_ms: int) -> bool:
         """Whether the last attempt at this pod was too recent for another."""

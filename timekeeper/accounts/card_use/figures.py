@@ -8,7 +8,7 @@ import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from timekeeper.core.dialects.amounts import MOST_MEMORY_MIB
+from timekeeper.core.dialects.amounts import MAX_MEMORY_MIB
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.core.request.cards import UndecodableError, decode_placement
 
@@ -104,7 +104,7 @@ def _rates(figures: tuple[CardSample, ...]) -> tuple[int, int] | None:
     if all(each.utilisation is None for each in figures):
         return None
     milli = sum(min(WHOLE_MILLI, 10 * (each.utilisation or 0)) for each in figures)
-    return milli, sum(min(MOST_MEMORY_MIB, each.memory_mib or 0) for each in figures)
+    return milli, sum(min(MAX_MEMORY_MIB, each.memory_mib or 0) for each in figures)
 
 
 def _hours(interval: Interval) -> Iterator[Interval]:

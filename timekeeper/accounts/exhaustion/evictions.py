@@ -18,7 +18,7 @@ from typing import Literal
 from timekeeper.accounts.exhaustion.terms import EvictionTerms
 from timekeeper.accounts.pods import LedgerPod
 
-MOST_NOTICES = 200  # written or withdrawn in one step, so that evictions need not wait for all of them
+MAX_NOTICES = 200  # written or withdrawn in one step, so that evictions need not wait for all of them
 FORGET_MS = 600_000
 WRITTEN_MS = 30_000  # the watch shows a written notice within this time
 # between two attempts at one pod, by the result of the last
@@ -175,7 +175,7 @@ def plan(
     due.sort(key=lambda each: each[0], reverse=True)
     return EvictionPlan(
         tuple({each.terms.subject: each for _, each in due}.values()),  # of each account the first
-        tuple(changes[:MOST_NOTICES]),
+        tuple(changes[:MAX_NOTICES]),
         noticed=sum(notice != NO_NOTICE for _, _, notice in concerned),
         observed=_observed(
             pod for pod, terms, _ in concerned if terms is not None and _would_leave(pod, terms)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from timekeeper.accounts.budget_history import GROUP, History
 from timekeeper.core.ledger.metering import FOREVER_MS, Interval
 
-MOST_PERIODS = 1_000  # a pod whose reservation reaches further ahead is not released
+MAX_PERIODS = 1_000  # a pod whose reservation reaches further ahead is not released
 
 Reserved = Callable[[str], Iterable["HeldAmount"]]  # namespace -> what its pods reserve
 
@@ -78,7 +78,7 @@ def later_rooms(
     amounts = [each for name in members for each in reserved(name)]
     horizon_ms = max([now_ms + longest_ms, *(each.interval.end_ms for each in amounts)])
     rooms: list[LaterRoom] = []
-    while len(rooms) < MOST_PERIODS:
+    while len(rooms) < MAX_PERIODS:
         span = history.account(subject, start_ms).span
         used = sum(each.within(span) for each in amounts)
         rooms.append(LaterRoom(span, budget.amount, budget.amount - used))

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import GROUP, History
-from timekeeper.accounts.held.declared import MOST_PERIODS, LaterRoom
+from timekeeper.accounts.held.declared import MAX_PERIODS, LaterRoom
 from timekeeper.accounts.held.order import HeldPod, Limit, in_order
 from timekeeper.accounts.statements import Statements
 from timekeeper.core.budgets.policy import Budget
@@ -73,7 +73,7 @@ class ReleaseLimits:
         return all(self._pays_later(pod, self.view.later.get(each, ())) for each in (pod.namespace, group))
 
     def _pays_later(self, pod: HeldPod, periods: Sequence[LaterRoom]) -> bool:
-        is_far = len(periods) >= MOST_PERIODS and self.view.at_ms + pod.length_ms > periods[-1].span.end_ms
+        is_far = len(periods) >= MAX_PERIODS and self.view.at_ms + pod.length_ms > periods[-1].span.end_ms
         costs = ((pod.rate_milli * min(pod.length_ms, each.span.length_ms), each.amount) for each in periods)
         return not is_far and all(cost <= amount for cost, amount in costs)
 
@@ -186,7 +186,7 @@ def whole_seconds(at_ms: int) -> int:
     return at_ms // 1000 * 1000
 
 
-_MOST_PERIODS = 120  # a later release is not predicted
+_MAX_PERIODS = 120  # a later release is not predicted
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,12 +243,12 @@ class _Account:
             return None
         if remaining > 0 and self.present <= remaining:
             return self.now_ms
-        return self._later_ms(-(-self.whole // budget.amount) if budget.amount else _MOST_PERIODS + 1)
+        return self._later_ms(-(-self.whole // budget.amount) if budget.amount else _MAX_PERIODS + 1)
 
     def _later_ms(self, periods: int) -> int | None:
         """The beginning of the last of ``periods`` periods after the present one."""
         account = self.statement.account
-        if account.kind == "once" or periods > _MOST_PERIODS:
+        if account.kind == "once" or periods > _MAX_PERIODS:
             return None
         at_ms = account.span.end_ms
         for _ in range(max(1, periods) - 1):

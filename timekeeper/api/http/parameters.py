@@ -19,8 +19,8 @@ from timekeeper.runtime.http.problem_details import Problem, bad
 NAME = "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 SUBJECT = rf"(_group\.)?{NAME}"
 KEY = r"[\x21-\x7e]{1,200}"
-MOST_ROWS = 10_000
-MOST_BESIDE = 4
+MAX_ROWS = 10_000
+MAX_BESIDE = 4
 
 _DAY = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
 _DAY_WITHOUT_HYPHENS = "(19|20)[0-9]{2}(0[1-9]|1[0-2])(0[1-9]|[12][0-9]|3[01])"
@@ -31,7 +31,7 @@ _NODE = object_names.NAME
 _GENERATED = r"[a-z0-9][-.a-z0-9]{0,252}"
 _LABEL = r"([a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-._A-Za-z0-9]{0,61}[A-Za-z0-9])?"
 _GROUP = rf"({'|'.join(GROUPS)}|{LABEL}{_LABEL})"
-_MOST_GROUPS = 8
+_MAX_GROUPS = 8
 _LAST_YEAR = 9997
 _CURSOR = r"[A-Za-z0-9_-]{1,4000}"
 
@@ -99,8 +99,8 @@ def _read_month(name: str, text: str) -> date:
 def _read_ranges(name: str, text: str) -> tuple[tuple[int | date, int | date | None], ...]:
     """The bounds of each range; a month has a first day alone."""
     ranges = text.split(",")
-    if len(ranges) > MOST_BESIDE:
-        raise bad(name, f"it must be at most {MOST_BESIDE} time ranges, with commas")
+    if len(ranges) > MAX_BESIDE:
+        raise bad(name, f"it must be at most {MAX_BESIDE} time ranges, with commas")
     return tuple(_read_range(name, each) for each in ranges)
 
 
@@ -130,17 +130,17 @@ def _rfc3339_ms(name: str, text: str) -> int:
 
 
 def _read_limit(name: str, text: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,5}", text, re.ASCII) or not 1 <= int(text) <= MOST_ROWS:
-        raise bad(name, f"it must be a whole number from 1 to {MOST_ROWS}")
+    if not re.fullmatch(r"[0-9]{1,5}", text, re.ASCII) or not 1 <= int(text) <= MAX_ROWS:
+        raise bad(name, f"it must be a whole number from 1 to {MAX_ROWS}")
     return int(text)
 
 
 def _read_groups(name: str, text: str) -> tuple[str, ...]:
     groups = tuple(text.split(","))
     wrong = [each for each in groups if not re.fullmatch(_GROUP, each, re.ASCII)]
-    if wrong or len(groups) > _MOST_GROUPS or len(set(groups)) < len(groups):
+    if wrong or len(groups) > _MAX_GROUPS or len(set(groups)) < len(groups):
         allowed = f"{', '.join(GROUPS)} and {LABEL}NAME"
-        raise bad(name, f"it must be one or several of {allowed}, with commas, at most {_MOST_GROUPS}")
+        raise bad(name, f"it must be one or several of {allowed}, with commas, at most {_MAX_GROUPS}")
     return groups
 
 
@@ -265,8 +265,8 @@ MONTH = Parameter(
 BESIDE = Parameter(
     "beside",
     f"further time ranges, whose rows follow: months such as 2026-10, or FROM/TO, with commas, at most"
-    f" {MOST_BESIDE}; `limit` then gives the first rows of each, without `next`",
-    like(rf"{_RANGE}(,{_RANGE}){{0,{MOST_BESIDE - 1}}}"),
+    f" {MAX_BESIDE}; `limit` then gives the first rows of each, without `next`",
+    like(rf"{_RANGE}(,{_RANGE}){{0,{MAX_BESIDE - 1}}}"),
     _read_ranges,
 )
 NODE = Parameter("node", "only this node", like(_NODE), text_like(_NODE, "not a valid node name"))
@@ -274,7 +274,7 @@ STATE = choice("state", "`open`: not settled yet; `settled`: fully posted", ("al
 GROUP = Parameter(
     "group",
     f"what to group by: {', '.join(GROUPS)} or {LABEL}NAME, several with commas (default: namespace)",
-    like(rf"{_GROUP}(,{_GROUP}){{0,{_MOST_GROUPS - 1}}}"),
+    like(rf"{_GROUP}(,{_GROUP}){{0,{_MAX_GROUPS - 1}}}"),
     _read_groups,
 )
 BY = choice("by", "split by the calendar of `timeZone`", ("all", *TIME_STEPS))
@@ -293,8 +293,8 @@ USE = choice("use", "with what was requested, measured and used", ("false", "tru
 FORMAT = choice("format", "`focus`: rows of FOCUS 1.2", ("json", "csv", "focus", "focus-csv"))
 LIMIT = Parameter(
     "limit",
-    f"rows in one answer, at most {MOST_ROWS}",
-    {"type": "integer", "minimum": 1, "maximum": MOST_ROWS},
+    f"rows in one answer, at most {MAX_ROWS}",
+    {"type": "integer", "minimum": 1, "maximum": MAX_ROWS},
     _read_limit,
 )
 AFTER = Parameter("after", "the `next` of the page before", like(_CURSOR), _read_cursor)

@@ -9,8 +9,8 @@ from timekeeper.runtime.http.problem_details import bad
 
 _BOOT = re.compile(r"[A-Za-z0-9._:-]{1,64}", re.ASCII)
 OLDEST_MS = 30 * 86_400_000
-_MOST_SEQUENCE = 2**53
-MOST_FIGURE = 2**31
+_MAX_SEQUENCE = 2**53
+MAX_FIGURE = 2**31
 
 
 def read_run(raw: dict[str, Any]) -> tuple[str, int]:
@@ -20,7 +20,7 @@ def read_run(raw: dict[str, Any]) -> tuple[str, int]:
     boot, sequence = raw.get("boot"), raw.get("sequence")
     if not isinstance(boot, str) or not _BOOT.fullmatch(boot):
         raise bad("boot", "it must be 1 to 64 letters, digits or . _ : -")
-    if not is_natural(sequence, _MOST_SEQUENCE):
+    if not is_natural(sequence, _MAX_SEQUENCE):
         raise bad("sequence", "it must be a whole number from 0 on")
     return boot, sequence
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import GROUP
 from timekeeper.accounts.decisions.ledger_decisions import of_changes
-from timekeeper.accounts.grants import MOST_GRANTED, TRANSFER, Grant, caller_key
+from timekeeper.accounts.grants import MAX_GRANTED, TRANSFER, Grant, caller_key
 from timekeeper.accounts.usage import gpu_hours
 from timekeeper.api.ledger.ledger_reader import LedgerReader
 from timekeeper.core.ledger.metering import Interval
@@ -144,7 +144,7 @@ class _Passing:
             of, gone = gpu_hours(budget.granted or 0), gpu_hours(budget.total)
             detail = f"{of} GPU-hours were granted to group {self.group}, and {gone} of them are passed on"
             raise Problem(409, f"{detail}: {gpu_hours(left)} are left", "gpuHours")
-        if (account.balance.granted or 0) + self.asked.amount > MOST_GRANTED:
+        if (account.balance.granted or 0) + self.asked.amount > MAX_GRANTED:
             raise Problem(409, "the total granted would exceed what the ledger can hold", "gpuHours")
 
     def _check_taken_back(self, received: int, account: Statement) -> None:

@@ -12,9 +12,9 @@ from timekeeper.store import heartbeats
 from timekeeper.store.engine.engine import ConflictError, Connection, Store, UnavailableError
 from timekeeper.store.heartbeats import HeartbeatPost, PostResult
 
-_MOST_AT_ONCE = 256
+_MAX_AT_ONCE = 256
 _WRITTEN_WITHIN_S = 15.0
-_COUNTED_EACH_MS = 5_000
+_COUNTED_INTERVAL_MS = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class HeartbeatWriter:
         group: list[tuple[HeartbeatPost, Tell]] = []
         while (post := self._waiting.get()) is not None:
             group.append(post)
-            if len(group) == _MOST_AT_ONCE or self._waiting.empty():
+            if len(group) == _MAX_AT_ONCE or self._waiting.empty():
                 return group
         if group:
             self._waiting.put(None)  # the end again, once these are written
@@ -112,7 +112,7 @@ class _Pace:
         self._counted_ms: int | None = None
 
     def at(self, connection: Connection, now_ms: int) -> int:
-        if self._counted_ms is None or abs(now_ms - self._counted_ms) >= _COUNTED_EACH_MS:
+        if self._counted_ms is None or abs(now_ms - self._counted_ms) >= _COUNTED_INTERVAL_MS:
             self._interval_ms = interval_ms(heartbeats.live(connection), self._least_ms)
             self._counted_ms = now_ms
         return self._interval_ms

@@ -31,7 +31,7 @@ class OutageLog:
         log("database-recovered", kind=kind)
 
 
-_EACH_S = 5.0
+_INTERVAL_S = 5.0
 _PART = 100  # a check takes at most 1/100 of the time
 
 
@@ -48,11 +48,11 @@ class DamageWatch:
         Thread(target=self._run, name="damage", daemon=True).start()
 
     def _run(self) -> None:
-        pause_s = _EACH_S
+        pause_s = _INTERVAL_S
         while not self._stop.wait(pause_s):
             began = time.monotonic()
             self.look()
-            pause_s = max(_EACH_S, _PART * (time.monotonic() - began))
+            pause_s = max(_INTERVAL_S, _PART * (time.monotonic() - began))
 
     def look(self) -> None:
         """Check once. Each finding is logged once."""

@@ -12,8 +12,8 @@ from timekeeper.runtime.http.problem_details import unavailable
 
 SEATS = 3
 WAIT_S = 20.0
-MOST_WAITING = 8  # each holds a thread
-MOST_WAITING_EACH = 4  # of one account
+MAX_WAITING = 8  # each holds a thread
+MAX_WAITING_EACH = 4  # of one account
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +110,11 @@ class ReportSeats:
 
     def _make_place(self, key: ReportKey) -> None:
         """Raises a Problem if there is no place to wait for this one."""
-        if sum(each.key.account == key.account for each in self._waiting) >= MOST_WAITING_EACH:
+        if sum(each.key.account == key.account for each in self._waiting) >= MAX_WAITING_EACH:
             raise unavailable(
-                f"{MOST_WAITING_EACH} reports of yours wait already, and one is read at a time; retry later"
+                f"{MAX_WAITING_EACH} reports of yours wait already, and one is read at a time; retry later"
             )
-        if len(self._waiting) < MOST_WAITING:
+        if len(self._waiting) < MAX_WAITING:
             return
         last = max(self._waiting, key=lambda each: (self._crowd(each.key), each.number))
         if self._crowd(last.key) <= self._crowd(key) + 1:

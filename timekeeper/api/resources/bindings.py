@@ -7,7 +7,7 @@ from flask import Flask, Response, request
 
 from timekeeper.accounts.pods import ReportedBinding
 from timekeeper.api.http.answers import Version, answer
-from timekeeper.api.http.posts import MOST_FIGURE, OLDEST_MS, is_natural, read_object
+from timekeeper.api.http.posts import MAX_FIGURE, OLDEST_MS, is_natural, read_object
 from timekeeper.api.http.routes import JSON, ApiRoute, read_body
 from timekeeper.api.http.services import Services
 from timekeeper.core.dialects import BY_NAME
@@ -18,10 +18,10 @@ from timekeeper.core.wire import Bindings
 from timekeeper.runtime.http.problem_details import bad
 from timekeeper.store import bindings
 
-MOST_BINDINGS = 100
-MOST_ASKS = 1_000  # above what a Binding can name in its annotations (`webhook/rules/size.py`)
-MOST_CARDS = 256
-MOST_RESOURCES = 64
+MAX_BINDINGS = 100
+MAX_ASKS = 1_000  # above what a Binding can name in its annotations (`webhook/rules/size.py`)
+MAX_CARDS = 256
+MAX_RESOURCES = 64
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", re.ASCII)
 _UID = re.compile(r"[A-Za-z0-9._:-]{1,64}", re.ASCII)
@@ -32,7 +32,7 @@ def read_bindings(body: bytes, received_ms: int) -> tuple[ReportedBinding, ...]:
     raw = read_object(body, ("version", "bindings"))
     if raw.get("version") != 1:
         raise bad("version", "it must be 1")
-    listed = read_objects(raw.get("bindings"), "bindings", MOST_BINDINGS)
+    listed = read_objects(raw.get("bindings"), "bindings", MAX_BINDINGS)
     return tuple(_binding(each, f"bindings[{at}]", received_ms) for at, each in enumerate(listed))
 
 
@@ -41,8 +41,8 @@ def _binding(raw: dict[str, Any], where: str, received_ms: int) -> ReportedBindi
     if not is_natural(age_ms, OLDEST_MS):
         raise bad(f"{where}.age_ms", f"it must be a whole number from 0 to {OLDEST_MS}")
     grace_ms = raw.get("grace_ms")
-    if not is_natural(grace_ms, MOST_FIGURE):
-        raise bad(f"{where}.grace_ms", f"it must be a whole number from 0 to {MOST_FIGURE}")
+    if not is_natural(grace_ms, MAX_FIGURE):
+        raise bad(f"{where}.grace_ms", f"it must be a whole number from 0 to {MAX_FIGURE}")
     return ReportedBinding(
         *identity,
         received_ms - age_ms,
@@ -66,7 +66,7 @@ def _request(raw: dict[str, Any], where: str) -> GPURequest:
     dialect = raw.get("dialect")
     if not isinstance(dialect, str) or dialect not in BY_NAME:
         raise bad(f"{where}.dialect", f"it must be one of {', '.join(sorted(BY_NAME))}")
-    listed = read_objects(raw.get("asks"), f"{where}.asks", MOST_ASKS)
+    listed = read_objects(raw.get("asks"), f"{where}.asks", MAX_ASKS)
     return GPURequest(dialect, tuple(_ask(each, f"{where}.asks[{at}]") for at, each in enumerate(listed)))
 
 
@@ -76,9 +76,9 @@ def _ask(raw: dict[str, Any], where: str) -> ContainerAsk:
         raise bad(f"{where}.init", "it must be true or false")
     figures = []
     most_of = {
-        "devices": MOST_CARDS,
+        "devices": MAX_CARDS,
         "share_milli": WHOLE_MILLI,
-        "memory_mib": MOST_FIGURE,
+        "memory_mib": MAX_FIGURE,
         "memory_milli": WHOLE_MILLI,
     }
     for name, most in most_of.items():
@@ -100,8 +100,8 @@ def _amounts(raw: object, where: str) -> Amounts:
         found = decode_amounts(raw)
     except UndecodableError as error:
         raise bad(where, "it must be an object of whole numbers from 0 to 2^63 - 1") from error
-    if len(found) > MOST_RESOURCES:
-        raise bad(where, f"it must have {MOST_RESOURCES} members at most")
+    if len(found) > MAX_RESOURCES:
+        raise bad(where, f"it must have {MAX_RESOURCES} members at most")
     return found
 
 

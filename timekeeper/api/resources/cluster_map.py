@@ -9,17 +9,17 @@ from flask import Flask, Response, request
 
 from timekeeper.api.http.answers import Next, Version, answer
 from timekeeper.api.http.parameters import AFTER, LIMIT, NAMESPACE, NODE, cursor, shaped
-from timekeeper.api.http.posts import MOST_FIGURE, OLDEST_MS, is_natural, read_object
+from timekeeper.api.http.posts import MAX_FIGURE, OLDEST_MS, is_natural, read_object
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, read_body, serve
 from timekeeper.api.http.services import Services
 from timekeeper.core.cluster_map import (
-    MOST_CARDS,
-    MOST_NAME,
-    MOST_NODES,
-    MOST_PODS,
-    MOST_STRANDING,
-    MOST_TEXT,
-    MOST_WAITING,
+    MAX_CARDS,
+    MAX_NAME,
+    MAX_NODES,
+    MAX_PODS,
+    MAX_STRANDING,
+    MAX_TEXT,
+    MAX_WAITING,
     MapCard,
     MapNode,
     MapPost,
@@ -34,7 +34,7 @@ from timekeeper.store.cluster_map import NodeSums
 Json = dict[str, Any]
 Check = tuple[Callable[[Any], bool], str]
 
-_MOST_PRIORITY = 2**31
+_MAX_PRIORITY = 2**31
 
 
 def _text(most: int, least: int = 0) -> Check:
@@ -51,26 +51,26 @@ def _natural(most: int) -> Check:
 
 _BOOL: Check = (lambda value: isinstance(value, bool), "it must be true or false")
 _PRIORITY: Check = (
-    lambda value: isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _MOST_PRIORITY,
+    lambda value: isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _MAX_PRIORITY,
     "it must be a whole number of 32 bits",
 )
-_NAME, _AMOUNT = _text(MOST_NAME, 1), _natural(MOST_FIGURE)
+_NAME, _AMOUNT = _text(MAX_NAME, 1), _natural(MAX_FIGURE)
 _POD: Mapping[str, Check] = {
     **dict.fromkeys(("namespace", "name", "uid", "held"), _NAME),
     **dict.fromkeys(("share_milli", "memory_mib"), _AMOUNT),
 }
 _CARD: Mapping[str, Check] = {
     "uuid": _NAME,
-    "model": _text(MOST_NAME),
+    "model": _text(MAX_NAME),
     **dict.fromkeys(("healthy", "cordoned"), _BOOL),
     **dict.fromkeys(("index", "memory_mib", "used_share_milli", "used_memory_mib", "more_pods"), _AMOUNT),
 }
-_NODE: Mapping[str, Check] = {"name": _NAME, "closed": _text(MOST_TEXT)}
+_NODE: Mapping[str, Check] = {"name": _NAME, "closed": _text(MAX_TEXT)}
 _WAITING: Mapping[str, Check] = {
     **dict.fromkeys(("namespace", "name", "uid", "state", "standing"), _NAME),
     "priority": _PRIORITY,
     "age_ms": _natural(OLDEST_MS),
-    "reason": _text(MOST_TEXT),
+    "reason": _text(MAX_TEXT),
 }
 
 
@@ -79,10 +79,10 @@ def read_cluster(body: bytes) -> MapPost:
     raw = read_object(body, ("version", "nodes", "gone", "waiting"))
     if raw.get("version") != 1:
         raise bad("version", "it must be 1")
-    nodes = [_node(each, f"nodes[{at}]") for at, each in enumerate(_listed(raw, "nodes", "", MOST_NODES))]
+    nodes = [_node(each, f"nodes[{at}]") for at, each in enumerate(_listed(raw, "nodes", "", MAX_NODES))]
     if len({each["name"] for each in nodes}) < len(nodes):
         raise bad("nodes", "each node must appear once")
-    gone = _listed(raw, "gone", "", MOST_NODES)
+    gone = _listed(raw, "gone", "", MAX_NODES)
     if not all(_NAME[0](each) for each in gone):
         raise bad("gone", "it must be a list of names")
     waiting = raw.get("waiting")
@@ -97,21 +97,21 @@ def read_cluster(body: bytes) -> MapPost:
 def _node(raw: object, where: str) -> MapNode:
     read = _read(raw, where, _NODE)
     cards = []
-    for at, each in enumerate(_listed(cast(Json, raw), "cards", where, MOST_CARDS)):
+    for at, each in enumerate(_listed(cast(Json, raw), "cards", where, MAX_CARDS)):
         place = f"{where}.cards[{at}]"
         card = _read(each, place, _CARD)
-        pods = _listed(each, "pods", place, MOST_PODS)
+        pods = _listed(each, "pods", place, MAX_PODS)
         card["pods"] = [_read(pod, f"{place}.pods[{number}]", _POD) for number, pod in enumerate(pods)]
         cards.append(card)
     stranded = _counts(raw, "stranded", where)
-    if len(stranded) > MOST_STRANDING:
-        raise bad(f"{where}.stranded", f"it must name at most {MOST_STRANDING} namespaces")
+    if len(stranded) > MAX_STRANDING:
+        raise bad(f"{where}.stranded", f"it must name at most {MAX_STRANDING} namespaces")
     return cast(MapNode, {**read, "cards": cards} | ({"stranded": stranded} if stranded else {}))
 
 
 def _waiting(raw: object) -> MapWaiting:
     read = _read(raw, "waiting", {"total": _AMOUNT})
-    pods = _listed(cast(Json, raw), "pods", "waiting", MOST_WAITING)
+    pods = _listed(cast(Json, raw), "pods", "waiting", MAX_WAITING)
     read["pods"] = [_read(each, f"waiting.pods[{at}]", _WAITING) for at, each in enumerate(pods)]
     return cast(MapWaiting, read | {"more": _counts(raw, "more", "waiting")})
 

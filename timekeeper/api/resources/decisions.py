@@ -31,11 +31,11 @@ from timekeeper.api.http.posts import OLDEST_MS, is_natural, read_object
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, may, read_body, serve
 from timekeeper.api.http.services import Services
 from timekeeper.core.decisions import (
-    MOST_COUNT,
-    MOST_FIGURES,
-    MOST_INTEGER,
-    MOST_NAME,
-    MOST_TEXT,
+    MAX_COUNT,
+    MAX_FIGURES,
+    MAX_INTEGER,
+    MAX_NAME,
+    MAX_TEXT,
     OTHER_NAMESPACE,
     Decision,
     DecisionRun,
@@ -46,7 +46,7 @@ from timekeeper.runtime.http.problem_details import bad
 from timekeeper.store import decisions
 from timekeeper.store.decisions import DecisionFilter, DecisionRow, page
 
-MOST_DECISIONS = 1_000
+MAX_DECISIONS = 1_000
 
 _TEXTS = {
     "kind": (r"[a-z][a-z-]{0,31}", "it must be 1 to 32 lower-case letters or -"),
@@ -74,8 +74,8 @@ def read_decisions(body: bytes, received_ms: int) -> PostedDecisions:
     source, listed = raw.get("source"), raw.get("decisions")
     if not isinstance(source, str) or not _SOURCE.fullmatch(source):
         raise bad("source", "it must be 1 to 32 lower-case letters or -")
-    if not isinstance(listed, list) or not 1 <= len(listed) <= MOST_DECISIONS:
-        raise bad("decisions", f"it must be a list of 1 to {MOST_DECISIONS} objects")
+    if not isinstance(listed, list) or not 1 <= len(listed) <= MAX_DECISIONS:
+        raise bad("decisions", f"it must be a list of 1 to {MAX_DECISIONS} objects")
     return PostedDecisions(
         source, tuple(_run(each, f"decisions[{at}]", received_ms) for at, each in enumerate(listed))
     )
@@ -91,7 +91,7 @@ def _run(raw: object, where: str, received_ms: int) -> DecisionRun:
     )
     if last_age_ms > first_age_ms:
         raise bad(f"{where}.last_age_ms", "it must not be more than first_age_ms")
-    count = _natural(raw, "count", where, MOST_COUNT)
+    count = _natural(raw, "count", where, MAX_COUNT)
     if not count:
         raise bad(f"{where}.count", "it must be 1 or more")
     decision = Decision(
@@ -117,8 +117,8 @@ def _matching(raw: dict[str, Any], name: str, where: str) -> str:
 
 
 def _name(raw: dict[str, Any], name: str, where: str) -> str:
-    problem = f"it must be a printable text of at most {MOST_NAME} characters"
-    return _text(raw.get(name, ""), f"{where}.{name}", problem, lambda text: _is_short(text, MOST_NAME))
+    problem = f"it must be a printable text of at most {MAX_NAME} characters"
+    return _text(raw.get(name, ""), f"{where}.{name}", problem, lambda text: _is_short(text, MAX_NAME))
 
 
 def _text(value: object, where: str, problem: str, fits: Callable[[str], object]) -> str:
@@ -135,23 +135,23 @@ def _natural(raw: dict[str, Any], name: str, where: str, most: int) -> int:
 
 
 def _figures(raw: object, where: str) -> dict[str, Figure]:
-    if not isinstance(raw, dict) or len(raw) > MOST_FIGURES:
-        raise bad(where, f"it must be an object with at most {MOST_FIGURES} members")
+    if not isinstance(raw, dict) or len(raw) > MAX_FIGURES:
+        raise bad(where, f"it must be an object with at most {MAX_FIGURES} members")
     for name, value in raw.items():
         if not _FIGURE.fullmatch(name):
             raise bad(
                 where, "the name of a figure must be 1 to 32 letters or digits, and begin with a letter"
             )
         if isinstance(value, bool) or not (
-            _is_short(value, MOST_TEXT) if isinstance(value, str) else _is_integer(value)
+            _is_short(value, MAX_TEXT) if isinstance(value, str) else _is_integer(value)
         ):
-            what = f"a whole number of 64 bits, or a printable text of at most {MOST_TEXT} characters"
+            what = f"a whole number of 64 bits, or a printable text of at most {MAX_TEXT} characters"
             raise bad(f"{where}.{name}", f"it must be {what}")
     return raw
 
 
 def _is_integer(value: object) -> bool:
-    return isinstance(value, int) and -MOST_INTEGER <= value <= MOST_INTEGER
+    return isinstance(value, int) and -MAX_INTEGER <= value <= MAX_INTEGER
 
 
 def _is_short(text: str, most: int) -> bool:

@@ -6,16 +6,16 @@ from flask import Flask, Response, request
 
 from timekeeper.accounts.ends import ReportedEnd
 from timekeeper.api.http.answers import Version, answer
-from timekeeper.api.http.posts import MOST_FIGURE, OLDEST_MS, is_natural, read_object
+from timekeeper.api.http.posts import MAX_FIGURE, OLDEST_MS, is_natural, read_object
 from timekeeper.api.http.routes import JSON, ApiRoute, read_body
 from timekeeper.api.http.services import Services
-from timekeeper.api.resources.bindings import MOST_BINDINGS, read_identity, read_objects
+from timekeeper.api.resources.bindings import MAX_BINDINGS, read_identity, read_objects
 from timekeeper.core.ledger.hold import PodHold
 from timekeeper.core.wire import Ends
 from timekeeper.runtime.http.problem_details import bad
 from timekeeper.store import ends
 
-MOST_ENDS = MOST_BINDINGS
+MAX_ENDS = MAX_BINDINGS
 _LATEST_MS = 2**53
 
 
@@ -24,7 +24,7 @@ def read_ends(body: bytes, received_ms: int) -> tuple[ReportedEnd, ...]:
     raw = read_object(body, ())
     if raw.get("version") != 1:
         raise bad("version", "it must be 1")
-    listed = read_objects(raw.get("ends"), "ends", MOST_ENDS)
+    listed = read_objects(raw.get("ends"), "ends", MAX_ENDS)
     return tuple(_end(each, f"ends[{at}]", received_ms) for at, each in enumerate(listed))
 
 
@@ -52,7 +52,7 @@ def _hold(raw: dict[str, Any], where: str) -> PodHold:
         ended_ms=ended_ms,
         reported_ms=_moment(raw, "reported_ms", where),
         witnessed_ms=_whole(raw, "witnessed_ms", where, _LATEST_MS),
-        grace_ms=_whole(raw, "grace_ms", where, MOST_FIGURE),
+        grace_ms=_whole(raw, "grace_ms", where, MAX_FIGURE),
         deletion_ms=_moment(raw, "deletion_ms", where),
     )
 

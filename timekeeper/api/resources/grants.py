@@ -12,7 +12,7 @@ from flask import Flask, Response
 
 from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import GROUP, is_group
-from timekeeper.accounts.grants import CORRECTION, MANUAL, MOST_GRANTED, TRANSFER, Grant, caller_key
+from timekeeper.accounts.grants import CORRECTION, MANUAL, MAX_GRANTED, TRANSFER, Grant, caller_key
 from timekeeper.accounts.usage import gpu_hours
 from timekeeper.api.http.answers import GrantsAnswer, Subject, WrittenGrantsAnswer, answer
 from timekeeper.api.http.parameters import (
@@ -40,9 +40,9 @@ from timekeeper.store.grants import GrantFilter, GrantRow
 
 GPU_MINUTE = 60_000_000  # milli-GPU x milliseconds
 
-_MOST_MINUTES = 10**10
-_MOST_HOURS = 10**9
-_HOURS_ALLOWED = f"it must be a number of GPU-hours with at most 8 decimals, at most {_MOST_HOURS}"
+_MAX_MINUTES = 10**10
+_MAX_HOURS = 10**9
+_HOURS_ALLOWED = f"it must be a number of GPU-hours with at most 8 decimals, at most {_MAX_HOURS}"
 _PASSING_ON_FIELDS = ("namespace", "gpuHours", "amount", "reason")
 _GRANT_FIELDS = ("subject", "from", "gpuHours", "amount", "reason", "kind")
 
@@ -108,8 +108,8 @@ def _granted(raw: Mapping[str, Any], kind: str) -> int:
         raise bad(where, "it must be a whole number of milli-GPU x milliseconds")
     if kind != CORRECTION and exact <= 0:
         raise bad(where, "it must be above 0; only a correction may be negative")
-    if exact == 0 or abs(exact) > _MOST_HOURS * GPU_HOUR:
-        raise bad(where, f"it must not be 0, and at most {_MOST_HOURS} GPU-hours")
+    if exact == 0 or abs(exact) > _MAX_HOURS * GPU_HOUR:
+        raise bad(where, f"it must not be 0, and at most {_MAX_HOURS} GPU-hours")
     return exact
 
 
@@ -121,7 +121,7 @@ def _hours(value: object) -> int:
         raise bad("gpuHours", _HOURS_ALLOWED)
     exact = Decimal(value)
     exponent = exact.as_tuple().exponent
-    if not isinstance(exponent, int) or not -8 <= exponent <= 10 or abs(exact) > _MOST_HOURS:
+    if not isinstance(exponent, int) or not -8 <= exponent <= 10 or abs(exact) > _MAX_HOURS:
         raise bad("gpuHours", _HOURS_ALLOWED)
     return int(exact * GPU_HOUR)
 
@@ -178,9 +178,9 @@ def read_key(text: str | None) -> str:
 def _minutes(value: object) -> int:
     exact = Decimal(value) if isinstance(value, int | Decimal) and not isinstance(value, bool) else Decimal(0)
     exponent = exact.as_tuple().exponent
-    if not 0 < exact <= _MOST_MINUTES or not isinstance(exponent, int) or exponent < -6:
+    if not 0 < exact <= _MAX_MINUTES or not isinstance(exponent, int) or exponent < -6:
         raise bad(
-            "minutes", f"it must be a number of GPU-minutes above 0, at most {_MOST_MINUTES}, with 6 decimals"
+            "minutes", f"it must be a number of GPU-minutes above 0, at most {_MAX_MINUTES}, with 6 decimals"
         )
     return int(exact * GPU_MINUTE)
 
@@ -349,7 +349,7 @@ class _Giving:
         account, _ = self.ledger.account(self.connection, subject)
         if account.balance.granted is None:
             raise Problem(409, f"{subject} has no budget: it is unlimited", field)
-        if account.balance.granted + self.asked.amount > MOST_GRANTED:
+        if account.balance.granted + self.asked.amount > MAX_GRANTED:
             raise Problem(409, "the total granted would exceed what the ledger can hold", "gpuHours")
         return account
 

@@ -8,7 +8,7 @@ from flask import Flask, Response, request
 
 from timekeeper import metrics
 from timekeeper.accounts.card_use.figures import CardSample
-from timekeeper.api.http.posts import MOST_FIGURE, OLDEST_MS, is_natural, read_object, read_run
+from timekeeper.api.http.posts import MAX_FIGURE, OLDEST_MS, is_natural, read_object, read_run
 from timekeeper.api.http.routes import JSON, ApiRoute, read_body
 from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.heartbeat_writer import WrittenPost
@@ -19,8 +19,8 @@ from timekeeper.runtime.log import log_exception
 from timekeeper.store.engine.engine import UnavailableError
 from timekeeper.store.heartbeats import HeartbeatPost, PostOutcome, PostResult
 
-_MOST_BEATS = 1_000
-_MOST_DEVICES = 64
+_MAX_BEATS = 1_000
+_MAX_DEVICES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,8 @@ def read_heartbeats(body: bytes) -> Beats:
     raw = read_object(body, ("version", "boot", "sequence", "beats"))
     boot, sequence = read_run(raw)
     beats = raw.get("beats")
-    if not isinstance(beats, list) or not 1 <= len(beats) <= _MOST_BEATS:
-        raise bad("beats", f"it must be a list of 1 to {_MOST_BEATS} beats")
+    if not isinstance(beats, list) or not 1 <= len(beats) <= _MAX_BEATS:
+        raise bad("beats", f"it must be a list of 1 to {_MAX_BEATS} beats")
     read = [_beat(beat, index) for index, beat in enumerate(beats)]
     has_figures = any(figures for _, figures in read)
     return Beats(
@@ -60,8 +60,8 @@ def _beat(beat: object, index: int) -> tuple[int, tuple[CardSample, ...]]:
     age, devices = beat.get("age_ms"), beat.get("devices")
     if not is_natural(age, OLDEST_MS):
         raise bad(f"beats[{index}].age_ms", f"it must be a whole number from 0 to {OLDEST_MS}")
-    if not isinstance(devices, list) or len(devices) > _MOST_DEVICES:
-        raise bad(f"beats[{index}].devices", f"it must be a list of at most {_MOST_DEVICES} cards")
+    if not isinstance(devices, list) or len(devices) > _MAX_DEVICES:
+        raise bad(f"beats[{index}].devices", f"it must be a list of at most {_MAX_DEVICES} cards")
     return age, tuple(_figure(each, f"beats[{index}].devices[{at}]") for at, each in enumerate(devices))
 
 
@@ -81,7 +81,7 @@ def _wrong_field(device: object) -> str | None:
     if not isinstance(uuid, str) or not 1 <= len(uuid) <= 128:
         return ".uuid"
     for name in ("utilisation", "memory_mib"):
-        if device.get(name) is not None and not is_natural(device[name], MOST_FIGURE):
+        if device.get(name) is not None and not is_natural(device[name], MAX_FIGURE):
             return f".{name}"
     return None if scope in ("exclusive", "shared") else ".scope"
 

@@ -10,7 +10,7 @@ import orjson
 from flask import Flask, Response, request
 
 from timekeeper.accounts.balance import Statement
-from timekeeper.accounts.grants import MOST_GRANTED, manual_grant
+from timekeeper.accounts.grants import MAX_GRANTED, manual_grant
 from timekeeper.api.http.parameters import IDEMPOTENCY_KEY, NAME, NAMESPACE_RULE, like
 from timekeeper.api.http.routes import JSON, ApiRoute, Form, Parameter, read_body
 from timekeeper.api.http.services import Services
@@ -121,7 +121,7 @@ def _grant(services: Services, namespace: str, amount: int, reason: str, actor: 
             raise Problem(
                 409, f"namespace {namespace} has no budget that could be increased: it is unlimited"
             )
-        if granted.amount + amount > MOST_GRANTED:
+        if granted.amount + amount > MAX_GRANTED:
             raise bad("minutes", "the total granted would exceed what the ledger can hold")
         grant = manual_grant(namespace, before.account.span, amount, reason, actor, key, services.clock())
         given = grants.give(connection, grant)

@@ -15,7 +15,7 @@ from timekeeper.accounts.card_use.overuse import OverusingPod
 from timekeeper.accounts.intervals import report_interval_ms
 from timekeeper.api.http.answers import CONTENT_TYPE, Version, answer, tagged
 from timekeeper.api.http.parameters import NAMESPACE
-from timekeeper.api.http.posts import MOST_FIGURE, OLDEST_MS, is_natural, read_object, read_run
+from timekeeper.api.http.posts import MAX_FIGURE, OLDEST_MS, is_natural, read_object, read_run
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, read_body, serve
 from timekeeper.api.http.services import Services
 from timekeeper.api.resources.heartbeats import carries_the_ca
@@ -25,9 +25,9 @@ from timekeeper.store import node_usage
 from timekeeper.store.engine.engine import ConflictError, UnavailableError
 from timekeeper.store.node_usage import NodeReport, ReportResult
 
-MOST_LOOKS = 1_000
-MOST_PODS = 1_024
-MOST_CARDS = 256
+MAX_LOOKS = 1_000
+MAX_PODS = 1_024
+MAX_CARDS = 256
 
 T = TypeVar("T")
 
@@ -48,14 +48,14 @@ def read_node_usage(body: bytes) -> Looks:
     """Parse the body. Raises a Problem that names the field."""
     raw = read_object(body, ("version", "boot", "sequence", "uses"))
     boot, sequence = read_run(raw)
-    return Looks(boot, sequence, tuple(_each(raw.get("uses"), "uses", MOST_LOOKS, _look, least=1)))
+    return Looks(boot, sequence, tuple(_each(raw.get("uses"), "uses", MAX_LOOKS, _look, least=1)))
 
 
 def _look(raw: dict[str, Any], where: str) -> UsageSample:
     age = raw.get("age_ms")
     if not is_natural(age, OLDEST_MS):
         raise bad(f"{where}.age_ms", f"it must be a whole number from 0 to {OLDEST_MS}")
-    pods = _each(raw.get("pods"), f"{where}.pods", MOST_PODS, _pod)
+    pods = _each(raw.get("pods"), f"{where}.pods", MAX_PODS, _pod)
     if len(dict(pods)) < len(pods):
         raise bad(f"{where}.pods", "each pod must appear once")
     return UsageSample(age, tuple(pods), _cards(raw.get("cards"), f"{where}.cards"))
@@ -69,7 +69,7 @@ def _pod(raw: dict[str, Any], where: str) -> tuple[str, tuple[CardSample, ...]]:
 
 
 def _cards(raw: object, where: str) -> tuple[CardSample, ...]:
-    cards = _each(raw, where, MOST_CARDS, _figure)
+    cards = _each(raw, where, MAX_CARDS, _figure)
     if len({each.uuid for each in cards}) < len(cards):
         raise bad(where, "each card must appear once")
     return tuple(cards)
@@ -80,7 +80,7 @@ def _figure(raw: dict[str, Any], where: str) -> CardSample:
     if not isinstance(uuid, str) or not _UUID.fullmatch(uuid):
         raise bad(f"{where}.uuid", "it must be 1 to 128 visible ASCII characters")
     figures = {}
-    for name, most in (("utilisation", 100), ("memory_mib", MOST_FIGURE)):
+    for name, most in (("utilisation", 100), ("memory_mib", MAX_FIGURE)):
         figures[name] = raw.get(name)
         if figures[name] is not None and not is_natural(figures[name], most):
             raise bad(f"{where}.{name}", f"it must be a whole number from 0 to {most}, or null")

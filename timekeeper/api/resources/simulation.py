@@ -38,8 +38,8 @@ from timekeeper.runtime.http.problem_details import Problem, bad
 from timekeeper.store import held_pods, ledger
 from timekeeper.store.engine.engine import Connection
 
-MOST_PODS = 50
-MOST_BUDGET = 16 * 1024  # characters of an entry
+MAX_PODS = 50
+MAX_BUDGET = 16 * 1024  # characters of an entry
 _FIELDS = ("version", "namespace", "pods", "budget")
 
 
@@ -65,11 +65,11 @@ def read_simulation(body: bytes, now_ms: int) -> SimulationRequest:
     if not isinstance(namespace, str) or not re.fullmatch(NAME, namespace):
         raise bad("namespace", "it must be the name of a namespace")
     pods = raw.get("pods")
-    if not isinstance(pods, list) or not 1 <= len(pods) <= MOST_PODS:
-        raise bad("pods", f"it must be a list of 1 to {MOST_PODS} pods")
+    if not isinstance(pods, list) or not 1 <= len(pods) <= MAX_PODS:
+        raise bad("pods", f"it must be a list of 1 to {MAX_PODS} pods")
     budget = raw.get("budget")
-    if not isinstance(budget, str | None) or len(budget or "") > MOST_BUDGET:
-        raise bad("budget", f"it must be the text of a budget entry, of at most {MOST_BUDGET} characters")
+    if not isinstance(budget, str | None) or len(budget or "") > MAX_BUDGET:
+        raise bad("budget", f"it must be the text of a budget entry, of at most {MAX_BUDGET} characters")
     created = timestamp(now_ms)
     return SimulationRequest(
         namespace, tuple(_pod(each, at, namespace, created) for at, each in enumerate(pods)), budget

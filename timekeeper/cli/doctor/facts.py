@@ -16,7 +16,7 @@ from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.names import INVENTORY
 
 NODE_NAMESPACE = "bursar-node"
-MOST_NODES = 20  # whose pods are read
+MAX_NODES = 20  # whose pods are read
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Facts:
     time_zone: Any  # of the present period
     readiness: Readiness | NotReadable
     now_s: float
-    # those on nodes that advertise accelerators of no dialect, on `MOST_NODES` nodes at most
+    # those on nodes that advertise accelerators of no dialect, on `MAX_NODES` nodes at most
     device_pods: Any = None
 
 
@@ -114,10 +114,10 @@ def _has_accelerators(node: Json) -> bool:
 
 
 def _pods_on(names: list[str], get: Callable[..., Any], say: Say) -> Any:
-    """A list of the pods on the first `MOST_NODES` of these nodes. Node by node: a cluster's pods are too
+    """A list of the pods on the first `MAX_NODES` of these nodes. Node by node: a cluster's pods are too
     many to read them all. Raises CommandError."""
     found: list[Any] = []
-    for name in names[:MOST_NODES]:
+    for name in names[:MAX_NODES]:
         say(f"kubectl reads the pods of node {name}")
         there = get("pods", "--all-namespaces", f"--field-selector=spec.nodeName={name}")
         found += sequence(mapping(there).get("items"))

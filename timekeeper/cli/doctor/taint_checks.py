@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from timekeeper.cli.doctor.facts import (
-    MOST_NODES,
+    MAX_NODES,
     CheckResult,
     Facts,
     NotReadable,
@@ -62,7 +62,7 @@ def taints(facts: Facts) -> Iterator[CheckResult]:
         pods, cards = sum(each.pods for each in stranding), sum(each.stranded for each in stranding)
         sentence = (
             f"on {there} {pods} pods without GPUs leave {cards} free GPUs without their part of CPU or memory"
-            + (f" (of the first {MOST_NODES} GPU nodes)" if len(nodes) > MOST_NODES else "")
+            + (f" (of the first {MAX_NODES} GPU nodes)" if len(nodes) > MAX_NODES else "")
         )
         listing = f"kubectl get pods -A --field-selector=spec.nodeName={stranding[0].node}, and delete them"
         command = f"{listing} (docs/placement.md)" if taint else _setting(facts)

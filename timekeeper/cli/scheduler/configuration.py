@@ -28,12 +28,12 @@ EXTENDER_WEIGHT = 10
 
 # Seconds that kube-scheduler lets a pod rest after a try, at most. By default ten: so long could one that is
 # woken just after a try wait while others keep kube-scheduler busy.
-MOST_BACKOFF_S = 2
+MAX_BACKOFF_S = 2
 
 # Seconds that kube-scheduler waits for the volumes of a pod, while it counts the node's cards as taken. By
 # default 600: so long could a claim that no provisioner serves keep them from others without a charge. A pod
 # whose volumes take longer is tried again on the same node, and their provisioning goes on.
-MOST_VOLUME_WAIT_S = 10
+MAX_VOLUME_WAIT_S = 10
 
 # The default of 50 calls a second would limit the rate of binds.
 CALLS_PER_S = {"qps": 500, "burst": 1000}
@@ -87,7 +87,7 @@ def profile(name: str) -> dict[str, Any]:
     elsewhere is not found."""
     if name != GPU_PROFILE:
         return {"schedulerName": name}
-    volumes = {"name": "VolumeBinding", "args": {"bindTimeoutSeconds": MOST_VOLUME_WAIT_S}}
+    volumes = {"name": "VolumeBinding", "args": {"bindTimeoutSeconds": MAX_VOLUME_WAIT_S}}
     return {"schedulerName": name, "percentageOfNodesToScore": 100, "pluginConfig": [volumes]}
 
 
@@ -112,7 +112,7 @@ def connected(present: Mapping[str, Any], entry: Mapping[str, Any], kubeconfig: 
             **CALLS_PER_S,
             **mapping(present.get("clientConnection")),
         },
-        "podMaxBackoffSeconds": present.get("podMaxBackoffSeconds", MOST_BACKOFF_S),
+        "podMaxBackoffSeconds": present.get("podMaxBackoffSeconds", MAX_BACKOFF_S),
         "profiles": [*others, profile(GPU_PROFILE)],
         "extenders": [*(each for each in sequence(present.get("extenders")) if not is_ours(each)), entry],
     }

@@ -15,7 +15,7 @@ from timekeeper.core.budgets.yaml_nodes import fields_of, line_of, pairs_of, val
 from timekeeper.core.names import BUDGET_CONFIG_MAPS
 from timekeeper.core.request.request import POLICIES
 
-MOST_ERRORS = 20  # reported of one entry
+MAX_ERRORS = 20  # reported of one entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def precedence(config_map: str) -> tuple[int, str]:
 
 
 def read_entry(key: str, text: str, settled: bool = False) -> Budget | BudgetSettings | EntryError:
-    """One entry's value, or its errors, `MOST_ERRORS` at most. Never raises, whatever the text.
+    """One entry's value, or its errors, `MAX_ERRORS` at most. Never raises, whatever the text.
 
     ``settled``: the entry took effect in the past, so rules that this release does not know or does not allow
     to set are ignored without an error. An upgrade changes no account.
@@ -83,7 +83,7 @@ def read_entry(key: str, text: str, settled: bool = False) -> Budget | BudgetSet
     value = mistakes.tried(_entry, key, text, settled, mistakes)
     if value is not None and not mistakes.found:
         return value
-    first, *others = sorted(mistakes.found, key=lambda bad: bad.line)[:MOST_ERRORS]
+    first, *others = sorted(mistakes.found, key=lambda bad: bad.line)[:MAX_ERRORS]
     return replace(first.of(key), others=tuple(bad.of(key) for bad in others))
 
 
@@ -217,7 +217,7 @@ _FIGURE_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
 def _budget(fields: dict[str, yaml.Node], settled: bool, mistakes: Mistakes) -> Budget | None:
     values = _read_fields(fields, _BUDGET_FIELDS, ("rules", "exempt"), mistakes)
     if "gpuHours" not in fields and not any(
-        meant_field(field, ("gpuHours",)) for field in list(fields)[:MOST_ERRORS]
+        meant_field(field, ("gpuHours",)) for field in list(fields)[:MAX_ERRORS]
     ):
         mistakes.found.append(BadEntryError(1, "gpuHours", "missing", "a number of GPU-hours, or unlimited"))
     values |= _admission(fields, settled, mistakes)
@@ -289,7 +289,7 @@ def _read_fields(
 ) -> dict[str, Any]:
     values = {}
     for field, node in fields.items():
-        if len(mistakes.found) >= MOST_ERRORS:
+        if len(mistakes.found) >= MAX_ERRORS:
             break
         if field in known:
             attribute, reader = known[field]

@@ -8,8 +8,8 @@ from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.quantity import integral
 from timekeeper.core.violation import Violation, shown
 
-MOST_CARDS = 64  # of a container, and of a node that describes none; limits the extender's search
-MOST_MEMORY_MIB = 1024 * 1024  # 1 TiB on one card: a higher value is a mistake, usually bytes
+MAX_CARDS = 64  # of a container, and of a node that describes none; limits the extender's search
+MAX_MEMORY_MIB = 1024 * 1024  # 1 TiB on one card: a higher value is a mistake, usually bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class PodFacts:
 def indexes(text: object) -> tuple[int, ...]:
     """Card indexes such as ``0,3``; empty if the text is anything else."""
     words = text.split(",") if isinstance(text, str) else []
-    if not 0 < len(words) <= MOST_CARDS or not all(w.isascii() and w.isdigit() and len(w) < 4 for w in words):
+    if not 0 < len(words) <= MAX_CARDS or not all(w.isascii() and w.isdigit() and len(w) < 4 for w in words):
         return ()
     return tuple(map(int, words))
 

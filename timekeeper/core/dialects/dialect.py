@@ -103,7 +103,7 @@ class Dialect:
     # the one of which it erases what it has handed out, and others
     plugin_erases: tuple[str, ...] = ()
     vgpu: VgpuResources | None = None  # where the resources are a number and amounts: what policies need
-    counted: tuple[str, ...] = ()  # resources that count whole cards, MOST_CARDS at most, for policies
+    counted: tuple[str, ...] = ()  # resources that count whole cards, MAX_CARDS at most, for policies
     one_container: bool = False  # the node plugin serves one container of a pod, and no init container
     variables: Mapping[str, str] = field(default_factory=dict)  # resource -> variable that has its amount
     # other dialects, whose pods its nodes serve as well. Beside one of its own, their containers are its own.

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from timekeeper.core import names
-from timekeeper.core.dialects.amounts import MOST_CARDS, ContainerLimits, PodFacts, amount
+from timekeeper.core.dialects.amounts import MAX_CARDS, ContainerLimits, PodFacts, amount
 from timekeeper.core.dialects.dialect import Dialect, Found, PlacedRequest, TilesOf, nothing_at_admission
 from timekeeper.core.dialects.gas_nodes import I915 as I915
 from timekeeper.core.dialects.gas_nodes import PREFIX, cards
@@ -30,9 +30,9 @@ USER_ANNOTATIONS = frozenset({ALLOW, DENY, SAME_GPU, XE_LINKED, SINGLE_NUMA})
 
 _CARD = re.compile(r"card(0|[1-9][0-9]{0,4})", re.ASCII)
 _GT = re.compile("gt([0-9]{1,5})", re.ASCII)
-_MOST_RESOURCES = 64
-_MOST_LISTED = 20
-_CARDS_ALLOWED = f"1 to {MOST_CARDS} cards"
+_MAX_RESOURCES = 64
+_MAX_LISTED = 20
+_CARDS_ALLOWED = f"1 to {MAX_CARDS} cards"
 
 
 def _read(limits: ContainerLimits) -> Ask | tuple[Violation, ...]:
@@ -40,7 +40,7 @@ def _read(limits: ContainerLimits) -> Ask | tuple[Violation, ...]:
     if given and all(name.endswith(MONITORING) for name in given):
         return ()  # it requests no card, and sees all
     plugins = [name for name in (I915, XE) if name in limits.amounts]
-    if len(plugins) != 1 or len(given) > _MOST_RESOURCES:
+    if len(plugins) != 1 or len(given) > _MAX_RESOURCES:
         return (_unclear(limits, given, plugins),)
     read = {name: amount(limits, name, 1, _allowed(name), "1") for name in given}
     broken = tuple(each for each in read.values() if isinstance(each, Violation))
@@ -48,7 +48,7 @@ def _read(limits: ContainerLimits) -> Ask | tuple[Violation, ...]:
     if broken:
         return broken
     devices = amounts[plugins[0]]
-    if devices > MOST_CARDS:
+    if devices > MAX_CARDS:
         return (
             _violation(limits, plugins[0], "amount", "more cards than any node has", _CARDS_ALLOWED, "1"),
         )
@@ -63,8 +63,8 @@ def _allowed(name: str) -> str:
 
 
 def _unclear(limits: ContainerLimits, given: Sequence[str], plugins: Sequence[str]) -> Violation:
-    if len(given) > _MOST_RESOURCES:
-        problem, allowed = "too many resources", f"{_MOST_RESOURCES} resources under {PREFIX} at most"
+    if len(given) > _MAX_RESOURCES:
+        problem, allowed = "too many resources", f"{_MAX_RESOURCES} resources under {PREFIX} at most"
         return _violation(limits, given[0], "amount", problem, allowed, "1")
     if plugins:
         problem, allowed = f"{I915} and {XE} in one container", f"one of {I915} and {XE}"
@@ -148,7 +148,7 @@ def _wrong_same_gpu(request: GPURequest, annotations: Mapping[str, Any]) -> Iter
     named = names_in(annotations, SAME_GPU)
     asks = {each.container: each for each in request.asks}
     if len(named) < 2 or len(set(named)) < len(named) or any(each not in asks for each in named):
-        allowed = f"at least two different containers, out of {first_of(sorted(asks), _MOST_LISTED)}"
+        allowed = f"at least two different containers, out of {first_of(sorted(asks), _MAX_LISTED)}"
         yield _at(annotations, SAME_GPU, "not a list of containers that request a card", allowed)
     elif any(_is_unfit_for_same_gpu(asks[each].ask) for each in named):
         allowed = f"containers with one card, without tiles and without resources that end in {MONITORING}"

@@ -9,9 +9,9 @@ intel/platform-aware-scheduling, gpu-aware-scheduling.
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from timekeeper.core.dialects.amounts import MOST_CARDS, NodeFacts
+from timekeeper.core.dialects.amounts import MAX_CARDS, NodeFacts
 from timekeeper.core.dialects.percent import UNKNOWN_MEMORY_MIB
-from timekeeper.core.values import MOST_TILES, TILES, Card, UndecodableError
+from timekeeper.core.values import MAX_TILES, TILES, Card, UndecodableError
 
 PREFIX = "gpu.intel.com/"
 I915, XE = f"{PREFIX}i915", f"{PREFIX}xe"
@@ -48,7 +48,7 @@ def cards(node: NodeFacts) -> tuple[Card, ...]:
             if name.startswith(PREFIX) and total >= len(numbers)
         )
     )
-    labels = _Labels(node.labels, numbers, min(dict(resources).get(TILES, 0), MOST_TILES))
+    labels = _Labels(node.labels, numbers, min(dict(resources).get(TILES, 0), MAX_TILES))
     return tuple(labels.card(number, resources) for number in numbers)
 
 
@@ -111,8 +111,8 @@ def card_numbers(labels: Mapping[str, str]) -> tuple[int, ...]:
         return ()
     if len(set(words)) < len(words) or not all(re.fullmatch(_NUMBER, each, re.ASCII) for each in words):
         raise UndecodableError(f"{NUMBERS}: not different numbers with points between them")
-    if len(words) > MOST_CARDS:
-        raise UndecodableError(f"{NUMBERS}: more than {MOST_CARDS} cards")
+    if len(words) > MAX_CARDS:
+        raise UndecodableError(f"{NUMBERS}: more than {MAX_CARDS} cards")
     return tuple(sorted(map(int, words)))
 
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from timekeeper.core import names
 from timekeeper.core.dialects.amounts import (
-    MOST_CARDS,
-    MOST_MEMORY_MIB,
+    MAX_CARDS,
+    MAX_MEMORY_MIB,
     Container,
     ContainerLimits,
     PodFacts,
@@ -31,7 +31,7 @@ TOTAL = "genius/gpu-memory-total"  # MiB; the pod's cards must have at least thi
 MODELS = ("genius/gpu-model", "genius/model")
 PRIORITY = "genius/priority"
 
-_MOST = {NUMBER: MOST_CARDS, EACH: MOST_MEMORY_MIB, TOTAL: MOST_CARDS * MOST_MEMORY_MIB, PRIORITY: 10**9}
+_MOST = {NUMBER: MAX_CARDS, EACH: MAX_MEMORY_MIB, TOTAL: MAX_CARDS * MAX_MEMORY_MIB, PRIORITY: 10**9}
 _EXAMPLE = {NUMBER: "1", EACH: "8000", TOTAL: "16000", PRIORITY: "10"}
 _LONGEST = 63  # characters, as the API server allows in a label
 

@@ -11,7 +11,7 @@ starts only where the node has one card. Source: gpushare-scheduler-extender, gp
 from dataclasses import replace
 
 from timekeeper.core.dialects.amounts import (
-    MOST_CARDS,
+    MAX_CARDS,
     ContainerLimits,
     NodeFacts,
     PodFacts,
@@ -42,7 +42,7 @@ def _constrain(request: GPURequest, pod: PodFacts) -> GPURequest:
 
 
 def _cards(node: NodeFacts) -> tuple[Card, ...]:
-    count = min(node.capacity.get(COUNT, 0), MOST_CARDS)
+    count = min(node.capacity.get(COUNT, 0), MAX_CARDS)
     each = node.capacity.get(MEMORY, 0) // count if count else 0
     model = node.labels.get(MODEL_LABEL, "GPU")
     return tuple(Card(f"card{index}", index, model, each) for index in range(count if each else 0))

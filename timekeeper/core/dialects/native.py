@@ -1,6 +1,6 @@
 """Bursar's own resources: ``bursar.dev/gpu-percent``, ``gpu-memory`` (MiB) and ``gpu-count``."""
 
-from timekeeper.core.dialects.amounts import MOST_CARDS, MOST_MEMORY_MIB, ContainerLimits, amount
+from timekeeper.core.dialects.amounts import MAX_CARDS, MAX_MEMORY_MIB, ContainerLimits, amount
 from timekeeper.core.dialects.dialect import Dialect, nothing_at_admission, nothing_at_binding
 from timekeeper.core.names import GPU_COUNT, GPU_MEMORY, GPU_PERCENT
 from timekeeper.core.values import WHOLE_MILLI, Ask
@@ -10,7 +10,7 @@ MEMORY_FLOOR_MIB = 64  # less than a CUDA context needs: such a value is a mista
 
 _PERCENT_ALLOWED = "1 to 100 for a share of one card, or a multiple of 100 for whole cards"
 _MEMORY_ALLOWED = f"a whole number of MiB, at least {MEMORY_FLOOR_MIB} on each card"
-_COUNT_ALLOWED = f"1 to {MOST_CARDS} cards"
+_COUNT_ALLOWED = f"1 to {MAX_CARDS} cards"
 
 
 def _read(limits: ContainerLimits) -> Ask | tuple[Violation, ...]:
@@ -32,7 +32,7 @@ def _ask(
     limits: ContainerLimits, percent: int | None, memory: int | None, count: int | None
 ) -> Ask | tuple[Violation, ...]:
     """The four meanings: count only, whole cards, a share, memory only."""
-    if count is not None and count > MOST_CARDS:
+    if count is not None and count > MAX_CARDS:
         return (_violation(limits, "amount", GPU_COUNT, "more cards than any node has", _COUNT_ALLOWED, "2"),)
     if percent is None and memory is None:
         return Ask(count or 1, WHOLE_MILLI, 0)
@@ -45,8 +45,8 @@ def _whole_cards(limits: ContainerLimits, percent: int, memory: int | None) -> A
     problem, allowed = "", _PERCENT_ALLOWED
     if percent % 100:
         problem = "more than one card, but not a multiple of 100"
-    elif percent > 100 * MOST_CARDS:
-        problem, allowed = "more cards than any node has", f"at most {100 * MOST_CARDS}"
+    elif percent > 100 * MAX_CARDS:
+        problem, allowed = "more cards than any node has", f"at most {100 * MAX_CARDS}"
     wrong_percent = (
         _violation(limits, "share-range", GPU_PERCENT, problem, allowed, "200") if problem else None
     )
@@ -76,7 +76,7 @@ def _wrong_share(
 
 
 def _wrong_memory(limits: ContainerLimits, memory: int | None, count: int) -> Violation | None:
-    if memory is None or (memory % count == 0 and MEMORY_FLOOR_MIB <= memory // count <= MOST_MEMORY_MIB):
+    if memory is None or (memory % count == 0 and MEMORY_FLOOR_MIB <= memory // count <= MAX_MEMORY_MIB):
         return None
     if memory % count:
         problem, allowed = f"does not divide evenly over {count} cards", f"a multiple of {count} MiB"
@@ -85,7 +85,7 @@ def _wrong_memory(limits: ContainerLimits, memory: int | None, count: int) -> Vi
         problem = "less than a GPU process needs"
         return _violation(limits, "memory-floor", GPU_MEMORY, problem, _MEMORY_ALLOWED, "8192")
     problem = "more than any card has; the unit is MiB, so 8 GiB is 8192"
-    allowed = f"at most {MOST_MEMORY_MIB} on each card"
+    allowed = f"at most {MAX_MEMORY_MIB} on each card"
     return _violation(limits, "memory-range", GPU_MEMORY, problem, allowed, "8192")
 
 

@@ -1,7 +1,7 @@
 """Whole cards as NVIDIA's device plugin counts them: ``nvidia.com/gpu``. The device plugin chooses the
 cards."""
 
-from timekeeper.core.dialects.amounts import MOST_CARDS, ContainerLimits, amount
+from timekeeper.core.dialects.amounts import MAX_CARDS, ContainerLimits, amount
 from timekeeper.core.dialects.dialect import Dialect, nothing_at_admission, nothing_at_binding
 from timekeeper.core.dialects.vgpu import VgpuAnnotations
 from timekeeper.core.names import GPU_PERCENT
@@ -20,7 +20,7 @@ ANNOTATIONS = VgpuAnnotations(
     numa="nvidia.com/numa-bind",
     policy="hami.io/gpu-scheduler-policy",
 )
-_ALLOWED = f"1 to {MOST_CARDS} whole cards; for a part of a card use {GPU_PERCENT} instead"
+_ALLOWED = f"1 to {MAX_CARDS} whole cards; for a part of a card use {GPU_PERCENT} instead"
 
 
 def _read(limits: ContainerLimits) -> Ask | tuple[Violation, ...]:
@@ -30,7 +30,7 @@ def _read(limits: ContainerLimits) -> Ask | tuple[Violation, ...]:
     count = amount(limits, GPU, 1, _ALLOWED, "1")
     if not isinstance(count, int):
         return (count,) if count else ()
-    if count > MOST_CARDS:
+    if count > MAX_CARDS:
         return (_violation(limits, "more cards than any node has", f'{GPU}: "1"'),)
     return Ask(count, WHOLE_MILLI, 0)
 

@@ -9,7 +9,7 @@ k8s-device-plugin, gpu-feature-discovery, NVIDIA's MIG profiles (`docs/dialects.
 
 import re
 
-from timekeeper.core.dialects.amounts import MOST_CARDS, ContainerLimits, NodeFacts, amount
+from timekeeper.core.dialects.amounts import MAX_CARDS, ContainerLimits, NodeFacts, amount
 from timekeeper.core.dialects.dialect import Dialect, nothing_at_admission, nothing_at_binding
 from timekeeper.core.dialects.percent import COUNT_LABEL, MODEL_LABEL, UNKNOWN_MEMORY_MIB
 from timekeeper.core.values import Ask, Card
@@ -32,7 +32,7 @@ def _read_shared(limits: ContainerLimits) -> Ask | tuple[Violation, ...]:
 def _shared_cards(node: NodeFacts) -> tuple[Card, ...]:
     label = node.labels.get(COUNT_LABEL, "")
     count = int(label) if label.isascii() and label.isdigit() and 0 < len(label) < 4 else 1
-    count = max(1, min(count, MOST_CARDS))
+    count = max(1, min(count, MAX_CARDS))
     replicas = node.capacity.get(SHARED, 0) // count
     return tuple(_card(node, index, SHARED, replicas) for index in range(count if replicas else 0))
 
@@ -70,9 +70,9 @@ def _mig_cards(node: NodeFacts) -> tuple[Card, ...]:
     counts = [
         name
         for name, each in profiles.items()
-        for _ in range(min(MOST_CARDS, -(-node.capacity[name] // max(1, whole // int(each[1])))))
+        for _ in range(min(MAX_CARDS, -(-node.capacity[name] // max(1, whole // int(each[1])))))
     ]
-    return tuple(_card(node, index, name, whole) for index, name in enumerate(counts[:MOST_CARDS]))
+    return tuple(_card(node, index, name, whole) for index, name in enumerate(counts[:MAX_CARDS]))
 
 
 def _card(node: NodeFacts, index: int, resource: str, amount: int) -> Card:

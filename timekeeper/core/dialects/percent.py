@@ -7,7 +7,7 @@ memory. A node advertises the sums over its cards, which must be alike.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from timekeeper.core.dialects.amounts import MOST_CARDS, ContainerLimits, NodeFacts, amount
+from timekeeper.core.dialects.amounts import MAX_CARDS, ContainerLimits, NodeFacts, amount
 from timekeeper.core.values import WHOLE_MILLI, Ask, Card
 from timekeeper.core.violation import Violation, shown
 
@@ -26,7 +26,7 @@ class PercentResources:
     memory: str = ""
     unit_mib: int = 1
     together: bool = False
-    most_cards: int = MOST_CARDS
+    most_cards: int = MAX_CARDS
 
     @property
     def resources(self) -> tuple[str, ...]:
@@ -50,7 +50,7 @@ class PercentResources:
 
     def cards(self, node: NodeFacts) -> tuple[Card, ...]:
         """The cards of a node, by index: all alike, because it advertises sums only."""
-        count = min(node.capacity.get(self.core, 0) // 100, MOST_CARDS)
+        count = min(node.capacity.get(self.core, 0) // 100, MAX_CARDS)
         if not count:
             return ()
         total = node.capacity.get(self.memory, 0) * self.unit_mib

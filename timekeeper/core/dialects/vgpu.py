@@ -8,7 +8,7 @@ container. Sources: HAMi, volcano-vgpu-device-plugin (`docs/dialects.md`).
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from timekeeper.core.dialects.amounts import MOST_CARDS, MOST_MEMORY_MIB, ContainerLimits, PodFacts, amount
+from timekeeper.core.dialects.amounts import MAX_CARDS, MAX_MEMORY_MIB, ContainerLimits, PodFacts, amount
 from timekeeper.core.name_lists import listed, too_long
 from timekeeper.core.quantity import integral
 from timekeeper.core.values import WHOLE_MILLI, Ask, Card, GPURequest, Placement, Slice
@@ -55,8 +55,8 @@ class VgpuResources:
     def bounds(self) -> Mapping[str, tuple[int, int]]:
         """The least and the greatest amount of each."""
         found = {
-            self.number: (1, MOST_CARDS),
-            self.memory: (1, MOST_MEMORY_MIB),
+            self.number: (1, MAX_CARDS),
+            self.memory: (1, MAX_MEMORY_MIB),
             self.percentage: (1, 100),
             self.cores: (0, 100),
             self.priority: (0, 1),
@@ -210,8 +210,8 @@ def registered(found: Iterable[RegisteredCard], cordoned: Sequence[str] = ()) ->
     """The cards. Where the indexes are not known or not distinct, a card's place is its index. Raises
     ValueError."""
     cards = tuple(found)
-    if len(cards) > MOST_CARDS:
-        raise ValueError(f"more than {MOST_CARDS} cards")
+    if len(cards) > MAX_CARDS:
+        raise ValueError(f"more than {MAX_CARDS} cards")
     if len({each.uuid for each in cards}) < len(cards) or not all(each.uuid for each in cards):
         raise ValueError("a card without a UUID, or two with the same")
     if any(each.memory_mib < 1 for each in cards):

@@ -10,7 +10,7 @@ from timekeeper.core import names
 from timekeeper.core.json_values import annotations_of, mapping, sequence
 from timekeeper.core.request.cards import UndecodableError
 
-MOST_CLOSED = 400  # characters
+MAX_CLOSED = 400  # characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def decode_holders(text: str) -> NodeHolders:
     if not isinstance(pods, dict):
         raise UndecodableError("holders: pods is not an object")
     return NodeHolders(
-        boot, known, {uid: _cards(uid, cards) for uid, cards in pods.items()}, closed[:MOST_CLOSED]
+        boot, known, {uid: _cards(uid, cards) for uid, cards in pods.items()}, closed[:MAX_CLOSED]
     )
 
 

@@ -1,7 +1,7 @@
 """Cards held for a waiting pod, as a condition on the pod: node, cards, and end.
 
 The condition is the only record of a reservation, so it survives the process that wrote it, and every replica
-sees the same. Like any status it could be forged. So it counts for at most MOST_MS, only for a waiting pod,
+sees the same. Like any status it could be forged. So it counts for at most MAX_MS, only for a waiting pod,
 and only where these cards of the node's inventory satisfy the pod's request (`node_info.judged`). A
 reservation never admits a pod; it only keeps others off the cards.
 """
@@ -18,7 +18,7 @@ from timekeeper.core.object_names import timestamp
 from timekeeper.core.request.cards import UndecodableError, decode_placement, encode_placement
 from timekeeper.core.values import Placement
 
-MOST_MS = 3_600_000  # the longest reservation that counts
+MAX_MS = 3_600_000  # the longest reservation that counts
 SKEW_MS = 60_000  # how far our clock may lag behind that of the replica that wrote it
 ReservationKind = Literal["fragmentation", "reclaim"]
 _REASONS: dict[ReservationKind, str] = {"fragmentation": "Fragmentation", "reclaim": "Reclaim"}
@@ -40,7 +40,7 @@ class Reservation:
 
     def lasts(self, now_ms: int) -> bool:
         """True while it counts."""
-        return self.since_ms - SKEW_MS <= now_ms < self.until_ms <= self.since_ms + MOST_MS
+        return self.since_ms - SKEW_MS <= now_ms < self.until_ms <= self.since_ms + MAX_MS
 
 
 def read_reservation(raw: Json) -> Reservation | None:

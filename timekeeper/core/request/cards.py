@@ -11,8 +11,8 @@ from timekeeper.core.request.card_amounts import NO_AMOUNT as NO_AMOUNT
 from timekeeper.core.request.card_amounts import CardAmount as CardAmount
 from timekeeper.core.request.card_amounts import NamedAmount as NamedAmount
 from timekeeper.core.values import (
-    MOST_AMOUNT,
-    MOST_TILES,
+    MAX_AMOUNT,
+    MAX_TILES,
     TILES,
     WHOLE_MILLI,
     Amounts,
@@ -28,8 +28,8 @@ Weights = tuple[tuple[str, int], ...]  # (model, thousandths)
 UnitCosts = tuple[tuple[str, int], ...]  # (named resource, `COSTS_PER_GPU` parts of a GPU for one unit)
 
 COSTS_PER_GPU = 10**12
-_MOST_PATHS = 64  # to cards of one node
-_MOST_MILLI = 1_000_000  # of one card, whatever a unit costs, so that amounts of charge stay within 64 bits
+_MAX_PATHS = 64  # to cards of one node
+_MAX_MILLI = 1_000_000  # of one card, whatever a unit costs, so that amounts of charge stay within 64 bits
 
 
 def decode_inventory(text: str) -> tuple[Card, ...]:
@@ -244,7 +244,7 @@ def _part(use: CardAmount, card: Card, charge_by: str, unit_costs: UnitCosts) ->
         "dominant": dominant,
         "dominant-host": dominant,
     }
-    return min(parts[charge_by], _MOST_MILLI)
+    return min(parts[charge_by], _MAX_MILLI)
 
 
 def _named_part(use: CardAmount, card: Card, unit_costs: UnitCosts) -> int:
@@ -256,7 +256,7 @@ def _named_part(use: CardAmount, card: Card, unit_costs: UnitCosts) -> int:
         else _ceil(1000 * amount, max(1, whole.get(name, 0)))
         for name, amount in use.resources
     )
-    return min(max(parts), _MOST_MILLI)
+    return min(max(parts), _MAX_MILLI)
 
 
 def _amount_of(part: Slice) -> CardAmount:
@@ -314,7 +314,7 @@ def _links(value: object, uuid: str) -> tuple[str, ...] | None:
 
 
 def _paths(value: object, uuid: str) -> str:
-    if not isinstance(value, str) or len(value) > _MOST_PATHS or value.strip("012345-"):
+    if not isinstance(value, str) or len(value) > _MAX_PATHS or value.strip("012345-"):
         raise UndecodableError(f"inventory: the paths of card {uuid} are not digits from 0 to 5")
     return value
 
@@ -345,8 +345,8 @@ def _raw_slice(part: Slice) -> dict[str, Any]:
 
 
 def _tiles(raw: object) -> tuple[int, ...]:
-    if not isinstance(raw, list) or not all(type(each) is int and 0 <= each < MOST_TILES for each in raw):
-        raise UndecodableError(f"tiles: not a list of numbers below {MOST_TILES}")
+    if not isinstance(raw, list) or not all(type(each) is int and 0 <= each < MAX_TILES for each in raw):
+        raise UndecodableError(f"tiles: not a list of numbers below {MAX_TILES}")
     return tuple(raw)
 
 
@@ -354,7 +354,7 @@ def decode_amounts(raw: object) -> Amounts:
     """Amounts of named resources from a JSON object. Raises UndecodableError."""
     if not isinstance(raw, dict):
         raise UndecodableError("resources: not an object")
-    return tuple(sorted((str(name), _natural(raw, name, MOST_AMOUNT)) for name in raw))
+    return tuple(sorted((str(name), _natural(raw, name, MAX_AMOUNT)) for name in raw))
 
 
 def _natural(raw: Mapping[str, Any], key: str, most: int = 2**31 - 1) -> int:

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Sequence
 
 from timekeeper.core import names
-from timekeeper.core.dialects.amounts import MOST_MEMORY_MIB
+from timekeeper.core.dialects.amounts import MAX_MEMORY_MIB
 from timekeeper.core.json_values import Json
 from timekeeper.core.name_lists import excess, names_in, too_long
 from timekeeper.core.quantity import integral
@@ -12,7 +12,7 @@ from timekeeper.core.violation import Violation, first_of, shown
 
 TOPOLOGIES = ("pair", "numa", "node")
 
-_MOST_LISTED = 20  # containers in one message
+_MAX_LISTED = 20  # containers in one message
 
 _LISTS = {
     names.MODELS: "H100,A100",
@@ -78,7 +78,7 @@ def _topology_violations(annotations: Json) -> list[Violation]:
 def _min_memory_violations(annotations: Json) -> list[Violation]:
     given = annotations.get(names.MIN_GPU_MEMORY)
     value = integral(given)
-    if given is None or (value is not None and 1 <= value <= MOST_MEMORY_MIB):
+    if given is None or (value is not None and 1 <= value <= MAX_MEMORY_MIB):
         return []
     return [
         Violation(
@@ -86,7 +86,7 @@ def _min_memory_violations(annotations: Json) -> list[Violation]:
             f"metadata.annotations[{names.MIN_GPU_MEMORY}]",
             shown(given),
             "not an amount of memory that a card can have",
-            f"a whole number of MiB from 1 to {MOST_MEMORY_MIB}",
+            f"a whole number of MiB from 1 to {MAX_MEMORY_MIB}",
             f'{names.MIN_GPU_MEMORY}: "40000"',
         )
     ]
@@ -109,7 +109,7 @@ def _same_gpu_violations(
 
 
 def _same_gpu(rule: str, got: object, problem: str, asking: Collection[str]) -> Violation:
-    known_names = first_of(sorted(asking), _MOST_LISTED)
+    known_names = first_of(sorted(asking), _MAX_LISTED)
     return Violation(
         rule=rule,
         path=f"metadata.annotations[{names.SAME_GPU}]",

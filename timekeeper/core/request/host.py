@@ -15,7 +15,7 @@ from typing import Any
 from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.core.quantity import thousandths
 from timekeeper.core.request.cards import Weights, allowed, weight_of
-from timekeeper.core.values import MOST_AMOUNT, Card, GPURequest, UndecodableError
+from timekeeper.core.values import MAX_AMOUNT, Card, GPURequest, UndecodableError
 
 DOMINANT_HOST = "dominant-host"
 CPU, MEMORY = "cpu", "memory"
@@ -58,7 +58,7 @@ def allocatable(node: Json) -> HostAmount:
 @lru_cache(maxsize=4096)
 def _amount(cpu_milli: int, memory_bytes: int) -> HostAmount:
     """One value for all pods with equal requests, of which there are a few kinds."""
-    return HostAmount(min(cpu_milli, MOST_AMOUNT), min(memory_bytes, MOST_AMOUNT))
+    return HostAmount(min(cpu_milli, MAX_AMOUNT), min(memory_bytes, MAX_AMOUNT))
 
 
 def requested_milli(pod: Json, resource: str) -> int:
@@ -188,7 +188,7 @@ def decode_host(text: str) -> HostShare:
 
 def _whole(raw: Mapping[str, Any], key: str) -> int:
     value = raw.get(key)
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MOST_AMOUNT:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_AMOUNT:
         raise UndecodableError(f"host: {key} is not a whole number from 0 to 2^63 - 1")
     return value
 

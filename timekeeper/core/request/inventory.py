@@ -8,7 +8,7 @@ from functools import lru_cache
 from timekeeper.core import names
 from timekeeper.core.accelerators import accelerator_of
 from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE_PATTERN, Dialect
-from timekeeper.core.dialects.amounts import MOST_CARDS, NodeFacts
+from timekeeper.core.dialects.amounts import MAX_CARDS, NodeFacts
 from timekeeper.core.dialects.percent import COUNT_LABEL, MEMORY_LABEL, MODEL_LABEL
 from timekeeper.core.json_values import Json, annotations_of, mapping
 from timekeeper.core.quantity import integral
@@ -58,7 +58,7 @@ def _in_units(cards: tuple[Card, ...], node: NodeFacts) -> tuple[Card, ...]:
 def _labelled_cards(node: NodeFacts) -> tuple[Card, ...]:
     count, memory = (integral(node.labels.get(label)) or 0 for label in (COUNT_LABEL, MEMORY_LABEL))
     model = node.labels.get(MODEL_LABEL, "GPU")
-    known = 0 < count <= MOST_CARDS and memory > 0
+    known = 0 < count <= MAX_CARDS and memory > 0
     return tuple(Card(f"card{index}", index, model, memory) for index in range(count if known else 0))
 
 

@@ -36,7 +36,7 @@ from timekeeper.core.values import Ask, ContainerAsk, GPURequest
 from timekeeper.core.violation import Violation, first_of, shown
 
 POLICIES = ("binpack", "spread", "fragmentation", "random", "load")
-_MOST_LISTED = 20  # containers in one message
+_MAX_LISTED = 20  # containers in one message
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,7 +390,7 @@ def _one_dialect(found: Sequence[Container], read: Sequence[_Read], marked: Mapp
     return Violation(
         rule="several-dialects",
         path="spec.containers",
-        got=first_of(named, _MOST_LISTED),
+        got=first_of(named, _MAX_LISTED),
         problem="all containers of a pod must use the same GPU dialect",
         allowed="one of " + ", ".join(dialect.name for dialect in DIALECTS),
         example='bursar.dev/gpu-percent: "50" in each container',

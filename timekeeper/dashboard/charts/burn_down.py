@@ -9,9 +9,9 @@ from timekeeper.core.texts import GPU_HOUR, hours, moment
 
 WIDTH, HEIGHT = 880, 270
 LEFT, RIGHT, TOP, BOTTOM = 72, 12, 14, 30  # around the plot
-_MOST_LINES = 5  # horizontal lines above zero
+_MAX_LINES = 5  # horizontal lines above zero
 _SMALLEST = int(GPU_HOUR) // 10**8  # a grant has at most 8 decimals
-_MOST_AHEAD = 3  # without a period's end: the picture ends after this many times the past
+_MAX_AHEAD = 3  # without a period's end: the picture ends after this many times the past
 
 Json = dict[str, Any]
 
@@ -111,7 +111,7 @@ def _end_ms(budget: Json, paces: Json | None, begin_ms: int, now_ms: int) -> int
     if budget["period"]["to"] is not None and budget["granted"] is not None:
         return int(budget["period"]["to"])
     gone_ms = paces["now"]["goneAt"] if paces else None
-    latest_ms = now_ms + _MOST_AHEAD * (now_ms - begin_ms)
+    latest_ms = now_ms + _MAX_AHEAD * (now_ms - begin_ms)
     return min(gone_ms, latest_ms) if gone_ms and gone_ms > now_ms else now_ms + (now_ms - begin_ms) // 10 + 1
 
 
@@ -158,7 +158,7 @@ def _across(plot: _Plot) -> tuple[AxisTick, ...]:
 def _up(plot: _Plot) -> tuple[AxisTick, ...]:
     """At round amounts: 1, 2 or 5 times a power of ten GPU-hours apart."""
     apart = (factor * _SMALLEST * 10**power for power in count() for factor in (1, 2, 5))
-    step = next(each for each in apart if plot.top <= _MOST_LINES * each)
+    step = next(each for each in apart if plot.top <= _MAX_LINES * each)
     is_whole = step >= GPU_HOUR
     return tuple(
         AxisTick(plot.y(each), f"{each / GPU_HOUR:,.0f}" if is_whole else hours(each))

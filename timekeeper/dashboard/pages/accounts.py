@@ -13,7 +13,7 @@ from timekeeper.dashboard.visits import PageContent, Visit, part, segment
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 _DAYS_BY_HOUR = 3  # a shorter time is drawn by the hour
 _DAYS_BY_DAY = 400
-_MOST_STEPS = 10_000
+_MAX_STEPS = 10_000
 
 
 def account_values(visit: Visit, key: str, budget: Json) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def _spent(visit: Visit, key: str, begin_ms: int, step: str) -> Json:
         by=step,
         from_=begin_ms,
         to=max(visit.now_ms, begin_ms + 1),
-        limit=_MOST_STEPS,
+        limit=_MAX_STEPS,
     )
 
 

@@ -10,7 +10,7 @@ from timekeeper.dashboard.visits import FORBIDDEN, PageContent, Visit, page_at, 
 
 _NODES, _HELD = 60, 100
 STALE_MS = 60_000  # without a post for this long the map says so
-_MOST_SHOWN = 100
+_MAX_SHOWN = 100
 
 
 def cluster(visit: Visit) -> PageContent:
@@ -48,8 +48,8 @@ def waiting(visit: Visit) -> PageContent:
         raise ApiRefusedError(FORBIDDEN, held.refused)
     pods = [] if unbound.answer is None else unbound.answer["pods"]
     ungated = [each for each in pods if each["state"] != "gated"]
-    at = page_at(visit.text("page"), len(ungated), _MOST_SHOWN)
-    begin, end = _MOST_SHOWN * at, _MOST_SHOWN * (at + 1)
+    at = page_at(visit.text("page"), len(ungated), _MAX_SHOWN)
+    begin, end = _MAX_SHOWN * at, _MAX_SHOWN * (at + 1)
     total = None if unbound.answer is None else unbound.answer["total"]
     values = {
         "held": held,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 
 from timekeeper.accounts.budget_history import History
-from timekeeper.accounts.carry_over import CORRECTED_EACH_MS
+from timekeeper.accounts.carry_over import CORRECTED_INTERVAL_MS
 from timekeeper.accounts.grants import CARRY, carry_due, carry_part
 from timekeeper.accounts.statements import spent_in
 from timekeeper.core.ledger.metering import Interval
@@ -70,4 +70,4 @@ def _accounts(subject: str, rows: Iterable[StoredGrant]) -> Iterable[_Account]:
 
 def _is_fresh(account: _Account, tick_ms: int) -> bool:
     """Grants after the last correction may not be carried over yet."""
-    return tick_ms - account.carried_ms < CORRECTED_EACH_MS
+    return tick_ms - account.carried_ms < CORRECTED_INTERVAL_MS

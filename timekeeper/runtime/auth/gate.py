@@ -19,7 +19,7 @@ Count = Callable[[str, str], object]  # kind and outcome of a review, for metric
 
 GOOD_FOR_MS = 60_000
 REFUSED_FOR_MS = 5_000
-MOST_REMEMBERED = 50_000
+MAX_REMEMBERED = 50_000
 METRICS = "/metrics"
 
 _TOKEN_REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"  # noqa: S105 -- a path, no password
@@ -62,7 +62,7 @@ class Gate:
         post: Post,
         expected: Expected,
         clock: Callable[[], int],
-        most_remembered: int = MOST_REMEMBERED,
+        most_remembered: int = MAX_REMEMBERED,
         count: Count = lambda _kind, _outcome: None,
     ) -> None:
         """``most_remembered``: answers of each kind, of the current minute and of the one before."""

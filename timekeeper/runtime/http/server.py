@@ -160,7 +160,7 @@ class HttpServer(BaseApplication):  # type: ignore[misc]
 
 _BACKLOG = 2048
 _PATIENCE_S = 3.0  # the workers of a server that was killed hold its socket for a moment longer
-_LOOK_EACH_S = 0.05
+_LOOK_INTERVAL_S = 0.05
 
 
 class CannotListenError(Exception):
@@ -177,7 +177,7 @@ def listening_socket(host: str, port: int) -> socket.socket:
             if error.errno != errno.EADDRINUSE or time.monotonic() >= until:
                 sentence = f"cannot listen on {host}:{port}: {error.strerror or error}"
                 raise CannotListenError(sentence) from error
-        time.sleep(_LOOK_EACH_S)
+        time.sleep(_LOOK_INTERVAL_S)
 
 
 def _listen(host: str, port: int) -> socket.socket:

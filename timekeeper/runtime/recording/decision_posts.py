@@ -17,7 +17,7 @@ from timekeeper.core.wire import Decisions
 from timekeeper.runtime.log import Log
 from timekeeper.runtime.timekeeper_client import FAILURES, PostRefusedError, TimekeeperClient
 
-MOST_WAITING = 10_000
+MAX_WAITING = 10_000
 
 
 class _Run:
@@ -32,7 +32,7 @@ class _Run:
 class DecisionBuffer:
     """Any thread may add; one thread takes."""
 
-    def __init__(self, most: int = MOST_WAITING) -> None:
+    def __init__(self, most: int = MAX_WAITING) -> None:
         self._most = most
         self._lock = threading.Lock()
         self._runs: deque[_Run] = deque()
@@ -124,7 +124,7 @@ class BatchPoster:
 
 PATH = "/v1/decisions"
 TOGETHER = 200  # records in one post
-EACH_S = 1.0
+INTERVAL_S = 1.0
 RESULTS = ("sent", "dropped", "refused", "failed")
 # for the help of metrics
 RESULTS_MEAN = (
@@ -162,7 +162,7 @@ class DecisionPosts:
 
     def run(self, stop: threading.Event) -> None:
         """Send what waits, each second, until ``stop``; then once more."""
-        while not stop.wait(EACH_S):
+        while not stop.wait(INTERVAL_S):
             while self.send() and not stop.is_set():
                 pass
         self.send()

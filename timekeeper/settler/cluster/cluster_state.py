@@ -15,8 +15,8 @@ from timekeeper.settler.cluster.vanished_pods import VanishedPods
 SOURCES = ("pods", "nodes", "leases", "configmaps", "priorityclasses")
 
 # Limits on memory while the database is unreachable.
-MOST_DELETED = 100_000  # deleted pods whose end is not written yet
-MOST_UNREADABLE = 10_000  # unreadable pods that are not reported yet
+MAX_DELETED = 100_000  # deleted pods whose end is not written yet
+MAX_UNREADABLE = 10_000  # unreadable pods that are not reported yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +145,9 @@ class ClusterState:
     vanished: VanishedPods = field(default_factory=VanishedPods)  # what became of pods without an object
     pods_relisted: bool = False  # the pods were listed anew: sessions without a pod lost theirs unobserved
     unreadable: dict[str, UnreadablePod] = field(default_factory=dict)  # UID -> pod to report
-    unreadable_omitted: int = 0  # number of unreadable pods beyond `MOST_UNREADABLE`
+    unreadable_omitted: int = 0  # number of unreadable pods beyond `MAX_UNREADABLE`
     deletions_dropped: int = 0  # number of deleted pods beyond ``most_deleted``
-    most_deleted: int = MOST_DELETED
+    most_deleted: int = MAX_DELETED
     # UIDs of pods that changed while unbound, or became or ceased to be so
     unbound_changes: set[str] = field(default_factory=set)
     namespaces: dict[str, int] = field(default_factory=dict)  # namespace -> number of its pods
@@ -279,7 +279,7 @@ class ClusterState:
         return replace(item, hold=replace(item.hold, reported_ms=at_ms)) if is_first else item
 
     def _add_unreadable(self, item: UnreadablePod) -> None:
-        if item.uid in self.unreadable or len(self.unreadable) < MOST_UNREADABLE:
+        if item.uid in self.unreadable or len(self.unreadable) < MAX_UNREADABLE:
             self.unreadable[item.uid] = item
         else:
             self.unreadable_omitted += 1

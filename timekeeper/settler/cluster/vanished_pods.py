@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from timekeeper.core.ledger.hold import NodeSight, Vanished, followed
 
-MOST_NODES = 100_000  # nodes, including deleted ones: a node may come back after a reboot
+MAX_NODES = 100_000  # nodes, including deleted ones: a node may come back after a reboot
 
 NOTHING_SEEN = NodeSight()
 
@@ -17,7 +17,7 @@ class VanishedPods:
     holds: dict[str, Vanished] = field(default_factory=dict)  # by UID
     is_complete: bool = False  # the sessions that an earlier settler left are among them
     sights: dict[str, NodeSight] = field(default_factory=dict)  # by node
-    most_nodes: int = MOST_NODES
+    most_nodes: int = MAX_NODES
     _by_node: dict[str, set[str]] = field(default_factory=dict)  # node -> UIDs
     _nodes: dict[str, str] = field(default_factory=dict)  # UID -> node
 

@@ -36,7 +36,7 @@ BUSY_S = 0.05  # between two steps that did something
 IDLE_S = 0.2
 SOON_S = 2.0
 STALE_MS = 10_000  # accounts that were computed longer ago are no reason for an eviction
-OBSERVED_EACH_MS = 300_000
+OBSERVED_INTERVAL_MS = 300_000
 
 
 class BudgetEvictor:
@@ -235,7 +235,7 @@ class BudgetEvictor:
         at_ms = self._context.steady()
         for namespace, pods in found.observed.items():
             last_ms = self._observed_ms.get(namespace)
-            if last_ms is None or at_ms - last_ms >= OBSERVED_EACH_MS:
+            if last_ms is None or at_ms - last_ms >= OBSERVED_INTERVAL_MS:
                 self._observed_ms[namespace] = at_ms
                 log("would-evict", namespace=namespace, pods=pods, reason="the mode is observe")
 

@@ -12,7 +12,7 @@ from timekeeper.accounts.grants import Grant
 from timekeeper.accounts.statements import Statements, statements, working_set
 from timekeeper.settler.state.totals import TickTotals
 
-_ALL_EACH_MS = 3_600_000  # everything is recomputed at least this often
+_ALL_INTERVAL_MS = 3_600_000  # everything is recomputed at least this often
 
 _DEFAULT = ""  # the subject of the statement ``default``: namespaces without an entry
 
@@ -55,7 +55,7 @@ def refreshed(
     """The statements now, and the grants that are due. Returns the cached object if nothing changed."""
     if cache is None or invalid.everything or any(key.startswith("_") for key in invalid.keys):
         return _all(inputs)
-    if cache.at_ms // _ALL_EACH_MS != inputs.now_ms // _ALL_EACH_MS:
+    if cache.at_ms // _ALL_INTERVAL_MS != inputs.now_ms // _ALL_INTERVAL_MS:
         return _all(inputs)
     if inputs.history.has_groups and not set(cache.names) <= set(inputs.names):
         return _all(inputs)  # a group may have lost its last listed member

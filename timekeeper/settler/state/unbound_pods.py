@@ -22,8 +22,8 @@ from timekeeper.core.request.host import (
 from timekeeper.core.values import Card, GPURequest
 from timekeeper.settler.cluster.cluster_state import ClusterState
 
-MOST_ESTIMATES = 4_096  # cached rates by request: tenants choose the requests, so the cache needs a limit
-MOST_PASSED = 1_000  # planned expiries of pods that no longer wait
+MAX_ESTIMATES = 4_096  # cached rates by request: tenants choose the requests, so the cache needs a limit
+MAX_PASSED = 1_000  # planned expiries of pods that no longer wait
 
 
 @dataclass(slots=True)
@@ -160,7 +160,7 @@ class UnboundPods:
         """Recompute the pod then. If most planned expiries are of pods that no longer wait, or duplicates,
         they are removed."""
         heapq.heappush(self._expiries, (until_ms, uid))
-        if len(self._expiries) > 2 * len(self._waiting) + MOST_PASSED:
+        if len(self._expiries) > 2 * len(self._waiting) + MAX_PASSED:
             self._expiries = sorted({each for each in self._expiries if each[1] in self._waiting})
 
     def _add(self, namespace: str, rate: int, is_released: bool) -> None:
@@ -175,7 +175,7 @@ class UnboundPods:
         request, settings = pod.request, self._settings
         host = pod.host if settings.charge_by == DOMINANT_HOST else NO_HOST
         if (request, host) not in self._estimates:
-            if len(self._estimates) >= MOST_ESTIMATES:
+            if len(self._estimates) >= MAX_ESTIMATES:
                 self._estimates.clear()  # each can be made again
             choices = self._cards if request.uuids or request.exclude_uuids else self._kinds
             by_cards = estimated_rate(

@@ -15,8 +15,8 @@ from yaml.reader import Reader
 
 from webhook.dryrun.judge.plain_scalars import NO_NUMBER, plain
 
-MOST_CHARACTERS = 16 * 1024 * 1024
-MOST_VALUES = 1_000_000
+MAX_CHARACTERS = 16 * 1024 * 1024
+MAX_VALUES = 1_000_000
 DEEPEST = 100
 
 Path = tuple[str | int, ...]
@@ -83,8 +83,8 @@ def line_of(document: ManifestDocument, path: str) -> int:
 
 
 def _check(text: str) -> None:
-    if len(text) > MOST_CHARACTERS:
-        raise _UnreadableError(1, f"too long: the limit is {MOST_CHARACTERS} characters")
+    if len(text) > MAX_CHARACTERS:
+        raise _UnreadableError(1, f"too long: the limit is {MAX_CHARACTERS} characters")
     strange = Reader.NON_PRINTABLE.search(text)
     if strange:
         line = text.count("\n", 0, strange.start()) + 1
@@ -202,9 +202,9 @@ class _Reading:
 
     def _count(self, values: int, line: int) -> None:
         self.counted += values
-        if self.counted > MOST_VALUES:
+        if self.counted > MAX_VALUES:
             raise _UnreadableError(
-                line, f"too large: the limit is {MOST_VALUES} values, with those of aliases"
+                line, f"too large: the limit is {MAX_VALUES} values, with those of aliases"
             )
 
     def _start(self, event: Any, line: int) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from timekeeper.core.dialects.amounts import MOST_CARDS, Container
+from timekeeper.core.dialects.amounts import MAX_CARDS, Container
 from timekeeper.core.names import MODELS
 from timekeeper.core.quantity import LARGEST
 from timekeeper.core.values import Card, CardSet
@@ -24,7 +24,7 @@ MIB = 1024 * 1024
 _T = TypeVar("_T", bound=Hashable)
 _Kind = tuple[str, tuple[str, str], int]  # of cards: socket, pair with its socket, least memory in MiB
 _NO_PAIR = ("", "")
-_MOST_CHARACTERS = 64 * 1024
+_MAX_CHARACTERS = 64 * 1024
 _NAME = re.compile(r"/(?:gpugrp1/([^/]+)/)?(?:gpugrp0/([^/]+)/)?gpu/([^/]+)/(cards|memory)", re.ASCII)
 
 
@@ -70,8 +70,8 @@ class DeviceInfoNames:
 
     def decode(self, text: object) -> Mapping[str, Any]:
         """Raises DeviceInfoError."""
-        if not isinstance(text, str) or len(text) > _MOST_CHARACTERS:
-            raise self.error("", text, "not a text, or too long", f"at most {_MOST_CHARACTERS} characters")
+        if not isinstance(text, str) or len(text) > _MAX_CHARACTERS:
+            raise self.error("", text, "not a text, or too long", f"at most {_MAX_CHARACTERS} characters")
         try:
             found = json.loads(text, parse_constant=_no_number)
         except (ValueError, RecursionError):
@@ -169,9 +169,9 @@ def read_wanted(names: DeviceInfoNames, requests: object, path: str, limit: int)
             raise names.error(f"{at}[{name}]", amount, "this request is not supported", allowed)
         places[place] = max(places.get(place, 0), amount if memory is not None else 0)
     cards = max(count, limit, len(places))
-    if cards > MOST_CARDS:
+    if cards > MAX_CARDS:
         problem = "more cards than any node has"
-        raise names.error(at, ", ".join(amounts) or count, problem, f"at most {MOST_CARDS} cards")
+        raise names.error(at, ", ".join(amounts) or count, problem, f"at most {MAX_CARDS} cards")
     kinds = Counter((each.socket, each.pair, -(-least // MIB)) for each, least in places.items())
     kinds["", "", 0] += cards - len(places)
     return Wanted(cards, _sets(+kinds))

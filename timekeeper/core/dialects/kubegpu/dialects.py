@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from timekeeper.core.dialects.amounts import MOST_CARDS, NodeFacts, PodFacts
+from timekeeper.core.dialects.amounts import MAX_CARDS, NodeFacts, PodFacts
 from timekeeper.core.dialects.dialect import (
     Dialect,
     Found,
@@ -93,9 +93,9 @@ def _pod(names: DeviceInfoNames, pod: PodFacts) -> _WantedPod:
             if each.cards:
                 wanted[name] = each
     total = sum(each.cards for each in wanted.values())
-    if not 1 <= total <= MOST_CARDS:
+    if not 1 <= total <= MAX_CARDS:
         problem = "more cards than any node has" if total else "it requests no GPU"
-        raise names.error("", str(total), problem, f"1 to {MOST_CARDS} cards")
+        raise names.error("", str(total), problem, f"1 to {MAX_CARDS} cards")
     return _WantedPod(wanted, next((each for each in generates if each is not None), 1))
 
 
@@ -106,7 +106,7 @@ def _cards(names: DeviceInfoNames, node: NodeFacts) -> tuple[Card, ...]:
     amounts = names.objects(described.get("allocatable"), "")
     memory = {each.uuid: amounts[name] for name in amounts if (each := names.place(name, "memory"))}
     there = {each.uuid: each for name in amounts if (each := names.place(name, "cards"))}
-    places = sorted(there.values(), key=lambda each: (number_of(each.pair), each.uuid))[:MOST_CARDS]
+    places = sorted(there.values(), key=lambda each: (number_of(each.pair), each.uuid))[:MAX_CARDS]
     sockets = list(dict.fromkeys(each.socket for each in places))
     model = node.labels.get(MODEL_LABEL, "GPU")
     return tuple(

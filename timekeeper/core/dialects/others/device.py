@@ -15,14 +15,14 @@ from timekeeper.core.dialects.dialect import (
 from timekeeper.core.values import WHOLE_MILLI, Ask
 from timekeeper.core.violation import Violation, shown
 
-MOST_DEVICES = 1024  # of a container: more than any node has, also of parts of devices
-_ALLOWED = f"a whole number from 1 to {MOST_DEVICES}"
+MAX_DEVICES = 1024  # of a container: more than any node has, also of parts of devices
+_ALLOWED = f"a whole number from 1 to {MAX_DEVICES}"
 
 
 def read_devices(limits: ContainerLimits, resource: str) -> Ask | Violation:
     """What a container requests by this resource, which its limits have."""
     count = amount(limits, resource, 1, _ALLOWED, "1")
-    if isinstance(count, int) and count <= MOST_DEVICES:
+    if isinstance(count, int) and count <= MAX_DEVICES:
         return Ask(count, WHOLE_MILLI, 0, device=resource)
     if isinstance(count, Violation):
         return count

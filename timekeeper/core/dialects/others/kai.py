@@ -7,7 +7,7 @@ Whole cards are `nvidia.com/gpu`, in the dialect `nvidia`. Source: KAI-Scheduler
 import re
 from fractions import Fraction
 
-from timekeeper.core.dialects.amounts import MOST_CARDS, MOST_MEMORY_MIB, Container, PodFacts
+from timekeeper.core.dialects.amounts import MAX_CARDS, MAX_MEMORY_MIB, Container, PodFacts
 from timekeeper.core.dialects.dialect import (
     Dialect,
     nothing_at_admission,
@@ -27,7 +27,7 @@ _EXAMPLE = f'{FRACTION}: "0.5"'
 
 
 def _read(pod: PodFacts) -> tuple[ContainerAsk, ...] | tuple[Violation, ...]:
-    amounts = _share(pod), _whole(pod, MEMORY, MOST_MEMORY_MIB, "2000"), _whole(pod, DEVICES, MOST_CARDS, "2")
+    amounts = _share(pod), _whole(pod, MEMORY, MAX_MEMORY_MIB, "2000"), _whole(pod, DEVICES, MAX_CARDS, "2")
     container = _container(pod)
     broken = tuple(each for each in (*amounts, container, _contradiction(pod)) if isinstance(each, Violation))
     share_milli, memory_mib, devices = (each if isinstance(each, int) else 0 for each in amounts)

@@ -8,8 +8,8 @@ Amounts are those of a container's cards together. ``gpu.shared`` is the number 
 from collections.abc import Iterator, Mapping
 
 from timekeeper.core.dialects.amounts import (
-    MOST_CARDS,
-    MOST_MEMORY_MIB,
+    MAX_CARDS,
+    MAX_MEMORY_MIB,
     ContainerLimits,
     NodeFacts,
     amount,
@@ -27,11 +27,11 @@ MODEL_LABEL = "node.koordinator.sh/gpu-model"
 
 _MIB = 1 << 20
 _MOST = {
-    GPU: 100 * MOST_CARDS,
-    CORE: 100 * MOST_CARDS,
-    MEMORY: MOST_CARDS * MOST_MEMORY_MIB * _MIB,
-    RATIO: 100 * MOST_CARDS,
-    SHARED: MOST_CARDS,
+    GPU: 100 * MAX_CARDS,
+    CORE: 100 * MAX_CARDS,
+    MEMORY: MAX_CARDS * MAX_MEMORY_MIB * _MIB,
+    RATIO: 100 * MAX_CARDS,
+    SHARED: MAX_CARDS,
 }
 _EXAMPLES = {GPU: "50", CORE: "50", MEMORY: "8Gi", RATIO: "50", SHARED: "1"}
 
@@ -79,8 +79,8 @@ def _divided(limits: ContainerLimits, amounts: Mapping[str, int]) -> Ask | tuple
         if each % count or each > 100 * count
     )
     memory = -(-amounts.get(MEMORY, 0) // (count * _MIB))
-    if memory > MOST_MEMORY_MIB:
-        allowed = f"at most {MOST_MEMORY_MIB} MiB on each card"
+    if memory > MAX_MEMORY_MIB:
+        allowed = f"at most {MAX_MEMORY_MIB} MiB on each card"
         broken += (_wrong("memory-range", limits, MEMORY, "more than any card has", allowed),)
     if broken:
         return broken
@@ -99,7 +99,7 @@ def _share_problem(count: int, counts_cards: bool) -> tuple[str, str]:
 
 
 def _cards(node: NodeFacts) -> tuple[Card, ...]:
-    count = min(node.capacity.get(GPU, 0) // 100, MOST_CARDS)
+    count = min(node.capacity.get(GPU, 0) // 100, MAX_CARDS)
     each = node.capacity.get(MEMORY, 0) // _MIB // count if count else 0
     model = node.labels.get(MODEL_LABEL, "GPU")
     return tuple(Card(f"card{index}", index, model, each) for index in range(count if each else 0))

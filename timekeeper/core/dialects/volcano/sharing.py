@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 
 from timekeeper.core.dialects.amounts import (
-    MOST_CARDS,
+    MAX_CARDS,
     ContainerLimits,
     NodeFacts,
     PodFacts,
@@ -35,9 +35,9 @@ def _read_memory(limits: ContainerLimits) -> Ask | tuple[Violation, ...]:
 
 
 def _read_number(limits: ContainerLimits) -> Ask | tuple[Violation, ...]:
-    allowed = f"1 to {MOST_CARDS} whole cards"
+    allowed = f"1 to {MAX_CARDS} whole cards"
     found = amount(limits, NUMBER, 1, allowed, "1")
-    if isinstance(found, int) and found > MOST_CARDS:
+    if isinstance(found, int) and found > MAX_CARDS:
         problem = "more cards than any node has"
         return (Violation("amount", limits.at(NUMBER), str(found), problem, allowed, f'{NUMBER}: "1"'),)
     return Ask(found, WHOLE_MILLI, 0) if isinstance(found, int) else (found,) if found else ()
@@ -49,7 +49,7 @@ def _one_container(resource: str, request: GPURequest, pod: PodFacts) -> GPURequ
 
 def _cards(node: NodeFacts) -> tuple[Card, ...]:
     """The cards, all alike: of equal parts of the node's memory where the plugin serves memory."""
-    count = min(node.capacity.get(NUMBER, 0), MOST_CARDS)
+    count = min(node.capacity.get(NUMBER, 0), MAX_CARDS)
     if MEMORY in node.capacity:
         memory = node.capacity[MEMORY] // count if count else 0
     else:
