@@ -71,7 +71,7 @@ class Upkeep:
         """Check assumed pods whose binding is uncertain."""
         while not stop.wait(TICK_S):
             for uid in self.cache.uncertain():
-                self.binder.settle(uid)
+                self.binder.resolve_uncertain(uid)
 
     def learn(self, stop: threading.Event) -> None:
         """Recount the typical pods."""

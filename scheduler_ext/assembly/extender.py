@@ -41,7 +41,7 @@ from scheduler_ext.serving.read_routes import Pages
 from scheduler_ext.serving.routes import create_app, verb_calls
 from scheduler_ext.settings import ExtenderSettings
 from scheduler_ext.simulation.bodies import Asked
-from scheduler_ext.simulation.simulate import Books
+from scheduler_ext.simulation.simulate import SimulationInput
 from scheduler_ext.simulation.simulator import Simulator
 from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.verbs.last_decisions import LastDecisions
@@ -214,9 +214,9 @@ class Extender:
         timeout_ms = port.simulation_ms if port is not None else 0
         return Simulator(self._books, timeout_ms, self._say, self._metrics.simulated)
 
-    def _books(self, asked: Asked) -> Books:
+    def _books(self, asked: Asked) -> SimulationInput:
         standings = asked.over(self.standings())
-        return Books(
+        return SimulationInput(
             self.cache.snapshot,
             standings,
             self.pdbs.now(),

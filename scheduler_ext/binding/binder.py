@@ -7,7 +7,7 @@ What an answer to the Binding means:
 - 409: a read tells which of two cases it is. The pod is bound already (success if to the same node), or its
   version has changed, and the Binding is sent again with the new version.
 - no answer, or 5xx: unknown. A read of the pod may tell at once. Otherwise the cards stay assumed until the
-  watch shows the pod bound, or until `Binder.settle` has made every earlier Binding void.
+  watch shows the pod bound, or until `Binder.resolve_uncertain` has made every earlier Binding void.
 
 With several replicas a Binding belongs to one term of leadership: it is sent only during that term, and it
 names only a version that the watch has shown (`scheduler_ext.leadership.takeover` explains why).
@@ -104,7 +104,7 @@ class Binder:
         self._ended(args.uid)
         return outcome
 
-    def settle(self, uid: str) -> None:
+    def resolve_uncertain(self, uid: str) -> None:
         """Find out whether an assumed pod was bound. If it was not, make sure that it cannot be any more.
 
         The patch of its status changes the pod's version: either the answer shows it bound, or no earlier

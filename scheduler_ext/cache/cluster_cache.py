@@ -12,7 +12,7 @@ from dataclasses import replace
 from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.model.node import Node
 from scheduler_ext.model.pod import MAX_GRACE_MS, NonGPUPod, Pod
-from scheduler_ext.snapshot import snapshot as at_moment
+from scheduler_ext.snapshot import snapshot as transitions
 from scheduler_ext.snapshot.node_info import NodeInfo, is_roomier
 from scheduler_ext.snapshot.snapshot import EMPTY, Snapshot
 from timekeeper.core.values import Placement
@@ -65,21 +65,21 @@ class ClusterCache:
         for pod in gone:
             if pod.hold.over:  # else its end was not seen
                 self._report_removed(pod)
-        self._change(lambda s: at_moment.non_gpu_pods_listed(s, others))
-        self._change(lambda s: at_moment.pods_listed(s, there, self._now_ms()))
+        self._change(lambda s: transitions.non_gpu_pods_listed(s, others))
+        self._change(lambda s: transitions.pods_listed(s, there, self._now_ms()))
         self._listed.add("pods")
 
     def nodes_listed(self, nodes: Iterable[Node]) -> None:
         """Exactly these nodes exist."""
-        self._change(lambda s: at_moment.nodes_listed(s, nodes, self._now_ms()))
+        self._change(lambda s: transitions.nodes_listed(s, nodes, self._now_ms()))
         self._listed.add("nodes")
 
     def pod_updated(self, pod: Pod | NonGPUPod) -> None:
         """The pod's present state."""
         if isinstance(pod, NonGPUPod):
-            self._change(lambda s: at_moment.non_gpu_pod_updated(s, pod))
+            self._change(lambda s: transitions.non_gpu_pod_updated(s, pod))
         else:
-            self._change(lambda s: at_moment.pod_updated(s, pod, self._now_ms()))
+            self._change(lambda s: transitions.pod_updated(s, pod, self._now_ms()))
 
     def pod_read(self, pod: Pod) -> None:
         """A read showed this pod. It is recorded only if it shows a Binding that the watch has not shown yet.
@@ -91,27 +91,27 @@ class ClusterCache:
             known = snapshot.pods.get(pod.uid)
             if not pod.node or pod.uid in self._gone or (known is not None and known.node):
                 return snapshot
-            return at_moment.pod_updated(snapshot, pod, self._now_ms())
+            return transitions.pod_updated(snapshot, pod, self._now_ms())
 
         self._change(read)
 
     def pod_deleted(self, pod: Pod | NonGPUPod) -> None:
         """The pod's object is deleted; this was its last state."""
         if isinstance(pod, NonGPUPod):
-            self._change(lambda s: at_moment.non_gpu_pod_deleted(s, pod.uid))
+            self._change(lambda s: transitions.non_gpu_pod_deleted(s, pod.uid))
             return
         self._remember_deleted([pod.uid])
         known = self._snapshot.pods.get(pod.uid)
-        self._report_removed(pod if known is None else at_moment.joined(known, pod))
-        self._change(lambda s: at_moment.pod_deleted(s, pod, self._now_ms()))
+        self._report_removed(pod if known is None else transitions.joined(known, pod))
+        self._change(lambda s: transitions.pod_deleted(s, pod, self._now_ms()))
 
     def node_updated(self, node_object: Node) -> None:
         """The node's present state."""
-        self._change(lambda s: at_moment.node_updated(s, node_object, self._now_ms()))
+        self._change(lambda s: transitions.node_updated(s, node_object, self._now_ms()))
 
     def node_deleted(self, name: str) -> None:
         """The node's object is deleted."""
-        self._change(lambda s: at_moment.node_deleted(s, name, self._now_ms()))
+        self._change(lambda s: transitions.node_deleted(s, name, self._now_ms()))
 
     def assume(
         self,
@@ -127,7 +127,7 @@ class ClusterCache:
             if self._snapshot.nodes.get(node.name) is not node or self._is_superseded(pod.uid):
                 return False
             ask_at_ms = self._now_ms() + SETTLE_AFTER_MS
-            taken = at_moment.assume(self._snapshot, pod, node.name, placement, ask_at_ms)
+            taken = transitions.assume(self._snapshot, pod, node.name, placement, ask_at_ms)
             refusal = refuses(pod, taken)
             if refusal is None:
                 self._snapshot = taken
@@ -150,24 +150,24 @@ class ClusterCache:
 
     def forget(self, uid: str) -> None:
         """The pod was certainly not bound."""
-        self._change(lambda s: at_moment.forget(s, uid, self._now_ms()))
+        self._change(lambda s: transitions.forget(s, uid, self._now_ms()))
 
     def mark_uncertain(self, uid: str) -> None:
         """It is unknown whether the pod was bound: check now."""
-        self._change(lambda s: at_moment.ask_after(s, uid, self._now_ms()))
+        self._change(lambda s: transitions.ask_after(s, uid, self._now_ms()))
 
     def postpone(self, uid: str) -> None:
         """The check failed, or is not needed yet."""
-        self._change(lambda s: at_moment.ask_after(s, uid, self._now_ms() + SETTLE_AFTER_MS))
+        self._change(lambda s: transitions.ask_after(s, uid, self._now_ms() + SETTLE_AFTER_MS))
 
     def orphan(self, uid: str) -> None:
         """The pod's object is gone, and it is unknown whether it had been bound."""
-        self._change(lambda s: at_moment.orphan(s, uid, self._now_ms()))
+        self._change(lambda s: transitions.orphan(s, uid, self._now_ms()))
 
     def expire(self) -> None:
         """Vanished pods release their cards when their time is over, and reservations end."""
         if self._snapshot.unsure or len(self._snapshot.ended):
-            self._change(lambda s: at_moment.expire(s, self._now_ms()))
+            self._change(lambda s: transitions.expire(s, self._now_ms()))
 
     def wait_for(self, true: Callable[[Snapshot], bool], timeout_s: float) -> bool:
         """Wait at most this long until the condition holds for the snapshot; returns whether it does."""

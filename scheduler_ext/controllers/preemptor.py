@@ -165,7 +165,9 @@ class Preemptor:
             preemption = self._active.begin(pod, reservation)
             self._wiring.tell(pod, "CardsHeld", held_text(reservation))
         if not reservation.lasts(context.now_ms):
-            return self._let_go(pod, preemption, "TimeUp", "the cards did not become free in time")
+            return self._release_reservation(
+                pod, preemption, "TimeUp", "the cards did not become free in time"
+            )
         allocation = snapshot.allocation(pod.uid)
         if allocation is not None and allocation.state != "reserved":
             return None  # a bind is under way
@@ -174,12 +176,12 @@ class Preemptor:
         left = remaining_victims(pod, reservation, snapshot, for_this, self._wiring.policy, asked)
         if isinstance(left, str):
             if preemption.blocked_s(now_s) >= GIVES_UP_S:
-                self._let_go(pod, preemption, "NoWay", left)
+                self._release_reservation(pod, preemption, "NoWay", left)
             return None
         preemption.unblocked()
         if left.victims or left.awaits or preemption.waits_for_victims(snapshot):
             preemption.occupied()
-            return self._ask(pod, reservation, preemption, left.victims, context)
+            return self._evict_victims(pod, reservation, preemption, left.victims, context)
         free_since_s = preemption.free_since(now_s)
         if reservation.free_ms is None and preemption.may_act(now_s):
             preemption.defer(now_s + RETRY_S)
@@ -189,10 +191,10 @@ class Preemptor:
             return None
         waiting = next((each for each in self._wiring.waiting_pods() if each.pod.uid == pod.uid), None)
         if is_refused_there(pod, snapshot.node(reservation.node), waiting, free_since_s, now_s):
-            return self._let_go(pod, preemption, "Refused", "kube-scheduler refuses the node")
+            return self._release_reservation(pod, preemption, "Refused", "kube-scheduler refuses the node")
         return self._wiring.freed([reservation.node])
 
-    def _ask(
+    def _evict_victims(
         self,
         pod: Pod,
         reservation: Reservation,
@@ -217,13 +219,13 @@ class Preemptor:
                 return
             if not outranks(pod, victim, now.standings):
                 return
-            if not self._leaves(pod, reservation, preemption, victim, now):
+            if not self._evict_one(pod, reservation, preemption, victim, now):
                 return
 
     def _by_now(self, context: PreemptionContext) -> PreemptionContext:
         return replace(context, standings=self._wiring.standings(), now_ms=self._wiring.now_ms())
 
-    def _leaves(
+    def _evict_one(
         self,
         pod: Pod,
         reservation: Reservation,
@@ -272,7 +274,7 @@ class Preemptor:
             by=preemption.pod.full_name,
         )
 
-    def _let_go(self, pod: Pod, preemption: ActivePreemption, reason: str, why: str) -> None:
+    def _release_reservation(self, pod: Pod, preemption: ActivePreemption, reason: str, why: str) -> None:
         if not preemption.may_act(self._wiring.seconds()):
             return
         preemption.defer(self._wiring.seconds() + RETRY_S)

@@ -36,7 +36,7 @@ IN_TREE = Refusal("kube-scheduler's own sums of the node are short", "room")
 
 
 @dataclass(frozen=True, slots=True)
-class Books:
+class SimulationInput:
     """Everything that a simulation reads, of one moment."""
 
     snapshot: Snapshot
@@ -66,14 +66,14 @@ class SimulatedPod:
     host: HostShare | None = None  # what it requests of the node's CPU and memory
 
 
-def simulate(pods: Sequence[Pod], books: Books) -> list[SimulatedPod]:
+def simulate(pods: Sequence[Pod], books: SimulationInput) -> list[SimulatedPod]:
     """The outcome of each pod, in this order."""
     simulation = _Simulation(books)
     return [simulation.add(pod) for pod in pods]
 
 
 class _Simulation:
-    def __init__(self, books: Books) -> None:
+    def __init__(self, books: SimulationInput) -> None:
         self._books, self.snapshot = books, books.snapshot
         self._caps, self._fit_cache = CapChecks(lambda: books.standings), FitCache()
 
@@ -89,7 +89,7 @@ class _Simulation:
             return _refused(pod, capped)
         policy = self._books.policies(pod)
         key = fit_key(request, for_fits(policy), pod.amounts)
-        found = self._fit_cache.sort(key, self.snapshot.nodes, list(self._candidates(pod)))
+        found = self._fit_cache.partition(key, self.snapshot.nodes, list(self._candidates(pod)))
         short = {n: IN_TREE for n in found.fits if is_in_tree_short(pod, self.snapshot.node(n))}
         short |= self._caps.refused_nodes(pod, found.fits, self.snapshot)
         fits = [name for name in found.fits if name not in short]

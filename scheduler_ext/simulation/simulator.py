@@ -7,7 +7,7 @@ from functools import partial
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.simulation.bodies import Asked, answer_of, read_simulation
 from scheduler_ext.simulation.child import BusyError, ChildError, ChildProcess
-from scheduler_ext.simulation.simulate import Books, simulate
+from scheduler_ext.simulation.simulate import SimulationInput, simulate
 from timekeeper.runtime.clock import monotonic_ms
 from timekeeper.runtime.log import Log
 
@@ -18,7 +18,9 @@ Counted = Callable[[str], object]
 class Simulator:
     """``books``: the state of this moment under the standings that the simulation asks for."""
 
-    def __init__(self, books: Callable[[Asked], Books], timeout_ms: int, log: Log, counted: Counted) -> None:
+    def __init__(
+        self, books: Callable[[Asked], SimulationInput], timeout_ms: int, log: Log, counted: Counted
+    ) -> None:
         self._books, self._log, self._counted = books, log, counted
         self._child = ChildProcess(timeout_ms / 1000)
 
@@ -41,5 +43,5 @@ class Simulator:
         return answer
 
 
-def _answer(pods: tuple[Pod, ...], books: Books) -> bytes:
+def _answer(pods: tuple[Pod, ...], books: SimulationInput) -> bytes:
     return answer_of(simulate(pods, books), books.standings)

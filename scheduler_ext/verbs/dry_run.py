@@ -48,7 +48,7 @@ def dry_run(asked: ExtenderArgs, about: FitKey, uid: str, snapshot: Snapshot) ->
             nodes[name] = node_info_of(name, read_node(template), {})
             if sentence:
                 assumed[name] = sentence
-    return DryRun(FitCache().sort(about, Map(nodes), asked.names), assumed)
+    return DryRun(FitCache().partition(about, Map(nodes), asked.names), assumed)
 
 
 def _complete(raw: Json) -> tuple[Json, str]:

@@ -32,7 +32,7 @@ from scheduler_ext.verbs.name_lists import NameList
 from scheduler_ext.verbs.node_rows import NodeRows
 from timekeeper.core.values import GPURequest
 
-MAX_QUESTIONS = 512
+MAX_SHAPES = 512
 MAX_KNOWN = 32_768  # answers by node shape, over all keys
 MAX_RESULTS = 16  # the last results of columns, which take 70 to 200 bytes for each node
 MAX_EARLY = 8  # the last results that are computed early
@@ -101,18 +101,18 @@ class FitCache:
         self._known: dict[Hashable, Score | Refusal] = {}
         self._results: OrderedDict[_Column, _LastResult] = OrderedDict()
 
-    def sort(
+    def partition(
         self, asked: FitKey, nodes: Map[NodeInfo], names: Sequence[str], steps: Steps | None = None
     ) -> FilterResult:
         """Each node's answer. ``steps``: how many more its caller may search."""
         with self._lock:
-            board, rows = self._column(asked, nodes, steps), self._rows_of(names)
+            column, rows = self._column(asked, nodes, steps), self._rows_of(names)
             if not isinstance(names, NameList):
-                return board.sort(names, rows, board.reasons[rows], board.short[rows])
-            last = self._results.pop(board, None)
-            if last is None or not last.is_for(names, board.version):
-                last = _next_result(last, board, names, rows)
-            self._results[board] = last
+                return column.partition(names, rows, column.reasons[rows], column.short[rows])
+            last = self._results.pop(column, None)
+            if last is None or not last.is_for(names, column.version):
+                last = _next_result(last, column, names, rows)
+            self._results[column] = last
             if len(self._results) > MAX_RESULTS:
                 self._results.popitem(last=False)
             return last.result
@@ -122,24 +122,24 @@ class FitCache:
         their bytes. Each step is one shape for which some nodes have changed, and not many. Requests that may
         need a search are left out, so that none searches beyond the share of its namespace."""
         with self._lock:
-            boards = list(self._results)[-MAX_EARLY:]
-        for board in boards:
+            columns = list(self._results)[-MAX_EARLY:]
+        for column in columns:
             with self._lock:
-                result = self._early(board, nodes)
+                result = self._early(column, nodes)
             if result is not None:
                 result.write(self._most_offered)
                 yield result
 
-    def _early(self, board: "_Column", nodes: Map[NodeInfo]) -> FilterResult | None:
-        last, request = self._results.get(board), board.asked.request
+    def _early(self, column: "_Column", nodes: Map[NodeInfo]) -> FilterResult | None:
+        last, request = self._results.get(column), column.asked.request
         if last is None or request is None or not _is_plain(request):
             return None
         self._rows.follow(nodes)
-        if board.untried or not 0 < len(changed := board.changed()) <= MAX_EARLY_NODES:
+        if column.untried or not 0 < len(changed := column.changed()) <= MAX_EARLY_NODES:
             return None
-        board.follow(Steps(MAX_STEPS), changed)
-        if not last.is_for(last.names, board.version):
-            last = self._results[board] = _next_result(last, board, last.names, self._rows_of(last.names))
+        column.follow(Steps(MAX_STEPS), changed)
+        if not last.is_for(last.names, column.version):
+            last = self._results[column] = _next_result(last, column, last.names, self._rows_of(last.names))
         return last.result
 
     def scored(
@@ -148,8 +148,8 @@ class FitCache:
         """Each node's score, NO_FIT if the pod does not fit; and for each a number by which they are ordered
         as their names are, the same for all that are not in the map."""
         with self._lock:
-            board, rows = self._column(asked, nodes, steps), self._rows_of(names)
-            return board.scores[rows], self._rows.by_text()[rows]
+            column, rows = self._column(asked, nodes, steps), self._rows_of(names)
+            return column.scores[rows], self._rows.by_text()[rows]
 
     def _rows_of(self, names: Sequence[str]) -> NDArray[np.int64]:
         if not isinstance(names, NameList):
@@ -169,12 +169,12 @@ class FitCache:
         self._rows.follow(nodes)
         if len(self._known) > MAX_KNOWN:
             self._known.clear()
-        board = self._columns.pop(asked, None) or _Column(asked, self._rows, self._known)
-        self._columns[asked] = board
-        if len(self._columns) > MAX_QUESTIONS:
+        column = self._columns.pop(asked, None) or _Column(asked, self._rows, self._known)
+        self._columns[asked] = column
+        if len(self._columns) > MAX_SHAPES:
             self._columns.popitem(last=False)
-        board.follow(steps or Steps(CALL_STEPS))
-        return board
+        column.follow(steps or Steps(CALL_STEPS))
+        return column
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,14 +201,14 @@ class _LastResult:
 
 
 def _next_result(
-    last: _LastResult | None, board: "_Column", names: NameList, rows: NDArray[np.int64]
+    last: _LastResult | None, column: "_Column", names: NameList, rows: NDArray[np.int64]
 ) -> _LastResult:
     """What to keep of this version of the column; its result is the last one's where nothing changed for
     these names."""
-    reasons, short = board.reasons[rows], board.short[rows]
+    reasons, short = column.reasons[rows], column.short[rows]
     same = last is not None and last.has(names, reasons, short)
-    result = last.result if last is not None and same else board.sort(names, rows, reasons, short)
-    return _LastResult(names, board.version, reasons, short, result)
+    result = last.result if last is not None and same else column.partition(names, rows, reasons, short)
+    return _LastResult(names, column.version, reasons, short, result)
 
 
 class _Column:
@@ -243,7 +243,7 @@ class _Column:
         """The nodes that have changed since the last time."""
         return self.rows.since(self.moment)
 
-    def sort(
+    def partition(
         self,
         names: Sequence[str],
         rows: NDArray[np.int64],

@@ -99,7 +99,7 @@ class Verbs:
         snapshot, policy = self._cache.snapshot, self._policies(pod)
         key = self._key(pod, pod.request, for_fits(policy))
         with self._search_shares.steps_of(pod.namespace) as steps:
-            result = self._fit_cache.sort(key, snapshot.nodes, args.names, steps)
+            result = self._fit_cache.partition(key, snapshot.nodes, args.names, steps)
         # 3. Cards assumed for this very pod are no obstacle to it.
         result = _beside_itself(result, pod, pod.request, policy, snapshot)
         # 4. Nodes whose freed cards are held back for a pod that is first in turn.

@@ -107,7 +107,7 @@ class Served:
             self._asked[row] = self._question(row)
         pod, asked = self._asked[row]
         offered = self._offered(row)
-        fits = self._fit_cache.sort(asked, self._nodes, offered).fits
+        fits = self._fit_cache.partition(asked, self._nodes, offered).fits
         if not fits:
             return None
         name = fits[0] if len(fits) == 1 else self._best(asked, fits)

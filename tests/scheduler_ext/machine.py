@@ -279,7 +279,7 @@ class Replica:
         """It asks after those that are in doubt."""
         for uid in self.cache.uncertain():
             if uid not in self.busy:
-                self._within(uid, lambda uid=uid: self.binder.settle(uid))  # type: ignore[misc]
+                self._within(uid, lambda uid=uid: self.binder.resolve_uncertain(uid))  # type: ignore[misc]
 
     def take_over(self) -> None:
         """It believes that it should lead, and goes as far as it gets."""

@@ -146,7 +146,7 @@ class Extender:
         capped = self.caps.refused_nodes(pod, self.names, snapshot)
         if asked in nowhere and pod.reserved is None:
             return "cap" if capped else "room"
-        found = self._fits.sort(asked, snapshot.nodes, self.names)
+        found = self._fits.partition(asked, snapshot.nodes, self.names)
         fits = [name for name in found.fits if name not in capped]
         if not found.fits:
             nowhere.add(asked)

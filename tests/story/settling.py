@@ -43,7 +43,7 @@ from timekeeper.settler.evictions.calls import EvictorContext, SettlerView
 from timekeeper.settler.evictions.idle_evictor import IdleEvictor
 from timekeeper.settler.evictions.overtime_evictor import OvertimeEvictor
 from timekeeper.settler.releaser import Releaser
-from timekeeper.settler.state.ledger_state import LaterRooms, LedgerState
+from timekeeper.settler.state.ledger_state import FutureHeadroom, LedgerState
 from timekeeper.settler.state.totals import GrantCache
 from timekeeper.store.engine.engine import UnavailableError
 from timekeeper.store.fencing import Epoch
@@ -175,7 +175,7 @@ class Timekeeper:
         self.config = BudgetConfigMap("bursar-budgets", "u", ())
         self.settings = BudgetConfigMap("bursar-settings", "s", ())
         self._lists: tuple[str, ...] = ()
-        self._later = LaterRooms()
+        self._later = FutureHeadroom()
         self.restart({each.name: self.clock() for each in self.nodes})
 
     def restart(self, leases: dict[str, int]) -> None:

@@ -22,7 +22,12 @@ from timekeeper.settler.cluster.cluster_state import ClusterState, ItemChanged, 
 from timekeeper.settler.decide.decide import PULSE_MS, TickDecision, TickInputs, decide, listed_namespaces
 from timekeeper.settler.pod_notices import PodNotice
 from timekeeper.settler.self_check import SelfCheck
-from timekeeper.settler.state.ledger_state import DatabaseTotals, LaterRooms, read_grants, read_ledger_state
+from timekeeper.settler.state.ledger_state import (
+    DatabaseTotals,
+    FutureHeadroom,
+    read_grants,
+    read_ledger_state,
+)
 from timekeeper.settler.state.open_session_totals import OpenSessionTotals
 from timekeeper.settler.tick_report import Notices, report
 from timekeeper.store import bindings, decisions, ends, fencing, postings
@@ -77,7 +82,7 @@ class Settler:
         self._missing_namespaces = MissingNamespaces()
         self._unchanged: tuple[int, History, EntryChanges] | None = None
         self._reserved: SimpleQueue[Sequence[DeclaredReservation]] = SimpleQueue()
-        self._later = LaterRooms()
+        self._later = FutureHeadroom()
         self._listed_names: tuple[History, int, int, tuple[str, ...]] | None = None
         self.cluster = ClusterState()
         self.held = HeldView()  # of the last written tick; replaced as a whole, for other threads

@@ -61,7 +61,7 @@ class World:
     def filter(self, raw: Json) -> list[str]:
         """What fits, by a filter that begins now."""
         self.early.called()
-        return self.cache.sort(self.key(raw), self.snapshot.nodes, self.names).fits
+        return self.cache.partition(self.key(raw), self.snapshot.nodes, self.names).fits
 
     def bind(self, name: str, used: int, number: int = 0) -> None:
         """A pod takes so many percent of the node's first card."""
@@ -158,7 +158,7 @@ def test_requests_that_may_need_a_search_are_left_to_their_filters(raw: Json) ->
 def test_nodes_that_a_namespace_had_no_time_left_for_are_left_to_its_filters() -> None:
     world = World()
     nodes = world.snapshot.nodes
-    found = world.cache.sort(world.key(percent(60)), nodes, world.names, Steps(0))
+    found = world.cache.partition(world.key(percent(60)), nodes, world.names, Steps(0))
     world.bind("n1", 30)
 
     assert set(found.refused.values()) == {NOT_TRIED}
@@ -238,7 +238,7 @@ def test_of_more_nodes_than_are_offered_only_the_refusals_are_written_early() ->
 
     def result(most_offered: int) -> FilterResult:
         cache = FitCache(most_offered)
-        cache.sort(key, with_used(n0=[100, 100], n1=[100, 100], n2=[100, 100]).nodes, names)
+        cache.partition(key, with_used(n0=[100, 100], n1=[100, 100], n2=[100, 100]).nodes, names)
         (found,) = cache.early(with_used(n0=[100, 100], n1=[100, 100], n2=[50, 50]).nodes)
         return found
 
@@ -287,8 +287,8 @@ def test_what_is_computed_early_is_what_the_filter_would_compute(
         free |= {names[at]: [[100, 100], [30, 30], [30, 20]][state] for at, state in change.items()}
         nodes = with_used(**free).nodes
         early = list(cache.early(nodes)) if looks else []
-        found = [cache.sort(key, nodes, names) for key in keys] if filters else []
-        fresh = [FitCache().sort(key, nodes, [*names]) for key in keys]
+        found = [cache.partition(key, nodes, names) for key in keys] if filters else []
+        fresh = [FitCache().partition(key, nodes, [*names]) for key in keys]
         fresh_scores = [FitCache().scored(key, nodes, [*names])[0].tolist() for key in keys]
         assert all(each in fresh for each in early)
         if filters:

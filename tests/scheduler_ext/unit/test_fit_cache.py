@@ -65,7 +65,7 @@ def asked_of(
     """Node -> its refusal, "" where the pod fits."""
     pod = read(raw)
     assert pod.request is not None
-    found = answers.sort(fit_key(pod.request, policy, pod.amounts), snapshot.nodes, names)
+    found = answers.partition(fit_key(pod.request, policy, pod.amounts), snapshot.nodes, names)
     assert found.fits == [name for name in names if name in found.fits]
     refused = {name: each.sentence for name, each in (found.short | found.refused).items()}
     return refused | dict.fromkeys(found.fits, "")
@@ -165,7 +165,7 @@ def test_other_nodes_of_the_same_number_are_not_taken_for_those_that_filter_answ
     assert pod.request is not None
     asked = fit_key(pod.request, SPREAD, pod.amounts)
 
-    assert answers.sort(asked, snapshot.nodes, ["a"]).fits == ["a"]
+    assert answers.partition(asked, snapshot.nodes, ["a"]).fits == ["a"]
     scores = [answers.scored(asked, snapshot.nodes, [name])[0].tolist() for name in ("a", "b")]
 
     assert scores[0] > scores[1]
@@ -177,7 +177,7 @@ def test_of_the_nodes_only_the_last_version_is_kept_whatever_the_age_of_a_fit() 
     for share in (10, 20, 30):
         pod = read(percent(share))
         assert pod.request is not None
-        answers.sort(fit_key(pod.request, BINPACK, pod.amounts), snapshot.nodes, ["kept-once"])
+        answers.partition(fit_key(pod.request, BINPACK, pod.amounts), snapshot.nodes, ["kept-once"])
         snapshot = non_gpu_pod_updated(snapshot, NonGPUPod("other", "kept-once", share))
     gc.collect()
 
@@ -219,7 +219,7 @@ def test_only_what_kube_scheduler_finds_short_too_is_left_to_its_preemption() ->
     assert short(fragmented, percent(90))
     assert not short(full, percent(200))  # more than there will ever be
     assert not short(full, asking(container(gpu_count="1")))  # not counted by kube-scheduler
-    found = FitCache().sort(question_of(percent(90)), fragmented.nodes, ["n"])
+    found = FitCache().partition(question_of(percent(90)), fragmented.nodes, ["n"])
     assert (found.fits, found.short, found.refused) == (
         [],
         {"n": Refusal("no card has 90% free", "room")},
@@ -260,7 +260,7 @@ def test_an_orphaned_pod_is_not_counted_as_in_kube_scheduler() -> None:
 def test_a_closed_node_is_no_shortage() -> None:
     snapshot = rebuilt([node("n")], [bound(percent(100, "other"), "n", None)])
 
-    found = FitCache().sort(question_of(percent(50)), snapshot.nodes, ["n", "unknown"])
+    found = FitCache().partition(question_of(percent(50)), snapshot.nodes, ["n", "unknown"])
 
     assert found.short == {}
     assert found.refused == {

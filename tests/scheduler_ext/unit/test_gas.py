@@ -613,7 +613,7 @@ def test_many_nodes_are_filtered_by_what_is_left_of_each_resource(policy: Policy
     ]
     request = request_of(asking(wants(i915=1, millicores=300)))
 
-    found = FitCache().sort(
+    found = FitCache().partition(
         fit_key(request, policy, ()), rebuilt(nodes, pods).nodes, [f"n{at}" for at in range(6)]
     )
 

@@ -174,7 +174,7 @@ def test_a_known_list_with_an_unknown_node_fits_once_the_node_is_there() -> None
     for at in range(4):
         if at == 2:
             snapshot = node_updated(snapshot, read_node(node(NAMES[0], card(0))))
-        found.append(cache.sort(key, snapshot.nodes, read_extender_args(body, known).names).fits)
+        found.append(cache.partition(key, snapshot.nodes, read_extender_args(body, known).names).fits)
 
     assert found == [NAMES[1:], NAMES[1:], NAMES, NAMES]
 
@@ -186,7 +186,7 @@ def test_the_names_that_fit_are_scored_as_any_list_of_them_is() -> None:
     assert pod.request is not None
     key, cache = fit_key(pod.request, BINPACK, pod.amounts), FitCache()
 
-    fits = cache.sort(key, snapshot.nodes, names).fits
+    fits = cache.partition(key, snapshot.nodes, names).fits
     scores = [cache.scored(key, snapshot.nodes, each)[0].tolist() for each in (fits, [*fits])]
 
     assert (fits, len(set(scores[0]))) == (["n1", "n2", "n4", "n5"], 2)
@@ -212,8 +212,8 @@ def test_a_result_is_used_again_only_while_every_node_answers_as_before(
     for change in [{}, *changes, *changes[-1:]]:
         free |= {names[at]: [[100, 100], [30, 30], [30, 20]][state] for at, state in change.items()}
         snapshot = with_used(**free)
-        found.append(cache.sort(key, snapshot.nodes, names))
-        fresh = FitCache().sort(key, snapshot.nodes, [*names])
+        found.append(cache.partition(key, snapshot.nodes, names))
+        fresh = FitCache().partition(key, snapshot.nodes, [*names])
         assert found[-1] == fresh
         assert found[-1].sentences == fresh.sentences
 
@@ -230,4 +230,4 @@ def test_lists_with_equal_answers_keep_their_own_names() -> None:
     assert pod.request is not None
     key, cache = fit_key(pod.request, BINPACK, pod.amounts), FitCache()
 
-    assert [cache.sort(key, snapshot.nodes, each).fits for each in lists] == lists
+    assert [cache.partition(key, snapshot.nodes, each).fits for each in lists] == lists

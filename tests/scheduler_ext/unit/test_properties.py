@@ -240,7 +240,7 @@ def test_filter_offers_a_node_exactly_when_bind_could_place_the_pod_there(
         return
     snapshot = rebuilt([node_info_of(world)], users_of(world))
 
-    found = FitCache().sort(fit_key(pod.request, policy, pod.amounts), snapshot.nodes, ["n"])
+    found = FitCache().partition(fit_key(pod.request, policy, pod.amounts), snapshot.nodes, ["n"])
 
     at_bind = fit(pod.request, snapshot.node("n"), policy)
     if isinstance(at_bind, Placement):

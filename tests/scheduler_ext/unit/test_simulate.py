@@ -6,7 +6,7 @@ from scheduler_ext.model.standing import UNHEARD, NamespaceStanding, NamespaceSt
 from scheduler_ext.preemption.cooldown import NOTHING_DONE
 from scheduler_ext.preemption.plan import PreemptionLimits
 from scheduler_ext.scoring.selection import Policies
-from scheduler_ext.simulation.simulate import Books, SimulatedPod, simulate
+from scheduler_ext.simulation.simulate import SimulatedPod, SimulationInput, simulate
 from scheduler_ext.snapshot.snapshot import Snapshot
 from tests.scheduler_ext.preemption_worlds import budget, of, pdbs, standing
 from tests.scheduler_ext.worlds import node, on, percent, read, rebuilt
@@ -18,10 +18,10 @@ OVER = NamespaceStanding("OVER_BUDGET", "reclaim")
 NOW_MS = 1_000_000_000
 
 
-def books(snapshot: Snapshot, standings: NamespaceStandings = UNHEARD, *promised: Json) -> Books:
+def books(snapshot: Snapshot, standings: NamespaceStandings = UNHEARD, *promised: Json) -> SimulationInput:
     policies = Policies("binpack", lambda: standings, lambda: None, lambda _: None)
     limits = PreemptionLimits(180_000, 600_000, 8, "bursar-scheduler", False)
-    return Books(snapshot, standings, pdbs(*promised), NOTHING_DONE, policies, limits, NOW_MS)
+    return SimulationInput(snapshot, standings, pdbs(*promised), NOTHING_DONE, policies, limits, NOW_MS)
 
 
 def waiting(share: int, name: str, namespace: str = "team-a", **spec: object) -> Json:

@@ -14,7 +14,7 @@ from scheduler_ext.preemption.cooldown import NOTHING_DONE
 from scheduler_ext.preemption.plan import PreemptionLimits
 from scheduler_ext.scoring.selection import Policies
 from scheduler_ext.simulation.bodies import answer_of, read_simulation
-from scheduler_ext.simulation.simulate import Books, simulate
+from scheduler_ext.simulation.simulate import SimulationInput, simulate
 from tests.runtime.lines import into
 from tests.scheduler_ext.preemption_worlds import of, pdbs, standing
 from tests.scheduler_ext.worlds import node as cards_node
@@ -77,7 +77,7 @@ def places(body: bytes) -> bytes:
     standings = asked.over(standing(**{"team-b": NamespaceStanding("OVER_BUDGET", "reclaim")}))
     policies = Policies("binpack", lambda: standings, lambda: None, lambda _: None)
     limits = PreemptionLimits(180_000, 600_000, 8, "bursar-scheduler", False)
-    books = Books(snapshot, standings, pdbs(), NOTHING_DONE, policies, limits, 0)
+    books = SimulationInput(snapshot, standings, pdbs(), NOTHING_DONE, policies, limits, 0)
     return answer_of(simulate(asked.pods, books), standings)
 
 

@@ -11,7 +11,7 @@ from timekeeper.accounts.exhaustion.evictions import (
     EvictionNotice,
     plan,
 )
-from timekeeper.accounts.exhaustion.quiet import QuietPods
+from timekeeper.accounts.exhaustion.quiet import PlanCache
 from timekeeper.accounts.exhaustion.terms import EvictionTerms
 from timekeeper.accounts.pods import LedgerPod, read_pod
 
@@ -58,7 +58,7 @@ def _with(pod: LedgerPod, notice: EvictionNotice | None) -> LedgerPod:
 
 def walk(seed: int) -> tuple[int, int]:
     """One random history; how many pods were looked at, and how many of those were decided about."""
-    random, quiet, now_ms, looked, decided = Random(seed), QuietPods(), T0, 0, 0
+    random, quiet, now_ms, looked, decided = Random(seed), PlanCache(), T0, 0, 0
     pods = [made(number, random) for number in range(30)]
     past = BudgetEvictionMemory(T0)
     exhausted: dict[str, EvictionTerms] = {}
@@ -83,7 +83,7 @@ def walk(seed: int) -> tuple[int, int]:
             some = [each for each in pods if each.namespace == random.choice(NAMESPACES)]
             past = replace(past, void=past.void | plan(some, exhausted, past, now_ms, now_ms).void)
         expected = plan(pods, exhausted, past, now_ms, now_ms)
-        others = list(quiet.others(pods, exhausted, past, now_ms))
+        others = list(quiet.pods_to_plan(pods, exhausted, past, now_ms))
         found = plan(others, exhausted, past, now_ms, now_ms)
         assert replace(found, noticed=found.noticed + quiet.noticed) == expected
         past = replace(past, void=expected.void)
@@ -99,12 +99,14 @@ def test_leaving_out_quiet_pods_changes_no_plan() -> None:
 
 
 def test_pods_that_have_their_notice_are_decided_about_again_only_at_its_time() -> None:
-    random, quiet = Random(1), QuietPods()
+    random, quiet = Random(1), PlanCache()
     terms = {
         name: replace(terms_at(name, T0, random), since_ms=T0, grace_ms=60 * SECOND, is_observed=False)
         for name in NAMESPACES
     }
     pods = [replace(made(at, random), node="n", evict_after_ms=T0 + 60 * SECOND) for at in range(30)]
     past = BudgetEvictionMemory(T0)
-    decided = [len(list(quiet.others(pods, terms, past, T0 + second * SECOND))) for second in (0, 1, 59, 60)]
+    decided = [
+        len(list(quiet.pods_to_plan(pods, terms, past, T0 + second * SECOND))) for second in (0, 1, 59, 60)
+    ]
     assert decided == [0, 0, 0, 30]

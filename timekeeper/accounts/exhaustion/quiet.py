@@ -17,7 +17,7 @@ from timekeeper.core.ledger.metering import FOREVER_MS
 _Valid = tuple[int, int]  # since_ms and grace_ms of terms: with others, a notice may be invalid
 
 
-class QuietPods:
+class PlanCache:
     """Pods for which `plan` finds nothing to do until a known moment, as long as pod and terms are the same.
     Used by one thread."""
 
@@ -27,7 +27,7 @@ class QuietPods:
         self._at_ms = 0
         self.noticed = 0  # of the pods that `others` left out the last time, those with a notice
 
-    def others(
+    def pods_to_plan(
         self,
         pods: Sequence[LedgerPod],
         exhausted: Mapping[str, EvictionTerms],

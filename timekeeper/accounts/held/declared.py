@@ -62,7 +62,7 @@ def most_within(length_ms: int, from_ms: int, span: Interval) -> int:
     return max(0, min(length_ms, span.end_ms - max(from_ms, span.start_ms)))
 
 
-def later_rooms(
+def future_headroom(
     history: History, subject: str, members: Iterable[str], reserved: Reserved, longest_ms: int, now_ms: int
 ) -> tuple[LaterRoom, ...]:
     """The periods of a namespace or group after the present one that a pod of ``longest_ms`` may use, as far

@@ -20,7 +20,7 @@ from timekeeper.accounts.exhaustion.evictions import (
     plan,
     protected_notice,
 )
-from timekeeper.accounts.exhaustion.quiet import QuietPods
+from timekeeper.accounts.exhaustion.quiet import PlanCache
 from timekeeper.accounts.exhaustion.terms import EvictingNamespaces, EvictionTerms, terms_of
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core.decisions import EVICTED, MESSAGE, WARNED, Decision
@@ -45,7 +45,7 @@ class BudgetEvictor:
     def __init__(self, context: EvictorContext, seconds: Callable[[], float] = time.monotonic) -> None:
         self._context = context
         self._memory = BudgetEvictionMemory(context.steady())
-        self._evicting, self._quiet = EvictingNamespaces(), QuietPods()
+        self._evicting, self._quiet = EvictingNamespaces(), PlanCache()
         self._seconds = seconds
         self._next_s = 0.0  # when all pods are looked at again
         # namespace -> whether its account is spent, and whether it is observed; as of the last look
@@ -85,7 +85,7 @@ class BudgetEvictor:
         self._states = states
         began_s = self._seconds()
         if began_s >= self._next_s:
-            pods = self._quiet.others(self._context.view.pods(), exhausted, self._memory, now_ms)
+            pods = self._quiet.pods_to_plan(self._context.view.pods(), exhausted, self._memory, now_ms)
             found = plan(pods, exhausted, self._memory, now_ms, self._context.steady())
             took_s = self._seconds() - began_s
             is_idle = not found.evictions and not found.changes

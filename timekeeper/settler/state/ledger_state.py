@@ -12,7 +12,7 @@ from timekeeper.accounts.held.declared import (
     DeclaredReservation,
     HeldAmount,
     LaterRoom,
-    later_rooms,
+    future_headroom,
     paying_namespaces,
 )
 from timekeeper.accounts.held.order import HeldPod
@@ -233,7 +233,7 @@ def read_ledger_state(store: Store) -> LedgerState:
 Rooms = dict[str, tuple[LaterRoom, ...]]
 
 
-class LaterRooms:
+class FutureHeadroom:
     """By namespace and group; computed anew when one of the statements that they follow from is."""
 
     def __init__(self) -> None:
@@ -264,7 +264,7 @@ class LaterRooms:
                 yield HeldAmount(rate_milli, Interval(start_ms, end_ms))
 
         self._known = {
-            subject: later_rooms(
+            subject: future_headroom(
                 ledger.history,
                 subject,
                 paying_namespaces(ledger.history, subject, names, now_ms),
