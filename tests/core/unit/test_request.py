@@ -87,9 +87,13 @@ def test_the_words_of_others_mean_the_same_as_on_their_own_systems(
         (limits_of("m", tencent_com__vcuda_memory="5"), "share-without-memory", "vcuda-core"),
         (limits_of("m", tencent_com__vcuda_core="150", tencent_com__vcuda_memory="5"), "share-range", "200"),
         (limits_of("m", tencent_com__vcuda_core="50", tencent_com__vcuda_memory="0"), "amount", "zero"),
-        (limits_of("m", nvidia_com__vgpunumber="1"), "dialect-not-spoken", "nvidia.com/vgpunumber;"),
+        (
+            limits_of("m", nvidia_com__vgpunumber="1"),
+            "dialect-not-spoken",
+            "nvidia.com/vgpunumber (did you mean nvidia.com/vgpu-number?);",
+        ),
         *(
-            (of_resources({f"nvidia.com/{name}": "1"}), "dialect-not-spoken", f"nvidia.com/{name};")
+            (of_resources({f"nvidia.com/{name}": "1"}), "dialect-not-spoken", f"nvidia.com/{name}")
             for name in (
                 "pgpu",
                 "GA102GL_A10",

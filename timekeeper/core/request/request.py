@@ -3,6 +3,7 @@
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -200,7 +201,8 @@ _OF_CONTAINERS = ("name", "restartPolicy", "resources")  # what is read of a con
 _CONSTRAINTS = frozenset(names.USER_ANNOTATIONS)
 # the annotations and labels that can say something of a request
 _REQUEST_NAMES = _CONSTRAINTS.union(BY_ANNOTATION, BY_LABEL, *(dialect.reads or () for dialect in DIALECTS))
-_SUPPORTED = ", ".join(name for dialect in DIALECTS for name in dialect.resources)
+_SUPPORTED = tuple(name for dialect in DIALECTS for name in dialect.resources)
+_NEAR = 0.85  # of `difflib`; less near, a guess is more often wrong than right
 _SHORT = 512  # longer resource lists are not cached, to limit the cache's memory
 
 
@@ -330,11 +332,11 @@ def _unsupported(place: _Place, amounts: Json) -> list[Violation]:
             rule="dialect-not-spoken",
             path=f"{place.path}.resources.limits[{name}]",
             got="",
-            problem=f"unsupported GPU resource {name}{_suggestion(name)}",
-            allowed=_SUPPORTED,
+            problem=f"unsupported GPU resource {name}" + (f" (did you mean {meant}?)" if meant else ""),
+            allowed="the resources in docs/requests.md and docs/dialects.md",
             example='bursar.dev/gpu-percent: "50"',
         )
-        for name in amounts
+        for name, meant in ((each, _meant(each)) for each in amounts)
         if GPU_RESOURCE_PATTERN.match(name) and not _is_spoken(name)
     ]
 
@@ -343,17 +345,10 @@ def _is_spoken(name: str) -> bool:
     return name.startswith(PREFIXES) or any(name in dialect.resources for dialect in DIALECTS)
 
 
-def _suggestion(resource: str) -> str:
-    """The supported resource that shares most of its beginning with a misspelt one, as words for a message;
-    "" if there is none."""
-    for name in (name for dialect in DIALECTS for name in dialect.resources):
-        differences = (
-            at for at, (one, other) in enumerate(zip(name, resource, strict=False)) if one != other
-        )
-        shared = next(differences, min(len(name), len(resource)))
-        if 100 * shared >= 85 * max(len(name), len(resource)):
-            return f" (did you mean {name}?)"
-    return ""
+@lru_cache(maxsize=256)
+def _meant(resource: str) -> str:
+    """The supported resource that was probably meant by a misspelt one; "" if none is near."""
+    return next(iter(get_close_matches(resource, _SUPPORTED, 1, _NEAR)), "")
 
 
 def _differing(place: _Place, dialect: Dialect, limits: Json, requests: Json) -> list[Violation]:
