@@ -11,13 +11,9 @@ from pathlib import Path
 import urllib3
 
 from timekeeper.runtime.api_server import Api
-from timekeeper.runtime.flags import UnusableError
+from timekeeper.runtime.flags import KUBECONFIG, UnusableError
 
 CONNECTIONS = 32
-KUBECONFIG = (
-    "it must be a YAML file with clusters, users, contexts and current-context, as kubectl reads it, such as"
-    " /etc/kubernetes/admin.conf; or nothing, in a pod that has a service account"
-)
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 

@@ -17,6 +17,11 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+# what --kubeconfig takes
+KUBECONFIG = (
+    "it must be a YAML file with clusters, users, contexts and current-context, as kubectl reads it, such as"
+    " /etc/kubernetes/admin.conf; or nothing, in a pod that has a service account"
+)
 _HTTPS = r"https://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?(/[A-Za-z0-9._/-]*)?"
 
 

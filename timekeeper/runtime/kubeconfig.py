@@ -14,8 +14,7 @@ from urllib.parse import urlsplit
 from kubernetes import client, config
 
 from timekeeper.runtime.api_server import Api
-from timekeeper.runtime.connect import KUBECONFIG
-from timekeeper.runtime.flags import UnusableError
+from timekeeper.runtime.flags import KUBECONFIG, UnusableError
 
 
 def connect(kubeconfig: Path | None, connections: int, context: str = "") -> Api:
