@@ -86,7 +86,7 @@ class Bench:
         events = EventRecorder(api, "bursar.dev/bench", "bench", lambda: self.run.now, log)
         context = EvictorContext(
             self.run.store,
-            settler.term,
+            settler.epoch,
             api,
             events,
             view_of(settler),

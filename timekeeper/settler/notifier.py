@@ -58,19 +58,19 @@ class Notifier:
     def __init__(
         self,
         store: Store,
-        term: Epoch,
+        epoch: Epoch,
         history: Callable[[], History],
         key_file: Path,
         clock: Callable[[], int],
         seconds: Callable[[], float] = time.monotonic,
         send: Post = post,
     ) -> None:
-        self._store, self._term, self._history, self._key_file = store, term, history, key_file
+        self._store, self._epoch, self._history, self._key_file = store, epoch, history, key_file
         self._clock, self._seconds, self._send = clock, seconds, send
         self._places: dict[str, _Place] = {}
 
     def keep(self, stop: Event) -> None:
-        """Send until ``stop``, or until the term is over. No other error ends it."""
+        """Send until ``stop``, or until the epoch is over. No other error ends it."""
         pause_s = INTERVAL_S
         while not stop.wait(pause_s):
             pause_s = INTERVAL_S
@@ -103,7 +103,7 @@ class Notifier:
         budget names."""
         if keys == self._places.keys():
             return
-        with fencing.writing(self._store, self._term) as connection:
+        with fencing.writing(self._store, self._epoch) as connection:
             known, newest = notified.all_places(connection), notified.newest(connection)
             for key in keys - known.keys():
                 notified.move(connection, key, newest)
@@ -134,7 +134,7 @@ class Notifier:
         place.number = number
         now_s = self._seconds()
         if number != place.stored and (due or now_s - place.stored_s >= _KEEP_INTERVAL_S):
-            with fencing.writing(self._store, self._term) as connection:
+            with fencing.writing(self._store, self._epoch) as connection:
                 notified.move(connection, to.key, number)
             place.stored, place.stored_s = number, now_s
 

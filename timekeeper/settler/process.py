@@ -20,9 +20,9 @@ from timekeeper.settings import TimekeeperSettings
 from timekeeper.settler.budget_entries import BudgetNotice
 from timekeeper.settler.cluster.cluster_state import WatchUpdate
 from timekeeper.settler.cluster.watches import sources, start_watching
+from timekeeper.settler.epoch_threads import EpochThreads, start_thread
 from timekeeper.settler.pod_notices import PodNotice, state_after
 from timekeeper.settler.settler import Settler, run
-from timekeeper.settler.term_threads import TermThreads, start_thread
 from timekeeper.store import decisions
 from timekeeper.store.decisions import SOURCE, last_standings
 from timekeeper.store.engine.engine import ConflictError, Store, UnavailableError, open_store
@@ -71,7 +71,7 @@ _TOGETHER = 500
 
 class DecisionRecorder:
     """`record` may be called from any thread and never waits; `run` writes, in one thread. What was
-    decided in a term that is over is written too."""
+    decided in an epoch that is over is written too."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -149,7 +149,7 @@ def settle(settings: TimekeeperSettings) -> int:
 
 
 def _reset_figures() -> None:
-    """Figures of one term: a process that does not settle has none of them."""
+    """Figures of one epoch: a process that does not settle has none of them."""
     metrics.OVERUSE_HELD_BACK.set(0)
     metrics.BUDGET_EVICTION_NOTICES.set(0)
     metrics.IDLE_PODS.set(0)
@@ -157,7 +157,7 @@ def _reset_figures() -> None:
 
 
 def _settle(settings: TimekeeperSettings, store: Store, api: Api, me: str, stop: Event) -> int:
-    """Settle for one term, from its beginning to its end; returns the exit code."""
+    """Settle for one epoch, from its beginning to its end; returns the exit code."""
     now_ms = _clock_of(api)
     events = EventRecorder(api, REPORTER, me, now_ms, log, _MAX_EVENTS_PER_OBJECT)
     start_thread("events", events.run, stop)
@@ -179,13 +179,13 @@ def _settle(settings: TimekeeperSettings, store: Store, api: Api, me: str, stop:
         last = last_standings(connection, settler.ledger.history.current_keys())
     settler.ledger.budget_states.update({name: state_after(reason) for name, reason in last.items()})
     metrics.LEADS.set(1)
-    metrics.TERM.set(settler.term.number)
+    metrics.TERM.set(settler.epoch.number)
     updates: Queue[WatchUpdate] = Queue(_MAX_QUEUED)
     for source in sources(settings.namespace):
         start_watching(source, api, updates, now_ms, stop, _failed)
-    threads = TermThreads(store, api, settler, events, recorder.record, now_ms)
+    threads = EpochThreads(store, api, settler, events, recorder.record, now_ms)
     readers = (recording, *threads.start(settings, stop))
-    log("settler-started", sessions=len(settler.ledger.sessions), term=settler.term.number, holder=me)
+    log("settler-started", sessions=len(settler.ledger.sessions), term=settler.epoch.number, holder=me)
     try:
         return _run(settler, updates, stop, store.is_shared)
     finally:

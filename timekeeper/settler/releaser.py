@@ -50,7 +50,7 @@ RESULTS: tuple[Result, ...] = ("released", "changed", "refused", "unclear")
 
 
 class Releaser:
-    """Used by one thread for as long as the term lasts. ``patch``: sends a strategic merge patch to a path;
+    """Used by one thread for as long as the epoch lasts. ``patch``: sends a strategic merge patch to a path;
     ``report``: posts an Event on a pod, by namespace, name, UID, reason and note; ``view``: the settler's
     last tick; ``steady``: a monotonic clock in milliseconds; ``reserved``: called with the reservations of
     declared time that are written; ``at_once``: how many calls of ``patch`` may be under way."""
@@ -58,7 +58,7 @@ class Releaser:
     def __init__(
         self,
         store: Store,
-        term: Epoch,
+        epoch: Epoch,
         patch: Callable[[str, Mapping[str, Any]], Reply],
         report: Callable[[str, str, str, str, str], None],
         view: Callable[[], HeldView],
@@ -69,7 +69,7 @@ class Releaser:
     ) -> None:
         self._reserved, self._at_once = reserved, at_once
         self._map = map if at_once == 1 else ThreadPoolExecutor(at_once, "release-call").map
-        self._store, self._term, self._patch, self._report = store, term, patch, report
+        self._store, self._epoch, self._patch, self._report = store, epoch, patch, report
         self._view, self._steady, self._record = view, steady, record
         self._began_ms = steady()
         self._sent: dict[str, int] = {}  # UID -> until when its release counts as sent
@@ -142,9 +142,9 @@ class Releaser:
         ]
         if not new:
             with self._store.reading() as connection:
-                fencing.confirm(connection, self._term)
+                fencing.confirm(connection, self._epoch)
             return
-        with fencing.writing(self._store, self._term) as connection:
+        with fencing.writing(self._store, self._epoch) as connection:
             held_pods.reserve(connection, new)
         until_ms = self._steady() + UNCLEAR_MS
         self._sent.update({each.uid: until_ms for each in new})
@@ -242,7 +242,7 @@ def patch_with(api: Api) -> Callable[[str, Mapping[str, Any]], Reply]:
 
 
 def keep_releasing(step: Callable[[], int], stop: Event) -> None:
-    """Run a releaser's ``step`` several times a second until ``stop``, or until the term is over. No other
+    """Run a releaser's ``step`` several times a second until ``stop``, or until the epoch is over. No other
     error ends it: only the settler releases."""
     pause_s = STEP_S
     while not stop.wait(pause_s):

@@ -88,7 +88,7 @@ class Settler:
         self.held = HeldView()  # of the last written tick; replaced as a whole, for other threads
         self.has_decided = False  # until then, the ledger reflects what the previous settler had observed
         with store.writing() as connection:
-            self.term = fencing.begin(connection, holder, clock())
+            self.epoch = fencing.begin(connection, holder, clock())
         self.ledger = read_ledger_state(store)  # after fencing: includes the previous settler's last write
         # until when ends were read, in ticks that were written; the previous settler did so until it ended
         self._ends_ms = self.ledger.pulse.decided_ms
@@ -164,7 +164,7 @@ class Settler:
         )
         decision = decide(self.cluster, self.ledger, facts)
         if decision.changes != Changes():
-            with fencing.writing(self._store, self.term) as connection:
+            with fencing.writing(self._store, self.epoch) as connection:
                 postings.apply(connection, decision.changes)
                 made = of_changes(decision.changes.entries, decision.changes.grants, self.ledger.history)
                 decisions.record(connection, SOURCE, made)
@@ -215,7 +215,7 @@ class Settler:
         pulse = Pulse(now_ms, last.decided_ms, f"waiting for {', '.join(missing)}")
         if pulse.state == last.state and abs(now_ms - last.tick_ms) < PULSE_MS:
             return False
-        with fencing.writing(self._store, self.term) as connection:
+        with fencing.writing(self._store, self.epoch) as connection:
             postings.apply(connection, Changes(pulse=pulse))
         self.ledger.pulse = pulse
         return True

@@ -45,16 +45,16 @@ def begin(connection: Connection, holder: str, now_ms: int) -> Epoch:
     return Epoch(before + 1, holder)
 
 
-def hold(connection: Connection, term: Epoch) -> None:
+def require_current(connection: Connection, epoch: Epoch) -> None:
     """Check that the epoch is current, and keep it current until this transaction ends. Raises
     EpochOverError."""
     row = connection.execute(select(TERMS.c.term, TERMS.c.holder).with_for_update()).one()
-    _compare(term, Epoch(*row))
+    _compare(epoch, Epoch(*row))
 
 
-def confirm(connection: Connection, term: Epoch) -> None:
+def confirm(connection: Connection, epoch: Epoch) -> None:
     """Check that the epoch is current now, without a lock. Raises EpochOverError."""
-    _compare(term, current(connection))
+    _compare(epoch, current(connection))
 
 
 def _compare(mine: Epoch, newest: Epoch) -> None:
@@ -70,11 +70,11 @@ def current(connection: Connection) -> Epoch:
 
 
 @contextmanager
-def writing(store: Store, term: Epoch) -> Iterator[Connection]:
+def writing(store: Store, epoch: Epoch) -> Iterator[Connection]:
     """A transaction that only the holder of this epoch can commit. Raises EpochOverError, ConflictError or
     UnavailableError."""
     with store.writing() as connection:
-        hold(connection, term)
+        require_current(connection, epoch)
         yield connection
 
 
@@ -83,8 +83,8 @@ class FencedStore:
     """A store whose writes all belong to one epoch, beside the settler's own transactions."""
 
     store: Store
-    term: Epoch
+    epoch: Epoch
 
     def writing(self) -> AbstractContextManager[Connection]:
         """See `writing`."""
-        return writing(self.store, self.term)
+        return writing(self.store, self.epoch)

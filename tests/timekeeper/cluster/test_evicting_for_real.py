@@ -59,8 +59,8 @@ class Users:
         file = cluster.kubeconfig(made.stdout.strip(), "timekeeper")
         settler = town.settler
         api = connect(file)
-        events = UnqueuedRecorder(api, REPORTER, settler.term.holder, town.clock, log)
-        shared = (town.store, settler.term, api, events, view_of(settler), town.clock, town.clock)
+        events = UnqueuedRecorder(api, REPORTER, settler.epoch.holder, town.clock, log)
+        shared = (town.store, settler.epoch, api, events, view_of(settler), town.clock, town.clock)
         self.evictor = Evictor(EvictorContext(*shared))
 
     def run(self, name: str) -> Json:

@@ -51,9 +51,9 @@ class Spending:
     def new_evictor(self) -> BudgetEvictor:
         """Of a process that has just begun to settle."""
         town, settler = self.town, self.town.settler
-        events = UnqueuedRecorder(self._server, REPORTER, settler.term.holder, town.clock, log)
+        events = UnqueuedRecorder(self._server, REPORTER, settler.epoch.holder, town.clock, log)
         view = view_of(settler)
-        shared = (town.store, settler.term, self._server, events, view, town.clock, town.clock)
+        shared = (town.store, settler.epoch, self._server, events, view, town.clock, town.clock)
         return BudgetEvictor(EvictorContext(*shared), seconds=lambda: self.seconds)
 
     def begin(self, *pods: Json, **entries: str) -> None:

@@ -84,8 +84,8 @@ class Overused:
         settler = self.town.settler
         town = self.town
         served = server or self._server
-        events = UnqueuedRecorder(served, REPORTER, settler.term.holder, town.clock, log)
-        shared = town.store, settler.term, served, events, view_of(settler), town.clock, self.steady
+        events = UnqueuedRecorder(served, REPORTER, settler.epoch.holder, town.clock, log)
+        shared = town.store, settler.epoch, served, events, view_of(settler), town.clock, self.steady
         return Evictor(EvictorContext(*shared, record=town.recorded.append))
 
     def steady(self) -> int:

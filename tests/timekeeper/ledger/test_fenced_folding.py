@@ -22,7 +22,7 @@ def test_a_settler_whose_term_is_over_folds_nothing_and_says_so(
 ) -> None:
     live(town)
     town.clock.turn(2 * HOUR)
-    before = FencedStore(town.store, town.settler.term)
+    before = FencedStore(town.store, town.settler.epoch)
     town.start_anew()
 
     stop = Event()
@@ -36,4 +36,4 @@ def test_a_settler_whose_term_is_over_folds_nothing_and_says_so(
     assert is_over
     assert folded(town) == 0
     assert "folding-ends" in capfd.readouterr().err
-    assert roll_up_all(FencedStore(town.store, town.settler.term), town.clock, HOUR).rows == 9
+    assert roll_up_all(FencedStore(town.store, town.settler.epoch), town.clock, HOUR).rows == 9

@@ -74,7 +74,7 @@ class Holding:
         settler = self.town.settler
         made = Releaser(
             self.town.store,
-            settler.term,
+            settler.epoch,
             self.patch,
             lambda _namespace, name, _uid, reason, _note: self.events.append((name, reason)),
             lambda: settler.held,

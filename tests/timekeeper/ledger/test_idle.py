@@ -57,8 +57,8 @@ class Resting:
     def new_evictor(self) -> None:
         """Of a process that has just begun to settle."""
         town, settler = self.town, self.town.settler
-        events = UnqueuedRecorder(self._server, REPORTER, settler.term.holder, town.clock, log)
-        shared = (town.store, settler.term, self._server, events, view_of(settler), town.clock)
+        events = UnqueuedRecorder(self._server, REPORTER, settler.epoch.holder, town.clock, log)
+        shared = (town.store, settler.epoch, self._server, events, view_of(settler), town.clock)
         self.evictor = IdleEvictor(EvictorContext(*shared, town.clock, self.decisions.append))
 
     def turn(self, minutes: int, utilisation: int | None = 0, reports: bool = True) -> list[str]:

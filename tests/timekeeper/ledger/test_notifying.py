@@ -42,7 +42,7 @@ class World:
     def restart(self) -> None:
         """The notifier is killed and started again."""
         history = lambda: self.town.settler.ledger.history  # noqa: E731
-        where = self.town.store, self.town.settler.term
+        where = self.town.store, self.town.settler.epoch
         self.notifier = Notifier(
             *where, history, self.key_file, self.town.clock, self.seconds, lambda *each: self.answer(*each)
         )

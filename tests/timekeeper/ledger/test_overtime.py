@@ -37,8 +37,8 @@ class Late:
         self.town, self.api, self.decisions = town, api, list[Decision]()
         town.begin(("nodes", node()), ("configmaps", budgets(team_a=budget)), ("pods", late_pod()))
         server = connect(kubeconfig(folder, url))
-        events = UnqueuedRecorder(server, REPORTER, town.settler.term.holder, town.clock, log)
-        shared = (town.store, town.settler.term, server, events, view_of(town.settler), town.clock)
+        events = UnqueuedRecorder(server, REPORTER, town.settler.epoch.holder, town.clock, log)
+        shared = (town.store, town.settler.epoch, server, events, view_of(town.settler), town.clock)
         self.evictor = OvertimeEvictor(EvictorContext(*shared, town.clock, self.decisions.append))
 
     def turn(self, ms: int) -> None:

@@ -161,7 +161,7 @@ def test_the_next_term_begins_after_the_transaction_in_which_the_last_one_writes
     town.begin(("nodes", node()), ("leases", lease(T0)))
     hurried = open_store(town.url, patience_ms=50)
     with (
-        terms.writing(town.store, town.settler.term),
+        terms.writing(town.store, town.settler.epoch),
         pytest.raises(UnavailableError, match="lock timeout"),
         hurried.writing() as connection,
     ):
@@ -195,7 +195,7 @@ def test_who_begins_ends_the_session_of_one_that_stands_still_inside_a_transacti
 
 def write_a_node(town: Town, meanwhile: Callable[[], None]) -> None:
     """As a tick of the settler does that stands still before its commit."""
-    with terms.writing(town.store, town.settler.term) as connection:
+    with terms.writing(town.store, town.settler.epoch) as connection:
         connection.execute(NODES.insert(), {"name": "never", "watermark_ms": 1})
         meanwhile()
 

@@ -40,7 +40,7 @@ OBSERVED_INTERVAL_MS = 300_000
 
 
 class BudgetEvictor:
-    """Used by one thread for as long as the term lasts. ``seconds`` measures how long looking takes."""
+    """Used by one thread for as long as the epoch lasts. ``seconds`` measures how long looking takes."""
 
     def __init__(self, context: EvictorContext, seconds: Callable[[], float] = time.monotonic) -> None:
         self._context = context
@@ -110,9 +110,9 @@ class BudgetEvictor:
         return self._evicting.terms(stated[0], settings, now_ms)
 
     def _is_in_force(self, namespace: str) -> EvictionTerms | None:
-        """The namespace's terms at this moment, read anew, while this settler's term lasts."""
+        """The namespace's terms at this moment, read anew, while this settler's epoch lasts."""
         with self._context.store.reading() as connection:
-            fencing.confirm(connection, self._context.term)
+            fencing.confirm(connection, self._context.epoch)
         now_ms, stated = self._context.clock(), self._context.view.statements()
         if stated is None or namespace not in stated[0]:
             return None

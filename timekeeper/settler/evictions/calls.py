@@ -155,7 +155,7 @@ class EvictorContext:
     milliseconds, which spaces and counts evictions; ``record``: keeps a decision."""
 
     store: Store
-    term: Epoch
+    epoch: Epoch
     api: Api
     events: EventRecorder
     view: SettlerView

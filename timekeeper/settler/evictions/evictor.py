@@ -53,7 +53,7 @@ AWAY_S = 30.0  # if the database is unreachable, or after an unexpected error
 
 
 class Evictor:
-    """Used by one thread for as long as the term lasts."""
+    """Used by one thread for as long as the epoch lasts."""
 
     def __init__(self, context: EvictorContext) -> None:
         self._context = context
@@ -73,7 +73,7 @@ class Evictor:
         """
         now_ms = self._context.clock()
         with self._context.store.reading() as connection:
-            fencing.confirm(connection, self._context.term)
+            fencing.confirm(connection, self._context.epoch)
             over = node_usage.over(connection, "", now_ms)
         history = self._context.view.history()
         # if the clock was set back, the newest entries still count
@@ -152,7 +152,7 @@ Step = Callable[[], float]
 
 
 def keep_evicting(steps: Sequence[Step], stop: Event) -> None:
-    """Run the evictors' steps in turn, each after its own pause, until ``stop``, or until the term is over.
+    """Run the evictors' steps in turn, each after its own pause, until ``stop``, or until the epoch is over.
     No other error ends it: only the settler evicts."""
     left_s = [0.0] * len(steps)
     while not stop.wait(pause_s := min(left_s)):

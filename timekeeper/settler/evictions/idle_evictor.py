@@ -41,7 +41,7 @@ REASONS = {
 
 
 class IdleEvictor:
-    """Used by one thread for as long as the term lasts. ``read``: the pods that are idle now, from a
+    """Used by one thread for as long as the epoch lasts. ``read``: the pods that are idle now, from a
     connection."""
 
     def __init__(
@@ -68,7 +68,7 @@ class IdleEvictor:
         if self._context.view.statements() is None:
             return
         with self._context.store.reading() as connection:
-            fencing.confirm(connection, self._context.term)
+            fencing.confirm(connection, self._context.epoch)
             found = {each.uid: each for each in self._read(connection, now_ms)}
         metrics.IDLE_PODS.set(len(found))
         history = self._context.view.history()

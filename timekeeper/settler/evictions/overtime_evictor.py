@@ -23,7 +23,7 @@ WARNING, EVICTION = "OvertimeWarning", "OvertimeEviction"
 
 
 class OvertimeEvictor:
-    """Used by one thread for as long as the term lasts. A warning is given once in a term; Events and
+    """Used by one thread for as long as the epoch lasts. A warning is given once in an epoch; Events and
     decisions that repeat are counted, not added."""
 
     def __init__(self, context: EvictorContext) -> None:
@@ -51,7 +51,7 @@ class OvertimeEvictor:
         if not late:
             return
         with self._context.store.reading() as connection:
-            fencing.confirm(connection, self._context.term)
+            fencing.confirm(connection, self._context.epoch)
         history = self._context.view.history()
         in_force_ms = max(now_ms, history.newest_ms())
         for each in late:

@@ -1,4 +1,4 @@
-"""The threads beside the settler, for one term: evictions, releases, objects, notifications, retention."""
+"""The threads beside the settler, for one epoch: evictions, releases, objects, notifications, retention."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -37,8 +37,8 @@ def start_thread(name: str, work: Work, stop: Event) -> Thread:
 
 
 @dataclass(frozen=True, slots=True)
-class TermThreads:
-    """What the threads of one term work with. ``now_ms``: the API server's clock; ``record``: keeps a
+class EpochThreads:
+    """What the threads of one epoch work with. ``now_ms``: the API server's clock; ``record``: keeps a
     decision."""
 
     store: Store
@@ -67,7 +67,7 @@ class TermThreads:
     def _eviction_steps(self) -> tuple[Step, ...]:
         context = EvictorContext(
             self.store,
-            self.settler.term,
+            self.settler.epoch,
             self.api,
             self.events,
             view_of(self.settler),
@@ -81,7 +81,7 @@ class TermThreads:
         settler = self.settler
         return Releaser(
             self.store,
-            settler.term,
+            settler.epoch,
             patch_with(self.api),
             self.events.post,
             lambda: settler.held,
@@ -91,10 +91,10 @@ class TermThreads:
         )
 
     def _forget(self, retain_ms: int, stop: Event) -> None:
-        forget_decisions(FencedStore(self.store, self.settler.term), self.now_ms, retain_ms, stop)
+        forget_decisions(FencedStore(self.store, self.settler.epoch), self.now_ms, retain_ms, stop)
 
     def _roll_up(self, retain_ms: int, stop: Event) -> None:
-        roll_up_daily(FencedStore(self.store, self.settler.term), self.now_ms, retain_ms, stop)
+        roll_up_daily(FencedStore(self.store, self.settler.epoch), self.now_ms, retain_ms, stop)
 
     def _budget_objects(self) -> BudgetObjects:
         exists = self.settler.cluster.existing_namespaces.__contains__
@@ -102,7 +102,7 @@ class TermThreads:
 
     def _notifier(self, key: Path) -> Notifier:
         settler = self.settler
-        return Notifier(self.store, settler.term, lambda: settler.ledger.history, key, self.now_ms)
+        return Notifier(self.store, settler.epoch, lambda: settler.ledger.history, key, self.now_ms)
 
     def _statements(self) -> Mapping[str, Statement] | None:
         """The accounts of the last tick; None before the first decision."""
