@@ -35,7 +35,7 @@ REQUEST = (
     Rule(
         "memory-with-whole-cards",
         "`bursar.dev/gpu-memory` together with whole cards",
-        "a whole card includes all of its memory; a smaller number could not be enforced",
+        "a whole card includes all of its memory",
     ),
     Rule(
         "whole-cards-only",
@@ -45,7 +45,7 @@ REQUEST = (
     Rule(
         "share-without-memory",
         "`tencent.com/vcuda-core` below 100 without `vcuda-memory`, and `vcuda-memory` alone",
-        "gpu-manager starts no container that has one without the other",
+        "gpu-manager starts no such container",
     ),
     Rule(
         "vgpu-number",
@@ -83,7 +83,7 @@ REQUEST = (
         "unreadable-request",
         "a request in annotations or labels that is not of its dialect's form, or has a meaning that Bursar "
         "does not support",
-        "only a request that is understood as a whole can be placed and charged",
+        "such a request can be neither placed nor charged",
     ),
     Rule(
         "request-differs-from-limit",
@@ -99,7 +99,7 @@ REQUEST = (
     Rule(
         "empty-constraint",
         "an empty list of models or cards",
-        "it is unclear whether it would allow no card or every card",
+        "it could mean no card or every card",
     ),
     Rule(
         "long-constraint",
@@ -116,7 +116,7 @@ REQUEST = (
     Rule(
         "min-gpu-memory",
         "a `bursar.dev/min-gpu-memory` that is not a whole number of MiB from 1 to 1,048,576",
-        "no card would be found, or the constraint would be ignored silently",
+        "it would be ignored silently, or match no card",
     ),
     Rule("unknown-topology", "a value other than `pair`, `numa`, `node`", "it would be ignored silently"),
     Rule(
@@ -144,7 +144,7 @@ FORGERY = (
     Rule(
         "unknown-annotation",
         "any other annotation under `bursar.dev/`",
-        "usually it is a misspelt constraint, which would be ignored silently",
+        "a misspelt constraint would be ignored silently",
     ),
     Rule("forged-label", "a label under `bursar.dev/`", "the same as for annotations"),
     Rule("forged-gate", "a scheduling gate under `bursar.dev/`", "only Bursar could remove it"),
@@ -167,7 +167,7 @@ FORGERY = (
     Rule(
         "not-governed",
         "a pod in which another webhook has undone what Bursar wrote",
-        "it would run with another priority class, with other cards, or without metering",
+        "it would run with other cards, or without metering",
     ),
     Rule(
         "budget-exhausted",
@@ -182,7 +182,7 @@ BYPASS = (
         "sees-cards-without-asking",
         "`NVIDIA_VISIBLE_DEVICES` other than `void`, `none` or empty in a pod without a GPU request, and "
         "`gpu.intel.com/i915_monitoring` or `xe_monitoring` in any pod",
-        "on many nodes it makes every card of the node visible, outside every budget",
+        "it can make every card of the node visible, outside every budget",
     ),
     Rule(
         "ephemeral-sees-cards",
@@ -241,7 +241,7 @@ BYPASS = (
         "device-annotation",
         "annotations whose name, domain or beginning is one of "
         + ", ".join(f"`{shown_as(word)}`" for word in DEVICE_WORDS),
-        "the container runtime, or a plugin of it, reads devices, mounts or limits of cards from them",
+        "the container runtime reads devices, mounts or limits of cards from them",
     ),
     Rule(
         "device-mount",
@@ -251,7 +251,7 @@ BYPASS = (
     Rule(
         "host-pid",
         "`hostPID` in a pod with a GPU request",
-        "it exposes the processes of other tenants of a card, and their files under /proc",
+        "it exposes other tenants' processes, and their files under /proc",
     ),
 )
 
@@ -281,8 +281,8 @@ PLACING = (
     Rule(
         "priority-class",
         "a priority class above the one of pods in budget",
-        "the pod would be scheduled before pods whose namespace has budget left. It is replaced in every "
-        "mode but observe",
+        "the pod would go before pods whose namespace has budget left. It is replaced in every mode but "
+        "observe",
         "warn",
         "replaced by the highest class that the namespace's budget allows",
     ),
