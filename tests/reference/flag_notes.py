@@ -47,6 +47,6 @@ AGENT = {
     "devices": "[cards of another vendor](#cards-of-another-vendor)",
     "startup-taint": "[cluster-autoscaler.md](cluster-autoscaler.md#the-startup-taint)",
     "log-format": "[log lines](metrics.md#log-lines)",
-    "proc": "[what it needs on the node](node-agent-holders.md#what-it-needs-on-the-node)",
-    "close-on-strangers": "[node-agent-holders.md](node-agent-holders.md)",
+    "proc": "[what it needs on the node](#what-it-needs-on-the-node)",
+    "close-on-strangers": "[strangers](#strangers)",
 }

@@ -12,7 +12,7 @@ _NOTES = {
     names.BUDGETS_LABEL: "budget-settings.md",
     names.CORDONED_CARDS: "extender.md#closed-nodes",
     names.INVENTORY: "node-agent.md#what-it-writes",
-    names.HOLDERS: "node-agent-holders.md",
+    names.HOLDERS: "node-agent.md#which-pods-use-which-cards",
 }
 _LINKS = {
     "refused": "[rules.md](rules.md)",

@@ -1,6 +1,6 @@
 """The rules of admission: the catalogue, with an example of each rule's message."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from tests.webhook.rule_examples import examples
 from timekeeper.core.violation import Violation
@@ -21,17 +21,26 @@ def rules() -> str:
     return "\n".join(_chapter(title, rules, found) for title, rules in CHAPTERS)
 
 
-def _chapter(title: str, rules: Iterable[Rule], found: dict[str, Violation]) -> str:
-    return f"## {title}\n\n" + "\n".join(_entry(rule, found[rule.id]) for rule in rules)
+def _chapter(title: str, rules: Sequence[Rule], found: dict[str, Violation]) -> str:
+    fixed = all(rule.fixed for rule in rules)
+    above = "These rules are always enforced.\n\n" if fixed else ""
+    entries = (_entry(rule, "" if fixed else _mode(rule), found[rule.id]) for rule in rules)
+    return f"## {title}\n\n{above}" + "\n".join(entries)
 
 
-def _entry(rule: Rule, violation: Violation) -> str:
-    mode = "always `enforce`" if rule.fixed else f"`{rule.default}`, settable"
-    warned = "" if rule.fixed else f" Where it warns: {rule.instead}."
+def _mode(rule: Rule) -> str:
+    """The rule's mode, and what becomes of a pod that it warns of, where that is more than its admission."""
+    if rule.fixed:
+        return "Always `enforce`. "
+    warned = "" if rule.instead == "admitted" else f" Where it warns: {rule.instead}."
+    return f"`{rule.default}`, settable.{warned} "
+
+
+def _entry(rule: Rule, mode: str, violation: Violation) -> str:
     return f"""\
 ### `{rule.id}`
 
-Mode: {mode}.{warned} Refuses {rule.refuses}. Why: {rule.why}.
+{mode}Refuses {rule.refuses}. Why: {rule.why}.
 
 ```text
 {violation.sentence()}

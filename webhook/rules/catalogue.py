@@ -13,9 +13,8 @@ REQUEST = (
         "amount",
         "an amount that is not a positive whole number (`0.5`, `500m`, `NaN`, an exponent beyond 64 bits, "
         "digits that are not ASCII), and more than 64 cards",
-        "cards, percent and MiB are counted, and an amount that is parsed wrongly is charged wrongly. "
-        "Every exact spelling of a whole number is accepted: `8000`, `8k`, `8e3`, `4Ki`, as the API server "
-        "itself rewrites them",
+        "an amount that is parsed wrongly is charged wrongly. Every exact spelling of a whole number is "
+        "accepted: `8000`, `8k`, `8e3`, `4Ki`",
     ),
     Rule(
         "share-range",
@@ -36,27 +35,27 @@ REQUEST = (
     Rule(
         "memory-with-whole-cards",
         "`bursar.dev/gpu-memory` together with whole cards",
-        "a whole card includes all of its memory; a smaller number could not be enforced",
+        "a whole card includes all of its memory",
     ),
     Rule(
         "whole-cards-only",
         "fractions such as `nvidia.com/gpu: 0.5`",
-        "NVIDIA's plugin counts whole cards; the message names the resource for fractions",
+        "NVIDIA's plugin counts whole cards",
     ),
     Rule(
         "share-without-memory",
         "`tencent.com/vcuda-core` below 100 without `vcuda-memory`, and `vcuda-memory` alone",
-        "gpu-manager starts no container that has one without the other",
+        "gpu-manager starts no such container",
     ),
     Rule(
         "vgpu-number",
         "`volcano.sh/vgpu-memory` and others without `vgpu-number`, and `nvidia.com/priority` alone",
-        "the kubelet calls the node plugin only for the resource that the node advertises",
+        "the kubelet calls the plugin for that resource alone",
     ),
     Rule(
         "vgpu-range",
         "more than 100 `gpucores`, 100 `gpumem-percentage`, 64 cards or 1 TiB, and a `priority` above 1",
-        "no card has more; a larger value is a mistake, usually in the unit",
+        "no card has more",
     ),
     Rule(
         "vgpu-constraint",
@@ -66,7 +65,7 @@ REQUEST = (
     Rule(
         "vgpu-one-container",
         "vGPUs of Volcano in two containers of a pod, or in an init container",
-        "Volcano's node plugin finds the pod by its number of devices, so the containers would never start",
+        "Volcano's node plugin would never start them",
     ),
     Rule(
         "combination",
@@ -84,12 +83,12 @@ REQUEST = (
         "unreadable-request",
         "a request in annotations or labels that is not of its dialect's form, or has a meaning that Bursar "
         "does not support",
-        "only a request that is understood as a whole can be placed and charged",
+        "such a request can be neither placed nor charged",
     ),
     Rule(
         "request-differs-from-limit",
         "a GPU request that differs from its limit, and a request without a limit",
-        "an extended resource cannot be overcommitted, and it would be unclear which of the two is charged",
+        "it would be unclear which of the two is charged",
     ),
     Rule(
         "several-dialects",
@@ -100,14 +99,13 @@ REQUEST = (
     Rule(
         "empty-constraint",
         "an empty list of models or cards",
-        "it is unclear whether it would allow no card or every card",
+        "it could mean no card or every card",
     ),
     Rule(
         "long-constraint",
         "a list of models, cards or containers with more than 64 names, with a name of more than 128 "
         "characters, or with more than 8320 characters in total",
-        "while the pod waits, each name is compared with each card of every node again and again; for more "
-        "names use a label on the nodes",
+        "each name is compared with each card of every node; for more names use a label on the nodes",
     ),
     Rule(
         "gas-annotation",
@@ -118,7 +116,7 @@ REQUEST = (
     Rule(
         "min-gpu-memory",
         "a `bursar.dev/min-gpu-memory` that is not a whole number of MiB from 1 to 1,048,576",
-        "no card would be found, or the constraint would be ignored silently",
+        "it would be ignored silently, or match no card",
     ),
     Rule("unknown-topology", "a value other than `pair`, `numa`, `node`", "it would be ignored silently"),
     Rule(
@@ -146,7 +144,7 @@ FORGERY = (
     Rule(
         "unknown-annotation",
         "any other annotation under `bursar.dev/`",
-        "usually it is a misspelt constraint, which would be ignored silently",
+        "a misspelt constraint would be ignored silently",
     ),
     Rule("forged-label", "a label under `bursar.dev/`", "the same as for annotations"),
     Rule("forged-gate", "a scheduling gate under `bursar.dev/`", "only Bursar could remove it"),
@@ -164,13 +162,12 @@ FORGERY = (
     Rule(
         "node-name",
         "`spec.nodeName` in a GPU pod",
-        "such a pod bypasses the scheduler that assigns cards, so it could not be charged, and its node "
-        "would be closed for sharing while the pod runs",
+        "such a pod bypasses the scheduler that assigns cards, and its node would be closed for sharing",
     ),
     Rule(
         "not-governed",
         "a pod in which another webhook has undone what Bursar wrote",
-        "it would run with another priority class, with other cards, or without metering",
+        "it would run with other cards, or without metering",
     ),
     Rule(
         "budget-exhausted",
@@ -185,7 +182,7 @@ BYPASS = (
         "sees-cards-without-asking",
         "`NVIDIA_VISIBLE_DEVICES` other than `void`, `none` or empty in a pod without a GPU request, and "
         "`gpu.intel.com/i915_monitoring` or `xe_monitoring` in any pod",
-        "on many nodes it makes every card of the node visible, outside every budget",
+        "it can make every card of the node visible, outside every budget",
     ),
     Rule(
         "ephemeral-sees-cards",
@@ -195,8 +192,7 @@ BYPASS = (
     Rule(
         "visible-devices",
         "`NVIDIA_VISIBLE_DEVICES` set by hand in a pod with a GPU request",
-        "the scheduler decides which cards a container sees. CUDA images and old manifests often carry the "
-        "variable by accident, so it is replaced",
+        "the scheduler decides which cards a container sees",
         "warn",
         "replaced: a container sees the cards that are assigned to it",
     ),
@@ -210,8 +206,8 @@ BYPASS = (
     Rule(
         "env-from",
         "`envFrom` that could set one of those variables, in a container that requests a GPU",
-        "a ConfigMap or Secret can change after admission, so its content cannot be checked. A `prefix` "
-        "with which none of the variables begins makes it safe",
+        "a ConfigMap or Secret can change after admission. A `prefix` with which none of the variables "
+        "begins makes it safe",
         "warn",
         "admitted: admission does not see what it sets",
     ),
@@ -219,10 +215,8 @@ BYPASS = (
         "env-from-plugin",
         "`envFrom` that could set `NVIDIA_VISIBLE_DEVICES`, in a container whose cards the node's plugin "
         "chooses (`nvidia.com/gpu`)",
-        "the plugin passes the cards to the container in this variable, and a value from the pod, also "
-        "from `envFrom`, takes precedence: a ConfigMap with `all` would make every card of the node "
-        "visible. In the other dialects Bursar sets the variable in `env`, which takes precedence over "
-        "`envFrom`. A `prefix` with which the variable does not begin makes it safe",
+        "it takes precedence over the plugin's value: a ConfigMap with `all` would make every card of the "
+        "node visible. A `prefix` with which the variable does not begin makes it safe",
     ),
     Rule(
         "privileged",
@@ -238,8 +232,8 @@ BYPASS = (
     Rule(
         "node-path",
         "a hostPath volume that is, or lies below, `/sys`, `/dev/vfio` or `/var/lib/kubelet/pods`",
-        "these show the memory of devices, their control groups, raw devices, and the volumes and tokens of "
-        "the node's other pods. Node software mounts them too, so by default it only warns",
+        "these show raw devices, their memory and control groups, and the volumes and tokens of the node's "
+        "other pods. Node software mounts them too, so by default it only warns",
         "warn",
         "admitted",
     ),
@@ -247,7 +241,7 @@ BYPASS = (
         "device-annotation",
         "annotations whose name, domain or beginning is one of "
         + ", ".join(f"`{shown_as(word)}`" for word in DEVICE_WORDS),
-        "the container runtime, or a plugin of it, reads devices, mounts or limits of cards from them",
+        "the container runtime reads devices, mounts or limits of cards from them",
     ),
     Rule(
         "device-mount",
@@ -257,7 +251,7 @@ BYPASS = (
     Rule(
         "host-pid",
         "`hostPID` in a pod with a GPU request",
-        "it exposes the processes of other tenants of a card, and their files under /proc",
+        "it exposes other tenants' processes, and their files under /proc",
     ),
 )
 
@@ -267,11 +261,9 @@ PLACING = (
         "init-container",
         "an init container that requests a GPU in the dialects tencent, gas, and, unless it is a native "
         "sidecar, those of nano-gpu",
-        "gpu-manager and Intel's GPU plugin give cards to ordinary containers only, and nano-gpu's agents to "
-        "containers that the kubelet lists, which init containers are not: the pod would wait on "
-        "its node for ever. In the other dialects init containers and native sidecars may request cards: "
-        "those of a sidecar are added to the pod's, those of an init container count where they are more "
-        "than all of these",
+        "the plugins give such a container no card: the pod would wait on its node for ever. In the other "
+        "dialects init containers and native sidecars may request cards: those of a sidecar are added to the "
+        "pod's, those of an init container count where they are more than all of these",
     ),
     Rule(
         "foreign-scheduler",
@@ -289,39 +281,38 @@ PLACING = (
     Rule(
         "priority-class",
         "a priority class above the one of pods in budget",
-        "the pod would be scheduled before pods whose namespace has budget left. It is replaced in every "
-        "mode but observe",
+        "the pod would go before pods whose namespace has budget left. It is replaced in every mode but "
+        "observe",
         "warn",
         "replaced by the highest class that the namespace's budget allows",
     ),
     Rule(
         "grace-period",
         "`terminationGracePeriodSeconds` above `maxGracePeriod`",
-        "a GPU pod holds its cards during its grace period; for a pod that is deleted by force Bursar "
-        "counts at most `maxGracePeriod`",
+        "a GPU pod holds its cards during its grace period",
     ),
     Rule(
         "above-cap",
         "a pod that needs more than the budget's `maxGPUsPerPod`, or alone more than its `maxGPUs`, or "
         "those of its group's budget",
-        "the pod would wait for ever. A pod that only the others' pods keep from its cards is admitted, and "
-        "waits. The budget sets it, not `rules`",
+        "the pod would wait for ever. A pod that only other pods keep from its cards is admitted, and waits. "
+        "The budget sets it, not `rules`",
     ),
     Rule(
         "no-duration",
         "a pod without `activeDeadlineSeconds`, if its namespace's budget has `requireDuration: true`. A "
         "Job's own counts for its template",
-        "the budget is planned by how long pods mean to run. Of controllers, the API server allows only a "
-        "Job and a CronJob to set it in their templates. The budget sets it, not `rules`",
+        "the budget is planned by how long pods mean to run. Of controllers, only a Job and a CronJob can "
+        "set it in their templates. The budget sets it, not `rules`",
     ),
     Rule(
         "host-share",
         "a GPU pod that requests more CPU or memory than `hostShare` times the part of a node that goes with "
         "its part of a card: 2 times by default. The part of the node is that of the node with the most "
         "CPU, or memory, for each card",
-        "a pod with one per cent of a card and all CPUs keeps the node's other cards from everyone. Before "
-        "the placement the node is not known, so nothing is refused that is within the share on some node. "
-        "While no node with cards is known, pods are admitted with a warning that says so",
+        "a pod with one per cent of a card and all CPUs keeps the node's other cards from everyone. Nothing "
+        "is refused that is within the share on some node. While no node with cards is known, pods are "
+        "admitted with a warning that says so",
         "off",
     ),
     Rule(
@@ -338,16 +329,13 @@ PLACING = (
         "pod-size",
         "a GPU pod of more than 1 MiB, including what admission adds, of more than 192 KiB of annotations, "
         "or of cards and containers whose Binding would write more than 64 KiB",
-        "etcd accepts 1.5 MiB: a pod just below that is stored, but later writes of the scheduler and the "
-        "kubelet, even its deletion, are refused, and it would hold its cards for ever. The API server "
-        "accepts 256 KiB of annotations, but does not count those of a Binding, and refuses every later "
-        "update",
+        "close to the limits of etcd (1.5 MiB) and the API server (256 KiB of annotations) later writes of a "
+        "pod are refused, even its deletion, and it would hold its cards for ever",
     ),
     Rule(
         "legacy-sidecar",
         "a container named `gpu-sidecar`, as kubernetes-gpusharing injects it",
-        "Bursar injects its own sidecar; the old one reports to a Service that no longer exists, and in a "
-        "Job it never ends",
+        "the old sidecar reports to a Service that no longer exists, and in a Job it never ends",
         "warn",
         "admitted: remove it, Bursar injects its own sidecar",
     ),

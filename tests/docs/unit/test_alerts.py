@@ -40,7 +40,7 @@ def metrics_in(expression: str) -> set[str]:
 
 def documented() -> set[str]:
     """Every metric of the pages on metrics. Those of the extender stand there without their prefix."""
-    pages = ("metrics", "node-agent", "node-agent-holders", "node-use")
+    pages = ("metrics", "node-agent")
     text = "\n".join((DOCS / f"{page}.md").read_text() for page in pages)
     of_extender = text.partition("\n## Of the extender\n")[2].partition("\n## ")[0]
     cells = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \| (?:counter|gauge|histogram)", of_extender, re.MULTILINE)

@@ -1,4 +1,4 @@
-"""The page on holders has all metrics, Events and log lines, and no others."""
+"""The chapter on holders of docs/node-agent.md has all metrics, Events and log lines, and no others."""
 
 import json
 import re
@@ -12,7 +12,8 @@ from sidecar.node.values import DeviceReading, GPUProcess, NodeState, ProcessOwn
 from timekeeper.core.kube.holders import decode_holders
 
 ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs" / "node-agent-holders.md").read_text()
+WHOLE = (ROOT / "docs" / "node-agent.md").read_text()
+PAGE = WHOLE[WHOLE.index("## Which pods use which cards\n") : WHOLE.index("## Measured use\n")]
 CODE = (ROOT / "sidecar" / "node" / "holder_survey.py").read_text()
 
 

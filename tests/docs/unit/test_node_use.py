@@ -1,4 +1,4 @@
-"""The page on measured use has all metrics of the agent for it, and no others."""
+"""The chapter on measured use of docs/node-agent.md has all metrics of the agent for it, and no others."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,8 @@ from timekeeper.accounts.card_use import evictions, overuse
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.settler.evictions import evictor
 
-PAGE = (Path(__file__).parents[3] / "docs" / "node-use.md").read_text()
+WHOLE = (Path(__file__).parents[3] / "docs" / "node-agent.md").read_text()
+PAGE = WHOLE[WHOLE.index("## Measured use\n") : WHOLE.index("## Rights\n")]
 
 
 def _say(event: str, **pairs: object) -> None:
@@ -38,7 +39,7 @@ def test_every_metric_of_use_is_explained_with_its_kind_and_labels() -> None:
     exist = {each.name + ("_total" if each.type == "counter" else ""): each.type for each in families}
     labels = {label for each in families for sample in each.samples for label in sample.labels}
 
-    of_the_agent = PAGE[PAGE.index("## Metrics") :]
+    of_the_agent = PAGE[PAGE.index("### Metrics of use\n") :]
     on_page = dict(re.findall(r"^\| `(\w+)` \| (gauge|counter)", of_the_agent, re.MULTILINE))
 
     assert on_page == exist

@@ -52,7 +52,7 @@ def nodes(facts: Facts) -> Iterator[CheckResult]:
         yield CheckResult("warning", "nodes", sentence, command)
     for name, each in sorted(with_gpus.items()):
         if reason := _closed(each):
-            command = f"kubectl describe node {name} (docs/node-agent-holders.md)"
+            command = f"kubectl describe node {name} (docs/node-agent.md)"
             yield CheckResult("warning", "nodes", f"{name} is closed: {reason}", command)
 
 
