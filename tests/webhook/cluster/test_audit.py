@@ -89,7 +89,8 @@ def test_a_reader_of_pods_and_workloads_finds_what_is_wrong(world: Clustered, tm
     assert done.stderr.startswith(
         "bursar-webhook audit: namespaces that are exempt by label are included: cannot "
     )
-    (_, classes) = done.stderr.splitlines()
+    (_, classes, nodes) = done.stderr.splitlines()
+    assert "cannot list /api/v1/nodes: nodes is forbidden" in nodes
     assert classes.startswith("bursar-webhook audit: every device class counts as one of GPUs: cannot list ")
     found = json.loads(done.stdout)
     assert sorted((each["kind"], each["finding"]) for each in found if each["owner"]) == [
@@ -177,7 +178,7 @@ def test_what_may_not_be_read_is_reported_and_the_rest_is_found(world: Clustered
     done = told()
 
     assert {each["kind"] for each in json.loads(done.stdout)} == {"Pod"}
-    assert len(done.stderr.splitlines()) == 2 + 7
+    assert len(done.stderr.splitlines()) == 3 + 7
     assert (
         'cannot list /apis/apps/v1/deployments: deployments.apps is forbidden: User "system:' in done.stderr
     )
