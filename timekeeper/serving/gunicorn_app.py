@@ -17,7 +17,8 @@ from timekeeper.dashboard.app import with_dashboard
 from timekeeper.runtime import metrics_folder, parent_death
 from timekeeper.runtime.auth.gate import gate_of
 from timekeeper.runtime.connect import connect
-from timekeeper.runtime.http.server import ConnectionBalance, HttpServer
+from timekeeper.runtime.http.acceptor import ConnectionBalance
+from timekeeper.runtime.http.server import HttpServer
 from timekeeper.runtime.http.service import HttpLimits, HttpService
 from timekeeper.runtime.lease_election import CALL_S
 from timekeeper.serving.aggregated import aggregated_service, refusal

@@ -2,6 +2,7 @@
 
 import ast
 from collections import defaultdict
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -44,3 +45,22 @@ def test_a_class_name_means_one_thing_in_the_repository() -> None:
                 found[node.name].append(named(path))
 
     assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}
+
+
+def imports_of(path: Path, known: set[str]) -> set[str]:
+    """Which of the known modules this one imports when it is loaded itself."""
+    found = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return found & known
+
+
+def test_no_module_is_imported_by_one_that_it_imports() -> None:
+    files = [path for role in ROLES for path in (ROOT / role).rglob("*.py") if path.name != "__init__.py"]
+    modules = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in files}
+    imports = {name: imports_of(path, set(modules)) for name, path in modules.items()}
+
+    TopologicalSorter(imports).prepare()  # raises CycleError, with the circle

@@ -17,9 +17,10 @@ from gunicorn.config import Config
 
 from tests.support.waiting import eventually
 from timekeeper.runtime.http import loop
+from timekeeper.runtime.http.acceptor import ConnectionBalance
 from timekeeper.runtime.http.connection import HttpConnection
 from timekeeper.runtime.http.loop import RECEIVES_A_TURN, HttpLoop
-from timekeeper.runtime.http.server import ConnectionBalance, HttpWorker
+from timekeeper.runtime.http.server import HttpWorker
 from timekeeper.runtime.http.service import Handler, HttpAnswer, HttpLimits, HttpRequest, HttpService, Route
 
 WITHIN_S = 5.0

@@ -1,6 +1,6 @@
 """Which worker accepts the next connection."""
 
-from timekeeper.runtime.http.server import ConnectionBalance
+from timekeeper.runtime.http.acceptor import ConnectionBalance
 
 
 def test_the_next_client_goes_to_the_worker_with_fewer() -> None:

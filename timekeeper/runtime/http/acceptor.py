@@ -1,5 +1,7 @@
-"""Accepts clients on the listening sockets of one worker, or leaves them to another worker for a moment."""
+"""Accepts clients on the listening sockets of one worker, or leaves them to a worker with fewer connections
+for a moment."""
 
+import mmap
 import selectors
 import socket
 import ssl
@@ -7,6 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+_MAX_WORKERS = 256
 LEFT_TO_OTHERS_S = 0.005  # how long a client waits for a worker that has fewer connections but may hang
 
 
@@ -82,3 +85,28 @@ class Acceptor:
         if context is None:
             raise OSError("there is no certificate yet")
         return context.wrap_socket(raw, server_side=True, do_handshake_on_connect=False)
+
+
+class ConnectionBalance:
+    """How many connections each worker holds, in memory that the workers share if it is made before the fork.
+
+    A connection stays with the worker that accepted it, and the kernel would give all of them to the worker
+    that happens to be awake: of two workers one would do nothing.
+    """
+
+    def __init__(self, tolerance: int = 0) -> None:
+        """``tolerance``: a difference that is not worth the moment which a new client then waits."""
+        self._tolerance = tolerance
+        self._connections = memoryview(mmap.mmap(-1, 4 * _MAX_WORKERS)).cast("I")  # 0: no worker, 1: none
+
+    def set(self, worker: int, connections: int) -> None:
+        """A worker, by its number, now holds that many."""
+        self._connections[worker % _MAX_WORKERS] = connections + 1
+
+    def leave(self, worker: int) -> None:
+        """The worker accepts no more connections."""
+        self._connections[worker % _MAX_WORKERS] = 0
+
+    def another_has_fewer(self, connections: int) -> bool:
+        """True if a worker with that many should leave the next client to another one."""
+        return any(0 < each <= connections - self._tolerance for each in self._connections)

@@ -17,11 +17,10 @@ from functools import partial
 from http import HTTPStatus
 from typing import Any
 
-from timekeeper.runtime.http.acceptor import LEFT_TO_OTHERS_S, Acceptor
+from timekeeper.runtime.http.acceptor import LEFT_TO_OTHERS_S, Acceptor, ConnectionBalance
 from timekeeper.runtime.http.connection import WOULD_BLOCK, HttpConnection
 from timekeeper.runtime.http.framing import RejectedRequestError
 from timekeeper.runtime.http.queues import HandlerPools, ReplyQueue
-from timekeeper.runtime.http.server import ConnectionBalance
 from timekeeper.runtime.http.service import Handler, HttpAnswer, HttpRequest, HttpService
 from timekeeper.runtime.log import log, log_exception
 
