@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from deploy.local.api import ApiError
 from deploy.local.kwok_nodes import kwok_node
 from deploy.local.stack import Stack
 from tests.story.cluster.test_metering import set_budgets
@@ -67,10 +68,19 @@ class Shop:
         call("POST", classes, {"metadata": {"name": "least"}, "value": -100})
         lone = template("lone", name="lone", finalizers=[KEEP])
         lone["spec"]["priorityClassName"] = "least"
+        self.stack.wait("the API server to know the class", lambda: self._is_taken(lone))
         call("POST", PODS, lone)
         call("POST", "/api/v1/namespaces/rich/pods", template("rich", name="rich"))
         self.stack.wait("all to run", lambda: len(self.running()) == 4, within_s=90)
         self.stack.wait("the budget to allow none", lambda: self._allowed(pdbs) == 0)
+
+    def _is_taken(self, pod: Json) -> bool:
+        """Whether the API server would create this pod."""
+        try:
+            self.stack.cp.api.call("POST", f"{PODS}?dryRun=All", pod)
+        except ApiError:
+            return False
+        return True
 
     def _allowed(self, pdbs: str) -> int:
         status = self.stack.cp.api.call("GET", f"{pdbs}/web").get("status", {})
