@@ -98,7 +98,10 @@ def waste(visit: Visit) -> PageContent:
 
 
 def _stranded(visit: Visit) -> list[Json]:
-    """The namespaces that strand cards now, the largest first; none for those who may not read the map."""
+    """The namespaces that strand cards now, the largest first; none for those who may not read the map, and
+    none of a group, which the map does not know."""
+    if (visit.scope or "").startswith("_group."):
+        return []
     found = part(lambda: visit.api.get("/v1/cluster", namespace=visit.scope, limit=1))
     return [] if found.answer is None else found.answer["stranded"][:_WASTE_ROWS]
 
