@@ -1,6 +1,7 @@
 """A simulation is compared with what happens: on a real API server and kube-scheduler, by the command of
 people."""
 
+import itertools
 import json
 import subprocess
 import sys
@@ -136,6 +137,15 @@ def test_a_pod_that_takes_a_nodes_cpu_costs_the_cards_that_it_keeps_others_from(
 
     stack.wait("the ledger to charge CPU", lambda: 1_938 <= foretold() < 1_942)
     told = foretold()
+    probes, made = create_namespace(stack.cp, "probes"), itertools.count()
+
+    def is_fixed() -> bool:
+        path = f"{probes}/probe-{next(made)}"
+        stack.cp.api.call("POST", probes, hog(path.rpartition("/")[2], "100m", "two"))
+        stack.wait("a probe to be bound", lambda: "nodeName" in stack.cp.api.call("GET", path)["spec"])
+        return "bursar.dev/host" in stack.cp.api.call("GET", path)["metadata"]["annotations"]
+
+    stack.wait("the extender to have heard it", is_fixed)
     for each in (hog("hog", "62", "two"), hog("small", "100m", "two")):
         stack.cp.api.call("POST", pods, each)
 
