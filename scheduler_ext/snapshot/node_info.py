@@ -97,11 +97,6 @@ class NodeInfo:
         """The inventory."""
         return self.node_object.cards if self.node_object else ()
 
-    @property
-    def non_gpu_cpu_milli(self) -> int:
-        """CPU requested by pods without an allocation, in thousandths of a core."""
-        return self.non_gpu.cpu_milli
-
 
 def node_info_of(
     name: str,

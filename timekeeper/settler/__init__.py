@@ -3,7 +3,7 @@ grants and standings come out.
 
 `cluster` holds the observed state of the cluster, `state` what the ledger contains, `decide` compares the two
 as functions of values, and `settler` runs the ticks: one read, one decision, one transaction. `evictions` and
-`election` talk to the API server on their own.
+`process`, which elects, talk to the API server on their own.
 
 Imports accounts, store, metrics, runtime and core. Never here: HTTP routes, SQL, or arithmetic that the API
 needs too (that belongs to `accounts`).
