@@ -37,7 +37,7 @@ EXTENDER = {
     "--unhealthy-lists": "[gpushare](coming-from/gpushare.md)",
     "--model-names": "[Genius](coming-from/genius.md)",
     "--prometheus-url": "[use of cards](placement.md#load-from-prometheus)",
-    "--leader-election": "[two replicas](install.md#two-schedulers-or-two-extenders)",
+    "--leader-election": "[two replicas](extender.md#two-schedulers-or-two-extenders)",
     "--timekeeper-url": "[preemption](preemption.md)",
     "--most-preemptions": "[preemption.md](preemption.md)",
     "--read-listen": "[the read-only port](extender.md#the-read-only-port)",

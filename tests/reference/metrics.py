@@ -20,7 +20,7 @@ _LINKS = {
     "bursar_budget_objects_total": "[cli.md](cli.md#kubectl-get-gpubudgets)",
     "bursar_clock_offset_seconds": "[ledger.md](ledger.md#clocks)",
     "bursar_extender_decisions_reported_total": "[explain.md](explain.md)",
-    "bursar_extender_fencing_stuck_pods": "[install.md](install.md#two-schedulers-or-two-extenders)",
+    "bursar_extender_fencing_stuck_pods": "[extender.md](extender.md#two-schedulers-or-two-extenders)",
     "bursar_extender_nodes_closed": "[extender.md](extender.md#closed-nodes)",
     "bursar_extender_nodes_refused_total": "[extender.md](extender.md#why-is-my-pod-pending)",
     "bursar_extender_pods_too_large": "[remedy](troubleshooting.md#a-pod-is-too-large-for-etcd)",
