@@ -16,7 +16,7 @@ from timekeeper import metrics as timekeeper
 from webhook.metrics import of_this_process
 
 _LINKS = {
-    "bursar_budget_evictions_total": "[budgets.md](budgets.md#evictions)",
+    "bursar_budget_evictions_total": "[evictions.md](evictions.md)",
     "bursar_budget_objects_total": "[cli.md](cli.md#kubectl-get-gpubudgets)",
     "bursar_clock_offset_seconds": "[ledger.md](ledger.md#clocks)",
     "bursar_extender_decisions_reported_total": "[explain.md](explain.md)",
@@ -28,13 +28,13 @@ _LINKS = {
     "bursar_extender_preemptions_total": "[preemption.md](preemption.md)",
     "bursar_extender_simulations_total": "[extender.md](extender.md#the-read-only-port)",
     "bursar_grace_policies_differing": "[maxGracePeriod](budget-settings.md#maxgraceperiod-and-the-policies)",
-    "bursar_held_pods": "[budgets.md](budgets.md#held-pods)",
+    "bursar_held_pods": "[held-pods.md](held-pods.md)",
     "bursar_idle_evictions_total": "[node-agent.md](node-agent.md#idle-pods)",
     "bursar_idle_pods": "[node-agent.md](node-agent.md#idle-pods)",
     "bursar_node_clock_offset_seconds": "[ledger.md](ledger.md#clocks)",
     "bursar_notifications_total": "[notifications.md](notifications.md)",
-    "bursar_overtime_evictions_total": "[budgets.md](budgets.md#declared-time)",
-    "bursar_overtime_pods": "[budgets.md](budgets.md#declared-time)",
+    "bursar_overtime_evictions_total": "[declared-time.md](declared-time.md)",
+    "bursar_overtime_pods": "[declared-time.md](declared-time.md)",
     "bursar_overuse_evictions_total": "[node-agent.md](node-agent.md#overuse-evict)",
     "bursar_settler_leads": "[databases.md](databases.md#which-replica-settles)",
     "bursar_webhook_decisions_total": "[explain.md](explain.md)",

@@ -16,7 +16,7 @@ _NOTES = {
 }
 _LINKS = {
     "refused": "[rules.md](rules.md)",
-    "capped": "[caps](budgets.md#caps)",
+    "capped": "[caps](caps.md)",
 }
 
 
