@@ -37,12 +37,14 @@ def _mode(rule: Rule) -> str:
 
 
 def _entry(rule: Rule, mode: str, violation: Violation) -> str:
+    """The page says once that each message ends with an example that passes."""
+    message = violation.sentence().removesuffix(f"; for example {violation.example}")
     return f"""\
 ### `{rule.id}`
 
 {mode}Refuses {rule.refuses}. Why: {rule.why}.
 
 ```text
-{violation.sentence()}
+{message}
 ```
 """

@@ -17,7 +17,6 @@ pytestmark = pytest.mark.cluster
 
 SYSTEM = "/api/v1/namespaces/bursar-system"
 DEPLOYMENTS = "/apis/apps/v1/namespaces/bursar-system/deployments"
-WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/zz-bursar"
 
 
 def block(name: str, *words: str) -> str:
@@ -98,15 +97,6 @@ def test_a_reader_is_made_and_has_a_token(admin: Administrator) -> None:
     admin.typed(block("access", "reader.yaml"))
     token = admin.typed(block("dashboard", "kubectl create token")).strip()
     assert re.fullmatch(r"[\w-]+\.[\w-]+\.[\w-]+", token)
-
-
-def test_what_an_upgrade_leaves_behind_is_removed(admin: Administrator) -> None:
-    condition = '[{"name": "changed-since-governed", "expression": "true"}]'
-    left = f'{{"webhooks": [{{"name": "check.bursar.dev", "matchConditions": {condition}}}]}}'
-    admin.typed(f"kubectl patch validatingwebhookconfiguration zz-bursar -p '{left}'")
-    assert "changed-since-governed" in json.dumps(admin.cp.api.call("GET", WEBHOOKS)["webhooks"])
-    admin.typed(block("upgrade", "changed-since-governed"))
-    assert "changed-since-governed" not in json.dumps(admin.cp.api.call("GET", WEBHOOKS)["webhooks"])
 
 
 def test_the_scheduler_is_installed_as_its_page_says(admin: Administrator) -> None:

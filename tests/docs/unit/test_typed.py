@@ -118,7 +118,6 @@ TYPED = {
     "docs/upgrade.md": {
         "kubectl bursar save": "docs/cluster/test_uninstall.py",
         "rbac.yaml": "docs/cluster/test_install.py",
-        "changed-since-governed": "docs/cluster/test_commands.py",
     },
 }
 
