@@ -1,6 +1,6 @@
 """Every command of ``kubectl bursar`` with its arguments and flags, as ``--help`` prints them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import click
 
@@ -9,16 +9,49 @@ from timekeeper.cli.flags import ClusterCommand
 from timekeeper.cli.main import cli
 
 NAME = "kubectl bursar"
+SEVERAL = 4  # commands; a flag that so many take in one meaning is in one table
+
+Row = tuple[str, str]  # a flag, and its meaning
 
 
 def commands() -> str:
-    """Each command, and the flags of those about the cluster."""
+    """Each command, the flags of those about the cluster, and those of several commands."""
     common: set[str | None] = {each.name for each in ClusterCommand("x").params}
-    parts = [_section(path, command, common) for path, command in leaves(cli)]
-    shared = [each for each in ClusterCommand("x").params if isinstance(each, click.Option)]
-    rows = ((_flag(each), f"`{each.envvar}`" if each.envvar else "", _meaning(each)) for each in shared)
-    cluster = "\n## Flags of every command about the cluster\n\n"
-    return "\n".join(parts) + cluster + table(("flag", "variable", "meaning"), rows)
+    all_ = list(leaves(cli))
+    shared = {row for row, among in _takers(all_, common).items() if len(among) >= SEVERAL}
+    parts = [_section(path, command, common, shared) for path, command in all_]
+    options = [each for each in ClusterCommand("x").params if isinstance(each, click.Option)]
+    rows = ((_flag(each), f"`{each.envvar}`" if each.envvar else "", _meaning(each)) for each in options)
+    remote = ", ".join(f"`{_short(path)}`" for path, command in all_ if isinstance(command, ClusterCommand))
+    cluster = f"\n## Flags of every command about the cluster\n\nOf {remote}:\n\n"
+    takers = _takers(all_, common).items()
+    several = ((*row, ", ".join(f"`{each}`" for each in among)) for row, among in takers if row in shared)
+    return (
+        "\n".join(parts)
+        + cluster
+        + table(("flag", "variable", "meaning"), rows)
+        + "\n## Flags of several commands\n\n"
+        + table(("flag", "meaning", "of"), several)
+    )
+
+
+def _takers(all_: Iterable[tuple[str, click.Command]], common: set[str | None]) -> dict[Row, list[str]]:
+    """Of each flag with its meaning, the commands that take it."""
+    found: dict[Row, list[str]] = {}
+    for path, command in all_:
+        for each in _own(command, common):
+            found.setdefault((_flag(each), _meaning(each)), []).append(_short(path))
+    return found
+
+
+def _own(command: click.Command, common: set[str | None]) -> list[click.Option]:
+    """The flags of a command beside those of every command about the cluster."""
+    options = [each for each in command.params if isinstance(each, click.Option)]
+    return [each for each in options if not isinstance(command, ClusterCommand) or each.name not in common]
+
+
+def _short(path: str) -> str:
+    return path.removeprefix(NAME).strip()
 
 
 def leaves(group: click.Group, path: str = NAME) -> Iterator[tuple[str, click.Command]]:
@@ -30,24 +63,24 @@ def leaves(group: click.Group, path: str = NAME) -> Iterator[tuple[str, click.Co
             yield f"{path} {name}", command
 
 
-def _section(path: str, command: click.Command, common: set[str | None]) -> str:
+def _section(path: str, command: click.Command, common: set[str | None], shared: set[Row]) -> str:
     context = click.Context(command, info_name=path)
     arguments = [each.make_metavar(context) for each in command.params if isinstance(each, click.Argument)]
+    rows = [(_flag(each), _meaning(each)) for each in _own(command, common)]
     is_remote = isinstance(command, ClusterCommand)
-    options = [each for each in command.params if isinstance(each, click.Option)]
-    own = [each for each in options if not is_remote or each.name not in common]
-    usage = " ".join([path, *(["[FLAGS]"] if own or is_remote else []), *arguments])
+    usage = " ".join([path, *(["[FLAGS]"] if rows or is_remote else []), *arguments])
     about = " ".join((command.help or "").split())
-    cluster = f" It takes the flags of every command about the cluster{_but(command)}." if is_remote else ""
-    flags = "\n" + table(("flag", "meaning"), ((_flag(each), _meaning(each)) for each in own)) if own else ""
-    return f"## `{path.removeprefix(NAME).strip()}`\n\n```text\n{usage}\n```\n\n{about}{cluster}\n{flags}"
+    lacks = _lacks(command) if is_remote else ""
+    own = [row for row in rows if row not in shared]
+    flags = "\n" + table(("flag", "meaning"), own) if own else ""
+    return f"## `{_short(path)}`\n\n```text\n{usage}\n```\n\n{about}{lacks}\n{flags}"
 
 
-def _but(command: click.Command) -> str:
-    """The flags that it lacks, for a sentence."""
+def _lacks(command: click.Command) -> str:
+    """A sentence on the flags of every command about the cluster that it does not take."""
     own = {each.name for each in command.params}
     lacks = [f"`{max(each.opts, key=len)}`" for each in ClusterCommand("x").params if each.name not in own]
-    return f", but not {', '.join(lacks)}" if lacks else ""
+    return f" It does not take {', '.join(lacks)}." if lacks else ""
 
 
 def _flag(option: click.Option) -> str:

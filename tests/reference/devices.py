@@ -1,4 +1,4 @@
-"""The annotations from which container runtimes and their plugins read devices, with the sources."""
+"""The annotations from which container runtimes and their plugins read devices."""
 
 from tests.reference.blocks import table
 from webhook.rules.device_annotations import DEVICE_ANNOTATIONS, shown_as
@@ -7,13 +7,9 @@ from webhook.rules.device_annotations import DEVICE_ANNOTATIONS, shown_as
 def annotations() -> str:
     """The table of readers in Markdown."""
     return table(
-        ("annotations", "read by", "source: repository and path"),
+        ("annotations", "read by"),
         (
-            (
-                ", ".join(f"`{shown_as(word)}`" for word in each.words),
-                each.reader,
-                "; ".join(f"{repository} `{path}`" for repository, path in each.sources),
-            )
+            (", ".join(f"`{shown_as(word)}`" for word in each.words), each.reader)
             for each in DEVICE_ANNOTATIONS
         ),
     )
