@@ -1,7 +1,8 @@
-"""The rules of admission: the catalogue, with an example of each rule's message."""
+"""The rules of admission: the catalogue, with what each rule allows in its example."""
 
 from collections.abc import Sequence
 
+from tests.reference.blocks import marked
 from tests.webhook.rule_examples import examples
 from timekeeper.core.violation import Violation
 from webhook.rules.catalogue import BYPASS, FORGERY, PLACING, REQUEST
@@ -37,14 +38,6 @@ def _mode(rule: Rule) -> str:
 
 
 def _entry(rule: Rule, mode: str, violation: Violation) -> str:
-    """The page says once that each message ends with an example that passes."""
-    message = violation.sentence().removesuffix(f"; for example {violation.example}")
-    return f"""\
-### `{rule.id}`
-
-{mode}Refuses {rule.refuses}. Why: {rule.why}.
-
-```text
-{message}
-```
-"""
+    """The message repeats what is refused, and why; what it allows stands there alone."""
+    allowed = f" Allowed: {marked(violation.allowed)}." if violation.allowed else ""
+    return f"### `{rule.id}`\n\n{mode}Refuses {rule.refuses}. Why: {rule.why}.{allowed}\n"
