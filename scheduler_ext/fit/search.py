@@ -1,9 +1,9 @@
 """The exact search: which cards of one node each container gets, found whenever a way exists.
 
 First a straight pass in the pod's own order, each ask on the cards that its policy prefers: that nearly
-always succeeds. If it fails, a depth-first search follows, largest asks first. Interchangeable cards are
-tried once, and a state that could not be completed is never searched again. Both are exact, since an ask
-depends only on what is free on a card and on the card's kind (`Task.kinds`).
+always succeeds. If it fails, a depth-first search follows, largest asks first. It tries one of several
+interchangeable cards, and never searches a state again that it could not complete. Neither loses a placement,
+because an ask depends only on what is free on a card and on the card's kind (`Task.kinds`).
 
 Containers run together and add up. An ordinary init container runs beside the native sidecars started before
 it and nothing else, so it may reuse the pod's own cards: it is placed last (`init_containers`).

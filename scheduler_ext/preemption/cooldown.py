@@ -74,8 +74,8 @@ class Cooldown:
         return replace(self, in_vain=(*kept, done))
 
     def without(self, beneficiary: Pod) -> "Cooldown":
-        """Without this pod's own evictions, which must not spare its remaining victims, and without what was
-        in vain: a preemption that has begun goes on."""
+        """Without this pod's own evictions and without what was in vain, so that a preemption that has begun
+        goes on: its own evictions must not spare its remaining victims."""
         others = tuple(each for each in self.evictions if each.beneficiary != beneficiary.uid)
         return Cooldown(others)
 
@@ -124,8 +124,9 @@ def _replaces(pod: Pod, eviction: Eviction, now_ms: int) -> bool:
 def _is_back(
     waiting: Pod, other: Pod, eviction: Eviction, standings: NamespaceStandings, now_ms: int
 ) -> bool:
-    """True if the waiting pod's side was evicted for the other's side. Pods of the same controller are kept
-    back whatever ranks the other lower; other pods of the namespace only where standings alone do."""
+    """True if a pod of the waiting pod's side was evicted for the other's side. Pods of the evicted pod's
+    controller wait, whatever would rank the other pod lower. Other pods of its namespace wait only if
+    standings alone would."""
     if now_ms - eviction.at_ms >= BACK_MS or other.namespace != eviction.beneficiary_namespace:
         return False
     if waiting.namespace != eviction.namespace or waiting.namespace == other.namespace:

@@ -139,10 +139,12 @@ class _Room:
 
 
 def best(choices: Iterable[Choice], context: PreemptionContext) -> Choice | None:
-    """The cheapest choice among nodes, compared like kube-scheduler does, with rank in place of priority:
-    fewest violated PodDisruptionBudgets, for these take longest; lowest highest rank; least sum of
-    priorities, in which debtors count nothing; fewest victims; latest start of the highest-ranked victim;
-    name."""
+    """The cheapest choice among nodes, compared like kube-scheduler does, with rank in place of priority.
+
+    The first difference decides: fewer violated PodDisruptionBudgets, for these take longest; a lower rank of
+    the highest-ranked victim; a smaller sum of priorities, in which debtors count nothing; fewer victims; a
+    later start of the highest-ranked victim; the node's name.
+    """
     return min(choices, key=lambda choice: _price(choice, context), default=None)
 
 

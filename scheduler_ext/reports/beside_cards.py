@@ -35,7 +35,7 @@ class BesideCardsSearch:
         self._known: dict[object, BesideCards | None] = {}
 
     def of(self, pod: Pod) -> BesideCards | None:
-        """The first node by name; None where there is none, or where the looks of the call are spent."""
+        """The first such node by name. None if there is none, or if the call has no looks left."""
         shape = pod.request, pod.cpu_milli, pod.others, pod.node_constraints
         if shape not in self._known:
             self._known[shape] = next(self._found(pod), None)

@@ -22,8 +22,8 @@ def reserved(pod: Pod, reservation: Reservation) -> Allocation:
 
 
 def as_found_by(uid: str, node: NodeInfo) -> NodeInfo:
-    """The node as this pod finds it: a reservation of its own does not stand in its way, nor do later ones of
-    cards that it reserves, for those were made for what others still hold of them."""
+    """The node as this pod finds it. The pod ignores its own reservation. It also ignores later reservations
+    of the cards that it reserves: these count on what other pods still hold of the cards."""
     return without_pods(node, {uid, *later_reservations(uid, node)})
 
 
@@ -43,7 +43,7 @@ def began_before(uid: str, node: NodeInfo) -> tuple[str, ...]:
 
 def later_reservations(uid: str, node: NodeInfo) -> frozenset[str]:
     """UIDs of the pods whose reservations of the same cards began after this pod's; none if it has none.
-    Later ones of other cards stay: others have left those for them."""
+    Later reservations of other cards are not among them: pods were evicted from those cards for them."""
     own = node.allocations.get(uid)
     if own is None or own.state != "reserved":
         return frozenset()

@@ -55,9 +55,10 @@ class FitKey:
 
 @dataclass(frozen=True)
 class FilterResult:
-    """The nodes of a call: those that fit; those short of room that kube-scheduler's totals also lack, so
-    that its own preemption may help (``short``); and those refused otherwise. With reasons. Calls with the
-    same answers share one result: nothing changes it."""
+    """What filter finds of a call's nodes: those that fit; those that are short of room which
+    kube-scheduler's totals lack too, so that its own preemption may help (``short``); and those that are
+    refused otherwise. Both have reasons. Calls with the same answers share one result, which nothing
+    changes."""
 
     fits: list[str]
     short: dict[str, Refusal]
@@ -179,8 +180,8 @@ class FitCache:
 
 @dataclass(frozen=True, slots=True)
 class _LastResult:
-    """A column's last result for a list of names that is known by its bytes, and what it was made of: most
-    changes of a node leave every node's answer as it was, so the next pod gets the same bytes."""
+    """A column's last result for one list of names, and what it was made of. The list is known by its bytes.
+    Most changes of a node leave every node's answer as it was, so the next pod gets the same bytes."""
 
     names: NameList
     version: int  # of the column

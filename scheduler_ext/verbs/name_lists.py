@@ -73,8 +73,8 @@ class KnownLists:
         self._lists: tuple[tuple[bytes, NameList], ...] = ()  # each with the end of a body that has it
 
     def split(self, body: bytes) -> tuple[bytes, NameList | None]:
-        """The body with no names in place of a known list at its end, and that list; the body itself and None
-        if there is none. Both bodies are malformed or neither: the bytes before the list decide that."""
+        """If the body ends with a known list: the body with an empty list in its place, and the known list.
+        Else the body itself, and None. The body that is returned is malformed exactly if the given one is."""
         for end, names in self._lists:
             if body.endswith(end):
                 self._remember(end, names)

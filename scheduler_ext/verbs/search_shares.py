@@ -24,7 +24,8 @@ class SearchShares:
 
     def __init__(self, now_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000) -> None:
         self._now_ms, self._lock = now_ms, threading.Lock()
-        self._saved: OrderedDict[str, tuple[int, int]] = OrderedDict()  # PART times the time, and when
+        # by namespace: PART times the milliseconds that it has left, and the moment at which it had them
+        self._saved: OrderedDict[str, tuple[int, int]] = OrderedDict()
 
     @contextmanager
     def steps_of(self, namespace: str) -> Iterator[Steps]:
@@ -39,7 +40,7 @@ class SearchShares:
                 self._take(namespace, self._now_ms() - began)
 
     def _take(self, namespace: str, spent_ms: int) -> int:
-        """Takes this time; PART times what is left then."""
+        """Takes this time from the namespace. Gives PART times the milliseconds that are left."""
         with self._lock:
             now = self._now_ms()
             saved, before = self._saved.pop(namespace, (PART * MAX_SAVED_MS, now))

@@ -15,10 +15,8 @@ from timekeeper.accounts.grants import CARRY, NO_GRANTS, Grant, GrantSums
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.core.ledger.period_rules import Account
 
-# A namespace or group (``_group.NAME``), and the bounds of its account. A part is a namespace with any span,
-# for example the time when it was a member of a group.
-AccountKey = tuple[str, int, int]
-Part = tuple[str, int, int]
+AccountKey = tuple[str, int, int]  # a namespace or group (``_group.NAME``), and the bounds of its account
+Part = tuple[str, int, int]  # a namespace, and the bounds of any span, such as its time as a group's member
 
 
 class LedgerTotals(Protocol):

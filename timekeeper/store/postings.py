@@ -208,7 +208,7 @@ def roll_up(connection: Connection, before_ms: int, now_ms: int, after_uid: str,
 
 def forget_nodes(connection: Connection, before_ms: int) -> int:
     """Delete the watermarks of nodes that were last heard before ``before_ms`` and that no session names.
-    Returns how many. What is bound later is bound after such a watermark, which proves nothing for it."""
+    Returns how many. No later session needs such a watermark: its pod is bound after that moment."""
     named = select(SESSIONS.c.node)
     gone = delete(NODES).where(NODES.c.watermark_ms < before_ms, NODES.c.name.not_in(named))
     return connection.execute(gone).rowcount

@@ -250,12 +250,9 @@ def written_labels() -> str:
 
 
 def immutable_annotations() -> str:
-    """The CEL condition on ``k``, the name of an annotation, that it must not change on an existing pod, but
-    for `plugin_annotations`.
-
-    Annotations that name devices are among them: kubelets and plugins pass theirs to the container runtime,
-    not to pods.
-    """
+    """The CEL condition on ``k``, the name of an annotation, that it must not change on an existing pod.
+    `plugin_annotations` are exceptions. Annotations that name devices must not change: kubelets and plugins
+    pass theirs to the container runtime, not to pods."""
     devices = [f"{domain}{end}" for domain in DEVICE_DOMAINS for end in ("", "/")]
     return _begins("k", [*OURS, *OWNED, *MARKS, *devices, *DEVICE_STEMS])
 

@@ -95,8 +95,8 @@ class CertificateStore:
         return True
 
     def hand_out(self, namespace: str, bundle: bytes) -> bool:
-        """Writes the CA bundle into the ConfigMap `AGENTS_CA` of a namespace, whose pods cannot mount our
-        Secrets; False where nothing changed, or where the namespace does not exist."""
+        """Writes the CA bundle into the ConfigMap `AGENTS_CA` of a namespace, because pods there cannot mount
+        our Secrets. False if nothing changed, or if the namespace does not exist."""
         folder = f"/api/v1/namespaces/{namespace}/configmaps"
         data = {"ca.crt": bundle.decode("ascii")}
         status, found = self._call("GET", f"{folder}/{AGENTS_CA}")

@@ -1,4 +1,4 @@
-"""What Bursar writes into a valid pod at admission, as RFC 6902 operations (design 5).
+"""What Bursar writes into a valid pod at admission, as RFC 6902 operations.
 
 The operations are written directly: comparing the pod before and after costs a thousand times as much.
 Governing is a fixed point: for a governed pod with the same standing no operation is left, in whatever order
@@ -211,7 +211,7 @@ def _placement(spec: Json, request: GPURequest, policy: AdmissionPolicy) -> list
 
 def _toleration(spec: Json, taint: str) -> list[Operation]:
     """Lets the pod onto nodes with this taint, which keeps pods without GPUs off them. A pod that tolerates
-    the taint whatever its value is stays as it is."""
+    the taint with any value stays as it is."""
     present = sequence_of(spec.get("tolerations"))
     if not taint or any(_tolerates(each, taint) for each in present):
         return []

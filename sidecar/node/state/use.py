@@ -146,7 +146,7 @@ def _on(
 
 
 def _sum_on(load: CardLoad, mine: list[GPUProcess], is_alone: bool) -> CardLoad:
-    """The sum of these processes. Where they alone use the card, its own figures stand for unknown ones."""
+    """The sum of these processes. If they alone use the card, the card's own figures replace unknown ones."""
     utilisation = _sum([each.utilisation for each in mine])
     memory_mib = _sum([each.memory_mib for each in mine])
     if is_alone:

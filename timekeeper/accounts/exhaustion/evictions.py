@@ -244,8 +244,8 @@ def _deletes(notice: EvictionNotice, terms: EvictionTerms, now_ms: int) -> bool:
 
 
 def protected_notice(notice: EvictionNotice, terms: EvictionTerms, now_ms: int) -> EvictionNotice:
-    """The notice of a pod whose PodDisruptionBudget has refused its eviction: from the first refusal on it
-    protects the pod for ``pdbGrace``."""
+    """The notice of a pod after a PodDisruptionBudget has refused its eviction. The budget protects the pod
+    for ``pdbGrace`` from its first refusal on."""
     ends_ms = _whole_second(now_ms + terms.pdb_grace_ms)
     before_ms = notice.delete_after_ms
     return replace(notice, delete_after_ms=ends_ms if before_ms is None else min(before_ms, ends_ms))

@@ -1,11 +1,13 @@
 """Which held pods are released next: by priority, then age, with turns among namespaces of one priority.
 
-A pod is released if every limit of its namespace has room for it, and takes that room at once. Where a limit
-has no room for the next pod, no later pod takes from that limit, nor does a later one of the same namespace
-pass, except where a cap on cards concerns the pod alone: a large pod is not overtaken by small ones for ever.
-It keeps a limit that namespaces share from the pods of the others only while no limit of its own keeps it,
-and while the shared one can have room for it in the present period: otherwise one pod of one namespace could
-hold back all pods of a group.
+A pod is released if every limit of its namespace has room for it, and takes that room at once. If a limit has
+no room for the next pod, later pods take nothing from that limit, and later pods of the same namespace wait:
+so small pods do not overtake a large one for ever. A cap that concerns the pod alone keeps no later pod
+waiting.
+
+Namespaces may share a limit, that of their group. A pod for which the shared limit has no room keeps pods of
+other namespaces waiting only if no limit of its own namespace holds it back, and if the shared limit can have
+room for it in the present period. Otherwise one pod of one namespace could hold back all pods of a group.
 """
 
 import heapq

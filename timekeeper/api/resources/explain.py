@@ -138,8 +138,8 @@ def _explained(services: Services, which: DecisionFilter, subject: str) -> Respo
 
 
 def _when(row: DecisionRow) -> int:
-    """The time of the decision, for three roles decide and each posts once a second: a pod may be recorded as
-    placed before the webhook's record of its creation arrives."""
+    """The time of the decision. Rows are sorted by it, because three roles decide and each posts once a
+    second: the record of a placement may arrive before the record of the pod's creation."""
     return row.run.last_ms
 
 
@@ -166,8 +166,8 @@ def _charge(charged: ChargedSession) -> dict[str, Any]:
 
 
 def _waiting(rows: list[DecisionRow], charged: list[ChargedSession]) -> Decision | None:
-    """The last decision about pods that were not deleted, if by it a pod waits that no later session has let
-    run."""
+    """The last decision about the pods that were not deleted, if that decision leaves a pod waiting and no
+    later session let the pod run."""
     decisions = [each.run.decision for each in rows]
     gone = {each.uid for each in decisions if each.kind == DELETED}
     last = next((each for each in reversed(decisions) if each.uid not in gone), None)

@@ -37,8 +37,8 @@ import takes ledger.jsonl.
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A line of the list. ``file``: "" where nothing was written; ``is_missing``: something exists, or may
-    exist, that the folder lacks without having been left out on purpose."""
+    """A line of the list. ``file``: "" if nothing was written. ``is_missing``: the folder lacks something
+    that exists or may exist, and that nobody chose to leave out."""
 
     what: str
     count: int = 0

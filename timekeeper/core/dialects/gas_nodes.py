@@ -126,8 +126,8 @@ def pci_group(labels: Mapping[str, str], number: int) -> frozenset[int]:
 
 
 def numa_nodes(labels: Mapping[str, str], numbers: Sequence[int]) -> dict[int, int]:
-    """The NUMA node of each card. Without the label all cards are on one, as GAS has it; none is known where
-    the label cannot be read."""
+    """The NUMA node of each card. Without the label all cards are on one node, as for GAS. If the label
+    cannot be read, no card's node is known."""
     parts = _parts(labels, NUMA_MAP)
     if not parts:
         return {} if joined(labels, NUMA_MAP) else dict.fromkeys(numbers, 0)

@@ -157,8 +157,8 @@ NOTHING = Interval(0, 0)
 
 
 def witnessed(evidence: Evidence, settings: BudgetSettings, now_ms: int) -> WitnessedInterval:
-    """The interval to charge at ``now_ms``: proof overrides estimates, in both directions. An end without
-    proof is that of the last witness.
+    """The interval to charge at ``now_ms``: proof overrides estimates, in both directions. If the
+    pod ended and no timestamp proves when, the interval ends with the last evidence.
 
     A vanished pod holds its cards, and is charged, until its grace is over, and while a fresh report lists
     it. ``now_ms`` is a limit: a session is charged up to its last evidence.

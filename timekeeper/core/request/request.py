@@ -65,8 +65,8 @@ def containers(pod: Json) -> tuple[Container, ...]:
 
 
 def request_part(pod: Json) -> Json:
-    """The part of a pod that `parse` reads: what equals in it, equals in its request. The pods of a template
-    have the same one."""
+    """The part of a pod that `parse` reads. Two pods with equal parts have equal requests; the pods of one
+    template have equal parts."""
     metadata, spec = mapping(pod.get("metadata")), mapping(pod.get("spec"))
     fields = {field: [_read_part(each) for each in sequence(spec.get(field))] for field in _CONTAINERS}
     labels = mapping(metadata.get("labels"))

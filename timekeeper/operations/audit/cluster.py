@@ -1,7 +1,8 @@
 """Compares the sessions with the API server's pods: seconds that are held and not charged, and the reverse.
 
-Some seconds are usual, so none is a difference of the ledger: cards are held until now and charged up to the
-last evidence, longer on a silent node, and until an end is reported and posted.
+Some seconds are usual, so a difference here is no fault of the ledger: cards are held until now, and charged
+up to the last evidence, which is older on a silent node. After a pod's end its report and posting take a
+moment.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
