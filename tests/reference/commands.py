@@ -11,6 +11,12 @@ from timekeeper.cli.main import cli
 NAME = "kubectl bursar"
 SEVERAL = 4  # commands; a flag that so many take in one meaning is in one table
 
+# whose flags settings.md explains, for the command runs that one
+RUNS = {
+    "audit": "[`bursar-webhook audit`](settings.md#bursar-webhook-audit)",
+    "check": "[`bursar-webhook review`](settings.md#bursar-webhook-review)",
+}
+
 Row = tuple[str, str]  # a flag, and its meaning
 
 
@@ -71,6 +77,9 @@ def _section(path: str, command: click.Command, common: set[str | None], shared:
     usage = " ".join([path, *(["[FLAGS]"] if rows or is_remote else []), *arguments])
     about = " ".join((command.help or "").split())
     lacks = _lacks(command) if is_remote else ""
+    if (runs := RUNS.get(_short(path))) is not None:
+        flags = ", ".join(flag for flag, _ in rows)
+        return f"## `{_short(path)}`\n\n```text\n{usage}\n```\n\n{about} Flags, as of {runs}: {flags}.\n"
     own = [row for row in rows if row not in shared]
     flags = "\n" + table(("flag", "meaning"), own) if own else ""
     return f"## `{_short(path)}`\n\n```text\n{usage}\n```\n\n{about}{lacks}\n{flags}"

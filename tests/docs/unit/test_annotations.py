@@ -16,6 +16,13 @@ def test_the_annotations_of_users_are_those_that_admission_allows() -> None:
     assert of_users == set(names.USER_ANNOTATIONS)
 
 
+def test_every_mark_that_bursar_leaves_on_a_pod_is_documented() -> None:
+    page = (DOCS / "annotations.md").read_text()
+
+    for name in (names.GOVERNED, names.REQUEST, names.STANDING, names.DEVICES, *names.BY_CONTAINER):
+        assert f"`{name}`" in page
+
+
 def test_every_command_of_the_plugin_has_a_row_and_no_other() -> None:
     table = (DOCS / "cli.md").read_text().partition("| command |")[2].partition("\n\n")[0]
     heads = re.findall(r"^\| (`[^|]*`[^|]*) \|", table, re.MULTILINE)

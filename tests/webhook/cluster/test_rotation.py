@@ -2,7 +2,6 @@
 and a real timekeeper and sidecar."""
 
 import base64
-import re
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -426,11 +425,8 @@ def test_the_cas_of_cert_managers_secrets_are_trusted_and_nothing_else_is_touche
     assert [cp.api.call("GET", f"{SECRETS}/{name}") for name in names] == before
 
 
-def test_the_objects_for_cert_manager_in_the_docs_make_the_secrets_and_names_that_are_used() -> None:
-    page = (ROOT / "docs" / "certificates.md").read_text()
-    (text,) = (
-        each for each in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL) if "cert-manager.io" in each
-    )
+def test_the_objects_for_cert_manager_make_the_secrets_and_names_that_are_used() -> None:
+    text = (ROOT / "deploy" / "samples" / "cert-manager.yaml").read_text()
     made = {
         each["spec"]["secretName"]: tuple(each["spec"].get("dnsNames", ()))
         for each in yaml.safe_load_all(text)
