@@ -114,13 +114,17 @@ def demand_allowed_licences() -> None:
 def page() -> str:
     """docs/dependencies.md with its table as the installed packages give it."""
     declared = {canonicalize_name(each.name) for each in direct()}
+    known = dependencies()
     rows = "".join(
-        f"| `{each.name}` | {each.version} | {each.licence} | {'yes' if key in declared else ''} |\n"
-        for key, each in dependencies().items()
+        f"| `{known[key].name}` | {known[key].version} | {known[key].licence} |\n"
+        for key in known
+        if key in declared
     )
-    return _TABLE.sub(
-        f"\n| package | version | licence | direct |\n|---|---|---|---|\n{rows}\n", PAGE.read_text()
+    others = ",\n".join(
+        f"`{each.name}` {each.version} ({each.licence})" for key, each in known.items() if key not in declared
     )
+    table = f"| package | version | licence |\n|---|---|---|\n{rows}"
+    return _TABLE.sub(f"\n{table}\nIndirect:\n\n{others}.\n\n", PAGE.read_text())
 
 
 def _parsed(text: str) -> LicenseExpression | None:

@@ -38,7 +38,7 @@ import takes ledger.jsonl.
 @dataclass(frozen=True, slots=True)
 class Saved:
     """A line of the list. ``file``: "" if nothing was written. ``is_missing``: the folder lacks something
-    that exists or may exist, and that nobody chose to leave out."""
+    that exists or may exist, and that was not left out on purpose."""
 
     what: str
     count: int = 0
