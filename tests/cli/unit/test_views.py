@@ -236,16 +236,21 @@ def test_a_waiting_pod_says_what_it_requests_and_why_it_waits() -> None:
         "asks": [ask],
         "malformed": "",
         "scheduler_message": "taint",
+        "obstacle": "",
     }
-    reasons = [{"reason": "closed", "nodes": 1}, {"reason": "no card has 50% free", "nodes": 40}]
+    reasons = [{"reason": "closed", "nodes": 1}, {"reason": "no card has 50 percent free", "nodes": 40}]
     decided = {**raw, "decision": {"bind_error": "", "reasons": reasons, "offered": 41}}
 
     (row,) = cards.waiting([decided], None, MIDNIGHT / 1000 + 90, "a").rows
 
     assert (row["asks"], row["age"], row["reason"]) == (
-        *("2 x 12.5% + 8192 MiB", "1m30s", "no card has 50% free (40 of 41 nodes)"),
+        *("2 x 12.5% + 8192 MiB", "1m30s", "no card has 50 percent free (40 of 41 nodes)"),
     )
     assert cards.waiting([{**raw, "decision": None}], None, 0, "a").rows[0]["reason"] == "taint"
+    by_itself = {**decided, "scheduler_message": "0/56 nodes are available: 15 taint, 41 no card"}
+    assert cards.waiting([by_itself], None, 0, "a").rows[0]["reason"] == by_itself["scheduler_message"]
+    never = {**by_itself, "obstacle": "no node has GPU cards"}
+    assert cards.waiting([never], None, 0, "a").rows[0]["reason"] == "no node has GPU cards"
     states = ("refused", "not-asked", "gated", "reserved", "assumed", "of-a-later-release")
     rows = cards.waiting([{**decided, "state": each} for each in states], None, 0, "a").rows
     assert [row["state"] for row in rows] == [
