@@ -329,6 +329,7 @@ def simulated_pod(name: str, **fields: Any) -> dict[str, Any]:
             "outcome": "fits",
             "refusal": "",
             "held": "",
+            "nodesThatFit": 1,
             "priorityClass": "gpu-default-priority",
         },
         **{"node": "gpu-1", "cards": [{"index": 0}, {"index": 2}], "victims": [], "reasons": []},
@@ -341,22 +342,32 @@ def test_a_simulation_shows_pods_and_says_what_they_cost() -> None:
     hidden = {"namespace": None, "name": None}
     answer = {
         "pods": [
-            simulated_pod("one", victims=[{"namespace": "team-b", "name": "low"}, hidden]),
+            simulated_pod(
+                "one",
+                outcome="preempts",
+                kind="reclaim",
+                victims=[{"namespace": "team-b", "name": "low"}, hidden],
+            ),
             simulated_pod("two", outcome="waits", reasons=[{"reason": "no room", "nodes": 3}], held="budget"),
         ],
         "cost": {"gpuHoursPerDay": "48", "price": "96", "currency": "EUR"},
-        "before": {"now": {"goneAt": None}},
-        "after": {"now": {"goneAt": MIDNIGHT}},
+        "before": {"namespace": "team-a", "now": {"goneAt": None}},
+        "after": {"namespace": "_group.lab", "now": {"goneAt": MIDNIGHT}},
         "note": "",
     }
 
     one, two = simulation.pods(answer).rows
 
     assert (one["cards"], one["victims"]) == ("0,2", "team-b/low, a pod of another namespace")
-    assert (two["outcome"], two["why"]) == ("held, then waits", "3 nodes: no room")
+    assert one["why"] == "2 pods leave for it, by reclaim"
+    assert (two["outcome"], two["why"]) == (
+        "held, then waits",
+        "it is held until its budget pays for it; 3 nodes: no room",
+    )
     assert list(simulation.sentences(answer)) == [
         "Cost of a day: 48 GPU-hours, 96 EUR.",
-        "The budget is never gone as things are, and is gone at 2026-11-21 00:00Z with these pods.",
+        "The budget of team-a is never gone as things are,"
+        " and that of _group.lab is gone at 2026-11-21 00:00Z with these pods.",
     ]
 
 
