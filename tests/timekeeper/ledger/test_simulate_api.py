@@ -180,8 +180,8 @@ def test_the_budget_that_is_gone_first_may_be_the_groups_and_a_pod_uses_it_until
     both = planner.asks(pod("endless", 100), short)
 
     assert (endless["after"]["namespace"], ends["after"]["namespace"]) == ("_group.lab", "team-a")
-    now_ms = planner.town.clock()
-    assert endless["after"]["now"]["goneAt"] == now_ms + 10 * HOUR
+    now_ms = endless["after"]["now"]["goneAt"] - 10 * HOUR
+    assert now_ms in (T0, T0 + 1)  # the ledger's clock went on with the new entries
     assert ends["after"]["now"]["goneAt"] is None
     assert both["after"]["now"]["goneAt"] == now_ms + 9 * HOUR
 
