@@ -36,12 +36,9 @@ def exports(cp: ControlPlane, stack: Stack) -> str:
     account whose token they name."""
     token = stack.folder / "reader.token"
     token.write_text(stack.reader_token())
-    for role in (
-        "bursar-grants",
-        "bursar-simulations",
-    ):  # its reader has started the cluster
-        binding = ("create", "clusterrolebinding", f"{role}-local", "--clusterrole", role)
-        cp.kubectl(*binding, "--serviceaccount", f"{NAMESPACE}:reader")
+    # the account has started the cluster
+    grants = ("create", "clusterrolebinding", "bursar-grants-local", "--clusterrole", "bursar-grants")
+    cp.kubectl(*grants, "--serviceaccount", f"{NAMESPACE}:reader")
     variables = {
         "KUBECONFIG": cp.admin_kubeconfig,
         "PATH": f"{cp.kubectl_path.parent}:{Path(sys.executable).parent}:$PATH",

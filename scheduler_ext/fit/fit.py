@@ -126,11 +126,9 @@ def _barred(request: GPURequest, node: NodeInfo) -> Refusal | None:
         return refusal.UNKNOWN_NODE
     if node.closed:
         return refusal.closed(node.closed)
-    if not node.node_object.cards:
-        return refusal.NO_CARDS
-    if not serves(node.node_object.family, request.dialect):
+    if not serves(node.node_object.family, request.dialect) and node.node_object.has_gpus:
         return refusal.another_family(request, node.node_object)
-    return None
+    return None if node.node_object.cards else refusal.NO_CARDS
 
 
 def _usable(request: GPURequest, node: NodeInfo) -> list[tuple[Free, Card]] | Refusal:

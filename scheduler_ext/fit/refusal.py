@@ -3,6 +3,7 @@
 kube-scheduler writes the sentence into the pod's status, and a changed status makes it try the pod again.
 A sentence with a varying figure would make one waiting pod return hundreds of times a second. So a sentence
 stays the same for a pod until the node has really changed: it names what the pod needs, never what is free.
+And kube-scheduler takes the message of its Event for a format, so no sentence has a percent sign.
 """
 
 from collections import Counter
@@ -40,6 +41,10 @@ class Refusal:
 
     sentence: str
     kind: RefusalKind
+
+    def __post_init__(self) -> None:
+        if "%" in self.sentence:  # of what the pod says
+            object.__setattr__(self, "sentence", self.sentence.replace("%", " percent"))
 
     @property
     def shortage(self) -> bool:
@@ -164,10 +169,10 @@ def _amount(ask: Ask) -> str:
 
 def _each(ask: Ask) -> str:
     """What the ask needs of one card."""
-    parts = [f"{ask.share_milli // 10}%"] if ask.share_milli else []
+    parts = [f"{ask.share_milli // 10} percent"] if ask.share_milli else []
     if ask.memory_mib:
         parts.append(f"{ask.memory_mib} MiB")
     elif ask.memory_milli:
-        parts.append(f"{ask.memory_milli // 10}% of the memory")
+        parts.append(f"{ask.memory_milli // 10} percent of the memory")
     parts += [f"{amount} {name}" for name, amount in ask.resources]
     return " and ".join(parts)

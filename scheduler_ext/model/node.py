@@ -53,7 +53,7 @@ class Node:
     fault: str  # why the node is closed for sharing: a key of `CLOSED`, or ""
     allocatable: tuple[tuple[str, int], ...]  # the GPU resources that kube-scheduler counts, by name
     cpu_milli: int  # allocatable CPU, in thousandths of a core
-    node_labels: NodeLabels = NO_NODE_LABELS  # empty for a node without cards
+    node_labels: NodeLabels = NO_NODE_LABELS  # empty for a node without cards and GPU resources
     others: Others = ()  # allocatable memory and other resources; empty for a node without cards
     present: NodeHolders | None = None  # the pods that its node agent reports; None without a usable report
     silent: bool = False  # its kubelet has not renewed its Lease for long (`holders.is_silent`)
@@ -69,6 +69,12 @@ class Node:
     def is_dark(self) -> bool:
         """True while the node says nothing of its pods: it is silent, or its agent's report is unreadable."""
         return self.silent or self.present is UNREADABLE_HOLDERS
+
+    @property
+    def has_gpus(self) -> bool:
+        """True if it has an inventory, or GPU resources of a dialect, such as a device plugin's before an
+        inventory is published."""
+        return bool(self.cards) or (bool(self.allocatable) and self.family in BY_NAME)
 
     @property
     def plugin_chooses(self) -> bool:
@@ -87,6 +93,7 @@ def read_node(raw: Json, lockable: Collection[str] = tuple(BY_NAME), model_names
     allocatable = mapping(status.get("allocatable"))
     family, fault = _family(node_facts(raw))
     cards: tuple[Card, ...] = ()
+    gpus = tuple(sorted(gpu_amounts(allocatable).items()))
     present = _present(raw)
     try:
         described = read_cards(raw)
@@ -103,9 +110,9 @@ def read_node(raw: Json, lockable: Collection[str] = tuple(BY_NAME), model_names
         cards=cards,
         family=family,
         fault=fault,
-        allocatable=tuple(sorted(gpu_amounts(allocatable).items())),
+        allocatable=gpus,
         cpu_milli=cpu_milli(allocatable),
-        node_labels=read_node_labels(raw) if cards else NO_NODE_LABELS,
+        node_labels=read_node_labels(raw) if cards or gpus else NO_NODE_LABELS,
         others=tuple(sorted(others(allocatable).items())) if cards else (),
         present=present,
         silent=is_silent(raw),

@@ -16,6 +16,7 @@ from scheduler_ext.fit.refusal import RefusalKind
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.model.standing import NamespaceStandings
 from scheduler_ext.reports.beside_cards import BesideCards, BesideCardsSearch
+from scheduler_ext.reports.prospects import Prospects, ProspectSearch
 from scheduler_ext.snapshot.node_info import Allocation
 from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.verbs.last_decisions import LastDecision
@@ -42,15 +43,6 @@ MAX_NOTED = 10_000
 MAX_REASONS = 5
 
 _FIGURES = re.compile(r"[0-9]+")
-
-
-@dataclass(frozen=True, slots=True)
-class Hole:
-    """The card with the most free memory, of those that may be given out."""
-
-    node: str
-    memory_mib: int
-    share_milli: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,15 +158,15 @@ class DecisionReports:
         if not uids:
             return
         snapshot, standings, at_ms = self._state.snapshot(), self._state.standings(), self._now_ms()
-        hole, ahead = largest_hole(snapshot), self._ahead(set(uids), standings)
-        beside = BesideCardsSearch(snapshot)
+        ahead = self._ahead(set(uids), standings)
+        prospects, beside = ProspectSearch(snapshot), BesideCardsSearch(snapshot)
         for uid in uids:
             pod, refused = snapshot.pods.get(uid), self._state.refused(uid)
             if pod is None or pod.node or pod.deleting or pod.terminal or pod.gated:
                 continue
             if refused is None and not pod.unschedulable_because:
                 continue
-            decision = _waits(pod, refused, hole, ahead.get(uid), standings, at_ms)
+            decision = _waits(pod, refused, prospects.of(pod), ahead.get(uid), standings, at_ms)
             figures = _beside(beside.of(pod)) if pod.unschedulable_because else {}
             decision = replace(decision, figures={**decision.figures, **figures}) if figures else decision
             if "cap" in _kinds(refused):
@@ -190,23 +182,10 @@ class DecisionReports:
         return {pod.uid: at for at, pod in enumerate(ordered) if pod.uid in uids}
 
 
-def largest_hole(snapshot: Snapshot) -> Hole | None:
-    """The card with the most free memory on any open node; None if no card may be given out."""
-    best: Hole | None = None
-    for node in snapshot.nodes.values():
-        if node.closed:
-            continue
-        for free in node.free_by_card:
-            if free is None or (best is not None and free.memory_mib <= best.memory_mib):
-                continue
-            best = Hole(node.name, free.memory_mib, free.share_milli)
-    return best
-
-
 def _waits(
     pod: Pod,
     refused: LastDecision | None,
-    hole: Hole | None,
+    prospects: Prospects,
     ahead: int | None,
     standings: NamespaceStandings,
     at_ms: int,
@@ -224,8 +203,11 @@ def _waits(
             figures["bindError"] = refused.bind_error
     if pod.unschedulable_because:
         figures["scheduler"] = pod.unschedulable_because
+    if prospects.obstacle:
+        figures["obstacle"] = prospects.obstacle
     if ahead is not None:
         figures["podsAhead"] = ahead
+    hole = prospects.hole
     if hole is not None:
         figures |= {
             "largestHoleNode": hole.node,

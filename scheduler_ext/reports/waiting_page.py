@@ -1,10 +1,11 @@
 """``GET /v1/waiting``: unbound GPU pods with the last decision about each."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Literal, TypedDict
 
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.model.standing import NamespaceStandings
+from scheduler_ext.reports.prospects import ProspectSearch
 from scheduler_ext.reports.query import WaitingQuery
 from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.verbs.last_decisions import LastDecision, LastDecisions
@@ -52,7 +53,8 @@ class WaitingView(TypedDict):
     """A pod. ``state``: ``gated``; ``assumed`` (its bind is in progress or its outcome unknown);
     ``reserved``; ``refused``; or ``not-asked``: kube-scheduler has not asked the extender, because its own
     checks left no node, or the pod belongs to another scheduler. ``scheduler_message``: why kube-scheduler
-    refused it last; "" if it did not, or the extender has asked for another try since."""
+    refused it last; "" if it did not, or the extender has asked for another try since. ``obstacle``: why no
+    node can take it even when it is empty; "" if cards that become free may be enough."""
 
     namespace: str
     name: str
@@ -64,6 +66,7 @@ class WaitingView(TypedDict):
     state: str
     malformed: str
     scheduler_message: str
+    obstacle: str
     asks: list[AskView]
     reservation: ReservationView | None
     decision: DecisionView | None
@@ -98,20 +101,30 @@ class WaitingPods:
         return WaitingPodsView(
             version=1,
             total=len(pods),
-            pods=[self._pod(pod, snapshot, standings) for pod in page[: asked.limit]],
+            pods=list(self._pods(page[: asked.limit], snapshot, standings)),
             next=page[asked.limit - 1].full_name if len(page) > asked.limit else None,
         )
 
     def all(self) -> Iterator[WaitingView]:
         """Every pod that is not bound, in no order."""
         snapshot, standings = self._snapshot(), self._standings()
-        for pod in snapshot.pods.values():
-            if _is_wanted(pod, WaitingQuery("", "", "", 0)):
-                yield self._pod(pod, snapshot, standings)
+        everything = WaitingQuery("", "", "", 0)
+        yield from self._pods(
+            (pod for pod in snapshot.pods.values() if _is_wanted(pod, everything)), snapshot, standings
+        )
 
-    def _pod(self, pod: Pod, snapshot: Snapshot, standings: NamespaceStandings) -> WaitingView:
+    def _pods(
+        self, pods: Iterable[Pod], snapshot: Snapshot, standings: NamespaceStandings
+    ) -> Iterator[WaitingView]:
+        search = ProspectSearch(snapshot)
+        for pod in pods:
+            yield self._pod(pod, snapshot, standings, search)
+
+    def _pod(
+        self, pod: Pod, snapshot: Snapshot, standings: NamespaceStandings, search: ProspectSearch
+    ) -> WaitingView:
         decision = self._decisions.of(pod.uid)
-        held = pod.reserved
+        held, state = pod.reserved, _state(pod, snapshot, decision)
         return WaitingView(
             namespace=pod.namespace,
             name=pod.name,
@@ -120,9 +133,10 @@ class WaitingPods:
             scheduler=pod.scheduler,
             priority=pod.priority,
             standing=standings.of(pod.namespace).word,
-            state=_state(pod, snapshot, decision),
+            state=state,
             malformed=pod.malformed,
             scheduler_message=pod.unschedulable_because,
+            obstacle=search.of(pod).obstacle if state in ("gated", "refused", "not-asked") else "",
             asks=_asks(pod),
             reservation=ReservationView(node=held.node, until=_moment(held.until_ms)) if held else None,
             decision=_decision(decision) if decision else None,

@@ -117,7 +117,7 @@ def filter_answer(
 def filter_error(text: str) -> bytes:
     """kube-scheduler shows this text to the user; it would hide the text of an answer other than 200."""
     return orjson.dumps(
-        {"NodeNames": None, "FailedNodes": {}, "FailedAndUnresolvableNodes": {}, "Error": text}
+        {"NodeNames": None, "FailedNodes": {}, "FailedAndUnresolvableNodes": {}, "Error": _plain(text)}
     )
 
 
@@ -128,7 +128,12 @@ def prioritize_answer(names: list[str], ranks: NDArray[np.int64]) -> bytes:
 
 def bind_answer(outcome: Outcome) -> bytes:
     """ExtenderBindingResult: why the pod was not bound, "" if it was."""
-    return orjson.dumps({"Error": sentence(outcome)})
+    return orjson.dumps({"Error": _plain(sentence(outcome))})
+
+
+def _plain(text: str) -> str:
+    """Without percent signs: kube-scheduler takes the message of its Event for a format."""
+    return text.replace("%", " percent")
 
 
 def _pod_of(keys: Mapping[str, Any]) -> Json:

@@ -180,9 +180,17 @@ def nano_gpu() -> Iterator[Scenario]:
     yield Scenario("S4", "one asks for nothing", nothing, packed, two, policies=("binpack",))
     yield Scenario("S4", "one asks for nothing", nothing, spread_out, two, policies=("spread",))
     yield Scenario(
-        "S5", "no fit together", shares(20, 40), {}, two, free(10, 50), "not enough free for 20% + 40%"
+        "S5",
+        "no fit together",
+        shares(20, 40),
+        {},
+        two,
+        free(10, 50),
+        "not enough free for 20 percent + 40 percent",
     )
-    yield Scenario("S7", "110 on one card", shares(50, 60), {}, one, reason="not enough free for 50% + 60%")
+    yield Scenario(
+        "S7", "110 on one card", shares(50, 60), {}, one, reason="not enough free for 50 percent + 60 percent"
+    )
     yield Scenario("S7", "one card full", shares(50, 50), {"a": [0], "b": [0]}, one)
     yield Scenario("S7", "whole and share apart", shares(100, 10), {"a": [0], "b": [1]}, two)
     yield from _core_and_memory()
@@ -196,7 +204,7 @@ def nano_gpu() -> Iterator[Scenario]:
 
 def _core_and_memory() -> Iterator[Scenario]:
     seven_nine = cores_and_memories((50, 7 * GIB), (50, 9 * GIB))
-    typical = "not enough free for 50% and 7168 MiB + 50% and 9216 MiB"
+    typical = "not enough free for 50 percent and 7168 MiB + 50 percent and 9216 MiB"
     yield Scenario("S8", "one card of 15", seven_nine, {}, (equal(1, 15 * GIB),), reason=typical)
     seven_eight = cores_and_memories((50, 7 * GIB), (50, 8 * GIB))
     yield Scenario("S8", "just fits", seven_eight, {"a": [0], "b": [0]}, (equal(1, 15 * GIB),))
@@ -412,7 +420,7 @@ def gpu_aware() -> Iterator[Scenario]:
         {},
         (equal(2),),
         free(50, 50),
-        "not enough free for 2 x 30%, 2 of them on one card",
+        "not enough free for 2 x 30 percent, 2 of them on one card",
     )
 
 
@@ -453,7 +461,7 @@ def aliyun() -> Iterator[Scenario]:
         "S39", "beside a whole card", mib(64), {}, pods=untouchable, reason="no card has 64 MiB free"
     )
     yield Scenario(
-        "S39", "of it one per cent", percent(1), {}, pods=untouchable, reason="no card has 1% free"
+        "S39", "of it one per cent", percent(1), {}, pods=untouchable, reason="no card has 1 percent free"
     )
     mixed = (node("n", card(0, 8 * GIB), card(1, 16 * GIB)),)
     for amount, index in ((9 * GIB, 1), (16 * GIB, 1)):

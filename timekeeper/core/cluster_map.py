@@ -1,5 +1,6 @@
 """The documents of the live map: what the extender posts of nodes, cards and waiting pods, and bounds."""
 
+import re
 from collections.abc import Mapping
 from typing import Any, Literal, NotRequired, TypedDict
 
@@ -95,15 +96,23 @@ class MapPost(TypedDict):
     waiting: MapWaiting | None
 
 
+_ALL_NODES = re.compile(r"0/([0-9]+) nodes ")  # the beginning of kube-scheduler's message
+
+
 def waiting_reason(pod: Mapping[str, Any]) -> str:
-    """Why a pod of the extender's ``GET /v1/waiting`` waits: its mistake, the error of its last bind, the
-    reason that concerns most nodes, or what kube-scheduler says; "" if nothing is known."""
+    """Why a pod of the extender's ``GET /v1/waiting`` waits, what decides first: its mistake, what keeps it
+    off every node, the error of its last bind, what kube-scheduler says where it refused nodes itself, else
+    the reason that concerns most nodes; "" if nothing is known."""
     decision = pod["decision"]
     if pod["malformed"]:
         return str(pod["malformed"])
+    if pod["obstacle"]:
+        return str(pod["obstacle"])
     if decision and decision["bind_error"]:
         return str(decision["bind_error"])
-    if decision and decision["reasons"]:
+    counted = _ALL_NODES.match(pod["scheduler_message"])
+    by_itself = counted and decision and int(counted[1]) > decision["offered"]
+    if decision and decision["reasons"] and not by_itself:
         first = max(decision["reasons"], key=lambda each: each["nodes"])
         return f"{first['reason']} ({first['nodes']} of {decision['offered']} nodes)"
     return str(pod["scheduler_message"])

@@ -236,16 +236,21 @@ def test_a_waiting_pod_says_what_it_requests_and_why_it_waits() -> None:
         "asks": [ask],
         "malformed": "",
         "scheduler_message": "taint",
+        "obstacle": "",
     }
-    reasons = [{"reason": "closed", "nodes": 1}, {"reason": "no card has 50% free", "nodes": 40}]
+    reasons = [{"reason": "closed", "nodes": 1}, {"reason": "no card has 50 percent free", "nodes": 40}]
     decided = {**raw, "decision": {"bind_error": "", "reasons": reasons, "offered": 41}}
 
     (row,) = cards.waiting([decided], None, MIDNIGHT / 1000 + 90, "a").rows
 
     assert (row["asks"], row["age"], row["reason"]) == (
-        *("2 x 12.5% + 8192 MiB", "1m30s", "no card has 50% free (40 of 41 nodes)"),
+        *("2 x 12.5% + 8192 MiB", "1m30s", "no card has 50 percent free (40 of 41 nodes)"),
     )
     assert cards.waiting([{**raw, "decision": None}], None, 0, "a").rows[0]["reason"] == "taint"
+    by_itself = {**decided, "scheduler_message": "0/56 nodes are available: 15 taint, 41 no card"}
+    assert cards.waiting([by_itself], None, 0, "a").rows[0]["reason"] == by_itself["scheduler_message"]
+    never = {**by_itself, "obstacle": "no node has GPU cards"}
+    assert cards.waiting([never], None, 0, "a").rows[0]["reason"] == "no node has GPU cards"
     states = ("refused", "not-asked", "gated", "reserved", "assumed", "of-a-later-release")
     rows = cards.waiting([{**decided, "state": each} for each in states], None, 0, "a").rows
     assert [row["state"] for row in rows] == [
@@ -324,6 +329,7 @@ def simulated_pod(name: str, **fields: Any) -> dict[str, Any]:
             "outcome": "fits",
             "refusal": "",
             "held": "",
+            "nodesThatFit": 1,
             "priorityClass": "gpu-default-priority",
         },
         **{"node": "gpu-1", "cards": [{"index": 0}, {"index": 2}], "victims": [], "reasons": []},
@@ -336,22 +342,32 @@ def test_a_simulation_shows_pods_and_says_what_they_cost() -> None:
     hidden = {"namespace": None, "name": None}
     answer = {
         "pods": [
-            simulated_pod("one", victims=[{"namespace": "team-b", "name": "low"}, hidden]),
+            simulated_pod(
+                "one",
+                outcome="preempts",
+                kind="reclaim",
+                victims=[{"namespace": "team-b", "name": "low"}, hidden],
+            ),
             simulated_pod("two", outcome="waits", reasons=[{"reason": "no room", "nodes": 3}], held="budget"),
         ],
         "cost": {"gpuHoursPerDay": "48", "price": "96", "currency": "EUR"},
-        "before": {"now": {"goneAt": None}},
-        "after": {"now": {"goneAt": MIDNIGHT}},
+        "before": {"namespace": "team-a", "now": {"goneAt": None}},
+        "after": {"namespace": "_group.lab", "now": {"goneAt": MIDNIGHT}},
         "note": "",
     }
 
     one, two = simulation.pods(answer).rows
 
     assert (one["cards"], one["victims"]) == ("0,2", "team-b/low, a pod of another namespace")
-    assert (two["outcome"], two["why"]) == ("held, then waits", "3 nodes: no room")
+    assert one["why"] == "2 pods leave for it, by reclaim"
+    assert (two["outcome"], two["why"]) == (
+        "held, then waits",
+        "it is held until its budget pays for it; 3 nodes: no room",
+    )
     assert list(simulation.sentences(answer)) == [
         "Cost of a day: 48 GPU-hours, 96 EUR.",
-        "The budget is never gone as things are, and is gone at 2026-11-21 00:00Z with these pods.",
+        "The budget of team-a is never gone as things are,"
+        " and that of _group.lab is gone at 2026-11-21 00:00Z with these pods.",
     ]
 
 

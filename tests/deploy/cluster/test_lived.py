@@ -134,11 +134,6 @@ def live(stack: Stack) -> Json:
 
 def simulate(stack: Stack, reader: str) -> None:
     """A pod that does not exist, asked about by the reader."""
-    kubectl(
-        stack.cp,
-        *("create", "rolebinding", "simulates", "-n", "team-a"),
-        *("--clusterrole", "bursar-simulations", "--serviceaccount", f"{NAMESPACE}:reader"),
-    )
     body = {"version": 1, "namespace": "team-a", "pods": [waiter()]}
     headers = {"Authorization": f"Bearer {reader}", "Content-Type": "application/json"}
     url = f"{stack.timekeeper_url}/v1/simulate"

@@ -141,9 +141,9 @@ PEOPLE = {
             Right("get", resource, "bursar.dev")
             for resource in ("balances", "budgets", "cards", "decisions", "grants", "sessions", "usage")
         ),
+        Right("create", "simulations", "bursar.dev"),
         *(Right(verb, "gpubudgets", "bursar.dev") for verb in ("get", "list", "watch")),
     },
-    "bursar-simulations": {Right("create", "simulations", "bursar.dev")},
     "bursar-metrics": {Right("get", "balances", "bursar.dev"), Right("get", "/metrics")},
     "bursar-grants": {
         *(Right("create", each, "bursar.dev") for each in ("grants", "groups/grants")),

@@ -22,7 +22,6 @@ TYPED = {
         "reader.yaml": "docs/cluster/test_access.py",
         "TOKEN=": "docs/cluster/test_access.py",
         "group-lead.yaml": "cli/cluster/test_cli.py",
-        "bursar-simulations": "docs/cluster/test_access.py",
     },
     "docs/api.md": {"/dryrun": "scheduler_ext/process/test_dryrun.py"},
     "docs/budget-settings.md": {"kubectl edit": "docs/cluster/test_commands.py"},

@@ -380,7 +380,7 @@ def test_a_waiting_pod_shows_why_and_the_cluster_shows_what_would_fit(world: Wor
 
     assert (pod["name"], pod["state"]) == ("waits", "refused")
     assert pod["decision"]["reasons"] == [
-        {"reason": "no card has 50% free", "kind": "room", "nodes": 1, "examples": ["n"]}
+        {"reason": "no card has 50 percent free", "kind": "room", "nodes": 1, "examples": ["n"]}
     ]
     assert [(each["pods"], each["uncounted"]) for each in view["fits"]] == [(0, 0), (2, 0)]
     assert view["totals"]["free_milli"] == 800

@@ -115,7 +115,7 @@ def test_one_that_fits_nowhere_beside_lower_priority_pods_is_filtered_less_than_
     before = world.filters()
 
     world.pod("unplaceable", {"bursar.dev/gpu-percent": "50"}, priorityClassName="urgent")
-    eventually(lambda: "no card has 50% free" in world.refusals("unplaceable"))
+    eventually(lambda: "no card has 50 percent free" in world.refusals("unplaceable"))
     calls, quiet_since, begun = world.filters(), time.monotonic(), time.monotonic()
     while time.monotonic() - quiet_since < MAX_BACKOFF_S + 1 and time.monotonic() - begun < 60:
         now = world.filters()

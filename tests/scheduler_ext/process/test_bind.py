@@ -148,7 +148,7 @@ def test_what_no_longer_fits_is_refused_at_bind(world: Running) -> None:
     assert world.bind(first, "a") == ""
     assert world.bind(second, "a") == ""
 
-    assert world.bind(third, "a") == "no card has 60% free"
+    assert world.bind(third, "a") == "no card has 60 percent free"
     assert len(world.api.made("bind")) == 2
 
 

@@ -143,7 +143,7 @@ def test_a_node_that_the_books_know_is_answered_as_they_know_it(running: Running
     answer = dry(running, percent(60), node("a"), node("template"))
 
     assert answer["NodeNames"] == ["template"]
-    assert answer["FailedNodes"] == {"a": "no card has 60% free"}
+    assert answer["FailedNodes"] == {"a": "no card has 60 percent free"}
     assert answer["Assumed"] == {}
     assert dry(running, percent(40), names=["a", "nobody"])["FailedAndUnresolvableNodes"] == {
         "nobody": "node is not known to the extender yet"

@@ -19,7 +19,7 @@ def test_filter_prioritize_and_bind_keep_held_cards_for_the_pod(running: Running
 
     assert running.filter(other, "n")["NodeNames"] == []
     assert running.prioritize(other, "n") == {"n": 0}
-    assert running.bind(other, "n") == "no card has 60% free"
+    assert running.bind(other, "n") == "no card has 60 percent free"
     assert running.filter(mine, "n")["NodeNames"] == ["n"]
     assert running.bind(small, "n") == ""
     assert running.bind(mine, "n") == ""

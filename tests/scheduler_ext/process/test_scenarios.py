@@ -439,5 +439,7 @@ def test_a_tencent_share_needs_its_memory_on_one_card() -> None:
     raw = asking(limits_of("main", tencent_com__vcuda_core="50", tencent_com__vcuda_memory="33"))
     fitting = asking(limits_of("main", tencent_com__vcuda_core="50", tencent_com__vcuda_memory="32"))
 
-    assert fit(request_of(raw), snapshot.node("n")) == Refusal("no card has 50% and 8448 MiB free", "room")
+    assert fit(request_of(raw), snapshot.node("n")) == Refusal(
+        "no card has 50 percent and 8448 MiB free", "room"
+    )
     assert cards_of(fit(request_of(fitting), snapshot.node("n"))) == {"main": [0]}

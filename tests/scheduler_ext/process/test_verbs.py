@@ -36,7 +36,7 @@ def test_filter_answers_every_node_with_its_reason(world: Running) -> None:
 
     assert answer == {
         "NodeNames": ["b"],
-        "FailedNodes": {"a": "no card has 60% free"},
+        "FailedNodes": {"a": "no card has 60 percent free"},
         "FailedAndUnresolvableNodes": {"unknown": "node is not known to the extender yet"},
         "Error": "",
     }
@@ -50,7 +50,7 @@ def test_what_only_the_cards_refuse_is_not_offered_to_kube_schedulers_preemption
     answer = world.filter(percent(50), "c")
 
     assert answer["FailedNodes"] == {}
-    assert answer["FailedAndUnresolvableNodes"] == {"c": "no card has 50% free"}
+    assert answer["FailedAndUnresolvableNodes"] == {"c": "no card has 50 percent free"}
 
 
 def test_between_calls_a_thread_computes_what_the_next_filter_asks_for(world: Running) -> None:
@@ -140,7 +140,7 @@ def test_a_reason_stays_the_same_while_what_is_free_moves(world: Running) -> Non
         answer = world.filter(pod, "a")
         reasons.append({**answer["FailedNodes"], **answer["FailedAndUnresolvableNodes"]})
 
-    assert reasons == [{"a": "no card has 60% free"}] * 4
+    assert reasons == [{"a": "no card has 60 percent free"}] * 4
 
 
 def test_filter_writes_nothing(world: Running) -> None:
@@ -441,6 +441,6 @@ def test_each_decision_is_one_line_without_the_pods_contents(world: Running) -> 
     (line,) = [line for line in world.lines if line.startswith("filter")]
 
     assert line.startswith(
-        "filter result=none pod=team-a/p uid=uid-p nodes=1 reason=no card has 60% free ms="
+        "filter result=none pod=team-a/p uid=uid-p nodes=1 reason=no card has 60 percent free ms="
     )
     assert "hunter2" not in json.dumps(world.lines)

@@ -43,6 +43,7 @@ def test_a_waiting_pod_shows_which_nodes_were_refused_for_which_reason(world: Ru
         "state": "refused",
         "malformed": "",
         "scheduler_message": "",
+        "obstacle": "",
         "asks": [{"container": "main", "devices": 1, "share_milli": 600, "memory_mib": 0}],
         "reservation": None,
     }
@@ -56,7 +57,7 @@ def test_a_waiting_pod_shows_which_nodes_were_refused_for_which_reason(world: Ru
             "nodes": 1,
             "examples": ["closed"],
         },
-        {"reason": "no card has 60% free", "kind": "room", "nodes": 1, "examples": ["a"]},
+        {"reason": "no card has 60 percent free", "kind": "room", "nodes": 1, "examples": ["a"]},
         {
             "reason": "node is not known to the extender yet",
             "kind": "unknown-node",
@@ -83,7 +84,7 @@ def test_what_became_of_the_last_bind_is_reported(world: Running) -> None:
     world.bind(raw, "a")
 
     (pod,) = waiting(world)["pods"]
-    assert pod["decision"]["bind_error"] == "no card has 60% free"
+    assert pod["decision"]["bind_error"] == "no card has 60 percent free"
     assert pod["decision"]["times"] == 0
 
 

@@ -138,7 +138,7 @@ def test_a_part_that_is_refused_holds_no_other_back() -> None:
 
 def waits(namespace: str, name: str, minute: int) -> WaitingView:
     """A pod that was created in this minute."""
-    view: Json = dict.fromkeys(("malformed", "scheduler_message", "scheduler"), "")
+    view: Json = dict.fromkeys(("malformed", "scheduler_message", "scheduler", "obstacle"), "")
     created = f"1970-01-01T{minute // 60:02}:{minute % 60:02}:00.000Z"
     view |= {"namespace": namespace, "name": name, "uid": name, "created": created, "priority": 0}
     view |= {"standing": "IN_BUDGET", "state": "refused", "asks": [], "reservation": None, "decision": None}

@@ -130,7 +130,7 @@ def test_a_binding_that_arrives_while_another_takes_over_is_found(pair: Pair) ->
     pair.second.step()
 
     assert pair.second.leadership.leads()
-    assert pair.second.bind(pair.q, "a") == "no card has 60% free"
+    assert pair.second.bind(pair.q, "a") == "no card has 60 percent free"
     assert pair.bound() == {"p": "a"}
 
 
@@ -144,7 +144,7 @@ def test_a_binding_before_the_mark_is_in_the_books_before_the_first_bind(pair: P
 
     assert pair.second.leadership.state == "claims"
     pair.second.take_over()
-    assert pair.second.bind(pair.q, "a") == "no card has 60% free"
+    assert pair.second.bind(pair.q, "a") == "no card has 60 percent free"
 
 
 def test_one_that_was_followed_learns_it_from_the_watch_before_any_later_version(pair: Pair) -> None:
@@ -241,7 +241,7 @@ def test_a_pod_that_goes_while_it_is_to_be_touched_counts_as_the_watch_shows(pai
     pair.second.take_over()
 
     assert pair.second.leadership.leads()
-    assert pair.second.bind(pair.q, "a") == "no card has 60% free"
+    assert pair.second.bind(pair.q, "a") == "no card has 60 percent free"
 
 
 def test_a_touch_that_is_not_certain_is_repeated_before_the_first_bind(pair: Pair) -> None:
@@ -349,7 +349,7 @@ def test_a_placement_found_for_a_pod_that_is_shown_bound_meanwhile_displaces_not
     allocation = pair.first.cache.snapshot.allocation("uid-p")
     assert allocation is not None
     assert (allocation.state, pair.first.cache.snapshot.allocated_on.get("uid-p")) == ("bound", "b")
-    assert pair.first.bind(pair.q, "b") == "no card has 60% free"
+    assert pair.first.bind(pair.q, "b") == "no card has 60 percent free"
 
 
 # marks alone
@@ -414,7 +414,7 @@ def test_a_pod_that_requests_cards_is_answered_by_what_arrived_while_filter_wait
     pair.first.take_over()
     waiting.join()
 
-    assert found == [FilterResult([], {"a": Refusal("no card has 60% free", "room")}, {})]
+    assert found == [FilterResult([], {"a": Refusal("no card has 60 percent free", "room")}, {})]
 
 
 def test_a_pod_without_a_gpu_request_waits_for_no_takeover(pair: Pair) -> None:

@@ -34,7 +34,9 @@ def test_of_many_different_amounts_the_first_five_are_reported() -> None:
 
     sentence = refusal.not_enough_free(request_of(asking(*containers))).sentence
 
-    assert sentence == "not enough free for 1% + 2% + 3% + 4% + 5% + 94 more"
+    assert (
+        sentence == "not enough free for 1 percent + 2 percent + 3 percent + 4 percent + 5 percent + 94 more"
+    )
 
 
 def test_a_waiting_pod_with_a_list_without_end_is_malformed_in_a_short_sentence() -> None:

@@ -65,11 +65,14 @@ def test_a_plugin_that_advertises_nothing_any_more_makes_no_second_family() -> N
     assert cards_of(fit(request_of(percent(50)), rebuilt([node("n", capacity=capacity)], []).node("n")))
 
 
-def test_a_node_without_an_inventory_has_no_cards_whatever_it_advertises() -> None:
-    raw = node("n", capacity={**TENCENT, **NVIDIA})
+def test_a_node_without_an_inventory_has_no_cards_and_says_how_those_that_it_advertises_are_requested() -> (
+    None
+):
+    raw = node("n", capacity=NVIDIA)
     del raw["metadata"]["annotations"]["bursar.dev/inventory"]
 
-    assert why(rebuilt([raw], []), percent(50)) == "no GPU cards here"
+    assert why(rebuilt([raw], []), percent(50)) == "only whole cards here, requested as nvidia.com/gpu"
+    assert why(rebuilt([raw], []), asking(limits_of("main", nvidia_com__gpu="1"))) == "no GPU cards here"
     assert why(rebuilt([], []), percent(50), "elsewhere") == "node is not known to the extender yet"
 
 
@@ -170,19 +173,22 @@ def test_an_unhealthy_card_is_never_given() -> None:
 @pytest.mark.parametrize(
     ("raw", "sentence"),
     [
-        (percent(50), "no card has 50% free"),
+        (percent(50), "no card has 50 percent free"),
         (mib(5000), "no card has 5000 MiB free"),
-        (asking(container(gpu_percent="50", gpu_memory="8192")), "no card has 50% and 8192 MiB free"),
+        (asking(container(gpu_percent="50", gpu_memory="8192")), "no card has 50 percent and 8192 MiB free"),
         (percent(100), "not enough free GPUs (1 needed)"),
         (asking(container(gpu_count="2")), "not enough free GPUs (2 needed)"),
-        (asking(container(gpu_count="2", gpu_percent="100")), "not enough GPUs with 50% free (2 needed)"),
+        (
+            asking(container(gpu_count="2", gpu_percent="100")),
+            "not enough GPUs with 50 percent free (2 needed)",
+        ),
         (
             asking(
                 container("a", gpu_percent="30"),
                 container("b", gpu_percent="30"),
                 container("c", gpu_count="1"),
             ),
-            "not enough free for 2 x 30% + 1 whole card",
+            "not enough free for 2 x 30 percent + 1 whole card",
         ),
     ],
 )

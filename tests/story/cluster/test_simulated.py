@@ -14,10 +14,10 @@ import pytest
 from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
-from deploy.local.stack import NAMESPACE, Stack
+from deploy.local.stack import Stack
 from tests.story.cluster.test_held_pods import template
 from tests.story.cluster.test_metering import set_budgets
-from tests.support.control_plane import create_namespace, kubectl
+from tests.support.control_plane import create_namespace
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -51,12 +51,9 @@ def simulated(stack: Stack, folder: Path, token: str, *pods: Json, budget: str =
 
 @pytest.fixture(scope="module")
 def planner(stack: Stack) -> str:
-    """A token that may read everything, and simulate in the namespace payer."""
+    """A token that may read everything."""
     create_namespace(stack.cp, "payer")
-    token = stack.reader_token()
-    binding = ("create", "rolebinding", "simulates", "-n", "payer", "--clusterrole", "bursar-simulations")
-    kubectl(stack.cp, *binding, "--serviceaccount", f"{NAMESPACE}:reader")
-    return token
+    return stack.reader_token()
 
 
 def test_what_a_simulation_says_is_what_happens(stack: Stack, planner: str, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.timekeeper.worlds import DAY, GPU, HOUR, T0, Json, Town, budgets, gpu_pod, node
-from timekeeper.accounts.decisions.forecasts import Forecast, Pace, forecast
+from timekeeper.accounts.decisions.forecasts import Addition, Forecast, Pace, forecast
 
 
 @pytest.mark.parametrize(
@@ -20,6 +20,21 @@ def test_a_pace_uses_up_what_remains(
     remaining: int | None, rate: int, days: tuple[int, ...], expected: Forecast
 ) -> None:
     assert forecast(remaining, rate, days, 1_000) == expected
+
+
+@pytest.mark.parametrize(
+    ("rate", "additions", "expected"),
+    [
+        (0, (Addition(10, 50),), Pace(10, None)),
+        (0, (Addition(10, 100),), Pace(10, 1_100)),
+        (5, (Addition(10, 50), Addition(5, 20)), Pace(20, 1_080)),
+        (5, (Addition(10, 50), Addition(15)), Pace(30, 1_034)),
+    ],
+)
+def test_a_pod_that_is_supposed_uses_the_budget_until_its_end_at_most(
+    rate: int, additions: tuple[Addition, ...], expected: Pace
+) -> None:
+    assert forecast(1_000, rate, (), 1_000, additions).now == expected
 
 
 def forecasts(town: Town, query: str = "") -> dict[str, Json]:

@@ -166,6 +166,26 @@ def test_a_supposed_budget_decides_class_hold_and_end_and_is_not_kept(planner: P
     assert planner.town.budget() == before
 
 
+def test_the_budget_that_is_gone_first_may_be_the_groups_and_a_pod_uses_it_until_its_deadline(
+    planner: Planner,
+) -> None:
+    entries = budgets(team_a="gpuHours: 100\nperiod: once\ngroup: lab", _settings="lookahead: 0s\n")
+    entries["data"]["_group.lab"] = "gpuHours: 10\nperiod: once\n"
+    planner.town.hear("configmaps", entries)
+    planner.town.advance(0)
+    short = pod("short", 100)
+    short["spec"] |= {"activeDeadlineSeconds": 3570}
+
+    endless, ends = planner.asks(pod("endless", 100)), planner.asks(short)
+    both = planner.asks(pod("endless", 100), short)
+
+    assert (endless["after"]["namespace"], ends["after"]["namespace"]) == ("_group.lab", "team-a")
+    now_ms = endless["after"]["now"]["goneAt"] - 10 * HOUR
+    assert now_ms in (T0, T0 + 1)  # the ledger's clock went on with the new entries
+    assert ends["after"]["now"]["goneAt"] is None
+    assert both["after"]["now"]["goneAt"] == now_ms + 9 * HOUR
+
+
 def test_other_namespaces_pods_have_names_only_for_those_who_may_read_there(planner: Planner) -> None:
     planner.town.reviews.tokens[READER] = user_status("reader")
     planner.town.reviews.denied.add(("reader", "get", "decisions", "team-b"))

@@ -27,21 +27,43 @@ class Forecast:
     slowest: Pace
 
 
-def forecast(remaining: int | None, rate_milli: int, days: Sequence[int], now_ms: int) -> Forecast:
+@dataclass(frozen=True, slots=True)
+class Addition:
+    """A pod that is supposed beside those that run: its rate in thousandths of a weighted GPU, and how long
+    it runs at most, from now; `FOREVER_MS`: it never ends by itself."""
+
+    milli: int
+    length_ms: int = FOREVER_MS
+
+
+def forecast(
+    remaining: int | None,
+    rate_milli: int,
+    days: Sequence[int],
+    now_ms: int,
+    additions: Sequence[Addition] = (),
+) -> Forecast:
     """``remaining``: of the account, None: unlimited. ``days``: what each of the last days was charged, all
-    amounts in milli-GPU x milliseconds."""
+    amounts in milli-GPU x milliseconds. ``additions`` come on top of each pace."""
     paces = [rate_milli, *(amount // DAY_MS for amount in days)]
-    return Forecast(
-        _pace(remaining, rate_milli, now_ms),
-        _pace(remaining, max(paces), now_ms),
-        _pace(remaining, min(paces), now_ms),
+    now, fastest, slowest = (
+        _pace(remaining, milli, now_ms, additions) for milli in (rate_milli, max(paces), min(paces))
     )
+    return Forecast(now, fastest, slowest)
 
 
-def _pace(remaining: int | None, milli: int, now_ms: int) -> Pace:
+def _pace(remaining: int | None, milli: int, now_ms: int, additions: Sequence[Addition]) -> Pace:
+    """The pace with all additions, and when what remains is gone as one after the other ends."""
+    pace = milli + sum(each.milli for each in additions)
     if remaining is None:
-        return Pace(milli, None)
-    if remaining <= 0:
-        return Pace(milli, now_ms)
-    gone_ms = now_ms - (-remaining // milli) if milli > 0 else FOREVER_MS
-    return Pace(milli, gone_ms if gone_ms < FOREVER_MS else None)
+        return Pace(pace, None)
+    left, rate, at_ms = max(0, remaining), pace, 0
+    for each in sorted(additions, key=lambda addition: addition.length_ms):
+        used = rate * (each.length_ms - at_ms)
+        if used >= left:
+            break
+        left, rate, at_ms = left - used, rate - each.milli, each.length_ms
+    if left and rate <= 0:
+        return Pace(pace, None)
+    gone_ms = now_ms + at_ms - (-left // rate if left else 0)
+    return Pace(pace, gone_ms if gone_ms < FOREVER_MS else None)

@@ -39,7 +39,15 @@ def without_other(figures: Figures) -> dict[str, Figure]:
 
 
 def waits_for(figures: Figures) -> list[str]:
-    """What would have to change for a pod that waits: each a part of a sentence."""
+    """What would have to change for a pod that waits, what decides first: each a part of a sentence."""
+    scheduler = str(figures.get("scheduler", "")).rstrip(".")
+    said = [f"kube-scheduler says: {scheduler}"] if scheduler and "obstacle" not in figures else []
+    return [*said, *_waits_for(figures)]
+
+
+def _waits_for(figures: Figures) -> list[str]:
+    if "obstacle" in figures:  # while it stands nothing else matters
+        return [str(figures["obstacle"])]
     found = []
     if "capMilli" in figures:
         needs, cap, held = (_number(figures[name]) for name in _CAP_FIGURES)
@@ -118,7 +126,7 @@ def _waiting(reason: str, figures: Figures) -> str:
         return f"Room is made for it on node {figures.get('node')}: {_other(figures)} is evicted."
     if reason == "BindFailed":
         return f"It could not be bound: {figures.get('bindError')}."
-    more = "".join(f"; {each}" for each in waits_for(figures))
+    more = "".join(f"; {each}" for each in _waits_for(figures))
     if reason == "Unschedulable":
         return f"kube-scheduler finds no node for it: {str(figures.get('scheduler')).rstrip('.')}{more}."
     return f"No node takes it: {figures.get('reasons')}{more}."

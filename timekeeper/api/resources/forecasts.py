@@ -1,13 +1,13 @@
 """``GET /v1/forecast``: when each budget is gone at the present pace, with the band of the last days."""
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
 from flask import Flask, Response
 
 from timekeeper.accounts.budget_history import GROUP, is_group
-from timekeeper.accounts.decisions.forecasts import DAY_MS, DAYS, Pace, forecast
+from timekeeper.accounts.decisions.forecasts import DAY_MS, DAYS, Addition, Pace, forecast
 from timekeeper.accounts.usage import ReportQuery
 from timekeeper.api.http.answers import Next, Version, answer
 from timekeeper.api.http.parameters import AFTER, LIMIT, SUBJECT_AS_NAMESPACE, cursor, shaped
@@ -106,13 +106,12 @@ class Paces:
             asked = ReportQuery(span, ("group",), self._now_ms, None, group, "day", zone)
             self._days |= _days(services, asked, GROUP)
 
-    def of(self, account: AccountReading, more_milli: int = 0) -> dict[str, Any]:
-        """The account's forecast. ``more_milli``: a rate that is supposed beside those that there are."""
+    def of(self, account: AccountReading, additions: Sequence[Addition] = ()) -> dict[str, Any]:
+        """The account's forecast. ``additions``: pods that are supposed beside those that there are."""
         statement, name = account.statement, account.namespace
         charged = self._days.get(name, {})
-        days = [each + more_milli * DAY_MS for each in (*charged.values(), *([0] * (DAYS - len(charged))))]
-        rate = self._rates[name] + more_milli
-        found = forecast(statement.balance.remaining, rate, days, self._now_ms)
+        days = [*charged.values(), *([0] * (DAYS - len(charged)))]
+        found = forecast(statement.balance.remaining, self._rates[name], days, self._now_ms, additions)
         ends_ms = statement.account.span.end_ms
         return {
             "namespace": name,

@@ -14,7 +14,8 @@ import orjson
 from flask import Flask, Response, request
 
 from timekeeper.accounts.balance import untouched
-from timekeeper.accounts.budget_history import History
+from timekeeper.accounts.budget_history import GROUP, History
+from timekeeper.accounts.decisions.forecasts import Addition
 from timekeeper.accounts.decisions.simulation import SimulatedPlacement, SimulatedUse, rate_of, supposed
 from timekeeper.accounts.standings import publish
 from timekeeper.api.http.answers import Version, answer
@@ -28,6 +29,7 @@ from timekeeper.api.resources.simulated_answers import cost_answer, pod_answer, 
 from timekeeper.core.budgets.mistakes import EntryError
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.json_values import mapping
+from timekeeper.core.ledger.metering import FOREVER_MS
 from timekeeper.core.object_names import timestamp
 from timekeeper.core.request.cards import CardAmount, NamedAmount
 from timekeeper.core.request.host import decode_host
@@ -162,8 +164,9 @@ class SimulatedPodAnswer(TypedDict):
 
 
 class SimulationAnswer(TypedDict):
-    """`cost`: of all pods that would be placed; `before`, `after`: the namespace's forecast without and with
-    them, after under the supposed budget; `note`: what is missing in the answer, or empty."""
+    """`cost`: of all pods that would be placed; `before`, `after`: the forecast without and with them, after
+    under the supposed budget, each of the account that is gone first, the namespace's or its group's; a pod
+    runs at most for its `activeDeadlineSeconds`; `note`: what is missing in the answer, or empty."""
 
     version: Version
     namespace: str
@@ -189,9 +192,10 @@ ROUTES = (SIMULATE,)
 
 @dataclass(frozen=True, slots=True)
 class _Supposed:
-    """The namespace's account as it is supposed to be, and what other roles need to know of it."""
+    """The namespace's account and that of its group, if it has one, as they are supposed to be, and what
+    other roles need to know of them."""
 
-    account: AccountReading
+    accounts: tuple[AccountReading, ...]
     settings: BudgetSettings
     price: tuple[str, str]
     standings: Mapping[str, Any]
@@ -222,7 +226,10 @@ def _simulated(services: Services, asked: SimulationRequest, caller: Caller) -> 
     reviews = [_reviewed(services, asked.namespace, pod, known, caller) for pod in asked.pods]
     placed, note = _placed(services, reviews, known)
     rates = {uid: rate_of(_placement(each), known.settings) for uid, each in placed.items()}
-    paces = Paces(services, asked.namespace)
+    additions = {raw["metadata"]["uid"]: _longest_ms(raw["spec"]) for raw in asked.pods}
+    supposed_pods = [Addition(rates[uid], length) for uid, length in additions.items() if rates.get(uid)]
+    present = [services.ledger.account_now(each.namespace) for each in known.accounts]
+    paces = {each.namespace: Paces(services, each.namespace) for each in known.accounts}
     visible = visibility(services, asked.namespace)
     pods = []
     for raw, review in zip(asked.pods, reviews, strict=True):
@@ -235,10 +242,22 @@ def _simulated(services: Services, asked: SimulationRequest, caller: Caller) -> 
         "namespace": asked.namespace,
         "pods": pods,
         "cost": cost_answer(together, known.price),
-        "before": paces.of(services.ledger.account_now(asked.namespace)),
-        "after": paces.of(known.account, together),
+        "before": _first_gone([paces[each.namespace].of(each) for each in present]),
+        "after": _first_gone([paces[each.namespace].of(each, supposed_pods) for each in known.accounts]),
         "note": note,
     }
+
+
+def _longest_ms(spec: Mapping[str, Any]) -> int:
+    """How long a pod can run: until its deadline, and for its grace period after that."""
+    deadline, grace = spec.get("activeDeadlineSeconds"), spec.get("terminationGracePeriodSeconds", 30)
+    if not isinstance(deadline, int) or not isinstance(grace, int):
+        return FOREVER_MS
+    return min(FOREVER_MS, 1000 * (deadline + max(0, grace)))
+
+
+def _first_gone(forecasts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    return min(forecasts, key=lambda each: (each["now"]["goneAt"] is None, each["now"]["goneAt"] or 0))
 
 
 # the budget
@@ -249,7 +268,10 @@ def _supposed(services: Services, asked: SimulationRequest) -> _Supposed:
         now_ms, history = services.ledger.moment(connection)
         if asked.budget is not None:
             history = _with_budget(connection, asked, now_ms)
-        statement, _ = stated_now(connection, history, (asked.namespace,), now_ms)[asked.namespace]
+        group = history.group(asked.namespace, now_ms)
+        subjects = (asked.namespace, GROUP + group) if group else (asked.namespace,)
+        found = stated_now(connection, history, subjects, now_ms)
+        statement, _ = found[asked.namespace]
         served = mapping(orjson.loads(services.ledger.served(connection).body or b"{}"))
         queued = {each.namespace for each in held_pods.held(connection, asked.namespace) if each.needs_budget}
     settings = history.settings(now_ms)
@@ -263,9 +285,9 @@ def _supposed(services: Services, asked: SimulationRequest) -> _Supposed:
         queued=queued,
         room=card_host(mapping(served.get("settings"))),
     )
-    account = AccountReading(asked.namespace, statement, statement.standing, "")
+    accounts = tuple(AccountReading(each, found[each][0], found[each][0].standing, "") for each in subjects)
     price = history.price(asked.namespace, now_ms)
-    return _Supposed(account, settings, price, orjson.loads(document.body))
+    return _Supposed(accounts, settings, price, orjson.loads(document.body))
 
 
 def _with_budget(connection: Connection, asked: SimulationRequest, now_ms: int) -> History:

@@ -16,6 +16,7 @@ _PODS = (
     Column("victims", "WOULD LEAVE"),
     Column("why", "WHY"),
 )
+_HELD = {"budget": "it is held until its budget pays for it", "turn": "it is held until its turn"}
 _STYLES = {"refused": "bold red", "waits": "yellow", "fits": "green"}
 
 
@@ -33,13 +34,37 @@ def _row(raw: Any) -> dict[str, str]:
         "cards": ",".join(str(each["index"]) for each in raw["cards"]),
         "gpus": gpus(raw["cost"]["rateMilli"]),
         "victims": ", ".join(map(_victim, raw["victims"])),
-        "why": raw["refusal"]
-        or "; ".join(f"{each['nodes']} nodes: {each['reason']}" for each in raw["reasons"]),
+        "why": _why(raw),
     }
 
 
+def _why(raw: Any) -> str:
+    """What decides about the pod, first."""
+    if raw["refusal"]:
+        return str(raw["refusal"])
+    held = _HELD.get(raw["held"], "")
+    parts = [*([held] if held else []), *_placed(raw)]
+    return "; ".join(parts)
+
+
+def _placed(raw: Any) -> Iterator[str]:
+    count = len(raw["victims"])
+    match raw["outcome"]:
+        case "not-governed":
+            yield "it requests no GPU"
+        case "unknown":
+            yield "no extender was asked where it would run"
+        case "fits":
+            yield "1 node fits" if raw["nodesThatFit"] == 1 else f"{raw['nodesThatFit']} nodes fit"
+        case "preempts":
+            yield f"{'1 pod leaves' if count == 1 else f'{count} pods leave'} for it, by {raw['kind']}"
+        case _:
+            yield from map(_reason, raw["reasons"])
+
+
 def _reason(raw: Any) -> str:
-    return f"{raw['nodes']} nodes: {raw['reason']}" if raw["nodes"] else str(raw["reason"])
+    nodes = "1 node" if raw["nodes"] == 1 else f"{raw['nodes']} nodes"
+    return f"{nodes}: {raw['reason']}" if raw["nodes"] else str(raw["reason"])
 
 
 def _victim(raw: Any) -> str:
@@ -51,13 +76,14 @@ def sentences(answer: Any) -> Iterator[str]:
     cost = answer["cost"]
     price = f", {cost['price']} {cost['currency']}".rstrip() if cost["price"] else ""
     yield f"Cost of a day: {cost['gpuHoursPerDay']} GPU-hours{price}."
-    gone = (_gone(answer[name]["now"]["goneAt"]) for name in ("before", "after"))
-    yield "The budget {} as things are, and {} with these pods.".format(*gone)
+    before, after = (_gone(answer[name]) for name in ("before", "after"))
+    yield f"The budget of {before} as things are, and that of {after} with these pods."
     if any(each["hasUnreadConstraints"] for each in answer["pods"]):
         yield "Some pods have constraints, such as affinity to pods, that kube-scheduler alone checks."
     if answer["note"]:
         yield f"{answer['note'][:1].upper()}{answer['note'][1:]}."
 
 
-def _gone(at_ms: int | None) -> str:
-    return "is never gone" if at_ms is None else f"is gone at {moment(at_ms)}"
+def _gone(forecast: Any) -> str:
+    at_ms = forecast["now"]["goneAt"]
+    return f"{forecast['namespace']} " + ("is never gone" if at_ms is None else f"is gone at {moment(at_ms)}")

@@ -1,0 +1,110 @@
+"""What a waiting pod can hope for: what keeps it off every node comes first, and the free card that is named
+is one that it may use."""
+
+from typing import Any
+
+import pytest
+
+from scheduler_ext.reports.prospects import MAX_LOOKS, UNKNOWN, Hole, Prospects, ProspectSearch
+from tests.scheduler_ext.worlds import Json, asking, node, on, percent, read, rebuilt
+from tests.worlds import card, container, limits_of
+
+PLUGIN = {"nvidia.com/gpu": "8"}
+
+
+def prospects(nodes: list[Json], pod: Json) -> Prospects:
+    return ProspectSearch(rebuilt(nodes, [])).of(read(pod))
+
+
+def labelled(raw: Json, taints: tuple[Json, ...] = (), **labels: str) -> Json:
+    return {
+        **raw,
+        "metadata": {**raw["metadata"], "labels": labels},
+        "spec": {**raw.get("spec", {}), "taints": list(taints)},
+    }
+
+
+def without_inventory(name: str) -> Json:
+    raw = node(name, capacity=PLUGIN)
+    del raw["metadata"]["annotations"]["bursar.dev/inventory"]
+    return raw
+
+
+def test_the_free_card_that_is_named_is_on_a_node_that_the_pod_may_use() -> None:
+    small = labelled(node("small", card(0, memory_mib=8_000)), disk="ssd")
+    large = node("large", card(0, memory_mib=80_000))
+    plugin = node("plugin", card(0, memory_mib=90_000), capacity=PLUGIN)
+
+    found = prospects([small, large, plugin], percent(50, nodeSelector={"disk": "ssd"}))
+
+    assert found == Prospects(hole=Hole("small", 8_000, 1_000))
+    assert prospects([small, large, plugin], percent(50)).hole == Hole("large", 80_000, 1_000)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "pod", "obstacle"),
+    [
+        ([], percent(50), "no node has GPU cards"),
+        (
+            [labelled(node("n"), disk="hdd")],
+            percent(50, nodeSelector={"disk": "ssd"}),
+            "its nodeSelector asks for disk=ssd, which no node with GPU cards has as a label",
+        ),
+        (
+            [labelled(node("a"), disk="ssd"), labelled(node("b"), zone="z")],
+            percent(50, nodeSelector={"disk": "ssd", "zone": "z"}),
+            "its nodeSelector and its required node affinity match no node with GPU cards",
+        ),
+        (
+            [labelled(node("n"), ({"key": "gpu", "value": "yes", "effect": "NoSchedule"},))],
+            percent(50),
+            "each node with GPU cards that it selects has a taint that it does not tolerate (gpu)",
+        ),
+        (
+            [node("n", card(0), capacity=PLUGIN), without_inventory("m")],
+            percent(50),
+            "no node that it may use takes it, even when empty: 2 nodes: only whole cards here, requested as"
+            " nvidia.com/gpu",
+        ),
+        (
+            [node("n", card(0), card(1)), node("m", card(0))],
+            asking(container(gpu_count="16")),
+            "it asks for 16 cards on one node; a node that it may use has at most 2",
+        ),
+        (
+            [node("n", card(0, memory_mib=8_000))],
+            asking(container(gpu_memory="9000")),
+            "no node that it may use takes it, even when empty: 1 node: no card has 9000 MiB free",
+        ),
+    ],
+)
+def test_what_no_card_that_becomes_free_can_mend_is_an_obstacle(
+    nodes: list[Json], pod: Json, obstacle: str
+) -> None:
+    assert prospects(nodes, pod) == Prospects(obstacle)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "pods", "pod"),
+    [
+        ([node("n", card(0))], [on(percent(100, "there"), "n", "GPU-0")], percent(50)),
+        ([without_inventory("n")], [], asking(limits_of("main", nvidia_com__gpu="1"))),
+    ],
+)
+def test_cards_that_are_taken_and_an_inventory_that_is_missing_are_no_obstacle(
+    nodes: list[Json], pods: list[Json], pod: Json
+) -> None:
+    assert ProspectSearch(rebuilt(nodes, pods)).of(read(pod)) == Prospects()
+
+
+def test_the_looks_of_a_call_are_bounded_and_pods_alike_are_looked_for_once() -> None:
+    search = ProspectSearch(rebuilt([labelled(node(f"n{at}")) for at in range(10)], []))
+
+    def of(name: str) -> Any:
+        return search.of(read(percent(50, nodeSelector={"disk": name})))
+
+    found = [of(str(at)) for at in range(MAX_LOOKS // 10 + 1)]
+
+    assert UNKNOWN not in found[:-1]
+    assert found[-1] == UNKNOWN
+    assert of("0") == found[0]
