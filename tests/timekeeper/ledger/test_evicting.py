@@ -3,7 +3,6 @@ as it is told to, and a clock turned by hand."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from threading import Event
 
@@ -19,7 +18,6 @@ from tests.timekeeper.worlds import (
     HOUR,
     MINUTE,
     SECOND,
-    T0,
     Json,
     Town,
     agent_status,
@@ -28,24 +26,16 @@ from tests.timekeeper.worlds import (
     node,
     token,
 )
-from timekeeper.accounts.card_use.evictions import RESULTS, Result
-from timekeeper.accounts.pods import LedgerPod, read_pod
-from timekeeper.core.ledger.hold import PodHold
+from timekeeper.accounts.card_use.evictions import RESULTS
+from timekeeper.core.kube.eviction import EvictionResult
 from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.connect import connect
 from timekeeper.runtime.kubeconfig import of_configuration
 from timekeeper.runtime.log import log
 from timekeeper.settler.evictions.calls import EvictorContext, view_of
-from timekeeper.settler.evictions.evictor import (
-    EVICTED,
-    LOOK_S,
-    PROTECTED,
-    SOON_S,
-    Evictor,
-    keep_evicting,
-    may_be_evicted,
-    pause_after_s,
-)
+from timekeeper.settler.evictions.evictor import keep_evicting
+from timekeeper.settler.evictions.reasons import OVERUSE_PROTECTED, OVERUSED
+from timekeeper.settler.evictions.rounds import OVERUSE_S, SOON_S, OveruseRound, pause_after_s
 from timekeeper.settler.process import REPORTER
 from timekeeper.store import fencing as terms
 from timekeeper.store.engine.engine import UnavailableError
@@ -79,14 +69,14 @@ class Overused:
             town.reviews.tokens[token(f"agent-{name}")] = agent_status(name)
         self.evictor = self.new_evictor()
 
-    def new_evictor(self, server: Api | None = None) -> Evictor:
+    def new_evictor(self, server: Api | None = None) -> OveruseRound:
         """Of a process that has just begun to settle."""
         settler = self.town.settler
         town = self.town
         served = server or self._server
         events = UnqueuedRecorder(served, REPORTER, settler.epoch.holder, town.clock, log)
         shared = town.store, settler.epoch, served, events, view_of(settler), town.clock, self.steady
-        return Evictor(EvictorContext(*shared, record=town.recorded.append))
+        return OveruseRound(EvictorContext(*shared, record=town.recorded.append))
 
     def steady(self) -> int:
         """The clock that nobody sets: ``ahead_ms`` is what the other was set forward."""
@@ -172,13 +162,13 @@ def test_a_pod_over_its_share_for_its_grace_is_evicted_once_with_the_reason(
     assert eviction["metadata"] == {"namespace": "team-a", "name": "p"}
     assert eviction["deleteOptions"] == {"preconditions": {"uid": "uid-p"}}
     (event,) = overused.api.events
-    assert (event["reason"], event["type"], event["regarding"]["uid"]) == (EVICTED, "Warning", "uid-p")
+    assert (event["reason"], event["type"], event["regarding"]["uid"]) == (OVERUSED, "Warning", "uid-p")
     assert event["note"] == (
         "Evicted by Bursar: the pod has used more GPU memory than its share since 2026-11-20T10:01:00Z, now"
         " 9000 MiB of GPU-0 (share 8000 MiB); overuseGrace is 60s"
     )
     (decision,) = (each for each in overused.town.recorded if each.kind == "evicted")
-    assert (decision.reason, decision.name, decision.uid) == (EVICTED, "p", "uid-p")
+    assert (decision.reason, decision.name, decision.uid) == (OVERUSED, "p", "uid-p")
     assert decision.owner == "Job/train"
     assert (decision.figures["message"], decision.figures["graceMs"]) == (event["note"], 60_000)
     (line,) = [line for line in capfd.readouterr().err.splitlines() if "event=overuse-eviction" in line]
@@ -272,24 +262,6 @@ def test_a_pod_that_ended_or_goes_or_is_not_known_is_left_alone(overused: Overus
 
     overused.town.hear("pods", pod("p"))
     assert len(overused.over(0, p=9_000)) == 1
-
-
-@pytest.mark.parametrize(
-    ("other", "may"),
-    [
-        ({}, True),
-        ({"node": "n2"}, False),
-        ({"hold": PodHold(T0, over=True, ended_ms=T0)}, False),
-        ({"hold": PodHold(T0, deletion_ms=T0)}, False),
-        ({"others_ended": True}, False),
-    ],
-    ids=["runs", "elsewhere", "has ended", "is about to go", "all but its sidecar has ended"],
-)
-def test_a_pod_may_be_evicted_while_it_runs_on_the_node_that_reports(other: Json, may: bool) -> None:
-    running = read_pod(gpu_pod(started_ms=T0))
-
-    assert isinstance(running, LedgerPod)
-    assert may_be_evicted(replace(running, **other), "n1") is may
 
 
 def test_a_pod_of_the_same_name_pays_for_nothing(overused: Overused) -> None:
@@ -413,7 +385,7 @@ def test_a_disruption_budget_is_respected_and_tried_ever_less_often(overused: Ov
 
     # after 0, 30 s, 1, 2, 4 and 8 minutes more, then each ten
     assert found == [10]
-    assert [each["reason"] for each in overused.api.events] == [PROTECTED]
+    assert [each["reason"] for each in overused.api.events] == [OVERUSE_PROTECTED]
     assert "A PodDisruptionBudget prevents the eviction of this pod" in overused.api.events[0]["note"]
 
     del overused.api.refusals["p"]
@@ -433,7 +405,7 @@ def test_that_a_disruption_budget_keeps_a_pod_is_reported_also_where_an_attempt_
 
     overused.over(MINUTE, p=9_000)
 
-    assert [each["reason"] for each in overused.api.events] == [PROTECTED]
+    assert [each["reason"] for each in overused.api.events] == [OVERUSE_PROTECTED]
 
 
 def test_a_pod_that_a_disruption_budget_keeps_takes_no_turn(overused: Overused) -> None:
@@ -474,7 +446,7 @@ def test_what_the_api_server_answers_is_counted_by_what_it_means(
 
     assert found == [1]
     assert f"event=overuse-eviction result={result} namespace=team-a pod=p" in capfd.readouterr().err
-    assert [each["reason"] for each in overused.api.events] == [PROTECTED] * (result == "protected")
+    assert [each["reason"] for each in overused.api.events] == [OVERUSE_PROTECTED] * (result == "protected")
 
 
 def test_an_api_server_that_does_not_answer_is_called_again_later(town: Town, tmp_path: Path) -> None:
@@ -578,16 +550,16 @@ def test_a_token_that_cannot_be_read_is_no_end_of_evictions(
 @pytest.mark.parametrize(
     ("result", "pause_s"),
     [
-        (None, LOOK_S),
-        ("refused", LOOK_S),
-        ("unclear", LOOK_S),
+        (None, OVERUSE_S),
+        ("refused", OVERUSE_S),
+        ("unclear", OVERUSE_S),
         ("evicted", SOON_S),
         ("gone", SOON_S),
         ("protected", SOON_S),
     ],
 )
 def test_an_api_server_that_refuses_is_not_called_for_the_next_pod_at_once(
-    result: Result | None, pause_s: float
+    result: EvictionResult | None, pause_s: float
 ) -> None:
     waits = Waits(2)
 

@@ -26,7 +26,7 @@ from timekeeper.core.decisions import Decision
 from timekeeper.runtime.connect import connect
 from timekeeper.runtime.log import log
 from timekeeper.settler.evictions.calls import EvictorContext, view_of
-from timekeeper.settler.evictions.idle_evictor import IdleEvictor
+from timekeeper.settler.evictions.rounds import IdleRound
 from timekeeper.settler.process import REPORTER
 
 ONE_DATABASE = (
@@ -59,7 +59,7 @@ class Resting:
         town, settler = self.town, self.town.settler
         events = UnqueuedRecorder(self._server, REPORTER, settler.epoch.holder, town.clock, log)
         shared = (town.store, settler.epoch, self._server, events, view_of(settler), town.clock)
-        self.evictor = IdleEvictor(EvictorContext(*shared, town.clock, self.decisions.append))
+        self.evictor = IdleRound(EvictorContext(*shared, town.clock, self.decisions.append))
 
     def turn(self, minutes: int, utilisation: int | None = 0, reports: bool = True) -> list[str]:
         """Minutes with this use; the pods that were evicted meanwhile."""

@@ -16,7 +16,7 @@ from timekeeper.core.decisions import Decision
 from timekeeper.runtime.connect import connect
 from timekeeper.runtime.log import log
 from timekeeper.settler.evictions.calls import EvictorContext, view_of
-from timekeeper.settler.evictions.overtime_evictor import OvertimeEvictor
+from timekeeper.settler.evictions.rounds import OvertimeRound
 from timekeeper.settler.process import REPORTER
 
 ONE_DATABASE = "decisions and calls of the API server; no SQL of their own"
@@ -39,7 +39,7 @@ class Late:
         server = connect(kubeconfig(folder, url))
         events = UnqueuedRecorder(server, REPORTER, town.settler.epoch.holder, town.clock, log)
         shared = (town.store, town.settler.epoch, server, events, view_of(town.settler), town.clock)
-        self.evictor = OvertimeEvictor(EvictorContext(*shared, town.clock, self.decisions.append))
+        self.evictor = OvertimeRound(EvictorContext(*shared, town.clock, self.decisions.append))
 
     def turn(self, ms: int) -> None:
         """Time passes; the pod runs on."""
