@@ -5,7 +5,7 @@ import random
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -199,8 +199,7 @@ def test_it_does_not_matter_how_looks_come_together(steps: list[tuple[int, int |
 
 # Who leaves.
 
-POD = read_pod(gpu_pod(started_ms=T0))
-assert isinstance(POD, LedgerPod)
+POD = cast(LedgerPod, read_pod(gpu_pod(started_ms=T0)))
 
 
 @pytest.mark.parametrize(

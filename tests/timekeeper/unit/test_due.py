@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -10,15 +10,17 @@ from tests.timekeeper.worlds import HOUR, MINUTE, SECOND, T0, gpu_pod
 from timekeeper.accounts.budget_history import BudgetEntry, History, history_of
 from timekeeper.accounts.card_use import idleness
 from timekeeper.accounts.card_use.figures import CardSample, MeasuredSession, UsageSample
-from timekeeper.accounts.card_use.idleness import IdleAction, IdlePeriod, IdlePod, IdleTerms, Spared
+from timekeeper.accounts.card_use.idleness import DueStep, IdlePeriod, IdlePod, IdleTerms, Spared
 from timekeeper.accounts.card_use.overuse import FRESH_MS
 from timekeeper.accounts.held import declared
 from timekeeper.accounts.pods import LedgerPod, read_pod
 
-POD = read_pod(
-    gpu_pod("p", started_ms=T0, annotations={"bursar.dev/held": "budget", "bursar.dev/declared": "600"})
+POD = cast(
+    LedgerPod,
+    read_pod(
+        gpu_pod("p", started_ms=T0, annotations={"bursar.dev/held": "budget", "bursar.dev/declared": "600"})
+    ),
 )
-assert isinstance(POD, LedgerPod)
 
 # Idle pods
 
@@ -75,7 +77,7 @@ def test_what_is_due_about_an_idle_pod(
     assert said == (
         [] if expected is None else [Spared(replace(POD, **pod))] if expected == "spared" else [expected]
     )
-    assert all(each.period == PERIOD for each in found if isinstance(each, IdleAction))
+    assert all(each.period == PERIOD for each in found if isinstance(each, DueStep))
 
 
 SETTINGS = "idleAfter: 10m\nidleGrace: 5m\nidleBelow: 0.05"

@@ -73,7 +73,7 @@ def follow_idle(
 
 
 @dataclass(frozen=True, slots=True)
-class IdleAction:
+class DueStep:
     """What is due about an idle pod. ``until_ms``: how long it is left alone after its warning."""
 
     step: IdleStep
@@ -95,7 +95,7 @@ def due(
     idle: Mapping[str, IdlePod],
     terms_of: Callable[[str], IdleTerms | None],
     now_ms: int,
-) -> Iterator[IdleAction | Spared]:
+) -> Iterator[DueStep | Spared]:
     """What is due about each pod that is idle or was warned. ``idle``: the idle pods by UID; ``terms_of``: a
     namespace's terms, None where idle pods are left alone."""
     for pod in pods:
@@ -110,7 +110,7 @@ def due(
         elif step and terms is not None and period is not None:
             warned_ms = -(-(now_ms + terms.grace_ms) // 1000) * 1000
             until_ms = warned_ms if step == "warn" else pod.idle_until_ms or 0
-            yield IdleAction(step, pod, period, terms, until_ms)
+            yield DueStep(step, pod, period, terms, until_ms)
 
 
 def next_step(

@@ -3,13 +3,13 @@ for the counters."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from prometheus_client import Counter
 
 from timekeeper import metrics
 from timekeeper.accounts.card_use.evictions import EvictionCandidate
-from timekeeper.accounts.card_use.idleness import IdleAction
+from timekeeper.accounts.card_use.idleness import DueStep
 from timekeeper.accounts.exhaustion.terms import EvictionTerms
 from timekeeper.accounts.held.declared import Overtime
 from timekeeper.accounts.pods import LedgerPod
@@ -48,7 +48,7 @@ class Reason:
 
     event: str
     attempts: Counter
-    fields: Mapping[str, object]
+    fields: Mapping[str, Any]
     evicted: Said  # once the eviction is accepted
     # reason and message of the pod's condition DisruptionTarget; the Eviction API writes one of its own
     condition: tuple[str, str] | None = None
@@ -159,7 +159,7 @@ def _of_budget(
 # Cards that are not used
 
 
-def idle(action: IdleAction) -> Reason:
+def idle(action: DueStep) -> Reason:
     """Why an idle pod is evicted."""
     return Reason(
         "idle-eviction",
@@ -170,7 +170,7 @@ def idle(action: IdleAction) -> Reason:
     )
 
 
-def idle_step(action: IdleAction) -> Said:
+def idle_step(action: DueStep) -> Said:
     """What is said once an idle pod is warned, evicted, or its cards may be taken."""
     reason, kind = IDLE_REASONS[action.step]
     figures: dict[str, Figure] = {
@@ -182,7 +182,7 @@ def idle_step(action: IdleAction) -> Said:
     return Said(kind, reason, _idle_text(action), figures)
 
 
-def _idle_text(action: IdleAction) -> str:
+def _idle_text(action: DueStep) -> str:
     unused = f"The pod has not used its cards since {timestamp(action.period.since_ms)}."
     if action.step == "reclaim":
         return f"{unused} Waiting pods of namespaces in budget may take them from now on."

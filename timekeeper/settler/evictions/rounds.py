@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from timekeeper import metrics
 from timekeeper.accounts.card_use import idleness
 from timekeeper.accounts.card_use.evictions import RESULTS, EvictionHistory, candidate, due
-from timekeeper.accounts.card_use.idleness import IdleAction, IdlePod, Spared
+from timekeeper.accounts.card_use.idleness import DueStep, IdlePod, Spared
 from timekeeper.accounts.held import declared
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core import names
@@ -105,11 +105,11 @@ class IdleRound:
         for action in idleness.due(pods, found, lambda name: history.idle_terms(name, in_force_ms), now_ms):
             self._follow(action)
 
-    def _follow(self, action: IdleAction | Spared) -> None:
+    def _follow(self, action: DueStep | Spared) -> None:
         pod, noted = action.pod, _noted(action)
-        if noted is None and isinstance(action, IdleAction):
+        if noted is None and isinstance(action, DueStep):
             self._history = _evict(self._context, pod, reasons.idle(action), self._history)
-        elif noted and self._annotate(pod, noted) and isinstance(action, IdleAction):
+        elif noted and self._annotate(pod, noted) and isinstance(action, DueStep):
             tell(self._context, pod, reasons.idle_step(action))
 
     def _annotate(self, pod: LedgerPod, annotations: dict[str, str | None]) -> bool:
@@ -160,7 +160,7 @@ class OvertimeRound:
                 self._history = _evict(self._context, each.pod, reasons.overtime(each), self._history)
 
 
-def _noted(action: IdleAction | Spared) -> dict[str, str | None] | None:
+def _noted(action: DueStep | Spared) -> dict[str, str | None] | None:
     """What is written on the pod; None: it is evicted."""
     if isinstance(action, Spared):
         return {names.IDLE_UNTIL: None, names.RECLAIMABLE: None}
