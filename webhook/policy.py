@@ -32,7 +32,7 @@ class PriorityClass:
 class Standing:
     """A namespace's standing at this moment, with the figures that warnings quote."""
 
-    word: StandingWord
+    status: StandingWord
     ratio_milli: int | None = None  # used thousandths of the grant
     warn_at_milli: int | None = None  # users are warned from here on
     by_estimate: bool = False  # over budget only by what this worker admitted since the last table
@@ -106,9 +106,9 @@ class AdmissionPolicy:
         """How a pod that is created with this standing is held. Nothing is held in observe mode, nor while
         the standing is unknown. ``by_other``: another scheduler places it; where there is a cap, the
         timekeeper releases such pods within it."""
-        if self.mode == "observe" or standing.word == "UNKNOWN":
+        if self.mode == "observe" or standing.status == "UNKNOWN":
             return ""
-        if standing.word == "OVER_BUDGET" and standing.on_exhausted in HOLDS:
+        if standing.status == "OVER_BUDGET" and standing.on_exhausted in HOLDS:
             return "budget"
         return standing.hold or ("turn" if by_other and self.caps.is_set else "")
 

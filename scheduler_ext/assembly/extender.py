@@ -351,4 +351,4 @@ class Extender:
 
     def _waiting_by_standing(self) -> Counter[str]:
         standings = self.standings()
-        return Counter(standings.of(each.pod.namespace).word for each in self.requeuer.waiting())
+        return Counter(standings.of(each.pod.namespace).status for each in self.requeuer.waiting())

@@ -68,7 +68,7 @@ def validate(review: PodReview, policy: AdmissionPolicy) -> AdmissionAnswer:
 
 def budget_violations(namespace: str, standing: Standing) -> tuple[Violation, ...]:
     """The violation of a pod whose namespace is over budget with `onExhausted: deny`."""
-    if standing.word != "OVER_BUDGET" or standing.on_exhausted != "deny":
+    if standing.status != "OVER_BUDGET" or standing.on_exhausted != "deny":
         return ()
     until = "the budget is raised"
     if standing.until_ms is not None:
@@ -91,11 +91,11 @@ def _governed(
     by_other = placed_by(review.pod["spec"], request.dialect, policy) != policy.scheduler_name
     hold = policy.hold_of(standing, by_other)
     declared = declared_time(review.pod) if policy.reserves_declared and hold == "budget" else ""
-    operations = govern(review.pod, request, standing.word, policy, hold, declared)
+    operations = govern(review.pod, request, standing.status, policy, hold, declared)
     return AdmissionAnswer(
         "governed" if operations else "unchanged",
         operations=tuple(operations),
         warnings=governing_warnings(review, request, standing, policy, hold),
-        audit={"standing": standing.word} | ({"held": hold} if hold else {}),
+        audit={"standing": standing.status} | ({"held": hold} if hold else {}),
         request=request,
     )

@@ -67,7 +67,7 @@ def earlier_standing(review: PodReview, policy: AdmissionPolicy) -> StandingWord
 def as_before(now: Standing) -> Standing:
     """The standing of a pod that an earlier call found over budget. Where the table says in budget, the
     earlier call's estimate was the reason, and this call leaves it out."""
-    return replace(now, word="OVER_BUDGET", by_estimate=True) if now.word == "IN_BUDGET" else now
+    return replace(now, status="OVER_BUDGET", by_estimate=True) if now.status == "IN_BUDGET" else now
 
 
 def first_governed_request(review: PodReview, answer: AdmissionAnswer) -> GPURequest | None:

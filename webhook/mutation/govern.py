@@ -46,7 +46,7 @@ def govern(
         *merged(pod["metadata"], "/metadata", "annotations", annotations(request, word, hold, declared)),
         *_gate(pod, hold),
         *_undeclared(pod, declared),
-        *_priority(pod["spec"], class_word(word, hold), policy),
+        *_priority(pod["spec"], class_status(word, hold), policy),
         *_scheduler(pod["spec"], request, policy),
         *_placement(pod["spec"], request, policy),
         *_toleration(pod["spec"], policy.gpu_node_taint),
@@ -83,7 +83,7 @@ def recorded_time(pod: Json) -> str:
     return declared_time(pod) if names.DECLARED in annotations_of(pod) else ""
 
 
-def class_word(word: StandingWord, hold: HeldFor) -> StandingWord:
+def class_status(word: StandingWord, hold: HeldFor) -> StandingWord:
     """The standing that determines the class: a pod that waits for its budget has the class of pods in
     budget, because its class cannot change when it is released."""
     return "IN_BUDGET" if hold == "budget" else word
@@ -262,8 +262,8 @@ def _container(container: Json, path: str, request: GPURequest, pipes: str) -> l
 
 def _variables(container: Json, path: str, request: GPURequest, pipes: str) -> list[Operation]:
     named = variables_of(container)
-    env = mps.settled(container, request, pipes) if pipes or not mps.NAMES.isdisjoint(named) else None
-    shown = limits_shown.settled(container if env is None else {**container, "env": env}, request)
+    env = mps.desired(container, request, pipes) if pipes or not mps.NAMES.isdisjoint(named) else None
+    shown = limits_shown.desired(container if env is None else {**container, "env": env}, request)
     env = env if shown is None else shown
     if env is None:
         return visible_devices.operations(container, named, path, request)
