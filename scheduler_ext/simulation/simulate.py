@@ -13,7 +13,7 @@ from scheduler_ext.fit import refusal
 from scheduler_ext.fit.caps import CapChecks
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
-from scheduler_ext.model.host_share import host_share
+from scheduler_ext.model.node import host_share
 from scheduler_ext.model.other_resources import exceed
 from scheduler_ext.model.pdb import PDBs
 from scheduler_ext.model.pod import Pod

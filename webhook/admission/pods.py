@@ -14,11 +14,12 @@ from webhook.admission.reinvocation import (
 )
 from webhook.admission.warnings import UNMETERED, governing_warnings
 from webhook.mutation import ephemeral
-from webhook.mutation.govern import declared_time, govern, placed_by
+from webhook.mutation.govern import govern, placed_by
 from webhook.policy import AdmissionPolicy, Standing
 from webhook.rules.forged import without_sidecar_if_name_taken
 from webhook.rules.isolation import ephemeral_violations
 from webhook.rules.pod_rules import pod_violations, unrequested_devices
+from webhook.wire.marks import declared_time
 from webhook.wire.pod_review import AdmissionAnswer, PodReview
 
 NOTHING_TO_DO = AdmissionAnswer("passed")

@@ -23,10 +23,11 @@ from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation
 from timekeeper.core.wire import StandingWord
 from webhook.mutation import mps, sidecar
-from webhook.mutation.govern import govern, recorded_hold, recorded_time
+from webhook.mutation.govern import govern
 from webhook.policy import AdmissionPolicy, PriorityClass, Standing
 from webhook.rules.forged import reserved_name_violations, without_sidecar_if_name_taken
 from webhook.wire.json_patch import Operation
+from webhook.wire.marks import recorded_hold, recorded_time
 from webhook.wire.pod_review import (
     CONTAINER_LISTS,
     AdmissionAnswer,

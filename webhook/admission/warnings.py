@@ -14,7 +14,7 @@ from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation, shown
 from timekeeper.core.wire import HeldFor, StandingWord
 from webhook.mutation import govern
-from webhook.policy import AdmissionPolicy, PriorityClass, Standing
+from webhook.policy import AdmissionPolicy, PriorityClass, Standing, is_above_budget_class
 from webhook.rules.catalogue import CATALOGUE
 from webhook.rules.host_share import NOT_JUDGED, is_unjudged
 from webhook.rules.modes import EffectiveMode, effective_mode
@@ -140,7 +140,7 @@ def _of_changes(pod: Json, request: GPURequest, word: StandingWord, policy: Admi
     yield from _without_effect(pod, request)
     yield from _without_cards(spec, request, policy)
     own = spec.get("priorityClassName")
-    has_rule = govern.is_above_budget_class(spec, policy)  # then the rule priority-class warns
+    has_rule = is_above_budget_class(spec, policy)  # then the rule priority-class warns
     if own and own != ours.name and not has_rule and not govern.keeps_own_class(spec, word, policy):
         most = f"{ours.name}, the highest that the namespace's budget allows"
         yield f"Priority class {shown(own)} is replaced by {most}."

@@ -76,7 +76,9 @@ class HeartbeatWriter:
 
     def _write_all(self) -> None:
         while group := self._next_group():
-            for (_, callback), outcome in zip(group, self._outcomes([post for post, _ in group]), strict=True):
+            for (_, callback), outcome in zip(
+                group, self._outcomes([post for post, _ in group]), strict=True
+            ):
                 callback(outcome)
 
     def _next_group(self) -> list[tuple[HeartbeatPost, Callback]]:

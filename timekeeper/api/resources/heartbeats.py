@@ -120,8 +120,8 @@ class HeartbeatHandler:
     def submit(
         self, pod: BoundPod, body: bytes, received_ms: int, callback: Callable[[bytes | Problem], None]
     ) -> None:
-        """Store a body of heartbeats; ``callback`` is called with the answer, in another thread. Raises a Problem
-        if the body is malformed."""
+        """Store a body of heartbeats; ``callback`` is called with the answer, in another thread. Raises a
+        Problem if the body is malformed."""
         post = _post(pod, body, received_ms)
         self._beating.submit(post, lambda outcome: callback(self._answer_to(post, outcome)))
 
