@@ -16,7 +16,7 @@ from scheduler_ext.fit.refusal import RefusalKind
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.model.standing import NamespaceStandings
 from scheduler_ext.reports.beside_cards import BesideCards, BesideCardsSearch
-from scheduler_ext.snapshot.node_info import Allocation
+from scheduler_ext.snapshot.allocation import Allocation
 from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.verbs.last_decisions import LastDecision
 from scheduler_ext.waiting.order import ANYWHERE, WaitingPod, queue_key

@@ -24,7 +24,7 @@ from scheduler_ext.preemption.victims import PreemptionContext
 from scheduler_ext.scoring.policy import Policy
 from scheduler_ext.scoring.rank import MOST, ranked
 from scheduler_ext.scoring.selection import Policies, for_fits
-from scheduler_ext.snapshot.node_info import Allocation
+from scheduler_ext.snapshot.allocation import Allocation
 from scheduler_ext.snapshot.snapshot import Snapshot, assume, pod_deleted, release
 from scheduler_ext.verbs.fit_cache import FitCache, fit_key
 from scheduler_ext.verbs.last_decisions import CountedRefusal, summed
