@@ -50,11 +50,6 @@ PDB_429 = {
     "reason": "TooManyRequests",
     "details": {"causes": [{"reason": "DisruptionBudget", "message": "needs 1 healthy pods and has 1"}]},
 }
-ANOTHER_409 = {
-    "kind": "Status",
-    "message": "Operation cannot be fulfilled on Pod: Precondition failed: UID in precondition: a, UID in"
-    " object meta: b",
-}
 
 
 class Overused:
@@ -179,22 +174,6 @@ def test_a_pod_over_its_share_for_its_grace_is_evicted_once_with_the_reason(
     assert found == [1]
 
 
-@pytest.mark.parametrize(
-    "entries",
-    [
-        {},
-        {"_settings": "overuse: observe\noveruseGrace: 0s"},
-        {"_settings": "overuse: evict\noveruseGrace: 0s\nmode: observe"},
-        {"_settings": "overuse: evict\noveruseGrace: 0s", "team_a": "gpuHours: 1\noveruse: observe"},
-        {"team_b": "gpuHours: 1\noveruse: evict\noveruseGrace: 0s"},
-    ],
-)
-def test_without_a_budget_that_says_so_no_pod_is_evicted(overused: Overused, entries: dict[str, str]) -> None:
-    overused.begin("p", **entries)
-
-    assert overused.over(15 * MINUTE, p=9_000) == []
-
-
 def test_a_budget_that_says_so_counts_from_the_next_look_on_and_one_that_ceases_to_no_longer(
     overused: Overused,
 ) -> None:
@@ -210,42 +189,10 @@ def test_a_budget_that_says_so_counts_from_the_next_look_on_and_one_that_ceases_
     assert overused.over(5 * MINUTE, p=9_000, q=9_000) == []
 
 
-def test_a_node_that_reports_no_more_is_no_ground_for_an_eviction(overused: Overused) -> None:
-    overused.begin("p", **EVICT)
-    overused.over(45 * SECOND, p=9_000)
-    for _ in range(60):
-        overused.town.clock.turn(STEP)
-        overused.evictor.step()
-
-    assert overused.api.evictions == []
-
-
-def test_a_due_pod_is_due_no_longer_when_its_node_has_fallen_silent(overused: Overused) -> None:
-    overused.begin("p", **EVICT)
-    overused.api.refusals["p"] = (429, PDB_429)
-    assert len(overused.over(MINUTE, p=9_000)) == 1
-    overused.town.clock.turn(2 * MINUTE)
-
-    for _ in range(60):
-        assert overused.evictor.step() is None
-        overused.town.clock.turn(STEP)
-    assert len(overused.api.evictions) == 1
-
-
 def test_an_agent_of_another_node_causes_no_eviction(overused: Overused) -> None:
     overused.begin("p", **EVICT)
 
     assert overused.over(2 * MINUTE, by="n2", p=9_000) == []
-
-
-def test_looks_that_report_nothing_neither_evict_nor_spare(overused: Overused) -> None:
-    overused.begin("p", **EVICT)
-    overused.over(30 * SECOND, p=9_000)
-    overused.town.clock.turn(STEP)
-
-    assert overused.over(45 * SECOND, p=None) == []
-    overused.town.clock.turn(STEP)
-    assert len(overused.over(0, p=9_000)) == 1
 
 
 def test_a_pod_that_ended_or_goes_or_is_not_known_is_left_alone(overused: Overused) -> None:
@@ -418,35 +365,6 @@ def test_a_pod_that_a_disruption_budget_keeps_takes_no_turn(overused: Overused) 
 
     assert [overused.evictor.step() for _ in range(3)] == ["protected", "evicted", None]
     assert [each["metadata"]["name"] for each in overused.api.evictions[before:]] == ["p", "q"]
-
-
-@pytest.mark.parametrize(
-    ("status", "body", "result"),
-    [
-        (429, PDB_429, "protected"),
-        (429, {"message": "too many requests"}, "refused"),
-        (500, {"message": "This pod has more than one PodDisruptionBudget"}, "protected"),
-        (500, {"message": "broken"}, "unclear"),
-        (404, {"message": 'pods "p" not found'}, "gone"),
-        (409, ANOTHER_409, "gone"),
-        (409, {"message": "the object has been modified"}, "refused"),
-        (403, {"message": "forbidden"}, "refused"),
-        (410, {"message": "expired"}, "refused"),
-        (503, {"message": "away"}, "unclear"),
-    ],
-)
-def test_what_the_api_server_answers_is_counted_by_what_it_means(
-    overused: Overused, capfd: pytest.CaptureFixture[str], status: int, body: Json, result: str
-) -> None:
-    overused.begin("p", **EVICT)
-    overused.api.refusals["p"] = (status, body)
-
-    with counting(result) as found:
-        overused.over(MINUTE, p=9_000)
-
-    assert found == [1]
-    assert f"event=overuse-eviction result={result} namespace=team-a pod=p" in capfd.readouterr().err
-    assert [each["reason"] for each in overused.api.events] == [OVERUSE_PROTECTED] * (result == "protected")
 
 
 def test_an_api_server_that_does_not_answer_is_called_again_later(town: Town, tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ from timekeeper.accounts.card_use.idleness import DueStep, IdlePeriod, IdlePod, 
 from timekeeper.accounts.card_use.overuse import FRESH_MS
 from timekeeper.accounts.held import declared
 from timekeeper.accounts.pods import LedgerPod, read_pod
+from timekeeper.runtime.api_server import Answered, Unsent
+from timekeeper.settler.evictions.calls import result_of
 
 POD = cast(
     LedgerPod,
@@ -165,6 +167,36 @@ def test_a_pod_that_is_over_or_leaving_is_not_past_its_declared_time() -> None:
         assert declared.due([replace(POD, hold=other)], history, T0 + HOUR) == []
     (found,) = declared.due([replace(POD, others_ended=True)], history, T0 + HOUR)
     assert not found.is_due
+
+
+# What the API server's answer to an eviction means
+
+PDB_429 = {"details": {"causes": [{"reason": "DisruptionBudget"}]}}
+ANOTHER_409 = {
+    "message": "Operation cannot be fulfilled on Pod: Precondition failed: UID in precondition: a, UID in"
+    " object meta: b"
+}
+
+
+@pytest.mark.parametrize(
+    ("reply", "result"),
+    [
+        (Answered(201, {}), "evicted"),
+        (Answered(429, PDB_429), "protected"),
+        (Answered(429, {"message": "too many requests"}), "refused"),
+        (Answered(500, {"message": "This pod has more than one PodDisruptionBudget"}), "protected"),
+        (Answered(500, {"message": "broken"}), "unclear"),
+        (Answered(404, {"message": 'pods "p" not found'}), "gone"),
+        (Answered(409, ANOTHER_409), "gone"),
+        (Answered(409, {"message": "the object has been modified"}), "refused"),
+        (Answered(403, {"message": "forbidden"}), "refused"),
+        (Answered(410, {"message": "expired"}), "refused"),
+        (Answered(503, {"message": "away"}), "unclear"),
+        (Unsent("no connection"), "unclear"),
+    ],
+)
+def test_what_the_answer_to_an_eviction_means(reply: Answered | Unsent, result: str) -> None:
+    assert result_of(reply)[0] == result
 
 
 def budgets(texts: dict[str, str]) -> History:
