@@ -8,12 +8,16 @@ from typing import Literal
 
 from timekeeper.core.accelerators import UnknownAccelerators
 from timekeeper.core.budgets.policy import HOLDS
+from timekeeper.core.dialects import BY_NAME
+from timekeeper.core.json_values import Json
 from timekeeper.core.request.host import CardHost
 from timekeeper.core.standings import NO_CAPS, Caps
 from timekeeper.core.wire import HeldFor, StandingWord
 
 Mode = Literal["enforce", "observe"]
 UnknownStanding = Literal["inBudget", "overBudget"]
+
+DEFAULT_SCHEDULERS = ("", "default-scheduler")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +36,7 @@ class PriorityClass:
 class Standing:
     """A namespace's standing at this moment, with the figures that warnings quote."""
 
-    word: StandingWord
+    status: StandingWord
     ratio_milli: int | None = None  # used thousandths of the grant
     warn_at_milli: int | None = None  # users are warned from here on
     by_estimate: bool = False  # over budget only by what this worker admitted since the last table
@@ -106,9 +110,9 @@ class AdmissionPolicy:
         """How a pod that is created with this standing is held. Nothing is held in observe mode, nor while
         the standing is unknown. ``by_other``: another scheduler places it; where there is a cap, the
         timekeeper releases such pods within it."""
-        if self.mode == "observe" or standing.word == "UNKNOWN":
+        if self.mode == "observe" or standing.status == "UNKNOWN":
             return ""
-        if standing.word == "OVER_BUDGET" and standing.on_exhausted in HOLDS:
+        if standing.status == "OVER_BUDGET" and standing.on_exhausted in HOLDS:
             return "budget"
         return standing.hold or ("turn" if by_other and self.caps.is_set else "")
 
@@ -137,3 +141,24 @@ class CertificateLifetimes:
                 "renewed when a third of its life is left, and the new one takes over within that time"
             )
         return ""
+
+
+def is_above_budget_class(spec: Json, policy: AdmissionPolicy) -> bool:
+    """Whether the user's class is above the one of pods in budget, by the values that the API server resolves
+    before any webhook runs; false where either value is not known."""
+    own, value, most = spec.get("priorityClassName"), spec.get("priority"), policy.in_budget.value
+    theirs = bool(own) and own not in (policy.in_budget.name, policy.over_budget.name)
+    return theirs and value is not None and most is not None and value > most
+
+
+def scheduler_of(dialect: str, given: str, policy: AdmissionPolicy) -> str:
+    """The schedulerName that enforcing gives a pod. A scheduler of another system that may keep such pods
+    keeps them; pods that only such a scheduler places are never given to Bursar's."""
+    speaks = BY_NAME[dialect]
+    if given in speaks.schedulers and given in policy.other_schedulers:
+        return given
+    if not speaks.placed_by_others:
+        return policy.scheduler_name
+    if not speaks.schedulers:  # any places them
+        return given or DEFAULT_SCHEDULERS[-1]
+    return speaks.schedulers[0] if given in DEFAULT_SCHEDULERS else given

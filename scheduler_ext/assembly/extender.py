@@ -327,7 +327,6 @@ class Extender:
             "settler": self._upkeep.settle,
             "learner": self._upkeep.learn,
             "deschedule": self._deschedule_labels.run,
-            "early": self._verbs.early_answers.run,
         }
         _ = self.app, self.simulator  # every part exists before the first thread runs
         self._threads.start(work)
@@ -352,4 +351,4 @@ class Extender:
 
     def _waiting_by_standing(self) -> Counter[str]:
         standings = self.standings()
-        return Counter(standings.of(each.pod.namespace).word for each in self.requeuer.waiting())
+        return Counter(standings.of(each.pod.namespace).status for each in self.requeuer.waiting())

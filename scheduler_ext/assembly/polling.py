@@ -3,8 +3,7 @@
 from collections.abc import Callable
 
 from scheduler_ext.background import Work
-from scheduler_ext.clients.card_load_poller import CardsByNode, Measuring
-from scheduler_ext.clients.card_load_source import source_of
+from scheduler_ext.clients.card_load_poller import CardsByNode, Measuring, source_of
 from scheduler_ext.clients.standings_poller import Poller
 from scheduler_ext.model.standing import UNHEARD, NamespaceStandings
 from scheduler_ext.scoring.load import LoadByCard

@@ -13,7 +13,7 @@ from scheduler_ext.reports import cluster_posts
 from scheduler_ext.reports.cluster_posts import ClusterPosts, MapSources
 from scheduler_ext.reports.decision_reports import DecisionReports, WaitingState
 from scheduler_ext.settings import Timekeeper
-from scheduler_ext.snapshot.node_info import Allocation
+from scheduler_ext.snapshot.allocation import Allocation
 from timekeeper.core.decisions import record_nothing
 from timekeeper.core.values import Placement
 from timekeeper.runtime.clock import monotonic_ms

@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 from scheduler_ext.binding.locks import Locks
-from scheduler_ext.binding.manifest import NOTHING, binding, binding_path, with_host, written_for
+from scheduler_ext.binding.manifest import NOTHING, Written, binding, binding_path, with_host, written_for
 from scheduler_ext.binding.node_locks import NodeLocks
 from scheduler_ext.binding.outcome import (
     BOUND,
@@ -47,11 +47,11 @@ from scheduler_ext.fit import refusal
 from scheduler_ext.fit.caps import CapChecks
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
-from scheduler_ext.model.host_share import host_share
+from scheduler_ext.model.node import Node, host_share
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.model.standing import UNHEARD, NamespaceStandings, as_if_enforced
 from scheduler_ext.scoring.policy import Policy
-from scheduler_ext.snapshot.node_info import Allocation
+from scheduler_ext.snapshot.allocation import Allocation
 from scheduler_ext.snapshot.reservations import as_found_by
 from scheduler_ext.snapshot.snapshot import Snapshot
 from timekeeper.core.dialects import BY_NAME
@@ -138,30 +138,20 @@ class Binder:
         if assumed is None and self._is_denied(read.pod):
             return SPENT
         # 5. The cards: those assumed before, or a new fit on the node as it is now.
-        if assumed is not None and assumed.fault:
-            return CARDS_CHANGED
-        placement = (
-            self._take(read.pod, read.pod.request, args.node) if assumed is None else assumed.placement
-        )
-        if placement is None:
-            return self._superseded(args, until)
+        placement = self._placement(args, read.pod, read.pod.request, assumed, until)
         if not isinstance(placement, Placement):
-            reason = NotBoundReason.CAPPED if placement.kind == "cap" else NotBoundReason.NO_FIT
-            return NotBound(reason, placement.sentence)
+            return placement
         # 6. The node's plugin may need to know whose devices it hands out next.
         there = self._cache.snapshot.node(args.node).node_object
         unlocked = self._locks.take(there, args, until)
         if unlocked:
             return self._not_locked(args, unlocked, assumed)
         # 7. One Binding carries node and cards.
-        cards, family = (there.cards, there.family) if there is not None else ((), "")
+        pod = self._with_host(read.pod, there)
         lost = set() if assumed is None else {EARLIER}
         with self._in_order(read.pod.request, args.node):
-            now_ns = time.time_ns()
-            written = written_for(read.pod, read.pod.request, placement, args.node, now_ns, cards, family)
-            pod = read.pod
-            if there is not None and self._standings().fixes_host:
-                pod = replace(pod, host=encode_host(host_share(pod, there)))
+            written = _written(read.pod, read.pod.request, placement, args.node, there)
+            if pod is not read.pod:
                 written = with_host(written, pod.host)
             outcome = self._send(Sending(args, written, term, until), read.version, lost)
         if isinstance(outcome, Bound):
@@ -169,6 +159,26 @@ class Binder:
         elif self._allocation(args.uid)[0] is None:
             self._locks.release(there, args, time.monotonic() + SETTLE_S)
         return outcome
+
+    def _placement(
+        self, args: BindingArgs, pod: Pod, request: GPURequest, assumed: Allocation | None, until: float
+    ) -> Placement | Outcome:
+        """The cards that the pod gets, or why it gets none."""
+        if assumed is not None and assumed.fault:
+            return CARDS_CHANGED
+        placement = self._take(pod, request, args.node) if assumed is None else assumed.placement
+        if placement is None:
+            return self._superseded(args, until)
+        if isinstance(placement, Placement):
+            return placement
+        reason = NotBoundReason.CAPPED if placement.kind == "cap" else NotBoundReason.NO_FIT
+        return NotBound(reason, placement.sentence)
+
+    def _with_host(self, pod: Pod, there: Node | None) -> Pod:
+        """The pod with its share of the node's CPU and memory, where the ledger charges that."""
+        if there is None or not self._standings().fixes_host:
+            return pod
+        return replace(pod, host=encode_host(host_share(pod, there)))
 
     def _in_order(self, request: GPURequest, node: str) -> AbstractContextManager[None]:
         """Where the node's plugin takes the pod with the earliest time, Bindings of a node are made in the
@@ -348,3 +358,9 @@ class Binder:
             self._cache.forget(read.uid)
             self._taken_back(allocation, node, read.pod.controller if read.pod is not None else "")
         self._log("settled", pod=allocation.full_name, uid=read.uid, node=read.node or "none")
+
+
+def _written(pod: Pod, request: GPURequest, placement: Placement, name: str, there: Node | None) -> Written:
+    """What the Binding writes on the pod, with the present time."""
+    cards, family = (there.cards, there.family) if there is not None else ((), "")
+    return written_for(pod, request, placement, name, time.time_ns(), cards, family)

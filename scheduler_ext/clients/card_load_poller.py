@@ -7,9 +7,13 @@ from typing import Any
 
 import orjson
 
+from scheduler_ext.clients import prometheus
+from scheduler_ext.clients.timekeeper import client
 from scheduler_ext.scoring.card_points import BUSY, USED_MEMORY, Samples, Scale, loads
 from scheduler_ext.scoring.load import LoadByCard
+from scheduler_ext.settings import ExtenderSettings
 from timekeeper.core.values import Card
+from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.log import Log
 from timekeeper.runtime.timekeeper_client import Polled, TimekeeperAnswer, TimekeeperPoller
 
@@ -113,3 +117,17 @@ def _amount(value: Any, most: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
         raise UndecodableUsageError("usage: a figure is no percentage, or no amount of memory")
     return value
+
+
+Source = tuple[Polled, Callable[[bytes], Samples]]
+"""What to poll, and the reader of its answers."""
+
+
+def source_of(settings: ExtenderSettings, api: Api) -> Source | None:
+    """Prometheus where it is set, else the timekeeper; None without either."""
+    if settings.prometheus is not None:
+        weighed = [name for name, _ in settings.scale.weights]
+        return prometheus.Prometheus(settings.prometheus, weighed, api), prometheus.read
+    if settings.timekeeper is not None:
+        return client(settings.timekeeper, PATH), decode
+    return None

@@ -20,10 +20,14 @@ from scheduler_ext.controllers.victim_chooser import VictimChooser
 from scheduler_ext.model.pdb import PDBs
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.model.standing import UNHEARD, NamespaceStandings
-from scheduler_ext.preemption.active import ActivePreemption, ActivePreemptions, PreemptionCounts
-from scheduler_ext.preemption.answered import AnsweredPreemptions
-from scheduler_ext.preemption.cooldown import Cooldown
-from scheduler_ext.preemption.event_texts import held_text, left_text
+from scheduler_ext.preemption.active import (
+    ActivePreemption,
+    ActivePreemptions,
+    PreemptionCounts,
+    held_text,
+    left_text,
+)
+from scheduler_ext.preemption.cooldown import AnsweredPreemptions, Cooldown
 from scheduler_ext.preemption.plan import (
     PreemptionLimits,
     is_refused_there,

@@ -9,8 +9,9 @@ from dataclasses import replace
 from itertools import zip_longest
 
 from scheduler_ext.fit.problem import Layout, beside
+from scheduler_ext.snapshot.allocation import uses_of
 from scheduler_ext.snapshot.free import TileLinks
-from scheduler_ext.snapshot.node_info import NodeInfo, uses_of
+from scheduler_ext.snapshot.node_info import NodeInfo
 from timekeeper.core.request.cards import NO_AMOUNT
 from timekeeper.core.values import TILES, Card, ContainerAsk, GPURequest, Placement, Slice
 

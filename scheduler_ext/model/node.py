@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from scheduler_ext.model.cpu import cpu_milli
 from scheduler_ext.model.node_constraints import NO_NODE_LABELS, NodeLabels, read_node_labels
 from scheduler_ext.model.other_resources import Others, others
+from scheduler_ext.model.pod import Pod
 from timekeeper.core import names
 from timekeeper.core.dialects import BY_NAME, DIALECTS, PREFIXES, NodeFacts
 from timekeeper.core.json_values import Json, annotations_of, mapping
@@ -19,6 +20,7 @@ from timekeeper.core.kube.holders import (
 from timekeeper.core.ledger.hold import NodeSight
 from timekeeper.core.name_lists import listed
 from timekeeper.core.request.cards import UndecodableError, is_like
+from timekeeper.core.request.host import MEMORY, HostAmount, HostShare, models_of
 from timekeeper.core.request.inventory import dialects_of, gpu_amounts, node_facts, read_cards
 from timekeeper.core.values import Card
 
@@ -173,3 +175,13 @@ def _family(facts: NodeFacts) -> tuple[str, str]:
         return min(families), "two-families"
     family = next(iter(families), OURS)
     return family, "unspoken-plugin" if family == UNSPOKEN_PLUGIN else ""
+
+
+def host_share(pod: Pod, node: Node) -> HostShare:
+    """Of a pod that waits, on this node."""
+    memory_milli, node_memory_milli = (dict(each.others).get(MEMORY, 0) for each in (pod, node))
+    return HostShare(
+        HostAmount(pod.cpu_milli, -(-memory_milli // 1000)),
+        HostAmount(node.cpu_milli, node_memory_milli // 1000),
+        models_of(node.cards),
+    )

@@ -11,18 +11,18 @@ from timekeeper.core.wire import StandingWord
 class NamespaceStanding:
     """One namespace's standing."""
 
-    word: StandingWord
+    status: StandingWord
     on_exhausted: str = "deprioritize"  # what the budget prescribes once it is used up
     policy: str = ""  # the placement policy that the budget names, or empty
     spent: bool = False  # its charges alone, without reservations, use up the grant
-    watched: StandingWord | None = None  # in observe mode: what `word` would be with enforcement on
+    watched: StandingWord | None = None  # in observe mode: what `status` would be with enforcement on
     caps: Caps = NO_CAPS  # in observe mode nothing is refused for them
     deciding_group: str = ""  # key of the group's budget entry if its account determines the standing
 
     @property
     def over(self) -> bool:
         """True if the namespace's pods go after those of others."""
-        return self.word == "OVER_BUDGET"
+        return self.status == "OVER_BUDGET"
 
     @property
     def refuses(self) -> bool:
@@ -62,7 +62,7 @@ def as_if_enforced(standings: NamespaceStandings) -> NamespaceStandings:
         return standings
 
     def enforced(standing: NamespaceStanding) -> NamespaceStanding:
-        return standing if standing.watched is None else replace(standing, word=standing.watched)
+        return standing if standing.watched is None else replace(standing, status=standing.watched)
 
     listed = {namespace: enforced(each) for namespace, each in standings.listed.items()}
     return replace(standings, listed=listed, default=enforced(standings.default))

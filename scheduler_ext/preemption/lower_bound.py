@@ -13,8 +13,9 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
+from scheduler_ext.snapshot.allocation import uses_of
 from scheduler_ext.snapshot.host_room import HostAmounts
-from scheduler_ext.snapshot.node_info import NodeInfo, uses_of
+from scheduler_ext.snapshot.node_info import NodeInfo
 from timekeeper.core.request.cards import NO_AMOUNT, CardAmount, allowed, need
 from timekeeper.core.values import WHOLE_MILLI, Ask, Card, GPURequest
 

@@ -84,7 +84,7 @@ class PreemptibleNodes:
     def worth(self, waiting: Pod, standings: NamespaceStandings) -> list[str]:
         """Names of the nodes that have a pod of lower rank, sorted."""
         debtors, default_owes = self._debtors_of(standings), owes(standings.default)
-        reclaims = standings.of(waiting.namespace).word == "IN_BUDGET" and bool(
+        reclaims = standings.of(waiting.namespace).status == "IN_BUDGET" and bool(
             debtors or default_owes or self._idle
         )
         if not reclaims and waiting.priority <= self._least_priority():

@@ -49,4 +49,4 @@ def outranks(waiting: Pod, other: Pod, standings: NamespaceStandings) -> bool:
 
 def is_reclaim(waiting: Pod, other: Pod, standings: NamespaceStandings) -> bool:
     """True if the other pod ranks lower because of the standings."""
-    return is_debtor(other, standings) and standings.of(waiting.namespace).word == "IN_BUDGET"
+    return is_debtor(other, standings) and standings.of(waiting.namespace).status == "IN_BUDGET"

@@ -23,9 +23,10 @@ from scheduler_ext.preemption.lower_bound import LowerBound
 from scheduler_ext.preemption.precedence import Rank, may_preempt, outranks, rank_of
 from scheduler_ext.preemption.victim_search import Candidate, Victims, fewest
 from scheduler_ext.scoring.policy import BINPACK, Policy
+from scheduler_ext.snapshot.allocation import Allocation
 from scheduler_ext.snapshot.host_room import HostAmounts, host_amounts, host_lack
 from scheduler_ext.snapshot.immutable_map import Map
-from scheduler_ext.snapshot.node_info import Allocation, NodeInfo, without_pods
+from scheduler_ext.snapshot.node_info import NodeInfo, without_pods
 from scheduler_ext.snapshot.reservations import began_before, later_reservations
 from timekeeper.core.values import GPURequest, Placement
 

@@ -16,12 +16,11 @@ from scheduler_ext.fit.fit import fit, shape_for
 from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.model.other_resources import exceed
 from scheduler_ext.model.pod import Amounts, Pod
+from scheduler_ext.snapshot.allocation import Allocation, allocation_of
 from scheduler_ext.snapshot.free import FreeShape
 from scheduler_ext.snapshot.immutable_map import Map
 from scheduler_ext.snapshot.node_info import (
-    Allocation,
     NodeInfo,
-    allocation_of,
     whole_left,
     with_allocation,
     with_node_object,

@@ -13,7 +13,8 @@ from scheduler_ext.reports.query import ClusterQuery, Size, typical_sizes
 from scheduler_ext.reports.totals import Figures, Total, Totals, figures_of
 from scheduler_ext.scoring.fragmentation_model import FragmentationModel
 from scheduler_ext.scoring.stranding import largest, stranded_by
-from scheduler_ext.snapshot.node_info import Allocation, NodeInfo, unreserved, uses_of
+from scheduler_ext.snapshot.allocation import Allocation, uses_of
+from scheduler_ext.snapshot.node_info import NodeInfo, unreserved
 from scheduler_ext.snapshot.snapshot import Snapshot
 from timekeeper.core.cluster_map import CardAllocation, MapPod
 from timekeeper.core.request.cards import NO_AMOUNT, CardAmount, share_of

@@ -17,7 +17,7 @@ from scheduler_ext.model.pod import Pod
 from scheduler_ext.model.standing import NamespaceStandings
 from scheduler_ext.reports.beside_cards import BesideCards, BesideCardsSearch
 from scheduler_ext.reports.prospects import Prospects, ProspectSearch
-from scheduler_ext.snapshot.node_info import Allocation
+from scheduler_ext.snapshot.allocation import Allocation
 from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.verbs.last_decisions import LastDecision
 from scheduler_ext.waiting.order import ANYWHERE, WaitingPod, queue_key
@@ -76,7 +76,7 @@ class DecisionReports:
             "node": node,
             "cards": ",".join(sorted({each.uuid for each in slices})),
             "memoryMib": sum(each.memory_mib for each in slices),
-            "standing": self._state.standings().of(pod.namespace).word,
+            "standing": self._state.standings().of(pod.namespace).status,
         }
         figures |= _needs(pod.request)
         figures["shareMilli"] = sum(each.share_milli for each in slices)
@@ -97,8 +97,8 @@ class DecisionReports:
             "how": how,
             "victimPriority": victim.priority,
             "podPriority": pod.priority,
-            "victimStanding": standings.of(victim.namespace).word,
-            "podStanding": standings.of(pod.namespace).word,
+            "victimStanding": standings.of(victim.namespace).status,
+            "podStanding": standings.of(pod.namespace).status,
         }
         word = RECLAIMED if kind == "reclaim" else PREEMPTED
         reason = "Reclaimed" if kind == "reclaim" else "Preempted"
@@ -140,7 +140,7 @@ class DecisionReports:
             "node": pod.node,
             "how": "by kube-scheduler",
             "victimPriority": pod.priority,
-            "victimStanding": self._state.standings().of(pod.namespace).word,
+            "victimStanding": self._state.standings().of(pod.namespace).status,
         }
         self._record(_about(pod, self._now_ms(), PREEMPTED, PREEMPTED_BY_SCHEDULER, figures))
 
@@ -192,7 +192,7 @@ def _waits(
 ) -> Decision:
     standing = standings.of(pod.namespace)
     figures: dict[str, Figure] = {
-        "standing": standing.word,
+        "standing": standing.status,
         "onExhausted": standing.on_exhausted,
     }
     figures |= _needs(pod.request)

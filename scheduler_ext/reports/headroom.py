@@ -15,8 +15,9 @@ from scheduler_ext.fit.fit import fit, shape_for
 from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.scoring.policy import Policy
+from scheduler_ext.snapshot.allocation import allocation_of
 from scheduler_ext.snapshot.free import FreeShape
-from scheduler_ext.snapshot.node_info import NodeInfo, allocation_of, with_allocation
+from scheduler_ext.snapshot.node_info import NodeInfo, with_allocation
 from timekeeper.core.values import GPURequest
 
 MAX_FITS = 100  # fits per call, each about 0.1 ms; a started node is finished

@@ -132,7 +132,7 @@ class WaitingPods:
             created=_moment(pod.asked_ms),
             scheduler=pod.scheduler,
             priority=pod.priority,
-            standing=standings.of(pod.namespace).word,
+            standing=standings.of(pod.namespace).status,
             state=state,
             malformed=pod.malformed,
             scheduler_message=pod.unschedulable_because,

@@ -143,5 +143,5 @@ def _victim(pod: Pod, standings: NamespaceStandings) -> Json:
         "name": pod.name,
         "uid": pod.uid,
         "priority": pod.priority,
-        "standing": standings.of(pod.namespace).word,
+        "standing": standings.of(pod.namespace).status,
     }

@@ -13,7 +13,7 @@ from scheduler_ext.fit import refusal
 from scheduler_ext.fit.caps import CapChecks
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
-from scheduler_ext.model.host_share import host_share
+from scheduler_ext.model.node import host_share
 from scheduler_ext.model.other_resources import exceed
 from scheduler_ext.model.pdb import PDBs
 from scheduler_ext.model.pod import Pod
@@ -24,7 +24,7 @@ from scheduler_ext.preemption.victims import PreemptionContext
 from scheduler_ext.scoring.policy import Policy
 from scheduler_ext.scoring.rank import MOST, ranked
 from scheduler_ext.scoring.selection import Policies, for_fits
-from scheduler_ext.snapshot.node_info import Allocation
+from scheduler_ext.snapshot.allocation import Allocation
 from scheduler_ext.snapshot.snapshot import Snapshot, assume, pod_deleted, release
 from scheduler_ext.verbs.fit_cache import FitCache, fit_key
 from scheduler_ext.verbs.last_decisions import CountedRefusal, summed

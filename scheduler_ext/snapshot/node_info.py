@@ -1,66 +1,17 @@
 """A node with the pods on its cards, and what they leave free."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from scheduler_ext.model.node import Node
 from scheduler_ext.model.other_resources import Others, memory_bytes
-from scheduler_ext.model.pod import Amounts, NonGPUPod, Pod
+from scheduler_ext.model.pod import Amounts, NonGPUPod
+from scheduler_ext.snapshot.allocation import Allocation, judged, uses_of
 from scheduler_ext.snapshot.free import Free, FreeShape, free_of, has_more, shape_of
-from timekeeper.core.ledger.hold import Vanished
-from timekeeper.core.request.cards import NO_AMOUNT, CardAmount, amounts_by_card, mismatch
-from timekeeper.core.request.devices import DIALECT as DEVICE
-from timekeeper.core.request.foreign import NamedCards, foreign_placement
-from timekeeper.core.request.held import held_milli
+from timekeeper.core.request.cards import NO_AMOUNT
 from timekeeper.core.request.host import NO_HOST, HostAmount
-from timekeeper.core.values import WHOLE_MILLI, Card, GPURequest, Placement
-
-AllocationState = Literal["bound", "assumed", "orphaned", "reserved"]
-
-
-@dataclass(frozen=True, slots=True)
-class Allocation:
-    """The cards of a node that one pod holds."""
-
-    uid: str
-    full_name: str
-    request: GPURequest | None
-    placement: Placement | None
-    undecodable: bool  # the placement annotation cannot be read
-    amounts: Amounts  # what kube-scheduler now counts for the pod, by resource
-    cpu_milli: int  # likewise the CPU, in thousandths of a core
-    grace_ms: int
-    # bound: the Binding is seen. assumed: it is not seen yet. orphaned: the pod's object is gone, its
-    # containers may still run. reserved: the pod still waits, and these cards are held for it
-    state: AllocationState
-    # assumed: when to ask the API server about the pod. orphaned: until when it
-    # holds its cards, unless its node lists it or is silent. reserved: when the reservation ends
-    until_ms: int = 0
-    uses: tuple[tuple[str, CardAmount], ...] = ()  # what it takes of each card, by UUID
-    fault: str = ""  # why this pod closes the node: a key of `node.CLOSED`, or ""
-    unnamed: int = 0  # whole cards that it holds and that only the node's device plugin could name
-    named: NamedCards = ()  # without a placement: the cards that another scheduler's annotations name
-    gone: Vanished | None = None  # orphaned: its hold since its object was removed
-    held_milli: int = 0  # what it counts toward caps
-    since_ms: int = 0  # reserved: when the reservation began
-    others: Others = ()  # what kube-scheduler now counts of memory and other resources
-
-    @property
-    def namespace(self) -> str:
-        """The pod's namespace."""
-        return self.full_name.partition("/")[0]
-
-
-class _Taking(NamedTuple):
-    """The members of an `Allocation` that follow from the node's inventory."""
-
-    uses: tuple[tuple[str, CardAmount], ...] = ()
-    fault: str = ""
-    unnamed: int = 0
-
-
-_NOTHING = _Taking()
+from timekeeper.core.values import WHOLE_MILLI, Card
 
 
 class NonGPUUse(NamedTuple):
@@ -208,49 +159,6 @@ def _with_non_gpu(node: NodeInfo, use: NonGPUUse) -> NodeInfo:
     return replace(node, non_gpu=use, cpu_left=node.cpu_left - more_milli)
 
 
-def allocation_of(pod: Pod, placement: Placement | None, state: AllocationState) -> Allocation:
-    """The allocation of a pod by a placement, not judged by an inventory yet."""
-    return Allocation(
-        uid=pod.uid,
-        full_name=pod.full_name,
-        request=pod.request,
-        placement=placement,
-        undecodable=bool(pod.undecodable),
-        amounts=() if pod.terminal else pod.amounts,
-        cpu_milli=0 if pod.terminal else pod.cpu_milli,
-        grace_ms=pod.grace_ms,
-        state=state,
-        named=pod.named,
-        others=() if pod.terminal else pod.others,
-    )
-
-
-def judged(allocation: Allocation, node_object: Node | None) -> Allocation:
-    """The allocation with what it takes of this inventory, and what it counts toward caps. If request and
-    inventory do not bear the placement out, its fault closes the node."""
-    taking = _taking(allocation, node_object)
-    if is_unknown_orphan(allocation) or (allocation.state == "reserved" and not taking.uses):
-        held = 0
-    else:
-        cards = node_object.cards if node_object is not None else ()
-        held = held_milli(allocation.request, dict(taking.uses), taking.unnamed, cards)
-    return replace(allocation, uses=taking.uses, fault=taking.fault, unnamed=taking.unnamed, held_milli=held)
-
-
-def _taking(allocation: Allocation, node_object: Node | None) -> _Taking:
-    if node_object is None or not node_object.cards:
-        return _NOTHING
-    if is_unknown_orphan(allocation):
-        return _by_agent(allocation, node_object, 0)
-    if allocation.placement is None:
-        return _without_placement(allocation, node_object)
-    if allocation.request is None or mismatch(allocation.request, allocation.placement, node_object.cards):
-        return _NOTHING if allocation.state == "reserved" else _Taking(fault="placement")
-    if node_object.plugin_chooses:
-        return _by_agent(allocation, node_object, _cards_asked(allocation.request))
-    return _Taking(tuple(amounts_by_card(allocation.request, allocation.placement).items()))
-
-
 def unreserved(node: NodeInfo) -> NodeInfo:
     """The node without reservations; the same object if it has none."""
     allocations = {
@@ -261,49 +169,6 @@ def unreserved(node: NodeInfo) -> NodeInfo:
         if len(allocations) == len(node.allocations)
         else node_info_of(node.name, node.node_object, allocations, node.non_gpu)
     )
-
-
-def orphaned(allocation: Allocation, gone: Vanished) -> Allocation:
-    """The allocation of a pod whose object was removed while it held cards. kube-scheduler no longer counts
-    it."""
-    return replace(
-        allocation, state="orphaned", until_ms=gone.until_ms, amounts=(), cpu_milli=0, others=(), gone=gone
-    )
-
-
-def unknown_orphan(uid: str, boot: str, now_ms: int, most_grace_ms: int) -> Allocation:
-    """The allocation of a pod that only the node agent reports; its object may have been removed just now."""
-    gone = Vanished(now_ms, most_grace_ms, boot, listed_ms=now_ms, is_listed=True)
-    return orphaned(Allocation(uid, f"?/{uid}", None, None, False, (), 0, 0, "orphaned"), gone)
-
-
-def is_unknown_orphan(allocation: Allocation) -> bool:
-    """True if nothing is known of the pod but that the node agent reports it."""
-    return allocation.state == "orphaned" and allocation.full_name.startswith("?/")
-
-
-def held_by_namespace(
-    new: Mapping[str, Allocation], old: Mapping[str, Allocation]
-) -> Iterator[tuple[str, int]]:
-    """By how much each change of a node's allocations changes what its namespace holds."""
-    for uid, each in new.items():
-        was = old.get(uid)
-        if was is not each:
-            yield each.namespace, each.held_milli
-            if was is not None:
-                yield was.namespace, -was.held_milli
-    for uid, was in old.items():
-        if uid not in new:
-            yield was.namespace, -was.held_milli
-
-
-def uses_of(allocations: Mapping[str, Allocation]) -> dict[str, CardAmount]:
-    """What is taken of each card, by UUID."""
-    total: dict[str, CardAmount] = {}
-    for allocation in allocations.values():
-        for uuid, use in allocation.uses:
-            total[uuid] = total[uuid] + use if uuid in total else use
-    return total
 
 
 def is_roomier(new: NodeInfo, old: NodeInfo | None) -> bool:
@@ -355,45 +220,6 @@ def _overcommitted(node_object: Node, allocations: Mapping[str, Allocation]) -> 
 def whole_left(node: NodeInfo) -> int:
     """Untouched cards, less those of pods of which only the number of cards is known."""
     return sum(free.untouched for free in node.free_by_card if free is not None) - node.unnamed
-
-
-def _by_agent(allocation: Allocation, node_object: Node, count: int) -> _Taking:
-    """The whole cards that the node agent reports for it; ``count`` unnamed cards if it
-    names none. A pod with no known number of cards closes the node."""
-    told = node_object.present.pods.get(allocation.uid, ()) if node_object.present is not None else ()
-    there = {
-        card.uuid: CardAmount(WHOLE_MILLI, card.memory_mib) for card in node_object.cards if card.uuid in told
-    }
-    named = bool(told) and len(there) == len(set(told))
-    if named:
-        return _Taking(tuple(there.items()))
-    return _Taking(unnamed=count) if count else _Taking(fault="lingering")
-
-
-def _cards_asked(request: GPURequest) -> int:
-    """The most cards that the pod has at one time."""
-    together = sum(each.ask.devices for each in request.asks if not each.init)
-    return max(together, max((each.ask.devices for each in request.asks if each.init), default=0))
-
-
-def _without_placement(allocation: Allocation, node_object: Node) -> _Taking:
-    """A pod that another scheduler bound. Where the device plugin picks the cards, it holds as many as it
-    requests."""
-    if allocation.undecodable:
-        return _Taking(fault="placement")
-    if allocation.request is not None and allocation.request.dialect == DEVICE:
-        return _NOTHING  # of the node's cards; its devices are of another plugin
-    if allocation.request is not None and allocation.named:
-        placement = foreign_placement(allocation.request, allocation.named, node_object.cards)
-        if placement is not None:
-            return _Taking(tuple(amounts_by_card(allocation.request, placement).items()))
-    if (
-        allocation.request is None
-        or allocation.request.dialect != node_object.family
-        or not node_object.plugin_chooses
-    ):
-        return _Taking(fault="unplaced")
-    return _by_agent(allocation, node_object, _cards_asked(allocation.request))
 
 
 def _left(node_object: Node, allocations: Mapping[str, Allocation]) -> tuple[tuple[str, int], ...]:

@@ -12,7 +12,8 @@ after the longest grace period.
 from collections.abc import Collection
 
 from scheduler_ext.model.node import Node
-from scheduler_ext.snapshot.node_info import Allocation, NodeInfo, is_unknown_orphan, orphaned
+from scheduler_ext.snapshot.allocation import Allocation, is_unknown_orphan, orphaned
+from scheduler_ext.snapshot.node_info import NodeInfo
 from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import NodeSight
 

@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 from scheduler_ext.model.pod import Pod
-from scheduler_ext.snapshot.node_info import Allocation, NodeInfo, allocation_of, without_pods
+from scheduler_ext.snapshot.allocation import Allocation, allocation_of
+from scheduler_ext.snapshot.node_info import NodeInfo, without_pods
 from timekeeper.core.ledger.reservation import Reservation
 
 

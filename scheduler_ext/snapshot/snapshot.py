@@ -11,17 +11,19 @@ from dataclasses import dataclass, field, replace
 from scheduler_ext.model.node import Node
 from scheduler_ext.model.pod import MAX_GRACE_MS, NonGPUPod, Pod
 from scheduler_ext.snapshot import orphans
-from scheduler_ext.snapshot.immutable_map import Map
-from scheduler_ext.snapshot.node_info import (
-    NO_USE,
+from scheduler_ext.snapshot.allocation import (
     Allocation,
-    NodeInfo,
     allocation_of,
     held_by_namespace,
     is_unknown_orphan,
-    node_info_of,
     orphaned,
     unknown_orphan,
+)
+from scheduler_ext.snapshot.immutable_map import Map
+from scheduler_ext.snapshot.node_info import (
+    NO_USE,
+    NodeInfo,
+    node_info_of,
     with_allocation,
     with_allocations,
     with_node_object,

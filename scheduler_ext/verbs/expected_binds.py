@@ -18,8 +18,9 @@ from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.scoring.policy import Policy
+from scheduler_ext.snapshot.allocation import allocation_of
 from scheduler_ext.snapshot.immutable_map import Map
-from scheduler_ext.snapshot.node_info import NodeInfo, allocation_of, with_allocation
+from scheduler_ext.snapshot.node_info import NodeInfo, with_allocation
 from scheduler_ext.snapshot.snapshot import Snapshot
 
 LASTS_S = 2.0  # kube-scheduler's timeout for an answer

@@ -10,7 +10,7 @@ An answer takes a few bytes: each node has a row, and each shape a column with a
 
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import compress
@@ -35,8 +35,6 @@ from timekeeper.core.values import GPURequest
 MAX_SHAPES = 512
 MAX_KNOWN = 32_768  # answers by node shape, over all keys
 MAX_RESULTS = 16  # the last results of columns, which take 70 to 200 bytes for each node
-MAX_EARLY = 8  # the last results that are computed early
-MAX_EARLY_NODES = 64  # changed nodes of each, a millisecond in one batch
 MANY = 4  # from this many nodes on a batch is faster
 # search steps per call; the rest is done in the next call
 CALL_STEPS = 4 * MAX_STEPS
@@ -75,13 +73,6 @@ class FilterResult:
         vars(offered)["sentences"] = self.sentences
         return offered
 
-    def write(self, most_offered: int) -> None:
-        """Makes the bytes that filter and prioritize answer with. ``most_offered``: as of `Verbs`; the names
-        of more nodes are not written."""
-        _ = self.sentences
-        if isinstance(self.fits, NameList) and not 0 < most_offered < len(self.fits):
-            _ = self.fits.end, self.fits.scores
-
 
 def fit_key(request: GPURequest, policy: Policy, amounts: Amounts) -> FitKey:
     """The key that pods of the same shape share."""
@@ -91,11 +82,9 @@ def fit_key(request: GPURequest, policy: Policy, amounts: Amounts) -> FitKey:
 
 
 class FitCache:
-    """A bounded cache of answers. It changes no outcome: a node's answer is that of `fit`. ``most_offered``:
-    as of `Verbs`."""
+    """A bounded cache of answers. It changes no outcome: a node's answer is that of `fit`."""
 
-    def __init__(self, most_offered: int = 0) -> None:
-        self._most_offered = most_offered
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._columns: OrderedDict[FitKey, _Column] = OrderedDict()
         self._rows = NodeRows()
@@ -117,31 +106,6 @@ class FitCache:
             if len(self._results) > MAX_RESULTS:
                 self._results.popitem(last=False)
             return last.result
-
-    def early(self, nodes: Map[NodeInfo]) -> Iterator[FilterResult]:
-        """The results that the next filters for the last shapes and names will have if nothing changes, with
-        their bytes. Each step is one shape for which some nodes have changed, and not many. Requests that may
-        need a search are left out, so that none searches beyond the share of its namespace."""
-        with self._lock:
-            columns = list(self._results)[-MAX_EARLY:]
-        for column in columns:
-            with self._lock:
-                result = self._early(column, nodes)
-            if result is not None:
-                result.write(self._most_offered)
-                yield result
-
-    def _early(self, column: "_Column", nodes: Map[NodeInfo]) -> FilterResult | None:
-        last, request = self._results.get(column), column.asked.request
-        if last is None or request is None or not _is_plain(request):
-            return None
-        self._rows.follow(nodes)
-        if column.untried or not 0 < len(changed := column.changed()) <= MAX_EARLY_NODES:
-            return None
-        column.follow(Steps(MAX_STEPS), changed)
-        if not last.is_for(last.names, column.version):
-            last = self._results[column] = _next_result(last, column, last.names, self._rows_of(last.names))
-        return last.result
 
     def scored(
         self, asked: FitKey, nodes: Map[NodeInfo], names: Sequence[str], steps: Steps | None = None
@@ -229,20 +193,16 @@ class _Column:
         self.untried: set[str] = set()
         self.mine = object()  # distinguishes this column's entries in ``known``
 
-    def follow(self, left: Steps, changed: Iterable[str] | None = None) -> None:
-        """Recompute the nodes that have changed, as far as these steps go. ``changed``: these nodes, where
-        the caller has found them. After an exception they are still to be computed."""
+    def follow(self, left: Steps) -> None:
+        """Recompute the nodes that have changed, as far as these steps go. After an exception they are still
+        to be computed."""
         if self.moment == self.rows.moment and not self.untried:
             return
         again = self.untried if left.left >= MAX_STEPS else set()
-        names = {*(self.changed() if changed is None else changed), *again}
+        names = {*self.rows.since(self.moment), *again}
         self._widen()
         self._ask({name: self.rows.nodes.get(name) for name in names}, left)
         self.moment = self.rows.moment
-
-    def changed(self) -> list[str]:
-        """The nodes that have changed since the last time."""
-        return self.rows.since(self.moment)
 
     def partition(
         self,

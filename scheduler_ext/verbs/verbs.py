@@ -25,7 +25,6 @@ from scheduler_ext.scoring.selection import Policies, for_fits
 from scheduler_ext.snapshot.reservations import as_found_by
 from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.verbs.dry_run import DryRun, dry_run
-from scheduler_ext.verbs.early_answers import EarlyAnswers
 from scheduler_ext.verbs.expected_binds import ExpectedBinds
 from scheduler_ext.verbs.fit_cache import FilterResult, FitCache, FitKey, fit_key
 from scheduler_ext.verbs.preempt_verb import NodeVictims, with_cards
@@ -66,10 +65,9 @@ class Verbs:
         self._context, self._patience, self._most_offered = context, patience, most_offered
         self._standings, self._answered = standings, answered
         self._caps, self._was_polled = caps or CapChecks(standings), was_polled
-        self._fit_cache, self._search_shares = FitCache(most_offered), search_shares or SearchShares()
+        self._fit_cache, self._search_shares = FitCache(), search_shares or SearchShares()
         self._expected_binds = ExpectedBinds()
         self._last_key: tuple[Pod, Policy, FitKey] | None = None
-        self.early_answers = EarlyAnswers(self._fit_cache, lambda: cache.snapshot.nodes)
 
     @property
     def complete(self) -> bool:
@@ -84,7 +82,6 @@ class Verbs:
         # cap.
         if not self.complete:
             return INCOMPLETE
-        self.early_answers.called()
         pod = _pod(args, self._cache.snapshot)
         if pod is None:
             return FilterResult(args.names, {}, {})
@@ -166,7 +163,6 @@ class Verbs:
         """
         if not self.complete:
             return np.zeros(len(args.names), np.int64)
-        self.early_answers.called()
         snapshot = self._cache.snapshot
         pod = _pod(args, snapshot)
         if pod is None:
@@ -222,7 +218,6 @@ class Verbs:
         """Bind the pod to the node; see `Binder`."""
         if not self.complete:
             return NotBound(NotBoundReason.NOT_READY, INCOMPLETE)
-        self.early_answers.called()
         outcome = self._binder.bind(args)
         self._expected_binds.drop(args.uid)
         return outcome

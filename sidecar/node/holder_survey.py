@@ -9,7 +9,7 @@ from pathlib import Path
 from sidecar.node.host import cgroups, runtimes
 from sidecar.node.kubelet import podresources
 from sidecar.node.kubelet.grpc import CallFailed
-from sidecar.node.state import holders, plugin_devices, unauthorized_use
+from sidecar.node.state import holders, plugin_devices, strangers
 from sidecar.node.state.exporter import metric
 from sidecar.node.state.holders import Observation
 from sidecar.node.state.overuse import AgentEvent
@@ -51,7 +51,7 @@ class HolderSurvey:
         self._paths, self._boot, self._log, self._post = paths, boot, log, post
         self._record: HoldersRecord | None = None  # None until the node was seen
         self._plugin = False  # a device plugin picks the node's cards
-        self._uses = unauthorized_use.NONE
+        self._uses = strangers.NONE
         self._detected = False  # processes were compared with holders at least once
         self._open = ""  # why the container runtime is open
         self._kubelet_at = self._runtime_at = 0  # the next reading of each
@@ -164,7 +164,7 @@ class HolderSurvey:
         holding = self._record.pods if self._record else {}
         proc = Path(self._paths.proc)
         try:
-            seen = unauthorized_use.found(
+            seen = strangers.found(
                 reading.processes,
                 owners,
                 pods,
@@ -178,18 +178,18 @@ class HolderSurvey:
         self._works("processes")
         if not self._detected and self._record and self._record.closed:
             # The previous agent closed the node, so this is not the first sight of these processes.
-            self._uses = unauthorized_use.after(self._uses, seen, now_ms)
+            self._uses = strangers.after(self._uses, seen, now_ms)
         self._detected = True
-        before, self._uses = self._uses, unauthorized_use.after(self._uses, seen, now_ms)
-        for each in unauthorized_use.new(before, self._uses):
-            note = unauthorized_use.describe(each)
+        before, self._uses = self._uses, strangers.after(self._uses, seen, now_ms)
+        for each in strangers.new(before, self._uses):
+            note = strangers.describe(each)
             self._log("stranger", uuid=each.uuid, pod_uid=each.pod_uid, reason=note)
             self._post(AgentEvent(each.pod_uid, each.namespace, each.name, "Warning", STRANGER, note))
 
     def _why_closed(self) -> str:
         if not self._paths.closes:
             return ""
-        why = unauthorized_use.sentence(self._uses) or self._open
+        why = strangers.sentence(self._uses) or self._open
         before = self._record.closed if self._record and not self._detected else ""
         return why or before
 
@@ -203,6 +203,6 @@ class HolderSurvey:
             self._log("seen-again", what=what)
 
 
-def _without_program(use: unauthorized_use.UnauthorizedUse) -> unauthorized_use.UnauthorizedUse:
+def _without_program(use: strangers.StrangerUse) -> strangers.StrangerUse:
     """For a metric's labels: any process can choose its program's name."""
-    return unauthorized_use.UnauthorizedUse(use.uuid, use.pod_uid, use.namespace, use.name, "")
+    return strangers.StrangerUse(use.uuid, use.pod_uid, use.namespace, use.name, "")

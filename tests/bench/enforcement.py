@@ -25,7 +25,7 @@ from timekeeper.runtime.api_server import Answered, Api, Reply
 from timekeeper.runtime.event_recorder import EventRecorder
 from timekeeper.runtime.log import log
 from timekeeper.settler.cluster.cluster_state import ItemChanged, StreamAlive, WatchUpdate
-from timekeeper.settler.evictions.budget_evictor import BudgetEvictor
+from timekeeper.settler.evictions.budget_round import BudgetRound
 from timekeeper.settler.evictions.calls import EvictorContext, timestamp, view_of
 from timekeeper.settler.settler import TICK_MS
 from timekeeper.store.engine.engine import open_store
@@ -79,7 +79,7 @@ class Bench:
         assert item is not None
         self.run.settler.apply(WatchUpdate("configmaps", self.run.now, ItemChanged(item, deleted=False)))
 
-    def evictor(self) -> BudgetEvictor:
+    def evictor(self) -> BudgetRound:
         """As at the start of a term, after its quiet time."""
         settler = self.run.settler
         api = cast(Api, self.calls)
@@ -93,7 +93,7 @@ class Bench:
             lambda: self.run.now,
             lambda: self.run.now,
         )
-        made = BudgetEvictor(context, seconds=lambda: self.run.now / 1000 + time.process_time())
+        made = BudgetRound(context, seconds=lambda: self.run.now / 1000 + time.process_time())
         self.run.now += 60_000
         return made
 

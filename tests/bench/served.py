@@ -24,14 +24,9 @@ from scheduler_ext.scoring.typical_pods import (
     differ_milli,
     typical_pods_of,
 )
+from scheduler_ext.snapshot.allocation import allocation_of
 from scheduler_ext.snapshot.immutable_map import Map
-from scheduler_ext.snapshot.node_info import (
-    NodeInfo,
-    allocation_of,
-    node_info_of,
-    with_allocation,
-    without_pod,
-)
+from scheduler_ext.snapshot.node_info import NodeInfo, node_info_of, with_allocation, without_pod
 from scheduler_ext.verbs.fit_cache import FitCache, FitKey, fit_key
 from tests.bench.experiment import WHOLE_MILLI, Experiment, NodeRow, PodRow
 from tests.bench.references import Cards, Seat

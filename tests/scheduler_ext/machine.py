@@ -182,8 +182,8 @@ class Api:
             raise self.broken[kind].pop(0)
 
 
-class SteppedBooks(ClusterCache):
-    """Books that wait by letting their watch deliver."""
+class SteppedCache(ClusterCache):
+    """A cache that waits by letting their watch deliver."""
 
     deliver: Callable[[], None]
 
@@ -194,7 +194,7 @@ class SteppedBooks(ClusterCache):
         return true(self.snapshot)
 
 
-class Belief:
+class SteppedElection:
     """An election that says what the history says."""
 
     every_s = 1.0
@@ -215,8 +215,8 @@ class Replica:
 
     def __init__(self, cluster: Cluster, name: str, word: str) -> None:
         self.cluster, self.name, self.word = cluster, name, word
-        self.api, self.belief = Api(cluster, word), Belief()
-        self.cache = SteppedBooks(lambda: cluster.now_ms, lambda _names: None)
+        self.api, self.belief = Api(cluster, word), SteppedElection()
+        self.cache = SteppedCache(lambda: cluster.now_ms, lambda _names: None)
         self.cache.deliver = self.deliver
         api: Any = self.api
         self.leadership = Leadership(

@@ -37,7 +37,7 @@ class Admission:
         its = standing(table, work.namespace, 0, now_ms, STALE_AFTER_MS)
         policy = effective_policy(FLAGS, table, is_fresh(table, now_ms), work.namespace)
         key = (
-            *(work.name, its.word, its.on_exhausted, its.hold, its.until_ms),
+            *(work.name, its.status, its.on_exhausted, its.hold, its.until_ms),
             *(policy.mode, policy.caps, policy.in_budget, policy.over_budget, policy.unknown_standing),
             *(policy.reserves_declared, policy.requires_duration),
         )

@@ -133,7 +133,7 @@ class LeavingLaws(Law):
         if pod.bound_ms is not None:
             self.kinds["served"] += 1
             return False
-        is_over = it.extender.standings().of(pod.namespace).word != "IN_BUDGET"
+        is_over = it.extender.standings().of(pod.namespace).status != "IN_BUDGET"
         if pod.is_leaving or pod.gone_ms or self._budgets(pod) != budgets or is_over:
             self.kinds["let go"] += 1
             return False

@@ -38,10 +38,9 @@ from timekeeper.settler.cluster.cluster_state import (
     WatchUpdate,
 )
 from timekeeper.settler.decide.decide import TickInputs, decide, listed_namespaces
-from timekeeper.settler.evictions.budget_evictor import BudgetEvictor
+from timekeeper.settler.evictions.budget_round import BudgetRound
 from timekeeper.settler.evictions.calls import EvictorContext, SettlerView
-from timekeeper.settler.evictions.idle_evictor import IdleEvictor
-from timekeeper.settler.evictions.overtime_evictor import OvertimeEvictor
+from timekeeper.settler.evictions.rounds import IdleRound, OvertimeRound
 from timekeeper.settler.releaser import Releaser
 from timekeeper.settler.state.ledger_state import FutureHeadroom, LedgerState
 from timekeeper.settler.state.totals import GrantCache
@@ -211,9 +210,9 @@ class Timekeeper:
         context = EvictorContext(
             store, term, api, events, self._view(), self.clock, self.clock, self.decisions.append
         )
-        self.evictor = BudgetEvictor(context, lambda: 0.0)
-        self.overtime = OvertimeEvictor(context)
-        self.idle = IdleEvictor(context, lambda connection, now_ms: cast(Any, connection).idle_pods(now_ms))
+        self.evictor = BudgetRound(context, lambda: 0.0)
+        self.overtime = OvertimeRound(context)
+        self.idle = IdleRound(context, lambda connection, now_ms: cast(Any, connection).idle_pods(now_ms))
         self.releaser = Releaser(
             store,
             term,

@@ -127,7 +127,7 @@ class WaitingLaws(Law):
             pod = it.server.pods.get(uid)
             if pod is None or pod.is_leaving or pod.bound_ms is not None:
                 continue
-            is_in = standings.of(pod.namespace).word == "IN_BUDGET"
+            is_in = standings.of(pod.namespace).status == "IN_BUDGET"
             rests = it.clock() - self._left_ms.get(pod.namespace, 0) < BACK_MS or it.faults.last(it.clock())
             is_in &= why == "room" and pod.template.extender.preempts and not rests
             is_so = is_in and would_fit(pod)

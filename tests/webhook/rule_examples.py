@@ -20,8 +20,8 @@ from timekeeper.core.violation import Violation
 from webhook.admission.pods import budget_violations
 from webhook.admission.reinvocation import not_governed
 from webhook.policy import Standing
-from webhook.rules.caps import cap_violations
 from webhook.rules.isolation import ephemeral_violations
+from webhook.rules.pod_rules import cap_violations
 
 TENCENT = {"tencent_com__vcuda_core": "50", "tencent_com__vcuda_memory": "32"}
 SEES_ALL = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]

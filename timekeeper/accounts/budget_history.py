@@ -281,7 +281,7 @@ def entry_value(key: str, text: str) -> EntryValue:
 def settled_value(key: str, text: str) -> EntryValue:
     """The value of an entry that has taken effect: what this release no longer allows is read, too."""
     value = entry_value(key, text)
-    return read_entry(key, text, settled=True) if isinstance(value, EntryError) else value
+    return read_entry(key, text, lenient=True) if isinstance(value, EntryError) else value
 
 
 def history_of(

@@ -66,6 +66,12 @@ class LedgerPod:
         return (self.hold.ended_ms or 0) if self.hold.over else None
 
     @property
+    def is_charged(self) -> bool:
+        """Whether it holds cards, and nothing has asked it to leave yet."""
+        is_over = self.ended_ms is not None or self.others_ended or self.hold.deletion_ms is not None
+        return self.node != "" and not is_over
+
+    @property
     def can_be_bound(self) -> bool:
         """Whether it waits for a node. The API server binds no pod whose deletion was requested, however long
         a finalizer keeps it."""

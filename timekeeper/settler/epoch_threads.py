@@ -13,11 +13,10 @@ from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.event_recorder import EventRecorder
 from timekeeper.settings import TimekeeperSettings
 from timekeeper.settler.budget_objects import BudgetObjects
-from timekeeper.settler.evictions.budget_evictor import BudgetEvictor
+from timekeeper.settler.evictions.budget_round import BudgetRound
 from timekeeper.settler.evictions.calls import EvictorContext, view_of
-from timekeeper.settler.evictions.evictor import Evictor, Step, keep_evicting
-from timekeeper.settler.evictions.idle_evictor import IdleEvictor
-from timekeeper.settler.evictions.overtime_evictor import OvertimeEvictor
+from timekeeper.settler.evictions.evictor import Step, keep_evicting
+from timekeeper.settler.evictions.rounds import IdleRound, OvertimeRound, OveruseRound
 from timekeeper.settler.grace_policies import GracePolicies
 from timekeeper.settler.notifier import Notifier
 from timekeeper.settler.releaser import CALLS_AT_ONCE, Releaser, keep_releasing, patch_with
@@ -74,8 +73,8 @@ class EpochThreads:
             self.now_ms,
             record=self.record,
         )
-        evictors = (Evictor(context), BudgetEvictor(context), IdleEvictor(context), OvertimeEvictor(context))
-        return tuple(each.run for each in evictors)
+        rounds = (OveruseRound(context), BudgetRound(context), IdleRound(context), OvertimeRound(context))
+        return tuple(each.run for each in rounds)
 
     def _releaser(self) -> Releaser:
         settler = self.settler

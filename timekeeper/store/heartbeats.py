@@ -42,7 +42,7 @@ class PostResult:
     """The outcome of a post. ``namespace`` and ``ended`` come from the ledger, if it knows the pod. ``over``:
     all containers but the sidecar have ended for good."""
 
-    heard: PostOutcome
+    outcome: PostOutcome
     namespace: str = ""
     ended: bool = False
     over: bool = False

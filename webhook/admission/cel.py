@@ -8,7 +8,6 @@ from textwrap import indent
 from timekeeper.core import accelerators, names
 from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE, PREFIXES
 from timekeeper.core.dialects.dialect import Dialect
-from webhook.mutation.visible_devices import VISIBLE_DEVICES
 from webhook.rules.device_annotations import DEVICE_DOMAINS, DEVICE_STEMS
 from webhook.rules.forged import (
     LABEL_MARKS,
@@ -20,6 +19,7 @@ from webhook.rules.forged import (
     PLACED_LABELS,
     STEM_ENDS,
 )
+from webhook.wire.marks import VISIBLE_DEVICES
 
 SYSTEM_NAMESPACES = ("kube-system", "gpu-operator", names.NAMESPACE, names.AGENTS_NAMESPACE)
 EXEMPT = f"{names.DOMAIN}/exempt"  # on a namespace; a policy restricts who may set it

@@ -15,8 +15,8 @@ from timekeeper.core.decisions import (
 )
 from timekeeper.core.json_values import mapping
 from timekeeper.core.object_names import owner_of
-from webhook.mutation.govern import recorded_hold, recorded_time
 from webhook.policy import AdmissionPolicy
+from webhook.wire.marks import recorded_hold, recorded_time
 from webhook.wire.object_review import ObjectReview
 from webhook.wire.pod_review import AdmissionAnswer, PodReview, annotations_of, sequence_of
 

@@ -14,11 +14,12 @@ from webhook.admission.reinvocation import (
 )
 from webhook.admission.warnings import UNMETERED, governing_warnings
 from webhook.mutation import ephemeral
-from webhook.mutation.govern import declared_time, govern, placed_by
+from webhook.mutation.govern import govern, placed_by
 from webhook.policy import AdmissionPolicy, Standing
 from webhook.rules.forged import without_sidecar_if_name_taken
 from webhook.rules.isolation import ephemeral_violations
 from webhook.rules.pod_rules import pod_violations, unrequested_devices
+from webhook.wire.marks import declared_time
 from webhook.wire.pod_review import AdmissionAnswer, PodReview
 
 NOTHING_TO_DO = AdmissionAnswer("passed")
@@ -68,7 +69,7 @@ def validate(review: PodReview, policy: AdmissionPolicy) -> AdmissionAnswer:
 
 def budget_violations(namespace: str, standing: Standing) -> tuple[Violation, ...]:
     """The violation of a pod whose namespace is over budget with `onExhausted: deny`."""
-    if standing.word != "OVER_BUDGET" or standing.on_exhausted != "deny":
+    if standing.status != "OVER_BUDGET" or standing.on_exhausted != "deny":
         return ()
     until = "the budget is raised"
     if standing.until_ms is not None:
@@ -91,11 +92,11 @@ def _governed(
     by_other = placed_by(review.pod["spec"], request.dialect, policy) != policy.scheduler_name
     hold = policy.hold_of(standing, by_other)
     declared = declared_time(review.pod) if policy.reserves_declared and hold == "budget" else ""
-    operations = govern(review.pod, request, standing.word, policy, hold, declared)
+    operations = govern(review.pod, request, standing.status, policy, hold, declared)
     return AdmissionAnswer(
         "governed" if operations else "unchanged",
         operations=tuple(operations),
         warnings=governing_warnings(review, request, standing, policy, hold),
-        audit={"standing": standing.word} | ({"held": hold} if hold else {}),
+        audit={"standing": standing.status} | ({"held": hold} if hold else {}),
         request=request,
     )

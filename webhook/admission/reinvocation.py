@@ -23,10 +23,11 @@ from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation
 from timekeeper.core.wire import StandingWord
 from webhook.mutation import mps, sidecar
-from webhook.mutation.govern import govern, recorded_hold, recorded_time
+from webhook.mutation.govern import govern
 from webhook.policy import AdmissionPolicy, PriorityClass, Standing
 from webhook.rules.forged import reserved_name_violations, without_sidecar_if_name_taken
 from webhook.wire.json_patch import Operation
+from webhook.wire.marks import recorded_hold, recorded_time
 from webhook.wire.pod_review import (
     CONTAINER_LISTS,
     AdmissionAnswer,
@@ -67,7 +68,7 @@ def earlier_standing(review: PodReview, policy: AdmissionPolicy) -> StandingWord
 def as_before(now: Standing) -> Standing:
     """The standing of a pod that an earlier call found over budget. Where the table says in budget, the
     earlier call's estimate was the reason, and this call leaves it out."""
-    return replace(now, word="OVER_BUDGET", by_estimate=True) if now.word == "IN_BUDGET" else now
+    return replace(now, status="OVER_BUDGET", by_estimate=True) if now.status == "IN_BUDGET" else now
 
 
 def first_governed_request(review: PodReview, answer: AdmissionAnswer) -> GPURequest | None:

@@ -14,7 +14,7 @@ from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation, shown
 from timekeeper.core.wire import HeldFor, StandingWord
 from webhook.mutation import govern
-from webhook.policy import AdmissionPolicy, PriorityClass, Standing
+from webhook.policy import AdmissionPolicy, PriorityClass, Standing, is_above_budget_class
 from webhook.rules.catalogue import CATALOGUE
 from webhook.rules.host_share import NOT_JUDGED, is_unjudged
 from webhook.rules.modes import EffectiveMode, effective_mode
@@ -31,7 +31,7 @@ def governing_warnings(
 ) -> tuple[str, ...]:
     """What the user of a pod that is being governed should know, most important first. ``hold``: how the pod
     is held."""
-    word = govern.class_word(standing.word, hold)
+    word = govern.class_status(standing.status, hold)
     return within_limits(
         (
             *_of_standing(review.namespace, standing, policy, hold == "budget"),
@@ -93,26 +93,26 @@ def _cut(line: str) -> str:
 
 def _of_standing(namespace: str, standing: Standing, policy: AdmissionPolicy, is_held: bool) -> Iterator[str]:
     """``is_held``: the pod waits for the budget."""
-    used, ours = f"Namespace {namespace} has used", policy.class_of(standing.word)
+    used, ours = f"Namespace {namespace} has used", policy.class_of(standing.status)
     effect = _HELD if is_held else _gets(ours)
-    if standing.word == "UNKNOWN":
+    if standing.status == "UNKNOWN":
         yield f"Budget service unreachable; budget status of namespace {namespace} unknown.{_gets(ours)}"
-    elif standing.word == "OVER_BUDGET" and policy.mode == "observe":
+    elif standing.status == "OVER_BUDGET" and policy.mode == "observe":
         held = standing.on_exhausted in HOLDS
         would = "be held" if held else f"get priority class {policy.over_budget.name}"
         yield f"{used} its GPU budget. Observe mode: with enforcement on, this pod would {would}."
-    elif standing.word == "OVER_BUDGET" and standing.by_estimate:
+    elif standing.status == "OVER_BUDGET" and standing.by_estimate:
         yield (
             f"Namespace {namespace}: pods admitted in the last few seconds will use the remaining GPU "
             f"budget.{effect}"
         )
-    elif standing.word == "OVER_BUDGET":
+    elif standing.status == "OVER_BUDGET":
         yield f"{used} its GPU budget.{effect}"
     elif is_held and policy.reserves_declared:
         yield f"Namespace {namespace}: pods reserve the time that they declare.{_HELD}"
     elif is_held:
         yield f"Namespace {namespace}: pods wait for its GPU budget.{_HELD}"
-    if standing.word == "IN_BUDGET" and _is_nearly_used(standing):
+    if standing.status == "IN_BUDGET" and _is_nearly_used(standing):
         whole, tenth = divmod(standing.ratio_milli or 0, 10)
         yield f"{used} {whole}.{tenth} % of its GPU budget."
 
@@ -140,7 +140,7 @@ def _of_changes(pod: Json, request: GPURequest, word: StandingWord, policy: Admi
     yield from _without_effect(pod, request)
     yield from _without_cards(spec, request, policy)
     own = spec.get("priorityClassName")
-    has_rule = govern.is_above_budget_class(spec, policy)  # then the rule priority-class warns
+    has_rule = is_above_budget_class(spec, policy)  # then the rule priority-class warns
     if own and own != ours.name and not has_rule and not govern.keeps_own_class(spec, word, policy):
         most = f"{ours.name}, the highest that the namespace's budget allows"
         yield f"Priority class {shown(own)} is replaced by {most}."

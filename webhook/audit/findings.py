@@ -13,7 +13,7 @@ from timekeeper.core.violation import Violation
 from webhook.admission import workloads
 from webhook.admission.workloads import TemplatePath
 from webhook.audit import accelerators
-from webhook.mutation import sidecar, visible_devices
+from webhook.mutation import sidecar
 from webhook.policy import AdmissionPolicy
 from webhook.rules.bypass import bypass_violations, suspect_violations
 from webhook.rules.device_classes import NONE_LISTED, JudgedClasses
@@ -21,6 +21,7 @@ from webhook.rules.forged import OURS, is_owned
 from webhook.rules.isolation import ephemeral_violations
 from webhook.rules.modes import effective_mode
 from webhook.rules.pod_rules import pod_violations
+from webhook.wire.marks import VISIBLE_DEVICES
 from webhook.wire.pod_review import CONTAINER_LISTS, MalformedError, sequence_of
 
 Word = Literal["would-be-refused", "would-be-warned", "ungoverned", "accelerators"]
@@ -178,9 +179,7 @@ def _without_ours(spec: Json) -> dict[str, Any]:
 
 def _with_own_variables(container: Json) -> Mapping[str, Any]:
     """A governed container without the variable that governing sets."""
-    own = [
-        each for each in sequence_of(container.get("env")) if each["name"] != visible_devices.VISIBLE_DEVICES
-    ]
+    own = [each for each in sequence_of(container.get("env")) if each["name"] != VISIBLE_DEVICES]
     return {**container, "env": own}
 
 

@@ -6,24 +6,20 @@ other webhooks are called.
 """
 
 from collections.abc import Mapping
-from functools import lru_cache
 
 from timekeeper.core import names
 from timekeeper.core.dialects import BY_NAME
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.request.devices import DIALECT as DEVICE
-from timekeeper.core.request.request import canonical
-from timekeeper.core.values import ContainerAsk, GPURequest
+from timekeeper.core.values import GPURequest
 from timekeeper.core.wire import HeldFor, StandingWord
 from webhook.mutation import limits_shown, mps, sidecar, visible_devices
-from webhook.policy import AdmissionPolicy, PriorityClass
+from webhook.policy import AdmissionPolicy, PriorityClass, is_above_budget_class, scheduler_of
+from webhook.wire import marks
 from webhook.wire.json_patch import Operation, add, escaped, merged, remove
 from webhook.wire.pod_review import annotations_of, sequence_of, variables_of
 
-LABELS = {names.GOVERNED: "true"}
 PLACEMENT = {names.GPU_PLACEMENT: "1"}
-DEFAULT_SCHEDULERS = ("", "default-scheduler")
-_FEW, _SHORT = 4, 256  # containers, and characters of their names: bounds the cache
 
 
 def govern(
@@ -42,11 +38,13 @@ def govern(
     are the annotation of a held pod and its gate.
     """
     return [
-        *merged(pod["metadata"], "/metadata", "labels", LABELS),
-        *merged(pod["metadata"], "/metadata", "annotations", annotations(request, word, hold, declared)),
+        *merged(pod["metadata"], "/metadata", "labels", marks.LABELS),
+        *merged(
+            pod["metadata"], "/metadata", "annotations", marks.annotations(request, word, hold, declared)
+        ),
         *_gate(pod, hold),
         *_undeclared(pod, declared),
-        *_priority(pod["spec"], class_word(word, hold), policy),
+        *_priority(pod["spec"], class_status(word, hold), policy),
         *_scheduler(pod["spec"], request, policy),
         *_placement(pod["spec"], request, policy),
         *_toleration(pod["spec"], policy.gpu_node_taint),
@@ -55,35 +53,7 @@ def govern(
     ]
 
 
-def annotations(
-    request: GPURequest, word: StandingWord, hold: HeldFor = "", declared: str = ""
-) -> dict[str, str]:
-    """The annotations of a governed pod before it is bound."""
-    few = len(request.asks) <= _FEW and sum([len(each.container) for each in request.asks]) <= _SHORT
-    of_asks = _of_asks if few else _of_asks.__wrapped__
-    held = {names.HELD: hold} if hold else {}
-    its_time = {names.DECLARED: declared} if declared else {}
-    return {**of_asks(request.dialect, request.asks), names.STANDING: word, **held, **its_time}
-
-
-def recorded_hold(pod: Json) -> HeldFor:
-    """How the pod is held by its annotation; "" where that has no such value."""
-    recorded = annotations_of(pod).get(names.HELD)
-    return "budget" if recorded == "budget" else "turn" if recorded == "turn" else ""
-
-
-def declared_time(pod: Json) -> str:
-    """The pod's ``activeDeadlineSeconds`` as text; "" without one."""
-    seconds = pod["spec"].get("activeDeadlineSeconds")
-    return str(seconds) if seconds else ""
-
-
-def recorded_time(pod: Json) -> str:
-    """What `declared_time` should be recorded in the pod's annotation; "" where it has none."""
-    return declared_time(pod) if names.DECLARED in annotations_of(pod) else ""
-
-
-def class_word(word: StandingWord, hold: HeldFor) -> StandingWord:
+def class_status(word: StandingWord, hold: HeldFor) -> StandingWord:
     """The standing that determines the class: a pod that waits for its budget has the class of pods in
     budget, because its class cannot change when it is released."""
     return "IN_BUDGET" if hold == "budget" else word
@@ -114,12 +84,6 @@ def _undeclared(pod: Json, declared: str) -> list[Operation]:
     return [remove(f"/metadata/annotations/{escaped(names.DECLARED)}")]
 
 
-@lru_cache(maxsize=1024)
-def _of_asks(dialect: str, asks: tuple[ContainerAsk, ...]) -> Mapping[str, str]:
-    request = GPURequest(dialect, asks)
-    return {**BY_NAME[dialect].at_admission(request), names.REQUEST: canonical(request)}
-
-
 def keeps_own_class(spec: Json, word: StandingWord, policy: AdmissionPolicy) -> bool:
     """Whether the pod keeps its user's priority class: its value, which the API server resolves before any
     webhook runs, is at most that of the standing's class. In observe mode every class is kept. Where the
@@ -130,14 +94,6 @@ def keeps_own_class(spec: Json, word: StandingWord, policy: AdmissionPolicy) -> 
     if ours.absent:
         return not is_above_budget_class(spec, policy)
     return value is not None and ours.value is not None and value <= ours.value
-
-
-def is_above_budget_class(spec: Json, policy: AdmissionPolicy) -> bool:
-    """Whether the user's class is above the one of pods in budget, by the values that the API server resolves
-    before any webhook runs; false where either value is not known."""
-    own, value, most = spec.get("priorityClassName"), spec.get("priority"), policy.in_budget.value
-    theirs = bool(own) and own not in (policy.in_budget.name, policy.over_budget.name)
-    return theirs and value is not None and most is not None and value > most
 
 
 def _priority(spec: Json, word: StandingWord, policy: AdmissionPolicy) -> list[Operation]:
@@ -179,19 +135,6 @@ def placed_by(spec: Json, dialect: str, policy: AdmissionPolicy) -> str:
     without an inventory the scheduler that its user chose still places it, and Bursar's would not."""
     given = spec.get("schedulerName") or ""
     return given if policy.mode == "observe" else scheduler_of(dialect, given, policy)
-
-
-def scheduler_of(dialect: str, given: str, policy: AdmissionPolicy) -> str:
-    """The schedulerName that enforcing gives a pod. A scheduler of another system that may keep such pods
-    keeps them; pods that only such a scheduler places are never given to Bursar's."""
-    speaks = BY_NAME[dialect]
-    if given in speaks.schedulers and given in policy.other_schedulers:
-        return given
-    if not speaks.placed_by_others:
-        return policy.scheduler_name
-    if not speaks.schedulers:  # any places them
-        return given or DEFAULT_SCHEDULERS[-1]
-    return speaks.schedulers[0] if given in DEFAULT_SCHEDULERS else given
 
 
 def _placement(spec: Json, request: GPURequest, policy: AdmissionPolicy) -> list[Operation]:
@@ -262,8 +205,8 @@ def _container(container: Json, path: str, request: GPURequest, pipes: str) -> l
 
 def _variables(container: Json, path: str, request: GPURequest, pipes: str) -> list[Operation]:
     named = variables_of(container)
-    env = mps.settled(container, request, pipes) if pipes or not mps.NAMES.isdisjoint(named) else None
-    shown = limits_shown.settled(container if env is None else {**container, "env": env}, request)
+    env = mps.desired(container, request, pipes) if pipes or not mps.NAMES.isdisjoint(named) else None
+    shown = limits_shown.desired(container if env is None else {**container, "env": env}, request)
     env = env if shown is None else shown
     if env is None:
         return visible_devices.operations(container, named, path, request)

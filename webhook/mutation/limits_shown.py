@@ -21,7 +21,7 @@ def wanted(container: Json, request: GPURequest) -> tuple[Variable, ...]:
     )
 
 
-def settled(container: Json, request: GPURequest) -> list[Json] | None:
+def desired(container: Json, request: GPURequest) -> list[Json] | None:
     """The container's whole environment with these variables, once each; None where nothing changes."""
     right = wanted(container, request)
     if not right:

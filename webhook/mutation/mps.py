@@ -29,7 +29,7 @@ def wanted(container: str, request: GPURequest, pipes: str) -> tuple[Variable, .
     return ({"name": PIPES, "value": pipes}, *_limits(container))
 
 
-def settled(container: Json, request: GPURequest, pipes: str) -> list[Json] | None:
+def desired(container: Json, request: GPURequest, pipes: str) -> list[Json] | None:
     """The container's whole environment with the right variables of MPS, once each; None where nothing
     changes.
 

@@ -14,9 +14,9 @@ from timekeeper.core.dialects import BY_NAME
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.values import GPURequest
 from webhook.wire.json_patch import Operation, add, remove, replace
+from webhook.wire.marks import VISIBLE_DEVICES
 from webhook.wire.pod_review import sequence_of
 
-VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"
 
 Variable = Mapping[str, Any]

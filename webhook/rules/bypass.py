@@ -12,12 +12,11 @@ from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.request.devices import DIALECT as DEVICE
 from timekeeper.core.request.request import ParsedRequest, containers
 from timekeeper.core.violation import Violation, shown
-from webhook.mutation import ephemeral
-from webhook.mutation.visible_devices import VISIBLE_DEVICES
 from webhook.rules.denylist import CUDA_VERSION, RUNTIME_CLASSES
 from webhook.rules.device_classes import NONE_LISTED, JudgedClasses
 from webhook.rules.isolation import isolation_violations, node_paths
-from webhook.wire.pod_review import sequence_of, variables_of
+from webhook.wire.marks import VISIBLE_DEVICES
+from webhook.wire.pod_review import added_ephemeral, sequence_of, variables_of
 
 _AS_WITH_A_REQUEST = ("device-annotation", "device-mount", "host-path", "host-pid")
 _DEVICE_CLASS = "deviceclass.resource.kubernetes.io/"
@@ -54,7 +53,7 @@ def _leaves_to_webhook(parsed: ParsedRequest) -> bool:
 def _old_images(pod: Json) -> Iterator[Violation]:
     listed = [(each.path, each.raw) for each in containers(pod)]
     listed += [
-        (f"spec.ephemeralContainers[{index}]", container) for index, container in ephemeral.added(pod, {})
+        (f"spec.ephemeralContainers[{index}]", container) for index, container in added_ephemeral(pod, {})
     ]
     for path, container in listed:
         given = variables_of(container)

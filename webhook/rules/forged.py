@@ -11,8 +11,9 @@ from timekeeper.core.json_values import Json
 from timekeeper.core.standings import WORDS
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation, shown
-from webhook.mutation import govern, sidecar
+from webhook.mutation import sidecar
 from webhook.policy import AdmissionPolicy
+from webhook.wire import marks
 from webhook.wire.pod_review import CONTAINER_LISTS, annotations_of, labels_of, sequence_of
 
 OURS = (f"{names.DOMAIN}/", *names.BY_CONTAINER)
@@ -74,7 +75,7 @@ def forgery_violations(pod: Json, request: GPURequest | None) -> Iterator[Violat
         for name, value in annotations_of(pod).items()
         if name not in names.USER_ANNOTATIONS and (name.startswith(OURS) or is_owned(name))
     ]
-    expected = govern.annotations(request, "UNKNOWN") if ours and request is not None else {}
+    expected = marks.annotations(request, "UNKNOWN") if ours and request is not None else {}
     caps = BY_NAME[request.dialect].at_admission(request) if ours and request is not None else {}
     for name, value in ours:
         if request is not None and name == names.STANDING:
@@ -90,11 +91,11 @@ def forgery_violations(pod: Json, request: GPURequest | None) -> Iterator[Violat
         if not genuine:
             yield _annotation(name, value)
     for name, value in labels_of(pod).items():
-        is_ours = name.startswith(OURS) and (request is None or govern.LABELS.get(name) != value)
+        is_ours = name.startswith(OURS) and (request is None or marks.LABELS.get(name) != value)
         if is_ours or name in _LABELS or (_LABEL_STEMS and name.startswith(_LABEL_STEMS)):
             yield _only_bursar_writes("forged-label", f"metadata.labels[{name}]", value)
     for index, gate in enumerate(sequence_of(pod["spec"].get("schedulingGates"))):
-        is_held = request is not None and bool(govern.recorded_hold(pod))
+        is_held = request is not None and bool(marks.recorded_hold(pod))
         if gate["name"].startswith(OURS) and not (is_held and gate["name"] == names.BUDGET_GATE):
             yield _only_bursar_writes("forged-gate", f"spec.schedulingGates[{index}]", gate["name"])
 

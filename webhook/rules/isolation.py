@@ -7,8 +7,7 @@ from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE_PATTERN, gas
 from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation, shown
-from webhook.mutation import ephemeral, limits_shown, mps, visible_devices
-from webhook.mutation.visible_devices import VISIBLE_DEVICES
+from webhook.mutation import limits_shown, mps, visible_devices
 from webhook.rules.denylist import (
     NODE_PATHS,
     may_steer,
@@ -19,7 +18,14 @@ from webhook.rules.denylist import (
     steers_isolation,
 )
 from webhook.rules.device_annotations import requests_devices
-from webhook.wire.pod_review import CONTAINER_LISTS, annotations_of, sequence_of, variables_of
+from webhook.wire.marks import VISIBLE_DEVICES
+from webhook.wire.pod_review import (
+    CONTAINER_LISTS,
+    added_ephemeral,
+    annotations_of,
+    sequence_of,
+    variables_of,
+)
 
 _SHOWN_BY_PLUGIN = tuple(name for each in DIALECTS if each.shown_by_plugin for name in each.resources)
 
@@ -126,7 +132,7 @@ def _host(spec: Json, host_paths: Iterable[tuple[str, str]]) -> Iterator[Violati
 
 def ephemeral_violations(pod: Json, old: Json) -> Iterator[Violation]:
     """For the ephemeral containers that an update adds; those that existed before are not checked."""
-    for index, container in ephemeral.added(pod, old):
+    for index, container in added_ephemeral(pod, old):
         path = f"spec.ephemeralContainers[{index}]"
         for _, variable in _seeing(container):
             yield Violation(

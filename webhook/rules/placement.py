@@ -10,8 +10,7 @@ from timekeeper.core.name_lists import excess, listed
 from timekeeper.core.request.request import containers
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation, shown
-from webhook.mutation.govern import DEFAULT_SCHEDULERS, is_above_budget_class, scheduler_of
-from webhook.policy import AdmissionPolicy
+from webhook.policy import DEFAULT_SCHEDULERS, AdmissionPolicy, is_above_budget_class, scheduler_of
 from webhook.rules.size import size_violations
 from webhook.wire.pod_review import annotations_of, labels_of, sequence_of
 

@@ -3,16 +3,52 @@
 Each violation is found whatever else is wrong with the pod, and whatever its rule's mode is.
 """
 
+from collections.abc import Iterator
+
 from timekeeper.core.json_values import Json
+from timekeeper.core.request.held import cards_text, least_milli
 from timekeeper.core.request.request import ParsedRequest
-from timekeeper.core.violation import Violation
+from timekeeper.core.standings import Caps
+from timekeeper.core.values import GPURequest
+from timekeeper.core.violation import Violation, shown
 from webhook.policy import AdmissionPolicy
-from webhook.rules.caps import cap_violations
-from webhook.rules.duration import duration_violations
 from webhook.rules.forged import forgery_violations, reserved_name_violations
 from webhook.rules.host_share import host_share_violations
 from webhook.rules.isolation import device_annotations, isolation_violations, visible_without_request
 from webhook.rules.placement import placement_violations
+
+
+def cap_violations(request: GPURequest | None, caps: Caps) -> Iterator[Violation]:
+    """One for each cap that the pod's least need exceeds while no other pod holds a card. A request for an
+    amount of memory needs less of a larger card, so only the extender, which knows the cards, can refuse
+    it."""
+    if request is None or not caps.is_set:
+        return
+    least = least_milli(request)
+    for whose, cap in (("the namespace", caps.own), (f"group {caps.group}", caps.of_group)):
+        for field, milli in (("maxGPUsPerPod", cap.pod_milli), ("maxGPUs", cap.total_milli)):
+            if milli is not None and least > milli:
+                yield Violation(
+                    "above-cap",
+                    "spec.containers",
+                    shown(f"{cards_text(least)} GPUs"),
+                    f"the budget of {whose} allows no pod so much at one time ({field})",
+                    f"at most {cards_text(milli)}",
+                    "fewer cards, or smaller shares",
+                )
+
+
+def duration_violations(pod: Json, policy: AdmissionPolicy) -> Iterator[Violation]:
+    """The violation of a pod without ``activeDeadlineSeconds``, with ``requireDuration`` in the budget."""
+    if policy.requires_duration and pod["spec"].get("activeDeadlineSeconds") is None:
+        yield Violation(
+            "no-duration",
+            "spec.activeDeadlineSeconds",
+            "",
+            "the budget of the namespace asks each GPU pod how long it means to run (requireDuration)",
+            "a number of seconds; of controllers, only a Job and a CronJob can set it",
+            "activeDeadlineSeconds: 7200",
+        )
 
 
 def pod_violations(pod: Json, parsed: ParsedRequest, policy: AdmissionPolicy) -> tuple[Violation, ...]:

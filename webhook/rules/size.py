@@ -13,7 +13,7 @@ import orjson
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation, shown
-from webhook.mutation.visible_devices import VISIBLE_DEVICES
+from webhook.wire.marks import VISIBLE_DEVICES
 from webhook.wire.pod_review import CONTAINER_LISTS, annotations_of, sequence_of
 
 MAX_BYTES = 1024 * 1024

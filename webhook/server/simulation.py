@@ -17,7 +17,7 @@ from webhook.policy import AdmissionPolicy
 from webhook.server.reviewer import NotReadyError, Reviewer
 from webhook.standings.table import decode
 from webhook.wire import defaulting
-from webhook.wire.patching import patched
+from webhook.wire.json_patch import patched
 from webhook.wire.pod_review import AdmissionAnswer, MalformedError, PodReview, read
 
 PATH = "/simulate"

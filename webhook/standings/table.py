@@ -75,11 +75,11 @@ def standing(
     if table is None:
         return UNKNOWN
     entry = table.entry_of(namespace)
-    over = entry.standing.word == "OVER_BUDGET"
+    over = entry.standing.status == "OVER_BUDGET"
     if table.is_unknown(over, entry.valid_until_ms, now_ms, stale_after_ms):
         return UNKNOWN
     if not over and entry.remaining is not None and 0 < spent >= entry.remaining:
-        return replace(entry.standing, word="OVER_BUDGET", by_estimate=True)
+        return replace(entry.standing, status="OVER_BUDGET", by_estimate=True)
     return entry.standing
 
 

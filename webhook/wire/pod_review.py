@@ -6,7 +6,7 @@ Source: k8s.io/api/admission/v1.
 """
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -217,3 +217,11 @@ def variables_of(container: Json) -> list[str]:
 def sequence_of(raw: object) -> Sequence[Json]:
     """A checked list of the pod's spec, empty where it is absent."""
     return raw if isinstance(raw, list) else []
+
+
+def added_ephemeral(pod: Json, old: Json) -> Iterator[tuple[int, Json]]:
+    """The ephemeral containers that are not in the old pod, each with its index."""
+    before = {each["name"] for each in sequence_of(old["spec"].get("ephemeralContainers"))} if old else set()
+    for index, container in enumerate(sequence_of(pod["spec"].get("ephemeralContainers"))):
+        if container["name"] not in before:
+            yield index, container

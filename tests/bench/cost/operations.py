@@ -243,7 +243,7 @@ def beat(folder: Path) -> Prepare:
     services = create_services(ledger.store, gate, ledger.clock, lambda: CA, BEAT_MS)
     writer = services.beating
     # The writer's thread is left out, so that a beat is counted from its first instruction to its last.
-    writer.submit = lambda post, tell: tell(writer._outcomes([post])[0])  # type: ignore[method-assign]
+    writer.submit = lambda post, callback: callback(writer._outcomes([post])[0])  # type: ignore[method-assign]
     route = heartbeat_route(HeartbeatHandler(services))
     figures = [{"uuid": "GPU-0", "utilisation": 37, "memory_mib": 8_000, "scope": "exclusive"}]
     number = -1

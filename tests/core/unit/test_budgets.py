@@ -310,7 +310,7 @@ def test_what_nothing_would_read_is_refused_unless_it_took_effect_before(
 
     assert isinstance(error, EntryError)
     assert (error.line, error.field, error.others) == (text.count("\n") + 1, field, ())
-    assert isinstance(read_entry(key, text, settled=True), Budget)
+    assert isinstance(read_entry(key, text, lenient=True), Budget)
 
 
 @pytest.mark.parametrize(
@@ -359,7 +359,7 @@ def test_a_group_is_in_no_group() -> None:
 
     assert isinstance(error, EntryError)
     assert (error.line, error.field) == (2, "group")
-    assert read_entry("_group.lab", "gpuHours: 1\ngroup: other", settled=True) == Budget(
+    assert read_entry("_group.lab", "gpuHours: 1\ngroup: other", lenient=True) == Budget(
         GPU_HOUR, group="other"
     )
 
@@ -420,7 +420,7 @@ def test_a_rule_that_keeps_the_accounts_right_is_always_enforced(rule: str) -> N
 def test_an_entry_that_took_effect_long_ago_is_read_whatever_rules_it_names() -> None:
     text = "gpuHours: 1\nrules: {gone-since: warn, share-range: warn, host-pid: warn}"
 
-    assert read_entry("team-a", text, settled=True) == Budget(amount=GPU_HOUR, rules=(("host-pid", "warn"),))
+    assert read_entry("team-a", text, lenient=True) == Budget(amount=GPU_HOUR, rules=(("host-pid", "warn"),))
     assert isinstance(read_entry("team-a", text), EntryError)
 
 

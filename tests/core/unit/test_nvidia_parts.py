@@ -9,7 +9,8 @@ from scheduler_ext.fit.fit import fit
 from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.model.node import Node, read_node
 from scheduler_ext.model.pod import read_pod
-from scheduler_ext.snapshot.node_info import allocation_of, node_info_of, with_allocation
+from scheduler_ext.snapshot.allocation import allocation_of
+from scheduler_ext.snapshot.node_info import node_info_of, with_allocation
 from tests.webhook.worlds import governed
 from tests.worlds import card, inventory, of_resources, pod
 from timekeeper.core.request.cards import amounts_by_card, rate

@@ -10,7 +10,8 @@ from scheduler_ext.binding.manifest import written_for
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.model.node import read_node
 from scheduler_ext.model.pod import read_pod
-from scheduler_ext.snapshot.node_info import allocation_of, node_info_of, with_allocation
+from scheduler_ext.snapshot.allocation import allocation_of
+from scheduler_ext.snapshot.node_info import node_info_of, with_allocation
 from tests.worlds import of_resources, pod
 from timekeeper.core.dialects import BY_NAME
 from timekeeper.core.dialects.dialect import PlacedRequest

@@ -16,7 +16,8 @@ def events_in(code: str) -> set[str]:
     named = [
         call.args[0]
         for call in calls
-        if getattr(call.func, "attr", getattr(call.func, "id", "")) in {"log", "log_exception", "_log"}
+        if getattr(call.func, "attr", getattr(call.func, "id", ""))
+        in {"log", "log_exception", "_log", "Reason"}
     ]
     return {each.value for each in named if isinstance(each, ast.Constant) and isinstance(each.value, str)}
 

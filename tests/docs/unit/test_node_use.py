@@ -13,7 +13,7 @@ from sidecar.node.values import CardLoad, NodeCard, PodState
 from timekeeper import metrics
 from timekeeper.accounts.card_use import evictions, overuse
 from timekeeper.core.budgets.policy import BudgetSettings
-from timekeeper.settler.evictions import evictor
+from timekeeper.settler.evictions import reasons
 
 WHOLE = (Path(__file__).parents[3] / "docs" / "node-agent.md").read_text()
 PAGE = WHOLE[WHOLE.index("## Measured use\n") : WHOLE.index("## Rights\n")]
@@ -47,7 +47,7 @@ def test_every_metric_of_use_is_explained_with_its_kind_and_labels() -> None:
 
 
 def test_the_events_that_are_written_are_the_ones_that_are_documented() -> None:
-    written = {OVER, WITHIN, evictor.EVICTED, evictor.PROTECTED}
+    written = {OVER, WITHIN, reasons.OVERUSED, reasons.OVERUSE_PROTECTED}
 
     assert set(re.findall(r"`(GPU[A-Za-z]+)`", PAGE)) == written
 

@@ -157,7 +157,7 @@ def test_a_groups_cap_counts_the_pods_of_all_its_namespaces(world: World) -> Non
 
 def test_a_cap_is_kept_while_the_timekeeper_is_silent_and_in_observe_mode_only_logged(world: World) -> None:
     world.say(caps={"total": 0, "pod": None}, validUntil=1_750_000_000_000)  # its standing is UNKNOWN
-    assert world.running.extender.standings().of("team-a").word == "UNKNOWN"
+    assert world.running.extender.standings().of("team-a").status == "UNKNOWN"
     assert world.filter(waits("p"))["NodeNames"] == []
 
     world.say(caps={"total": 0, "pod": None}, mode="observe")

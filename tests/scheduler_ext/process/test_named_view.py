@@ -6,7 +6,7 @@ import pytest
 
 from scheduler_ext.binding.manifest import written_for
 from scheduler_ext.fit.fit import fit
-from scheduler_ext.snapshot.node_info import uses_of
+from scheduler_ext.snapshot.allocation import uses_of
 from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.reserving import NOW_MS
 from tests.scheduler_ext.unit.test_gas import INTEL, intel_node, wants

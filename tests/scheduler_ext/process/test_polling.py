@@ -53,7 +53,7 @@ class World:
         """Asks at this moment; how team-a then stands."""
         self.now_ms = now_ms
         self.poller.poll()
-        return self.poller.standings().of("team-a").word
+        return self.poller.standings().of("team-a").status
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def test_on_exhausted_and_the_policy_come_with_the_standings(
     told = world.poller.standings()
     assert told.of("team-a") == NamespaceStanding("OVER_BUDGET", "reclaim", "spread")
     assert told.of("team-b") == NamespaceStanding("IN_BUDGET", "deprioritize", "")
-    assert told.of("elsewhere").word == "UNLIMITED"
+    assert told.of("elsewhere").status == "UNLIMITED"
 
 
 def test_which_groups_account_decides_comes_with_the_standings() -> None:
@@ -186,7 +186,7 @@ def test_standings_age_while_no_poll_is_made(world: World, timekeeper: Simulated
 
     def told(now_ms: int) -> list[str]:
         world.now_ms = now_ms
-        return [world.poller.standings().of(f"team-{each}").word for each in "abc"]
+        return [world.poller.standings().of(f"team-{each}").status for each in "abc"]
 
     assert told(499) == ["IN_BUDGET", "IN_BUDGET", "OVER_BUDGET"]
     assert told(500) == ["IN_BUDGET", "UNKNOWN", "OVER_BUDGET"]
@@ -231,7 +231,7 @@ def test_over_budget_does_not_age_until_its_end_and_then_is_unknown() -> None:
 
     def words(at_ms: int) -> list[str]:
         told = standings_at(table, 500 + at_ms, STALE_MS)
-        return [told.of(name).word for name in ("over", "paying", "elsewhere")]
+        return [told.of(name).status for name in ("over", "paying", "elsewhere")]
 
     assert words(9_999) == ["OVER_BUDGET", "IN_BUDGET", "UNLIMITED"]
     assert words(10_000) == ["OVER_BUDGET", "UNKNOWN", "UNLIMITED"]
@@ -268,7 +268,7 @@ def test_the_running_extender_polls_each_second_and_counts(
 ) -> None:
     before, world = time.time(), start(*timekeeper.flags)
 
-    eventually(lambda: world.extender.standings().of("team-a").word == "IN_BUDGET")
+    eventually(lambda: world.extender.standings().of("team-a").status == "IN_BUDGET")
     timekeeper.document = standings(revision="2", team_a=entry("OVER_BUDGET"))
     eventually(lambda: world.extender.standings().of("team-a").over)
     told = world.client.get("/metrics").text

@@ -9,9 +9,10 @@ import pytest
 from scheduler_ext.fit.card_sets import Steps
 from scheduler_ext.model.standing import UNHEARD, NamespaceStanding, NamespaceStandings
 from scheduler_ext.scoring.policy import BINPACK
-from scheduler_ext.waiting import hold_backs, rounds
-from scheduler_ext.waiting.hold_backs import HOLD_BACK_S
+from scheduler_ext.waiting import rounds
+from scheduler_ext.waiting import rounds as hold_backs
 from scheduler_ext.waiting.order import MAX_NODES, WaitingPod, next_to_wake, waiting_pod
+from scheduler_ext.waiting.rounds import HOLD_BACK_S
 from tests.scheduler_ext.apiserver import Fault
 from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.reserving import NOW_MS, held

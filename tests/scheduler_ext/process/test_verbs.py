@@ -3,13 +3,11 @@
 import json
 from collections.abc import Callable, Generator
 
-import orjson
 import pytest
 from flask.testing import FlaskClient
 
 from scheduler_ext import settings
 from scheduler_ext.assembly.extender import Extender
-from scheduler_ext.verbs.name_lists import FEWEST_NAMES
 from tests.scheduler_ext.apiserver import ApiServer, Fault
 from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.worlds import asking, bound, node, on, percent
@@ -51,21 +49,6 @@ def test_what_only_the_cards_refuse_is_not_offered_to_kube_schedulers_preemption
 
     assert answer["FailedNodes"] == {}
     assert answer["FailedAndUnresolvableNodes"] == {"c": "no card has 50 percent free"}
-
-
-def test_between_calls_a_thread_computes_what_the_next_filter_asks_for(world: Running) -> None:
-    names = ["a", "b", *(f"unknown-{at}" for at in range(FEWEST_NAMES))]
-    body = orjson.dumps({"Pod": percent(60), "NodeNames": names})  # as Go writes it: names last, no blanks
-    assert world.client.post("/filter", data=body).get_json()["NodeNames"] == ["b"]
-    world.put_pod(on(percent(50, "other"), "b", "b-GPU-0"))
-
-    def computed() -> bool:
-        cache = world.extender._verbs._fit_cache
-        (column,) = cache._results
-        is_present = cache._rows.nodes is world.extender.cache.snapshot.nodes
-        return is_present and not column.changed()
-
-    eventually(computed)
 
 
 def test_whole_node_objects_are_answered_with_node_objects(world: Running) -> None:

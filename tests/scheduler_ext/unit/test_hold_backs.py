@@ -1,6 +1,6 @@
 """For a namespace's pods others are held back from a node for a second in ten."""
 
-from scheduler_ext.waiting.hold_backs import HOLD_BACK_AGAIN_S, HOLD_BACK_S, MAX_KNOWN, HoldBacks
+from scheduler_ext.waiting.rounds import HOLD_BACK_AGAIN_S, HOLD_BACK_S, MAX_KNOWN, HoldBacks
 
 
 def test_a_namespace_may_keep_a_node_for_a_second_in_ten() -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from scheduler_ext.binding.values import BindingArgs
 from scheduler_ext.controllers.requeuer import Requeuer
 from scheduler_ext.fit.refusal import Refusal
 from scheduler_ext.leadership.fencing import Touched, marker, toucher
@@ -423,23 +422,6 @@ def test_a_pod_without_a_gpu_request_waits_for_no_takeover(pair: Pair) -> None:
     plain = {"metadata": {"name": "web", "namespace": "team-a", "uid": "uid-web"}, "spec": {"containers": []}}
 
     assert verbs.filter(ExtenderArgs(plain, ["a"], None)) == FilterResult(["a"], {}, {})
-
-
-@pytest.mark.parametrize("verb", ["filter", "prioritize", "bind"])
-def test_what_is_computed_early_waits_for_each_call(pair: Pair, verb: str) -> None:
-    verbs, calls = verbs_of(pair.first, waits=lambda: None), []
-    pair.first.deliver()
-    verbs.early_answers.called = lambda: calls.append(verb)  # type: ignore[method-assign]
-    args = ExtenderArgs(pair.p, ["a"], None)
-    pair.first.belief.wanted = False
-    pair.first.step()
-
-    if verb == "bind":
-        verbs.bind(BindingArgs("team-a", "p", "uid-p", "a"))
-    else:
-        getattr(verbs, verb)(args)
-
-    assert calls == [verb]
 
 
 BINPACKED = Policies("binpack", lambda: UNHEARD, lambda: None, lambda _why: None)

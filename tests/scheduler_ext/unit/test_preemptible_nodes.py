@@ -20,7 +20,7 @@ def is_worth(waiting: Json, there: list[Json], words: dict[str, NamespaceStandin
     return any(
         pod["spec"]["priority"] < priority
         or (
-            words[namespace].word == "IN_BUDGET"
+            words[namespace].status == "IN_BUDGET"
             and (
                 words[pod["metadata"]["namespace"]] == OVER
                 or "bursar.dev/reclaimable" in pod["metadata"]["annotations"]

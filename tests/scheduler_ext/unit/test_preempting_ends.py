@@ -106,7 +106,7 @@ def test_every_eviction_succeeds_and_at_last_there_is_none(
         assert rounds < 300
 
     assert all(choice_for(world, pod) is None for pod in world.waiting)
-    over = [pod for pod in world.waiting if STANDINGS.of(pod.namespace).word == "IN_BUDGET"]
+    over = [pod for pod in world.waiting if STANDINGS.of(pod.namespace).status == "IN_BUDGET"]
     assert not (over and any(_would_do(world, pod) for pod in over)), "a debtor runs where a payer would fit"
 
 

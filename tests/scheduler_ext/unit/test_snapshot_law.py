@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from scheduler_ext.fit.fit import fit
 from scheduler_ext.model.node import read_node
 from scheduler_ext.model.pod import Pod, read_any, read_non_gpu_pod
-from scheduler_ext.snapshot.node_info import uses_of
+from scheduler_ext.snapshot.allocation import uses_of
 from scheduler_ext.snapshot.snapshot import (
     EMPTY,
     assume,

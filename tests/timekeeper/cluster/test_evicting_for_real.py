@@ -21,7 +21,8 @@ from timekeeper.runtime.clock import now_ms
 from timekeeper.runtime.connect import connect
 from timekeeper.runtime.log import log
 from timekeeper.settler.evictions.calls import EvictorContext, view_of
-from timekeeper.settler.evictions.evictor import EVICTED, PROTECTED, Evictor
+from timekeeper.settler.evictions.reasons import OVERUSE_PROTECTED, OVERUSED
+from timekeeper.settler.evictions.rounds import OveruseRound
 from timekeeper.settler.process import REPORTER
 
 pytestmark = pytest.mark.timeout(180)
@@ -61,7 +62,7 @@ class Users:
         api = connect(file)
         events = UnqueuedRecorder(api, REPORTER, settler.epoch.holder, town.clock, log)
         shared = (town.store, settler.epoch, api, events, view_of(settler), town.clock, town.clock)
-        self.evictor = Evictor(EvictorContext(*shared))
+        self.evictor = OveruseRound(EvictorContext(*shared))
 
     def run(self, name: str) -> Json:
         """A pod that runs with half of a card, and that the timekeeper has heard of."""
@@ -166,12 +167,12 @@ def test_a_pod_over_its_share_goes_and_its_event_shows_why(users: Users) -> None
     assert attempts("evicted") == before + 1
     assert not users.is_gone(other)
     (event,) = users.events(uid)
-    assert (event["reason"], event["type"]) == (EVICTED, "Warning")
+    assert (event["reason"], event["type"]) == (OVERUSED, "Warning")
     assert "now 9000 MiB of GPU-0 (share 8000 MiB); overuseGrace is 60s" in event["note"]
     described = users.cluster.kubectl(
         "get", "events", "-n", "team-a", "--field-selector", f"involvedObject.uid={uid}"
     )
-    assert EVICTED in described.stdout
+    assert OVERUSED in described.stdout
 
 
 def test_a_disruption_budget_keeps_the_pod_until_it_is_gone(users: Users) -> None:
@@ -184,7 +185,7 @@ def test_a_disruption_budget_keeps_the_pod_until_it_is_gone(users: Users) -> Non
 
     assert attempts("protected") == before + 1
     assert "deletionTimestamp" not in users.pod("kept")["metadata"]
-    assert [each["reason"] for each in users.events(uid)] == [PROTECTED]
+    assert [each["reason"] for each in users.events(uid)] == [OVERUSE_PROTECTED]
     users.unprotect("kept")
     users.overuse(uid)
     assert users.evictor.step()

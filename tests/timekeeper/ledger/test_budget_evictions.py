@@ -25,8 +25,8 @@ from tests.timekeeper.worlds import (
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.runtime.connect import connect
 from timekeeper.runtime.log import log
-from timekeeper.settler.evictions import budget_notices
-from timekeeper.settler.evictions.budget_evictor import BudgetEvictor
+from timekeeper.settler.evictions import reasons
+from timekeeper.settler.evictions.budget_round import BudgetRound
 from timekeeper.settler.evictions.calls import EvictorContext, view_of
 from timekeeper.settler.process import REPORTER
 from timekeeper.store import fencing
@@ -48,13 +48,13 @@ class Spending:
         self.seconds = 0.0  # looking takes no time
         self.evictor = self.new_evictor()
 
-    def new_evictor(self) -> BudgetEvictor:
+    def new_evictor(self) -> BudgetRound:
         """Of a process that has just begun to settle."""
         town, settler = self.town, self.town.settler
         events = UnqueuedRecorder(self._server, REPORTER, settler.epoch.holder, town.clock, log)
         view = view_of(settler)
         shared = (town.store, settler.epoch, self._server, events, view, town.clock, town.clock)
-        return BudgetEvictor(EvictorContext(*shared), seconds=lambda: self.seconds)
+        return BudgetRound(EvictorContext(*shared), seconds=lambda: self.seconds)
 
     def begin(self, *pods: Json, **entries: str) -> None:
         entries = {"_settings": SETTINGS} | entries
@@ -145,7 +145,7 @@ def test_pods_of_an_exhausted_namespace_get_a_notice_and_leave_in_order_after_th
 
     assert spending.turn(5 * MINUTE + 50 * SECOND) == []
     assert {spending.notice(name) for name in ("old", "young", "low")} == {spent_ms + 5 * MINUTE}
-    notices = [each for each in spending.api.events if each["reason"] == budget_notices.NOTICE]
+    notices = [each for each in spending.api.events if each["reason"] == reasons.NOTICE]
     assert {each["regarding"]["name"] for each in notices} == {"old", "young", "low"}
     assert "not before 2026-11-20T10:24:00Z" in notices[0]["note"]
     assert [spending.turn(10 * SECOND) for _ in range(5)] == [["low"], ["young"], ["old"], [], []]
@@ -242,8 +242,8 @@ def test_a_disruption_budget_is_respected_for_its_grace_and_then_the_pod_is_dele
     assert ends_ms is not None
     assert ends_ms >= T0 + 45 * MINUTE
     assert [each["reason"] for each in spending.api.events][-2:] == [
-        budget_notices.PROTECTED,
-        budget_notices.EVICTED,
+        reasons.SPENT_PROTECTED,
+        reasons.SPENT,
     ]
     spending.turn(5 * MINUTE)
     spending.restart()
@@ -361,7 +361,7 @@ def test_only_the_newest_settler_evicts(spending: Spending) -> None:
     assert spending.api.evictions == []
 
 
-def _step_as_if_fresh(elder: BudgetEvictor, spending: Spending) -> None:
+def _step_as_if_fresh(elder: BudgetRound, spending: Spending) -> None:
     stated = elder._context.view.statements()
     assert stated is not None
     object.__setattr__(elder._context.view, "statements", lambda: (stated[0], spending.town.clock()))

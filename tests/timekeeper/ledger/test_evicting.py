@@ -3,7 +3,6 @@ as it is told to, and a clock turned by hand."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from threading import Event
 
@@ -19,7 +18,6 @@ from tests.timekeeper.worlds import (
     HOUR,
     MINUTE,
     SECOND,
-    T0,
     Json,
     Town,
     agent_status,
@@ -28,24 +26,16 @@ from tests.timekeeper.worlds import (
     node,
     token,
 )
-from timekeeper.accounts.card_use.evictions import RESULTS, Result
-from timekeeper.accounts.pods import LedgerPod, read_pod
-from timekeeper.core.ledger.hold import PodHold
+from timekeeper.accounts.card_use.evictions import RESULTS
+from timekeeper.core.kube.eviction import EvictionResult
 from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.connect import connect
 from timekeeper.runtime.kubeconfig import of_configuration
 from timekeeper.runtime.log import log
 from timekeeper.settler.evictions.calls import EvictorContext, view_of
-from timekeeper.settler.evictions.evictor import (
-    EVICTED,
-    LOOK_S,
-    PROTECTED,
-    SOON_S,
-    Evictor,
-    keep_evicting,
-    may_be_evicted,
-    pause_after_s,
-)
+from timekeeper.settler.evictions.evictor import keep_evicting
+from timekeeper.settler.evictions.reasons import OVERUSE_PROTECTED, OVERUSED
+from timekeeper.settler.evictions.rounds import OVERUSE_S, SOON_S, OveruseRound, pause_after_s
 from timekeeper.settler.process import REPORTER
 from timekeeper.store import fencing as terms
 from timekeeper.store.engine.engine import UnavailableError
@@ -59,11 +49,6 @@ PDB_429 = {
     "message": "Cannot evict pod as it would violate the pod's disruption budget.",
     "reason": "TooManyRequests",
     "details": {"causes": [{"reason": "DisruptionBudget", "message": "needs 1 healthy pods and has 1"}]},
-}
-ANOTHER_409 = {
-    "kind": "Status",
-    "message": "Operation cannot be fulfilled on Pod: Precondition failed: UID in precondition: a, UID in"
-    " object meta: b",
 }
 
 
@@ -79,14 +64,14 @@ class Overused:
             town.reviews.tokens[token(f"agent-{name}")] = agent_status(name)
         self.evictor = self.new_evictor()
 
-    def new_evictor(self, server: Api | None = None) -> Evictor:
+    def new_evictor(self, server: Api | None = None) -> OveruseRound:
         """Of a process that has just begun to settle."""
         settler = self.town.settler
         town = self.town
         served = server or self._server
         events = UnqueuedRecorder(served, REPORTER, settler.epoch.holder, town.clock, log)
         shared = town.store, settler.epoch, served, events, view_of(settler), town.clock, self.steady
-        return Evictor(EvictorContext(*shared, record=town.recorded.append))
+        return OveruseRound(EvictorContext(*shared, record=town.recorded.append))
 
     def steady(self) -> int:
         """The clock that nobody sets: ``ahead_ms`` is what the other was set forward."""
@@ -172,13 +157,13 @@ def test_a_pod_over_its_share_for_its_grace_is_evicted_once_with_the_reason(
     assert eviction["metadata"] == {"namespace": "team-a", "name": "p"}
     assert eviction["deleteOptions"] == {"preconditions": {"uid": "uid-p"}}
     (event,) = overused.api.events
-    assert (event["reason"], event["type"], event["regarding"]["uid"]) == (EVICTED, "Warning", "uid-p")
+    assert (event["reason"], event["type"], event["regarding"]["uid"]) == (OVERUSED, "Warning", "uid-p")
     assert event["note"] == (
         "Evicted by Bursar: the pod has used more GPU memory than its share since 2026-11-20T10:01:00Z, now"
         " 9000 MiB of GPU-0 (share 8000 MiB); overuseGrace is 60s"
     )
     (decision,) = (each for each in overused.town.recorded if each.kind == "evicted")
-    assert (decision.reason, decision.name, decision.uid) == (EVICTED, "p", "uid-p")
+    assert (decision.reason, decision.name, decision.uid) == (OVERUSED, "p", "uid-p")
     assert decision.owner == "Job/train"
     assert (decision.figures["message"], decision.figures["graceMs"]) == (event["note"], 60_000)
     (line,) = [line for line in capfd.readouterr().err.splitlines() if "event=overuse-eviction" in line]
@@ -187,22 +172,6 @@ def test_a_pod_over_its_share_for_its_grace_is_evicted_once_with_the_reason(
         f" since_ms={since_ms} grace_ms=60000 cards=GPU-0:9000/8000 attempt=1"
     )
     assert found == [1]
-
-
-@pytest.mark.parametrize(
-    "entries",
-    [
-        {},
-        {"_settings": "overuse: observe\noveruseGrace: 0s"},
-        {"_settings": "overuse: evict\noveruseGrace: 0s\nmode: observe"},
-        {"_settings": "overuse: evict\noveruseGrace: 0s", "team_a": "gpuHours: 1\noveruse: observe"},
-        {"team_b": "gpuHours: 1\noveruse: evict\noveruseGrace: 0s"},
-    ],
-)
-def test_without_a_budget_that_says_so_no_pod_is_evicted(overused: Overused, entries: dict[str, str]) -> None:
-    overused.begin("p", **entries)
-
-    assert overused.over(15 * MINUTE, p=9_000) == []
 
 
 def test_a_budget_that_says_so_counts_from_the_next_look_on_and_one_that_ceases_to_no_longer(
@@ -220,42 +189,10 @@ def test_a_budget_that_says_so_counts_from_the_next_look_on_and_one_that_ceases_
     assert overused.over(5 * MINUTE, p=9_000, q=9_000) == []
 
 
-def test_a_node_that_reports_no_more_is_no_ground_for_an_eviction(overused: Overused) -> None:
-    overused.begin("p", **EVICT)
-    overused.over(45 * SECOND, p=9_000)
-    for _ in range(60):
-        overused.town.clock.turn(STEP)
-        overused.evictor.step()
-
-    assert overused.api.evictions == []
-
-
-def test_a_due_pod_is_due_no_longer_when_its_node_has_fallen_silent(overused: Overused) -> None:
-    overused.begin("p", **EVICT)
-    overused.api.refusals["p"] = (429, PDB_429)
-    assert len(overused.over(MINUTE, p=9_000)) == 1
-    overused.town.clock.turn(2 * MINUTE)
-
-    for _ in range(60):
-        assert overused.evictor.step() is None
-        overused.town.clock.turn(STEP)
-    assert len(overused.api.evictions) == 1
-
-
 def test_an_agent_of_another_node_causes_no_eviction(overused: Overused) -> None:
     overused.begin("p", **EVICT)
 
     assert overused.over(2 * MINUTE, by="n2", p=9_000) == []
-
-
-def test_looks_that_report_nothing_neither_evict_nor_spare(overused: Overused) -> None:
-    overused.begin("p", **EVICT)
-    overused.over(30 * SECOND, p=9_000)
-    overused.town.clock.turn(STEP)
-
-    assert overused.over(45 * SECOND, p=None) == []
-    overused.town.clock.turn(STEP)
-    assert len(overused.over(0, p=9_000)) == 1
 
 
 def test_a_pod_that_ended_or_goes_or_is_not_known_is_left_alone(overused: Overused) -> None:
@@ -272,24 +209,6 @@ def test_a_pod_that_ended_or_goes_or_is_not_known_is_left_alone(overused: Overus
 
     overused.town.hear("pods", pod("p"))
     assert len(overused.over(0, p=9_000)) == 1
-
-
-@pytest.mark.parametrize(
-    ("other", "may"),
-    [
-        ({}, True),
-        ({"node": "n2"}, False),
-        ({"hold": PodHold(T0, over=True, ended_ms=T0)}, False),
-        ({"hold": PodHold(T0, deletion_ms=T0)}, False),
-        ({"others_ended": True}, False),
-    ],
-    ids=["runs", "elsewhere", "has ended", "is about to go", "all but its sidecar has ended"],
-)
-def test_a_pod_may_be_evicted_while_it_runs_on_the_node_that_reports(other: Json, may: bool) -> None:
-    running = read_pod(gpu_pod(started_ms=T0))
-
-    assert isinstance(running, LedgerPod)
-    assert may_be_evicted(replace(running, **other), "n1") is may
 
 
 def test_a_pod_of_the_same_name_pays_for_nothing(overused: Overused) -> None:
@@ -413,7 +332,7 @@ def test_a_disruption_budget_is_respected_and_tried_ever_less_often(overused: Ov
 
     # after 0, 30 s, 1, 2, 4 and 8 minutes more, then each ten
     assert found == [10]
-    assert [each["reason"] for each in overused.api.events] == [PROTECTED]
+    assert [each["reason"] for each in overused.api.events] == [OVERUSE_PROTECTED]
     assert "A PodDisruptionBudget prevents the eviction of this pod" in overused.api.events[0]["note"]
 
     del overused.api.refusals["p"]
@@ -433,7 +352,7 @@ def test_that_a_disruption_budget_keeps_a_pod_is_reported_also_where_an_attempt_
 
     overused.over(MINUTE, p=9_000)
 
-    assert [each["reason"] for each in overused.api.events] == [PROTECTED]
+    assert [each["reason"] for each in overused.api.events] == [OVERUSE_PROTECTED]
 
 
 def test_a_pod_that_a_disruption_budget_keeps_takes_no_turn(overused: Overused) -> None:
@@ -446,35 +365,6 @@ def test_a_pod_that_a_disruption_budget_keeps_takes_no_turn(overused: Overused) 
 
     assert [overused.evictor.step() for _ in range(3)] == ["protected", "evicted", None]
     assert [each["metadata"]["name"] for each in overused.api.evictions[before:]] == ["p", "q"]
-
-
-@pytest.mark.parametrize(
-    ("status", "body", "result"),
-    [
-        (429, PDB_429, "protected"),
-        (429, {"message": "too many requests"}, "refused"),
-        (500, {"message": "This pod has more than one PodDisruptionBudget"}, "protected"),
-        (500, {"message": "broken"}, "unclear"),
-        (404, {"message": 'pods "p" not found'}, "gone"),
-        (409, ANOTHER_409, "gone"),
-        (409, {"message": "the object has been modified"}, "refused"),
-        (403, {"message": "forbidden"}, "refused"),
-        (410, {"message": "expired"}, "refused"),
-        (503, {"message": "away"}, "unclear"),
-    ],
-)
-def test_what_the_api_server_answers_is_counted_by_what_it_means(
-    overused: Overused, capfd: pytest.CaptureFixture[str], status: int, body: Json, result: str
-) -> None:
-    overused.begin("p", **EVICT)
-    overused.api.refusals["p"] = (status, body)
-
-    with counting(result) as found:
-        overused.over(MINUTE, p=9_000)
-
-    assert found == [1]
-    assert f"event=overuse-eviction result={result} namespace=team-a pod=p" in capfd.readouterr().err
-    assert [each["reason"] for each in overused.api.events] == [PROTECTED] * (result == "protected")
 
 
 def test_an_api_server_that_does_not_answer_is_called_again_later(town: Town, tmp_path: Path) -> None:
@@ -578,16 +468,16 @@ def test_a_token_that_cannot_be_read_is_no_end_of_evictions(
 @pytest.mark.parametrize(
     ("result", "pause_s"),
     [
-        (None, LOOK_S),
-        ("refused", LOOK_S),
-        ("unclear", LOOK_S),
+        (None, OVERUSE_S),
+        ("refused", OVERUSE_S),
+        ("unclear", OVERUSE_S),
         ("evicted", SOON_S),
         ("gone", SOON_S),
         ("protected", SOON_S),
     ],
 )
 def test_an_api_server_that_refuses_is_not_called_for_the_next_pod_at_once(
-    result: Result | None, pause_s: float
+    result: EvictionResult | None, pause_s: float
 ) -> None:
     waits = Waits(2)
 

@@ -401,7 +401,7 @@ def heard_by_the_second(
 
     def record() -> None:
         with town.store.writing() as connection:
-            heard.extend(each.heard for each in beats.record(connection, [second], 5_000))
+            heard.extend(each.outcome for each in beats.record(connection, [second], 5_000))
 
     thread = Thread(target=record)
     with town.store.writing() as connection:

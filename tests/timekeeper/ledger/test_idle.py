@@ -12,7 +12,6 @@ from tests.timekeeper.fake_api_server import FakeApiServer, serving
 from tests.timekeeper.ledger.test_evicting import PDB_429
 from tests.timekeeper.worlds import (
     MINUTE,
-    SECOND,
     T0,
     Json,
     Town,
@@ -26,7 +25,7 @@ from timekeeper.core.decisions import Decision
 from timekeeper.runtime.connect import connect
 from timekeeper.runtime.log import log
 from timekeeper.settler.evictions.calls import EvictorContext, view_of
-from timekeeper.settler.evictions.idle_evictor import IdleEvictor
+from timekeeper.settler.evictions.rounds import IdleRound
 from timekeeper.settler.process import REPORTER
 
 ONE_DATABASE = (
@@ -59,7 +58,7 @@ class Resting:
         town, settler = self.town, self.town.settler
         events = UnqueuedRecorder(self._server, REPORTER, settler.epoch.holder, town.clock, log)
         shared = (town.store, settler.epoch, self._server, events, view_of(settler), town.clock)
-        self.evictor = IdleEvictor(EvictorContext(*shared, town.clock, self.decisions.append))
+        self.evictor = IdleRound(EvictorContext(*shared, town.clock, self.decisions.append))
 
     def turn(self, minutes: int, utilisation: int | None = 0, reports: bool = True) -> list[str]:
         """Minutes with this use; the pods that were evicted meanwhile."""
@@ -154,62 +153,3 @@ def test_with_evict_it_is_evicted_after_its_grace_and_a_disruption_budget_keeps_
         "BursarIdle",
     )
     assert resting.events() == ["IdleWarning", "IdleEviction"]
-
-
-@pytest.mark.parametrize(
-    "entries",
-    [
-        {"_settings": SETTINGS},
-        {"team_a": f"{BUDGET}\nidle: off"},
-        {"_defaults": f"{BUDGET}\nidle: off"},
-        {"team_a": f"{BUDGET}\nmode: observe"},
-        {"_settings": f"idle: evict\nmode: observe\n{SETTINGS}"},
-    ],
-    ids=["off by default", "opt-out", "opt-out for all", "observed", "observed cluster"],
-)
-def test_where_the_budgets_do_not_say_so_an_idle_pod_is_left_alone(
-    resting: Resting, entries: dict[str, str]
-) -> None:
-    resting.begin(**entries)
-
-    assert resting.turn(40) == []
-    assert resting.api.patches == []
-
-
-def test_what_is_not_measured_is_never_idle(resting: Resting) -> None:
-    resting.begin(_settings=f"idle: evict\n{SETTINGS}")
-
-    resting.turn(30, utilisation=None)
-    resting.turn(30, reports=False)
-    assert resting.api.patches == []
-    resting.turn(8)
-    resting.turn(3, reports=False)  # a gap: the time starts again
-    resting.turn(8)
-    assert resting.api.patches == []
-
-
-def test_a_pod_that_works_now_and_then_is_not_idle(resting: Resting) -> None:
-    resting.begin(_settings=f"idle: evict\n{SETTINGS}")
-
-    for _ in range(5):
-        resting.turn(9)
-        resting.turn(1, utilisation=5)
-
-    assert resting.api.patches == []
-
-
-def test_a_warning_of_an_earlier_idle_time_does_not_count(resting: Resting) -> None:
-    resting.begin(_settings=f"idle: evict\n{SETTINGS}")
-    resting.turn(12)
-    assert UNTIL in resting.noted()
-    stale = resting.noted()[UNTIL]
-    for minute in range(20):  # the API server refuses nothing, but the evictor is not there
-        resting.town.clock.turn(MINUTE)
-        resting._report(50 if minute == 0 else 0)
-        resting.town.tick()
-
-    resting.town.clock.turn(10 * SECOND)
-    resting.evictor.step()
-
-    assert resting.api.evictions == []
-    assert resting.api.patches[-1][1]["metadata"]["annotations"][UNTIL] != stale

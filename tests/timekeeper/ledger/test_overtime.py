@@ -9,14 +9,13 @@ import pytest
 from tests.support.events import UnqueuedRecorder
 from tests.support.kubeconfig import kubeconfig
 from tests.timekeeper.fake_api_server import FakeApiServer, serving
-from tests.timekeeper.ledger.test_declared import ended
 from tests.timekeeper.ledger.test_evicting import PDB_429
 from tests.timekeeper.worlds import MINUTE, SECOND, T0, Json, Town, budgets, gpu_pod, node
 from timekeeper.core.decisions import Decision
 from timekeeper.runtime.connect import connect
 from timekeeper.runtime.log import log
 from timekeeper.settler.evictions.calls import EvictorContext, view_of
-from timekeeper.settler.evictions.overtime_evictor import OvertimeEvictor
+from timekeeper.settler.evictions.rounds import OvertimeRound
 from timekeeper.settler.process import REPORTER
 
 ONE_DATABASE = "decisions and calls of the API server; no SQL of their own"
@@ -39,7 +38,7 @@ class Late:
         server = connect(kubeconfig(folder, url))
         events = UnqueuedRecorder(server, REPORTER, town.settler.epoch.holder, town.clock, log)
         shared = (town.store, town.settler.epoch, server, events, view_of(town.settler), town.clock)
-        self.evictor = OvertimeEvictor(EvictorContext(*shared, town.clock, self.decisions.append))
+        self.evictor = OvertimeRound(EvictorContext(*shared, town.clock, self.decisions.append))
 
     def turn(self, ms: int) -> None:
         """Time passes; the pod runs on."""
@@ -124,20 +123,3 @@ def test_a_condition_that_cannot_be_written_for_now_counts_as_no_eviction(
 
     assert pod.api.deletions == []
     assert set(results) == {"protected", "refused"}
-
-
-@pytest.mark.parametrize("budget", [BUDGET.replace("evict", "warn"), f"{BUDGET}\nmode: observe"])
-def test_where_the_budget_does_not_say_so_it_is_only_warned(late: Begin, budget: str) -> None:
-    pod = late(budget)
-    for _ in range(20):
-        pod.turn(MINUTE)
-
-    assert (pod.told(), pod.api.evictions) == ([WARNED], [])
-
-
-def test_a_pod_that_has_ended_is_left_alone(late: Begin) -> None:
-    pod = late(BUDGET)
-    pod.town.change("pods", ended(late_pod(), T0, T0 + 600 * SECOND))
-    pod.turn(30 * MINUTE)
-
-    assert pod.told() == []

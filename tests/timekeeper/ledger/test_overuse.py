@@ -5,11 +5,13 @@ import random
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.timekeeper.worlds import gpu_pod
 from timekeeper.accounts.budget_history import BudgetEntry, history_of
 from timekeeper.accounts.card_use.evictions import (
     FIRST_PAUSE_MS,
@@ -22,8 +24,8 @@ from timekeeper.accounts.card_use.evictions import (
     EvictionCandidate,
     EvictionDecision,
     EvictionHistory,
-    Result,
-    decide,
+    candidate,
+    due,
 )
 from timekeeper.accounts.card_use.figures import CardSample, MeasuredSession, MemoryExcess, UsageSample
 from timekeeper.accounts.card_use.overuse import (
@@ -33,6 +35,9 @@ from timekeeper.accounts.card_use.overuse import (
     OverusingPod,
     follow,
 )
+from timekeeper.accounts.pods import LedgerPod, read_pod
+from timekeeper.core.kube.eviction import EvictionResult
+from timekeeper.core.ledger.hold import PodHold
 
 SECOND, MINUTE = 1_000, 60_000
 T0 = 1_795_168_800_000
@@ -194,6 +199,28 @@ def test_it_does_not_matter_how_looks_come_together(steps: list[tuple[int, int |
 
 # Who leaves.
 
+POD = cast(LedgerPod, read_pod(gpu_pod(started_ms=T0)))
+
+
+@pytest.mark.parametrize(
+    ("other", "may"),
+    [
+        ({}, True),
+        ({"node": "n2"}, False),
+        ({"hold": PodHold(T0, over=True, ended_ms=T0)}, False),
+        ({"hold": PodHold(T0, deletion_ms=T0)}, False),
+        ({"others_ended": True}, False),
+    ],
+    ids=["runs", "elsewhere", "has ended", "is about to go", "all but its sidecar has ended"],
+)
+def test_a_pod_may_be_evicted_while_it_runs_on_the_node_that_reports(
+    other: dict[str, Any], may: bool
+) -> None:
+    made = candidate(suspect().over, replace(POD, **other), history_of([]), T0)
+
+    assert (made.pod is not None) is may
+    assert candidate(suspect().over, None, history_of([]), T0).pod is None
+
 
 def suspect(
     uid: str = "p",
@@ -205,12 +232,14 @@ def suspect(
     node: str = "n1",
 ) -> EvictionCandidate:
     episode = OverusePeriod(since_ms, (ObservedExcess(MemoryExcess("A", 11, 10), seen_ms),))
-    return EvictionCandidate(OverusingPod(uid, "team-a", uid, node, episode), grace_ms, evictable)
+    return EvictionCandidate(
+        OverusingPod(uid, "team-a", uid, node, episode), grace_ms, POD if evictable else None
+    )
 
 
 def decided(suspects: Iterable[EvictionCandidate], past: EvictionHistory, now_ms: int) -> EvictionDecision:
     """Where both clocks go alike."""
-    return decide(suspects, past, now_ms, now_ms)
+    return due(suspects, past, now_ms, now_ms)
 
 
 @pytest.mark.parametrize(
@@ -265,7 +294,7 @@ def test_between_two_evictions_and_after_a_start_there_is_time() -> None:
     ("result", "chosen"),
     [("evicted", False), ("unclear", False), ("gone", True), ("protected", True), ("refused", True)],
 )
-def test_an_attempt_without_an_eviction_takes_no_turn(result: Result, chosen: bool) -> None:
+def test_an_attempt_without_an_eviction_takes_no_turn(result: EvictionResult, chosen: bool) -> None:
     verdict = decided([suspect()], NOTHING.after("other", "n1", result, T0), T0)
 
     assert verdict == (EvictionDecision(suspect(), 0) if chosen else EvictionDecision(None, 1))
@@ -300,10 +329,10 @@ def test_one_node_alone_does_not_use_up_all_evictions_of_an_hour() -> None:
 
 def test_a_clock_that_jumps_makes_no_time_pass_between_evictions() -> None:
     past, later_ms = NOTHING.after("other", "n1", "evicted", T0), T0 + 2 * HOUR_MS
-    due = suspect(since_ms=later_ms - HOUR_MS, seen_ms=later_ms)
+    late = suspect(since_ms=later_ms - HOUR_MS, seen_ms=later_ms)
 
-    assert decide([due], past, later_ms, T0 + SPACE_MS - 1) == EvictionDecision(None, 1)
-    assert decide([due], past, later_ms, T0 + SPACE_MS).chosen == due
+    assert due([late], past, later_ms, T0 + SPACE_MS - 1) == EvictionDecision(None, 1)
+    assert due([late], past, later_ms, T0 + SPACE_MS).chosen == late
 
 
 def test_one_pod_is_tried_more_and_more_seldom() -> None:
@@ -368,7 +397,7 @@ ATTEMPTS = st.lists(
 
 @given(SUSPECTS, ATTEMPTS)
 def test_only_due_pods_leave_and_each_due_pod_leaves_or_waits(
-    suspects: list[EvictionCandidate], attempts: list[tuple[str, Result, int]]
+    suspects: list[EvictionCandidate], attempts: list[tuple[str, EvictionResult, int]]
 ) -> None:
     past = NOTHING
     for uid, result, at_ms in sorted(attempts, key=lambda each: each[2]):
@@ -377,24 +406,24 @@ def test_only_due_pods_leave_and_each_due_pod_leaves_or_waits(
     verdict = decided(suspects, past, T0)
 
     resting = {uid for uid, _, _ in attempts if is_paused(uid, attempts)}
-    due = {
+    leaving = {
         (each.over.episode.since_ms, each.over.uid)
         for each in suspects
-        if each.evictable
+        if each.pod is not None
         and each.grace_ms is not None
         and each.over.uid not in resting
         and each.over.episode.since_ms + each.grace_ms <= each.over.episode.seen_ms
         and T0 - FRESH_MS < each.over.episode.seen_ms < T0 + FRESH_MS
     }
     lately = any(result in ("evicted", "unclear") and T0 - at_ms < SPACE_MS for _, result, at_ms in attempts)
-    if lately or not due:
-        assert verdict == EvictionDecision(None, len(due))
+    if lately or not leaving:
+        assert verdict == EvictionDecision(None, len(leaving))
     else:
         assert verdict.chosen is not None
-        assert (verdict.chosen.over.uid, verdict.held_back) == (min(due)[1], len(due) - 1)
+        assert (verdict.chosen.over.uid, verdict.held_back) == (min(leaving)[1], len(leaving) - 1)
 
 
-def is_paused(uid: str, attempts: list[tuple[str, Result, int]]) -> bool:
+def is_paused(uid: str, attempts: list[tuple[str, EvictionResult, int]]) -> bool:
     """After the first attempt for 30 s, and each time for twice as long; for 10 minutes after an eviction."""
     mine = sorted(
         ((at_ms, result) for each, result, at_ms in attempts if each == uid), key=lambda each: each[0]

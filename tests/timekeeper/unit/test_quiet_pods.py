@@ -9,7 +9,7 @@ from timekeeper.accounts.exhaustion.evictions import (
     NO_NOTICE,
     BudgetEvictionMemory,
     EvictionNotice,
-    plan,
+    due,
 )
 from timekeeper.accounts.exhaustion.quiet import PlanCache
 from timekeeper.accounts.exhaustion.terms import EvictionTerms
@@ -81,10 +81,10 @@ def walk(seed: int) -> tuple[int, int]:
             past = past.after_writing(chosen.uid, notice, now_ms)
         if random.random() < 0.2:  # only those whose standing changed were looked at meanwhile
             some = [each for each in pods if each.namespace == random.choice(NAMESPACES)]
-            past = replace(past, void=past.void | plan(some, exhausted, past, now_ms, now_ms).void)
-        expected = plan(pods, exhausted, past, now_ms, now_ms)
+            past = replace(past, void=past.void | due(some, exhausted, past, now_ms, now_ms).void)
+        expected = due(pods, exhausted, past, now_ms, now_ms)
         others = list(quiet.pods_to_plan(pods, exhausted, past, now_ms))
-        found = plan(others, exhausted, past, now_ms, now_ms)
+        found = due(others, exhausted, past, now_ms, now_ms)
         assert replace(found, noticed=found.noticed + quiet.noticed) == expected
         past = replace(past, void=expected.void)
         shown = {each.pod.uid: each.notice for each in expected.changes if random.random() < 0.7}

@@ -42,7 +42,7 @@ class World:
         self.now_ms = now_ms
         self.standings.poll()
         table = self.standings.table()
-        return None if table is None else table.namespaces["team-a"].standing.word
+        return None if table is None else table.namespaces["team-a"].standing.status
 
 
 @pytest.fixture

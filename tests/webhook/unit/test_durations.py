@@ -17,7 +17,7 @@ from timekeeper.core.budgets.reader import read_entry
 from webhook.admission.pods import mutate, validate
 from webhook.admission.workloads import judge, with_jobs_duration
 from webhook.policy import Standing
-from webhook.rules.duration import duration_violations
+from webhook.rules.pod_rules import duration_violations
 from webhook.standings.table import decode, effective_policy
 from webhook.wire import pod_review
 from webhook.wire.object_review import ObjectReview, read

@@ -296,7 +296,7 @@ def test_a_burst_cannot_run_past_a_budget_that_denies() -> None:
 
 @pytest.mark.parametrize("word", ["IN_BUDGET", "UNLIMITED", "UNKNOWN"])
 def test_a_budget_denies_only_what_is_over_it(word: Any) -> None:
-    assert mutated(admitted(half()), standing=replace(DENYING, word=word)).refusal == ""
+    assert mutated(admitted(half()), standing=replace(DENYING, status=word)).refusal == ""
 
 
 def test_a_budget_that_denies_leaves_pods_without_a_gpu_alone() -> None:

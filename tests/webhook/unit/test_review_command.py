@@ -24,7 +24,7 @@ from tests.worlds import Json
 from webhook.__main__ import main
 from webhook.dryrun.judge import objects
 from webhook.dryrun.judge.assumed_cluster import AssumedCluster
-from webhook.wire.patching import patched
+from webhook.wire.json_patch import patched
 
 POD = """\
 apiVersion: v1

@@ -48,7 +48,7 @@ def table(now_ms: int = 0, settings: Json | None = None, **namespaces: Json) -> 
 
 def word(of: StandingsTable | None, now_ms: int, namespace: str = "team-a", spent: int = 0) -> str:
     """The standing's word."""
-    return standing(of, namespace, spent, now_ms, STALE_AFTER_MS).word
+    return standing(of, namespace, spent, now_ms, STALE_AFTER_MS).status
 
 
 def test_a_namespace_has_its_own_standing_and_another_the_default() -> None:

@@ -5,12 +5,13 @@ of them proves nothing: the last observation holds until a sample contradicts it
 that no sample measures is never idle.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from timekeeper.accounts.card_use.figures import CardSample, MeasuredSession, UsageSample, cards_of
 from timekeeper.accounts.card_use.overuse import FRESH_MS
+from timekeeper.accounts.pods import LedgerPod
 
 IdleAction = Literal["reclaim", "evict"]
 
@@ -69,6 +70,47 @@ def follow_idle(
             elif is_idle is None and period is not None:
                 periods[uid] = period
     return periods
+
+
+@dataclass(frozen=True, slots=True)
+class DueStep:
+    """What is due about an idle pod. ``until_ms``: how long it is left alone after its warning."""
+
+    step: IdleStep
+    pod: LedgerPod
+    period: IdlePeriod
+    terms: IdleTerms
+    until_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Spared:
+    """A pod that is not idle any more: what was written on it is withdrawn."""
+
+    pod: LedgerPod
+
+
+def due(
+    pods: Iterable[LedgerPod],
+    idle: Mapping[str, IdlePod],
+    terms_of: Callable[[str], IdleTerms | None],
+    now_ms: int,
+) -> Iterator[DueStep | Spared]:
+    """What is due about each pod that is idle or was warned. ``idle``: the idle pods by UID; ``terms_of``: a
+    namespace's terms, None where idle pods are left alone."""
+    for pod in pods:
+        found = idle.get(pod.uid)
+        if not pod.is_charged or (found is None and pod.idle_until_ms is None and not pod.is_reclaimable):
+            continue
+        period = found.period if found is not None and found.node == pod.node else None
+        terms = terms_of(pod.namespace)
+        step = next_step(terms, period, pod.idle_until_ms, pod.is_reclaimable, now_ms)
+        if step == "spare":
+            yield Spared(pod)
+        elif step and terms is not None and period is not None:
+            warned_ms = -(-(now_ms + terms.grace_ms) // 1000) * 1000
+            until_ms = warned_ms if step == "warn" else pod.idle_until_ms or 0
+            yield DueStep(step, pod, period, terms, until_ms)
 
 
 def next_step(

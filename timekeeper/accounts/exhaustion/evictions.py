@@ -13,10 +13,10 @@ Notices are annotations of the pods, so a settler that takes over continues wher
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 from timekeeper.accounts.exhaustion.terms import EvictionTerms
 from timekeeper.accounts.pods import LedgerPod
+from timekeeper.core.kube.eviction import EvictionResult
 
 MAX_NOTICES = 200  # written or withdrawn in one step, so that evictions need not wait for all of them
 FORGET_MS = 600_000
@@ -31,18 +31,6 @@ PAUSE_MS: Mapping[str, int] = {
     "unclear": 10_000,
 }
 ATTEMPT_MS = 1_000  # between two attempts at the pods of one account that evicted none
-
-# "evicted", "deleted": accepted; "gone": the pod no longer existed; "protected": a PodDisruptionBudget
-# prevents it; "refused": the API server refused; "unclear": an error or no answer
-BudgetResult = Literal["evicted", "deleted", "gone", "protected", "refused", "unclear"]
-BUDGET_RESULTS: tuple[BudgetResult, ...] = (
-    "evicted",
-    "deleted",
-    "gone",
-    "protected",
-    "refused",
-    "unclear",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +49,7 @@ class BudgetAttempt:
     """The last attempt at one pod, by a monotonic clock."""
 
     at_ms: int
-    result: BudgetResult
+    result: EvictionResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +65,7 @@ class BudgetEvictionMemory:
     # UIDs of pods whose namespace was in budget while they had a notice: it does not count any more
     void: frozenset[str] = frozenset()
 
-    def after(self, uid: str, subject: str, result: BudgetResult, at_ms: int) -> "BudgetEvictionMemory":
+    def after(self, uid: str, subject: str, result: EvictionResult, at_ms: int) -> "BudgetEvictionMemory":
         """With one more attempt. An unclear result counts as an eviction."""
         attempts = {key: each for key, each in self.attempts.items() if at_ms - each.at_ms < FORGET_MS}
         counts = result in ("evicted", "deleted", "unclear")
@@ -143,7 +131,7 @@ class EvictionPlan:
     void: frozenset[str] = frozenset()
 
 
-def plan(
+def due(
     pods: Iterable[LedgerPod],
     exhausted: Mapping[str, EvictionTerms],
     past: BudgetEvictionMemory,
@@ -167,14 +155,14 @@ def plan(
     ]
     changes.sort(key=lambda each: (each.notice != NO_NOTICE, *leaving_order(each.pod)))
     changing = {each.pod.uid for each in changes}
-    due = [
+    leaving = [
         (_turn(pod, notice, terms, past, now_ms), BudgetEviction(pod, terms, _deletes(notice, terms, now_ms)))
         for pod, terms, notice in concerned
         if terms is not None and pod.uid not in changing and _is_due(pod, terms, notice, past, now_ms, at_ms)
     ]
-    due.sort(key=lambda each: each[0], reverse=True)
+    leaving.sort(key=lambda each: each[0], reverse=True)
     return EvictionPlan(
-        tuple({each.terms.subject: each for _, each in due}.values()),  # of each account the first
+        tuple({each.terms.subject: each for _, each in leaving}.values()),  # of each account the first
         tuple(changes[:MAX_NOTICES]),
         noticed=sum(notice != NO_NOTICE for _, _, notice in concerned),
         observed=_observed(
@@ -193,7 +181,7 @@ def _observed(pods: Iterable[LedgerPod]) -> Mapping[str, int]:
 
 
 def _would_leave(pod: LedgerPod, terms: EvictionTerms) -> bool:
-    return terms.is_observed and terms.is_spent and is_charged(pod)
+    return terms.is_observed and terms.is_spent and pod.is_charged
 
 
 def _wanted(
@@ -206,7 +194,7 @@ def _wanted(
     """The notice that the pod should have now."""
     if terms is None or terms.is_observed:
         return NO_NOTICE
-    if not is_charged(pod) or (pod.uid not in past.void and is_valid(notice, terms, now_ms)):
+    if not pod.is_charged or (pod.uid not in past.void and is_valid(notice, terms, now_ms)):
         return notice
     return EvictionNotice(_whole_second(now_ms + terms.grace_ms))
 
@@ -221,7 +209,7 @@ def _is_due(
 ) -> bool:
     """Whether the pod, whose notice is valid, may be evicted now."""
     is_time = notice.evict_after_ms is not None and notice.evict_after_ms <= now_ms
-    if not (terms.is_spent and is_time and is_charged(pod)) or terms.is_observed:
+    if not (terms.is_spent and is_time and pod.is_charged) or terms.is_observed:
         return False
     return past.may_evict(terms, at_ms) and not past.is_paused(pod.uid, at_ms)
 
@@ -254,16 +242,6 @@ def protected_notice(notice: EvictionNotice, terms: EvictionTerms, now_ms: int) 
 def leaving_order(pod: LedgerPod) -> tuple[int, int, str]:
     """Pods leave in ascending order: the lowest priority first, of equals the youngest."""
     return pod.priority, -(pod.hold.bound_ms or pod.created_ms), pod.uid
-
-
-def is_charged(pod: LedgerPod) -> bool:
-    """Whether the pod holds cards, and nothing has asked it to leave yet."""
-    return pod.node != "" and pod.ended_ms is None and not pod.others_ended and not is_leaving(pod)
-
-
-def is_leaving(pod: LedgerPod) -> bool:
-    """Whether the pod's deletion was requested."""
-    return pod.hold.deletion_ms is not None
 
 
 def is_valid(notice: EvictionNotice, terms: EvictionTerms, now_ms: int) -> bool:

@@ -7,7 +7,6 @@ from timekeeper.accounts.exhaustion.evictions import (
     NO_NOTICE,
     BudgetEvictionMemory,
     EvictionNotice,
-    is_charged,
     is_valid,
 )
 from timekeeper.accounts.exhaustion.terms import EvictionTerms
@@ -18,14 +17,14 @@ _Valid = tuple[int, int]  # since_ms and grace_ms of terms: with others, a notic
 
 
 class PlanCache:
-    """Pods for which `plan` finds nothing to do until a known moment, as long as pod and terms are the same.
+    """Pods for which `due` finds nothing to do until a known moment, as long as pod and terms are the same.
     Used by one thread."""
 
     def __init__(self) -> None:
         # UID -> the pod, until when it is quiet, for which terms, and whether it has a notice
         self._known: dict[str, tuple[LedgerPod, int, _Valid, bool]] = {}
         self._at_ms = 0
-        self.noticed = 0  # of the pods that `others` left out the last time, those with a notice
+        self.noticed = 0  # of the pods that `pods_to_plan` left out the last time, those with a notice
 
     def pods_to_plan(
         self,
@@ -34,7 +33,7 @@ class PlanCache:
         past: BudgetEvictionMemory,
         now_ms: int,
     ) -> Iterator[LedgerPod]:
-        """The pods that `plan` must decide about."""
+        """The pods that `due` must decide about."""
         if now_ms < self._at_ms or len(self._known) > 2 * len(pods) + 100:
             self._known.clear()
         self._at_ms, self.noticed = now_ms, 0
@@ -61,7 +60,7 @@ class PlanCache:
 def _quiet(pod: LedgerPod, terms: EvictionTerms, now_ms: int) -> tuple[int, bool] | None:
     """Until when the pod is quiet, and whether it has a notice; None: it is not."""
     notice = EvictionNotice(pod.evict_after_ms, pod.delete_after_ms)
-    if not is_charged(pod):
+    if not pod.is_charged:
         return FOREVER_MS, notice != NO_NOTICE
     until_ms = notice.evict_after_ms
     if until_ms is None or until_ms <= now_ms or not is_valid(notice, terms, now_ms):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from timekeeper.accounts.budget_history import GROUP, History
+from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core.ledger.metering import FOREVER_MS, Interval
 
 MAX_PERIODS = 1_000  # a pod whose reservation reaches further ahead is not released
@@ -93,3 +94,42 @@ def paying_namespaces(history: History, subject: str, names: Iterable[str], now_
     if not subject.startswith(GROUP):
         return [subject]
     return [name for name in names if GROUP + history.group(name, now_ms) == subject]
+
+
+@dataclass(frozen=True, slots=True)
+class Overtime:
+    """A pod past its declared time."""
+
+    pod: LedgerPod
+    until_ms: int  # when its declared time was over
+    may_end_ms: int  # when its grace is over, too: all that it reserved
+    is_ended: bool  # its budget says that it is evicted then
+    is_due: bool  # it is evicted now
+    deletes: bool  # now also against its PodDisruptionBudget
+
+
+def due(pods: Iterable[LedgerPod], history: History, now_ms: int) -> list[Overtime]:
+    """The pods past their declared time, and which of them are evicted now."""
+    in_force_ms = max(now_ms, history.newest_ms())
+    return [each for pod in pods if (each := _overtime_of(pod, history, in_force_ms, now_ms)) is not None]
+
+
+def _overtime_of(pod: LedgerPod, history: History, in_force_ms: int, now_ms: int) -> Overtime | None:
+    """None for a pod that reserves no declared time, has not begun, is within its time, or is over or
+    leaving."""
+    bound_ms = pod.hold.bound_ms
+    if not pod.declared_ms or not pod.node or bound_ms is None or pod.ended_ms is not None:
+        return None
+    if pod.hold.deletion_ms is not None or now_ms < bound_ms + pod.declared_ms:
+        return None
+    may_end_ms = bound_ms + pod.length_ms
+    is_ended = history.ends_overtime(pod.namespace, in_force_ms)
+    protected_ms = may_end_ms + history.settings(in_force_ms).pdb_grace_ms
+    return Overtime(
+        pod,
+        bound_ms + pod.declared_ms,
+        may_end_ms,
+        is_ended,
+        is_due=is_ended and may_end_ms <= now_ms and pod.is_charged,
+        deletes=now_ms >= protected_ms,
+    )

@@ -28,7 +28,7 @@ class WrittenPost:
 
 
 # Called in the writing thread; it must neither wait nor raise.
-Tell = Callable[[WrittenPost | Exception], None]
+Callback = Callable[[WrittenPost | Exception], None]
 
 
 class HeartbeatWriter:
@@ -44,7 +44,7 @@ class HeartbeatWriter:
         self._store = store
         self._standings = standings
         self._pace = _Pace(least_interval_ms)
-        self._waiting: SimpleQueue[tuple[HeartbeatPost, Tell] | None] = SimpleQueue()  # None: the end
+        self._waiting: SimpleQueue[tuple[HeartbeatPost, Callback] | None] = SimpleQueue()  # None: the end
         self._lock = Lock()
         self._thread: Thread | None = None
 
@@ -60,9 +60,9 @@ class HeartbeatWriter:
         except TimeoutError as error:
             raise UnavailableError("the heartbeat could not be written in time") from error
 
-    def submit(self, post: HeartbeatPost, tell: Tell) -> None:
-        """As `record`, without waiting: ``tell`` is called with what it returns or raises."""
-        self._waiting.put((post, tell))
+    def submit(self, post: HeartbeatPost, callback: Callback) -> None:
+        """As `record`, without waiting: ``callback`` is called with what it returns or raises."""
+        self._waiting.put((post, callback))
         with self._lock:
             if self._thread is None:
                 self._thread = Thread(target=self._write_all, name="beats", daemon=True)
@@ -76,12 +76,14 @@ class HeartbeatWriter:
 
     def _write_all(self) -> None:
         while group := self._next_group():
-            for (_, tell), outcome in zip(group, self._outcomes([post for post, _ in group]), strict=True):
-                tell(outcome)
+            for (_, callback), outcome in zip(
+                group, self._outcomes([post for post, _ in group]), strict=True
+            ):
+                callback(outcome)
 
-    def _next_group(self) -> list[tuple[HeartbeatPost, Tell]]:
+    def _next_group(self) -> list[tuple[HeartbeatPost, Callback]]:
         """Waits for a post, and takes those that wait behind it; empty at the end."""
-        group: list[tuple[HeartbeatPost, Tell]] = []
+        group: list[tuple[HeartbeatPost, Callback]] = []
         while (post := self._waiting.get()) is not None:
             group.append(post)
             if len(group) == _MAX_AT_ONCE or self._waiting.empty():

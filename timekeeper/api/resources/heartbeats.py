@@ -118,12 +118,12 @@ class HeartbeatHandler:
         return self._gate.pod(authorization)
 
     def submit(
-        self, pod: BoundPod, body: bytes, received_ms: int, tell: Callable[[bytes | Problem], None]
+        self, pod: BoundPod, body: bytes, received_ms: int, callback: Callable[[bytes | Problem], None]
     ) -> None:
-        """Store a body of heartbeats; ``tell`` is called with the answer, in another thread. Raises a Problem
-        if the body is malformed."""
+        """Store a body of heartbeats; ``callback`` is called with the answer, in another thread. Raises a
+        Problem if the body is malformed."""
         post = _post(pod, body, received_ms)
-        self._beating.submit(post, lambda outcome: tell(self._answer_to(post, outcome)))
+        self._beating.submit(post, lambda outcome: callback(self._answer_to(post, outcome)))
 
     def record(self, pod: BoundPod, body: bytes, received_ms: int) -> bytes:
         """As `submit`, waiting. Raises what went wrong."""
@@ -183,16 +183,16 @@ def register(app: Flask, services: Services) -> None:
     """Add the route."""
     for outcome in PostOutcome:  # all are there from the first scrape on
         metrics.HEARTBEATS.labels(outcome.value)
-    door = HeartbeatHandler(services)
+    handler = HeartbeatHandler(services)
 
     @app.post(PATH)
     def heartbeats() -> Response:
         received_ms = services.clock()
-        pod = door.pod(request.headers.get("Authorization"))
-        return Response(door.record(pod, read_body(), received_ms), content_type="application/json")
+        pod = handler.pod(request.headers.get("Authorization"))
+        return Response(handler.record(pod, read_body(), received_ms), content_type="application/json")
 
 
-def written(services: Services, post: HeartbeatPost) -> tuple[PostResult, str]:
+def store_post(services: Services, post: HeartbeatPost) -> tuple[PostResult, str]:
     """Store a post; returns its outcome and its namespace's standing. Raises a Problem if the ledger has no
     session of the pod: the sidecar then keeps its heartbeats and tries again."""
     done = services.beating.record(post)
@@ -207,6 +207,6 @@ def _post(pod: BoundPod, body: bytes, received_ms: int) -> HeartbeatPost:
 
 def _count(answered: PostResult) -> None:
     """Raises a Problem where the ledger does not know the pod."""
-    metrics.HEARTBEATS.labels(answered.heard.value).inc()
-    if answered.heard is PostOutcome.UNKNOWN:
+    metrics.HEARTBEATS.labels(answered.outcome.value).inc()
+    if answered.outcome is PostOutcome.UNKNOWN:
         raise Problem(404, "the ledger has no session of this pod (yet)", "pod")

@@ -15,7 +15,7 @@ from timekeeper.api.http.parameters import IDEMPOTENCY_KEY, NAME, NAMESPACE_RULE
 from timekeeper.api.http.routes import JSON, ApiRoute, Form, Parameter, read_body
 from timekeeper.api.http.services import Services
 from timekeeper.api.resources.grants import GPU_MINUTE, read_increase, read_key, read_namespace
-from timekeeper.api.resources.heartbeats import written
+from timekeeper.api.resources.heartbeats import store_post
 from timekeeper.runtime.http.problem_details import Problem, bad
 from timekeeper.runtime.log import log
 from timekeeper.store import grants
@@ -99,7 +99,7 @@ def register(app: Flask, services: Services) -> None:
         if pod.namespace != read_namespace(namespace):
             raise Problem(403, f"the token is of a pod in namespace {pod.namespace}")
         read_body()
-        answered, _ = written(services, HeartbeatPost(pod.uid, _RUN, received_ms, (0,), received_ms))
+        answered, _ = store_post(services, HeartbeatPost(pod.uid, _RUN, received_ms, (0,), received_ms))
         return _answer({"terminate": answered.ended})
 
     @app.post("/budget/<namespace>/increase")

@@ -73,28 +73,28 @@ def precedence(config_map: str) -> tuple[int, str]:
     return len(BUDGET_CONFIG_MAPS), config_map
 
 
-def read_entry(key: str, text: str, settled: bool = False) -> Budget | BudgetSettings | EntryError:
+def read_entry(key: str, text: str, lenient: bool = False) -> Budget | BudgetSettings | EntryError:
     """One entry's value, or its errors, `MAX_ERRORS` at most. Never raises, whatever the text.
 
-    ``settled``: the entry took effect in the past, so rules that this release does not know or does not allow
+    ``lenient``: the entry took effect in the past, so rules that this release does not know or does not allow
     to set are ignored without an error. An upgrade changes no account.
     """
     mistakes = Mistakes()
-    value = mistakes.tried(_entry, key, text, settled, mistakes)
+    value = mistakes.tried(_entry, key, text, lenient, mistakes)
     if value is not None and not mistakes.found:
         return value
     first, *others = sorted(mistakes.found, key=lambda bad: bad.line)[:MAX_ERRORS]
     return replace(first.of(key), others=tuple(bad.of(key) for bad in others))
 
 
-def _entry(key: str, text: str, settled: bool, mistakes: Mistakes) -> Budget | BudgetSettings | None:
+def _entry(key: str, text: str, lenient: bool, mistakes: Mistakes) -> Budget | BudgetSettings | None:
     """The entry's value; None where there are mistakes."""
     fields = fields_of(text)
     if key == "_settings":
-        return _settings(fields, settled, mistakes)
+        return _settings(fields, lenient, mistakes)
     _check_key(key)
-    budget = _budget(fields, settled, mistakes)
-    if not settled:
+    budget = _budget(fields, lenient, mistakes)
+    if not lenient:
         mistakes.found += _without_effect(key, fields, budget)
     return budget
 
@@ -214,21 +214,21 @@ _FIGURE_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
 }
 
 
-def _budget(fields: dict[str, yaml.Node], settled: bool, mistakes: Mistakes) -> Budget | None:
+def _budget(fields: dict[str, yaml.Node], lenient: bool, mistakes: Mistakes) -> Budget | None:
     values = _read_fields(fields, _BUDGET_FIELDS, ("rules", "exempt"), mistakes)
     if "gpuHours" not in fields and not any(
         meant_field(field, ("gpuHours",)) for field in list(fields)[:MAX_ERRORS]
     ):
         mistakes.found.append(BadEntryError(1, "gpuHours", "missing", "a number of GPU-hours, or unlimited"))
-    values |= _admission(fields, settled, mistakes)
+    values |= _admission(fields, lenient, mistakes)
     return None if mistakes.found else Budget(**values)
 
 
-def _settings(fields: dict[str, yaml.Node], settled: bool, mistakes: Mistakes) -> BudgetSettings | None:
+def _settings(fields: dict[str, yaml.Node], lenient: bool, mistakes: Mistakes) -> BudgetSettings | None:
     values = _read_fields(
         fields, _SETTING_FIELDS, (*_FIGURE_FIELDS, "priorityClasses", "rules", "exempt"), mistakes
     )
-    values |= _admission(fields, settled, mistakes)
+    values |= _admission(fields, lenient, mistakes)
     for field, (attribute, reader) in _FIGURE_FIELDS.items():
         if field in fields:
             pairs = mistakes.tried(pairs_of, fields[field], field) or {}
@@ -241,12 +241,12 @@ def _settings(fields: dict[str, yaml.Node], settled: bool, mistakes: Mistakes) -
     return None if mistakes.found else BudgetSettings(**values)
 
 
-def _admission(fields: dict[str, yaml.Node], settled: bool, mistakes: Mistakes) -> dict[str, Any]:
+def _admission(fields: dict[str, yaml.Node], lenient: bool, mistakes: Mistakes) -> dict[str, Any]:
     """The fields ``rules`` and ``exempt``, which namespaces and the cluster have in common."""
     values: dict[str, Any] = {}
     if "rules" in fields:
         pairs = mistakes.tried(pairs_of, fields["rules"], "rules") or {}
-        modes = {rule: mistakes.tried(_rule_mode, rule, node, settled) for rule, node in pairs.items()}
+        modes = {rule: mistakes.tried(_rule_mode, rule, node, lenient) for rule, node in pairs.items()}
         values["rules"] = tuple((rule, mode) for rule, mode in modes.items() if mode)
     if "exempt" in fields:
         values["exempt"] = mistakes.tried(
@@ -255,12 +255,12 @@ def _admission(fields: dict[str, yaml.Node], settled: bool, mistakes: Mistakes) 
     return values
 
 
-def _rule_mode(rule: str, node: yaml.Node, settled: bool) -> str:
+def _rule_mode(rule: str, node: yaml.Node, lenient: bool) -> str:
     """The mode of one rule; "" for an ignored rule."""
     field = f"rules.{rule[:60]}"
     if rule in SETTABLE:
         return str(value_of(node, field, scalars.one_of(policy.RULE_MODES)))
-    if settled:
+    if lenient:
         return ""
     if rule not in FIXED:
         raise BadEntryError(line_of(node), field, "no such rule", ", ".join(SETTABLE))

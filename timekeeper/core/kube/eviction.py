@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, get_args
 
 from timekeeper.core.json_values import mapping, sequence
 from timekeeper.core.object_names import timestamp
@@ -14,6 +14,13 @@ _ANOTHERS_UID = re.compile(r"Precondition failed: UID in precondition|the UID in
 # 4xx of calls that may succeed later: the caller is not known, the object is missing, a timeout, a conflict,
 # a busy API server.
 _OTHER_ANSWERS = (401, 404, 408, 409, 429)
+
+
+# "evicted", "deleted": accepted; "gone": the pod no longer existed; "protected": a PodDisruptionBudget
+# prevents it; "refused": the API server refused; "unclear": an error or no answer, the pod may be evicted or
+# not
+EvictionResult = Literal["evicted", "deleted", "gone", "protected", "refused", "unclear"]
+EVICTION_RESULTS: tuple[EvictionResult, ...] = get_args(EvictionResult)
 
 
 def eviction(namespace: str, name: str, uid: str, dry_run: bool = False) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 The condition is the only record of a reservation, so it survives the process that wrote it, and every replica
 sees the same. Like any status it could be forged. So it counts for at most MAX_MS, only for a waiting pod,
-and only where these cards of the node's inventory satisfy the pod's request (`node_info.judged`). A
+and only where these cards of the node's inventory satisfy the pod's request (`allocation.judged`). A
 reservation never admits a pod; it only keeps others off the cards.
 """
 

@@ -1,6 +1,6 @@
-"""Evictions of pods that use more GPU memory than their share, and of pods of exhausted accounts with
-``onExhausted: evict``: the loop, the API calls and the Events.
+"""Evictions: of pods that use more GPU memory than their share, use no card, or hold cards past their
+declared time, and of pods of accounts with ``onExhausted: evict``.
 
-The rules (which pod is next) are in `accounts.card_use.evictions` and `accounts.exhaustion.evictions`. Never
-here: anything that changes the ledger.
+Four pure functions ``due`` in `accounts` decide which pod is next; `reasons` says why; `evictor.evict` does
+it. Never here: anything that changes the ledger.
 """

@@ -7,12 +7,12 @@ from typing import Any, Literal
 
 from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import History
-from timekeeper.accounts.card_use.evictions import Result
 from timekeeper.accounts.exhaustion.evictions import EvictionNotice
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core import names, object_names
 from timekeeper.core.decisions import Record, record_nothing
 from timekeeper.core.kube.eviction import (
+    EvictionResult,
     eviction,
     is_gone,
     is_protected,
@@ -29,13 +29,13 @@ from timekeeper.store.fencing import Epoch
 Refusal = Literal["gone", "protected", "refused", "unclear"]
 
 
-def evict(api: Api, namespace: str, name: str, uid: str) -> Reply:
+def evict(api: Api, pod: LedgerPod) -> Reply:
     """Evict the pod with its own grace period."""
-    path = f"{_path(namespace, name)}/eviction"
-    return api.call("POST", path, eviction(namespace, name, uid), timeout_s=ANSWER_S)
+    body = eviction(pod.namespace, pod.name, pod.uid)
+    return api.call("POST", f"{_path(pod)}/eviction", body, timeout_s=ANSWER_S)
 
 
-def delete(api: Api, pod: LedgerPod, condition: Mapping[str, Any]) -> "tuple[Result, str]":
+def delete(api: Api, pod: LedgerPod, condition: Mapping[str, Any]) -> tuple[EvictionResult, str]:
     """Delete the pod with its own grace period, whatever its PodDisruptionBudget says; as `result_of`.
 
     Before that it gets the condition, which says why it ends, also to a Job. Where that is refused for good,
@@ -56,7 +56,7 @@ def delete(api: Api, pod: LedgerPod, condition: Mapping[str, Any]) -> "tuple[Res
         result, error = result_of(written)
         return "refused" if result == "unclear" else result, error
     body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": pod.uid}}
-    return result_of(api.call("DELETE", _path(pod.namespace, pod.name), body, timeout_s=ANSWER_S))
+    return result_of(api.call("DELETE", _path(pod), body, timeout_s=ANSWER_S))
 
 
 def write_notice(api: Api, pod: LedgerPod, notice: EvictionNotice, spared: Mapping[str, Any] | None) -> Reply:
@@ -96,7 +96,7 @@ def refusal(answer: Answered) -> Refusal:
     return "refused" if answer.status < 500 else "unclear"
 
 
-def result_of(reply: Reply) -> tuple[Result, str]:
+def result_of(reply: Reply) -> tuple[EvictionResult, str]:
     """The result of an eviction or a deletion, and the API server's message unless it succeeded."""
     if not isinstance(reply, Answered):
         return "unclear", reply.message
@@ -109,12 +109,12 @@ def timestamp(at_ms: int | None) -> str | None:
 
 
 def _patch(api: Api, pod: LedgerPod, patch: Mapping[str, Any]) -> Reply:
-    path = f"{_path(pod.namespace, pod.name)}/status"
+    path = f"{_path(pod)}/status"
     return api.call("PATCH", path, patch, content_type=STRATEGIC_MERGE, timeout_s=ANSWER_S)
 
 
-def _path(namespace: str, name: str) -> str:
-    return f"/api/v1/namespaces/{namespace}/pods/{name}"
+def _path(pod: LedgerPod) -> str:
+    return f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ class AssumedCluster:
         if self.table is None:
             return Standing(self.standing or "IN_BUDGET")
         budgeted = self.table.entry_of(namespace).standing
-        return replace(budgeted, word=self.standing or budgeted.word)
+        return replace(budgeted, status=self.standing or budgeted.status)
 
     def class_value(self, name: str) -> int | None:
         """The value of a priority class; None where it is not known."""

@@ -17,7 +17,7 @@ from webhook.policy import AdmissionPolicy, Standing
 from webhook.rules.bypass import bypass_violations, suspect_violations
 from webhook.rules.pod_rules import pod_violations
 from webhook.wire import defaulting, pod_review
-from webhook.wire.patching import patched
+from webhook.wire.json_patch import patched
 from webhook.wire.pod_review import AdmissionAnswer, MalformedError, PodReview
 
 _ALL_CHARACTERS = 1 << 40  # unlike a serving worker this process has time

@@ -11,25 +11,22 @@ from dataclasses import replace
 
 from timekeeper import metrics
 from timekeeper.accounts.exhaustion.evictions import (
-    BUDGET_RESULTS,
     BudgetEviction,
     BudgetEvictionMemory,
-    BudgetResult,
     EvictionPlan,
     NoticeChange,
-    plan,
+    due,
     protected_notice,
 )
 from timekeeper.accounts.exhaustion.quiet import PlanCache
 from timekeeper.accounts.exhaustion.terms import EvictingNamespaces, EvictionTerms, terms_of
 from timekeeper.accounts.pods import LedgerPod
-from timekeeper.core.decisions import EVICTED, MESSAGE, WARNED, Decision
-from timekeeper.core.kube.eviction import disruption
+from timekeeper.core.kube.eviction import EVICTION_RESULTS, disruption
 from timekeeper.runtime.api_server import Answered, Reply
 from timekeeper.runtime.log import log
-from timekeeper.settler.evictions import budget_notices as texts
-from timekeeper.settler.evictions import calls
+from timekeeper.settler.evictions import calls, reasons
 from timekeeper.settler.evictions.calls import EvictorContext
+from timekeeper.settler.evictions.evictor import evict, tell, warn
 from timekeeper.store import fencing
 
 BUSY_S = 0.05  # between two steps that did something
@@ -39,7 +36,7 @@ STALE_MS = 10_000  # accounts that were computed longer ago are no reason for an
 OBSERVED_INTERVAL_MS = 300_000
 
 
-class BudgetEvictor:
+class BudgetRound:
     """Used by one thread for as long as the epoch lasts. ``seconds`` measures how long looking takes."""
 
     def __init__(self, context: EvictorContext, seconds: Callable[[], float] = time.monotonic) -> None:
@@ -51,7 +48,7 @@ class BudgetEvictor:
         # namespace -> whether its account is spent, and whether it is observed; as of the last look
         self._states: dict[str, tuple[bool, bool]] = {}
         self._observed_ms: dict[str, int] = {}  # namespace -> when its pods were last reported
-        for result in BUDGET_RESULTS:
+        for result in EVICTION_RESULTS:
             metrics.BUDGET_EVICTIONS.labels(result)
 
     def run(self) -> float:
@@ -86,7 +83,7 @@ class BudgetEvictor:
         began_s = self._seconds()
         if began_s >= self._next_s:
             pods = self._quiet.pods_to_plan(self._context.view.pods(), exhausted, self._memory, now_ms)
-            found = plan(pods, exhausted, self._memory, now_ms, self._context.steady())
+            found = due(pods, exhausted, self._memory, now_ms, self._context.steady())
             took_s = self._seconds() - began_s
             is_idle = not found.evictions and not found.changes
             self._next_s = began_s + (_pause_s(took_s) if is_idle else took_s * 2)
@@ -97,7 +94,7 @@ class BudgetEvictor:
         if not changed:
             return None
         pods = (each for each in self._context.view.pods() if each.namespace in changed)
-        found = plan(pods, exhausted, self._memory, now_ms, self._context.steady())
+        found = due(pods, exhausted, self._memory, now_ms, self._context.steady())
         self._memory = replace(self._memory, void=self._memory.void | found.void)
         return found
 
@@ -119,62 +116,28 @@ class BudgetEvictor:
         settings = self._context.view.history().settings(now_ms)
         return terms_of(namespace, stated[0][namespace], settings, now_ms)
 
-    def _evict(self, due: BudgetEviction) -> None:
-        pod = due.pod
+    def _evict(self, leaving: BudgetEviction) -> None:
+        pod = leaving.pod
         terms = self._is_in_force(pod.namespace)
         if terms is None or not terms.is_spent or terms.is_observed:
             return
-        result, error = self._delete(due) if due.deletes else self._post_eviction(due)
         before = self._memory.attempts.get(pod.uid)
+        result = evict(self._context, pod, reasons.spent(pod, terms, leaving.deletes))
         self._memory = self._memory.after(pod.uid, terms.subject, result, self._context.steady())
-        metrics.BUDGET_EVICTIONS.labels(result).inc()
-        log(
-            "budget-eviction",
-            result=result,
-            namespace=pod.namespace,
-            pod=pod.name,
-            uid=pod.uid,
-            account=terms.subject,
-            granted=terms.granted,
-            spent=terms.spent,
-            priority=pod.priority,
-            error=error or None,
-        )
-        if result in ("evicted", "deleted"):
-            text = texts.evicted(terms, result == "deleted")
-            self._post(due, texts.EVICTED, text)
-            self._decided(EVICTED, texts.EVICTED, pod, terms, text, result == "deleted")
-        elif result == "protected":
-            self._protect(due, terms, is_first=before is None or before.result != "protected")
+        if result == "protected":
+            self._protect(pod, terms, is_first=before is None or before.result != "protected")
 
-    def _protect(self, due: BudgetEviction, terms: EvictionTerms, is_first: bool) -> None:
+    def _protect(self, pod: LedgerPod, terms: EvictionTerms, is_first: bool) -> None:
         """Note on the pod until when its PodDisruptionBudget protects it, if that is not noted."""
-        notice = self._memory.notice_of(due.pod, self._context.steady())
+        notice = self._memory.notice_of(pod, self._context.steady())
         protected = protected_notice(notice, terms, self._context.clock())
         if protected != notice and self._accepted(
-            calls.write_notice(self._context.api, due.pod, protected, None)
+            calls.write_notice(self._context.api, pod, protected, None)
         ):
-            self._memory = self._memory.after_writing(due.pod.uid, protected, self._context.steady())
+            self._memory = self._memory.after_writing(pod.uid, protected, self._context.steady())
         if is_first:
             until = calls.timestamp(protected.delete_after_ms) or ""
-            self._post(due, texts.PROTECTED, texts.protected(terms, until))
-
-    def _post_eviction(self, due: BudgetEviction) -> tuple[BudgetResult, str]:
-        """The result, and the API server's message unless it evicted the pod."""
-        pod = due.pod
-        result, error = calls.result_of(calls.evict(self._context.api, pod.namespace, pod.name, pod.uid))
-        if result == "evicted":
-            # The Eviction API writes a reason of its own; a pod that has gone already needs none.
-            calls.write_condition(self._context.api, pod, self._target(due))
-        return result, error
-
-    def _delete(self, due: BudgetEviction) -> tuple[BudgetResult, str]:
-        """The result, and the API server's message unless it deletes the pod."""
-        result, error = calls.delete(self._context.api, due.pod, self._target(due))
-        return "deleted" if result == "evicted" else result, error
-
-    def _target(self, due: BudgetEviction) -> Mapping[str, object]:
-        return disruption(True, texts.TARGET, texts.exhausted(due.terms), self._context.clock())
+            warn(self._context, pod, reasons.SPENT_PROTECTED, reasons.spent_protected(terms, until))
 
     def _write(self, change: NoticeChange) -> None:
         pod, notice = change.pod, change.notice
@@ -184,7 +147,8 @@ class BudgetEvictor:
             return  # the account changed meanwhile: the next step decides again
         spared = None
         if change.is_spared:
-            spared = disruption(False, texts.SPARED, texts.spared(pod.namespace), self._context.clock())
+            text = reasons.spared(pod.namespace)
+            spared = disruption(False, reasons.SPARED, text, self._context.clock())
         reply = calls.write_notice(self._context.api, pod, notice, spared)
         if not self._accepted(reply):
             log(
@@ -197,39 +161,14 @@ class BudgetEvictor:
             return
         self._memory = self._memory.after_writing(pod.uid, notice, self._context.steady())
         if terms is not None and is_needed:
-            text = texts.notice(terms, calls.timestamp(notice.evict_after_ms) or "")
-            self._context.events.post(pod.namespace, pod.name, pod.uid, texts.NOTICE, text, "Warning")
-            self._decided(WARNED, texts.NOTICE, pod, terms, text)
-
-    def _decided(
-        self,
-        kind: str,
-        reason: str,
-        pod: LedgerPod,
-        terms: EvictionTerms,
-        text: str,
-        is_deleted: bool = False,
-    ) -> None:
-        figures: dict[str, int | str] = {
-            MESSAGE: text,
-            "account": terms.subject,
-            "granted": terms.granted,
-            "spent": terms.spent,
-            "priority": pod.priority,
-            "graceMs": terms.grace_ms,
-            "deleted": int(is_deleted),
-        }
-        where = {"owner": pod.owner, "name": pod.name, "uid": pod.uid, "budget": terms.entry}
-        self._context.record(Decision(self._context.clock(), kind, reason, pod.namespace, figures, **where))
+            until = calls.timestamp(notice.evict_after_ms) or ""
+            tell(self._context, pod, reasons.notice(pod, terms, until))
 
     def _accepted(self, reply: Reply) -> bool:
         """Whether the call succeeded; a pod that is gone needs nothing."""
         if not isinstance(reply, Answered):
             return False
         return reply.status < 300 or calls.refusal(reply) == "gone"
-
-    def _post(self, due: BudgetEviction, reason: str, note: str) -> None:
-        self._context.events.post(due.pod.namespace, due.pod.name, due.pod.uid, reason, note, "Warning")
 
     def _report_observed(self, found: EvictionPlan) -> None:
         at_ms = self._context.steady()

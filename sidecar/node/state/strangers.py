@@ -25,7 +25,7 @@ _PROGRAMS = frozenset({"nvidia-cuda-mps", "nvidia-persiste", "nv-hostengine"})
 
 
 @value
-class UnauthorizedUse:
+class StrangerUse:
     """A card's use by a pod, or by a program outside of pods, that it is not allocated to."""
 
     uuid: str  # of the card
@@ -39,10 +39,8 @@ class UnauthorizedUse:
 class UseHistory:
     """The uses over several readings."""
 
-    suspects: frozenset[UnauthorizedUse]  # in the last reading
-    proven: tuple[
-        tuple[UnauthorizedUse, int], ...
-    ]  # in two readings in a row, each with the moment of its end
+    suspects: frozenset[StrangerUse]  # in the last reading
+    proven: tuple[tuple[StrangerUse, int], ...]  # in two readings in a row, each with the moment of its end
 
 
 NONE = UseHistory(frozenset(), ())
@@ -55,7 +53,7 @@ def found(
     held: Mapping[str, tuple[str, ...]],
     trusted: frozenset[str],
     name_of: Callable[[int], str],
-) -> frozenset[UnauthorizedUse]:
+) -> frozenset[StrangerUse]:
     """The unauthorized uses in one reading.
 
     ``owners``: the owner of each process by PID, None for a process of no pod; a process without an entry has
@@ -70,22 +68,22 @@ def found(
             pod = known.get(owner.pod_uid)
             names = (pod.namespace, pod.name) if pod else ("", "")
             if names[0] not in trusted:
-                uses.add(UnauthorizedUse(each.uuid, owner.pod_uid, *names, ""))
+                uses.add(StrangerUse(each.uuid, owner.pod_uid, *names, ""))
         elif owner is None and each.pid in owners:
             program = name_of(each.pid)
             if program and program not in _PROGRAMS:
-                uses.add(UnauthorizedUse(each.uuid, "", "", "", program))
+                uses.add(StrangerUse(each.uuid, "", "", "", program))
     return frozenset(uses)
 
 
-def after(history: UseHistory, seen: frozenset[UnauthorizedUse], now_ms: int) -> UseHistory:
+def after(history: UseHistory, seen: frozenset[StrangerUse], now_ms: int) -> UseHistory:
     """The history after a reading. ``now_ms``: of a monotonic clock."""
     lasting = {each: until for each, until in history.proven if until > now_ms}
     proven = {each: now_ms + LASTS_MS for each in seen if each in lasting or each in history.suspects}
     return UseHistory(seen, tuple(sorted({**lasting, **proven}.items(), key=lambda pair: _order(pair[0]))))
 
 
-def new(before: UseHistory, now: UseHistory) -> tuple[UnauthorizedUse, ...]:
+def new(before: UseHistory, now: UseHistory) -> tuple[StrangerUse, ...]:
     """The uses that count from this reading on."""
     known = {each for each, _ in before.proven}
     return tuple(each for each, _ in now.proven if each not in known)
@@ -100,7 +98,7 @@ def sentence(history: UseHistory) -> str:
     return f"{describe(first)}{more}"
 
 
-def describe(use: UnauthorizedUse) -> str:
+def describe(use: StrangerUse) -> str:
     """One use, for people."""
     if not use.pod_uid:
         return f"a process outside of pods ({use.program}) uses card {use.uuid}"
@@ -110,7 +108,7 @@ def describe(use: UnauthorizedUse) -> str:
     return f"pod {pod} uses card {use.uuid}, which is not allocated to it"
 
 
-def _order(use: UnauthorizedUse) -> tuple[str, ...]:
+def _order(use: StrangerUse) -> tuple[str, ...]:
     # pods with a name first
     return (
         "" if use.name else "~",

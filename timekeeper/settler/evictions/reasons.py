@@ -1,0 +1,236 @@
+"""Why pods are evicted, and what is written about it: Events, decisions, conditions and log lines. Pure but
+for the counters."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from prometheus_client import Counter
+
+from timekeeper import metrics
+from timekeeper.accounts.card_use.evictions import EvictionCandidate
+from timekeeper.accounts.card_use.idleness import DueStep
+from timekeeper.accounts.exhaustion.terms import EvictionTerms
+from timekeeper.accounts.held.declared import Overtime
+from timekeeper.accounts.pods import LedgerPod
+from timekeeper.core.decisions import EVICTED, RECLAIMABLE, WARNED, Figure
+from timekeeper.core.object_names import timestamp
+from timekeeper.settler.pod_notices import hours_text
+
+OVERUSED, OVERUSE_PROTECTED = "GPUMemoryEviction", "GPUMemoryEvictionRefused"
+NOTICE, SPENT, SPENT_PROTECTED = "EvictionNotice", "BudgetEviction", "BudgetEvictionRefused"
+OVERTIME_WARNING, OVERTIME = "OvertimeWarning", "OvertimeEviction"
+SPARED = "BursarBudgetRestored"
+
+# step -> the Event's reason, and the kind of the decision
+IDLE_REASONS = {
+    "warn": ("IdleWarning", WARNED),
+    "reclaim": ("IdleReclaimable", RECLAIMABLE),
+    "evict": ("IdleEviction", EVICTED),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """An Event and a decision about a pod. ``budget``: the key of the entry that decided."""
+
+    kind: str
+    reason: str
+    text: str
+    figures: Mapping[str, Figure]
+    budget: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a pod is evicted. ``attempts`` counts by result; ``event`` and ``fields`` are those of the log
+    line."""
+
+    event: str
+    attempts: Counter
+    fields: Mapping[str, Any]
+    evicted: Said  # once the eviction is accepted
+    # reason and message of the pod's condition DisruptionTarget; the Eviction API writes one of its own
+    condition: tuple[str, str] | None = None
+    # "protected": deleted if a PodDisruptionBudget refuses, with the result "evicted"; "always": deleted
+    # without asking it, with the result "deleted"
+    deletes: Literal["never", "protected", "always"] = "never"
+
+
+# GPU memory above the share
+
+
+def overuse(candidate: EvictionCandidate, attempt: int) -> Reason:
+    """``attempt``: its number, from 1 on."""
+    over = candidate.over
+    found = (each.excess for each in over.episode.cards)
+    cards = ",".join(f"{each.uuid}:{each.memory_mib}/{each.share_mib}" for each in found)
+    times = {"since_ms": over.episode.since_ms, "grace_ms": candidate.grace_ms}
+    figures: dict[str, Figure] = {
+        "node": over.node,
+        "sinceMs": over.episode.since_ms,
+        "graceMs": candidate.grace_ms or 0,
+        "cards": cards,
+    }
+    return Reason(
+        "overuse-eviction",
+        metrics.OVERUSE_EVICTIONS,
+        {"node": over.node, **times, "cards": cards, "attempt": attempt},
+        Said(EVICTED, OVERUSED, f"Evicted by Bursar: {_overused(candidate)}", figures),
+    )
+
+
+def overuse_protected(candidate: EvictionCandidate) -> str:
+    """The Event's text for a pod that a PodDisruptionBudget protects."""
+    return f"A PodDisruptionBudget prevents the eviction of this pod: {_overused(candidate)}"
+
+
+def _overused(candidate: EvictionCandidate) -> str:
+    episode = candidate.over.episode
+    found = (each.excess for each in episode.cards)
+    cards = ", ".join(f"{each.memory_mib} MiB of {each.uuid} (share {each.share_mib} MiB)" for each in found)
+    used = f"the pod has used more GPU memory than its share since {timestamp(episode.since_ms)}, now {cards}"
+    return f"{used}; overuseGrace is {(candidate.grace_ms or 0) / 1000:g}s"
+
+
+# An exhausted budget
+
+
+def spent(pod: LedgerPod, terms: EvictionTerms, deletes: bool) -> Reason:
+    """``deletes``: its PodDisruptionBudget was respected for pdbGrace."""
+    how = (
+        "Deleted by Bursar, because its PodDisruptionBudget was respected for pdbGrace"
+        if deletes
+        else "Evicted by Bursar"
+    )
+    account = {"account": terms.subject, "granted": terms.granted, "spent": terms.spent}
+    return Reason(
+        "budget-eviction",
+        metrics.BUDGET_EVICTIONS,
+        {**account, "priority": pod.priority},
+        _of_budget(EVICTED, SPENT, f"{how}: {exhausted(terms)}", pod, terms, deletes),
+        ("BursarBudgetExhausted", exhausted(terms)),
+        "always" if deletes else "never",
+    )
+
+
+def notice(pod: LedgerPod, terms: EvictionTerms, evict_after: str) -> Said:
+    """``evict_after``: the time in the annotation."""
+    text = (
+        f"The GPU budget of {terms.subject} is exhausted (onExhausted: evict). Once it is spent, this pod is "
+        f"evicted, not before {evict_after}. It stays if the budget is raised, granted or renewed by then."
+    )
+    return _of_budget(WARNED, NOTICE, text, pod, terms)
+
+
+def exhausted(terms: EvictionTerms) -> str:
+    """Why the pod must leave, with the figures."""
+    charged, granted = hours_text(terms.spent), hours_text(terms.granted)
+    return f"{terms.subject} has spent {charged} of {granted} GPU-hours of its budget (onExhausted: evict)."
+
+
+def spent_protected(terms: EvictionTerms, delete_after: str) -> str:
+    """``delete_after``: the time in the annotation."""
+    return (
+        f"A PodDisruptionBudget prevents the eviction of this pod; it is deleted after {delete_after}: "
+        f"{exhausted(terms)}"
+    )
+
+
+def spared(namespace: str) -> str:
+    """Why the pod's notice was withdrawn."""
+    return f"Namespace {namespace} is in its GPU budget again."
+
+
+def _of_budget(
+    kind: str, reason: str, text: str, pod: LedgerPod, terms: EvictionTerms, deleted: bool = False
+) -> Said:
+    figures: dict[str, Figure] = {
+        "account": terms.subject,
+        "granted": terms.granted,
+        "spent": terms.spent,
+        "priority": pod.priority,
+        "graceMs": terms.grace_ms,
+        "deleted": int(deleted),
+    }
+    return Said(kind, reason, text, figures, terms.entry)
+
+
+# Cards that are not used
+
+
+def idle(action: DueStep) -> Reason:
+    """Why an idle pod is evicted."""
+    return Reason(
+        "idle-eviction",
+        metrics.IDLE_EVICTIONS,
+        {"node": action.pod.node},
+        idle_step(action),
+        ("BursarIdle", "The pod did not use its cards."),
+    )
+
+
+def idle_step(action: DueStep) -> Said:
+    """What is said once an idle pod is warned, evicted, or its cards may be taken."""
+    reason, kind = IDLE_REASONS[action.step]
+    figures: dict[str, Figure] = {
+        "node": action.pod.node,
+        "sinceMs": action.period.since_ms,
+        "afterMs": action.terms.after_ms,
+        "graceMs": action.terms.grace_ms,
+    }
+    return Said(kind, reason, _idle_text(action), figures)
+
+
+def _idle_text(action: DueStep) -> str:
+    unused = f"The pod has not used its cards since {timestamp(action.period.since_ms)}."
+    if action.step == "reclaim":
+        return f"{unused} Waiting pods of namespaces in budget may take them from now on."
+    if action.step == "evict":
+        return f"Evicted by Bursar: {unused}"
+    is_evicted = action.terms.action == "evict"
+    then = "it is evicted" if is_evicted else "waiting pods of namespaces in budget may take them"
+    return f"{unused} If it does not until {timestamp(action.until_ms)}, {then}."
+
+
+# Past the declared time
+
+
+def overtime(late: Overtime) -> Reason:
+    """Why a pod past its declared time is evicted."""
+    return Reason(
+        "overtime-eviction",
+        metrics.OVERTIME_EVICTIONS,
+        {"node": late.pod.node},
+        _of_overtime(EVICTED, OVERTIME, f"Evicted by Bursar: {_past(late)}.", late),
+        ("BursarOvertime", "The pod held its cards for longer than it had declared."),
+        "protected" if late.deletes else "never",
+    )
+
+
+def overtime_warning(late: Overtime) -> Said:
+    """What is said once a pod's declared time is over."""
+    text = _past(late)
+    then = (
+        f"it is evicted after {timestamp(late.may_end_ms)}"
+        if late.is_ended
+        else "what it uses after its grace period is not reserved"
+    )
+    return _of_overtime(WARNED, OVERTIME_WARNING, f"{text[0].upper()}{text[1:]}; {then}.", late)
+
+
+def _of_overtime(kind: str, reason: str, text: str, late: Overtime) -> Said:
+    figures: dict[str, Figure] = {
+        "node": late.pod.node,
+        "declaredMs": late.pod.declared_ms,
+        "graceMs": late.pod.hold.grace_ms,
+        "declaredUntilMs": late.until_ms,
+    }
+    return Said(kind, reason, text, figures)
+
+
+def _past(late: Overtime) -> str:
+    return (
+        f"the pod declared {late.pod.declared_ms // 1000} s (activeDeadlineSeconds), which were over at"
+        f" {timestamp(late.until_ms)}"
+    )

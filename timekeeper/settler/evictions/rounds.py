@@ -1,0 +1,191 @@
+"""Rounds over the pods that use more GPU memory than their share, use no card of theirs, or hold cards past
+their declared time.
+
+Each decides from what the database and the watches say at that moment; only attempts are remembered. The
+first two always respect a PodDisruptionBudget, the third does for ``pdbGrace``. The kubelet itself ends a pod
+past its declared time: what is left are pods whose kubelet does not, or is not heard.
+"""
+
+from collections.abc import Callable, Iterable
+
+from timekeeper import metrics
+from timekeeper.accounts.card_use import idleness
+from timekeeper.accounts.card_use.evictions import RESULTS, EvictionHistory, candidate, due
+from timekeeper.accounts.card_use.idleness import DueStep, IdlePod, Spared
+from timekeeper.accounts.held import declared
+from timekeeper.accounts.pods import LedgerPod
+from timekeeper.core import names
+from timekeeper.core.kube.eviction import EvictionResult
+from timekeeper.runtime.api_server import Answered
+from timekeeper.runtime.log import log
+from timekeeper.settler.evictions import calls, reasons
+from timekeeper.settler.evictions.calls import EvictorContext
+from timekeeper.settler.evictions.evictor import evict, tell, warn
+from timekeeper.settler.evictions.reasons import Reason
+from timekeeper.store import fencing, node_usage
+from timekeeper.store.engine.engine import Connection
+
+OVERUSE_S, IDLE_S, OVERTIME_S = 10.0, 10.0, 5.0  # between two rounds
+SOON_S = 1.0  # after an attempt with a result: other pods may be due
+WRITTEN_MS = 30_000  # the watch shows what was written within this time
+
+
+class OveruseRound:
+    """Used by one thread for as long as the epoch lasts."""
+
+    def __init__(self, context: EvictorContext) -> None:
+        self._context = context
+        self._history = EvictionHistory(context.steady())
+        for result in RESULTS:
+            metrics.OVERUSE_EVICTIONS.labels(result)
+
+    def run(self) -> float:
+        """One step; returns the seconds until the next. Raises what `step` raises."""
+        return pause_after_s(self.step())
+
+    def step(self) -> EvictionResult | None:
+        """Evict the pod that is due, if any; returns the result, None if there was no attempt.
+
+        Raises EpochOverError if another settler has started, UnavailableError or ConflictError if the
+        database cannot be read.
+        """
+        now_ms, view = self._context.clock(), self._context.view
+        with self._context.store.reading() as connection:
+            fencing.confirm(connection, self._context.epoch)
+            over = node_usage.over(connection, "", now_ms)
+        history, in_force_ms = view.history(), _in_force_ms(self._context, now_ms)
+        candidates = (candidate(each, view.pod(each.uid), history, in_force_ms) for each in over)
+        decision = due(candidates, self._history, now_ms, self._context.steady())
+        metrics.OVERUSE_HELD_BACK.set(decision.held_back)
+        chosen = decision.chosen
+        if chosen is None or chosen.pod is None:
+            return None
+        pod, before = chosen.pod, self._history
+        attempt = before.attempt_of(pod.uid, self._context.steady())
+        result = evict(self._context, pod, reasons.overuse(chosen, attempt))
+        self._history = before.after(pod.uid, pod.node, result, self._context.steady())
+        if result == "protected" and not before.was_protected(pod.uid):
+            warn(self._context, pod, reasons.OVERUSE_PROTECTED, reasons.overuse_protected(chosen))
+        return result
+
+
+class IdleRound:
+    """Warns idle pods, and lets other pods take their cards or evicts them, if the budget says so. What is to
+    be done follows from the agents' reports and the pods' annotations.
+
+    Used by one thread for as long as the epoch lasts. ``read``: the pods that are idle now, from a
+    connection.
+    """
+
+    def __init__(
+        self,
+        context: EvictorContext,
+        read: Callable[[Connection, int], Iterable[IdlePod]] = node_usage.idle,
+    ) -> None:
+        self._context, self._read = context, read
+        self._history = EvictionHistory(context.steady())
+        self._written_ms: dict[str, int] = {}  # UID -> when its annotations were last written
+
+    def run(self) -> float:
+        """One step; returns the seconds until the next. Raises what `step` raises."""
+        self.step()
+        return IDLE_S
+
+    def step(self) -> None:
+        """Do what is due about each pod; at most one eviction. Raises as `OveruseRound.step`."""
+        now_ms, view = self._context.clock(), self._context.view
+        if view.statements() is None:
+            return
+        with self._context.store.reading() as connection:
+            fencing.confirm(connection, self._context.epoch)
+            found = {each.uid: each for each in self._read(connection, now_ms)}
+        metrics.IDLE_PODS.set(len(found))
+        history, in_force_ms = view.history(), _in_force_ms(self._context, now_ms)
+        pods = (each for each in view.pods() if not self._was_just_written(each.uid))
+        for action in idleness.due(pods, found, lambda name: history.idle_terms(name, in_force_ms), now_ms):
+            self._follow(action)
+
+    def _follow(self, action: DueStep | Spared) -> None:
+        pod, noted = action.pod, _noted(action)
+        if noted is None and isinstance(action, DueStep):
+            self._history = _evict(self._context, pod, reasons.idle(action), self._history)
+        elif noted and self._annotate(pod, noted) and isinstance(action, DueStep):
+            tell(self._context, pod, reasons.idle_step(action))
+
+    def _annotate(self, pod: LedgerPod, annotations: dict[str, str | None]) -> bool:
+        reply = calls.annotate(self._context.api, pod, annotations)
+        if isinstance(reply, Answered) and reply.status < 300:
+            self._written_ms[pod.uid] = self._context.steady()
+            return True
+        log("notice-not-written", level="warning", namespace=pod.namespace, pod=pod.name, error=reply.message)
+        return False
+
+    def _was_just_written(self, uid: str) -> bool:
+        at_ms = self._context.steady()
+        self._written_ms = {key: each for key, each in self._written_ms.items() if at_ms - each < WRITTEN_MS}
+        return uid in self._written_ms
+
+
+class OvertimeRound:
+    """Used by one thread for as long as the epoch lasts. A warning is given once in an epoch; Events and
+    decisions that repeat are counted, not added."""
+
+    def __init__(self, context: EvictorContext) -> None:
+        self._context = context
+        self._history = EvictionHistory(context.steady())
+        self._warned: set[str] = set()
+
+    def run(self) -> float:
+        """One step; returns the seconds until the next. Raises what `step` raises."""
+        self.step()
+        return OVERTIME_S
+
+    def step(self) -> None:
+        """Do what is due about each pod past its declared time. Raises as `OveruseRound.step`."""
+        now_ms, view = self._context.clock(), self._context.view
+        if view.statements() is None:
+            return
+        late = declared.due(view.pods(), view.history(), now_ms)
+        metrics.OVERTIME_PODS.set(len(late))
+        self._warned &= {each.pod.uid for each in late}
+        if not late:
+            return
+        with self._context.store.reading() as connection:
+            fencing.confirm(connection, self._context.epoch)
+        for each in late:
+            if each.pod.uid not in self._warned:
+                self._warned.add(each.pod.uid)
+                tell(self._context, each.pod, reasons.overtime_warning(each))
+            if each.is_due:
+                self._history = _evict(self._context, each.pod, reasons.overtime(each), self._history)
+
+
+def _noted(action: DueStep | Spared) -> dict[str, str | None] | None:
+    """What is written on the pod; None: it is evicted."""
+    if isinstance(action, Spared):
+        return {names.IDLE_UNTIL: None, names.RECLAIMABLE: None}
+    if action.step == "evict":
+        return None
+    if action.step == "reclaim":
+        return {names.RECLAIMABLE: "idle"}
+    return {names.IDLE_UNTIL: calls.timestamp(action.until_ms), names.RECLAIMABLE: None}
+
+
+def pause_after_s(result: EvictionResult | None) -> float:
+    """Until the next round over overusing pods: longer after a refusal or no answer."""
+    return SOON_S if result in ("evicted", "gone", "protected") else OVERUSE_S
+
+
+def _evict(
+    context: EvictorContext, pod: LedgerPod, reason: Reason, history: EvictionHistory
+) -> EvictionHistory:
+    """Evict the pod unless evictions are limited now; the history after that."""
+    at_ms = context.steady()
+    if history.is_limited(at_ms) or history.is_paused(pod.uid, at_ms):
+        return history
+    return history.after(pod.uid, pod.node, evict(context, pod, reason), context.steady())
+
+
+def _in_force_ms(context: EvictorContext, now_ms: int) -> int:
+    """The time of the entries in force: if the clock was set back, the newest ones still count."""
+    return max(now_ms, context.view.history().newest_ms())
