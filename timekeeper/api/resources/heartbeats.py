@@ -4,12 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import orjson
-from flask import Flask, Response, request
+from flask import Flask
 
 from timekeeper import metrics
 from timekeeper.accounts.card_use.figures import CardSample
 from timekeeper.api.http.bodies import Body
-from timekeeper.api.http.routes import JSON, ApiRoute, read_body
+from timekeeper.api.http.routes import JSON, ApiRoute
 from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.heartbeat_writer import WrittenPost
 from timekeeper.core.wire import BeatDevice, HeartbeatAnswer, Heartbeats
@@ -59,8 +59,7 @@ _CA_WITHIN_MS = 300_000
 
 
 class HeartbeatHandler:
-    """Handles posts of heartbeats for both callers: Flask's route, and the server's own loop, which must not
-    wait."""
+    """Handles posts of heartbeats for the server's own loop, which must not wait."""
 
     def __init__(self, services: Services) -> None:
         self._gate = services.gate
@@ -88,11 +87,6 @@ class HeartbeatHandler:
         if the body is malformed."""
         post = _post(pod, body, received_ms)
         self._beating.submit(post, lambda outcome: tell(self._answer_to(post, outcome)))
-
-    def record(self, pod: BoundPod, body: bytes, received_ms: int) -> bytes:
-        """As `submit`, waiting. Raises what went wrong."""
-        post = _post(pod, body, received_ms)
-        return self._answer(post, self._beating.record(post))
 
     def _answer_to(self, post: HeartbeatPost, outcome: WrittenPost | Exception) -> bytes | Problem:
         try:
@@ -143,17 +137,10 @@ HEARTBEATS = ApiRoute(
 ROUTES = (HEARTBEATS,)
 
 
-def register(app: Flask, services: Services) -> None:
-    """Add the route."""
+def register(_app: Flask, _services: Services) -> None:
+    """Adds nothing: the loop has the route (`timekeeper.serving.heartbeat_route`)."""
     for outcome in PostOutcome:  # all are there from the first scrape on
         metrics.HEARTBEATS.labels(outcome.value)
-    door = HeartbeatHandler(services)
-
-    @app.post(PATH)
-    def heartbeats() -> Response:
-        received_ms = services.clock()
-        pod = door.pod(request.headers.get("Authorization"))
-        return Response(door.record(pod, read_body(), received_ms), content_type="application/json")
 
 
 def written(services: Services, post: HeartbeatPost) -> tuple[PostResult, str]:
