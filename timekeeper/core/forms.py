@@ -36,14 +36,14 @@ def like(pattern: str, sentence: str) -> Form:
 
 
 def printable(most: int, least: int = 0, sentence: str = "") -> Form:
-    """A text of so many characters, all printable."""
+    """A text of ``least`` to ``most`` characters, all printable."""
     allowed = sentence or f"it must be a printable text of {least} to {most} characters"
     length = {"minLength": least, "maxLength": most} if least else {"maxLength": most}
     return Form(length, allowed, lambda text: least <= len(text) <= most and text.isprintable())
 
 
 def items(least: int, most: int, sentence: str = "") -> Form:
-    """A list of so many items."""
+    """A list of ``least`` to ``most`` items."""
     allowed = sentence or f"it must be a list of {least} to {most} objects"
     length = {"minItems": least, "maxItems": most} if least else {"maxItems": most}
     return Form(length, allowed, lambda listed: least <= len(listed) <= most)
