@@ -37,8 +37,8 @@ from scheduler_ext.reports.metrics import ExtenderMetrics, Sources
 from scheduler_ext.reports.totals import Totals
 from scheduler_ext.reports.waiting_page import WaitingPods
 from scheduler_ext.scoring.selection import Policies
-from scheduler_ext.serving.read_routes import Pages
-from scheduler_ext.serving.routes import create_app, verb_calls
+from scheduler_ext.serving.read_routes import Pages, create_app
+from scheduler_ext.serving.routes import verb_calls
 from scheduler_ext.settings import ExtenderSettings
 from scheduler_ext.simulation.bodies import Asked
 from scheduler_ext.simulation.simulate import SimulationInput
@@ -50,7 +50,7 @@ from timekeeper.core import names
 from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.clock import monotonic_ms, now_ms
 from timekeeper.runtime.event_recorder import EventRecorder
-from timekeeper.runtime.http.flask_routes import PostCall
+from timekeeper.runtime.http.service import PostCall
 from timekeeper.runtime.log import Log, log
 
 REPORTER = f"{names.DOMAIN}/extender"
@@ -92,8 +92,8 @@ class Extender:
 
     @cached_property
     def app(self) -> Flask:
-        """The WSGI application: the verbs and the read routes."""
-        return create_app(self.calls, self.pages, self.incomplete)
+        """The WSGI application, of the read routes."""
+        return create_app(self.pages, self.incomplete)
 
     def incomplete(self) -> str:
         """Why the cluster is not known yet; "" if it is."""

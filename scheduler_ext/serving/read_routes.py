@@ -12,6 +12,7 @@ from scheduler_ext.reports.metrics import ExtenderMetrics
 from scheduler_ext.reports.query import cluster_query, waiting_query
 from scheduler_ext.reports.waiting_page import WaitingPods
 from scheduler_ext.verbs.protocol import MalformedArgsError
+from timekeeper.runtime.http.problem_details import answer_with_problems
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,14 @@ class Pages:
 # Raises a Problem if the request's caller may not get this resource in the namespace ("": in all)
 Admit = Callable[[str, str], object]
 AdmitScraper = Callable[[], object]  # Raises a Problem if the request's caller may not read metrics
+
+
+def create_app(pages: Pages, incomplete: Callable[[], str]) -> Flask:
+    """The WSGI application of the verbs' port: the routes of ``pages``, without a token."""
+    app = Flask("scheduler_ext", static_folder=None)
+    register(app, pages, incomplete)
+    answer_with_problems(app)
+    return app
 
 
 def register(

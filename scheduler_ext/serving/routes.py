@@ -5,19 +5,14 @@ from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
 
-from flask import Flask
-
 from scheduler_ext.binding.outcome import Bound
 from scheduler_ext.reports.metrics import ExtenderMetrics
-from scheduler_ext.serving.read_routes import Pages, register
 from scheduler_ext.verbs import protocol
 from scheduler_ext.verbs.last_decisions import LastDecisions
 from scheduler_ext.verbs.name_lists import KnownLists
 from scheduler_ext.verbs.verbs import Verbs
 from timekeeper.core.json_values import mapping
-from timekeeper.runtime.http.flask_routes import PostCall, add_calls
-from timekeeper.runtime.http.problem_details import answer_with_problems
-from timekeeper.runtime.http.service import HttpAnswer, Route
+from timekeeper.runtime.http.service import HttpAnswer, PostCall, Route
 from timekeeper.runtime.log import Log
 
 # kube-scheduler filters and prioritizes for one pod at a time, and binds meanwhile. Each verb has threads of
@@ -54,17 +49,6 @@ def verb_routes(calls: dict[str, PostCall], bind_threads: int) -> tuple[Route, .
         return Route("POST", path, lambda request: call(request.body), threads)
 
     return tuple(route(path, call) for path, call in calls.items())
-
-
-def create_app(calls: dict[str, PostCall], pages: Pages, incomplete: Callable[[], str]) -> Flask:
-    """The WSGI application: the calls, for servers that are not ours, and the routes of ``pages``."""
-    app = Flask("scheduler_ext", static_folder=None)
-    app.config["MAX_CONTENT_LENGTH"] = protocol.MAX_BODY_BYTES
-    add_calls(app, calls)
-    register(app, pages, incomplete)
-
-    answer_with_problems(app)
-    return app
 
 
 def _answered(

@@ -25,8 +25,7 @@ from scheduler_ext.model.node import read_node
 from scheduler_ext.model.pod import Pod, read_any
 from scheduler_ext.scoring.policy import BINPACK
 from tests.bench.command import arguments, write
-from tests.bench.extender import SIZES, WARM_UP, body_of, figures, node, pod
-from tests.bench.extender import _wsgi as called
+from tests.bench.extender import SIZES, WARM_UP, body_of, called, figures, node, pod
 from tests.support.kubeconfig import kubeconfig
 from timekeeper.core.values import Placement
 from timekeeper.runtime.connect import connect
@@ -135,7 +134,7 @@ class Cluster:
         """The milliseconds of the next pod's filter, and of CPU in it."""
         body = body_of({"Pod": pod("p", next(self._turn)), "NodeNames": self.names})
         before = time.process_time()
-        took = called(self._extender.app.wsgi_app, "/filter", body)
+        took = called(self._extender.calls["/filter"], body)
         return took, 1000 * (time.process_time() - before)
 
     @property

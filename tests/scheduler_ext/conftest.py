@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flask.testing import FlaskClient
+from werkzeug.test import Client
 
 from scheduler_ext import settings
 from scheduler_ext.assembly.extender import Extender
+from scheduler_ext.serving.routes import verb_routes
 from tests.scheduler_ext.apiserver import ApiServer, api_server
 from tests.support.kubeconfig import kubeconfig
+from tests.support.routed import client_of
 from tests.support.waiting import eventually
 from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.connect import connect
@@ -26,7 +28,7 @@ class Running:
 
     api: ApiServer
     extender: Extender
-    client: FlaskClient
+    client: Client
     lines: list[str]
 
     def filter(self, pod: Json, *nodes: str) -> Json:
@@ -115,7 +117,7 @@ def start(api: ApiServer, tmp_path: Path) -> Iterator[Callable[..., Running]]:
         if wait:
             eventually(lambda: any(line.startswith("complete") for line in lines))
             eventually(extender.leadership.leads)
-        return Running(api, extender, extender.app.test_client(), lines)
+        return Running(api, extender, client_of(extender.app, verb_routes(extender.calls, 4)), lines)
 
     yield begin
     for extender in started:

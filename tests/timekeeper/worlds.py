@@ -9,19 +9,21 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from flask.testing import FlaskClient
-from werkzeug.test import TestResponse
+from werkzeug.test import Client, TestResponse
 
 from tests import worlds
 from tests.support.clock import Clock
+from tests.support.routed import client_of
 from tests.timekeeper.clocks import iso
 from tests.timekeeper.statements import open_shared
 from timekeeper.api.create_app import app_of, create_services
 from timekeeper.api.http.services import Services
+from timekeeper.api.resources.heartbeats import HeartbeatHandler
 from timekeeper.core.decisions import Decision
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.runtime.auth.gate import Gate
 from timekeeper.runtime.auth.tokens import Expected
+from timekeeper.serving.heartbeat_route import heartbeat_route
 from timekeeper.settler.budget_entries import BudgetNotice
 from timekeeper.settler.cluster.cluster_state import ItemChanged, ListReplaced, StreamAlive, WatchUpdate
 from timekeeper.settler.cluster.watches import sources
@@ -214,15 +216,16 @@ class Town:
         self.settler = self._settler()
 
     @cached_property
-    def client(self) -> FlaskClient:
+    def client(self) -> Client:
         """Of the REST API, which is made when a test first asks it."""
         return self.serve()
 
-    def serve(self, damage: Callable[[], str] = lambda: "") -> FlaskClient:
+    def serve(self, damage: Callable[[], str] = lambda: "") -> Client:
         """A new process of the REST API, with empty caches."""
         gate = Gate(self.reviews.post, Expected("bursar", "test"), self.clock)
         self._served.append(create_services(self.store, gate, self.clock, lambda: CA, 5_000, damage))
-        self.client = app_of(self._served[-1]).test_client()
+        route = heartbeat_route(HeartbeatHandler(self._served[-1]))
+        self.client = client_of(app_of(self._served[-1]), (route,))
         return self.client
 
     def close(self) -> None:

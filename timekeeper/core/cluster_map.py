@@ -2,7 +2,10 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any, Literal, NotRequired, TypedDict
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
+
+from timekeeper.core.forms import Form, items, printable, whole
+from timekeeper.core.wire import MAX_FIGURE, Age
 
 MAX_NODES = 500  # in one post
 MAX_CARDS = 256  # of a node
@@ -22,58 +25,100 @@ WAITING_STATES = {
 }
 
 
+def _at_most(most: int) -> Form:
+    return items(0, most, f"it must be a list of at most {most}")
+
+
+_NAMED = printable(MAX_NAME, 1)
+# an answer leaves out whose pods they are, where the caller may not read it
+_HIDEABLE = Form({"maxLength": MAX_NAME}, _NAMED.sentence, _NAMED.fits)
+_Name = Annotated[str, _NAMED]
+_PodName = Annotated[str, _HIDEABLE]
+_Amount = Annotated[int, whole(MAX_FIGURE)]
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and 1 <= len(value) <= MAX_NAME and value.isprintable()
+
+
+_COUNTS = Form(
+    {},
+    "it must have a whole number for each namespace",
+    lambda found: all(
+        _is_name(name) and type(each) is int and 0 <= each <= MAX_FIGURE for name, each in found.items()
+    ),
+)
+
+
 class MapPod(TypedDict):
     """A pod on a card. ``held``: bound, assumed, vanished, or reserved (it still waits)."""
 
-    namespace: str
-    name: str
-    uid: str
-    share_milli: int
-    memory_mib: int
-    held: str
+    namespace: _PodName
+    name: _PodName
+    uid: _PodName
+    share_milli: _Amount
+    memory_mib: _Amount
+    held: _Name
 
 
 class CardAllocation(TypedDict):
     """A card, and what is given out of it."""
 
-    uuid: str
-    index: int
-    model: str
-    memory_mib: int
+    uuid: _Name
+    index: _Amount
+    model: Annotated[str, printable(MAX_NAME)]
+    memory_mib: _Amount
     healthy: bool
     cordoned: bool
-    used_share_milli: int
-    used_memory_mib: int
+    used_share_milli: _Amount
+    used_memory_mib: _Amount
 
 
 class MapCard(CardAllocation):
     """A card with its pods. ``more_pods``: how many further pods it has."""
 
-    pods: list[MapPod]
-    more_pods: int
+    pods: Annotated[list[MapPod], _at_most(MAX_PODS)]
+    more_pods: _Amount
 
 
 class MapNode(TypedDict):
     """A node. ``closed``: why no GPU pods are placed on it; "": it is open. ``stranded``: namespace -> the
     thousandths of a card that it strands there; those that strand most, if there are many."""
 
-    name: str
-    closed: str
-    cards: list[MapCard]
-    stranded: NotRequired[dict[str, int]]
+    name: _Name
+    closed: Annotated[str, printable(MAX_TEXT)]
+    cards: Annotated[list[MapCard], _at_most(MAX_CARDS)]
+    stranded: NotRequired[
+        Annotated[
+            dict[str, _Amount],
+            _COUNTS,
+            Form(
+                {"maxProperties": MAX_STRANDING},
+                f"it must name at most {MAX_STRANDING} namespaces",
+                lambda found: len(found) <= MAX_STRANDING,
+            ),
+        ]
+    ]
 
 
 class MapWaitingPod(TypedDict):
     """A pod that is not bound. ``age_ms``: since it was created, when this is sent."""
 
-    namespace: str
-    name: str
-    uid: str
-    state: str
-    standing: str
-    priority: int
-    age_ms: int
-    reason: str
+    namespace: _Name
+    name: _Name
+    uid: _Name
+    state: _Name
+    standing: _Name
+    priority: Annotated[
+        int,
+        Form(
+            {"minimum": -(2**31), "maximum": 2**31},
+            "it must be a whole number of 32 bits",
+            lambda value: abs(value) <= 2**31,
+        ),
+    ]
+    age_ms: Age
+    reason: Annotated[str, printable(MAX_TEXT)]
 
 
 class MapWaiting(TypedDict):
@@ -81,9 +126,9 @@ class MapWaiting(TypedDict):
     each as there is room for; ``more``: namespace -> how many further ones it has. Where even these do not
     fit, the namespaces with the fewest are left out."""
 
-    total: int
-    pods: list[MapWaitingPod]
-    more: NotRequired[dict[str, int]]
+    total: _Amount
+    pods: Annotated[list[MapWaitingPod], _at_most(MAX_WAITING)]
+    more: NotRequired[Annotated[dict[str, _Amount], _COUNTS]]
 
 
 class MapPost(TypedDict):
@@ -91,8 +136,12 @@ class MapPost(TypedDict):
     waits."""
 
     version: Literal[1]
-    nodes: list[MapNode]
-    gone: list[str]
+    nodes: Annotated[list[MapNode], _at_most(MAX_NODES)]
+    gone: Annotated[
+        list[str],
+        _at_most(MAX_NODES),
+        Form({}, "it must be a list of names", lambda names: all(map(_is_name, names))),
+    ]
     waiting: MapWaiting | None
 
 

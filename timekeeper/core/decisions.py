@@ -3,7 +3,8 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from timekeeper.core.wire import DecisionEntry
+from timekeeper.core.values import MAX_AMOUNT
+from timekeeper.core.wire import MAX_FIGURES, MAX_NAME, MAX_TEXT, DecisionEntry
 
 REFUSED = "refused"
 DEMOTED = "demoted"
@@ -113,12 +114,6 @@ OTHER_NAMESPACE = (
 OTHER_POD = "otherPod"  # may read decisions of its namespace
 SCHEDULER_NAME = "schedulerName"  # of a held pod that another scheduler than Bursar's places
 
-MAX_FIGURES = 24
-MAX_TEXT = 1_000  # characters of a figure; a longer text is cut
-MAX_NAME = 320  # of names, and of an owner's kind and name
-MAX_INTEGER = 2**63 - 1
-MAX_COUNT = 2**31
-
 Figure = int | str
 
 
@@ -188,7 +183,7 @@ def bounded(decision: Decision) -> Decision:
 
 
 def _bounded(value: Figure) -> Figure:
-    return max(-MAX_INTEGER, min(MAX_INTEGER, value)) if isinstance(value, int) else _text(value, MAX_TEXT)
+    return max(-MAX_AMOUNT, min(MAX_AMOUNT, value)) if isinstance(value, int) else _text(value, MAX_TEXT)
 
 
 def _text(text: str, most: int) -> str:

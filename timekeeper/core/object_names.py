@@ -86,6 +86,8 @@ OBJECT_NAMES: Mapping[str, ObjectName] = {
 KIND = "[A-Za-z][A-Za-z0-9]{0,62}"
 NAME = r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?"
 OWNER = rf"{KIND}/{NAME}"
+NAMESPACE = "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
+SUBJECT = rf"(_group\.)?{NAMESPACE}"  # whose budget it is: a namespace, or ``_group.NAME``
 
 _OWNER = re.compile(OWNER, re.ASCII)
 

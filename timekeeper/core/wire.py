@@ -1,10 +1,47 @@
 """Every JSON document that Bursar's parts exchange, declared once. Documents that travel alone have
-``version: 1``."""
+``version: 1``. Forms (`core.forms`) say what is allowed beside the type."""
 
-from typing import Literal, NotRequired, TypedDict
+import re
+from typing import Annotated, Literal, NotRequired, TypedDict
 
+from timekeeper.core import object_names
 from timekeeper.core.accelerators import UnknownAccelerators
-from timekeeper.core.values import ContainerAsk, GPURequest
+from timekeeper.core.forms import Form, items, like, printable, whole
+from timekeeper.core.values import MAX_AMOUNT, WHOLE_MILLI, ContainerAsk, GPURequest
+
+OLDEST_MS = 30 * 86_400_000  # the age of anything that a post reports
+MAX_FIGURE = 2**31
+MAX_BEATS = 1_000  # heartbeats in one post, and a node's samples
+MAX_DEVICES = 64  # of one heartbeat
+MAX_NODE_PODS = 1_024
+MAX_NODE_CARDS = 256
+MAX_BINDINGS = 100  # and ends, in one post
+MAX_ASKS = 1_000  # above what a Binding can name in its annotations (`webhook/rules/size.py`)
+MAX_RESOURCES = 64
+MAX_DECISIONS = 1_000  # in one post
+MAX_FIGURES = 24  # of a decision
+MAX_TEXT = 1_000  # characters of a figure; a longer text is cut
+MAX_NAME = 320  # of names, and of an owner's kind and name
+MAX_COUNT = 2**31
+_LATEST_MS = 2**53
+
+Version = Literal[1]
+Age = Annotated[int, whole(OLDEST_MS)]
+# of a pod, or of a run of what posts
+Identifier = Annotated[str, like("[A-Za-z0-9._:-]{1,64}", "it must be 1 to 64 letters, digits or . _ : -")]
+Sequence = Annotated[int, whole(2**53, "it must be a whole number from 0 on")]
+KubernetesName = Annotated[str, like(object_names.NAME, "it must be a name of Kubernetes")]
+Subject = Annotated[
+    str, like(object_names.SUBJECT, "it must be the name of a namespace, or _group.NAME")
+]  # a namespace, or ``_group.NAME``
+Moment = Annotated[  # milliseconds since 1970; null: not known
+    int | None,
+    Form(
+        {"minimum": 1, "maximum": _LATEST_MS},
+        f"it must be null or a whole number from 1 to {_LATEST_MS}",
+        lambda value: 0 < value <= _LATEST_MS,
+    ),
+]
 
 StandingWord = Literal["IN_BUDGET", "OVER_BUDGET", "UNLIMITED", "UNKNOWN"]
 
@@ -58,33 +95,40 @@ class Holders(TypedDict):
 class CardUse(TypedDict):
     """A pod's use of one card by NVML's accounting of its processes; null: the card does not report it."""
 
-    uuid: str
-    utilisation: int | None  # percent of the card's time
-    memory_mib: int | None  # memory in use
+    uuid: Annotated[str, like(r"[\x21-\x7e]{1,128}", "it must be 1 to 128 visible ASCII characters")]
+    # percent of the card's time
+    utilisation: Annotated[int | None, whole(100, "it must be a whole number from 0 to 100, or null")]
+    # memory in use
+    memory_mib: Annotated[
+        int | None, whole(MAX_FIGURE, f"it must be a whole number from 0 to {MAX_FIGURE}, or null")
+    ]
+
+
+CardUses = Annotated[list[CardUse], items(0, MAX_NODE_CARDS)]
 
 
 class PodUse(TypedDict):
     """One pod's use of its cards."""
 
-    uid: str
-    cards: list[CardUse]
+    uid: Identifier
+    cards: CardUses
 
 
 class Use(TypedDict):
     """One sample of a node."""
 
-    age_ms: int  # age when sent, by the agent's monotonic clock
-    pods: list[PodUse]
-    cards: list[CardUse]  # each card's use as a whole
+    age_ms: Age  # age when sent, by the agent's monotonic clock
+    pods: Annotated[list[PodUse], items(0, MAX_NODE_PODS)]
+    cards: CardUses  # each card's use as a whole
 
 
 class NodeUsage(TypedDict):
     """``POST /v1/nodeusage``, authenticated as a node's agent; the node is the one that the token names."""
 
     version: Literal[1]
-    boot: str  # identifies the agent's run
-    sequence: int  # number of this post within the run; a retry has the same number
-    uses: list[Use]
+    boot: Identifier  # of the agent's run
+    sequence: Sequence  # number of this post within the run; a retry has the same number
+    uses: Annotated[list[Use], items(1, MAX_BEATS)]
 
 
 class NodeUsageAnswer(TypedDict):
@@ -200,13 +244,25 @@ class Standings(TypedDict):
 class BindingAsk(TypedDict):
     """What one container of a bound pod requests on each of ``devices`` cards."""
 
-    container: str
+    container: KubernetesName
     init: bool
-    devices: int
-    share_milli: int
-    memory_mib: int
-    memory_milli: NotRequired[int]  # absent: 0
-    resources: NotRequired[dict[str, int]]  # amounts of named resources
+    devices: Annotated[int, whole(MAX_NODE_CARDS)]
+    share_milli: Annotated[int, whole(WHOLE_MILLI)]
+    memory_mib: Annotated[int, whole(MAX_FIGURE)]
+    memory_milli: NotRequired[Annotated[int, whole(WHOLE_MILLI)]]  # absent: 0
+    resources: NotRequired[  # amounts of named resources
+        Annotated[
+            dict[str, Annotated[int, Form({"minimum": 0, "maximum": MAX_AMOUNT})]],
+            Form(
+                {"maxProperties": MAX_RESOURCES},
+                "it must be an object of whole numbers from 0 to 2^63 - 1",
+                lambda found: all(type(each) is int and 0 <= each <= MAX_AMOUNT for each in found.values()),
+            ),
+            Form(
+                {}, f"it must have {MAX_RESOURCES} members at most", lambda found: len(found) <= MAX_RESOURCES
+            ),
+        ]
+    ]
 
 
 def binding_asks(request: GPURequest) -> list[BindingAsk]:
@@ -232,100 +288,145 @@ def _binding_ask(each: ContainerAsk) -> BindingAsk:
 class BindingEntry(TypedDict):
     """A pod that the extender bound."""
 
-    uid: str
-    namespace: str
-    pod: str
-    node: str
-    age_ms: int  # since its Binding was sent, when this is sent
+    uid: Identifier
+    namespace: KubernetesName
+    pod: KubernetesName
+    node: KubernetesName
+    age_ms: Age  # since its Binding was sent, when this is sent
     dialect: str
-    asks: list[BindingAsk]
+    asks: Annotated[list[BindingAsk], items(1, MAX_ASKS)]
     devices: str  # text of the annotation ``bursar.dev/devices``
-    host: NotRequired[str]  # text of the annotation ``bursar.dev/host``
-    grace_ms: int
+    host: NotRequired[str | None]  # text of the annotation ``bursar.dev/host``
+    grace_ms: Annotated[int, whole(MAX_FIGURE)]
 
 
 class Bindings(TypedDict):
     """``POST /v1/bindings``, by the extender."""
 
     version: Literal[1]
-    bindings: list[BindingEntry]
+    bindings: Annotated[list[BindingEntry], items(1, MAX_BINDINGS)]
 
 
 class EndEntry(TypedDict):
     """What the extender saw of a bound pod whose object was removed: the `core.ledger.hold.PodHold` of all
     that its object ever said, and when the removal was seen. Times in milliseconds since 1970."""
 
-    uid: str
-    namespace: str
-    pod: str
-    node: str
-    bound_ms: int | None
+    uid: Identifier
+    namespace: KubernetesName
+    pod: KubernetesName
+    node: KubernetesName
+    bound_ms: Moment
     over: bool
-    ended_ms: int | None
-    reported_ms: int | None
-    witnessed_ms: int
-    grace_ms: int
-    deletion_ms: int | None
-    removed_age_ms: int  # since the removal was seen, when this is sent
+    ended_ms: Moment
+    reported_ms: Moment
+    witnessed_ms: Annotated[int, whole(_LATEST_MS)]
+    grace_ms: Annotated[int, whole(MAX_FIGURE)]
+    deletion_ms: Moment
+    removed_age_ms: Age  # since the removal was seen, when this is sent
     # since its node's agent ceased to list it, where that ended its hold; null: not known (yet)
-    left_age_ms: int | None
+    left_age_ms: Annotated[int | None, whole(OLDEST_MS)]
 
 
 class Ends(TypedDict):
     """``POST /v1/ends``, by each extender."""
 
     version: Literal[1]
-    ends: list[EndEntry]
+    ends: Annotated[list[EndEntry], items(1, MAX_BINDINGS)]
+
+
+# a word such as ``extender`` or ``refused``
+Role = Annotated[str, like("[a-z][a-z-]{0,31}", "it must be 1 to 32 lower-case letters or -")]
+_ShortText = Annotated[
+    str, printable(MAX_NAME, sentence=f"it must be a printable text of at most {MAX_NAME} characters")
+]
+_FIGURE_NAME = re.compile("[A-Za-z][A-Za-z0-9]{0,31}", re.ASCII)
+FigureWire = Annotated[
+    int | str,
+    Form(
+        {"minimum": -MAX_AMOUNT, "maximum": MAX_AMOUNT, "maxLength": MAX_TEXT},
+        f"it must be a whole number of 64 bits, or a printable text of at most {MAX_TEXT} characters",
+        lambda value: (
+            len(value) <= MAX_TEXT and value.isprintable()
+            if isinstance(value, str)
+            else abs(value) <= MAX_AMOUNT
+        ),
+    ),
+]
 
 
 class DecisionEntry(TypedDict):
     """Equal decisions in succession; see `timekeeper.core.decisions.Decision`."""
 
-    kind: str
-    reason: str
-    namespace: str  # or ``_group.NAME``
-    owner: str  # of the pod, as ``Kind/name``; "": none or unknown
-    name: str  # of the pod; "": it has none yet, or the decision is about the namespace
-    generate_name: str
-    uid: str
-    budget: str
-    figures: dict[str, int | str]
-    count: int
-    first_age_ms: int  # since the first of them, when this is sent
-    last_age_ms: int
+    kind: Role
+    reason: Annotated[
+        str, like("[A-Za-z][A-Za-z0-9]{0,63}", "it must be a word of 1 to 64 letters or digits")
+    ]
+    namespace: Subject
+    owner: NotRequired[_ShortText]  # of the pod, as ``Kind/name``; "": none or unknown
+    # of the pod; "": it has none yet, or the decision is about the namespace
+    name: NotRequired[_ShortText]
+    generate_name: NotRequired[_ShortText]
+    uid: NotRequired[_ShortText]
+    budget: NotRequired[_ShortText]
+    first_age_ms: Age  # since the first of them, when this is sent
+    last_age_ms: Age
+    count: Annotated[int, whole(MAX_COUNT), Form({"minimum": 1}, "it must be 1 or more", bool)]
+    figures: Annotated[
+        dict[str, FigureWire],
+        Form(
+            {"maxProperties": MAX_FIGURES},
+            f"it must be an object with at most {MAX_FIGURES} members",
+            lambda figures: len(figures) <= MAX_FIGURES,
+        ),
+        Form(
+            {"propertyNames": {"pattern": f"^(?:{_FIGURE_NAME.pattern})$"}},
+            "the name of a figure must be 1 to 32 letters or digits, and begin with a letter",
+            lambda figures: all(map(_FIGURE_NAME.fullmatch, figures)),
+        ),
+    ]
 
 
 class Decisions(TypedDict):
     """``POST /v1/decisions``, by webhook and extender."""
 
     version: Literal[1]
-    source: str  # the role that decided
-    decisions: list[DecisionEntry]
+    source: Role  # that decided
+    decisions: Annotated[list[DecisionEntry], items(1, MAX_DECISIONS)]
+
+
+_NO_FIGURES = "it does not have the form of a card's figures"
 
 
 class BeatDevice(TypedDict):
     """NVML's figures for one card as seen in the pod."""
 
-    uuid: str
-    utilisation: int | None  # percent
-    memory_mib: int | None
-    scope: Literal["exclusive", "shared"]  # whether other pods are on the card
+    uuid: Annotated[
+        str, Form({"minLength": 1, "maxLength": 128}, _NO_FIGURES, lambda text: 1 <= len(text) <= 128)
+    ]
+    utilisation: Annotated[int | None, whole(MAX_FIGURE, _NO_FIGURES)]  # percent
+    memory_mib: Annotated[int | None, whole(MAX_FIGURE, _NO_FIGURES)]
+    scope: Annotated[
+        Literal["exclusive", "shared"], Form({}, _NO_FIGURES)
+    ]  # whether other pods are on the card
 
 
 class Beat(TypedDict):
     """One heartbeat of a pod's sidecar."""
 
-    age_ms: int  # age when sent, by the sender's monotonic clock
-    devices: list[BeatDevice]
+    age_ms: Age  # age when sent, by the sender's monotonic clock
+    devices: Annotated[
+        list[Annotated[BeatDevice, Form({}, _NO_FIGURES)]],
+        items(0, MAX_DEVICES, f"it must be a list of at most {MAX_DEVICES} cards"),
+    ]
 
 
 class Heartbeats(TypedDict):
     """``POST /v1/heartbeats``."""
 
     version: Literal[1]
-    boot: str  # identifies the sidecar's run
-    sequence: int  # number of this post within the run; a retry has the same number
-    beats: list[Beat]
+    boot: Identifier  # of the sidecar's run
+    sequence: Sequence  # number of this post within the run; a retry has the same number
+    beats: Annotated[list[Beat], items(1, MAX_BEATS, f"it must be a list of 1 to {MAX_BEATS} beats")]
 
 
 class HeartbeatAnswer(TypedDict):

@@ -17,6 +17,7 @@ from timekeeper.api.create_app import app_of
 from timekeeper.api.http.answers import answer
 from timekeeper.api.http.routes import LARGEST_BODY
 from timekeeper.api.http.services import Services
+from timekeeper.api.resources.heartbeats import PATH as HEARTBEATS
 from timekeeper.core.names import AGGREGATED_GROUP
 from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.auth.front_proxy import FrontProxyGate, front_proxy_tls
@@ -78,6 +79,12 @@ def aggregated_app(services: Services) -> "WSGIApplication":
     app = app_of(services)
     for path, document in DISCOVERY.items():
         app.add_url_rule(path, path, _discovery(document))
+
+    @app.post(HEARTBEATS)
+    def heartbeats() -> Response:
+        services.gate.pod(None)  # refuses every caller: the API server states no pod
+        return _none(HEARTBEATS)
+
     return _below_root(app)
 
 

@@ -3,18 +3,10 @@
 from dataclasses import replace
 
 from timekeeper.core import names
-from timekeeper.core.decisions import (
-    DEMOTED,
-    HELD,
-    MAX_TEXT,
-    MESSAGE,
-    REFUSED,
-    SCHEDULER_NAME,
-    Decision,
-    Figure,
-)
+from timekeeper.core.decisions import DEMOTED, HELD, MESSAGE, REFUSED, SCHEDULER_NAME, Decision, Figure
 from timekeeper.core.json_values import mapping
 from timekeeper.core.object_names import owner_of
+from timekeeper.core.wire import MAX_TEXT
 from webhook.policy import AdmissionPolicy
 from webhook.wire.marks import recorded_hold, recorded_time
 from webhook.wire.object_review import ObjectReview

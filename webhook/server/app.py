@@ -1,13 +1,13 @@
 """The webhook's routes. `Reviewer` decides; `review_endpoint` takes the reviews."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from flask import Flask, Response
 
 from timekeeper.core.decisions import Decision, Record, record_nothing
 from timekeeper.runtime.clock import monotonic_ms
-from timekeeper.runtime.http.flask_routes import PostCall, add_calls
 from timekeeper.runtime.http.problem_details import answer_with_problems
+from timekeeper.runtime.http.service import PostCall
 from timekeeper.runtime.log import Log
 from webhook.admission import decisions, pods, workloads
 from webhook.admission.workloads import TemplatePath
@@ -74,10 +74,9 @@ def create_calls(
     return review_calls(webhooks, metrics, log)
 
 
-def create_app(calls: Mapping[str, PostCall], admission: Reviewer) -> Flask:
-    """The WSGI application: the calls, and GET /livez and /readyz."""
+def create_app(admission: Reviewer) -> Flask:
+    """The WSGI application, for probes: GET /livez and /readyz."""
     app = Flask("webhook", static_folder=None)
-    add_calls(app, calls)
 
     @app.get("/livez")
     def livez() -> Response:

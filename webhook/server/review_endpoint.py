@@ -12,8 +12,7 @@ from http import HTTPStatus
 from typing import Any, Generic, TypeVar
 
 from timekeeper.core.json_values import mapping
-from timekeeper.runtime.http.flask_routes import PostCall
-from timekeeper.runtime.http.service import HttpAnswer, HttpRequest, Route, plain_text
+from timekeeper.runtime.http.service import HttpAnswer, HttpRequest, PostCall, Route, plain_text
 from timekeeper.runtime.log import Log
 from webhook.metrics import WebhookMetrics
 from webhook.server.reviewer import NotReadyError

@@ -10,8 +10,7 @@ import orjson
 
 from timekeeper.core.json_values import Json
 from timekeeper.core.standings import UndecodableStandingsError
-from timekeeper.runtime.http.flask_routes import PostCall
-from timekeeper.runtime.http.service import HttpAnswer, plain_text
+from timekeeper.runtime.http.service import HttpAnswer, PostCall, plain_text
 from timekeeper.runtime.log import Log
 from webhook.policy import AdmissionPolicy
 from webhook.server.reviewer import NotReadyError, Reviewer

@@ -47,13 +47,11 @@ def make_service(
     calls = create_calls(admission, metrics, log, settings.template_paths, notice, record)
     calls[PATH] = simulation_call(admission, monotonic_ms, log)
     verified_only = settings.client_ca is not None
-    # Flask does not see the certificate of a caller, so with a client CA it takes no reviews
-    app = create_app({} if verified_only else calls, admission)
     routes = (
         *review_routes(calls, log, verified_only, {PATH: 1}),
         metrics_route(metrics, settings.metrics_access == "open", api),
     )
-    return HttpService(app, _APP_THREADS, HttpLimits(MAX_REVIEW_BYTES), routes, tls=tls)
+    return HttpService(create_app(admission), _APP_THREADS, HttpLimits(MAX_REVIEW_BYTES), routes, tls=tls)
 
 
 def _api_server(settings: WebhookSettings) -> Api | None:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Generator
 
 import pytest
-from flask.testing import FlaskClient
+from werkzeug.test import Client
 
 from scheduler_ext import settings
 from scheduler_ext.assembly.extender import Extender
@@ -288,17 +288,6 @@ def test_an_odd_pod_is_never_a_500(world: Running, pod: dict[str, object]) -> No
         assert world.client.post(f"/{verb}", json={"Pod": pod, "NodeNames": ["a"]}).status_code == 200
 
 
-def test_a_body_that_is_too_large_is_refused(running: Running) -> None:
-    running.extender.app.config["MAX_CONTENT_LENGTH"] = 1000
-
-    assert running.client.post("/filter", data=b" " * 1001).status_code == 413
-    running.extender.app.config["MAX_CONTENT_LENGTH"] = None
-
-
-def test_the_limit_is_thirty_two_mebibytes(running: Running) -> None:
-    assert running.extender.app.config["MAX_CONTENT_LENGTH"] == 32 * 1024 * 1024
-
-
 def test_other_routes_and_methods_are_problems(running: Running) -> None:
     assert running.client.get("/filter").status_code == 405
     answer = running.client.get("/v1/nothing")
@@ -310,7 +299,7 @@ def test_other_routes_and_methods_are_problems(running: Running) -> None:
 # before the books are complete, and after
 
 
-def refuses_to_answer(client: FlaskClient) -> bool:
+def refuses_to_answer(client: Client) -> bool:
     """True where every verb answers as one whose cache is not complete."""
     sentence = "the extender's cache is not complete yet"
     body = {"Pod": percent(10), "NodeNames": ["a"]}

@@ -167,10 +167,7 @@ def test_the_ca_is_sent_with_the_first_post_and_now_and_then(home: Town) -> None
 
 
 def test_a_body_that_is_too_large_is_413(home: Town) -> None:
-    mine = token("uid-p")
-    home.reviews.tokens[mine] = pod_status(gpu_pod())
-
-    answer = home.post("/v1/heartbeats", b" " * 300_000, mine)
+    answer = home.post("/v1/decisions", b" " * 300_000)
 
     assert (answer.status_code, answer.content_type) == (413, "application/problem+json")
 

@@ -1,7 +1,5 @@
 """The live map: what the extender posted last is what is answered, whole or of one namespace."""
 
-import pytest
-
 from tests.timekeeper.worlds import MINUTE, T0, Json, Town, gpu_pod, token, user_status
 from tests.timekeeper.worlds import node as real_node
 
@@ -142,30 +140,6 @@ def test_the_number_of_waiting_pods_is_that_of_the_requested_namespace(town: Tow
     assert totals(2, {}) == [1, 1, 0, 2]
     assert totals(9, {"team-a": 4, "team-c": 3}) == [5, 1, 3, 9]
     assert totals(9, {"team-a": 4}) == [5, None, None, 9]  # three of unnamed namespaces
-
-
-@pytest.mark.parametrize(
-    ("changed", "field"),
-    [
-        ({"nodes": [on_map("")]}, "nodes[0].name"),
-        ({"nodes": [on_map("n"), on_map("n")]}, "nodes"),
-        ({"nodes": [on_map("n", card(0, memory_mib=-1))]}, "nodes[0].cards[0].memory_mib"),
-        ({"nodes": [on_map("n", card(0, healthy=1))]}, "nodes[0].cards[0].healthy"),
-        ({"nodes": [on_map("n", card(0, pod("p\0")))]}, "nodes[0].cards[0].pods[0].name"),
-        ({"nodes": [on_map("n", card(0, pods={}))]}, "nodes[0].cards[0].pods"),
-        ({"gone": [7]}, "gone"),
-        ({"waiting": {"total": 1, "pods": [waits("p", age_ms=-1)]}}, "waiting.pods[0].age_ms"),
-        ({"waiting": {"total": 1, "pods": [], "more": {"team-a": -1}}}, "waiting.more"),
-        ({"version": 2}, "version"),
-    ],
-)
-def test_a_wrong_post_is_refused_with_its_field(town: Town, changed: Json, field: str) -> None:
-    body = {"version": 1, "nodes": [], "gone": [], "waiting": None} | changed
-
-    answer = town.post("/v1/cluster", body)
-
-    assert (answer.status_code, answer.get_json()["field"]) == (400, field)
-    assert names(town) == []
 
 
 def test_what_a_namespace_strands_is_summed_over_all_nodes_and_shown_to_who_may_read_it(town: Town) -> None:

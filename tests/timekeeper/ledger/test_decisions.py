@@ -1,7 +1,5 @@
 """Decisions in the ledger: posted, equal ones in succession as one record, forgotten after their time."""
 
-import pytest
-
 from tests.timekeeper.worlds import MINUTE, Json, Town
 from timekeeper.core.decisions import Decision, DecisionRun
 from timekeeper.store import decisions
@@ -72,34 +70,6 @@ def test_a_pod_that_kube_scheduler_preempts_has_one_record_of_it_from_whichever_
         ("p", False, "waiting", "NoRoom", 1, start, start),
         ("p", False, "preempted", "PreemptedByScheduler", 1, start + MINUTE, start + MINUTE),
     ]
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("kind", "Refused"),
-        ("reason", "not a word"),
-        ("namespace", "A b"),
-        ("name", "a\0b"),
-        ("uid", None),
-        ("count", 0),
-        ("first_age_ms", -1),
-        ("last_age_ms", 1),
-        ("figures", []),
-        ("figures.milli", 1.5),
-        ("figures.milli", True),
-        ("figures.text", "\0"),
-    ],
-)
-def test_a_malformed_decision_is_refused_with_its_field(town: Town, field: str, value: object) -> None:
-    name, _, figure = field.partition(".")
-    wrong = posted(**{name: {figure: value} if figure else value})
-
-    answer = town.post("/v1/decisions", {"version": 1, "source": "webhook", "decisions": [wrong]})
-
-    assert answer.status_code == 400
-    assert answer.get_json()["field"] == f"decisions[0].{field}"
-    assert rows(town.store) == []
 
 
 def test_decisions_are_forgotten_by_the_time_of_the_last_of_them(store: Store) -> None:

@@ -310,42 +310,6 @@ def test_who_may_not_get_nodeusage_reads_nothing(running: Town) -> None:
 # What is not taken.
 
 
-@pytest.mark.parametrize(
-    ("sent", "field"),
-    [
-        ({**body(1, use()), "version": 2}, "version"),
-        ({**body(1, use()), "boot": "a b"}, "boot"),
-        ({**body(1, use()), "boot": ""}, "boot"),
-        ({**body(1, use()), "sequence": -1}, "sequence"),
-        ({**body(1, use()), "sequence": True}, "sequence"),
-        ({**body(1, use()), "sequence": 2**64}, "sequence"),
-        (body(1), "uses"),
-        (body(1, *[use(cards=[])] * 1_001), "uses"),
-        ({**body(1), "uses": {}}, "uses"),
-        ({**body(1), "uses": [1]}, "uses[0]"),
-        (body(1, use(-1)), "uses[0].age_ms"),
-        (body(1, use(31 * DAY)), "uses[0].age_ms"),
-        (body(1, {**use(), "pods": None}), "uses[0].pods"),
-        (body(1, {**use(), "pods": [[]]}), "uses[0].pods[0]"),
-        (body(1, {**use(), "pods": [{"uid": "a\u0000", "cards": []}]}), "uses[0].pods[0].uid"),
-        (body(1, {**use(), "pods": [{"uid": "a", "cards": []}] * 2}), "uses[0].pods"),
-        (body(1, use(p=[card()] * 2)), "uses[0].pods[0].cards"),
-        (body(1, use(p=[card("\u0000")])), "uses[0].pods[0].cards[0].uuid"),
-        (body(1, use(p=[card("x" * 129)])), "uses[0].pods[0].cards[0].uuid"),
-        (body(1, use(p=[card(utilisation=101)])), "uses[0].pods[0].cards[0].utilisation"),
-        (body(1, use(p=[card(memory_mib=-1)])), "uses[0].pods[0].cards[0].memory_mib"),
-        (body(1, use(cards=[card(memory_mib=2**40)])), "uses[0].cards[0].memory_mib"),
-        ([], ""),
-    ],
-)
-def test_what_is_no_report_is_a_problem_that_names_the_field(running: Town, sent: Any, field: str) -> None:
-    answer = running.post("/v1/nodeusage", sent, AGENT)
-
-    assert (answer.status_code, answer.content_type) == (400, "application/problem+json")
-    assert answer.get_json().get("field", "") == field
-    assert running.get("/v1/nodeusage").get_json()["nodes"] == {}
-
-
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: (

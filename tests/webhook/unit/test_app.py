@@ -1,18 +1,19 @@
-"""The routes, through Flask's own client."""
+"""The routes, as the loop serves them."""
 
 from typing import Any
 
 import orjson
 import pytest
-from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
 from tests.runtime.lines import into
+from tests.support.routed import client_of
 from tests.webhook.worlds import POLICY, WITHOUT_SIDECAR, admitted, half, patch_of, patched, plain, review_of
 from tests.worlds import Json, container
 from webhook.metrics import WebhookMetrics, of_this_process
 from webhook.policy import AdmissionPolicy
 from webhook.server.app import create_app, create_calls
+from webhook.server.review_endpoint import review_routes
 from webhook.server.reviewer import Reviewer
 
 
@@ -24,7 +25,7 @@ class World:
         self.metrics: WebhookMetrics = of_this_process()
         admission = Reviewer(policy, lambda: None, lambda: ca, lambda: 0, 30_000)
         calls = create_calls(admission, self.metrics, into(self.lines))
-        self.client: FlaskClient = create_app(calls, admission).test_client()
+        self.client = client_of(create_app(admission), review_routes(calls, into(self.lines)))
 
     def posts(self, path: str, body: object) -> TestResponse:
         """The answer to a body, as JSON."""

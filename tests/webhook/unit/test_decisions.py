@@ -13,7 +13,7 @@ from tests.worlds import Json, limits_of
 from timekeeper.core.decisions import Decision
 from webhook.metrics import of_this_process
 from webhook.policy import AdmissionPolicy
-from webhook.server.app import create_app, create_calls
+from webhook.server.app import create_calls
 from webhook.server.reviewer import Reviewer
 from webhook.standings.table import StandingsTable, decode
 
@@ -38,7 +38,7 @@ def decided(
     admission = Reviewer(policy, lambda: table, lambda: "ca", lambda: 0, 30_000)
     calls = create_calls(admission, metrics, into([]), record=found.append)
     body = orjson.dumps(review_of(raw, **request))
-    create_app(calls, admission).test_client().post(path, data=body, content_type="application/json")
+    calls[path](body)
     return [replace(each, at_ms=0) for each in found]
 
 

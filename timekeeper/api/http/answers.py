@@ -7,16 +7,15 @@ from urllib.parse import urlencode
 import orjson
 from flask import Response, request
 
-from timekeeper.api.http.parameters import SUBJECT
-from timekeeper.api.http.routes import Form
-from timekeeper.core.wire import StandingWord
+from timekeeper.core.forms import Form
+from timekeeper.core.wire import StandingWord, Subject, Version
 
 CONTENT_TYPE = "application/json"
 
-Hours = Annotated[str, Form(pattern=r"^-?[0-9]+(\.[0-9]{1,12})?$")]
-Next = Annotated[str | None, Form(description="the `after` of the next page; null where this is the last")]
-Subject = Annotated[str, Form(pattern=f"^(?:{SUBJECT})$")]
-Version = Literal[1]
+Hours = Annotated[str, Form({"pattern": r"^-?[0-9]+(\.[0-9]{1,12})?$"})]
+Next = Annotated[
+    str | None, Form({"description": "the `after` of the next page; null where this is the last"})
+]
 
 
 class ProblemDetails(TypedDict):
@@ -158,7 +157,7 @@ class GrantAnswer(_From):
     reason: str
     actor: str
     created: int
-    group: Annotated[str | None, Form(description="the group that passed the amount on; null: none")]
+    group: Annotated[str | None, Form({"description": "the group that passed the amount on; null: none"})]
 
 
 class GrantsAnswer(TypedDict):

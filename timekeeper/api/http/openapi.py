@@ -19,6 +19,7 @@ from typing import (
 from timekeeper.api.http.answers import ProblemDetails
 from timekeeper.api.http.routes import JSON, ApiRoute, Parameter
 from timekeeper.core import __version__
+from timekeeper.core.forms import Form
 from timekeeper.runtime.http.problem_details import CONTENT_TYPE as PROBLEM
 
 Json = dict[str, Any]
@@ -85,10 +86,10 @@ def schema_of(kind: Any, schemas: Json) -> Json:
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated and is_typeddict(arguments[0]):
         reference = _object(arguments[0], schemas)
-        schemas[arguments[0].__name__] |= arguments[1].schema
+        schemas[arguments[0].__name__] |= _schema_of_forms(arguments)
         return reference
     if origin is Annotated:
-        return {**schema_of(arguments[0], schemas), **arguments[1].schema}
+        return schema_of(arguments[0], schemas) | _schema_of_forms(arguments)
     if origin in (NotRequired, Required):
         return schema_of(arguments[0], schemas)
     if origin is Literal:
@@ -100,6 +101,12 @@ def schema_of(kind: Any, schemas: Json) -> Json:
     if origin is dict:
         return {"type": "object", "additionalProperties": schema_of(arguments[1], schemas)}
     raise TypeError(f"no schema for {kind}")
+
+
+def _schema_of_forms(arguments: tuple[Any, ...]) -> Json:
+    """Of all forms of an annotation; a later one may narrow an earlier."""
+    forms = (each.schema for each in arguments if isinstance(each, Form))
+    return {name: value for schema in forms for name, value in schema.items()}
 
 
 def _object(kind: Any, schemas: Json) -> Json:
@@ -128,7 +135,7 @@ def _operation(route: ApiRoute, schemas: Json) -> Json:
     if needs:
         said["description"] = f"Needs {needs} in API group bursar.dev."
     if route.body is not None:
-        schema = schema_of(route.body, schemas)
+        schema = schema_of(route.body.declared, schemas)
         said["requestBody"] = {"required": True, "content": {JSON: {"schema": schema}}}
     return said
 
@@ -139,7 +146,7 @@ def _parameter(given: Parameter) -> Json:
         "in": given.place,
         "required": given.required,
         "description": given.about,
-        "schema": dict(given.schema),
+        "schema": {"type": "string", **given.form.schema},
     }
 
 

@@ -9,21 +9,14 @@ from typing import Any
 from flask import Flask, Response, request
 
 from timekeeper.accounts.budget_history import is_group
+from timekeeper.api.http.bodies import Body
 from timekeeper.api.http.services import Services
+from timekeeper.core.forms import Form
 from timekeeper.runtime.auth.gate import Caller
 from timekeeper.runtime.http.problem_details import Problem, bad
 
-Json = Mapping[str, Any]
-
 JSON = "application/json"
 CSV = "text/csv"
-
-
-class Form:
-    """Additional JSON Schema of a type: ``Annotated[str, Form(pattern="^a$")]``."""
-
-    def __init__(self, **schema: Any) -> None:
-        self.schema = schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +30,21 @@ class Right:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter of a route: ``read(name, text)`` returns its value or raises a Problem that names it.
-
-    ``schema``: the accepted texts as JSON Schema; ``place``: query, path or header.
-    """
+    """One parameter of a route. ``form``: its texts; ``value(name, text)``: its value, None: the text itself;
+    raises a Problem that names the parameter. ``place``: query, path or header."""
 
     name: str
     about: str
-    schema: Json
-    read: Callable[[str, str], Any]
+    form: Form
+    value: Callable[[str, str], Any] | None = None
     place: str = "query"
     required: bool = False
+
+    def read(self, text: str) -> Any:
+        """Its value. Raises a Problem that names it."""
+        if self.form.fits is not None and not self.form.fits(text):
+            raise bad(self.name, self.form.sentence)
+        return text if self.value is None else self.value(self.name, text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +59,7 @@ class ApiRoute:
     right: Right | None
     answers: Mapping[str, Any]
     parameters: tuple[Parameter, ...] = ()
-    body: Any = None
+    body: Body[Any] | None = None
     refuses: tuple[int, ...] = ()
     needs_token: bool = True
     needs: str = ""
@@ -137,7 +134,7 @@ def read(route: ApiRoute, in_path: Mapping[str, str]) -> Mapping[str, Any]:
         if each.required and each.name not in texts:
             kind = "header" if each.place == "header" else "parameter"
             raise bad(each.name, f"this {kind} is needed: {each.about}")
-    return {name: known[name].read(name, text) for name, text in texts.items()}
+    return {name: known[name].read(text) for name, text in texts.items()}
 
 
 def _query(route: ApiRoute) -> Mapping[str, str]:

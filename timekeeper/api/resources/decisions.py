@@ -1,6 +1,5 @@
 """``/v1/decisions``: what was decided about pods and budgets; webhook and extender report theirs."""
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypedDict
@@ -10,7 +9,8 @@ from flask import Flask, Response, request
 from timekeeper import metrics
 from timekeeper.accounts.budget_history import History, is_group
 from timekeeper.accounts.decisions.sentences import sentence, without_other
-from timekeeper.api.http.answers import Next, Version, answer
+from timekeeper.api.http.answers import Next, answer
+from timekeeper.api.http.bodies import Body
 from timekeeper.api.http.parameters import (
     AFTER,
     FROM,
@@ -19,7 +19,6 @@ from timekeeper.api.http.parameters import (
     OWNER,
     POD,
     REASON,
-    SUBJECT,
     SUBJECT_AS_NAMESPACE,
     TO,
     UID,
@@ -27,35 +26,13 @@ from timekeeper.api.http.parameters import (
     shaped,
     start_ms,
 )
-from timekeeper.api.http.posts import OLDEST_MS, is_natural, read_object
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, may, read_body, serve
 from timekeeper.api.http.services import Services
-from timekeeper.core.decisions import (
-    MAX_COUNT,
-    MAX_FIGURES,
-    MAX_INTEGER,
-    MAX_NAME,
-    MAX_TEXT,
-    OTHER_NAMESPACE,
-    Decision,
-    DecisionRun,
-    Figure,
-)
-from timekeeper.core.wire import Decisions
+from timekeeper.core.decisions import OTHER_NAMESPACE, Decision, DecisionRun
+from timekeeper.core.wire import DecisionEntry, Decisions, Version
 from timekeeper.runtime.http.problem_details import bad
 from timekeeper.store import decisions
 from timekeeper.store.decisions import DecisionFilter, DecisionRow, page
-
-MAX_DECISIONS = 1_000
-
-_TEXTS = {
-    "kind": (r"[a-z][a-z-]{0,31}", "it must be 1 to 32 lower-case letters or -"),
-    "reason": (r"[A-Za-z][A-Za-z0-9]{0,63}", "it must be a word of 1 to 64 letters or digits"),
-    "namespace": (SUBJECT, "it must be the name of a namespace, or _group.NAME"),
-}
-_NAMES = ("owner", "name", "generate_name", "uid", "budget")
-_SOURCE = re.compile(r"[a-z][a-z-]{0,31}", re.ASCII)
-_FIGURE = re.compile(r"[A-Za-z][A-Za-z0-9]{0,31}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,96 +43,32 @@ class PostedDecisions:
     runs: tuple[DecisionRun, ...]
 
 
+BODY = Body(Decisions)
+
+
 def read_decisions(body: bytes, received_ms: int) -> PostedDecisions:
     """Parse the body, received at that time. Raises a Problem that names the field."""
-    raw = read_object(body, ("version", "source", "decisions"))
-    if raw.get("version") != 1:
-        raise bad("version", "it must be 1")
-    source, listed = raw.get("source"), raw.get("decisions")
-    if not isinstance(source, str) or not _SOURCE.fullmatch(source):
-        raise bad("source", "it must be 1 to 32 lower-case letters or -")
-    if not isinstance(listed, list) or not 1 <= len(listed) <= MAX_DECISIONS:
-        raise bad("decisions", f"it must be a list of 1 to {MAX_DECISIONS} objects")
-    return PostedDecisions(
-        source, tuple(_run(each, f"decisions[{at}]", received_ms) for at, each in enumerate(listed))
-    )
+    post = BODY.read(body)
+    runs = tuple(_run(each, f"decisions[{at}]", received_ms) for at, each in enumerate(post["decisions"]))
+    return PostedDecisions(post["source"], runs)
 
 
-def _run(raw: object, where: str, received_ms: int) -> DecisionRun:
-    if not isinstance(raw, dict):
-        raise bad(where, "it must be an object")
-    kind, reason, namespace = (_matching(raw, name, where) for name in _TEXTS)
-    owner, name, generate_name, uid, budget = (_name(raw, name, where) for name in _NAMES)
-    first_age_ms, last_age_ms = (
-        _natural(raw, f"{each}_age_ms", where, OLDEST_MS) for each in ("first", "last")
-    )
-    if last_age_ms > first_age_ms:
+def _run(entry: DecisionEntry, where: str, received_ms: int) -> DecisionRun:
+    if entry["last_age_ms"] > entry["first_age_ms"]:
         raise bad(f"{where}.last_age_ms", "it must not be more than first_age_ms")
-    count = _natural(raw, "count", where, MAX_COUNT)
-    if not count:
-        raise bad(f"{where}.count", "it must be 1 or more")
     decision = Decision(
-        received_ms - first_age_ms,
-        kind,
-        reason,
-        namespace,
-        _figures(raw.get("figures"), f"{where}.figures"),
-        owner,
-        name,
-        generate_name,
-        uid,
-        budget,
+        received_ms - entry["first_age_ms"],
+        entry["kind"],
+        entry["reason"],
+        entry["namespace"],
+        entry["figures"],
+        entry.get("owner", ""),
+        entry.get("name", ""),
+        entry.get("generate_name", ""),
+        entry.get("uid", ""),
+        entry.get("budget", ""),
     )
-    return DecisionRun(decision, count, received_ms - last_age_ms)
-
-
-def _matching(raw: dict[str, Any], name: str, where: str) -> str:
-    pattern, problem = _TEXTS[name]
-    return _text(
-        raw.get(name), f"{where}.{name}", problem, lambda text: re.fullmatch(pattern, text, re.ASCII)
-    )
-
-
-def _name(raw: dict[str, Any], name: str, where: str) -> str:
-    problem = f"it must be a printable text of at most {MAX_NAME} characters"
-    return _text(raw.get(name, ""), f"{where}.{name}", problem, lambda text: _is_short(text, MAX_NAME))
-
-
-def _text(value: object, where: str, problem: str, fits: Callable[[str], object]) -> str:
-    if not isinstance(value, str) or not fits(value):
-        raise bad(where, problem)
-    return value
-
-
-def _natural(raw: dict[str, Any], name: str, where: str, most: int) -> int:
-    value = raw.get(name)
-    if not is_natural(value, most):
-        raise bad(f"{where}.{name}", f"it must be a whole number from 0 to {most}")
-    return value
-
-
-def _figures(raw: object, where: str) -> dict[str, Figure]:
-    if not isinstance(raw, dict) or len(raw) > MAX_FIGURES:
-        raise bad(where, f"it must be an object with at most {MAX_FIGURES} members")
-    for name, value in raw.items():
-        if not _FIGURE.fullmatch(name):
-            raise bad(
-                where, "the name of a figure must be 1 to 32 letters or digits, and begin with a letter"
-            )
-        if isinstance(value, bool) or not (
-            _is_short(value, MAX_TEXT) if isinstance(value, str) else _is_integer(value)
-        ):
-            what = f"a whole number of 64 bits, or a printable text of at most {MAX_TEXT} characters"
-            raise bad(f"{where}.{name}", f"it must be {what}")
-    return raw
-
-
-def _is_integer(value: object) -> bool:
-    return isinstance(value, int) and -MAX_INTEGER <= value <= MAX_INTEGER
-
-
-def _is_short(text: str, most: int) -> bool:
-    return len(text) <= most and text.isprintable()
+    return DecisionRun(decision, entry["count"], received_ms - entry["last_age_ms"])
 
 
 PATH = "/v1/decisions"
@@ -206,7 +119,7 @@ REPORT = ApiRoute(
     "webhook and extender report what they decided, and why",
     None,
     {JSON: RecordedDecisions},
-    body=Decisions,
+    body=BODY,
     refuses=(413,),
     needs="`create decisions` in all namespaces",
 )

@@ -11,7 +11,7 @@ from timekeeper.accounts.budget_history import History
 from timekeeper.accounts.decisions.sentences import waits_for
 from timekeeper.accounts.held.order import HeldPod, in_order
 from timekeeper.accounts.usage import gpu_hours
-from timekeeper.api.http.answers import Version, answer
+from timekeeper.api.http.answers import answer
 from timekeeper.api.http.parameters import (
     KIND_IN_PATH,
     NAME_IN_PATH,
@@ -27,6 +27,7 @@ from timekeeper.core.budgets.policy import group_key
 from timekeeper.core.decisions import CAPPED, DELETED, HELD, SCHEDULER_NAME, WAITING, Decision
 from timekeeper.core.ledger.metering import FOREVER_MS
 from timekeeper.core.object_names import timestamp
+from timekeeper.core.wire import Version
 from timekeeper.store import held_pods, sessions
 from timekeeper.store.decisions import DecisionFilter, DecisionRow, jobs_of, page
 from timekeeper.store.engine.engine import Connection

@@ -9,12 +9,13 @@ from flask import Flask, Response
 from timekeeper.accounts.budget_history import GROUP, is_group
 from timekeeper.accounts.decisions.forecasts import DAY_MS, DAYS, Addition, Pace, forecast
 from timekeeper.accounts.usage import ReportQuery
-from timekeeper.api.http.answers import Next, Version, answer
+from timekeeper.api.http.answers import Next, answer
 from timekeeper.api.http.parameters import AFTER, LIMIT, SUBJECT_AS_NAMESPACE, cursor, shaped
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, serve
 from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.ledger_reader import AccountReading
 from timekeeper.core.ledger.metering import FOREVER_MS, Interval, period_at
+from timekeeper.core.wire import Version
 from timekeeper.store import ledger
 
 

@@ -1,10 +1,9 @@
 """``/v1/grants``: additional grants, corrections, and transfers within a group. Rows are only added."""
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from http import HTTPStatus
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
@@ -14,44 +13,66 @@ from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import GROUP, is_group
 from timekeeper.accounts.grants import CORRECTION, MANUAL, MAX_GRANTED, TRANSFER, Grant, caller_key
 from timekeeper.accounts.usage import gpu_hours
-from timekeeper.api.http.answers import GrantsAnswer, Subject, WrittenGrantsAnswer, answer
+from timekeeper.api.http.answers import GrantsAnswer, WrittenGrantsAnswer, answer
+from timekeeper.api.http.bodies import Body, exact
 from timekeeper.api.http.parameters import (
     AFTER,
     IDEMPOTENCY_KEY,
-    KEY,
     LIMIT,
-    NAME,
-    SUBJECT,
     SUBJECT_GIVEN,
     cursor,
     shaped,
 )
-from timekeeper.api.http.routes import JSON, ApiRoute, Call, Form, Right, admit, read_body, serve
+from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, admit, read_body, serve
 from timekeeper.api.http.services import Services
-from timekeeper.api.ledger.granting import PassingOn, grant_once, group_budget
+from timekeeper.api.ledger.granting import grant_once, group_budget
 from timekeeper.api.ledger.ledger_reader import LedgerReader
 from timekeeper.core.budgets.policy import GPU_HOUR
+from timekeeper.core.forms import CLOSED, Form, like, printable
 from timekeeper.core.ledger.metering import FOREVER_MS
 from timekeeper.core.names import DOMAIN
+from timekeeper.core.object_names import NAMESPACE
+from timekeeper.core.wire import Subject
 from timekeeper.runtime.http.problem_details import Problem, bad
 from timekeeper.store import grants
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.grants import GrantFilter, GrantRow
 
-GPU_MINUTE = 60_000_000  # milli-GPU x milliseconds
-
-_MAX_MINUTES = 10**10
 _MAX_HOURS = 10**9
 _HOURS_ALLOWED = f"it must be a number of GPU-hours with at most 8 decimals, at most {_MAX_HOURS}"
-_PASSING_ON_FIELDS = ("namespace", "gpuHours", "amount", "reason")
-_GRANT_FIELDS = ("subject", "from", "gpuHours", "amount", "reason", "kind")
+
+Namespace = Annotated[str, like(NAMESPACE, "it must be the name of a namespace")]
+Reason = Annotated[str, printable(500, 1, "it must be a text of 1 to 500 characters, without line breaks")]
+Amount = Annotated[int, Form({"not": {"const": 0}}, "it must be a whole number of milli-GPU x milliseconds")]
+Hours = Annotated[
+    str | float,
+    Form(
+        {"anyOf": [{"type": "string", "pattern": r"^-?[0-9]{1,10}(\.[0-9]{1,8})?$"}, {"type": "number"}]},
+        _HOURS_ALLOWED,
+    ),
+]
+ONE_AMOUNT = Form({**CLOSED, "oneOf": [{"required": ["gpuHours"]}, {"required": ["amount"]}]})
+
+# `from` cannot be a field name in a class statement
+_Between = TypedDict("_Between", {"subject": Subject, "from": NotRequired[Namespace]})
 
 
-def read_increase(body: bytes) -> tuple[int, str]:
-    """The body of ``POST /budget/<namespace>/increase``: an amount and its reason. Raises a Problem."""
-    raw = _exact_object(body)
-    reason = _reason(raw.get("reason", "requested over REST"))
-    return _minutes(raw.get("minutes")), reason
+class NewGrant(_Between):
+    """Either `gpuHours`, decimal with at most 8 places, or `amount`. Negative only in a correction. With
+    `from` it is a transfer from that namespace to `subject` in the same group."""
+
+    gpuHours: NotRequired[Hours]
+    amount: NotRequired[Amount]
+    reason: Reason
+    kind: NotRequired[
+        Annotated[
+            Literal["manual", "correction", "transfer"],
+            Form({}, "it must be manual or correction; or with from, transfer"),
+        ]
+    ]
+
+
+BODY = Body(NewGrant, ONE_AMOUNT, load=exact)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,150 +89,41 @@ class GrantRequest:
 
 def read_grant(body: bytes) -> GrantRequest:
     """The body of ``POST /v1/grants``. Raises a Problem that names the field."""
-    raw = _exact_object(body)
-    unknown = sorted(raw.keys() - set(_GRANT_FIELDS))
-    if unknown:
-        raise bad(unknown[0][:60], f"no such field; allowed: {', '.join(_GRANT_FIELDS)}")
-    subject, giver = raw.get("subject"), raw.get("from", "")
-    if not isinstance(subject, str) or not re.fullmatch(SUBJECT, subject, re.ASCII):
-        raise bad("subject", "it must be the name of a namespace, or _group.NAME")
-    if "from" in raw and not (isinstance(giver, str) and re.fullmatch(NAME, giver, re.ASCII)):
-        raise bad("from", "it must be the name of a namespace")
-    kind = raw.get("kind", TRANSFER if giver else MANUAL)
-    if kind not in ((TRANSFER,) if giver else (MANUAL, CORRECTION)):
+    new = BODY.read(body)
+    subject, giver = new["subject"], new.get("from", "")
+    kind = new.get("kind", TRANSFER if giver else MANUAL)
+    if (kind == TRANSFER) != bool(giver):
         raise bad("kind", "it must be manual or correction; or with from, transfer")
     if giver and (is_group(subject) or giver == subject):
         raise bad("subject", "it must differ from the namespace in from")
-    return GrantRequest(subject, giver, _granted(raw, kind), _reason(raw.get("reason")), kind)
+    return GrantRequest(subject, giver, granted(new, kind), new["reason"], kind)
 
 
-def read_passing_on(body: bytes) -> PassingOn:
-    """The body of ``POST /v1/groups/{group}/grants``. Raises a Problem that names the field."""
-    raw = _exact_object(body)
-    unknown = sorted(raw.keys() - set(_PASSING_ON_FIELDS))
-    if unknown:
-        raise bad(unknown[0][:60], f"no such field; allowed: {', '.join(_PASSING_ON_FIELDS)}")
-    namespace = raw.get("namespace")
-    if not isinstance(namespace, str) or not re.fullmatch(NAME, namespace, re.ASCII):
-        raise bad("namespace", "it must be the name of a namespace")
-    # as in a correction, a negative amount takes
-    return PassingOn(namespace, _granted(raw, CORRECTION), _reason(raw.get("reason")))
-
-
-def _granted(raw: Mapping[str, Any], kind: str) -> int:
+def granted(new: Mapping[str, Any], kind: str) -> int:
     """The amount: an integer of milli-GPU x milliseconds, or decimal GPU-hours."""
-    if ("amount" in raw) == ("gpuHours" in raw):
+    if ("amount" in new) == ("gpuHours" in new):
         raise bad("gpuHours", "either gpuHours or amount is needed")
-    where = "amount" if "amount" in raw else "gpuHours"
-    exact = raw["amount"] if where == "amount" else _hours(raw["gpuHours"])
-    if not isinstance(exact, int) or isinstance(exact, bool):
-        raise bad(where, "it must be a whole number of milli-GPU x milliseconds")
-    if kind != CORRECTION and exact <= 0:
+    where = "amount" if "amount" in new else "gpuHours"
+    exact_amount: int = new["amount"] if where == "amount" else _hours(new["gpuHours"])
+    if kind != CORRECTION and exact_amount <= 0:
         raise bad(where, "it must be above 0; only a correction may be negative")
-    if exact == 0 or abs(exact) > _MAX_HOURS * GPU_HOUR:
+    if exact_amount == 0 or abs(exact_amount) > _MAX_HOURS * GPU_HOUR:
         raise bad(where, f"it must not be 0, and at most {_MAX_HOURS} GPU-hours")
-    return exact
+    return exact_amount
 
 
-def _hours(value: object) -> int:
+def _hours(value: str | float | Decimal) -> int:
     """Decimal GPU-hours as text or number, with at most 8 decimals, so each is a whole amount."""
     if isinstance(value, str) and not re.fullmatch(r"-?[0-9]{1,10}(\.[0-9]{1,8})?", value, re.ASCII):
         raise bad("gpuHours", _HOURS_ALLOWED)
-    if isinstance(value, bool) or not isinstance(value, str | int | Decimal):
+    hours = Decimal(value)
+    exponent = hours.as_tuple().exponent
+    if not isinstance(exponent, int) or not -8 <= exponent <= 10 or abs(hours) > _MAX_HOURS:
         raise bad("gpuHours", _HOURS_ALLOWED)
-    exact = Decimal(value)
-    exponent = exact.as_tuple().exponent
-    if not isinstance(exponent, int) or not -8 <= exponent <= 10 or abs(exact) > _MAX_HOURS:
-        raise bad("gpuHours", _HOURS_ALLOWED)
-    return int(exact * GPU_HOUR)
-
-
-def _reason(value: object) -> str:
-    if not isinstance(value, str) or not 1 <= len(value) <= 500 or not value.isprintable():
-        raise bad("reason", "it must be a text of 1 to 500 characters, without line breaks")
-    return value
-
-
-def _exact_object(body: bytes) -> dict[str, Any]:
-    """The body's fields. Numbers keep their decimal text: 0.1 is a tenth, not the nearest float."""
-    try:
-        raw = json.loads(body, parse_float=_exact, parse_constant=_no_constant, object_pairs_hook=_each_once)
-    except (ValueError, RecursionError) as error:
-        raise bad("", "the body is not JSON") from error
-    if not isinstance(raw, dict):
-        raise bad("", "the body must be an object")
-    return raw
-
-
-def _exact(text: str) -> Decimal:
-    """A number that is not an integer. If no Decimal can hold its exponent it becomes infinite, which every
-    field rejects by its own name."""
-    try:
-        return Decimal(text)
-    except InvalidOperation:
-        return Decimal("Infinity")
-
-
-def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        raise bad("", "a field appears twice in the body")
-    return fields
-
-
-def read_namespace(text: str) -> str:
-    """A namespace's name from a path or parameter. Raises a Problem."""
-    if not re.fullmatch(NAME, text, re.ASCII):
-        raise bad("namespace", "not a valid namespace name")
-    return text
-
-
-def read_key(text: str | None) -> str:
-    """The header ``Idempotency-Key``. Raises a Problem."""
-    if text is None or not re.fullmatch(KEY, text, re.ASCII):
-        raise bad(
-            "Idempotency-Key", "this header is needed: 1 to 200 visible ASCII characters, new for each grant"
-        )
-    return text
-
-
-def _minutes(value: object) -> int:
-    exact = Decimal(value) if isinstance(value, int | Decimal) and not isinstance(value, bool) else Decimal(0)
-    exponent = exact.as_tuple().exponent
-    if not 0 < exact <= _MAX_MINUTES or not isinstance(exponent, int) or exponent < -6:
-        raise bad(
-            "minutes", f"it must be a number of GPU-minutes above 0, at most {_MAX_MINUTES}, with 6 decimals"
-        )
-    return int(exact * GPU_MINUTE)
-
-
-def _no_constant(text: str) -> object:
-    raise bad("", f"{text} is not JSON")
+    return int(hours * GPU_HOUR)
 
 
 _PAGE = 1_000
-
-Amount = Annotated[int, Form(**{"not": {"const": 0}})]
-Hours = Annotated[
-    str | float,
-    Form(anyOf=[{"type": "string", "pattern": r"^-?[0-9]{1,10}(\.[0-9]{1,8})?$"}, {"type": "number"}]),
-]
-
-_From = TypedDict("_From", {"from": NotRequired[Annotated[str, Form(pattern=f"^(?:{NAME})$")]]})
-
-
-class NewGrant(_From):
-    """Either `gpuHours`, decimal with at most 8 places, or `amount`. Negative only in a correction. With
-    `from` it is a transfer from that namespace to `subject` in the same group."""
-
-    subject: Subject
-    gpuHours: NotRequired[Hours]
-    amount: NotRequired[Amount]
-    reason: Annotated[str, Form(minLength=1, maxLength=500)]
-    kind: NotRequired[Literal["manual", "correction", "transfer"]]
-
-
-ONE_AMOUNT = Form(additionalProperties=False, oneOf=[{"required": ["gpuHours"]}, {"required": ["amount"]}])
 
 GRANTS = ApiRoute(
     "GET",
@@ -229,7 +141,7 @@ GIVE = ApiRoute(
     None,
     {JSON: WrittenGrantsAnswer},
     (IDEMPOTENCY_KEY,),
-    body=Annotated[NewGrant, ONE_AMOUNT],
+    body=BODY,
     refuses=(409, 413, 422),
     needs="`create grants` for the subject, or with `from` for the group that both are in,",
 )

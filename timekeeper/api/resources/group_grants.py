@@ -1,18 +1,28 @@
 """``/v1/groups/{group}/grants``: a group's budget among its namespaces, for the people who lead the group."""
 
 from http import HTTPStatus
-from typing import Annotated, Any, NotRequired, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from flask import Flask, Response, request
 
 from timekeeper.accounts.budget_history import GROUP
+from timekeeper.accounts.grants import CORRECTION
 from timekeeper.accounts.usage import gpu_hours
 from timekeeper.api.http.answers import GroupGrantsAnswer, WrittenGrantsAnswer, answer
-from timekeeper.api.http.parameters import GROUP_IN_PATH, IDEMPOTENCY_KEY, NAME
-from timekeeper.api.http.routes import JSON, ApiRoute, Call, Form, Right, admit, read_body, serve
+from timekeeper.api.http.bodies import Body, exact
+from timekeeper.api.http.parameters import GROUP_IN_PATH, IDEMPOTENCY_KEY
+from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, admit, read_body, serve
 from timekeeper.api.http.services import Services
-from timekeeper.api.ledger.granting import GroupBudget, group_budget, pass_on
-from timekeeper.api.resources.grants import ONE_AMOUNT, Amount, Hours, read_passing_on, written_answer
+from timekeeper.api.ledger.granting import GroupBudget, PassingOn, group_budget, pass_on
+from timekeeper.api.resources.grants import (
+    ONE_AMOUNT,
+    Amount,
+    Hours,
+    Namespace,
+    Reason,
+    granted,
+    written_answer,
+)
 from timekeeper.core.ledger.metering import FOREVER_MS
 from timekeeper.runtime.auth.gate import Caller
 from timekeeper.runtime.http.problem_details import Problem
@@ -24,10 +34,20 @@ _CREATE = Right("create", "groups/grants")
 class NewPassingOn(TypedDict):
     """Either `gpuHours`, decimal with at most 8 places, or `amount`. A negative one is taken back."""
 
-    namespace: Annotated[str, Form(pattern=f"^(?:{NAME})$")]
+    namespace: Namespace
     gpuHours: NotRequired[Hours]
     amount: NotRequired[Amount]
-    reason: Annotated[str, Form(minLength=1, maxLength=500)]
+    reason: Reason
+
+
+BODY = Body(NewPassingOn, ONE_AMOUNT, load=exact)
+
+
+def read_passing_on(body: bytes) -> PassingOn:
+    """The body of a post. Raises a Problem that names the field."""
+    new = BODY.read(body)
+    # as in a correction, a negative amount takes
+    return PassingOn(new["namespace"], granted(new, CORRECTION), new["reason"])
 
 
 GROUP_GRANTS = ApiRoute(
@@ -46,7 +66,7 @@ PASS_ON = ApiRoute(
     None,
     {JSON: WrittenGrantsAnswer},
     (GROUP_IN_PATH, IDEMPOTENCY_KEY),
-    body=Annotated[NewPassingOn, ONE_AMOUNT],
+    body=BODY,
     refuses=(409, 413, 422),
     needs="`create groups/grants` of the group",
 )

@@ -4,23 +4,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import orjson
-from flask import Flask, Response, request
+from flask import Flask
 
 from timekeeper import metrics
 from timekeeper.accounts.card_use.figures import CardSample
-from timekeeper.api.http.posts import MAX_FIGURE, OLDEST_MS, is_natural, read_object, read_run
-from timekeeper.api.http.routes import JSON, ApiRoute, read_body
+from timekeeper.api.http.bodies import Body
+from timekeeper.api.http.routes import JSON, ApiRoute
 from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.heartbeat_writer import WrittenPost
-from timekeeper.core.wire import HeartbeatAnswer, Heartbeats
+from timekeeper.core.wire import BeatDevice, HeartbeatAnswer, Heartbeats
 from timekeeper.runtime.auth.gate import BoundPod
-from timekeeper.runtime.http.problem_details import Problem, bad, unavailable
+from timekeeper.runtime.http.problem_details import Problem, unavailable
 from timekeeper.runtime.log import log_exception
 from timekeeper.store.engine.engine import UnavailableError
 from timekeeper.store.heartbeats import HeartbeatPost, PostOutcome, PostResult
-
-_MAX_BEATS = 1_000
-_MAX_DEVICES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,56 +31,23 @@ class Beats:
     figures: tuple[tuple[CardSample, ...], ...]
 
 
+BODY = Body(Heartbeats)
+
+
 def read_heartbeats(body: bytes) -> Beats:
     """Parse the body. Raises a Problem that names the field.
 
     Only the form of figures is checked: they are the tenant's own data, and nothing is charged by them.
     """
-    raw = read_object(body, ("version", "boot", "sequence", "beats"))
-    boot, sequence = read_run(raw)
-    beats = raw.get("beats")
-    if not isinstance(beats, list) or not 1 <= len(beats) <= _MAX_BEATS:
-        raise bad("beats", f"it must be a list of 1 to {_MAX_BEATS} beats")
-    read = [_beat(beat, index) for index, beat in enumerate(beats)]
-    has_figures = any(figures for _, figures in read)
-    return Beats(
-        boot,
-        sequence,
-        tuple(age for age, _ in read),
-        tuple(figures for _, figures in read) if has_figures else (),
-    )
+    post = BODY.read(body)
+    figures = tuple(tuple(map(_sample, beat["devices"])) for beat in post["beats"])
+    ages_ms = tuple(beat["age_ms"] for beat in post["beats"])
+    return Beats(post["boot"], post["sequence"], ages_ms, figures if any(figures) else ())
 
 
-def _beat(beat: object, index: int) -> tuple[int, tuple[CardSample, ...]]:
-    if not isinstance(beat, dict):
-        raise bad(f"beats[{index}]", "it must be an object")
-    age, devices = beat.get("age_ms"), beat.get("devices")
-    if not is_natural(age, OLDEST_MS):
-        raise bad(f"beats[{index}].age_ms", f"it must be a whole number from 0 to {OLDEST_MS}")
-    if not isinstance(devices, list) or len(devices) > _MAX_DEVICES:
-        raise bad(f"beats[{index}].devices", f"it must be a list of at most {_MAX_DEVICES} cards")
-    return age, tuple(_figure(each, f"beats[{index}].devices[{at}]") for at, each in enumerate(devices))
-
-
-def _figure(device: object, where: str) -> CardSample:
-    field = _wrong_field(device)
-    if field is not None or not isinstance(device, dict):
-        raise bad(f"{where}{field or ''}", "it does not have the form of a card's figures")
-    utilisation, memory_mib = device.get("utilisation"), device.get("memory_mib")
-    return CardSample(device["uuid"], utilisation, memory_mib, device["scope"] == "exclusive")
-
-
-def _wrong_field(device: object) -> str | None:
-    """The invalid field of a card's figures; empty if the whole is invalid; None if all are valid."""
-    if not isinstance(device, dict):
-        return ""
-    uuid, scope = device.get("uuid"), device.get("scope")
-    if not isinstance(uuid, str) or not 1 <= len(uuid) <= 128:
-        return ".uuid"
-    for name in ("utilisation", "memory_mib"):
-        if device.get(name) is not None and not is_natural(device[name], MAX_FIGURE):
-            return f".{name}"
-    return None if scope in ("exclusive", "shared") else ".scope"
+def _sample(device: BeatDevice) -> CardSample:
+    figures = device["utilisation"], device["memory_mib"]
+    return CardSample(device["uuid"], *figures, device["scope"] == "exclusive")
 
 
 PATH = "/v1/heartbeats"
@@ -95,8 +59,7 @@ _CA_WITHIN_MS = 300_000
 
 
 class HeartbeatHandler:
-    """Handles posts of heartbeats for both callers: Flask's route, and the server's own loop, which must not
-    wait."""
+    """Handles posts of heartbeats for the server's own loop, which must not wait."""
 
     def __init__(self, services: Services) -> None:
         self._gate = services.gate
@@ -124,11 +87,6 @@ class HeartbeatHandler:
         Problem if the body is malformed."""
         post = _post(pod, body, received_ms)
         self._beating.submit(post, lambda outcome: callback(self._answer_to(post, outcome)))
-
-    def record(self, pod: BoundPod, body: bytes, received_ms: int) -> bytes:
-        """As `submit`, waiting. Raises what went wrong."""
-        post = _post(pod, body, received_ms)
-        return self._answer(post, self._beating.record(post))
 
     def _answer_to(self, post: HeartbeatPost, outcome: WrittenPost | Exception) -> bytes | Problem:
         try:
@@ -173,23 +131,16 @@ HEARTBEATS = ApiRoute(
     "a pod's sidecar reports that the pod runs; requires the token of a governed pod",
     None,
     {JSON: HeartbeatAnswer},
-    body=Heartbeats,
+    body=BODY,
     refuses=(404, 413),
 )
 ROUTES = (HEARTBEATS,)
 
 
-def register(app: Flask, services: Services) -> None:
-    """Add the route."""
+def register(_app: Flask, _services: Services) -> None:
+    """Adds nothing: the loop has the route (`timekeeper.serving.heartbeat_route`)."""
     for outcome in PostOutcome:  # all are there from the first scrape on
         metrics.HEARTBEATS.labels(outcome.value)
-    handler = HeartbeatHandler(services)
-
-    @app.post(PATH)
-    def heartbeats() -> Response:
-        received_ms = services.clock()
-        pod = handler.pod(request.headers.get("Authorization"))
-        return Response(handler.record(pod, read_body(), received_ms), content_type="application/json")
 
 
 def store_post(services: Services, post: HeartbeatPost) -> tuple[PostResult, str]:

@@ -4,6 +4,7 @@ Amounts are GPU-minutes as JSON numbers, for display. The ledger itself holds on
 """
 
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Annotated, Any, NotRequired, TypedDict
 
 import orjson
@@ -11,15 +12,33 @@ from flask import Flask, Response, request
 
 from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.grants import MAX_GRANTED, manual_grant
-from timekeeper.api.http.parameters import IDEMPOTENCY_KEY, NAME, NAMESPACE_RULE, like
-from timekeeper.api.http.routes import JSON, ApiRoute, Form, Parameter, read_body
+from timekeeper.api.http.bodies import Body, exact
+from timekeeper.api.http.parameters import IDEMPOTENCY_KEY, NAMESPACE_ONLY_IN_PATH
+from timekeeper.api.http.routes import JSON, ApiRoute, read_body
 from timekeeper.api.http.services import Services
-from timekeeper.api.resources.grants import GPU_MINUTE, read_increase, read_key, read_namespace
+from timekeeper.api.resources.grants import Reason
 from timekeeper.api.resources.heartbeats import store_post
+from timekeeper.core.forms import Form
 from timekeeper.runtime.http.problem_details import Problem, bad
 from timekeeper.runtime.log import log
 from timekeeper.store import grants
 from timekeeper.store.heartbeats import HeartbeatPost
+
+GPU_MINUTE = 60_000_000  # milli-GPU x milliseconds
+_MAX_MINUTES = 10**10
+
+
+def _is_minutes(value: int | Decimal) -> bool:
+    minutes = Decimal(value)
+    exponent = minutes.as_tuple().exponent
+    return 0 < minutes <= _MAX_MINUTES and isinstance(exponent, int) and exponent >= -6
+
+
+_MINUTES = Form(
+    {"exclusiveMinimum": 0, "maximum": _MAX_MINUTES},
+    f"it must be a number of GPU-minutes above 0, at most {_MAX_MINUTES}, with 6 decimals",
+    _is_minutes,
+)
 
 # Its sidecar sends neither sequence nor run: the time of receipt serves as both.
 _RUN = "report"
@@ -36,8 +55,8 @@ class Minutes(TypedDict):
 class Increase(TypedDict):
     """GPU-minutes to grant, with at most 6 decimals."""
 
-    minutes: Annotated[float, Form(exclusiveMinimum=0, maximum=10**10)]
-    reason: NotRequired[Annotated[str, Form(minLength=1, maxLength=500)]]
+    minutes: Annotated[float, _MINUTES]
+    reason: NotRequired[Reason]
 
 
 class Terminate(TypedDict):
@@ -46,7 +65,8 @@ class Terminate(TypedDict):
     terminate: bool
 
 
-_NAMESPACE = Parameter("namespace", "a namespace", like(NAME), NAMESPACE_RULE, "path", True)
+_REPORT = Body(dict[str, Any])
+_INCREASE = Body(Increase, load=exact)
 
 ROUTES = (
     ApiRoute(
@@ -55,7 +75,7 @@ ROUTES = (
         "kubernetes-gpusharing's: a budget in GPU-minutes",
         None,
         {JSON: Minutes},
-        (_NAMESPACE,),
+        (NAMESPACE_ONLY_IN_PATH,),
         needs="`get budgets` in the namespace",
     ),
     ApiRoute(
@@ -64,8 +84,8 @@ ROUTES = (
         "kubernetes-gpusharing's: a heartbeat; requires the token of a governed pod",
         None,
         {JSON: Terminate},
-        (_NAMESPACE,),
-        body=dict[str, Any],
+        (NAMESPACE_ONLY_IN_PATH,),
+        body=_REPORT,
         refuses=(404, 413),
     ),
     ApiRoute(
@@ -74,8 +94,8 @@ ROUTES = (
         "kubernetes-gpusharing's: grant minutes, once for each Idempotency-Key",
         None,
         {JSON: Minutes},
-        (_NAMESPACE, IDEMPOTENCY_KEY),
-        body=Increase,
+        (NAMESPACE_ONLY_IN_PATH, IDEMPOTENCY_KEY),
+        body=_INCREASE,
         refuses=(409, 413, 422),
         needs="`create grants` in the namespace",
     ),
@@ -89,14 +109,14 @@ def register(app: Flask, services: Services) -> None:
     def budget_in_minutes(namespace: str) -> Response:
         authorization = request.headers.get("Authorization")
         services.gate.caller(authorization)
-        services.gate.allow(authorization, "get", "budgets", read_namespace(namespace))
+        services.gate.allow(authorization, "get", "budgets", _namespace(namespace))
         return _answer(_shown(services.ledger.account_now(namespace).statement))
 
     @app.post("/budget/<namespace>/report")
     def report_usage(namespace: str) -> Response:
         received_ms = services.clock()
         pod = services.gate.pod(request.headers.get("Authorization"))
-        if pod.namespace != read_namespace(namespace):
+        if pod.namespace != _namespace(namespace):
             raise Problem(403, f"the token is of a pod in namespace {pod.namespace}")
         read_body()
         answered, _ = store_post(services, HeartbeatPost(pod.uid, _RUN, received_ms, (0,), received_ms))
@@ -106,10 +126,28 @@ def register(app: Flask, services: Services) -> None:
     def increase(namespace: str) -> Response:
         authorization = request.headers.get("Authorization")
         services.gate.caller(authorization)
-        caller = services.gate.allow(authorization, "create", "grants", read_namespace(namespace))
-        key = read_key(request.headers.get("Idempotency-Key"))
-        amount, reason = read_increase(read_body())
+        caller = services.gate.allow(authorization, "create", "grants", _namespace(namespace))
+        key = _key(request.headers.get("Idempotency-Key", ""))
+        asked = _INCREASE.read(read_body())
+        amount, reason = (
+            int(Decimal(asked["minutes"]) * GPU_MINUTE),
+            asked.get("reason", "requested over REST"),
+        )
         return _answer(_shown(_grant(services, namespace, amount, reason, caller.username, key)))
+
+
+def _namespace(text: str) -> str:
+    name: str = NAMESPACE_ONLY_IN_PATH.read(text)
+    return name
+
+
+def _key(text: str) -> str:
+    """Raises a Problem, which is the same whether the header is missing or wrong."""
+    try:
+        key: str = IDEMPOTENCY_KEY.read(text)
+    except Problem as problem:
+        raise bad("Idempotency-Key", f"this header is needed: {IDEMPOTENCY_KEY.about}") from problem
+    return key
 
 
 def _grant(services: Services, namespace: str, amount: int, reason: str, actor: str, key: str) -> Statement:

@@ -1,10 +1,8 @@
 """``/v1/nodeusage``: node agents' measurements of pods and cards; ``/v1/overuse``: pods that use more memory
 than they were given. The token alone identifies the agent's node."""
 
-import re
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, TypedDict, TypeVar
+from typing import Any, TypedDict
 
 import orjson
 from flask import Flask, Response, request
@@ -13,26 +11,17 @@ from timekeeper import metrics
 from timekeeper.accounts.card_use.figures import CardSample, UsageSample
 from timekeeper.accounts.card_use.overuse import OverusingPod
 from timekeeper.accounts.intervals import report_interval_ms
-from timekeeper.api.http.answers import CONTENT_TYPE, Version, answer, tagged
+from timekeeper.api.http.answers import CONTENT_TYPE, answer, tagged
+from timekeeper.api.http.bodies import Body
 from timekeeper.api.http.parameters import NAMESPACE
-from timekeeper.api.http.posts import MAX_FIGURE, OLDEST_MS, is_natural, read_object, read_run
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, read_body, serve
 from timekeeper.api.http.services import Services
 from timekeeper.api.resources.heartbeats import carries_the_ca
-from timekeeper.core.wire import MeasuredCards, NodeUsage, NodeUsageAnswer
+from timekeeper.core.wire import CardUse, MeasuredCards, NodeUsage, NodeUsageAnswer, Use, Version
 from timekeeper.runtime.http.problem_details import bad
 from timekeeper.store import node_usage
 from timekeeper.store.engine.engine import ConflictError, UnavailableError
 from timekeeper.store.node_usage import NodeReport, ReportResult
-
-MAX_LOOKS = 1_000
-MAX_PODS = 1_024
-MAX_CARDS = 256
-
-T = TypeVar("T")
-
-_UID = re.compile(r"[A-Za-z0-9._:-]{1,64}", re.ASCII)
-_UUID = re.compile(r"[\x21-\x7e]{1,128}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,60 +33,31 @@ class Looks:
     looks: tuple[UsageSample, ...]
 
 
+BODY = Body(NodeUsage)
+
+
 def read_node_usage(body: bytes) -> Looks:
     """Parse the body. Raises a Problem that names the field."""
-    raw = read_object(body, ("version", "boot", "sequence", "uses"))
-    boot, sequence = read_run(raw)
-    return Looks(boot, sequence, tuple(_each(raw.get("uses"), "uses", MAX_LOOKS, _look, least=1)))
+    post = BODY.read(body)
+    looks = tuple(_look(each, f"uses[{at}]") for at, each in enumerate(post["uses"]))
+    return Looks(post["boot"], post["sequence"], looks)
 
 
-def _look(raw: dict[str, Any], where: str) -> UsageSample:
-    age = raw.get("age_ms")
-    if not is_natural(age, OLDEST_MS):
-        raise bad(f"{where}.age_ms", f"it must be a whole number from 0 to {OLDEST_MS}")
-    pods = _each(raw.get("pods"), f"{where}.pods", MAX_PODS, _pod)
+def _look(use: Use, where: str) -> UsageSample:
+    pods = tuple(
+        (pod["uid"], _cards(pod["cards"], f"{where}.pods[{at}].cards")) for at, pod in enumerate(use["pods"])
+    )
     if len(dict(pods)) < len(pods):
         raise bad(f"{where}.pods", "each pod must appear once")
-    return UsageSample(age, tuple(pods), _cards(raw.get("cards"), f"{where}.cards"))
+    return UsageSample(use["age_ms"], pods, _cards(use["cards"], f"{where}.cards"))
 
 
-def _pod(raw: dict[str, Any], where: str) -> tuple[str, tuple[CardSample, ...]]:
-    uid = raw.get("uid")
-    if not isinstance(uid, str) or not _UID.fullmatch(uid):
-        raise bad(f"{where}.uid", "it must be 1 to 64 letters, digits or . _ : -")
-    return uid, _cards(raw.get("cards"), f"{where}.cards")
-
-
-def _cards(raw: object, where: str) -> tuple[CardSample, ...]:
-    cards = _each(raw, where, MAX_CARDS, _figure)
-    if len({each.uuid for each in cards}) < len(cards):
+def _cards(cards: list[CardUse], where: str) -> tuple[CardSample, ...]:
+    if len({each["uuid"] for each in cards}) < len(cards):
         raise bad(where, "each card must appear once")
-    return tuple(cards)
-
-
-def _figure(raw: dict[str, Any], where: str) -> CardSample:
-    uuid = raw.get("uuid")
-    if not isinstance(uuid, str) or not _UUID.fullmatch(uuid):
-        raise bad(f"{where}.uuid", "it must be 1 to 128 visible ASCII characters")
-    figures = {}
-    for name, most in (("utilisation", 100), ("memory_mib", MAX_FIGURE)):
-        figures[name] = raw.get(name)
-        if figures[name] is not None and not is_natural(figures[name], most):
-            raise bad(f"{where}.{name}", f"it must be a whole number from 0 to {most}, or null")
-    return CardSample(uuid, figures["utilisation"], figures["memory_mib"], exclusive=True)
-
-
-def _each(
-    raw: object, where: str, most: int, read: Callable[[dict[str, Any], str], T], least: int = 0
-) -> list[T]:
-    if not isinstance(raw, list) or not least <= len(raw) <= most:
-        raise bad(where, f"it must be a list of {least} to {most} objects")
-    found = []
-    for index, each in enumerate(raw):
-        if not isinstance(each, dict):
-            raise bad(f"{where}[{index}]", "it must be an object")
-        found.append(read(each, f"{where}[{index}]"))
-    return found
+    return tuple(
+        CardSample(each["uuid"], each["utilisation"], each["memory_mib"], exclusive=True) for each in cards
+    )
 
 
 PATH = "/v1/nodeusage"
@@ -108,7 +68,7 @@ REPORT = ApiRoute(
     "a node agent reports its pods' use; requires the token of the agent's pod",
     None,
     {JSON: NodeUsageAnswer},
-    body=NodeUsage,
+    body=BODY,
     refuses=(413,),
     needs="`create nodeusage` of the node that the token names",
 )

@@ -5,10 +5,9 @@ for them, both by the functions that decide and under the standings that follow 
 ledger adds what it costs. Nothing is written.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NotRequired, TypedDict
+from typing import Annotated, Any, NotRequired, TypedDict
 
 import orjson
 from flask import Flask, Response, request
@@ -18,16 +17,17 @@ from timekeeper.accounts.budget_history import GROUP, History
 from timekeeper.accounts.decisions.forecasts import Addition
 from timekeeper.accounts.decisions.simulation import SimulatedPlacement, SimulatedUse, rate_of, supposed
 from timekeeper.accounts.standings import publish
-from timekeeper.api.http.answers import Version, answer
-from timekeeper.api.http.parameters import NAME
-from timekeeper.api.http.posts import read_object
+from timekeeper.api.http.answers import answer
+from timekeeper.api.http.bodies import Body
 from timekeeper.api.http.routes import JSON, ApiRoute, read_body
 from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.ledger_reader import AccountReading, stated_now
 from timekeeper.api.resources.forecasts import ForecastAnswer, Paces
+from timekeeper.api.resources.grants import Namespace
 from timekeeper.api.resources.simulated_answers import cost_answer, pod_answer, visibility
 from timekeeper.core.budgets.mistakes import EntryError
 from timekeeper.core.budgets.policy import BudgetSettings
+from timekeeper.core.forms import CLOSED, Form, items
 from timekeeper.core.json_values import mapping
 from timekeeper.core.ledger.metering import FOREVER_MS
 from timekeeper.core.object_names import timestamp
@@ -35,6 +35,7 @@ from timekeeper.core.request.cards import CardAmount, NamedAmount
 from timekeeper.core.request.host import decode_host
 from timekeeper.core.standings import card_host
 from timekeeper.core.values import Card
+from timekeeper.core.wire import Version
 from timekeeper.runtime.auth.gate import Caller
 from timekeeper.runtime.http.problem_details import Problem, bad
 from timekeeper.store import held_pods, ledger
@@ -42,7 +43,6 @@ from timekeeper.store.engine.engine import Connection
 
 MAX_PODS = 50
 MAX_BUDGET = 16 * 1024  # characters of an entry
-_FIELDS = ("version", "namespace", "pods", "budget")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,33 +55,41 @@ class SimulationRequest:
     budget: str | None
 
 
+class SimulationBody(TypedDict):
+    """`pods`: Pods of `namespace`, at most 50; `budget`: the text of its entry in `bursar-budgets` that is
+    supposed, absent: the present one."""
+
+    version: Version
+    namespace: Namespace
+    pods: Annotated[
+        list[Annotated[dict[str, Any], Form({}, "it must be a Pod")]],
+        items(1, MAX_PODS, f"it must be a list of 1 to {MAX_PODS} pods"),
+    ]
+    budget: NotRequired[
+        Annotated[
+            str | None,
+            Form(
+                {"maxLength": MAX_BUDGET},
+                f"it must be the text of a budget entry, of at most {MAX_BUDGET} characters",
+                lambda text: len(text) <= MAX_BUDGET,
+            ),
+        ]
+    ]
+
+
+BODY = Body(SimulationBody, Form(CLOSED))
+
+
 def read_simulation(body: bytes, now_ms: int) -> SimulationRequest:
     """Parse the body; the pods are as young as now. Raises a Problem that names the field."""
-    raw = read_object(body, ())
-    for name in raw:
-        if name not in _FIELDS:
-            raise bad(name, f"no such field; allowed: {', '.join(_FIELDS)}")
-    if raw.get("version") != 1:
-        raise bad("version", "it must be 1")
-    namespace = raw.get("namespace")
-    if not isinstance(namespace, str) or not re.fullmatch(NAME, namespace):
-        raise bad("namespace", "it must be the name of a namespace")
-    pods = raw.get("pods")
-    if not isinstance(pods, list) or not 1 <= len(pods) <= MAX_PODS:
-        raise bad("pods", f"it must be a list of 1 to {MAX_PODS} pods")
-    budget = raw.get("budget")
-    if not isinstance(budget, str | None) or len(budget or "") > MAX_BUDGET:
-        raise bad("budget", f"it must be the text of a budget entry, of at most {MAX_BUDGET} characters")
-    created = timestamp(now_ms)
-    return SimulationRequest(
-        namespace, tuple(_pod(each, at, namespace, created) for at, each in enumerate(pods)), budget
-    )
+    asked, created = BODY.read(body), timestamp(now_ms)
+    namespace = asked["namespace"]
+    pods = tuple(_pod(each, at, namespace, created) for at, each in enumerate(asked["pods"]))
+    return SimulationRequest(namespace, pods, asked.get("budget"))
 
 
-def _pod(raw: object, at: int, namespace: str, created: str) -> Mapping[str, Any]:
+def _pod(raw: Mapping[str, Any], at: int, namespace: str, created: str) -> Mapping[str, Any]:
     where = f"pods[{at}]"
-    if not isinstance(raw, dict):
-        raise bad(where, "it must be a Pod")
     metadata, spec = raw.get("metadata", {}), raw.get("spec")
     if not isinstance(metadata, dict):
         raise bad(f"{where}.metadata", "it must be an object")
@@ -104,16 +112,6 @@ def _pod(raw: object, at: int, namespace: str, created: str) -> Mapping[str, Any
 
 _UNCONFIGURED = "simulations need the timekeeper's flag --webhook-url"
 _NO_EXTENDER = "where pods would be placed is unknown: the timekeeper has no --extender-url"
-
-
-class SimulationBody(TypedDict):
-    """`pods`: Pods of `namespace`, at most 50; `budget`: the text of its entry in `bursar-budgets` that is
-    supposed, absent: the present one."""
-
-    version: Version
-    namespace: str
-    pods: list[dict[str, Any]]
-    budget: NotRequired[str]
 
 
 class VictimAnswer(TypedDict):
@@ -183,7 +181,7 @@ SIMULATE = ApiRoute(
     "what would happen to these pods: class, placement, victims, cost, and when the budget is gone",
     None,
     {JSON: SimulationAnswer},
-    body=SimulationBody,
+    body=BODY,
     refuses=(413, 429),
     needs="`create simulations` in the namespace",
 )

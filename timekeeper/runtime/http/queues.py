@@ -2,11 +2,13 @@
 
 import os
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from http import HTTPStatus
 from typing import Generic, NamedTuple, TypeVar
 
+from timekeeper.runtime.http.problem_details import Problem
 from timekeeper.runtime.http.service import Handler, HttpService
 from timekeeper.runtime.http.wsgi_gateway import wsgi_handler
 
@@ -33,15 +35,31 @@ class HandlerPools:
             for each in service.routes
         }
 
+        methods: dict[str, list[str]] = {}
+        for each in service.routes:
+            methods.setdefault(each.path, []).append(each.method)
+        self._other_methods = {path: HandlerPool(_refused(known), None) for path, known in methods.items()}
+
     def find(self, method: str, path: str) -> HandlerPool:
-        """The handler of this request."""
-        return self._routes.get((method, path), self._others)
+        """The handler of this request. The path of a route has no other methods than the routes'."""
+        found = self._routes.get((method, path))
+        return found or self._other_methods.get(path, self._others)
 
     def close(self) -> None:
         """End the threads; what waits for one is not begun."""
         for pool in (self._others, *self._routes.values()):
             if pool.threads is not None:
                 pool.threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _refused(methods: Sequence[str]) -> Handler:
+    problem = Problem(
+        HTTPStatus.METHOD_NOT_ALLOWED,
+        "The method is not allowed for the requested URL.",
+        headers={"Allow": ", ".join(sorted(methods))},
+    )
+    answer = problem.http_answer()
+    return lambda _: answer
 
 
 def _threads(count: int) -> ThreadPoolExecutor:

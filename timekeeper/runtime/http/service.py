@@ -45,6 +45,9 @@ class HttpRequest:
 Handler = Callable[[HttpRequest], "HttpAnswer | Handler | None"]
 
 
+PostCall = Callable[[bytes], HttpAnswer]  # of a posted body
+
+
 @dataclass(frozen=True, slots=True)
 class Route:
     """``threads``: 0 if the loop itself calls the handler, which must then never wait; else how many threads
