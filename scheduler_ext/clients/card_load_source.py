@@ -15,9 +15,9 @@ Source = tuple[Polled, Callable[[bytes], Samples]]
 
 def source_of(settings: ExtenderSettings, api: Api) -> Source | None:
     """Prometheus where it is set, else the timekeeper; None without either."""
-    if settings.prometheus is not None:
+    if settings.prometheus.url or settings.prometheus.namespace:
         weighed = [name for name, _ in settings.scale.weights]
         return prometheus.Prometheus(settings.prometheus, weighed, api), prometheus.read
-    if settings.timekeeper is not None:
+    if settings.timekeeper.url:
         return client(settings.timekeeper, card_load_poller.PATH), card_load_poller.decode
     return None

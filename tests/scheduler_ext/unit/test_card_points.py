@@ -148,12 +148,11 @@ def test_the_flags() -> None:
         {},
     )
 
-    assert given.prometheus is not None
     assert (given.prometheus.url, str(given.prometheus.token_file)) == ("https://p:9090/base", "/t")
     assert given.scale.weights == (("busy", 10), ("power", 2))
     assert given.scale.models == (("a100", {"sms": 108, "bandwidth": 2039}), ("rtx.3090", {"sms": 82}))
     assert read(["--prometheus-namespace=monitoring"], {}).prometheus == PrometheusSettings("", "monitoring")
-    assert (read([], {}).prometheus, read([], {}).scale) == (None, BY_UTILISATION)
+    assert (read([], {}).prometheus, read([], {}).scale) == (PrometheusSettings(), BY_UTILISATION)
 
 
 @pytest.mark.parametrize(
