@@ -43,6 +43,17 @@ OURS = (
 OBSERVING = replace(POLICY, mode="observe")
 WITHOUT_SIDECAR = replace(POLICY, sidecar=None)
 PLAIN_SIDECAR = replace(POLICY, sidecar=replace(SIDECAR, native=False))
+# the selector of the reviewed namespaces: all but those of the system and the exempt ones
+GOVERNED_NAMESPACES = {
+    "matchExpressions": [
+        {
+            "key": "kubernetes.io/metadata.name",
+            "operator": "NotIn",
+            "values": ["kube-system", "gpu-operator", "bursar-system", "bursar-node"],
+        },
+        {"key": "bursar.dev/exempt", "operator": "NotIn", "values": ["true"]},
+    ]
+}
 
 
 def violations_of(pod: Json, policy: AdmissionPolicy) -> tuple[Violation, ...]:

@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
-from webhook.settings.certificates import read_certificates
 
 from timekeeper.core import __version__
 from webhook.policy import AdmissionPolicy, PriorityClass, Sidecar, SidecarImages
+from webhook.settings.certificates import read_certificates
 from webhook.settings.serve import read
 
 POLICY = AdmissionPolicy(
