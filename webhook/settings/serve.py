@@ -141,10 +141,10 @@ class WebhookSettings:
         NATURAL, "600", "*longest terminationGracePeriodSeconds of a GPU pod", name="--max-grace-period"
     )
     sidecar: str = choice(
-        ("native", "container", "off", "on"),
+        ("native", "off", "on"),
         "native",
-        "*how the sidecar is injected: native; or container, for Kubernetes before 1.29; on means native; "
-        "off injects none; _settings can only change it to a plain container, or off",
+        "*how the sidecar is injected: native; on means native; off injects none; _settings can only change "
+        "it to off",
     )
     log_format: str = log_format_flag()
 
@@ -165,7 +165,6 @@ class WebhookSettings:
             image=self.sidecar_image,
             timekeeper_url=self.sidecar_timekeeper_url or self.timekeeper_url,
             ca="",
-            native=self.sidecar != "container",
             cpu=cpu,
             memory=memory,
             log_format=self.log_format,

@@ -377,9 +377,9 @@ def test_a_group_that_has_no_entry_is_a_warning_and_no_error() -> None:
 
 @pytest.mark.parametrize(
     ("text", "sidecar"),
-    [("on", "on"), ("true", "on"), ("container", "container"), ("off", "off"), ('"false"', "off")],
+    [("on", "on"), ("true", "on"), ("off", "off"), ('"false"', "off")],
 )
-def test_the_sidecar_is_on_off_or_a_plain_container(text: str, sidecar: str) -> None:
+def test_the_sidecar_is_on_or_off(text: str, sidecar: str) -> None:
     assert read_entry("_settings", f"sidecar: {text}") == BudgetSettings(sidecar=sidecar)
 
 

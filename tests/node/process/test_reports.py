@@ -34,7 +34,7 @@ def test_the_courier_carries_reports_over_verified_tls(
     post = UsagePost("run", 7, (UsageInterval(boot_ms() - 1_000, seen()),))
 
     with closing(client(tmp_path, timekeeper, authority)) as way:
-        assert way.deliver(post) == Delivered(HeartbeatReply(20_000, None, None, False))
+        assert way.deliver(post) == Delivered(HeartbeatReply(20_000, None, None))
 
     (arrival,) = timekeeper.arrivals
     assert (arrival.path, arrival.token, arrival.key) == ("/v1/nodeusage", "first-token", ("run", 7))

@@ -69,14 +69,6 @@ def test_a_mirror_that_others_could_begin_like_is_refused(
     assert "a beginning that ends in / : or @" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("way", "native"), [("native", True), ("on", True), ("container", False)])
-def test_the_sidecar_is_native_or_a_plain_container(way: str, native: bool) -> None:
-    sidecar = read([], {"BURSAR_SIDECAR": way}).policy.sidecar
-
-    assert sidecar is not None
-    assert sidecar.native is native
-
-
 @pytest.mark.parametrize(
     ("given", "cpu", "memory"),
     [
@@ -127,8 +119,7 @@ WRONG = {
     '"mps" is not an absolute path such as /run/nvidia-mps',
     ("--mps-pipe-directory", "/run/../etc"): "argument --mps-pipe-directory: "
     '"/run/../etc" is not an absolute path such as /run/nvidia-mps',
-    ("--sidecar", "yes"): "argument --sidecar: invalid choice: 'yes' "
-    "(choose from 'native', 'container', 'off', 'on')",
+    ("--sidecar", "yes"): "argument --sidecar: invalid choice: 'yes' (choose from 'native', 'off', 'on')",
     ("--nonsense",): "unrecognized arguments: --nonsense",
 }
 

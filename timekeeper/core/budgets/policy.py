@@ -18,7 +18,7 @@ OVERUSE = ("observe", "evict")
 IDLE = ("off", "reclaim", "evict")
 RESERVE = ("lookahead", "declared")
 OVERTIME = ("warn", "evict")
-SIDECARS = ("on", "container", "off")
+SIDECARS = ("on", "off")
 RULE_MODES = ("enforce", "warn", "off")
 
 
