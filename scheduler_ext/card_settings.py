@@ -2,84 +2,21 @@
 for the policy `load`."""
 
 import re
-from argparse import Namespace
 from dataclasses import dataclass
 from pathlib import Path
 
 from scheduler_ext.model.node import ModelNames
-from scheduler_ext.scoring.card_points import MODEL_FIGURES, WEIGHTS, Figures, ModelFigures, Scale
-from timekeeper.runtime.flags import Parser, namespace, optional, path_or_none, wrong
+from scheduler_ext.scoring.card_points import MODEL_FIGURES, WEIGHTS, Figures, ModelFigures
+from timekeeper.runtime import flags
+from timekeeper.runtime.flags import UnusableError, flag, optional, path_or_none, wrong
 
 MAX_WEIGHT = 1_000
 MAX_FIGURE = 10**6
 _URL = r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?(/[A-Za-z0-9._/-]*)?"
 
 
-@dataclass(frozen=True, slots=True)
-class PrometheusSettings:
-    """Prometheus at ``url``, or where that is empty at the Service found in ``namespace``. ``ca``: the CA
-    bundle of its certificate, None for the system's. ``token_file``: the bearer token for it; None: none."""
-
-    url: str
-    namespace: str = ""
-    ca: Path | None = None
-    token_file: Path | None = None
-
-
-def add_flags(parser: Parser) -> None:
-    """Adds the flags."""
-    parser.add(
-        "--model-names",
-        optional(_model_names, ()),
-        "",
-        "names by which pods may request models, each with a part of the model's own name, such as"
-        " a100-80=A100-SXM4-80GB; a dot stands for any character",
-    )
-    parser.add(
-        "--prometheus-url",
-        optional(_url, ""),
-        "",
-        "URL of Prometheus, for the use of cards that the policy load goes by; empty: what node agents report"
-        " to the timekeeper",
-    )
-    parser.add(
-        "--prometheus-namespace",
-        optional(namespace, ""),
-        "",
-        "namespace in which the Service of Prometheus is found, by its label"
-        " app.kubernetes.io/name=prometheus; in place of --prometheus-url",
-    )
-    parser.add("--prometheus-ca", path_or_none, "", "CA bundle of Prometheus, PEM; empty: the system's")
-    parser.add(
-        "--prometheus-token-file",
-        path_or_none,
-        "",
-        "token for Prometheus, read before each query; empty: none",
-    )
-    parser.add(
-        "--load-weights",
-        _weights,
-        "busy=1",
-        f"what each figure of a card counts for the policy load, out of {', '.join(WEIGHTS)}",
-    )
-    parser.add(
-        "--model-figures",
-        optional(_models, ()),
-        "",
-        f"figures of models, out of {', '.join(MODEL_FIGURES)}, such as a100=sms:108;bandwidth:2039",
-    )
-
-
-def read(given: Namespace) -> tuple[PrometheusSettings | None, Scale]:
-    """The settings in the parsed flags. Raises ValueError with a sentence."""
-    url, found_in = given.prometheus_url, given.prometheus_namespace
-    if url and found_in:
-        raise ValueError("--prometheus-url and --prometheus-namespace exclude each other")
-    wanted = PrometheusSettings(url, found_in, given.prometheus_ca, given.prometheus_token_file)
-    return wanted if url or found_in else None, Scale(given.load_weights, given.model_figures)
-
-
-def _model_names(text: str) -> ModelNames:
+def model_names(text: str) -> ModelNames:
+    """The value of ``--model-names``."""
     pairs = [
         re.fullmatch(r"\s*([A-Za-z0-9._-]{1,63})=([^=,]{1,128})", each, re.ASCII) for each in text.split(",")
     ]
@@ -95,7 +32,8 @@ def _url(text: str) -> str:
     return text
 
 
-def _weights(text: str) -> tuple[tuple[str, int], ...]:
+def weights(text: str) -> tuple[tuple[str, int], ...]:
+    """The value of ``--load-weights``."""
     found = _amounts(text, ",", "=", MAX_WEIGHT)
     if found is None or not found.keys() <= set(WEIGHTS) or not any(found.values()):
         allowed = f"NAME=NUMBER, separated by commas, with names out of {', '.join(WEIGHTS)}, each once, and"
@@ -103,7 +41,8 @@ def _weights(text: str) -> tuple[tuple[str, int], ...]:
     return tuple((name, weight) for name, weight in found.items() if weight)
 
 
-def _models(text: str) -> ModelFigures:
+def models(text: str) -> ModelFigures:
+    """The value of ``--model-figures``."""
     pairs = [each.rpartition("=") for each in text.split(",")]
     found = [(pattern.strip().lower(), _figures(figures)) for pattern, _, figures in pairs]
     models = tuple((pattern, figures) for pattern, figures in found if pattern and figures)
@@ -125,3 +64,38 @@ def _amounts(text: str, between: str, sign: str, most: int) -> dict[str, int] | 
     ]
     found = {part[1]: int(part[2]) for part in parts if part is not None}
     return found if len(found) == len(parts) and all(each <= most for each in found.values()) else None
+
+
+@dataclass(frozen=True, slots=True)
+class PrometheusSettings:
+    """Prometheus at ``url``, or where that is empty at the Service found in ``namespace``; both empty: the
+    timekeeper has the use of cards."""
+
+    url: str = flag(
+        optional(_url, ""),
+        "",
+        "URL of Prometheus, for the use of cards that the policy load goes by; empty: what node agents report"
+        " to the timekeeper",
+        name="--prometheus-url",
+    )
+    namespace: str = flag(
+        optional(flags.namespace, ""),
+        "",
+        "namespace in which the Service of Prometheus is found, by its label"
+        " app.kubernetes.io/name=prometheus; in place of --prometheus-url",
+        name="--prometheus-namespace",
+    )
+    ca: Path | None = flag(
+        path_or_none, "", "CA bundle of Prometheus, PEM; empty: the system's", name="--prometheus-ca"
+    )
+    token_file: Path | None = flag(
+        path_or_none,
+        "",
+        "token for Prometheus, read before each query; empty: none",
+        name="--prometheus-token-file",
+    )
+
+    def __post_init__(self) -> None:
+        """Refuses two places."""
+        if self.url and self.namespace:
+            raise UnusableError("--prometheus-url and --prometheus-namespace exclude each other")

@@ -37,10 +37,10 @@ _LIMITS = HttpLimits(MAX_BODY_BYTES, connections=512, unanswered_bytes=8 * MAX_B
 def serve(settings: ExtenderSettings) -> int:
     """Serves until SIGTERM and returns 0. Raises CannotListenError or UnusableError before anything is
     started."""
-    listeners = [listening_socket(settings.host, settings.port)]
+    listeners = [listening_socket(*settings.listen)]
     reading = settings.read_port
-    if reading is not None:
-        listeners.append(listening_socket(reading.host, reading.port))
+    if reading.listen is not None:
+        listeners.append(listening_socket(*reading.listen))
     api = connect(settings.kubeconfig, connections=settings.threads + 16)
     stops: list[Callable[[], None]] = []
 
@@ -61,14 +61,14 @@ def serve(settings: ExtenderSettings) -> int:
             verb_routes(extender.calls, settings.threads),
             tls=_newest_context(settings.tls) if settings.tls else None,
             ends_connections=extender.sends_away,
-            beside=(_read_service(settings, reading, extender),) if reading is not None else (),
+            beside=(_read_service(settings, reading, extender),) if reading.listen else (),
         )
 
     options = {
         "bind": [f"fd://{each.detach()}" for each in listeners],
         "workers": 1,
         "proc_name": "bursar-extender",
-        "when_ready": lambda _arbiter: log("serving", address=f"{settings.host}:{settings.port}"),
+        "when_ready": lambda _arbiter: log("serving", address=":".join(map(str, settings.listen))),
         "worker_exit": lambda _arbiter, _worker: [stop() for stop in stops],  # after the last answer
     }
     HttpServer(make_service, options).run()
@@ -79,7 +79,7 @@ def _read_service(settings: ExtenderSettings, reading: ReadPortSettings, extende
     """Its reviews have connections to the API server of their own: no bind waits for one of them."""
     from scheduler_ext.serving.read_port import read_service
 
-    files = (reading.certificate, reading.key)
+    files = (reading.tls_cert, reading.tls_key)
     tls = FileWatch(files, lambda: server_context(*files), monotonic_ms, log, every_ms=1_000)
     gate = gate_of(connect(settings.kubeconfig, connections=4), reading.audience)
     return read_service(gate, extender.pages, extender.incomplete, extender.simulator, tls)

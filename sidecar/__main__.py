@@ -1,8 +1,7 @@
 """``python -m sidecar``: sends heartbeats for its pod until SIGTERM.
 
 It never exits because of a failure: a native sidecar that crash-loops takes its pod out of its Services. A
-failure is logged once, and the sidecar goes on. In a pod whose containers end, the sidecar can be a plain
-container, which no kubelet ends; ``BURSAR_ENDS=over`` makes it end together with the others.
+failure is logged once, and the sidecar goes on.
 """
 
 from __future__ import annotations
@@ -29,9 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         read = settings.read(given, os.environ)
     except settings.SettingError as error:
-        by_hand = settings.by_hand(given, os.environ)
-        ends = by_hand or bool(os.environ.get(settings.ENDS))
-        return _without_settings(f"bursar-sidecar: {error}", by_hand, ends, loop)
+        return _without_settings(f"bursar-sidecar: {error}", settings.by_hand(given, os.environ), loop)
 
     log.configure("sidecar", read.log_format)
     # Imported after the signal handlers are set: TLS takes 0.1 s to import, and a SIGTERM that a container's
@@ -45,12 +42,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _without_settings(sentence: str, by_hand: bool, ends: bool, loop: EventLoop) -> int:
-    """In a pod an exit would only lead to restarts: write the error and wait for the pod's end. A sidecar
-    that has to end by itself is not restarted, so it exits."""
+def _without_settings(sentence: str, by_hand: bool, loop: EventLoop) -> int:
+    """In a pod an exit would only lead to restarts: write the error and wait for the pod's end."""
     rest = "" if by_hand else " No heartbeat is sent from this pod."
     log.write(sentence + rest)
-    while not (ends or isinstance(loop.wait(None), End)):
+    while not (by_hand or isinstance(loop.wait(None), End)):
         continue
     return 2 if by_hand else 0
 

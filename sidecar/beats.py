@@ -23,7 +23,6 @@ class HeartbeatReply:
     interval_ms: int | None  # the interval that it asks for
     in_budget: bool | None
     ca: str | None  # the CA bundle to trust from now on, PEM
-    over: bool  # every other container of the pod has ended for good
 
 
 def jittered_ms(interval_ms: int, fraction: float) -> int:
@@ -48,7 +47,6 @@ def read_reply(body: bytes) -> HeartbeatReply | None:
         _interval_ms(read.get("interval_ms")),
         in_budget if isinstance(in_budget, bool) else None,
         ca if isinstance(ca, str) else None,
-        read.get("over") is True,
     )
 
 

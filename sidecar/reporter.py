@@ -27,13 +27,6 @@ if TYPE_CHECKING:
 GATHER_MS = 500
 # How long after SIGTERM the process waits for the reply to its last post. It should exit within a second.
 ENDING_MS = 600
-# Only the timekeeper can tell a plain container's sidecar that the pod's other containers have ended. After
-# this time without a reply it ends anyway, for a Job must not hold its cards for ever. The timekeeper charges
-# the pod's time all the same, by the kubelet's timestamps.
-MAX_SILENCE_MS = 600_000
-# The longest interval of such a sidecar, for the pod holds its cards until the sidecar learns that the others
-# have ended.
-MAX_ENDING_INTERVAL_MS = 60_000
 # Different reasons that are logged during one outage.
 MAX_REASONS = 8
 NEVER = 1 << 62
@@ -52,19 +45,10 @@ class ReporterPorts:
 
 
 class Reporter:
-    """The sidecar's state. Call `tick` after each event and at `due_ms`.
+    """The sidecar's state. Call `tick` after each event and at `due_ms`."""
 
-    ``ends_when_over``: the sidecar is a plain container, which no kubelet ends with the pod's other
-    containers. It ends when the timekeeper says that they have ended, or has not replied for
-    `MAX_SILENCE_MS`.
-    """
-
-    def __init__(
-        self, ports: ReporterPorts, spooled: spool.Spool, now_ms: int, ends_when_over: bool = False
-    ) -> None:
+    def __init__(self, ports: ReporterPorts, spooled: spool.Spool, now_ms: int) -> None:
         self._ports = ports
-        self._ends_when_over = ends_when_over
-        self._silent_until = now_ms + MAX_SILENCE_MS if ends_when_over else NEVER  # then it ends
         self._spool = spooled
         self._saved = spooled  # the state on the disk
         self._interval_ms = beats.DEFAULT_INTERVAL_MS
@@ -84,7 +68,7 @@ class Reporter:
 
     def due_ms(self) -> int:
         """When `tick` has something to do next."""
-        moments = [self._beat_at, self._silent_until]
+        moments = [self._beat_at]
         if self._gather_until is not None:
             moments.append(self._gather_until)
         if not self._posting and self._spool.beats():
@@ -95,9 +79,6 @@ class Reporter:
 
     def tick(self, now_ms: int) -> None:
         """Do what is due: take a beat, save the spool, send a post."""
-        if now_ms >= self._silent_until:
-            self._ports.log("ends", reason=f"no answer for {MAX_SILENCE_MS // 1000} s")
-            self.end(now_ms)
         if now_ms >= self._beat_at:
             self._due(now_ms)
         elif self._gather_until is not None and now_ms >= self._gather_until:
@@ -123,7 +104,7 @@ class Reporter:
         if self._end_at is not None:
             return
         self._end_at = now_ms + ENDING_MS
-        self._beat_at = self._silent_until = NEVER
+        self._beat_at = NEVER
         self._retry_at = 0
         self._beat(now_ms, ())
 
@@ -188,14 +169,8 @@ class Reporter:
         if reply.in_budget is not None and reply.in_budget != self._in_budget:
             self._in_budget = reply.in_budget
             self._ports.log("standing", in_budget=str(reply.in_budget).lower())
-        if self._ends_when_over and self._end_at is None:
-            self._silent_until = now_ms + MAX_SILENCE_MS
-            if reply.over:
-                self._ports.log("ends", reason="the pod's other containers have ended")
-                self.end(now_ms)
 
-    def _set_interval(self, wanted_ms: int, now_ms: int) -> None:
-        interval_ms = min(wanted_ms, MAX_ENDING_INTERVAL_MS) if self._ends_when_over else wanted_ms
+    def _set_interval(self, interval_ms: int, now_ms: int) -> None:
         if interval_ms == self._interval_ms:
             return
         self._interval_ms = interval_ms

@@ -40,8 +40,7 @@ UNREAD = CardsRead(())
 
 
 def until_the_end(settings: SidecarSettings, loop: EventLoop) -> bool:
-    """Send heartbeats until SIGTERM (or until the pod is over, if that ends the sidecar) and the last post
-    has ended. True if a thread is still blocked."""
+    """Send heartbeats until SIGTERM and the last post has ended. True if a thread is still blocked."""
     disk = SpoolFolder(settings.spool, node_boot())
     client = HeartbeatClient(settings, boot_ms, disk.followed(), disk.follow)
     reader = PodCardReader(settings.cards, boot_ms, exclusive=settings.exclusive)
@@ -58,7 +57,7 @@ def until_the_end(settings: SidecarSettings, loop: EventLoop) -> bool:
     if not settings.cards:
         log("no-cards", reason="NVIDIA_VISIBLE_DEVICES names no card: heartbeats carry no figures")
     spooled = disk.load(os.urandom(8).hex(), boot_ms())
-    reporter = Reporter(ports, spooled, boot_ms(), settings.ends_when_over)
+    reporter = Reporter(ports, spooled, boot_ms())
     run_loop(reporter, loop)
     if beats := reporter.unacknowledged():
         log("unacknowledged", beats=beats, reason="the timekeeper may not have received them")

@@ -23,10 +23,6 @@ VARIABLES = (
     ("BURSAR_CA", "CA certificates that sign the timekeeper's, as PEM text or as the path of a PEM file"),
     ("BURSAR_SPOOL", "folder for heartbeats that the timekeeper has not acknowledged"),
 )
-# Set if the sidecar is a plain container of a pod whose containers can end: the kubelet does not end it, and
-# the pod would run for ever.
-ENDS = "BURSAR_ENDS"
-WHEN_OVER = "over"
 # Set to "exclusive" if the pod requests whole cards only.
 SHARING = "BURSAR_CARDS"
 EXCLUSIVE = "exclusive"
@@ -56,7 +52,6 @@ class SidecarSettings:
     ca: str  # PEM text, or a path
     spool: str
     cards: tuple[str, ...]  # UUIDs
-    ends_when_over: bool  # the sidecar ends by itself once the pod's other containers have ended
     exclusive: bool  # no other pod uses the pod's cards
     log_format: str
 
@@ -80,7 +75,6 @@ def read(arguments: Sequence[str], environ: Mapping[str, str]) -> SidecarSetting
         _ca(given["BURSAR_CA"]),
         given["BURSAR_SPOOL"],
         cards(environ.get(CARDS, "")),
-        ends_when_over(environ),
         environ.get(SHARING, "").strip() == EXCLUSIVE,
         log_format(environ.get(FORMAT, "").strip() or FORMATS[0], FORMAT),
     )
@@ -91,14 +85,6 @@ def log_format(text: str, name: str) -> str:
     if text not in FORMATS:
         raise SettingError(f"{name} is {text!r}, but must be {' or '.join(FORMATS)}.")
     return text
-
-
-def ends_when_over(environ: Mapping[str, str]) -> bool:
-    """Whether the sidecar ends by itself. Raises `SettingError` unless the variable is ``over`` or empty."""
-    text = environ.get(ENDS, "").strip()
-    if text not in ("", WHEN_OVER):
-        raise SettingError(f"{ENDS} is {text!r}, but must be {WHEN_OVER} or not set.")
-    return bool(text)
 
 
 def by_hand(arguments: Sequence[str], environ: Mapping[str, str]) -> bool:
@@ -127,8 +113,7 @@ def _flags(arguments: Sequence[str]) -> dict[str, str]:
         " pod's cards as NVML reports them. Runs until SIGTERM. Stores heartbeats until the timekeeper"
         " acknowledges them.",
         epilog=f"{CARDS} names the cards by UUID, as for the container runtime; without any, heartbeats carry"
-        f" no figures. {ENDS}={WHEN_OVER} ends the sidecar when the timekeeper reports that the pod's other"
-        " containers have ended, or does not answer for 10 minutes. In a pod and without flags, a wrong"
+        f" no figures. In a pod and without flags, a wrong"
         " setting is logged once and the process waits for SIGTERM: after an exit the kubelet would restart"
         " it again and again and take the pod out of its Services.",
     )

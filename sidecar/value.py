@@ -11,7 +11,7 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import TypeVar, dataclass_transform
+    from typing import Any, TypeVar, dataclass_transform
 
     T = TypeVar("T")
 else:
@@ -23,10 +23,19 @@ else:
 
 @dataclass_transform(frozen_default=True)
 def value(cls: type[T]) -> type[T]:
-    """Makes a class with annotated fields an immutable value. Its constructor takes every field."""
-    body = {name: each for name, each in vars(cls).items() if name not in ("__dict__", "__weakref__")}
+    """Makes a class with annotated fields an immutable value. Its constructor takes every field, also
+    those that the class assigns something to (`assigned`)."""
+    declared = {name: each for name, each in vars(cls).items() if name in cls.__annotations__}
+    left_out = ("__dict__", "__weakref__", *declared)
+    body = {name: each for name, each in vars(cls).items() if name not in left_out} | {"declared": declared}
     made: type[T] = type(cls.__name__, (_Value,), {**body, "__slots__": tuple(cls.__annotations__)})
     return made
+
+
+def assigned(cls: type) -> dict[str, Any]:
+    """What a value's class assigns to fields, by their names."""
+    found: dict[str, Any] = vars(cls)["declared"]
+    return found
 
 
 class _Value:

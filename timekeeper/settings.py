@@ -7,16 +7,22 @@ import argparse
 import secrets
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from timekeeper.core.kube.lease import holder_name
 from timekeeper.core.names import AUDIENCE, NAMESPACE
 from timekeeper.runtime.flags import (
+    Address,
     Parser,
     address,
+    argument,
+    choice,
     duration_ms,
+    flag,
     https,
+    log_format_flag,
+    metrics_access_flag,
     nonempty,
     optional,
     path_or_none,
@@ -26,6 +32,7 @@ from timekeeper.runtime.flags import UnusableError as UnusableError
 
 # Commands that read a whole ledger; see `timekeeper.operations`.
 AUDITING = ("audit", "export", "import", "fold", "backup")
+_COMMANDS = ("serve", "settle", "workers", "migrate", *AUDITING)
 _WITH_FILE = ("export", "import", "backup")
 
 # In days: a younger session may still be corrected and is read often. 0: not set.
@@ -50,49 +57,128 @@ A database is an SQLAlchemy URL; one with an absolute path has four slashes: sql
 class TimekeeperSettings:
     """All settings of the timekeeper.
 
-    ``kubeconfig`` empty: the cluster that it runs in. ``issuer`` empty: that of its own token, if any.
     ``command``: what this process runs; a supervisor's children repeat its flags, and ``--as`` selects
-    theirs. ``file``, ``output``, ``cluster`` and ``older_than_ms`` belong to single commands. ``retain_ms``
-    0: no daily rollup; ``retain_decisions_ms`` 0: decisions are kept for ever. ``leash``: exit when standard
-    input closes, because the parent process is gone. ``socket_fd``: an inherited listening socket.
-    ``holder``: the name shared by successive settlers. ``aggregated_listen``: where the API server passes
-    requests on; ``aggregated_fd``: that socket, inherited.
+    theirs. ``retain_ms`` 0: no daily rollup; ``retain_decisions_ms`` 0: decisions are kept for ever.
+    ``leash``: exit when standard input closes, because the parent process is gone. ``socket_fd`` and
+    ``aggregated_fd``: inherited listening sockets. ``holder``: the name shared by successive settlers.
     """
 
-    command: str
-    host: str
-    port: int
-    tls_cert: str
-    tls_key: str
-    ca: str
-    database: str
-    workers: int
-    threads: int
-    kubeconfig: Path | None
-    namespace: str
-    audience: str
-    issuer: str
-    heartbeat_interval_ms: int
-    database_connections: int = 8
-    lease_duration_ms: int = 15_000
-    leash: bool = False
-    socket_fd: int | None = None
-    file: str = ""
-    output: str = "text"
-    cluster: bool = False
-    older_than_ms: int = 0
-    retain_ms: int = 0
-    retain_decisions_ms: int = 92 * 86_400_000
-    notification_key: Path | None = None
-    webhook_url: str = ""
-    extender_url: str = ""
-    token_file: Path = Path("/var/run/bursar/token/token")
-    holder: str = ""
-    pod_uid: str = ""
-    aggregated_listen: tuple[str, int] | None = None
-    aggregated_fd: int | None = None
-    log_format: str = "logfmt"
-    metrics_access: str = "token"
+    command: str = argument("command", nargs="?", choices=_COMMANDS, default="serve", help="see below")
+    file: str = argument("file", nargs="?", default="", metavar="FILE", help="for export, import and backup")
+
+    # the REST API: its address, certificates, processes and callers
+    listen: Address = flag(address, "0.0.0.0:8444", "HOST:PORT of the REST API")
+    aggregated_listen: Address | None = flag(
+        optional(address, None),
+        "",
+        "HOST:PORT for the REST API behind the API server, which states the callers; empty: none",
+    )
+    tls_cert: str = flag(str, "/etc/bursar/tls/tls.crt", "certificate chain, PEM; reread when it changes")
+    tls_key: str = flag(str, "/etc/bursar/tls/tls.key", "its private key, PEM")
+    ca: str = flag(
+        str,
+        "/etc/bursar/tls/ca.crt",
+        "CA bundle that sidecars must trust, PEM; sent with heartbeat answers",
+    )
+    workers: int = flag(whole_number(1, 64), "2", "number of serving processes")
+    threads: int = flag(whole_number(1, 256), "24", "threads of each serving process")
+    audience: str = flag(nonempty, AUDIENCE, "required audience of callers' tokens")
+    metrics_access: str = metrics_access_flag()
+    issuer: str = flag(
+        str, "", "required issuer of callers' tokens; empty: the issuer of the timekeeper's own token"
+    )
+    heartbeat_interval_ms: int = flag(
+        duration_ms("100ms", "5m", "5s"),
+        "5s",
+        "shortest interval between a sidecar's heartbeats, such as 5s or 500ms; above 500 pods for each"
+        " second of it, sidecars get a longer one",
+    )
+
+    # the ledger, the settler that writes it, and the cluster that it follows
+    database: str = flag(
+        nonempty,
+        "sqlite:////var/lib/bursar/bursar.db",
+        "the ledger's database: sqlite:////path/of/a/file, or postgresql://USER:PASSWORD@HOST/NAME; a"
+        " password belongs in BURSAR_DATABASE",
+    )
+    database_connections: int = flag(
+        whole_number(2, 100), "8", "maximum number of connections of each process to PostgreSQL"
+    )
+    lease_duration_ms: int = flag(
+        duration_ms("2s", "5m", "15s", unit="1s"),
+        "15s",
+        "on PostgreSQL: time after which another replica replaces a silent settler",
+    )
+    pod_uid: str = flag(
+        str,
+        "",
+        "UID of its pod, from the downward API: a restarted container takes its own Lease at once; empty: it"
+        " waits",
+    )
+    kubeconfig: Path | None = flag(path_or_none, "", "kubeconfig file; empty: the pod's own service account")
+    namespace: str = flag(nonempty, NAMESPACE, "namespace of the budget ConfigMaps")
+
+    # of single commands
+    output: str = choice(("text", "json", "prometheus"), "text", "output format of audit", short="-o")
+    cluster: bool = argument(
+        "--cluster",
+        action="store_true",
+        help="for audit: compare the sessions with the API server's pods too; no variable sets it",
+    )
+    older_than_ms: int = flag(_AGE_MS, "", "for fold: minimum time since a session's end, such as 400d")
+
+    # other processes that the timekeeper calls
+    notification_key: Path | None = flag(
+        path_or_none,
+        "",
+        "file with the key that notifications are signed with (HMAC-SHA256); empty: none are sent",
+    )
+    webhook_url: str = flag(
+        optional(https, ""),
+        "",
+        "URL of the webhook, for simulations, such as https://bursar-webhook.bursar-system.svc; empty: there"
+        " are none; a webhook with --client-ca answers the API server alone, so there are none either",
+    )
+    extender_url: str = flag(
+        optional(https, ""),
+        "",
+        "URL of the extender's read-only port, for simulations, such as"
+        " https://bursar-scheduler.bursar-system.svc; empty: they have no placement",
+    )
+    token_file: Path = flag(
+        Path, "/var/run/bursar/token/token", "token for the extender's read-only port, read before each call"
+    )
+
+    # how long rows are kept
+    retain_decisions_ms: int = flag(
+        optional(duration_ms("1d", "36500d", "92d", unit="1d"), 0),
+        "92d",
+        "decisions that were taken longer ago are deleted; empty: never",
+    )
+    retain_ms: int = flag(
+        _AGE_MS,
+        "",
+        "sessions that ended longer ago, such as 400d, are folded once a day; at least 32d; empty: never",
+    )
+    log_format: str = log_format_flag()
+
+    # set by the supervisor for its children
+    as_command: str = argument("--as", default="", choices=(*_COMMANDS, "prepare"), help=argparse.SUPPRESS)
+    leash: bool = argument("--leash", action="store_true", help=argparse.SUPPRESS)
+    socket_fd: int | None = argument("--socket-fd", type=int, help=argparse.SUPPRESS)
+    aggregated_fd: int | None = argument("--aggregated-fd", type=int, help=argparse.SUPPRESS)
+    holder: str = argument("--holder", default="", help=argparse.SUPPRESS)
+
+    def __post_init__(self) -> None:
+        """Refuses arguments that the command needs or does not take."""
+        if self.command in _WITH_FILE and not self.file:
+            raise UnusableError(f"{self.command}: a FILE is missing, such as `{self.command} ledger.jsonl`")
+        if self.command not in _WITH_FILE and self.file:
+            raise UnusableError(f"{self.command}: it takes no FILE, such as {self.file}")
+        if self.cluster and self.command != "audit":
+            raise UnusableError(f"{self.command}: --cluster is for the command audit")
+        if self.command == "fold" and not self.older_than_ms:
+            raise UnusableError("fold: --older-than is missing, such as --older-than 400d")
 
     def new_holder(self) -> str:
         """A name for the holder of the settler's Lease, with a random word."""
@@ -101,181 +187,17 @@ class TimekeeperSettings:
 
 def read(arguments: Sequence[str], environment: Mapping[str, str]) -> TimekeeperSettings:
     """The settings of ``python -m timekeeper``. Exits with 2 and a sentence where one is bad."""
-    parser = flags_of(environment)
-    given = parser.parse_args(arguments)
-    host, port = given.listen
-    values = vars(given)
-    del values["listen"]
-    values["heartbeat_interval_ms"] = values.pop("heartbeat_interval")
-    values["lease_duration_ms"] = values.pop("lease_duration")
-    values["command"] = values.pop("as") or values["command"]
-    values["older_than_ms"] = values.pop("older_than")
-    values["retain_ms"] = values.pop("retain")
-    values["retain_decisions_ms"] = values.pop("retain_decisions")
-    settings = TimekeeperSettings(host=host, port=port, **values)
-    _check_command(parser, settings)
-    return settings
+    given = flags_of(environment).read(arguments)
+    return replace(given, command=given.as_command or given.command, as_command="")
 
 
-def _check_command(parser: Parser, given: TimekeeperSettings) -> None:
-    """Arguments that some commands need and others reject."""
-    if given.command in _WITH_FILE and not given.file:
-        parser.error(f"{given.command}: a FILE is missing, such as `{given.command} ledger.jsonl`")
-    if given.command not in _WITH_FILE and given.file:
-        parser.error(f"{given.command}: it takes no FILE, such as {given.file}")
-    if given.cluster and given.command != "audit":
-        parser.error(f"{given.command}: --cluster is for the command audit")
-    if given.command == "fold" and not given.older_than_ms:
-        parser.error("fold: --older-than is missing, such as --older-than 400d")
-
-
-def flags_of(environment: Mapping[str, str]) -> Parser:
+def flags_of(environment: Mapping[str, str]) -> Parser[TimekeeperSettings]:
     """The flags of the timekeeper; those without a value come from ``BURSAR_`` variables."""
-    parser = Parser(
+    return Parser(
+        TimekeeperSettings,
         environment,
         prog="bursar-timekeeper",
         description="Meters GPU time, charges it to namespaces' budgets, and serves balances and reports.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    commands = ("serve", "settle", "workers", "migrate", *AUDITING)
-    parser.add_argument("command", nargs="?", choices=commands, default="serve", help="see below")
-    parser.add_argument("file", nargs="?", default="", metavar="FILE", help="for export, import and backup")
-    _serving_flags(parser)
-    _ledger_flags(parser)
-    _command_flags(parser)
-    _peer_flags(parser)
-    _retention_flags(parser)
-    parser.add_log_format()
-    # set by the supervisor for its children
-    parser.add_argument("--as", choices=(*commands, "prepare"), help=argparse.SUPPRESS)
-    parser.add_argument("--leash", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--socket-fd", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--aggregated-fd", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--holder", default="", help=argparse.SUPPRESS)
-    return parser
-
-
-def _serving_flags(parser: Parser) -> None:
-    """The REST API: its address, certificates, processes and callers."""
-    parser.add("--listen", address, "0.0.0.0:8444", "HOST:PORT of the REST API")
-    parser.add(
-        "--aggregated-listen",
-        optional(address, None),
-        "",
-        "HOST:PORT for the REST API behind the API server, which states the callers; empty: none",
-    )
-    parser.add("--tls-cert", str, "/etc/bursar/tls/tls.crt", "certificate chain, PEM; reread when it changes")
-    parser.add("--tls-key", str, "/etc/bursar/tls/tls.key", "its private key, PEM")
-    parser.add(
-        "--ca",
-        str,
-        "/etc/bursar/tls/ca.crt",
-        "CA bundle that sidecars must trust, PEM; sent with heartbeat answers",
-    )
-    parser.add("--workers", whole_number(1, 64), "2", "number of serving processes")
-    parser.add("--threads", whole_number(1, 256), "24", "threads of each serving process")
-    parser.add("--audience", nonempty, AUDIENCE, "required audience of callers' tokens")
-    parser.add_metrics_access()
-    parser.add(
-        "--issuer",
-        str,
-        "",
-        "required issuer of callers' tokens; empty: the issuer of the timekeeper's own token",
-    )
-    parser.add(
-        "--heartbeat-interval",
-        duration_ms("100ms", "5m", "5s"),
-        "5s",
-        "shortest interval between a sidecar's heartbeats, such as 5s or 500ms; above 500 pods for each"
-        " second of it, sidecars get a longer one",
-    )
-
-
-def _ledger_flags(parser: Parser) -> None:
-    """The ledger, the settler that writes it, and the cluster that it follows."""
-    parser.add(
-        "--database",
-        nonempty,
-        "sqlite:////var/lib/bursar/bursar.db",
-        "the ledger's database: sqlite:////path/of/a/file, or postgresql://USER:PASSWORD@HOST/NAME; a"
-        " password belongs in BURSAR_DATABASE",
-    )
-    parser.add(
-        "--database-connections",
-        whole_number(2, 100),
-        "8",
-        "maximum number of connections of each process to PostgreSQL",
-    )
-    parser.add(
-        "--lease-duration",
-        duration_ms("2s", "5m", "15s", unit="1s"),
-        "15s",
-        "on PostgreSQL: time after which another replica replaces a silent settler",
-    )
-    parser.add(
-        "--pod-uid",
-        str,
-        "",
-        "UID of its pod, from the downward API: a restarted container takes its own Lease at once; empty: it"
-        " waits",
-    )
-    parser.add("--kubeconfig", path_or_none, "", "kubeconfig file; empty: the pod's own service account")
-    parser.add("--namespace", nonempty, NAMESPACE, "namespace of the budget ConfigMaps")
-
-
-def _command_flags(parser: Parser) -> None:
-    """Flags of single commands."""
-    parser.add("--output", str, "text", "output format of audit", ("text", "json", "prometheus"), short="-o")
-    parser.add_argument(
-        "--cluster",
-        action="store_true",
-        help="for audit: compare the sessions with the API server's pods too; no variable sets it",
-    )
-    parser.add("--older-than", _AGE_MS, "", "for fold: minimum time since a session's end, such as 400d")
-
-
-def _retention_flags(parser: Parser) -> None:
-    """How long rows are kept."""
-    parser.add(
-        "--retain-decisions",
-        optional(duration_ms("1d", "36500d", "92d", unit="1d"), 0),
-        "92d",
-        "decisions that were taken longer ago are deleted; empty: never",
-    )
-    parser.add(
-        "--retain",
-        _AGE_MS,
-        "",
-        "sessions that ended longer ago, such as 400d, are folded once a day; at least 32d; empty: never",
-    )
-
-
-def _peer_flags(parser: Parser) -> None:
-    """Other processes that the timekeeper calls."""
-    parser.add(
-        "--notification-key",
-        path_or_none,
-        "",
-        "file with the key that notifications are signed with (HMAC-SHA256); empty: none are sent",
-    )
-    parser.add(
-        "--webhook-url",
-        optional(https, ""),
-        "",
-        "URL of the webhook, for simulations, such as https://bursar-webhook.bursar-system.svc; empty: there"
-        " are none; a webhook with --client-ca answers the API server alone, so there are none either",
-    )
-    parser.add(
-        "--extender-url",
-        optional(https, ""),
-        "",
-        "URL of the extender's read-only port, for simulations, such as"
-        " https://bursar-scheduler.bursar-system.svc; empty: they have no placement",
-    )
-    parser.add(
-        "--token-file",
-        Path,
-        "/var/run/bursar/token/token",
-        "token for the extender's read-only port, read before each call",
     )

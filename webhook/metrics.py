@@ -138,12 +138,6 @@ def _of(metric: M, *labels: str) -> M:
     return metric.labels(*labels)
 
 
-def of_this_process() -> WebhookMetrics:
-    """Metrics of a single process."""
-    registry = CollectorRegistry()
-    return WebhookMetrics(lambda: generate_latest(registry), registry)
-
-
 def of_all_workers() -> WebhookMetrics:
     """Metrics of one of several workers that share the folder PROMETHEUS_MULTIPROC_DIR."""
 

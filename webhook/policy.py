@@ -52,9 +52,6 @@ class Sidecar:
     image: str
     timekeeper_url: str
     ca: str  # PEM text of the CAs that it trusts
-    # An init container that the kubelet starts first and ends last (Kubernetes 1.29 and newer); else a plain
-    # container, which ends by itself where the pod's containers can end.
-    native: bool = True
     cpu: str = "30m"  # quantity: request and limit
     memory: str = "64Mi"  # quantity: request and limit
     log_format: str = "logfmt"  # of its lines on stderr; the webhook's own

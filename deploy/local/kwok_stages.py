@@ -6,9 +6,6 @@ Annotations of a pod control its simulation (a value of another form is ignored)
 If the restart policy requires it, they start again at once, as after a crash. - `local.bursar.dev/exit-code:
 "1"` (0 to 255): their exit code then; 0 by default.
 
-A sidecar that is a plain container is not ended here: when the other containers end, the pod keeps running
-until `Sidecars` has written the sidecar's end.
-
 Every patch is a strategic merge patch of the status: conditions merge by type, so PodScheduled and conditions
 of other writers stay, while lists of container statuses are replaced as a whole. The API server cuts times to
 whole seconds.
@@ -36,12 +33,6 @@ _TIME_OF_END = (
     " as $span | ([.status.containerStatuses[].state.running.startedAt] | max | fromdateiso8601) + $span"
     " | todateiso8601"
 )
-# Of the containers, not of the init containers, which have a native sidecar.
-_PLAIN_SIDECAR = f'[.status.containerStatuses[]? | select(.name == "{SIDECAR}")] | length > 0'
-_OTHERS_RUN = (
-    f'[.status.containerStatuses[]? | select(.name != "{SIDECAR}" and .state.running != null)] | length > 0'
-)
-_ALL_ENDED = "[.status.containerStatuses[]? | select(.state.terminated == null)] | length == 0"
 _NODE_IS_READY = '.status.conditions.[] | select( .type == "Ready" ) | .status'
 
 # Go templates that produce YAML. JSON is YAML too, and needs no indentation.
@@ -131,37 +122,6 @@ initContainerStatuses:
 """
 )
 
-_END_OTHERS = """
-conditions:
-{{ range list "ContainersReady" "Ready" }}
-- type: {{ . }}
-  status: "False"
-  reason: ContainersNotReady
-  lastTransitionTime: {{ $now | Quote }}
-{{ end }}
-containerStatuses:
-{{ range .status.containerStatuses }}
-{{ if and .state.running (ne .name "bursar-sidecar") }}
-{{ $reason := ternary "Completed" "Error" (eq $code 0) }}
-{{ $end := dict "exitCode" $code "reason" $reason "finishedAt" $now }}
-{{ $_ := set . "state" (dict "terminated" (set $end "startedAt" .state.running.startedAt)) }}
-{{ $_ := set (set . "ready" false) "started" false }}
-{{ end }}
-- {{ toJson . }}
-{{ end }}
-"""
-
-_OVER = (
-    """
-{{ $now := Now }}
-{{ $good := true }}
-{{ range .status.containerStatuses }}
-{{ if ne (int .state.terminated.exitCode) 0 }}{{ $good = false }}{{ end }}
-{{ end }}
-"""
-    + _IS_OVER
-)
-
 # A deleted pod that never started: the kubelet, too, ends it before it removes the object.
 _NEVER_BEGAN = """
 phase: Failed
@@ -176,13 +136,11 @@ containerStatuses:
 _RESTART = """
 containerStatuses:
 {{ range .status.containerStatuses }}
-{{ if ne .name "bursar-sidecar" }}
 {{ $reason := ternary "Completed" "Error" (eq $code 0) }}
 {{ $end := dict "exitCode" $code "reason" $reason "finishedAt" $now }}
 {{ $_ := set . "lastState" (dict "terminated" (set $end "startedAt" .state.running.startedAt)) }}
 {{ $_ := set . "restartCount" (add .restartCount 1) }}
 {{ $_ := set . "state" (dict "running" (dict "startedAt" $now)) }}
-{{ end }}
 - {{ toJson . }}
 {{ end }}
 """
@@ -217,16 +175,11 @@ def _pod_stages() -> list[dict[str, Any]]:
     not_removed = _when(".metadata.deletionGracePeriodSeconds == 0", "In", "false")
     by_itself = [alive, running, _when(_HAS_RUN_FOR, "In", "true")]
     for_good = [*by_itself, _when(_IS_RESTARTED, "In", "false")]
-    whole = [*for_good, _when(_PLAIN_SIDECAR, "In", "false")]
-    but_the_sidecar = [*for_good, _when(_PLAIN_SIDECAR, "In", "true"), _when(_OTHERS_RUN, "In", "true")]
-    over = [alive, running, _when(_PLAIN_SIDECAR, "In", "true"), _when(_ALL_ENDED, "In", "true")]
     again = [*by_itself, _when(_IS_RESTARTED, "In", "true")]
     then = {"durationFrom": {"expressionFrom": _TIME_OF_END}}
     return [
         _stage("pod-start", "Pod", [alive, not_begun], _status(_START)),
-        _stage("pod-end", "Pod", whole, _status(_CODE_SAID + _END), then),
-        _stage("pod-end-others", "Pod", but_the_sidecar, _status(_CODE_SAID + _END_OTHERS), then),
-        _stage("pod-over", "Pod", over, _status(_OVER)),
+        _stage("pod-end", "Pod", for_good, _status(_CODE_SAID + _END), then),
         _stage("pod-restart", "Pod", again, _status(_CODE_SAID + _RESTART), then),
         # A deleted pod ends first, whether it runs or never started; then it is removed.
         _stage("pod-kill", "Pod", [dying, running], _status(_CODE_KILLED + _END)),

@@ -1,13 +1,11 @@
 """Runs real sidecars for pods on kwok nodes, as a kubelet would: for each running governed pod a ``python -m
-sidecar`` with a token bound to that pod, ended when the pod ends. If a plain-container sidecar ends by
-itself, its end is written into the pod's status."""
+sidecar`` with a token bound to that pod, ended when the pod ends."""
 
 import os
 import signal
 import subprocess
 import sys
 import threading
-from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -62,8 +60,6 @@ class Sidecars:
                 return
             if uid not in self.running:
                 self._start(uid, pod)
-            elif (code := self.running[uid].poll()) is not None and _is_plain(pod):
-                self._write_end(pod, code)
 
     def _start(self, uid: str, pod: dict[str, Any]) -> None:
         """The environment is the one that the webhook wrote into the pod, with this machine's paths."""
@@ -81,24 +77,6 @@ class Sidecars:
                 command, log, env=_environment(pod, self._stack, folder, token)
             )
 
-    def _write_end(self, pod: dict[str, Any], code: int) -> None:
-        """Writes the end of the container, as a kubelet does. If the pod has changed meanwhile, the next step
-        tries again."""
-        moment = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        for each in pod["status"]["containerStatuses"]:
-            if each["name"] == SIDECAR:
-                since = each["state"]["running"]["startedAt"]
-                end = {"exitCode": code, "reason": "Completed" if code == 0 else "Error"}
-                each["state"] = {"terminated": {**end, "startedAt": since, "finishedAt": moment}}
-                each["ready"] = each["started"] = False
-        metadata = pod["metadata"]
-        path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}/status"
-        try:
-            self._stack.cp.api.call("PUT", path, pod)
-        except ApiError as error:
-            if error.status not in (404, 409):
-                raise
-
     def _bound_token(self, pod: dict[str, Any]) -> str:
         account = pod["spec"].get("serviceAccountName", "default")
         return self._stack.token(pod["metadata"]["namespace"], account, audience="bursar", pod=pod)
@@ -110,19 +88,14 @@ class Sidecars:
 
 def _runs_sidecar(pod: dict[str, Any]) -> bool:
     status = pod["status"]
-    listed = [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
+    listed = status.get("initContainerStatuses", [])
     return status.get("phase") == "Running" and any(
         each["name"] == SIDECAR and "running" in each["state"] for each in listed
     )
 
 
-def _is_plain(pod: dict[str, Any]) -> bool:
-    return any(each["name"] == SIDECAR for each in pod["spec"]["containers"])
-
-
 def _environment(pod: dict[str, Any], stack: Stack, folder: Path, token: Path) -> dict[str, str]:
-    listed = [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]
-    (container,) = (each for each in listed if each["name"] == SIDECAR)
+    (container,) = (each for each in pod["spec"]["initContainers"] if each["name"] == SIDECAR)
     written = {each["name"]: each["value"] for each in container["env"] if "value" in each}
     cards = pod["metadata"]["annotations"].get("visible-devices.bursar.dev/bursar-sidecar", "")
     spool = folder / "spool"

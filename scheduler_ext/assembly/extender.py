@@ -79,7 +79,7 @@ class Extender:
         self.cache = ClusterCache(
             now_ms,
             self._freed,
-            settings.most_grace_ms,
+            settings.max_grace_period_ms,
             lambda pod: self.reporting.removed(pod),
             lambda uid, age_ms: self.reporting.left(uid, age_ms),
         )
@@ -177,7 +177,7 @@ class Extender:
             self.policies,
             self._say,
             timeout_s=self._settings.bind_timeout_ms / 1000,
-            most_grace_ms=self._settings.most_grace_ms,
+            most_grace_ms=self._settings.max_grace_period_ms,
             ended=self.requeuer.tried,
             turn=self.leadership,
             taken_back=self.reporting.taken_back,
@@ -210,8 +210,7 @@ class Extender:
     @cached_property
     def simulator(self) -> Simulator:
         """Simulates pods."""
-        port = self._settings.read_port
-        timeout_ms = port.simulation_ms if port is not None else 0
+        timeout_ms = self._settings.read_port.simulation_timeout_ms
         return Simulator(self._books, timeout_ms, self._say, self._metrics.simulated)
 
     def _books(self, asked: Asked) -> SimulationInput:
@@ -231,7 +230,7 @@ class Extender:
         """Whether this replica may bind."""
         wanted = self._settings.election
         mark = None if wanted.form == "none" else marker(self._api, *wanted.pod, self._say)
-        touch = toucher(self._api, self.cache, self._settings.most_grace_ms, self._say)
+        touch = toucher(self._api, self.cache, self._settings.max_grace_period_ms, self._say)
         election = election_of(self._api, wanted, self._say)
         return Leadership(election, self.cache, mark, touch, self._say, lambda: self._upkeep.seed())
 

@@ -28,7 +28,7 @@ class Polling:
         log: Log,
     ) -> None:
         wanted, source = settings.timekeeper, source_of(settings, api)
-        self._standings = None if wanted is None else Poller(wanted, monotonic_ms, log, standings_polled)
+        self._standings = Poller(wanted, monotonic_ms, log, standings_polled) if wanted.url else None
         self.card_loads: Measuring | None = None
         if source is not None:
             always = settings.policy == "load"

@@ -24,11 +24,11 @@ from timekeeper.runtime.recording.decision_posts import DecisionPosts
 
 
 class Reporting:
-    """Its methods never wait. ``wanted`` None: there is no timekeeper, and only Events are posted."""
+    """Its methods never wait. ``wanted`` without URL: there is no timekeeper, and only Events are posted."""
 
     def __init__(
         self,
-        wanted: Timekeeper | None,
+        wanted: Timekeeper,
         events: EventRecorder,
         state: WaitingState,
         sources: MapSources,
@@ -39,7 +39,7 @@ class Reporting:
         self.end_reports: EndReports | None = None
         self._posts: DecisionPosts | None = None
         self._map: ClusterPosts | None = None
-        if wanted is not None:
+        if wanted.url:
             self.binding_reports = BindingReports(client(wanted, binding_reports.PATH), monotonic_ms, log)
             self.end_reports = EndReports(client(wanted, end_reports.PATH), monotonic_ms, log)
             self._posts = DecisionPosts(client(wanted, decision_posts.PATH), "extender", monotonic_ms, log)

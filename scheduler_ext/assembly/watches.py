@@ -45,7 +45,7 @@ class Watches:
         namespace, _ = wanted.election.pod
         pods, nodes = kinds(
             self._cache,
-            wanted.most_grace_ms,
+            wanted.max_grace_period_ms,
             self._hearing,
             namespace,
             wanted.lock_nodes,

@@ -125,9 +125,9 @@ Source = tuple[Polled, Callable[[bytes], Samples]]
 
 def source_of(settings: ExtenderSettings, api: Api) -> Source | None:
     """Prometheus where it is set, else the timekeeper; None without either."""
-    if settings.prometheus is not None:
+    if settings.prometheus.url or settings.prometheus.namespace:
         weighed = [name for name, _ in settings.scale.weights]
         return prometheus.Prometheus(settings.prometheus, weighed, api), prometheus.read
-    if settings.timekeeper is not None:
+    if settings.timekeeper.url:
         return client(settings.timekeeper, PATH), decode
     return None

@@ -94,11 +94,11 @@ def limits_of(settings: ExtenderSettings) -> PreemptionLimits:
     """The limits that the settings set."""
     wanted = settings.preempting
     return PreemptionLimits(
-        wanted.patience_ms,
+        wanted.hold_cards_ms,
         wanted.pdb_grace_ms,
-        wanted.most,
+        wanted.most_preemptions,
         settings.scheduler_name,
-        settings.timekeeper is not None,
+        bool(settings.timekeeper.url),
     )
 
 

@@ -85,6 +85,6 @@ def election_of(api: Api, wanted: ElectionSettings, log: Log) -> Election:
     if wanted.form == "scheduler":
         return SchedulersLease(api, LeaseName(*wanted.lease), wanted.identity)
     if wanted.form == "lease":
-        seconds = wanted.duration_ms // 1000
+        seconds = wanted.lease_duration_ms // 1000
         return OwnLease(api, LeaseName(*wanted.lease), wanted.identity, seconds, time.monotonic, log)
     return Unelected()

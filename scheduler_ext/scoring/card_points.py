@@ -88,6 +88,3 @@ def _of(name: str, figure: int | None, largest: int) -> int:
 
 def _rounded(load: int) -> int:
     return (load + STEP // 2) // STEP * STEP
-
-
-BY_UTILISATION = Scale()

@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         log.write(f"bursar-node: {error}")
         return 2
     except OSError as error:
-        log.write(f"bursar-node: --listen {read.host}:{read.port}: {error.strerror or error}")
+        log.write(f"bursar-node: --listen {read.listen[0]}:{read.listen[1]}: {error.strerror or error}")
         return 1
     # A thread may be stuck in NVML or on the network, and the interpreter's own exit would wait for it.
     os._exit(0)

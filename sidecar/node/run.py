@@ -70,14 +70,14 @@ class PodsUnknown:
 
 def until_the_end(settings: AgentSettings, loop: EventLoop) -> None:
     """Run until SIGTERM. Raises OSError if the metrics' port is taken, and UnusableDevicesError."""
-    reader = reader_of(settings.devices, boot_ms, settings.ignored_xids)
+    reader = reader_of(settings.devices, boot_ms, settings.ignore_xids)
     server = api.NodeApi(settings.api_url, settings.api_ca, settings.api_token_file)
     events = EventPoster(server, settings.node_name)
     board = metrics.MetricsPage(boot_ms)
-    metrics.serve(board, settings.host, settings.port)
+    metrics.serve(board, *settings.listen)
     boot = node_boot()
     ports = _ports(server, events, settings.node_name)
-    remove_taint = _taint_remover(server, settings) if settings.removes_startup_taint else None
+    remove_taint = _taint_remover(server, settings) if settings.startup_taint else None
     agent = Agent(ports, boot, settings.look_every_ms, boot_ms(), remove_taint)
     reports = _usage_reports(settings, loop)
     tasks = UsageTasks(settings, agent, reports, events, boot)
@@ -166,12 +166,13 @@ def _taint_remover(server: api.NodeApi, settings: AgentSettings) -> Callable[[di
 
 
 def _usage_reports(settings: AgentSettings, loop: EventLoop) -> reports.UsageReports | None:
-    if settings.timekeeper is None:
+    timekeeper = settings.timekeeper
+    if timekeeper is None:
         return None
     boot = node_boot()
-    disk = SpoolFolder(settings.timekeeper.spool, boot)
+    disk = SpoolFolder(timekeeper.spool, boot)
     client = HeartbeatClient(
-        settings.timekeeper,
+        timekeeper,
         boot_ms,
         disk.followed(),
         disk.follow,

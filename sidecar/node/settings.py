@@ -12,98 +12,145 @@ from sidecar import settings as of_pods
 from sidecar.log import FORMATS
 from sidecar.node.nvml.cards import OF_PROGRAMS
 from sidecar.node.state.node_patch import STARTUP_TAINT
-from sidecar.value import TYPE_CHECKING, value
+from sidecar.value import TYPE_CHECKING, assigned, value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import NoReturn
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import NoReturn, TypeVar
+
+    T = TypeVar("T")
 
 ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
-# flag, default, meaning
-FLAGS = (
-    ("node-name", "", "name of the agent's node; required"),
-    ("api-url", "", "URL of the API server; default: that of the pod's cluster"),
-    (
-        "api-token-file",
-        f"{ACCOUNT}/token",
-        "file with the token for the API server; read again for each call",
-    ),
-    ("api-ca", f"{ACCOUNT}/ca.crt", "file with the CA certificates that sign the API server's"),
-    (
-        "timekeeper-url",
-        "",
-        "https URL of the timekeeper; default: none, use is not reported",
-    ),
-    ("token-file", "/var/run/bursar/token/token", "file with the token for the timekeeper"),
-    (
-        "ca",
-        "/etc/bursar/tls/ca.crt",
-        "CA certificates that sign the timekeeper's, as PEM or a path; a changed CA in the timekeeper's"
-        " answers is followed",
-    ),
-    (
-        "spool",
-        "/var/run/bursar/spool",
-        "folder for reports that the timekeeper has not acknowledged, and for the CA that was followed",
-    ),
-    (
-        "listen",
-        "0.0.0.0:8446",
-        "address and port for /metrics, /livez and /readyz, which is 200 once the node was written",
-    ),
-    ("look-every", "5s", "interval between two readings of the cards, 1s to 10s"),
-    ("devices", "nvml", "reader of the cards: nvml, or the name of an entry point bursar.devices"),
-    (
-        "ignore-xids",
-        "",
-        f"XIDs that do not make a card unhealthy, beside {sorted(OF_PROGRAMS)}; such as 92,94",
-    ),
-    ("proc", "/proc", "the node's /proc"),
-    ("cgroups", "/sys/fs/cgroup", "the node's /sys/fs/cgroup"),
-    ("pod-resources", "/var/lib/kubelet/pod-resources/kubelet.sock", "the kubelet's PodResources socket"),
-    ("runtime-configs", "", "configuration files of the container runtime, separated by commas"),
-    (
-        "close-on-strangers",
-        "on",
-        "on: no cards of the node are allocated while unauthorized processes use one; off: they are",
-    ),
-    (
-        "trusted-namespaces",
-        "kube-system,gpu-operator,bursar-system,bursar-node",
-        "namespaces whose pods may use any card, separated by commas",
-    ),
-    (
-        "startup-taint",
-        "off",
-        f"on: the taint {STARTUP_TAINT} is removed from the node once its inventory stands; it needs the"
-        " right in deploy/samples/startup-taint.yaml",
-    ),
-    ("log-format", FORMATS[0], f"format of the log lines on stderr: {' or '.join(FORMATS)}"),
-)
+
+
+def flag(read: Callable[[str, str], T], default: str, about: str) -> T:
+    """A field that is a flag with a variable. ``read`` gets the text and the flag's name, and raises
+    `SettingError`. ``default``: the text without both."""
+    return (read, default, about)  # type: ignore[return-value]  # the reader's value takes its place
+
+
+def _text(text: str, _: str) -> str:
+    return text
+
+
+def _required(text: str, flag: str) -> str:
+    if not text:
+        raise of_pods.SettingError(f"{flag} is not set (or {variable(flag.removeprefix('--'))}).")
+    return text
+
+
+def _listen(text: str, flag: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not _is_number(port) or not 1 <= int(port) <= 65535:
+        raise of_pods.SettingError(f"{flag} is {text!r}, but must be ADDRESS:PORT such as 0.0.0.0:8446.")
+    return host.strip("[]"), int(port)
+
+
+def _look_every(text: str, flag: str) -> int:
+    number = text.removesuffix("s")
+    if not text.endswith("s") or not _is_number(number) or not 1 <= int(number) <= 10:
+        raise of_pods.SettingError(f"{flag} is {text!r}, but must be 1s to 10s.")
+    return int(number) * 1000
+
+
+def _words(text: str, _: str) -> tuple[str, ...]:
+    return tuple(each.strip() for each in text.split(",") if each.strip())
+
+
+def _xids(text: str, flag: str) -> frozenset[int]:
+    words = _words(text, flag)
+    if not all(map(_is_number, words)):
+        raise of_pods.SettingError(f"{flag} is {text!r}, but must be numbers separated by commas.")
+    return OF_PROGRAMS | frozenset(map(int, words))
+
+
+def _switch(text: str, flag: str) -> bool:
+    if text not in ("on", "off"):
+        raise of_pods.SettingError(f"{flag} is {text!r}, but must be on or off.")
+    return text == "on"
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 6
 
 
 @value
 class AgentSettings:
-    """See `FLAGS`."""
+    """The flag of a field ``foo_bar`` or ``foo_bar_ms`` is ``--foo-bar``."""
 
-    node_name: str
-    api_url: str  # scheme, host and port
-    api_token_file: str
-    api_ca: str
-    timekeeper: of_pods.SidecarSettings | None  # None: use is not reported
-    host: str
-    port: int
-    look_every_ms: int
-    devices: str  # the reader of the cards
-    ignored_xids: frozenset[int]
-    proc: str
-    cgroups: str
-    pod_resources: str
-    runtime_configs: tuple[str, ...]
-    close_on_strangers: bool
-    trusted_namespaces: frozenset[str]
-    removes_startup_taint: bool
-    log_format: str
+    node_name: str = flag(_required, "", "name of the agent's node; required")
+    api_url: str = flag(_text, "", "URL of the API server; default: that of the pod's cluster")
+    api_token_file: str = flag(
+        _text, f"{ACCOUNT}/token", "file with the token for the API server; read again for each call"
+    )
+    api_ca: str = flag(_text, f"{ACCOUNT}/ca.crt", "file with the CA certificates that sign the API server's")
+    timekeeper_url: str = flag(_text, "", "https URL of the timekeeper; default: none, use is not reported")
+    token_file: str = flag(_text, "/var/run/bursar/token/token", "file with the token for the timekeeper")
+    ca: str = flag(
+        _text,
+        "/etc/bursar/tls/ca.crt",
+        "CA certificates that sign the timekeeper's, as PEM or a path; a changed CA in the timekeeper's"
+        " answers is followed",
+    )
+    spool: str = flag(
+        _text,
+        "/var/run/bursar/spool",
+        "folder for reports that the timekeeper has not acknowledged, and for the CA that was followed",
+    )
+    listen: tuple[str, int] = flag(
+        _listen,
+        "0.0.0.0:8446",
+        "address and port for /metrics, /livez and /readyz, which is 200 once the node was written",
+    )
+    look_every_ms: int = flag(_look_every, "5s", "interval between two readings of the cards, 1s to 10s")
+    devices: str = flag(
+        _text, "nvml", "reader of the cards: nvml, or the name of an entry point bursar.devices"
+    )
+    ignore_xids: frozenset[int] = flag(
+        _xids, "", f"XIDs that do not make a card unhealthy, beside {sorted(OF_PROGRAMS)}; such as 92,94"
+    )
+    proc: str = flag(_text, "/proc", "the node's /proc")
+    cgroups: str = flag(_text, "/sys/fs/cgroup", "the node's /sys/fs/cgroup")
+    pod_resources: str = flag(
+        _text, "/var/lib/kubelet/pod-resources/kubelet.sock", "the kubelet's PodResources socket"
+    )
+    runtime_configs: tuple[str, ...] = flag(
+        _words, "", "configuration files of the container runtime, separated by commas"
+    )
+    close_on_strangers: bool = flag(
+        _switch,
+        "on",
+        "on: no cards of the node are allocated while unauthorized processes use one; off: they are",
+    )
+    trusted_namespaces: frozenset[str] = flag(
+        lambda text, flag: frozenset(_words(text, flag)),
+        "kube-system,gpu-operator,bursar-system,bursar-node",
+        "namespaces whose pods may use any card, separated by commas",
+    )
+    startup_taint: bool = flag(
+        _switch,
+        "off",
+        f"on: the taint {STARTUP_TAINT} is removed from the node once its inventory stands; it needs the"
+        " right in deploy/samples/startup-taint.yaml",
+    )
+    log_format: str = flag(
+        of_pods.log_format, FORMATS[0], f"format of the log lines on stderr: {' or '.join(FORMATS)}"
+    )
+
+    @property
+    def timekeeper(self) -> of_pods.SidecarSettings | None:
+        """How the timekeeper is called; None: use is not reported. Raises `SettingError`."""
+        if not self.timekeeper_url:
+            return None
+        names = ("timekeeper_url", "token_file", "ca", "spool")
+        return of_pods.read((), {variable(name): str(getattr(self, name)) for name in names})
+
+
+# flag, default, meaning
+FLAGS = tuple(
+    (name.removesuffix("_ms").replace("_", "-"), default, about)
+    for name, (_, default, about) in assigned(AgentSettings).items()
+)
 
 
 class _AgentParser(argparse.ArgumentParser):
@@ -116,51 +163,26 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> AgentSetti
     """The settings of ``python -m sidecar.node``. Exits with 2 and a sentence if one is missing or
     invalid."""
     parser = flags_of(environment)
-    given = {
-        name.replace("_", "-"): text.strip() for name, text in vars(parser.parse_args(arguments)).items()
-    }
+    given = vars(parser.parse_args(arguments))
+    given["api_url"] = given["api_url"].strip() or _in_cluster(environment)
     try:
-        return _settings(given, environment)
+        made = AgentSettings(
+            **{
+                name: read(given[name.removesuffix("_ms")].strip(), f"--{flag}")
+                for (name, (read, _, _)), (flag, _, _) in zip(
+                    assigned(AgentSettings).items(), FLAGS, strict=True
+                )
+            }
+        )
+        made.timekeeper  # noqa: B018  # may raise
     except of_pods.SettingError as error:
         parser.error(str(error))
+    return made
 
 
 def variable(flag: str) -> str:
     """The variable of a flag."""
     return "BURSAR_" + flag.upper().replace("-", "_")
-
-
-def _settings(given: Mapping[str, str], environment: Mapping[str, str]) -> AgentSettings:
-    if not given["node-name"]:
-        raise of_pods.SettingError(f"--node-name is not set (or {variable('node-name')}).")
-    host, port = _listen(given["listen"])
-    return AgentSettings(
-        given["node-name"],
-        given["api-url"] or _in_cluster(environment),
-        given["api-token-file"],
-        given["api-ca"],
-        _timekeeper(given),
-        host,
-        port,
-        _look_every(given["look-every"]),
-        given["devices"],
-        OF_PROGRAMS | _numbers(given["ignore-xids"]),
-        given["proc"],
-        given["cgroups"],
-        given["pod-resources"],
-        tuple(each.strip() for each in given["runtime-configs"].split(",") if each.strip()),
-        _switch(given["close-on-strangers"], "--close-on-strangers"),
-        frozenset(each.strip() for each in given["trusted-namespaces"].split(",") if each.strip()),
-        _switch(given["startup-taint"], "--startup-taint"),
-        of_pods.log_format(given["log-format"], "--log-format"),
-    )
-
-
-def _timekeeper(given: Mapping[str, str]) -> of_pods.SidecarSettings | None:
-    if not given["timekeeper-url"]:
-        return None
-    names = ("timekeeper-url", "token-file", "ca", "spool")
-    return of_pods.read((), {variable(name): given[name] for name in names})
 
 
 def _in_cluster(environment: Mapping[str, str]) -> str:
@@ -170,37 +192,6 @@ def _in_cluster(environment: Mapping[str, str]) -> str:
     return (
         f"https://{f'[{host}]' if ':' in host else host}:{environment.get('KUBERNETES_SERVICE_PORT', '443')}"
     )
-
-
-def _listen(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not host or not _is_number(port) or not 1 <= int(port) <= 65535:
-        raise of_pods.SettingError(f"--listen is {text!r}, but must be ADDRESS:PORT such as 0.0.0.0:8446.")
-    return host.strip("[]"), int(port)
-
-
-def _look_every(text: str) -> int:
-    number = text.removesuffix("s")
-    if not text.endswith("s") or not _is_number(number) or not 1 <= int(number) <= 10:
-        raise of_pods.SettingError(f"--look-every is {text!r}, but must be 1s to 10s.")
-    return int(number) * 1000
-
-
-def _numbers(text: str) -> frozenset[int]:
-    words = [each.strip() for each in text.split(",") if each.strip()]
-    if not all(map(_is_number, words)):
-        raise of_pods.SettingError(f"--ignore-xids is {text!r}, but must be numbers separated by commas.")
-    return frozenset(map(int, words))
-
-
-def _switch(text: str, flag: str) -> bool:
-    if text not in ("on", "off"):
-        raise of_pods.SettingError(f"{flag} is {text!r}, but must be on or off.")
-    return text == "on"
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= 6
 
 
 def flags_of(environment: Mapping[str, str]) -> _AgentParser:

@@ -195,8 +195,8 @@ def old_session(uid: str, namespace: str, at: int) -> Json:
     """A session that ended long ago."""
     fixed = {"owner": "Job/old", "node": f"node-{at % 997:05d}", "models": "A100", "devices": "{}"}
     times = {"bound_ms": NOW - 33 * DAY, "opened_ms": NOW - 33 * DAY, "started_ms": NOW - 32 * DAY}
-    ended = {"ended_ms": NOW - DAY, "settled_ms": NOW - DAY, "grace_ms": 0, "start_grace_ms": 600_000}
-    rate = {"rate_milli": 250, "admitted_in_budget": True, "charge_from": "running"}
+    ended = {"ended_ms": NOW - DAY, "settled_ms": NOW - DAY, "grace_ms": 0}
+    rate = {"rate_milli": 250, "admitted_in_budget": True}
     return {"uid": uid, "namespace": namespace, "name": uid, **fixed, **times, **ended, **rate}
 
 

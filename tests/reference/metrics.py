@@ -12,8 +12,8 @@ from scheduler_ext.scoring.fragmentation_model import FragmentationModel
 from scheduler_ext.scoring.typical_pods import TypicalPods
 from scheduler_ext.snapshot.snapshot import Snapshot
 from tests.reference.blocks import table, with_note
+from tests.webhook.process_metrics import of_this_process
 from timekeeper import metrics as timekeeper
-from webhook.metrics import of_this_process
 
 _LINKS = {
     "bursar_budget_evictions_total": "[evictions.md](evictions.md)",

@@ -47,7 +47,7 @@ BUDGETS: tuple[dict[str, str], ...] = (
         "_group.rest": "gpuHours: 1\nperiod: day",
     },
     {"team_a": "gpuHours: 1", "_settings": "settleAfter: 5m\nlookahead: 1m\nweights: {A100: 2}"},
-    {"team_a": "gpuHours: 1", "_settings": "settleAfter: 5m\nchargeFrom: bound\ntimeZone: Asia/Kolkata"},
+    {"team_a": "gpuHours: 1", "_settings": "settleAfter: 5m\ntimeZone: Asia/Kolkata"},
 )
 
 

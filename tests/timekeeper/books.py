@@ -140,8 +140,6 @@ def session_row(run: Run) -> Json:
         "devices": "",
         "rate_milli": run.rate,
         "admitted_in_budget": True,
-        "charge_from": "running",
-        "start_grace_ms": 600_000,
         "bound_ms": run.started_ms,
         "opened_ms": run.started_ms,
         "started_ms": run.started_ms,

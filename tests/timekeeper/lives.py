@@ -52,8 +52,7 @@ SETTINGS: tuple[tuple[str | None, Terms], ...] = (
         ),
     ),
     (
-        "chargeBy: mean\nchargeFrom: bound\n"
-        "weights: {A100: 2, A100 SXM4 80GB: 0.333}\ntimeZone: Asia/Kolkata",
+        "chargeBy: mean\nweights: {A100: 2, A100 SXM4 80GB: 0.333}\ntimeZone: Asia/Kolkata",
         Terms(
             "mean",
             weights=(("A100", Fraction(2)), ("A100 SXM4 80GB", Fraction(333, 1000))),
@@ -61,10 +60,10 @@ SETTINGS: tuple[tuple[str | None, Terms], ...] = (
         ),
     ),
     (
-        "chargeBy: compute\nstartGrace: 90s\nmaxGracePeriod: 30s\ntimeZone: America/New_York",
+        "chargeBy: compute\nmaxGracePeriod: 30s\ntimeZone: America/New_York",
         Terms("compute", most_grace=30_000, zone="America/New_York"),
     ),
-    ("chargeFrom: bound\nstartGrace: 1m\nsettleAfter: 2h", Terms(settle_after=7_200_000)),
+    ("settleAfter: 2h", Terms(settle_after=7_200_000)),
     (
         "chargeBy: dominant-host\nweights: {H100: 2.5, T4: 0.333}",
         Terms("dominant-host", weights=(("H100", Fraction(5, 2)), ("T4", Fraction(333, 1000)))),

@@ -30,9 +30,7 @@ class Terms:
     """The charging part of ``_settings``."""
 
     charge_by: str = "dominant"
-    charge_from: str = "bound"  # "running": a session of the release before
     weights: tuple[tuple[str, Fraction], ...] = ()  # (word that names a model, weight)
-    start_grace: int = 600_000
     most_grace: int = 600_000
     settle_after: int = 3_600_000
     zone: str = "UTC"
@@ -233,9 +231,7 @@ class Known:
             return 0, 0
         if pod.settled is not None:
             return pod.settled
-        start = self._begins(pod, pod.terms, now)
-        if start is None:
-            return 0, 0
+        start = pod.bound
         if pod.end is not None:
             end = pod.end or max(pod.bound, pod.start or 0, pod.at_rest, beats.get(uid, 0))
         elif pod.last is not None:
@@ -243,14 +239,6 @@ class Known:
         else:
             end = min(now, max(beats.get(uid, 0), self.marks.get(pod.node, 0)))
         return start, max(start, end)
-
-    def _begins(self, pod: Seen, terms: Terms, now: int) -> int | None:
-        if terms.charge_from == "bound":
-            return pod.bound
-        latest = pod.bound + terms.start_grace
-        if pod.start is not None:
-            return min(pod.start, latest)
-        return latest if latest <= now else None
 
     def owed(self, uid: str, now: int, beats: dict[str, int], since: int = 0, until: int = 2**62) -> int:
         """The pod's charge for the time between two moments."""

@@ -71,8 +71,6 @@ def _first_release(town: Town) -> None:
         "devices": "",
         "rate_milli": 300,
         "admitted_in_budget": True,
-        "charge_from": "running",
-        "start_grace_ms": 600_000,
         "bound_ms": start,
         "opened_ms": start,
         "started_ms": start,

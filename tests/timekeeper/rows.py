@@ -1,7 +1,11 @@
 """A valid row of each table, for tests that write to the database directly."""
 
-from timekeeper.store.engine.engine import Store
-from timekeeper.store.engine.schema import METADATA
+from sqlalchemy import select
+
+from timekeeper.accounts.card_use.figures import UsageTotals
+from timekeeper.store.engine.engine import Connection, Store
+from timekeeper.store.engine.schema import FIGURES, METADATA
+from timekeeper.store.node_usage import TENANT
 
 Row = dict[str, object]
 
@@ -17,8 +21,6 @@ SESSION: Row = {
     "devices": "",
     "rate_milli": 1,
     "admitted_in_budget": True,
-    "charge_from": "running",
-    "start_grace_ms": 0,
     "bound_ms": 1,
     "opened_ms": 1,
     "grace_ms": 0,
@@ -119,3 +121,10 @@ def days(store: Store) -> dict[tuple[str, int], int]:
     with store.reading() as connection:
         rows = connection.execute(METADATA.tables["days"].select())
         return {(row.namespace, row.day_ms): row.amount for row in rows}
+
+
+def hours(connection: Connection, uid: str, source: str = TENANT) -> dict[int, UsageTotals]:
+    """A session's use by the hour, as the database has it."""
+    columns = (FIGURES.c.hour_ms, FIGURES.c.covered_ms, FIGURES.c.used_milli_ms, FIGURES.c.memory_mib_ms)
+    mine = select(*columns).where(FIGURES.c.session_uid == uid, FIGURES.c.source == source)
+    return {hour_ms: UsageTotals(*figures) for hour_ms, *figures in connection.execute(mine)}

@@ -14,7 +14,7 @@ from webhook.controller.cluster import CertificateStore, CertificateStoreError
 from webhook.controller.plan import CA_SECRET, CertificatePair, leaves
 from webhook.controller.reading import certificates, is_issued_by
 from webhook.policy import CertificateLifetimes
-from webhook.settings.certificates import CONFIGURATION, CertificateSettings
+from webhook.settings.certificates import CertificateSettings
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 WANTED = leaves("bursar-system", ("127.0.0.1", "localhost"))
@@ -24,16 +24,10 @@ INSTANTLY = timedelta()
 def settings(lifetimes: CertificateLifetimes, **changed: Any) -> CertificateSettings:
     """The process's settings with these lives."""
     made = CertificateSettings(
-        kubeconfig=None,
-        namespace="bursar-system",
-        agents_namespace="bursar-node",
-        configuration=CONFIGURATION,
         extra_names=("127.0.0.1", "localhost"),
-        folder=None,
-        every_s=10,
-        once=False,
-        issuer="bursar",
-        lifetimes=lifetimes,
+        ca_life=lifetimes.ca,
+        leaf_life=lifetimes.leaf,
+        overlap=lifetimes.overlap,
     )
     return replace(made, **changed)
 

@@ -6,11 +6,11 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from tests.webhook.worlds import OBSERVING, PLAIN_SIDECAR, POLICY, WITHOUT_SIDECAR, admitted, with_class
+from tests.webhook.worlds import OBSERVING, POLICY, WITHOUT_SIDECAR, admitted, with_class
 from tests.worlds import Json
 
 WORDS: Any = st.sampled_from(["IN_BUDGET", "OVER_BUDGET", "UNLIMITED", "UNKNOWN"])
-EVERY_SIDECAR = [POLICY, PLAIN_SIDECAR, WITHOUT_SIDECAR]
+EVERY_SIDECAR = [POLICY, WITHOUT_SIDECAR]
 LIMITED = replace(POLICY, mps_pipes="/run/nvidia-mps")
 TAINTED = replace(LIMITED, runtime_class="nvidia", gpu_node_taint="nvidia.com/gpu")
 ALL_POLICIES = st.sampled_from([*EVERY_SIDECAR, OBSERVING, LIMITED, TAINTED])

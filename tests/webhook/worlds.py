@@ -36,13 +36,23 @@ POLICY = AdmissionPolicy(
 )
 OURS = (
     *("NVIDIA_VISIBLE_DEVICES", "BURSAR_CA", "BURSAR_TIMEKEEPER_URL", "BURSAR_SPOOL", "BURSAR_TOKEN_FILE"),
-    *("BURSAR_ENDS", "BURSAR_CARDS"),
+    "BURSAR_CARDS",
     *("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"),
 )
 
 OBSERVING = replace(POLICY, mode="observe")
 WITHOUT_SIDECAR = replace(POLICY, sidecar=None)
-PLAIN_SIDECAR = replace(POLICY, sidecar=replace(SIDECAR, native=False))
+# the selector of the reviewed namespaces: all but those of the system and the exempt ones
+GOVERNED_NAMESPACES = {
+    "matchExpressions": [
+        {
+            "key": "kubernetes.io/metadata.name",
+            "operator": "NotIn",
+            "values": ["kube-system", "gpu-operator", "bursar-system", "bursar-node"],
+        },
+        {"key": "bursar.dev/exempt", "operator": "NotIn", "values": ["true"]},
+    ]
+}
 
 
 def violations_of(pod: Json, policy: AdmissionPolicy) -> tuple[Violation, ...]:
@@ -116,9 +126,8 @@ def governed(
 
 
 def sidecar_of(raw: Json) -> Json:
-    """The injected container, native or plain; there is exactly one."""
-    both = [*raw["spec"].get("initContainers", []), *raw["spec"]["containers"]]
-    (found,) = (each for each in both if each["name"] == "bursar-sidecar")
+    """The injected container; there is exactly one."""
+    (found,) = (each for each in raw["spec"].get("initContainers", []) if each["name"] == "bursar-sidecar")
     assert isinstance(found, dict)
     return found
 

@@ -33,7 +33,7 @@ class UnsettledSession:
 
     def witnessed(self, now_ms: int) -> WitnessedInterval:
         """The interval it is charged for at this moment."""
-        return witnessed(self.evidence, self.session.terms, now_ms)
+        return witnessed(self.evidence, now_ms)
 
     def pending(self, span: Interval, now_ms: int) -> int:
         """What it owes for time inside the span, beyond what is posted. Negative if a correction is due."""

@@ -12,6 +12,7 @@ from itertools import groupby, pairwise
 
 from timekeeper.accounts.card_use.idleness import IdleTerms
 from timekeeper.core.budgets.mistakes import EntryError
+from timekeeper.core.budgets.policy import GROUP as GROUP
 from timekeeper.core.budgets.policy import UNLIMITED, Budget, BudgetSettings
 from timekeeper.core.budgets.reader import read_entry
 from timekeeper.core.ledger.metering import FOREVER_MS, Interval
@@ -20,7 +21,6 @@ from timekeeper.core.ledger.period_rules import Account, PeriodRule, account_in,
 DAY_MS = 86_400_000
 SETTINGS = "_settings"
 DEFAULTS = "_defaults"
-GROUP = "_group."  # and a name: the subject of a group's account, and the key of its entry
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,8 +34,7 @@ class LedgerPod:
     # released only when it can be paid
     standing: str
     devices: str  # text of the placement annotation; "": absent
-    # start of the first GPU container; only sessions of the release before this one are charged from it
-    started_ms: int | None
+    started_ms: int | None  # start of the first GPU container
     hold: PodHold  # when it holds its cards
     others_ended: bool  # every container except our sidecar has ended for good
     labels: str = "{}"  # its own labels as canonical JSON, without those that repeat ``owner``

@@ -1,6 +1,5 @@
 """A session: one pod's continuous hold of its cards, from its opening to its last correction."""
 
-import functools
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -37,8 +36,6 @@ class Session:
     devices: str  # the placement as text; "": it could not be trusted
     rate_milli: int
     admitted_in_budget: bool
-    charge_from: str
-    start_grace_ms: int
     bound_ms: int
     opened_ms: int
     started_ms: int | None = None
@@ -71,12 +68,6 @@ class Session:
         """True if the pod can give no further evidence of running."""
         return self.ended_ms is not None or self.vanished_ms is not None
 
-    @property
-    def terms(self) -> BudgetSettings:
-        """The settings that it was opened with: later changes do not affect a running session. Only sessions
-        of the release before this one are charged from the start of a GPU container."""
-        return _terms(self.charge_from, self.start_grace_ms)
-
 
 @dataclass(frozen=True, slots=True)
 class OpenedSession:
@@ -85,11 +76,6 @@ class OpenedSession:
 
     session: Session
     doubt: str = ""
-
-
-@functools.cache
-def _terms(charge_from: str, start_grace_ms: int) -> BudgetSettings:
-    return BudgetSettings(charge_from=charge_from, start_grace_ms=start_grace_ms)
 
 
 def evidence(
@@ -148,8 +134,6 @@ def open_session(
         devices=devices,
         rate_milli=rate,
         admitted_in_budget=admitted_in_budget(pod.standing, settings),
-        charge_from="bound",
-        start_grace_ms=0,
         bound_ms=now_ms if pod.hold.bound_ms is None else pod.hold.bound_ms,
         opened_ms=now_ms,
         labels=pod.labels,

@@ -144,7 +144,6 @@ def _settings(
         "exempt": list(settings.exempt),
         "schedulerName": settings.scheduler_name,
         "sidecar": settings.sidecar != "off",
-        "sidecarNative": settings.sidecar != "container",
         "priorityClasses": {
             "inBudget": _class(settings.in_budget_class, classes),
             "overBudget": _class(settings.over_budget_class, classes),

@@ -30,6 +30,7 @@ from timekeeper.cli.top import top
 from timekeeper.cli.views import budgets, cards, decisions, usage
 from timekeeper.cli.webhook_commands import audit, check
 from timekeeper.core import __version__
+from timekeeper.core.budgets.policy import GROUP
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -344,7 +345,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _is_group(name: str) -> bool:
-    return name.startswith(words.GROUP_PREFIX)
+    return name.startswith(GROUP)
 
 
 if __name__ == "__main__":

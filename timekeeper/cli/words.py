@@ -9,6 +9,7 @@ from click.shell_completion import CompletionItem
 
 from timekeeper.cli.kubectl import Kubectl
 from timekeeper.cli.output import CommandError
+from timekeeper.core.budgets.policy import GROUP
 from timekeeper.core.decisions import KINDS
 from timekeeper.core.json_values import mapping
 from timekeeper.core.names import NAMESPACE
@@ -18,7 +19,6 @@ _WITHIN_S = 3.0  # a shell waits for the answer
 _NAMES = ("-o", r"jsonpath={range .items[*]}{.metadata.name}{'\n'}{end}")
 
 COLUMNS = ("namespace", "group", "pod", "owner", "node", "model", "label:")
-GROUP_PREFIX = "_group."  # of a group's entry and account
 
 Offer = Callable[[Context, Parameter, str], list[CompletionItem]]
 
@@ -66,7 +66,7 @@ def groups(context: Context, parameter: Parameter, unfinished: str) -> list[Comp
 def subjects(context: Context, parameter: Parameter, unfinished: str) -> list[CompletionItem]:
     """What can have a budget: the namespaces, and groups as `_group.NAME` once an underscore is typed."""
     if unfinished.startswith("_"):
-        return _starting(unfinished, (f"{GROUP_PREFIX}{name}" for name in _groups(context)))
+        return _starting(unfinished, (f"{GROUP}{name}" for name in _groups(context)))
     return namespaces(context, parameter, unfinished)
 
 
@@ -106,8 +106,8 @@ def _governed(context: Context) -> list[dict[str, Any]]:
 def _groups(context: Context) -> list[str]:
     home = str(context.params.get("system_namespace") or NAMESPACE)
     listed = _items(context, "configmaps", "-n", home)
-    keys = (key for each in listed for key in mapping(each.get("data")) if key.startswith(GROUP_PREFIX))
-    return sorted({key.removeprefix(GROUP_PREFIX) for key in keys})
+    keys = (key for each in listed for key in mapping(each.get("data")) if key.startswith(GROUP))
+    return sorted({key.removeprefix(GROUP) for key in keys})
 
 
 def _home(context: Context) -> tuple[str, ...]:

@@ -178,7 +178,6 @@ class StandingSettings(TypedDict):
     exempt: list[str]  # users and groups
     schedulerName: str
     sidecar: bool  # whether pods get one
-    sidecarNative: bool  # as a native sidecar (an init container that is restarted always)
     priorityClasses: PriorityClasses
     unknownStanding: Literal["inBudget", "overBudget"]  # how pods admitted with standing UNKNOWN count
     maxGracePeriodMs: int

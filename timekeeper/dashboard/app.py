@@ -9,6 +9,7 @@ from flask import Flask, Response, make_response, redirect, render_template, req
 from werkzeug.exceptions import HTTPException
 
 from timekeeper.core import texts
+from timekeeper.core.budgets.policy import GROUP
 from timekeeper.dashboard import sessions
 from timekeeper.dashboard.api_caller import ApiCaller, ApiRefusedError
 from timekeeper.dashboard.pages import accounts, budgets, cluster, costs
@@ -39,7 +40,6 @@ PAGES: dict[str, PageMaker] = {
 }
 _ROOTS = frozenset({each.split("/")[1] for each in PAGES} | {"login", "logout", "static"})
 _UNAUTHORIZED = 401
-GROUP = "_group."
 _NOT_OURS = "The form was not sent by this page, or is too old."
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self';"

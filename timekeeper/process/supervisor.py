@@ -38,7 +38,7 @@ def serve(settings: TimekeeperSettings, arguments: Sequence[str]) -> int:
         if not Path(path).is_file():
             raise UnusableError(f"{flag}: there is no file {path}; it must be a file in PEM")
     with ExitStack() as stack:
-        sockets = {"--socket-fd": stack.enter_context(_listen("--listen", settings.host, settings.port))}
+        sockets = {"--socket-fd": stack.enter_context(_listen("--listen", *settings.listen))}
         if settings.aggregated_listen is not None:
             beside = _listen("--aggregated-listen", *settings.aggregated_listen)
             sockets["--aggregated-fd"] = stack.enter_context(beside)

@@ -1,4 +1,7 @@
-"""Flags of every role: a parser with ``BURSAR_*`` environment variables as defaults, and readers of values.
+"""Settings of every role: a dataclass whose fields are flags, and readers of their values.
+
+`flag`, `choice`, `repeated`, `argument` and `group` declare a field. The flag, its ``BURSAR_*`` variable, its
+check, its help, its row in the docs and the value follow from it.
 
 A reader takes the text of a flag. It raises ArgumentTypeError with a sentence: the text, and what is allowed.
 """
@@ -6,15 +9,18 @@ A reader takes the text of a flag. It raises ArgumentTypeError with a sentence: 
 import argparse
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import Field, field, fields
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
 from timekeeper.core import __version__
 from timekeeper.runtime.log import FORMATS
 
+S = TypeVar("S")
 T = TypeVar("T")
 U = TypeVar("U")
+Word = TypeVar("Word", bound=str)
 
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 # what --kubeconfig takes
@@ -30,49 +36,148 @@ class UnusableError(ValueError):
     what is wrong, what is allowed."""
 
 
-class Parser(argparse.ArgumentParser):
-    """Answers a bad flag with one sentence and exit code 2, and ``--version`` with Bursar's version.
-    ``environment`` has the defaults of flags."""
+class Address(NamedTuple):
+    """Where a server listens."""
 
-    def __init__(self, environment: Mapping[str, str] | None = None, **options: Any) -> None:
+    host: str
+    port: int
+
+
+def flag(reader: Callable[[str], T], default: str, text: str, *, name: str = "", short: str = "") -> T:
+    """A field that is a flag. A field ``foo_bar`` or ``foo_bar_ms`` is the flag ``--foo-bar``, unless
+    ``name`` says otherwise; BURSAR_FOO_BAR has its default. ``default`` is the text that ``reader`` gets
+    without both. ``text`` is the help, which goes on with default and variable."""
+    return _declared(
+        lambda: reader(default), (short, name), True, {"type": reader, "default": default, "help": text}
+    )
+
+
+def choice(words: Sequence[Word], default: Word, text: str, *, name: str = "", short: str = "") -> Word:
+    """A field that is a flag, as `flag`, with one of these words."""
+    options = {"type": one_of(words), "choices": words, "default": default, "help": text}
+    return _declared(lambda: default, (short, name), True, options)
+
+
+def repeated(
+    reader: Callable[[str], Sequence[T]], text: str, *, name: str, metavar: str | None = None
+) -> tuple[T, ...]:
+    """A field that is a flag which may be repeated. Its variable has several values, which come first. The
+    help is ``text`` as it is."""
+    options = {"action": "extend", "type": reader, "metavar": metavar, "help": text}
+    return _declared(lambda: (), ("", name), True, options)
+
+
+def argument(*names: str, **options: Any) -> Any:
+    """A field that is an argument without a variable; names and options as argparse has them. Several values
+    become a tuple."""
+    default = options.get("default", False if options.get("action") == "store_true" else None)
+    return _declared(lambda: _fixed(default), names, False, options)
+
+
+def group(settings: type[S]) -> S:
+    """A field whose value has flags of its own: a dataclass as these."""
+    return field(default_factory=settings, metadata={"group": settings})
+
+
+def log_format_flag() -> str:
+    """The field ``log_format``."""
+    return choice(FORMATS, FORMATS[0], "format of the log lines on stderr")
+
+
+def metrics_access_flag() -> str:
+    """The field ``metrics_access``."""
+    about = "token: readers of /metrics show a token and need the right to get that URL; open: all may"
+    return choice(("token", "open"), "token", about)
+
+
+class Parser(argparse.ArgumentParser, Generic[S]):
+    """Reads these settings. It answers a bad flag with one sentence and exit code 2, and ``--version`` with
+    Bursar's version. ``environment`` has the variables."""
+
+    def __init__(
+        self, settings: type[S], environment: Mapping[str, str] | None = None, **options: Any
+    ) -> None:
         super().__init__(**options)
-        self._environment = environment or {}
+        self._settings, self._environment = settings, environment or {}
         self.add_argument("--version", action="version", version=f"bursar {__version__}")
+        for each in _flags(settings):
+            more = self._of_variable(each) if each.metadata["variable"] else {}
+            self.add_argument(*_names(each), **{**each.metadata["options"], **more})
 
     def error(self, message: str) -> NoReturn:
         """Called by argparse."""
         self.exit(2, f"{self.prog}: {message}\n")
 
-    def add(
-        self,
-        flag: str,
-        reader: Callable[[str], object],
-        default: str,
-        text: str,
-        choices: Sequence[str] | None = None,
-        short: str = "",
-    ) -> None:
-        """Adds ``--foo-bar``, whose default is in BURSAR_FOO_BAR. The help shows the flag's own default: a
-        database's URL in the environment may hold a password."""
-        name = flag.removeprefix("--").replace("-", "_").upper()
-        self.add_argument(
-            *([short] if short else []),
-            flag,
-            type=one_of(choices) if choices else reader,
-            default=self._environment.get(f"BURSAR_{name}", default),
-            choices=choices,
-            metavar=None if choices else name,
-            help=f"{text} ({f'default {default}' if default else 'empty by default'}; BURSAR_{name})",
-        )
+    def read(self, arguments: Sequence[str]) -> S:
+        """The settings. Exits with 2 and a sentence where one is bad, or the settings cannot be used
+        together, for which their ``__post_init__`` raises UnusableError."""
+        given = vars(self.parse_args(arguments))
+        try:
+            return _made(self._settings, given)
+        except UnusableError as error:
+            self.error(str(error))
 
-    def add_log_format(self) -> None:
-        """Adds ``--log-format``."""
-        self.add("--log-format", str, FORMATS[0], "format of the log lines on stderr", FORMATS)
+    def _of_variable(self, each: "Field[Any]") -> dict[str, Any]:
+        """The default that the variable sets. The help shows the flag's own: a database's URL in the
+        environment may hold a password."""
+        options, name = each.metadata["options"], _destination(each).upper()
+        text = self._environment.get(f"BURSAR_{name}")
+        if "default" in options:
+            default = options["default"]
+            shown = f"default {default}" if default else "empty by default"
+            return {
+                "default": default if text is None else text,
+                "metavar": None if "choices" in options else name,
+                "help": f"{options['help']} ({shown}; BURSAR_{name})",
+            }
+        try:
+            return {"default": list(options["type"](text or ""))}
+        except argparse.ArgumentTypeError as error:
+            self.error(f"BURSAR_{name}: {error}")
 
-    def add_metrics_access(self) -> None:
-        """Adds ``--metrics-access``."""
-        about = "token: readers of /metrics show a token and need the right to get that URL; open: all may"
-        self.add("--metrics-access", str, "token", about, ("token", "open"))
+
+def _declared(
+    default: Callable[[], T], names: Sequence[str], variable: bool, options: Mapping[str, Any]
+) -> T:
+    given = tuple(filter(None, names))
+    return field(default_factory=default, metadata={"names": given, "variable": variable, "options": options})
+
+
+def _flags(settings: type) -> "Iterator[Field[Any]]":
+    """The fields with flags, also those of groups."""
+    for each in fields(settings):
+        if "group" in each.metadata:
+            yield from _flags(each.metadata["group"])
+        else:
+            yield each
+
+
+def _names(each: "Field[Any]") -> tuple[str, ...]:
+    """The names for argparse: short ones, then the long one."""
+    given: tuple[str, ...] = each.metadata["names"]
+    if any(not name.startswith("-") or name.startswith("--") for name in given):
+        return given
+    return (*given, f"--{each.name.removesuffix('_ms').replace('_', '-')}")
+
+
+def _destination(each: "Field[Any]") -> str:
+    """Where argparse puts the value."""
+    return _names(each)[-1].lstrip("-").replace("-", "_")
+
+
+def _made(settings: type[S], given: Mapping[str, Any]) -> S:
+    return settings(
+        **{
+            each.name: _made(each.metadata["group"], given)
+            if "group" in each.metadata
+            else _fixed(given[_destination(each)])
+            for each in fields(settings)  # type: ignore[arg-type]  # each is a dataclass
+        }
+    )
+
+
+def _fixed(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value
 
 
 def optional(reader: Callable[[str], T], empty: U) -> Callable[[str], T | U]:
@@ -100,12 +205,12 @@ def nonempty(text: str) -> str:
     return text
 
 
-def address(text: str) -> tuple[str, int]:
+def address(text: str) -> Address:
     """``HOST:PORT``, an IPv6 address in brackets."""
     match = re.fullmatch(r"(.+):([0-9]{1,5})", text, re.ASCII)
     if match is None or int(match[2]) > 65_535:
         raise wrong(text, "HOST:PORT, such as 0.0.0.0:8443")
-    return match[1].strip("[]"), int(match[2])
+    return Address(match[1].strip("[]"), int(match[2]))
 
 
 def https(text: str) -> str:

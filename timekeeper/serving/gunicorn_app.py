@@ -39,7 +39,7 @@ def serve(settings: TimekeeperSettings) -> None:
     connect(settings.kubeconfig)  # each worker connects for itself; here only to fail early, with a sentence
     check_files(settings.tls_cert, settings.tls_key, settings.ca)
     limits = HttpLimits(LARGEST_BODY, _allowed_connections(), keep_alive_s=_KEEP_ALIVE_S)
-    binds = [_bind(settings.socket_fd, (settings.host, settings.port))]
+    binds = [_bind(settings.socket_fd, settings.listen)]
     if settings.aggregated_listen is not None:
         binds.append(_bind(settings.aggregated_fd, settings.aggregated_listen))
     options = {

@@ -7,6 +7,7 @@ from decimal import Decimal
 from typing import Literal
 
 from timekeeper.accounts.balance import Statement
+from timekeeper.accounts.budget_history import is_group
 from timekeeper.accounts.held.limits import QueuedPod
 from timekeeper.accounts.held.order import HeldPod
 from timekeeper.accounts.pods import LedgerPod
@@ -198,7 +199,7 @@ def _used(name: str, account: Statement) -> str:
     granted, remaining = balance.granted or 0, balance.remaining or 0
     whose = (
         f"Namespace {name}"
-        if not account.in_force.key.startswith("_group.")
+        if not is_group(account.in_force.key)
         else (f"{account.in_force.key}, the group of namespace {name},")
     )
     used = hours_text(granted - remaining)

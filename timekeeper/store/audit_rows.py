@@ -35,8 +35,6 @@ class StoredSession(NamedTuple):
     name: str
     node: str
     rate_milli: int
-    charge_from: str
-    start_grace_ms: int
     bound_ms: int
     started_ms: int | None
     ended_ms: int | None

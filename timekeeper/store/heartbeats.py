@@ -223,8 +223,3 @@ _PUT = text(
 )
 _HERE = (HEARTBEATS.c.session_uid == bindparam("b_uid"), HEARTBEATS.c.boot == bindparam("b_boot"))
 _DELETE = delete(HEARTBEATS).where(*_HERE)
-
-
-def count(connection: Connection) -> int:
-    """How many runs of sidecars are known."""
-    return connection.execute(select(func.count()).select_from(HEARTBEATS)).scalar_one()

@@ -26,7 +26,7 @@ from timekeeper.accounts.card_use.overuse import (
     follow,
 )
 from timekeeper.store.engine.engine import Connection
-from timekeeper.store.engine.schema import FIGURES, NODE_USES, SESSIONS
+from timekeeper.store.engine.schema import NODE_USES, SESSIONS
 from timekeeper.store.ledger import chunks
 
 TENANT = "tenant"
@@ -59,13 +59,6 @@ def add(connection: Connection, used: Mapping[Hour, UsageTotals], source: str = 
     ]
     if rows:
         connection.execute(_ADD, rows)
-
-
-def hours(connection: Connection, uid: str, source: str = TENANT) -> dict[int, UsageTotals]:
-    """A session's use by the hour."""
-    columns = (FIGURES.c.hour_ms, FIGURES.c.covered_ms, FIGURES.c.used_milli_ms, FIGURES.c.memory_mib_ms)
-    mine = select(*columns).where(FIGURES.c.session_uid == uid, FIGURES.c.source == source)
-    return {hour_ms: UsageTotals(*figures) for hour_ms, *figures in connection.execute(mine)}
 
 
 NODE = "node"

@@ -196,12 +196,7 @@ def _length(start: Expression, end: Expression, wanted: CTE) -> Expression:
 
 def _due(now_ms: Expression, beat_ms: Expression) -> tuple[Expression, Expression]:
     """``witnessed`` as SQL: the start and end of the charged interval now."""
-    its, latest = SESSIONS.c, SESSIONS.c.bound_ms + SESSIONS.c.start_grace_ms
-    start = case(
-        (its.charge_from == "bound", its.bound_ms),
-        (its.started_ms.is_not(None), least(its.started_ms, latest)),
-        (latest <= now_ms, latest),
-    )
+    its = SESSIONS.c
     is_over = or_(its.ended_ms.is_not(None), its.vanished_ms.is_not(None))
     heard = func.coalesce(case((is_over, its.watermark_ms), else_=NODES.c.watermark_ms), 0)
     seen = greatest(func.coalesce(beat_ms, 0), heard)
@@ -212,7 +207,7 @@ def _due(now_ms: Expression, beat_ms: Expression) -> tuple[Expression, Expressio
         (its.vanished_ms.is_not(None), least(its.vanished_ms + its.grace_ms, now_ms)),
         else_=least(now_ms, seen),
     )
-    return start, end
+    return its.bound_ms, end
 
 
 def least(one: Expression, other: Expression) -> Expression:

@@ -48,9 +48,7 @@ EXAMPLES: Mapping[str, str] = {
     "schedulerName": "schedulerName: bursar-scheduler",
     "sidecar": "sidecar: on",
     "chargeBy": "chargeBy: dominant",
-    "chargeFrom": "chargeFrom: running",
     "lookahead": "lookahead: 10m",
-    "startGrace": "startGrace: 10m",
     "maxGracePeriod": "maxGracePeriod: 10m",
     "settleAfter": "settleAfter: 1h",
     "pdbGrace": "pdbGrace: 10m",
@@ -214,13 +212,3 @@ def _unchanged(stale: ReviewedEntries) -> Iterator[str]:
             "Wrong before and unchanged; the last valid entry stays in force: "
             + "; ".join(each.sentence() for each in error.each())
         )
-
-
-def budget_writes() -> str:
-    """CEL: true for the ConfigMaps for which `holds_budgets` is true."""
-    label = f"'{names.BUDGETS_LABEL}'"
-    return f"""\
-request.name in {list(names.BUDGET_CONFIG_MAPS)}
-|| (has(object.metadata.labels) && {label} in object.metadata.labels
-  && object.metadata.labels[{label}] == 'true')
-"""

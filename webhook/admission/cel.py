@@ -88,12 +88,6 @@ def asks_for_devices() -> str:
     )
 
 
-def governed_namespaces() -> dict[str, object]:
-    """The selector of the reviewed namespaces: all but those of the system and the exempt ones."""
-    by_name = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": list(SYSTEM_NAMESPACES)}
-    return {"matchExpressions": [by_name, {"key": EXEMPT, "operator": "NotIn", "values": ["true"]}]}
-
-
 def dialects() -> str:
     """The dialects of the policy `bursar-ranges`: each a list of its name and its resources."""
     return _lines(

@@ -218,24 +218,20 @@ def _variables(container: Json, path: str, request: GPURequest, pipes: str) -> l
 def _sidecar(pod: Json, request: GPURequest, policy: AdmissionPolicy) -> list[Operation]:
     """Comes last, because inserting the sidecar before the init containers changes their indexes.
 
-    An existing sidecar stays where it is, native or plain, and also where the policy injects none: replicas
-    may hold different policies for a moment.
+    An existing sidecar stays where it is, also where the policy injects none: replicas may hold different
+    policies for a moment.
     """
     if policy.sidecar is None:
         return []
     present = sidecar.find_sidecar(pod)
     if present is None:
         return [*_volumes(pod["spec"]), _inserted(pod, sidecar.container(policy.sidecar, request, pod))]
-    path, native, container = present
-    ends = sidecar.ends(pod, native)
-    return [*_volumes(pod["spec"]), *sidecar.refreshed(container, path, policy.sidecar, request, ends)]
+    path, container = present
+    return [*_volumes(pod["spec"]), *sidecar.refreshed(container, path, policy.sidecar, request)]
 
 
 def _inserted(pod: Json, ours: Json) -> Operation:
-    """A native sidecar is inserted first, so that it sends heartbeats while the others start; a plain
-    container last, because tools treat the first container as the pod's main one."""
-    if "restartPolicy" not in ours:
-        return add("/spec/containers/-", ours)
+    """The sidecar is inserted first, so that it sends heartbeats while the others start."""
     if sequence_of(pod["spec"].get("initContainers")):
         return add("/spec/initContainers/0", ours)
     return add("/spec/initContainers", [ours])

@@ -1,5 +1,5 @@
-"""The sidecar and its volumes in a pod's spec: a native sidecar, or a plain container where the cluster
-supports none (before Kubernetes 1.29).
+"""The sidecar and its volumes in a pod's spec: a native sidecar, which is an init container that is restarted
+always.
 
 A pod keeps its quality of service. Where it requests cpu or memory, so does the sidecar, and its requests
 equal its limits: a Guaranteed pod stays Guaranteed, a quota finds every amount that it requires, and a
@@ -66,17 +66,15 @@ SECURITY_CONTEXT: Json = {
     "seccompProfile": {"type": "RuntimeDefault"},
 }
 
-ENDS: Variable = {"name": "BURSAR_ENDS", "value": "over"}
 LOG_FORMAT = "BURSAR_LOG_FORMAT"
 OWNS: Variable = {"name": "BURSAR_CARDS", "value": "exclusive"}
 
 
-def find_sidecar(pod: Json) -> tuple[str, bool, Json] | None:
-    """The pod's existing sidecar: its path, whether it is an init container, and the container itself."""
-    for field, native in (("initContainers", True), ("containers", False)):
-        for index, each in enumerate(sequence_of(pod["spec"].get(field))):
-            if each["name"] == names.SIDECAR:
-                return f"/spec/{field}/{index}", native, each
+def find_sidecar(pod: Json) -> tuple[str, Json] | None:
+    """The pod's existing sidecar: its path, and the container itself."""
+    for index, each in enumerate(sequence_of(pod["spec"].get("initContainers"))):
+        if each["name"] == names.SIDECAR:
+            return f"/spec/initContainers/{index}", each
     return None
 
 
@@ -90,12 +88,11 @@ def was_injected(pod: Json) -> bool:
 def container(sidecar: Sidecar, request: GPURequest, pod: Json) -> Json:
     """The sidecar for this pod. Pods share the few variants of it, so it must not be changed."""
     sees = wanted(names.SIDECAR, request) not in (None, VOID)
-    return _container(sidecar, sees, owns(request), ends(pod, sidecar.native), _asks_for_itself(pod))
+    return _container(sidecar, sees, owns(request), _asks_for_itself(pod))
 
 
 @lru_cache(maxsize=64)
-def _container(sidecar: Sidecar, sees: bool, has_whole: bool, ends_itself: bool, asks: bool) -> Json:
-    native = {"restartPolicy": "Always"} if sidecar.native else {}
+def _container(sidecar: Sidecar, sees: bool, has_whole: bool, asks: bool) -> Json:
     amounts = {"cpu": sidecar.cpu, "memory": sidecar.memory}
     visible = from_annotation(names.SIDECAR) if sees else VOID
     return {
@@ -103,19 +100,12 @@ def _container(sidecar: Sidecar, sees: bool, has_whole: bool, ends_itself: bool,
         "image": sidecar.image,
         "imagePullPolicy": "IfNotPresent",
         "command": COMMAND,
-        **native,
-        "env": list(_variables(sidecar, visible, MOUNTS, has_whole, ends_itself)),
+        "restartPolicy": "Always",
+        "env": list(_variables(sidecar, visible, MOUNTS, has_whole)),
         "volumeMounts": list(MOUNTS),
         "securityContext": SECURITY_CONTEXT,
         "resources": {"limits": amounts, "requests": amounts} if asks else {},
     }
-
-
-def ends(pod: Json, native: bool) -> bool:
-    """Whether the sidecar must end by itself: as a plain container of a pod whose containers can end, because
-    the pod would run for ever otherwise. Where containers are always restarted a pod ends only by
-    deletion."""
-    return not native and pod["spec"].get("restartPolicy", "Always") != "Always"
 
 
 def owns(request: GPURequest) -> bool:
@@ -123,17 +113,14 @@ def owns(request: GPURequest) -> bool:
     return all(each.ask.whole for each in request.asks)
 
 
-def variables(
-    sidecar: Sidecar, request: GPURequest, mounts: Sequence[Json], ends_itself: bool
-) -> tuple[Variable, ...]:
+def variables(sidecar: Sidecar, request: GPURequest, mounts: Sequence[Json]) -> tuple[Variable, ...]:
     """The sidecar's environment: the timekeeper's address, the CA, and the union of the pod's cards."""
-    return _variables(sidecar, wanted(names.SIDECAR, request) or VOID, mounts, owns(request), ends_itself)
+    return _variables(sidecar, wanted(names.SIDECAR, request) or VOID, mounts, owns(request))
 
 
 def _variables(
-    sidecar: Sidecar, visible: Variable, mounts: Sequence[Json], has_whole: bool, ends_itself: bool
+    sidecar: Sidecar, visible: Variable, mounts: Sequence[Json], has_whole: bool
 ) -> tuple[Variable, ...]:
-    ending = (ENDS,) if ends_itself else ()
     owning = (OWNS,) if has_whole and visible is not VOID else ()
     logging = () if sidecar.log_format == "logfmt" else ({"name": LOG_FORMAT, "value": sidecar.log_format},)
     return (
@@ -141,7 +128,6 @@ def _variables(
         {"name": "BURSAR_TOKEN_FILE", "value": f"{_folder(mounts, TOKEN_VOLUME)}/token"},
         {"name": "BURSAR_CA", "value": sidecar.ca},
         {"name": "BURSAR_SPOOL", "value": _folder(mounts, SPOOL_VOLUME)},
-        *ending,
         *owning,
         *logging,
         visible,
@@ -163,15 +149,15 @@ def _asks_for_some(container: Json) -> bool:
     return "cpu" in amounts or "memory" in amounts
 
 
-def is_ours(raw: Json, native: bool) -> bool:
+def is_ours(raw: Json) -> bool:
     """Whether a container of the sidecar's name is what this or another release injects, with additions of
-    other webhooks. ``native``: it is an init container.
+    other webhooks.
 
     Values that `refreshed` sets may differ, and so may the paths of mounts. The image is judged on its own.
     """
     mounted = {each.get("name") for each in sequence_of(raw.get("volumeMounts"))}
     return (
-        raw.get("restartPolicy") == ("Always" if native else None)
+        raw.get("restartPolicy") == "Always"
         and raw.get("command") == COMMAND
         and not raw.get("args")
         and mounted.issuperset(each["name"] for each in VOLUMES)
@@ -197,13 +183,11 @@ def holds(value: object, wanted: object) -> bool:
     return value == wanted
 
 
-def refreshed(
-    raw: Json, path: str, sidecar: Sidecar, request: GPURequest, ends_itself: bool
-) -> list[Operation]:
+def refreshed(raw: Json, path: str, sidecar: Sidecar, request: GPURequest) -> list[Operation]:
     """Updates the variables of an existing sidecar: the CA may have changed since its injection, or another
     release injected it, whose mounts stay."""
-    ours = variables(sidecar, request, sequence_of(raw.get("volumeMounts")), ends_itself)
-    known = {ENDS["name"], OWNS["name"], LOG_FORMAT, *(each["name"] for each in ours)}
+    ours = variables(sidecar, request, sequence_of(raw.get("volumeMounts")))
+    known = {OWNS["name"], LOG_FORMAT, *(each["name"] for each in ours)}
     present = sequence_of(raw.get("env"))
     if [each for each in present if each["name"] in known] == list(ours):
         return []

@@ -109,7 +109,7 @@ def reserved_name_violations(pod: Json, policy: AdmissionPolicy) -> Iterator[Vio
             if container["name"] != names.SIDECAR:
                 continue
             seen += 1
-            if seen > 1 or not sidecar.is_ours(container, native=field == "initContainers"):
+            if seen > 1 or field != "initContainers" or not sidecar.is_ours(container):
                 yield _reserved("sidecar-name", f"spec.{field}[{index}].name", names.SIDECAR, "container")
             elif not policy.sidecar_images.allow(container.get("image")):
                 yield _foreign_image(f"spec.{field}[{index}].image", container.get("image"), policy)

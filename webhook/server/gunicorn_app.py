@@ -17,7 +17,7 @@ from webhook.settings.serve import WebhookSettings
 
 def serve(settings: WebhookSettings) -> int:
     """Serves until SIGTERM and returns 0. Raises CannotListenError before anything is started."""
-    listener = listening_socket(settings.host, settings.port)
+    listener = listening_socket(*settings.listen)
     with metrics_folder("bursar-webhook-") as folder:
         os.environ[VARIABLE] = str(folder)
         _server(settings, listener.detach()).run()
@@ -34,16 +34,16 @@ def _server(settings: WebhookSettings, listener_fd: int) -> HttpServer:
         worker_metrics = metrics.of_all_workers()
 
         def load() -> ssl.SSLContext:
-            context = server_context(settings.certificate, settings.key, settings.client_ca, required=False)
-            worker_metrics.certificate_loaded(expiry(settings.certificate))
+            context = server_context(settings.tls_cert, settings.tls_key, settings.client_ca, required=False)
+            worker_metrics.certificate_loaded(expiry(settings.tls_cert))
             return context
 
-        files = tuple(filter(None, (settings.certificate, settings.key, settings.client_ca)))
+        files = tuple(filter(None, (settings.tls_cert, settings.tls_key, settings.client_ca)))
         return wiring.make_service(settings, worker_metrics, FileWatch(files, load, monotonic_ms, log))
 
     def ready(_arbiter: object) -> None:
         gc.freeze()  # what is here before the fork stays shared: no worker's collector writes to it
-        log("serving", address=f"{settings.host}:{settings.port}")
+        log("serving", address=":".join(map(str, settings.listen)))
 
     options = {
         "bind": f"fd://{listener_fd}",

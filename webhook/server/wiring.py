@@ -39,7 +39,7 @@ def make_service(
     standings = StandingsPoller(settings.timekeeper_url, settings.token_file, ca, monotonic_ms, log, metrics)
     standings.start()
     admission = Reviewer(
-        settings.policy, standings.table, ca, monotonic_ms, settings.stale_after_ms, standings.asked
+        settings.policy, standings.table, ca, monotonic_ms, 1000 * settings.stale_after_s, standings.asked
     )
     api = _api_server(settings)
     notice = start_owner_events(api, socket.gethostname())

@@ -37,7 +37,6 @@ class StandingsSettings:
     mode: Mode
     scheduler_name: str
     sidecar: bool
-    sidecar_native: bool
     in_budget: PriorityClass
     over_budget: PriorityClass
     unknown_standing: UnknownStanding
@@ -128,11 +127,8 @@ def _valued(given: PriorityClass, flags: AdmissionPolicy, fresh: bool) -> Priori
 
 
 def _sidecar(flags: Sidecar | None, settings: StandingsSettings) -> Sidecar | None:
-    """None where flag or table disables it; native where neither demands a plain container: the flag is for
-    clusters without native sidecars, whatever the table says."""
-    if flags is None or not settings.sidecar:
-        return None
-    return flags if settings.sidecar_native else replace(flags, native=False)
+    """None where flag or table disables it."""
+    return flags if settings.sidecar else None
 
 
 def _settings(raw: Json) -> StandingsSettings:
@@ -143,7 +139,6 @@ def _settings(raw: Json) -> StandingsSettings:
         exempt=_exempt(raw.get("exempt")),
         scheduler_name=_text(raw["schedulerName"]),
         sidecar=raw["sidecar"] is True,
-        sidecar_native=raw.get("sidecarNative") is not False,
         in_budget=_class(classes["inBudget"]),
         over_budget=_class(classes["overBudget"]),
         unknown_standing="overBudget" if raw["unknownStanding"] == "overBudget" else "inBudget",

@@ -65,11 +65,6 @@ def name_of(proc: Path, pid: int) -> str:
     return (_unless_gone(proc / str(pid) / "comm") or "").strip()
 
 
-def boot(proc: Path) -> str:
-    """The ID of the node's boot. Raises OSError if it cannot be read."""
-    return (proc / "sys/kernel/random/boot_id").read_text("ascii").strip()
-
-
 def populated(root: Path) -> dict[str, bool]:
     """The UIDs of pods that have a cgroup, and whether any process is in it, a pause container's included.
 

@@ -69,9 +69,9 @@ def _webhook() -> tuple[Callable[[str, bytes], Any], Any]:
     """A worker's calls, and the reviews of ever new pods of a namespace that has a budget."""
     from tests.bench import pods
     from tests.support.simulated_timekeeper import entry, standings
+    from tests.webhook.process_metrics import of_this_process
     from tests.webhook.worlds import POLICY
     from timekeeper.runtime.log import line
-    from webhook.metrics import of_this_process
     from webhook.server.app import create_calls
     from webhook.server.reviewer import Reviewer
     from webhook.standings.table import decode

@@ -43,9 +43,7 @@ exempt: [admins]
 schedulerName: gpu-scheduler
 sidecar: off
 chargeBy: mean
-chargeFrom: bound
 lookahead: 0s
-startGrace: 1h30m
 maxGracePeriod: 90s
 settleAfter: 2d
 pdbGrace: 500ms
@@ -100,9 +98,7 @@ def test_every_setting_is_read() -> None:
         scheduler_name="gpu-scheduler",
         sidecar="off",
         charge_by="mean",
-        charge_from="bound",
         lookahead_ms=0,
-        start_grace_ms=5_400_000,
         max_grace_period_ms=90_000,
         settle_after_ms=172_800_000,
         pdb_grace_ms=500,
@@ -276,17 +272,6 @@ def test_what_is_not_built_yet_is_reported() -> None:
     assert ineffective_fields(Budget(amount=1, on_exhausted="deny")) == ()
 
 
-def test_every_setting_is_acted_on_but_the_removed_ones() -> None:
-    entry = read_entry("_settings", SETTINGS)
-
-    assert isinstance(entry, BudgetSettings)
-    assert [sentence.split(":")[0] for sentence in ineffective_fields(entry)] == [
-        "chargeFrom",
-        "startGrace",
-    ]
-    assert ineffective_fields(BudgetSettings()) == ()
-
-
 @pytest.mark.parametrize(
     ("key", "text", "field"),
     [
@@ -392,9 +377,9 @@ def test_a_group_that_has_no_entry_is_a_warning_and_no_error() -> None:
 
 @pytest.mark.parametrize(
     ("text", "sidecar"),
-    [("on", "on"), ("true", "on"), ("container", "container"), ("off", "off"), ('"false"', "off")],
+    [("on", "on"), ("true", "on"), ("off", "off"), ('"false"', "off")],
 )
-def test_the_sidecar_is_on_off_or_a_plain_container(text: str, sidecar: str) -> None:
+def test_the_sidecar_is_on_or_off(text: str, sidecar: str) -> None:
     assert read_entry("_settings", f"sidecar: {text}") == BudgetSettings(sidecar=sidecar)
 
 

@@ -1,14 +1,13 @@
 """Periods by the calendar, evidence by its rank, balances by addition."""
 
 import datetime
-import itertools
 import zoneinfo
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timekeeper.core.budgets.policy import GPU_HOUR, PERIODS, BudgetSettings
+from timekeeper.core.budgets.policy import GPU_HOUR, PERIODS
 from timekeeper.core.ledger.metering import (
     FOREVER_MS,
     Balance,
@@ -17,12 +16,10 @@ from timekeeper.core.ledger.metering import (
     charge,
     period_at,
     reserved,
-    split,
     witnessed,
 )
 
 HOUR_MS = 3_600_000
-BEFORE = BudgetSettings(charge_from="running", start_grace_ms=600_000)  # of the release before
 
 
 def at(text: str) -> int:
@@ -71,24 +68,6 @@ def test_periods_follow_one_another_without_gap_or_overlap(kind: str, zone: str,
     assert period_at(kind, zone, period.end_ms - 1) == period
 
 
-@given(st.integers(0, 2_000_000_000_000), st.integers(0, 40 * 24 * HOUR_MS), st.sampled_from(PERIODS))
-def test_splitting_loses_and_adds_nothing(start_ms: int, length_ms: int, kind: str) -> None:
-    whole = Interval(start_ms, start_ms + length_ms)
-
-    parts = list(split(whole, kind, "Europe/Berlin")) if kind != "hour" or length_ms < 10 * HOUR_MS else []
-
-    if parts:
-        assert (parts[0].start_ms, parts[-1].end_ms) == (whole.start_ms, whole.end_ms)
-        assert all(a.end_ms == b.start_ms for a, b in itertools.pairwise(parts))
-        assert sum(charge(7, part) for part in parts) == charge(7, whole)
-
-
-def test_a_session_over_midnight_is_cut_at_local_midnight() -> None:
-    night = Interval(at("2026-11-20T22:00Z"), at("2026-11-21T02:00Z"))
-
-    assert [part.length_ms for part in split(night, "day", "Europe/Berlin")] == [HOUR_MS, 3 * HOUR_MS]
-
-
 @pytest.mark.parametrize(
     ("evidence", "now", "interval", "closed"),
     [
@@ -111,27 +90,11 @@ def test_a_session_over_midnight_is_cut_at_local_midnight() -> None:
 def test_a_hold_is_charged_from_its_binding_to_its_last_evidence_and_proof_replaces_estimates(
     evidence: Evidence, now: int, interval: Interval, closed: bool
 ) -> None:
-    found = witnessed(evidence, BudgetSettings(), now)
+    found = witnessed(evidence, now)
 
     assert found.interval == interval
     assert found.closed is closed
     assert found.proven is bool(evidence.ended_ms)
-
-
-@pytest.mark.parametrize(
-    ("evidence", "now", "interval"),
-    [
-        (Evidence(0, started_ms=100, ended_ms=300), 900, Interval(100, 300)),
-        (Evidence(0, beat_ms=599_000), 599_999, Interval(0, 0)),
-        (Evidence(0, watermark_ms=700_000), 800_000, Interval(600_000, 700_000)),
-        (Evidence(0, started_ms=700_000, ended_ms=800_000), 900_000, Interval(600_000, 800_000)),
-        (Evidence(0, vanished_ms=500, grace_ms=300), 900, Interval(0, 0)),
-    ],
-)
-def test_a_session_of_the_release_before_is_charged_from_its_first_start_or_its_start_grace(
-    evidence: Evidence, now: int, interval: Interval
-) -> None:
-    assert witnessed(evidence, BEFORE, now).interval == interval
 
 
 times = st.none() | st.integers(0, 2000)
@@ -144,7 +107,6 @@ times = st.none() | st.integers(0, 2000)
     times,
     st.integers(0, 2000),
     st.integers(0, 2000),
-    st.sampled_from([BudgetSettings(), BEFORE]),
 )
 def test_no_charge_reaches_beyond_now_or_below_nothing(
     started: int | None,
@@ -153,12 +115,11 @@ def test_no_charge_reaches_beyond_now_or_below_nothing(
     watermark: int | None,
     first: int,
     second: int,
-    settings: BudgetSettings,
 ) -> None:
     evidence = Evidence(0, started, None if ended is None else min(ended, first), beat, watermark)
     earlier, later = sorted((first, second))
 
-    before, after = witnessed(evidence, settings, earlier), witnessed(evidence, settings, later)
+    before, after = witnessed(evidence, earlier), witnessed(evidence, later)
 
     assert before.interval.length_ms >= 0
     assert after.interval.length_ms >= before.interval.length_ms

@@ -4,8 +4,8 @@ import orjson
 
 from tests.docs.flows import missing, steps, traced
 from tests.runtime.lines import into
+from tests.webhook.process_metrics import of_this_process
 from tests.webhook.worlds import POLICY, admitted, half, review_of
-from webhook.metrics import of_this_process
 from webhook.server.app import create_calls
 from webhook.server.reviewer import Reviewer
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from deploy.local.cleanup import FOLDER
+from sidecar.disk import node_boot
 from sidecar.node.holder_survey import HolderSurvey, SurveyPaths
 from sidecar.node.host import cgroups
 from sidecar.node.kubelet import podresources
@@ -59,7 +60,7 @@ class Agent:
 
     def __init__(self, annotation: str | None = None) -> None:
         places = SurveyPaths("/proc", "/sys/fs/cgroup", SOCKET, (), True, frozenset())
-        self._parts = HolderSurvey(places, cgroups.boot(Path("/proc")), _say, lambda _: None)
+        self._parts = HolderSurvey(places, node_boot(), _say, lambda _: None)
         self._parts.on_node(NodeState("n", "1", "", None, annotation, NVIDIAS, NVIDIAS, None))
         self._now_ms = 0
 

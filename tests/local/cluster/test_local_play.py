@@ -188,39 +188,6 @@ def test_a_job_completes_and_its_pod_can_be_deleted(control_plane: ControlPlane,
     eventually(lambda: get(control_plane.api, f"{jobs}/job") is None)
 
 
-def test_a_plain_sidecar_ends_by_itself_alone_and_the_pod_is_over_with_it(
-    control_plane: ControlPlane, pods: str
-) -> None:
-    """What a kubelet does with a container that goes on when the others have ended: nothing."""
-    for name, code, wanted in (("good", "0", "Succeeded"), ("bad", "3", "Failed")):
-        path = f"{pods}/{name}"
-        said = {"local.bursar.dev/run-for": "1s", "local.bursar.dev/exit-code": code}
-        body = pod(name, annotations=said, restartPolicy="Never")
-        body["spec"]["containers"].append({"name": "bursar-sidecar", "image": "example"})
-        control_plane.api.call("POST", pods, body)
-
-        def others_ended(path: str = path) -> Any:
-            status = control_plane.api.call("GET", path)["status"]
-            states = [each["state"] for each in status.get("containerStatuses", [])]
-            return status if states and "terminated" in states[0] else None
-
-        status = eventually(others_ended)
-        assert status["phase"] == "Running"
-        main, sidecar = status["containerStatuses"]
-        assert main["state"]["terminated"]["exitCode"] == int(code)
-        assert (sidecar["state"].keys(), sidecar["ready"]) == ({"running"}, True)
-        assert conditions(status)["Ready"] == "False"
-
-        ended = control_plane.api.call("GET", path)
-        (state,) = (each for each in ended["status"]["containerStatuses"] if each["name"] == "bursar-sidecar")
-        since = state["state"]["running"]["startedAt"]
-        state["state"] = {"terminated": {"exitCode": 0, "startedAt": since, "finishedAt": since}}
-        control_plane.api.call("PUT", f"{path}/status", ended)
-
-        status = phase(control_plane, path, wanted)
-        assert [each["name"] for each in status["containerStatuses"]] == ["main", "bursar-sidecar"]
-
-
 def test_a_node_comes_up_ready_keeps_its_cards_and_renews_its_lease(control_plane: ControlPlane) -> None:
     node = kwok_node("leased", cards=2, memory_mib=16_384)
     control_plane.api.call("POST", NODES, node)

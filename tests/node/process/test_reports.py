@@ -16,8 +16,8 @@ from sidecar.node.state.reports import (
 from sidecar.run import boot_ms
 from tests.node.unit.test_reports import FINE, World, seen
 from tests.sidecar.worlds import SILENCE, Timekeeper, variables
+from tests.timekeeper.rows import hours
 from tests.timekeeper.worlds import T0, Town, agent_status, gpu_pod, node, token
-from timekeeper.store import node_usage as figures
 
 
 def client(
@@ -34,7 +34,7 @@ def test_the_courier_carries_reports_over_verified_tls(
     post = UsagePost("run", 7, (UsageInterval(boot_ms() - 1_000, seen()),))
 
     with closing(client(tmp_path, timekeeper, authority)) as way:
-        assert way.deliver(post) == Delivered(HeartbeatReply(20_000, None, None, False))
+        assert way.deliver(post) == Delivered(HeartbeatReply(20_000, None, None))
 
     (arrival,) = timekeeper.arrivals
     assert (arrival.path, arrival.token, arrival.key) == ("/v1/nodeusage", "first-token", ("run", 7))
@@ -80,6 +80,6 @@ def test_the_real_timekeeper_takes_what_the_agent_writes(tmp_path: Path) -> None
         world.reports.on_posted(FINE, world.now_ms)
 
     with town.store.reading() as connection:
-        (found,) = figures.hours(connection, "uid-p", "node").values()
+        (found,) = hours(connection, "uid-p", "node").values()
     assert (found.covered_ms, found.milli_ms) == (30_000, 500 * 30_000)
     town.close()

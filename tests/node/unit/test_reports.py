@@ -91,7 +91,7 @@ def world() -> World:
     return World()
 
 
-FINE = Delivered(HeartbeatReply(15_000, None, None, False))
+FINE = Delivered(HeartbeatReply(15_000, None, None))
 AWAY = NotDelivered("no answer within 10 s")
 
 
@@ -140,7 +140,7 @@ def test_one_post_at_a_time_is_under_way(world: World) -> None:
 
 
 def test_the_interval_is_the_one_that_the_timekeeper_asks_for(world: World) -> None:
-    slower = Delivered(HeartbeatReply(60_000, None, None, False))
+    slower = Delivered(HeartbeatReply(60_000, None, None))
 
     world.turn(615_000, look=seen(), answer=slower)
 

@@ -13,9 +13,9 @@ def test_a_nodes_name_is_enough() -> None:
 
     assert (read.node_name, read.api_url) == ("n1", "https://10.0.0.1:6443")
     assert read.api_ca == "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
-    assert (read.host, read.port, read.look_every_ms) == ("0.0.0.0", 8446, 5_000)
+    assert (read.listen, read.look_every_ms) == (("0.0.0.0", 8446), 5_000)
     assert read.timekeeper is None
-    assert read.ignored_xids == OF_PROGRAMS
+    assert read.ignore_xids == OF_PROGRAMS
     assert read.close_on_strangers is True
 
 
@@ -29,7 +29,7 @@ def test_variables_stand_for_flags_and_flags_go_first() -> None:
     environment = {"BURSAR_NODE_NAME": "a", "BURSAR_LOOK_EVERY": "2s", "BURSAR_LISTEN": "[::]:9000"}
     read = settings.read(["--node-name=b"], environment)
 
-    assert (read.node_name, read.look_every_ms, read.host, read.port) == ("b", 2_000, "::", 9_000)
+    assert (read.node_name, read.look_every_ms, read.listen) == ("b", 2_000, ("::", 9_000))
 
 
 def test_with_a_timekeeper_use_is_reported_to_it() -> None:
@@ -40,7 +40,7 @@ def test_with_a_timekeeper_use_is_reported_to_it() -> None:
 
 
 def test_xids_to_ignore_come_on_top_of_those_of_programs() -> None:
-    assert settings.read([*NODE, "--ignore-xids=92, 94"], {}).ignored_xids == OF_PROGRAMS | {92, 94}
+    assert settings.read([*NODE, "--ignore-xids=92, 94"], {}).ignore_xids == OF_PROGRAMS | {92, 94}
 
 
 @pytest.mark.parametrize(

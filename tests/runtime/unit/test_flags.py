@@ -1,7 +1,8 @@
 """The readers of flags' values, and the parser."""
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,20 @@ from hypothesis import strategies as st
 
 from timekeeper.runtime.flags import (
     Parser,
+    UnusableError,
     address,
+    argument,
+    choice,
     duration_ms,
+    flag,
+    group,
     https,
     namespaced,
     nonempty,
     one_of,
     optional,
     path_or_none,
+    repeated,
     whole_number,
 )
 
@@ -95,23 +102,84 @@ def test_no_text_leads_to_another_error_and_each_error_is_one_line(text: str) ->
         assert "\n" not in sentence
 
 
-def test_a_variable_is_the_default_of_its_flag_and_is_checked_like_it(
+@dataclass(frozen=True, slots=True)
+class Files:
+    """A group."""
+
+    ca: Path | None = flag(path_or_none, "", "CA bundle, PEM", name="--server-ca")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Each kind of field."""
+
+    command: str = argument("command", nargs="?", choices=("serve", "audit"), default="serve")
+    workers: int = flag(whole_number(1, 9), "2", "number of processes", short="-w")
+    wait_ms: int = flag(duration_ms("1s", "1m", "5s"), "5s", "time to wait")
+    database: str = flag(str, "", "where rows are kept")
+    mode: str = choice(("enforce", "observe"), "enforce", "what is done")
+    names: tuple[str, ...] = repeated(lambda text: text.split(",") if text else [], "a name", name="--name")
+    files: Files = group(Files)
+    once: bool = argument("--once", action="store_true")
+
+    def __post_init__(self) -> None:
+        if self.once and self.command == "serve":
+            raise UnusableError("--once is for the command audit")
+
+
+def settings_of(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
+    return Parser(Settings, environment, prog="bursar-x").read(arguments)
+
+
+def test_settings_without_arguments_are_those_of_the_class() -> None:
+    assert settings_of([], {}) == Settings()
+    assert (Settings().workers, Settings().wait_ms, Settings().mode) == (2, 5_000, "enforce")
+
+
+def test_a_flag_goes_before_its_variable_and_that_before_the_default() -> None:
+    environment = {
+        **{"BURSAR_WORKERS": "3", "BURSAR_WAIT": "6s", "BURSAR_MODE": "observe", "BURSAR_NAME": "a,b"},
+        **{"BURSAR_SERVER_CA": "/ca", "BURSAR_ONCE": "yes", "WORKERS": "9"},
+    }
+
+    assert settings_of([], environment) == Settings(
+        workers=3, wait_ms=6_000, mode="observe", names=("a", "b"), files=Files(Path("/ca"))
+    )
+    given = settings_of(["audit", "-w4", "--wait=7s", "--name=c", "--name", "d,e", "--once"], environment)
+    assert (given.command, given.workers, given.wait_ms, given.once) == ("audit", 4, 7_000, True)
+    assert given.names == ("a", "b", "c", "d", "e")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "sentence"),
+    [
+        (["--workers=x"], {}, 'argument -w/--workers: "x" is not a whole number from 1 to 9'),
+        ([], {"BURSAR_WORKERS": "x"}, 'argument -w/--workers: "x" is not a whole number from 1 to 9'),
+        ([], {"BURSAR_MODE": "x"}, "argument --mode: invalid choice: 'x' (choose from 'enforce', 'observe')"),
+        (["--once"], {}, "--once is for the command audit"),
+        (["--no-such-flag"], {}, "unrecognized arguments: --no-such-flag"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence_and_exit_code_2(
+    arguments: list[str], environment: dict[str, str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        settings_of(arguments, environment)
+
+    assert (ended.value.code, capsys.readouterr().err) == (2, f"bursar-x: {sentence}\n")
+
+
+def test_the_help_has_each_flags_own_default_and_variable_and_no_secret(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def parser(environment: dict[str, str]) -> Parser:
-        made = Parser(environment, prog="bursar-x")
-        made.add("--foo-bar", whole_number(1, 9), "2", "a number")
-        made.add_log_format()
-        return made
+    with pytest.raises(SystemExit) as ended:
+        settings_of(["--help"], {"BURSAR_DATABASE": "hunter2"})
 
-    assert vars(parser({}).parse_args([])) == {"foo_bar": 2, "log_format": "logfmt"}
-    of_variables = parser({"BURSAR_FOO_BAR": "3", "BURSAR_LOG_FORMAT": "json"})
-    assert vars(of_variables.parse_args([])) == {"foo_bar": 3, "log_format": "json"}
-    assert of_variables.parse_args(["--foo-bar=4"]).foo_bar == 4
-    for variable, sentence in (
-        ("BURSAR_FOO_BAR", 'argument --foo-bar: "x" is not a whole number from 1 to 9'),
-        ("BURSAR_LOG_FORMAT", "argument --log-format: invalid choice: 'x' (choose from 'logfmt', 'json')"),
-    ):
-        with pytest.raises(SystemExit) as ended:
-            parser({variable: "x"}).parse_args([])
-        assert (ended.value.code, capsys.readouterr().err) == (2, f"bursar-x: {sentence}\n")
+    text = " ".join(capsys.readouterr().out.split())
+    assert ended.value.code == 0
+    assert "-w WORKERS, --workers WORKERS number of processes (default 2; BURSAR_WORKERS)" in text
+    assert "--wait WAIT time to wait (default 5s; BURSAR_WAIT)" in text
+    assert "--database DATABASE where rows are kept (empty by default; BURSAR_DATABASE)" in text
+    assert "--mode {enforce,observe} what is done (default enforce; BURSAR_MODE)" in text
+    assert "--server-ca SERVER_CA CA bundle, PEM (empty by default; BURSAR_SERVER_CA)" in text
+    assert "hunter2" not in text

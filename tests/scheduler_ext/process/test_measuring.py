@@ -19,7 +19,7 @@ from scheduler_ext.clients.card_load_poller import (
     decode,
 )
 from scheduler_ext.clients.timekeeper import client
-from scheduler_ext.scoring.card_points import BUSY, BY_UTILISATION, USED_MEMORY
+from scheduler_ext.scoring.card_points import BUSY, USED_MEMORY, Scale
 from scheduler_ext.settings import Timekeeper as Asked
 from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.worlds import Json, node, percent
@@ -55,7 +55,7 @@ class World:
             client(Asked(url, folder / "ca.crt", folder / "token", 30_000), PATH),
             decode,
             lambda: self.cards,
-            BY_UTILISATION,
+            Scale(),
             lambda: self.now_ms,
             lambda event, **fields: self.lines.append(f"{event} {fields.get('error', 'none')}"),
             self.polls.append,

@@ -1,7 +1,6 @@
 """The role as a process: its settings, its port, its end, and mutual TLS."""
 
 import http.client
-import re
 import socket
 import ssl
 import subprocess
@@ -13,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from deploy.local.identity import new_authority
-from scheduler_ext import settings
 from tests.scheduler_ext.apiserver import ApiServer
 from tests.scheduler_ext.processes import ROOT, Process
 from tests.scheduler_ext.worlds import node, percent
@@ -110,29 +108,6 @@ def test_a_kubeconfig_that_says_nothing_is_one_sentence(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert done.stderr.startswith(f"bursar-extender: --kubeconfig {path}: it is not a kubeconfig; it must be")
     assert done.stderr.count("\n") == 1
-
-
-def test_every_flag_has_a_variable_and_the_help_names_both() -> None:
-    text = run("--help").stdout
-    words = " ".join(text.split())
-
-    for flag in sorted({*re.findall(r"^  (--[a-z-]+)", text, re.MULTILINE)} - {"--version"}):
-        assert "BURSAR_" + flag.removeprefix("--").replace("-", "_").upper() in words
-    for route in ("/filter", "/prioritize", "/bind", "/v1/cluster", "/livez", "/readyz", "/metrics"):
-        assert route in words
-
-
-def test_variables_are_the_defaults_of_flags() -> None:
-    environment = {"BURSAR_POLICY": "spread", "BURSAR_MAX_GRACE_PERIOD": "20m", "BURSAR_LISTEN": "[::1]:1"}
-
-    from_environment = settings.read([], environment)
-    from_flags = settings.read(["--policy=binpack"], environment)
-
-    assert (from_environment.host, from_environment.port) == ("::1", 1)
-    assert (from_environment.policy, from_environment.most_grace_ms) == ("spread", 1_200_000)
-    assert from_flags.policy == "binpack"
-    assert settings.read([], {}).most_grace_ms == 600_000
-    assert settings.read([], {}).bind_timeout_ms == 1_500
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from scheduler_ext.card_settings import PrometheusSettings
 from scheduler_ext.clients import prometheus
 from scheduler_ext.clients.card_load_poller import STALE_MS, Measuring
 from scheduler_ext.clients.prometheus import Prometheus, PrometheusError, service_url
-from scheduler_ext.scoring.card_points import BY_UTILISATION
+from scheduler_ext.scoring.card_points import Scale
 from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.worlds import Json, node, percent
 from tests.support.http_server import JsonHandler, Served
@@ -190,7 +190,7 @@ def test_while_it_is_away_the_last_figures_age_until_there_are_none_and_that_is_
         Prometheus(PrometheusSettings(server.url), ["busy"], caller),
         prometheus.read,
         lambda: [("a", Card("a-GPU-0", 0, "T4", 16_000))],
-        BY_UTILISATION,
+        Scale(),
         lambda: at.ms,
         lambda event, **fields: lines.append(event),
         polls.append,

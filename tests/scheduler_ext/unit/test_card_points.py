@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from scheduler_ext.card_settings import PrometheusSettings
-from scheduler_ext.scoring.card_points import BY_UTILISATION, Scale, loads
+from scheduler_ext.scoring.card_points import Scale, loads
 from scheduler_ext.scoring.load_series import UndecodableSeriesError, query, read_answer
 from scheduler_ext.settings import read
 from timekeeper.core.values import Card
@@ -53,7 +53,7 @@ def test_points_are_weighted_and_relative_to_the_best_card(
 def test_a_card_without_a_uuid_of_its_own_is_found_by_its_node_and_index() -> None:
     cards = [(node, Card(f"card{index}", index, "T4", 16_000)) for node in ("a", "b") for index in (0, 1)]
 
-    found = loads({"a/1": {"busy": 70}, "b/0": {"busy": 20}}, cards, BY_UTILISATION)
+    found = loads({"a/1": {"busy": 70}, "b/0": {"busy": 20}}, cards, Scale())
     assert found == {"a/card1": 700, "b/card0": 200}
 
 
@@ -148,12 +148,11 @@ def test_the_flags() -> None:
         {},
     )
 
-    assert given.prometheus is not None
     assert (given.prometheus.url, str(given.prometheus.token_file)) == ("https://p:9090/base", "/t")
     assert given.scale.weights == (("busy", 10), ("power", 2))
     assert given.scale.models == (("a100", {"sms": 108, "bandwidth": 2039}), ("rtx.3090", {"sms": 82}))
     assert read(["--prometheus-namespace=monitoring"], {}).prometheus == PrometheusSettings("", "monitoring")
-    assert (read([], {}).prometheus, read([], {}).scale) == (None, BY_UTILISATION)
+    assert (read([], {}).prometheus, read([], {}).scale) == (PrometheusSettings(), Scale())
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from sidecar.run import boot_ms
 from tests.sidecar.worlds import ENDLESS, HANG_UP, INTERVAL_MS, Timekeeper, fine, for_ever, variables
 
 POST = spool.SpooledPost("run", 3, (spool.SpooledBeat(boot_ms(), ()),))
-FINE = Delivered(HeartbeatReply(INTERVAL_MS, True, None, False))
+FINE = Delivered(HeartbeatReply(INTERVAL_MS, True, None))
 
 
 class Route:

@@ -372,44 +372,6 @@ def test_in_a_pod_a_missing_setting_is_reported_once_and_the_process_stays(tmp_p
         assert sidecar.log().count("\n") == 1
 
 
-def test_a_plain_container_ends_with_code_0_once_the_pod_is_over(
-    timekeeper: Timekeeper, authority: LocalAuthority, tmp_path: Path
-) -> None:
-    environ = variables(tmp_path, timekeeper.url, authority, BURSAR_ENDS="over")
-    with beating(tmp_path, environ) as sidecar:
-        timekeeper.wait(lambda: len(timekeeper.arrivals) >= 3)
-        assert sidecar.process.poll() is None
-        timekeeper.answer = lambda arrival: fine(arrival, over=True)
-
-        assert sidecar.process.wait(WITHIN_S) == 0
-        assert sidecar.log().count("event=ends") == 1
-    last, farewell = timekeeper.arrivals[-2:]
-    assert farewell.document["sequence"] == last.document["sequence"] + 1
-    assert farewell.moments()[-1] - last.moments()[-1] <= TRANSIT_MS
-    assert spooled(tmp_path) == []
-
-
-def test_a_native_sidecar_beats_on_until_the_kubelet_ends_it(
-    timekeeper: Timekeeper, authority: LocalAuthority, tmp_path: Path
-) -> None:
-    timekeeper.answer = lambda arrival: fine(arrival, over=True)
-    with beating(tmp_path, variables(tmp_path, timekeeper.url, authority)) as sidecar:
-        timekeeper.wait(lambda: len(timekeeper.arrivals) >= 4)
-
-        assert sidecar.end()[0] == 0
-
-
-@pytest.mark.parametrize("told", ["over", "sometime"])
-def test_a_plain_container_with_a_wrong_setting_says_so_and_ends_for_the_pods_end_hangs_on_it(
-    tmp_path: Path, told: str
-) -> None:
-    with beating(tmp_path, {"BURSAR_SPOOL": str(tmp_path), "BURSAR_ENDS": told}) as sidecar:
-        assert sidecar.process.wait(WITHIN_S) == 0
-
-        assert "not set: BURSAR_TIMEKEEPER_URL, BURSAR_TOKEN_FILE, BURSAR_CA " in sidecar.log()
-        assert sidecar.log().count("\n") == 1
-
-
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

@@ -108,7 +108,7 @@ def test_a_fault_in_the_loop_is_logged_once_and_survived(
 
     def post(each: spool.SpooledPost) -> None:
         posts.append(each)
-        loop.put(PostDone(Delivered(beats.HeartbeatReply(None, None, None, False))))
+        loop.put(PostDone(Delivered(beats.HeartbeatReply(None, None, None))))
         loop.put(End(signal.SIGTERM))
 
     reporter = Reporter(ReporterPorts(post, None, save, lambda: 0.5, log), spool.empty("r"), run.boot_ms())

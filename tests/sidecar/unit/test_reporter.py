@@ -14,16 +14,13 @@ from sidecar.heartbeat_client import NOT_KNOWN, Delivered, NotDelivered
 from sidecar.reporter import (
     ENDING_MS,
     GATHER_MS,
-    MAX_ENDING_INTERVAL_MS,
     MAX_REASONS,
-    MAX_SILENCE_MS,
     Reporter,
     ReporterPorts,
 )
 from timekeeper.core.wire import BeatDevice
 
-FINE = Delivered(beats.HeartbeatReply(1_000, True, None, False))
-OVER = Delivered(beats.HeartbeatReply(1_000, True, None, True))
+FINE = Delivered(beats.HeartbeatReply(1_000, True, None))
 AWAY = NotDelivered("Connection refused")
 FIGURES: tuple[BeatDevice, ...] = ({"uuid": "GPU-1", "utilisation": 37, "memory_mib": 1, "scope": "shared"},)
 
@@ -33,7 +30,6 @@ class World:
     """A heart, a clock, and what the heart asked of its edges. ``disk`` is what a restarted process finds."""
 
     cards: bool = False
-    ends_when_over: bool = False
     now_ms: int = 1_000_000
     runs: int = 0
     disk: str = ""
@@ -57,7 +53,7 @@ class World:
         ports = ReporterPorts(
             self._post, self._gauge if self.cards else None, self._keep, self.chance.random, self._say
         )
-        self.reporter = Reporter(ports, held, self.now_ms, self.ends_when_over)
+        self.reporter = Reporter(ports, held, self.now_ms)
         self.reporter.tick(self.now_ms)
 
     def run(self, for_ms: int) -> None:
@@ -146,7 +142,7 @@ def test_every_beat_is_counted_once_and_in_order_through_outages_lost_answers_an
 
 @pytest.mark.untraced
 def test_beats_go_on_while_the_timekeeper_is_away_and_a_day_of_them_fits_in_the_spool(world: World) -> None:
-    world.answer(Delivered(beats.HeartbeatReply(20_000, True, None, False)))
+    world.answer(Delivered(beats.HeartbeatReply(20_000, True, None)))
     while world.now_ms < 1_000_000 + 86_400_000:
         world.run(60_000)
         if world.under_way:
@@ -169,7 +165,7 @@ def test_pods_that_start_together_drift_apart() -> None:
     for seed in range(3):
         world = World(chance=random.Random(seed))
         for _ in range(5):
-            world.answer(Delivered(beats.HeartbeatReply(10_000, True, None, False)))
+            world.answer(Delivered(beats.HeartbeatReply(10_000, True, None)))
             world.run(11_000)
         beaten.append(sorted(world.made))
 
@@ -178,7 +174,7 @@ def test_pods_that_start_together_drift_apart() -> None:
 
 
 def test_the_interval_that_the_timekeeper_names_holds_from_its_answer_on(world: World) -> None:
-    world.answer(Delivered(beats.HeartbeatReply(60_000, True, None, False)))
+    world.answer(Delivered(beats.HeartbeatReply(60_000, True, None)))
     world.run(5_500)
     if world.under_way:
         world.answer(FINE)
@@ -191,7 +187,7 @@ def test_the_interval_that_the_timekeeper_names_holds_from_its_answer_on(world: 
 def test_an_interval_that_was_stretched_is_kept_to_through_an_outage(world: World) -> None:
     """As many pods ask the timekeeper for as long as it is away; none of them comes more often for that than
     the back-off says, and beats go on at the interval that was named last."""
-    world.answer(Delivered(beats.HeartbeatReply(300_000, True, None, False)))
+    world.answer(Delivered(beats.HeartbeatReply(300_000, True, None)))
     world.run(6_000)
     world.answer(AWAY)
     before = len(world.made)
@@ -205,31 +201,15 @@ def test_an_interval_that_was_stretched_is_kept_to_through_an_outage(world: Worl
 
 
 def test_the_last_beat_goes_at_once_however_far_the_next_one_was(world: World) -> None:
-    world.answer(Delivered(beats.HeartbeatReply(300_000, True, None, False)))
+    world.answer(Delivered(beats.HeartbeatReply(300_000, True, None)))
     world.run(6_000)
-    world.answer(Delivered(beats.HeartbeatReply(300_000, True, None, False)))
+    world.answer(Delivered(beats.HeartbeatReply(300_000, True, None)))
     world.run(20_000)
     world.end()
 
     assert world.posts[-1].beats == (spool.SpooledBeat(world.now_ms, ()),)
     world.answer(FINE)
     assert world.reporter.ended(world.now_ms)
-
-
-def test_a_sidecar_that_is_to_end_by_itself_beats_once_a_minute_at_least() -> None:
-    """A Job's cards are not held for five minutes because beats are far apart."""
-    world = World(ends_when_over=True)
-    seldom = Delivered(beats.HeartbeatReply(300_000, True, None, False))
-    world.answer(seldom)
-    world.run(6_000)
-    world.answer(seldom)
-    for _ in range(3):
-        sent = len(world.posts)
-        world.run(MAX_ENDING_INTERVAL_MS * 11 // 10)
-        assert len(world.posts) == sent + 1
-        world.answer(seldom)
-
-    assert "ends" not in world.lines
 
 
 def test_a_spool_is_replayed_at_once_when_the_timekeeper_is_back(world: World) -> None:
@@ -330,85 +310,11 @@ def test_each_reason_is_reported_once_in_an_outage(world: World) -> None:
     assert world.lines.count("timekeeper-back") == 1
 
 
-# a plain container in place of a native sidecar: nobody else ends it
-
-
-def test_once_the_pods_other_containers_have_ended_a_last_beat_goes_and_the_sidecar_ends() -> None:
-    world = World(ends_when_over=True)
-    world.answer(FINE)
-    world.run(1_200)
-    world.answer(OVER)
-
-    assert world.posts[-1].beats == (spool.SpooledBeat(world.now_ms, ()),)
-    assert not world.reporter.ended(world.now_ms)
-    world.answer(OVER)
-    assert world.reporter.ended(world.now_ms)
-    assert world.lines == ["standing", "ends"]
-
-
-def test_all_that_was_spooled_goes_before_the_sidecar_ends() -> None:
-    world = World(ends_when_over=True)
-    world.answer(AWAY)
-    while len(world.made) < spool.MAX_IN_A_POST + 20:
-        world.run(5_500)
-        if world.under_way:
-            world.answer(AWAY)
-    world.run(60_000)
-    while world.under_way:
-        world.answer(OVER)
-
-    assert world.reporter.ended(world.now_ms)
-    assert sorted({beat.at_ms for post in world.posts for beat in post.beats}) == sorted(world.made)
-
-
-def test_a_native_sidecar_leaves_its_end_to_the_kubelet(world: World) -> None:
-    for _ in range(3):
-        world.answer(OVER)
-        world.run(1_200)
-
-    assert not world.reporter.ended(world.now_ms)
-    assert world.lines == ["standing"]
-
-
-def test_a_silent_timekeeper_ends_a_sidecar_that_must_end_by_itself() -> None:
-    world = World(ends_when_over=True)
+def test_a_sidecar_bears_any_silence(world: World) -> None:
     began = world.now_ms
-    world.answer(AWAY)
-    while world.now_ms + 60_000 < began + MAX_SILENCE_MS:
-        world.run(60_000)
-        if world.under_way:
-            world.answer(AWAY)
-    world.run(began + MAX_SILENCE_MS - 1 - world.now_ms)
-    if world.under_way:
-        world.answer(AWAY)
-    assert "ends" not in world.lines
-
-    world.run(1)
-    assert world.lines.count("ends") == 1
-    assert world.posts[-1].beats[0] == spool.SpooledBeat(began, ())
-    assert world.made >= {began + MAX_SILENCE_MS}
-    world.answer(AWAY)
-    assert world.reporter.ended(world.now_ms)
-
-
-def test_a_sidecar_lives_on_after_each_answer() -> None:
-    world = World(ends_when_over=True)
-    for _ in range(3):
-        world.answer(FINE)
-        world.run(MAX_SILENCE_MS - 1)
-    heard = world.now_ms
-    world.answer(FINE)
-
-    assert "ends" not in world.lines
-    assert world.reporter.due_ms() <= heard + MAX_SILENCE_MS
-
-
-def test_a_native_sidecar_bears_any_silence(world: World) -> None:
-    began = world.now_ms
-    while world.now_ms < began + 3 * MAX_SILENCE_MS:
+    while world.now_ms < began + 1_800_000:
         if world.under_way:
             world.answer(AWAY)
         world.run(60_000)
 
     assert not world.reporter.ended(world.now_ms)
-    assert "ends" not in world.lines

@@ -24,7 +24,6 @@ def test_the_variables_of_a_pod_are_all_it_needs() -> None:
         ca=f"{PEM}\nMII\n",
         spool="/var/run/bursar/spool",
         cards=("GPU-1", "GPU-2"),
-        ends_when_over=False,
         exclusive=False,
         log_format="logfmt",
     )
@@ -85,17 +84,6 @@ def test_a_missing_variable_is_named_with_its_flag(name: str) -> None:
 def test_text_that_holds_no_certificate_is_named() -> None:
     with pytest.raises(SettingError, match="BURSAR_CA has several lines"):
         settings.read([], {**SET, "BURSAR_CA": "one\ntwo"})
-
-
-@pytest.mark.parametrize(("told", "ends"), [("over", True), (" over ", True), ("", False)])
-def test_a_variable_says_what_ends_the_sidecar(told: str, ends: bool) -> None:
-    assert settings.read([], {**SET, "BURSAR_ENDS": told}).ends_when_over is ends
-
-
-@pytest.mark.parametrize("told", ["yes", "OVER", "over,"])
-def test_another_word_for_the_end_is_named_with_the_right_one(told: str) -> None:
-    with pytest.raises(SettingError, match=f"BURSAR_ENDS is '{told}', but must be over or not set."):
-        settings.read([], {**SET, "BURSAR_ENDS": told})
 
 
 def test_an_unknown_format_of_log_lines_is_named_with_the_known_ones() -> None:

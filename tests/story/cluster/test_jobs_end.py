@@ -1,5 +1,5 @@
-"""Jobs of governed pods complete, with a native sidecar and with a plain container in its place; the sidecar,
-its token and the timekeeper are real, kwok plays the kubelet."""
+"""Jobs of governed pods complete, with a sidecar and without; the sidecar, its token and the timekeeper
+are real, kwok plays the kubelet."""
 
 import datetime
 from typing import Any
@@ -40,7 +40,7 @@ def inject(stack: Stack, how: str) -> None:
         shown = stack.cp.api.call("POST", f"{PODS}?dryRun=All", {"metadata": {"name": "dry"}, "spec": spec()})
         return place_of(shown)
 
-    wanted = {"on": "initContainers", "container": "containers", "off": ""}[how]
+    wanted = {"on": "initContainers", "off": ""}[how]
     stack.wait(f"sidecar: {how}", lambda: [seen() for _ in range(6)] == 6 * [wanted])
 
 
@@ -113,69 +113,13 @@ def posted(stack: Stack, reader: str, pod: Json) -> int | None:
     return int(settled[0]) if settled else None
 
 
-@pytest.mark.parametrize("how", ["on", "container", "off"])
+@pytest.mark.parametrize("how", ["on", "off"])
 def test_a_job_completes_and_is_charged_for_the_hold_of_its_card(stack: Stack, reader: str, how: str) -> None:
     inject(stack, how)
 
     pod = job(stack, f"with-{how}", "2s")
 
-    assert place_of(pod) == {"on": "initContainers", "container": "containers", "off": ""}[how]
+    assert place_of(pod) == {"on": "initContainers", "off": ""}[how]
     assert pod["status"]["phase"] == "Succeeded"
     stack.wait("the charge", lambda: posted(stack, reader, pod) is not None)
     assert posted(stack, reader, pod) == held_ms(pod) * RATE
-
-
-def test_a_plain_sidecar_ends_by_itself_after_the_others_and_with_code_0(
-    stack: Stack,
-) -> None:
-    inject(stack, "container")
-
-    pod = job(stack, "by-itself", "1s")
-
-    (main, at), (sidecar, then) = (ends(pod)[name] for name in ("main", "bursar-sidecar"))
-    assert (main, sidecar) == (0, 0)
-    assert then >= at
-    log = (stack.folder / "sidecars" / pod["metadata"]["uid"] / "log").read_text()
-    assert log.count('event=ends reason="the pod\'s other containers have ended"') == 1
-
-
-def test_a_job_whose_container_fails_has_failed_although_its_plain_sidecar_ended_well(
-    stack: Stack,
-) -> None:
-    inject(stack, "container")
-
-    pod = job(stack, "failing", "1s", code="3")
-
-    assert pod["status"]["phase"] == "Failed"
-    assert {name: code for name, (code, _) in ends(pod).items()} == {"main": 3, "bursar-sidecar": 0}
-
-
-def test_a_job_that_ends_while_the_timekeeper_is_away_completes_when_it_is_back(
-    stack: Stack, sidecars: Sidecars, reader: str
-) -> None:
-    inject(stack, "container")
-    begin(stack, "meanwhile", "6s")
-    stack.wait("its sidecar", lambda: bool(uids(stack, "meanwhile") & sidecars.running.keys()))
-    stack.stop("timekeeper")
-    stack.wait("its container to end", lambda: "terminated" in state_of(stack, "meanwhile", "main"))
-
-    assert pod_of(stack, "meanwhile")["status"]["phase"] == "Running"
-    assert "running" in state_of(stack, "meanwhile", "bursar-sidecar")
-    stack.start("timekeeper")
-    stack.wait("the Job to complete", lambda: has(stack, "meanwhile", "Complete"), within_s=90)
-
-    pod = pod_of(stack, "meanwhile")
-    stack.wait("the charge", lambda: posted(stack, reader, pod) is not None)
-    assert posted(stack, reader, pod) == held_ms(pod) * RATE
-
-
-def uids(stack: Stack, name: str) -> set[str]:
-    """The UIDs of the Job's pods."""
-    pods = stack.cp.api.call("GET", f"{PODS}?labelSelector=job-name%3D{name}")["items"]
-    return {each["metadata"]["uid"] for each in pods}
-
-
-def state_of(stack: Stack, name: str, container: str) -> Json:
-    """The state of one container of the Job's pod; empty where none is told yet."""
-    listed = pod_of(stack, name)["status"].get("containerStatuses", [])
-    return next((each["state"] for each in listed if each["name"] == container), {})

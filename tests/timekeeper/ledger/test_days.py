@@ -35,7 +35,7 @@ class Writable:
 
 def session(uid: str, namespace: str) -> Json:
     fixed = {"name": uid, "owner": "", "node": "n1", "models": "", "devices": "", "rate_milli": 7}
-    terms = {"admitted_in_budget": True, "charge_from": "running", "start_grace_ms": 0, "grace_ms": 0}
+    terms = {"admitted_in_budget": True, "grace_ms": 0}
     times = {"bound_ms": 0, "opened_ms": 0, "started_ms": 1, "ended_ms": FOREVER_MS, "settled_ms": FOREVER_MS}
     return {"uid": uid, "namespace": namespace, **fixed, **terms, **times}
 

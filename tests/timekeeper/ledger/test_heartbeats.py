@@ -12,6 +12,7 @@ from prometheus_client import REGISTRY
 from sqlalchemy import insert, text
 
 from sidecar.beats import MAX_INTERVAL_MS
+from tests.timekeeper.rows import hours
 from tests.timekeeper.worlds import (
     DAY,
     GPU,
@@ -33,7 +34,6 @@ from timekeeper.accounts.intervals import MAX_A_SECOND, MAX_MS, interval_ms
 from timekeeper.api.ledger.heartbeat_writer import HeartbeatWriter, WrittenPost
 from timekeeper.api.ledger.ledger_reader import LedgerReader
 from timekeeper.store import heartbeats as beats
-from timekeeper.store import node_usage as figures
 from timekeeper.store.engine.schema import HEARTBEATS, SESSIONS
 
 POD = gpu_pod(started_ms=T0)
@@ -51,9 +51,8 @@ def more_sessions(town: Town, count: int) -> None:
     row: Json = {
         **dict.fromkeys(("owner", "models", "devices"), ""),
         **dict.fromkeys(("namespace", "name", "node"), "x"),
-        **dict.fromkeys(("rate_milli", "start_grace_ms", "bound_ms", "opened_ms", "grace_ms"), 0),
+        **dict.fromkeys(("rate_milli", "bound_ms", "opened_ms", "grace_ms"), 0),
         "admitted_in_budget": True,
-        "charge_from": "running",
     }
     with town.store.writing() as connection:
         connection.execute(insert(SESSIONS), [{**row, "uid": f"more-{n}"} for n in range(count)])
@@ -248,7 +247,7 @@ def tell(
 
 def used(town: Town, uid: str = "uid-p") -> dict[int, UsageTotals]:
     with town.store.reading() as connection:
-        return figures.hours(connection, uid)
+        return hours(connection, uid)
 
 
 def test_a_whole_cards_figures_are_the_pods_own_for_the_time_since_the_beat_before(running: Town) -> None:

@@ -4,6 +4,7 @@ That postings and pending are the witnessed time x rate, in every mode and throu
 machine's (test_machine.py); here are the laws of rates, and the same sum for single sessions."""
 
 import json
+from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
@@ -16,7 +17,7 @@ from timekeeper.accounts.pods import LedgerPod, read_pod
 from timekeeper.accounts.posting import amount_within, still_to_post
 from timekeeper.accounts.session import open_session
 from timekeeper.core.budgets.policy import BudgetSettings
-from timekeeper.core.ledger.metering import Evidence, Interval, split, witnessed
+from timekeeper.core.ledger.metering import Evidence, Interval, period_at, witnessed
 from timekeeper.core.request.cards import decode_inventory
 from timekeeper.settler.cluster.watches import read_node
 
@@ -159,17 +160,15 @@ def evidences(draw: st.DrawFn) -> Evidence:
     )
 
 
-@given(evidences(), st.sampled_from(("running", "bound")), st.integers(0, 60_000), MOMENTS)
-def test_what_counts_follows_from_the_evidence_by_its_ranks(
-    known: Evidence, charge_from: str, start_grace: int, now: int
-) -> None:
-    terms = oracle.Terms(charge_from=charge_from, start_grace=start_grace)
-    pod = oracle.Seen({"spec": {"nodeName": "n"}}, terms, 1, known.bound_ms, known.started_ms, known.ended_ms)
+@given(evidences(), MOMENTS)
+def test_what_counts_follows_from_the_evidence_by_its_ranks(known: Evidence, now: int) -> None:
+    raw, times = {"spec": {"nodeName": "n"}}, (known.bound_ms, known.started_ms, known.ended_ms)
+    pod = oracle.Seen(raw, oracle.Terms(), 1, *times)
     pod.at_rest = known.watermark_ms or 0
     pod.last = None if known.vanished_ms is None else known.vanished_ms + known.grace_ms
     told = oracle.Known({"p": pod}, marks={"n": known.watermark_ms or 0})
 
-    seen = witnessed(known, BudgetSettings(charge_from=charge_from, start_grace_ms=start_grace), now)
+    seen = witnessed(known, now)
 
     start, end = told.counts("p", now, {"p": known.beat_ms or 0})
     assert seen.interval.length_ms == end - start
@@ -200,9 +199,18 @@ def test_whatever_was_posted_before_postings_become_exactly_what_is_due(
     posted: tuple[Any, ...] = ()
     for due in dues:
         due = Interval(due.start_ms * scale, due.end_ms * scale)
-        more = still_to_post(session, posted, due, lambda span: split(span, kind, "Europe/Berlin"), "test", 0)
+        more = still_to_post(session, posted, due, lambda span: _split(span, kind), "test", 0)
         posted += more
         assert [each.sequence for each in posted] == list(range(len(posted)))
         assert all(each.rate_milli and each.interval.length_ms for each in more)
         for part in (due, Interval(0, due.start_ms), Interval(due.end_ms, 10**12)):
             assert amount_within(posted, part) == rate_milli * part.within(due).length_ms
+
+
+def _split(interval: Interval, kind: str) -> Iterator[Interval]:
+    """The interval cut at the bounds of periods."""
+    start = interval.start_ms
+    while start < interval.end_ms:
+        end = min(interval.end_ms, period_at(kind, "Europe/Berlin", start).end_ms)
+        yield Interval(start, end)
+        start = end

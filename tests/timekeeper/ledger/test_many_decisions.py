@@ -46,12 +46,12 @@ FROM ({numbers}) AS numbers
 # a pod's session: the last of them still run, on 5,000 nodes, and each posts heartbeats
 _SESSIONS = """
 INSERT INTO sessions (uid, namespace, name, owner, node, models, devices, rate_milli, admitted_in_budget,
-                      charge_from, start_grace_ms, bound_ms, opened_ms, started_ms, ended_ms, grace_ms,
+                      bound_ms, opened_ms, started_ms, ended_ms, grace_ms,
                       settled_ms, others_ended, labels, requested_milli, requested_mib)
 SELECT 'uid-' || n,
        'team-' || (CASE WHEN n % 10 = 0 AND {ended} IS NOT NULL THEN 0 ELSE n % {namespaces} END),
        'pod-' || n, 'Deployment/web-' || (n % {owners}), 'gpu-' || (n % {nodes}), 'A100', '', 1000,
-       true, 'bound', 0,
+       true,
        {at} + n, {at} + n, {at} + n, {ended}, 0, {ended}, {no}, '{{}}', 1000, 0
 FROM ({numbers}) AS numbers
 """

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from prometheus_client import REGISTRY
 from sqlalchemy import select, update
 
+from tests.timekeeper.rows import hours
 from tests.timekeeper.worlds import (
     CA,
     DAY,
@@ -34,7 +35,6 @@ from timekeeper.accounts.card_use.figures import (
     used,
 )
 from timekeeper.accounts.intervals import LEAST_REPORT_MS, MAX_REPORT_MS, report_interval_ms
-from timekeeper.store import node_usage as figures
 from timekeeper.store import node_usage as node_uses
 from timekeeper.store.engine.schema import NODE_USES
 
@@ -74,7 +74,7 @@ def report(town: Town, sequence: int, *uses: Json, boot: str = "run-1", bearer: 
 
 def by_node(town: Town, uid: str = "uid-p") -> dict[int, UsageTotals]:
     with town.store.reading() as connection:
-        return figures.hours(connection, uid, "node")
+        return hours(connection, uid, "node")
 
 
 def counted(name: str, **labels: str) -> float:

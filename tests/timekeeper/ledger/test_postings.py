@@ -21,8 +21,6 @@ SESSION = Session(
     devices="",
     rate_milli=500,
     admitted_in_budget=True,
-    charge_from="running",
-    start_grace_ms=0,
     bound_ms=0,
     opened_ms=0,
 )

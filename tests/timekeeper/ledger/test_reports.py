@@ -32,7 +32,6 @@ from timekeeper.accounts.posting import Posting
 from timekeeper.accounts.session import Session
 from timekeeper.api.create_app import app_of
 from timekeeper.api.ledger.report_seats import SEATS, ReportSeats
-from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.ledger.metering import Evidence, Interval, witnessed
 from timekeeper.store.engine.schema import HEARTBEATS, NODES, POSTINGS, SESSIONS
 from timekeeper.store.sessions import OpenSums, open_sums
@@ -199,7 +198,7 @@ def wiped(books: Books) -> Iterator[None]:
 
 
 @st.composite
-def evidence(draw: st.DrawFn) -> tuple[Evidence, BudgetSettings, int | None]:
+def evidence(draw: st.DrawFn) -> tuple[Evidence, int | None]:
     """Whatever may be known of a session, and its node's watermark."""
     moments = st.integers(1_000, 2_000)
     end = draw(st.sampled_from(("none", "ended", "never ran", "vanished")))
@@ -213,21 +212,16 @@ def evidence(draw: st.DrawFn) -> tuple[Evidence, BudgetSettings, int | None]:
         vanished_ms=draw(moments) if end == "vanished" else None,
         grace_ms=draw(st.integers(0, 500)),
     )
-    terms = BudgetSettings(
-        charge_from=draw(st.sampled_from(("running", "bound"))), start_grace_ms=draw(st.integers(0, 500))
-    )
-    return known, terms, node
+    return known, node
 
 
 @ON_A_DATABASE
 @given(drawn=evidence(), now_ms=st.integers(1_000, 3_000))
 def test_what_is_due_in_sql_is_what_is_witnessed(
-    books: Books, drawn: tuple[Evidence, BudgetSettings, int | None], now_ms: int
+    books: Books, drawn: tuple[Evidence, int | None], now_ms: int
 ) -> None:
-    known, terms, node = drawn
+    known, node = drawn
     row = session_row(Run("u", settled=False)) | {
-        "charge_from": terms.charge_from,
-        "start_grace_ms": terms.start_grace_ms,
         **{
             name: getattr(known, name)
             for name in ("bound_ms", "started_ms", "ended_ms", "vanished_ms", "grace_ms")
@@ -248,7 +242,7 @@ def test_what_is_due_in_sql_is_what_is_witnessed(
             start, end = connection.execute(found_due).one()
 
     found = Interval(start, end).length_ms if start is not None and end is not None else 0
-    expected = witnessed(known, terms, now_ms).interval
+    expected = witnessed(known, now_ms).interval
     assert found == expected.length_ms
     assert not found or start == expected.start_ms
 
@@ -262,12 +256,10 @@ def test_open_sums_in_sql_are_those_of_the_sessions_one_by_one(
     open_sessions: dict[str, list[UnsettledSession]] = {"team-a": [], "team-b": []}
     rows, beats, nodes, postings = [], [], [], []
     for number in range(data.draw(st.integers(1, 3))):
-        known, terms, node = data.draw(evidence())
+        known, node = data.draw(evidence())
         uid, namespace = f"u{number}", data.draw(st.sampled_from(sorted(open_sessions)))
         is_over = known.ended_ms is not None or known.vanished_ms is not None
         row = session_row(Run(uid, namespace, node=f"n{number}", rate=number + 1, settled=False)) | {
-            "charge_from": terms.charge_from,
-            "start_grace_ms": terms.start_grace_ms,
             **{
                 name: getattr(known, name)
                 for name in ("bound_ms", "started_ms", "ended_ms", "vanished_ms", "grace_ms")

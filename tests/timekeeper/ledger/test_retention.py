@@ -298,8 +298,8 @@ def test_the_command_ends_with_1_where_a_session_had_to_be_left(
     with town.store.writing() as connection:
         session = {
             **{"uid": "odd", "namespace": "a", "name": "odd", "owner": "", "node": "n", "models": ""},
-            **{"devices": "", "rate_milli": 5, "admitted_in_budget": True, "charge_from": "running"},
-            **{"start_grace_ms": 0, "bound_ms": 0, "opened_ms": 0, "ended_ms": 9, "grace_ms": 0},
+            **{"devices": "", "rate_milli": 5, "admitted_in_budget": True},
+            **{"bound_ms": 0, "opened_ms": 0, "ended_ms": 9, "grace_ms": 0},
             **{"settled_ms": 9, "labels": str(LABELS)},
         }
         posting = {

@@ -310,7 +310,6 @@ def test_the_document_carries_the_settings_and_the_classes_values(home: Town) ->
         "exempt": ["admins"],
         "schedulerName": "bursar-scheduler",
         "sidecar": False,
-        "sidecarNative": True,
         "priorityClasses": {
             "inBudget": {"name": "gold", "value": 7, "preemptionPolicy": "Never"},
             "overBudget": {"name": "lead", "value": None, "preemptionPolicy": None},

@@ -84,11 +84,11 @@ def test_a_text_that_no_database_takes_is_reported_and_harms_no_other(town: Town
 def test_a_duration_of_more_than_ten_years_is_not_taken(town: Town, duration: str) -> None:
     begin(town)
 
-    town.hear("configmaps", budgets(team_a=HOURLY, _settings=f"startGrace: {duration}"))
+    town.hear("configmaps", budgets(team_a=HOURLY, _settings=f"settleAfter: {duration}"))
     town.hear("pods", gpu_pod())
 
     assert town.tick()
-    assert any("startGrace" in notice.message for notice in town.notices)
+    assert any("settleAfter" in notice.message for notice in town.notices)
 
 
 def test_nodes_with_cards_whose_clocks_are_wrong_are_a_metric_and_logged_once(

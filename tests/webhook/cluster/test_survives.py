@@ -1,5 +1,5 @@
 """Governing on a real API server, beside other webhooks, controllers, quotas, limits and Pod Security; with a
-native sidecar, with a plain container in its place, and with none."""
+sidecar, and with none."""
 
 import base64
 import copy
@@ -30,13 +30,11 @@ CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1"
 # A namespace's label says which of the webhooks it is reviewed by: they differ in their flags alone.
 FLAGS = {
     "native": ("--sidecar", "native"),
-    "container": ("--sidecar", "container"),
     "off": ("--sidecar", "off"),
     "larger": ("--sidecar", "native", "--sidecar-resources", "cpu=100m,memory=128Mi"),
 }
 LABEL = "sidecars"
 COST = 500 * 1_000  # of half a card over the lookahead, in milli-GPU x ms
-WITH_ONE = ("native", "container")
 
 
 class World(Admin):
@@ -181,22 +179,22 @@ def is_governed(pod: Json, way: str = "native") -> None:
     )
     assert pod["spec"]["schedulerName"] == "bursar-scheduler"
     expected = dict.fromkeys(containers, "void") | {"main": own("main")}
-    if way in WITH_ONE:
+    if way == "native":
         expected["bursar-sidecar"] = own("bursar-sidecar")
-        assert containers["bursar-sidecar"].get("restartPolicy") == ("Always" if way == "native" else None)
+        assert containers["bursar-sidecar"].get("restartPolicy") == "Always"
         volumes = [each["name"] for each in pod["spec"]["volumes"]]
         assert sorted(each for each in volumes if each.startswith("bursar-")) == [
             "bursar-spool",
             "bursar-token",
         ]
     assert {name: sees(each) for name, each in containers.items()} == expected
-    assert ("bursar-sidecar" in containers) is (way in WITH_ONE)
+    assert ("bursar-sidecar" in containers) is (way == "native")
 
 
 # other mutating webhooks
 
 
-@pytest.mark.parametrize("way", ["native", "container", "off"])
+@pytest.mark.parametrize("way", ["native", "off"])
 @pytest.mark.parametrize(
     ("called", "again"),
     [
@@ -252,12 +250,11 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("way", WITH_ONE)
 @pytest.mark.parametrize(("change", "called", "again"), REFUSED)
 def test_where_another_webhook_has_the_last_word_against_us_the_pod_is_refused_and_never_half_governed(
-    world: World, change: str, called: str, again: str, way: str
+    world: World, change: str, called: str, again: str
 ) -> None:
-    namespace = world.namespace("beside", way)
+    namespace = world.namespace("beside", "native")
     name = f"{change}-{called}-{again}".lower()
     labels = {"change": change, "called": called, "again": again}
     pod = manifest(name, half(), labels=labels)
@@ -265,7 +262,7 @@ def test_where_another_webhook_has_the_last_word_against_us_the_pod_is_refused_a
     if REFUSED[change, called, again]:
         assert "another webhook or a race changed what Bursar wrote here" in world.refused(namespace, pod)
     else:
-        is_governed(world.create(namespace, pod), way)
+        is_governed(world.create(namespace, pod))
 
 
 def test_a_request_that_another_webhook_adds_after_us_is_refused_as_ungoverned(world: World) -> None:
@@ -297,21 +294,19 @@ def of_controller(kind: str, name: str) -> tuple[str, Json]:
     return f"/apis/{group}/v1/namespaces/{{}}/{kind.lower()}s", body
 
 
-@pytest.mark.parametrize("way", WITH_ONE)
 @pytest.mark.parametrize("kind", ["ReplicaSet", "Deployment", "StatefulSet", "Job"])
 def test_pods_that_a_controller_makes_are_governed_whatever_name_they_have_yet(
-    world: World, kind: str, way: str
+    world: World, kind: str
 ) -> None:
-    namespace = world.namespace("made", way)
+    namespace = world.namespace("made", "native")
     path, body = of_controller(kind, kind.lower())
 
     world.post(path.format(namespace), body)
 
     eventually(lambda: len(world.pods(namespace, f"app={kind.lower()}")) == 1, "the controller's pod")
     (pod,) = world.pods(namespace, f"app={kind.lower()}")
-    is_governed(pod, way)
+    is_governed(pod)
     assert pod["metadata"]["generateName"].startswith(f"{kind.lower()}-")
-    assert ("BURSAR_ENDS" in env(named(pod)["bursar-sidecar"])) is (way == "container" and kind == "Job")
 
 
 def test_the_namespace_of_the_request_counts_where_the_object_names_none(world: World) -> None:
@@ -330,14 +325,13 @@ def test_the_namespace_of_the_request_counts_where_the_object_names_none(world: 
 
 def test_a_governed_pod_that_is_taken_as_a_manifest_is_governed_as_it_was(world: World) -> None:
     """`kubectl get -o yaml`, edited and created under another name, also where the setting has changed."""
-    for then in WITH_ONE:
-        original = world.create(world.namespace("copied", then), manifest("original", half()))
-        for now in ("native", "container", "off"):
-            copied = world.create(world.namespace("copied", now), copy_of(original, f"from-{then}"))
+    original = world.create(world.namespace("copied", "native"), manifest("original", half()))
+    for now in ("native", "off"):
+        copied = world.create(world.namespace("copied", now), copy_of(original, "copy"))
 
-            is_governed(copied, then)
-            assert copied["spec"]["volumes"] == original["spec"]["volumes"]
-            assert named(copied)["bursar-sidecar"] == named(original)["bursar-sidecar"]
+        is_governed(copied)
+        assert copied["spec"]["volumes"] == original["spec"]["volumes"]
+        assert named(copied)["bursar-sidecar"] == named(original)["bursar-sidecar"]
 
 
 def copy_of(pod: Json, name: str) -> Json:
@@ -352,11 +346,10 @@ def copy_of(pod: Json, name: str) -> Json:
     return copied
 
 
-@pytest.mark.parametrize("way", WITH_ONE)
 def test_a_pod_brings_the_sidecar_with_the_configured_image_or_a_mirrored_one_and_no_other(
-    world: World, way: str
+    world: World,
 ) -> None:
-    namespace = world.namespace("brought", way)
+    namespace = world.namespace("brought", "native")
     original = world.create(namespace, manifest("original", half()))
 
     def bringing(name: str, **changed: object) -> Json:
@@ -374,15 +367,13 @@ def test_a_pod_brings_the_sidecar_with_the_configured_image_or_a_mirrored_one_an
     for why, changed in refused:
         assert why in world.refused(namespace, bringing("own", **changed)), changed
     mirrored = world.create(namespace, bringing("mirrored", image="mirror.example/example/sidecar:1"))
-    is_governed(mirrored, way)
+    is_governed(mirrored)
     assert named(mirrored)["bursar-sidecar"]["image"] == "mirror.example/example/sidecar:1"
 
 
-@pytest.mark.parametrize("way", WITH_ONE)
-def test_a_pod_that_another_release_governed_gets_its_settings_and_keeps_its_mounts(
-    world: World, way: str
-) -> None:
-    original = world.create(world.namespace("older", way), manifest("original", half()))
+def test_a_pod_that_another_release_governed_gets_its_settings_and_keeps_its_mounts(world: World) -> None:
+    namespace = world.namespace("older", "native")
+    original = world.create(namespace, manifest("original", half()))
     older = copy_of(original, "older")
     sidecar = named(older)["bursar-sidecar"]
     sidecar["image"] = "example/sidecar:0"
@@ -391,9 +382,9 @@ def test_a_pod_that_another_release_governed_gets_its_settings_and_keeps_its_mou
         if mount["name"] == "bursar-token":
             mount["mountPath"] = "/var/run/bursar/token"
 
-    stored = world.create(world.namespace("older", way), older)
+    stored = world.create(namespace, older)
 
-    is_governed(stored, way)
+    is_governed(stored)
     sidecar = named(stored)["bursar-sidecar"]
     assert sidecar["image"] == "example/sidecar:0"
     assert env(sidecar)["BURSAR_TOKEN_FILE"] == "/var/run/bursar/token/token"
@@ -457,7 +448,7 @@ QUALITIES: dict[str, tuple[Json, str]] = {
 }
 
 
-@pytest.mark.parametrize("way", ["native", "container", "off"])
+@pytest.mark.parametrize("way", ["native", "off"])
 @pytest.mark.parametrize("case", QUALITIES)
 def test_a_pods_quality_of_service_is_what_it_is_without_us(world: World, case: str, way: str) -> None:
     written, quality = QUALITIES[case]
@@ -468,7 +459,7 @@ def test_a_pods_quality_of_service_is_what_it_is_without_us(world: World, case: 
     assert pod["status"]["qosClass"] == quality
 
 
-@pytest.mark.parametrize("way", ["native", "container", "off"])
+@pytest.mark.parametrize("way", ["native", "off"])
 def test_a_namespace_whose_quota_wants_every_amount_named_starts_governed_pods(
     world: World, way: str
 ) -> None:
@@ -527,7 +518,7 @@ LIMIT_RANGES: dict[str, Json] = {
 }
 
 
-@pytest.mark.parametrize("way", ["native", "container", "off"])
+@pytest.mark.parametrize("way", ["native", "off"])
 @pytest.mark.parametrize("case", LIMIT_RANGES)
 def test_a_namespace_with_a_limit_range_starts_governed_pods(world: World, case: str, way: str) -> None:
     namespace = limited(world, case.replace(" ", "-"), way, LIMIT_RANGES[case])
@@ -570,7 +561,7 @@ def test_minima_above_the_sidecars_amounts_want_larger_ones(world: World) -> Non
     assert named(created)["bursar-sidecar"]["resources"] == {"limits": asked, "requests": asked}
 
 
-@pytest.mark.parametrize("way", ["native", "container", "off"])
+@pytest.mark.parametrize("way", ["native", "off"])
 def test_a_namespace_of_restricted_pod_security_starts_governed_pods(world: World, way: str) -> None:
     enforce = {"pod-security.kubernetes.io_enforce": "restricted"}
     namespace = world.namespace("strict", way, probe=restricted(half()), **enforce)

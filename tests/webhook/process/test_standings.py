@@ -14,8 +14,9 @@ from tests.support.exposition import sample
 from tests.support.simulated_timekeeper import SimulatedTimekeeper, entry, standings
 from tests.support.tls import Tls
 from tests.support.waiting import eventually
+from tests.webhook.process_metrics import of_this_process
 from timekeeper.runtime.tls import server_context
-from webhook.metrics import WebhookMetrics, of_this_process
+from webhook.metrics import WebhookMetrics
 from webhook.server.standings_poller import StandingsPoller
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.webhook.cases import SUSPECT, WAYS
 from tests.webhook.rule_examples import PODS
 from tests.webhook.unit.test_templates import BAD, workload
-from tests.webhook.worlds import OBSERVING, PLAIN_SIDECAR, POLICY, admitted, governed, half, plain
+from tests.webhook.worlds import OBSERVING, POLICY, admitted, governed, half, plain
 from tests.worlds import Json, limits_of
 from webhook.admission.workloads import BUILT_IN, of_kind
 from webhook.audit.findings import as_written, is_governed, of_node, of_pod, of_workload
@@ -51,8 +51,8 @@ def words(pod: Json, policy: AdmissionPolicy = POLICY) -> list[tuple[str, list[s
 
 @pytest.mark.parametrize(
     "policy",
-    [POLICY, PLAIN_SIDECAR, replace(POLICY, mps_pipes="/tmp/nvidia-mps")],
-    ids=["native sidecar", "plain sidecar", "limited by MPS"],
+    [POLICY, replace(POLICY, mps_pipes="/tmp/nvidia-mps")],
+    ids=["with a sidecar", "limited by MPS"],
 )
 @pytest.mark.parametrize(
     "raw",

@@ -7,11 +7,11 @@ import orjson
 
 from tests.runtime.lines import into
 from tests.support.simulated_timekeeper import entry, standings
+from tests.webhook.process_metrics import of_this_process
 from tests.webhook.unit.test_templates import BAD, GOOD, workload
 from tests.webhook.worlds import OBSERVING, POLICY, admitted, governed, half, review_of
 from tests.worlds import Json, limits_of
 from timekeeper.core.decisions import Decision
-from webhook.metrics import of_this_process
 from webhook.policy import AdmissionPolicy
 from webhook.server.app import create_calls
 from webhook.server.reviewer import Reviewer

@@ -8,7 +8,6 @@ import pytest
 
 from tests.webhook.governing import ALL, visible
 from tests.webhook.worlds import (
-    PLAIN_SIDECAR,
     POLICY,
     SIDECAR,
     WITHOUT_SIDECAR,
@@ -54,12 +53,11 @@ RESOURCES: dict[str, tuple[Json, Json]] = {
 }
 
 
-@pytest.mark.parametrize("policy", [POLICY, PLAIN_SIDECAR], ids=["native", "plain"])
 @pytest.mark.parametrize("case", RESOURCES)
-def test_the_sidecar_leaves_the_pods_quality_of_service_as_it_was(case: str, policy: AdmissionPolicy) -> None:
+def test_the_sidecar_leaves_the_pods_quality_of_service_as_it_was(case: str) -> None:
     raw, expected = RESOURCES[case]
 
-    assert sidecar_of(governed(raw, policy=policy))["resources"] == expected
+    assert sidecar_of(governed(raw))["resources"] == expected
 
 
 def test_the_sidecar_requests_what_the_settings_say() -> None:
@@ -69,37 +67,6 @@ def test_the_sidecar_requests_what_the_settings_say() -> None:
 
     amounts = {"cpu": "100m", "memory": "128Mi"}
     assert sidecar_of(after)["resources"] == {"limits": amounts, "requests": amounts}
-
-
-def test_a_plain_sidecar_stands_last_among_the_containers_and_is_else_the_same() -> None:
-    raw = admitted(half(), plain(), init=[plain("setup")], restartPolicy="Never")
-
-    after, native = governed(raw, policy=PLAIN_SIDECAR), governed(raw)
-
-    assert [each["name"] for each in after["spec"]["containers"]] == ["main", "web", "bursar-sidecar"]
-    assert [each["name"] for each in after["spec"]["initContainers"]] == ["setup"]
-    ends = {"name": "BURSAR_ENDS", "value": "over"}
-    expected = copy.deepcopy(sidecar_of(native))
-    del expected["restartPolicy"]
-    expected["env"].insert(4, ends)
-    assert sidecar_of(after) == expected
-    assert after["spec"]["volumes"] == native["spec"]["volumes"]
-
-
-@pytest.mark.parametrize(
-    ("restart_policy", "ends"), [("Never", "over"), ("OnFailure", "over"), ("Always", None), (None, None)]
-)
-def test_a_plain_sidecar_ends_by_itself_only_in_a_pod_that_can_end(
-    restart_policy: str | None, ends: str | None
-) -> None:
-    fields = {} if restart_policy is None else {"restartPolicy": restart_policy}
-    after = governed(admitted(half(), **fields), policy=PLAIN_SIDECAR)
-
-    assert env(sidecar_of(after)).get("BURSAR_ENDS") == ends
-
-
-def test_a_native_sidecar_gets_no_flag_for_the_end() -> None:
-    assert "BURSAR_ENDS" not in env(sidecar_of(governed(admitted(half(), restartPolicy="Never"))))
 
 
 def test_a_sidecar_writes_the_log_format_of_its_webhook() -> None:
@@ -137,12 +104,11 @@ def test_a_sidecar_learns_where_its_pod_has_its_cards_alone(
     assert env(sidecar_of(governed(after))).get("BURSAR_CARDS") == told
 
 
-@pytest.mark.parametrize("now", [POLICY, PLAIN_SIDECAR, WITHOUT_SIDECAR], ids=["native", "plain", "off"])
-@pytest.mark.parametrize("then", [POLICY, PLAIN_SIDECAR], ids=["native", "plain"])
+@pytest.mark.parametrize("now", [POLICY, WITHOUT_SIDECAR], ids=["on", "off"])
 def test_a_sidecar_that_is_there_stays_where_it_is_whatever_the_setting_has_become(
-    then: AdmissionPolicy, now: AdmissionPolicy
+    now: AdmissionPolicy,
 ) -> None:
-    before = governed(admitted(half(), restartPolicy="Never"), policy=then)
+    before = governed(admitted(half(), restartPolicy="Never"))
 
     assert operations(before, policy=now) == []
     assert violations_of(before, now) == ()
@@ -169,9 +135,9 @@ def test_a_sidecar_of_the_users_own_has_our_image_command_variables_and_cards() 
         sidecar_of(after)[field] = sidecar_of(governed(admitted(half()))).get(field)
 
 
-def of_another_release(policy: AdmissionPolicy, **fields: Any) -> Json:
+def of_another_release(**fields: Any) -> Json:
     """A governed pod as release 0.1.0 left it, with the mount that the API server added to its sidecar."""
-    pod = governed(admitted(half(), **fields), policy=policy)
+    pod = governed(admitted(half(), **fields))
     api = {"mountPath": "/var/run/secrets/kubernetes.io/serviceaccount", "name": "kube-api-access-x"}
     sidecar_of(pod).update(
         image="mirror.example/sidecar:0",
@@ -199,16 +165,13 @@ def of_another_release(policy: AdmissionPolicy, **fields: Any) -> Json:
     return pod
 
 
-@pytest.mark.parametrize("policy", [POLICY, PLAIN_SIDECAR], ids=["native", "plain"])
-def test_a_sidecar_of_another_release_is_taken_for_ours_and_gets_its_settings(
-    policy: AdmissionPolicy,
-) -> None:
-    before = of_another_release(policy)
+def test_a_sidecar_of_another_release_is_taken_for_ours_and_gets_its_settings() -> None:
+    before = of_another_release()
 
-    after = governed(before, policy=policy)
+    after = governed(before)
 
-    assert violations_of(before, policy) == violations_of(after, policy) == ()
-    assert operations(after, policy=policy) == []
+    assert violations_of(before, POLICY) == violations_of(after, POLICY) == ()
+    assert operations(after) == []
     expected = copy.deepcopy(before)
     sidecar_of(expected)["env"] = [
         {"name": "BURSAR_TIMEKEEPER_URL", "value": "https://timekeeper.example"},
@@ -222,13 +185,6 @@ def test_a_sidecar_of_another_release_is_taken_for_ours_and_gets_its_settings(
     assert after == expected
 
 
-def test_a_native_sidecar_loses_the_flag_to_end_by_itself() -> None:
-    before = governed(admitted(half()))
-    sidecar_of(before)["env"].append({"name": "BURSAR_ENDS", "value": "over"})
-
-    assert "BURSAR_ENDS" not in env(sidecar_of(governed(before)))
-
-
 NOT_OURS: dict[str, Json] = {
     "another command": {"command": ["sh"]},
     "arguments": {"args": ["--spool=/tmp"]},
@@ -238,18 +194,17 @@ NOT_OURS: dict[str, Json] = {
 }
 
 
-@pytest.mark.parametrize("policy", [POLICY, PLAIN_SIDECAR], ids=["native", "plain"])
 @pytest.mark.parametrize("case", NOT_OURS)
-def test_a_container_that_only_has_the_sidecars_name_is_refused(case: str, policy: AdmissionPolicy) -> None:
-    pod = governed(admitted(half()), policy=policy)
+def test_a_container_that_only_has_the_sidecars_name_is_refused(case: str) -> None:
+    pod = governed(admitted(half()))
     sidecar_of(pod).update(NOT_OURS[case])
 
-    assert [each.rule for each in violations_of(pod, policy)] == ["sidecar-name"]
+    assert [each.rule for each in violations_of(pod, POLICY)] == ["sidecar-name"]
 
 
-def test_one_sidecar_in_each_place_is_one_too_many() -> None:
+def test_a_sidecar_among_the_plain_containers_is_none() -> None:
     pod = governed(admitted(half()))
-    pod["spec"]["containers"].append(sidecar_of(governed(admitted(half()), policy=PLAIN_SIDECAR)))
+    pod["spec"]["containers"].append(pod["spec"].pop("initContainers")[0])
 
     assert [(each.rule, each.path) for each in violations_of(pod, POLICY)] == [
         ("sidecar-name", "spec.containers[1].name")

@@ -139,7 +139,7 @@ def test_review_compares_with_the_nodes_among_its_files(tmp_path: Path) -> None:
     (tmp_path / "pod").write_text(
         json.dumps({"kind": "Pod", "apiVersion": "v1", **asking("62", gpu_percent="1")})
     )
-    world = inputs.world(CommonFlags((), None, ()), BytesIO())
+    world = inputs.world(CommonFlags(), BytesIO())
     world = replace(world, flags=replace(world.flags, rules={"host-share": "enforce"}))
 
     def verdicts(*names: str, over: AssumedCluster = world) -> list[str]:

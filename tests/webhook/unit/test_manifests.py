@@ -12,7 +12,7 @@ import yaml
 
 from deploy import generated
 from tests.webhook.cases import WAYS
-from tests.webhook.worlds import POLICY, half, violations_of
+from tests.webhook.worlds import GOVERNED_NAMESPACES, POLICY, half, violations_of
 from tests.worlds import Json
 from timekeeper.core import accelerators
 from timekeeper.core.budgets.policy import BudgetSettings
@@ -48,7 +48,7 @@ def test_only_gpu_pods_come_and_no_system_namespace(kind: str) -> None:
     webhook = webhooks()[kind]
 
     assert webhook["matchConditions"] == [{"name": "gpu-pods", "expression": cel.gpu_pods()}]
-    assert webhook["namespaceSelector"] == cel.governed_namespaces()
+    assert webhook["namespaceSelector"] == GOVERNED_NAMESPACES
     assert (
         webhook["failurePolicy"],
         webhook["sideEffects"],
@@ -235,7 +235,7 @@ def test_policies_leave_out_the_same_namespaces_as_the_webhooks_but_those_that_g
 
     not_exempt = {"matchExpressions": [{"key": cel.EXEMPT, "operator": "NotIn", "values": ["true"]}]}
     everywhere = dict.fromkeys(EVERYWHERE) | dict.fromkeys(BUT_EXEMPT, not_exempt)
-    assert selectors == dict.fromkeys(POLICIES, cel.governed_namespaces()) | everywhere
+    assert selectors == dict.fromkeys(POLICIES, GOVERNED_NAMESPACES) | everywhere
 
 
 def test_the_longest_grace_period_is_the_default_of_the_budgets() -> None:
@@ -344,7 +344,7 @@ def test_the_sample_leaves_out_the_same_namespaces_and_gpu_pods() -> None:
     text = (MANIFESTS.parent / "samples" / "void-for-everyone.yaml").read_text()
     (spec,) = (each["spec"] for each in yaml.safe_load_all(text) if "mutations" in each["spec"])
 
-    assert spec["matchConstraints"]["namespaceSelector"] == cel.governed_namespaces()
+    assert spec["matchConstraints"]["namespaceSelector"] == GOVERNED_NAMESPACES
     conditions = {each["name"]: each for each in POLICIES["bursar-ways-around"]["matchConditions"]}
     assert spec["matchConditions"] == [conditions["not-a-mirror"], conditions["asks-for-no-gpu"]]
 

@@ -12,7 +12,6 @@ import pytest
 
 from tests.support.simulated_timekeeper import entry, standings
 from tests.webhook.worlds import (
-    PLAIN_SIDECAR,
     POLICY,
     WITHOUT_SIDECAR,
     admitted,
@@ -150,18 +149,12 @@ def test_the_tables_terms_go_before_this_processs_flags() -> None:
     assert effective_policy(POLICY, None) == POLICY
 
 
-NATIVE, PLAIN = POLICY.sidecar, PLAIN_SIDECAR.sidecar
-
-
 @pytest.mark.parametrize(
     ("flags", "told", "expected"),
     [
-        (POLICY, {"sidecar": True}, NATIVE),  # of a timekeeper that knows no plain container yet
-        (POLICY, {"sidecar": True, "sidecarNative": True}, NATIVE),
-        (POLICY, {"sidecar": True, "sidecarNative": False}, PLAIN),
-        (PLAIN_SIDECAR, {"sidecar": True, "sidecarNative": True}, PLAIN),  # no native ones in this cluster
-        (PLAIN_SIDECAR, {"sidecar": False, "sidecarNative": True}, None),
-        (WITHOUT_SIDECAR, {"sidecar": True, "sidecarNative": False}, None),
+        (POLICY, {"sidecar": True}, POLICY.sidecar),
+        (POLICY, {"sidecar": False}, None),
+        (WITHOUT_SIDECAR, {"sidecar": True}, None),
     ],
 )
 def test_the_table_turns_the_sidecar_only_further_than_the_flags(

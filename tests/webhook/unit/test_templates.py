@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.webhook.clusters import MANIFESTS
-from tests.webhook.worlds import OBSERVING, POLICY, half
+from tests.webhook.worlds import GOVERNED_NAMESPACES, OBSERVING, POLICY, half
 from tests.worlds import Json, container
-from webhook.admission import cel, workloads
+from webhook.admission import workloads
 from webhook.admission.workloads import BUILT_IN, BadPathError, TemplatePath, judge, read_path
 from webhook.policy import AdmissionPolicy
 from webhook.wire.object_review import ObjectReview, read
@@ -359,7 +359,7 @@ def test_the_manifest_is_what_the_code_generates() -> None:
         {"name": "gpu-templates", "expression": workloads.gpu_templates()},
         {"name": "changed-templates", "expression": workloads.changed_templates()},
     ]
-    assert found["namespaceSelector"] == pods["namespaceSelector"] == cel.governed_namespaces()
+    assert found["namespaceSelector"] == pods["namespaceSelector"] == GOVERNED_NAMESPACES
     assert {each for rule in found["rules"] for each in rule["resources"]} == set(RESOURCES.values())
     assert all(rule["operations"] == ["CREATE", "UPDATE"] for rule in found["rules"])
     assert (found["failurePolicy"], found["sideEffects"], found["timeoutSeconds"]) == ("Ignore", "None", 5)

@@ -10,7 +10,6 @@ import pytest
 from tests.webhook.worlds import (
     OBSERVING,
     OVER_BUDGET,
-    PLAIN_SIDECAR,
     POLICY,
     SIDECAR,
     WITHOUT_SIDECAR,
@@ -229,7 +228,7 @@ def test_replicas_with_other_flags_or_a_newer_ca_find_each_others_pods_valid() -
     assert validate(review(governed(admitted(half()))), other).verdict == "valid"
 
 
-SIDECARS = {"native": POLICY, "plain": PLAIN_SIDECAR, "off": WITHOUT_SIDECAR}
+SIDECARS = {"on": POLICY, "off": WITHOUT_SIDECAR}
 
 
 @pytest.mark.parametrize("now", SIDECARS)
@@ -243,16 +242,6 @@ def test_replicas_that_differ_in_how_they_inject_find_each_others_pods_valid(the
     assert validate(review(raw), deaf).verdict == "valid"
     newer = replace(SIDECARS[now], sidecar=replace(SIDECAR, ca="newer"))
     assert validate(review(raw), newer).verdict == "valid"
-
-
-def test_a_plain_sidecar_that_another_webhook_took_away_is_missed() -> None:
-    raw = governed(admitted(half()), policy=PLAIN_SIDECAR)
-    raw["spec"]["containers"].pop()
-
-    answer = validate(review(raw), PLAIN_SIDECAR)
-
-    assert answer.rules == (("not-governed", "enforce"),)
-    assert "/spec/containers/-" in answer.refusal
 
 
 def test_a_worker_without_a_table_trusts_the_decision_of_one_that_has_it() -> None:

@@ -7,7 +7,7 @@ from typing import Any, TypedDict
 from flask import Flask, Response
 
 from timekeeper.accounts.balance import Statement
-from timekeeper.accounts.budget_history import History
+from timekeeper.accounts.budget_history import History, is_group
 from timekeeper.accounts.decisions.sentences import waits_for
 from timekeeper.accounts.held.order import HeldPod, in_order
 from timekeeper.accounts.usage import gpu_hours
@@ -238,7 +238,7 @@ def budget_sentence(namespace: str, statement: Statement) -> str:
     if left is None:
         return f"{namespace} has no GPU budget: it is unlimited"
     key = account.in_force.key
-    whose = key if key.startswith("_group.") else namespace
+    whose = key if is_group(key) else namespace
     until = "" if account.ends_ms >= FOREVER_MS else f" until {timestamp(account.ends_ms)}"
     hours = f"{abs(float(gpu_hours(left))):.4g} GPU-hours"
     if left > 0:

@@ -12,20 +12,22 @@ ON_EXHAUSTED = ("reclaim", "deprioritize", "evict", "deny", "hold")
 # of these: pods that are created over budget wait behind a scheduling gate
 HOLDS = ("hold", "evict")
 CHARGE_BY = ("dominant", "compute", "memory", "mean", "dominant-host")
-CHARGE_FROM = ("running", "bound")
 NOTIFY_FORMATS = ("bursar", "alertmanager")
 MODES = ("enforce", "observe")
 OVERUSE = ("observe", "evict")
 IDLE = ("off", "reclaim", "evict")
 RESERVE = ("lookahead", "declared")
 OVERTIME = ("warn", "evict")
-SIDECARS = ("on", "container", "off")
+SIDECARS = ("on", "off")
 RULE_MODES = ("enforce", "warn", "off")
+
+
+GROUP = "_group."  # and a name: the subject of a group's account, and the key of its entry
 
 
 def group_key(group: str) -> str:
     """The key of a group's own entry."""
-    return f"_group.{group}"
+    return GROUP + group
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +79,7 @@ class BudgetSettings:
     charge_by: str = "dominant"
     # (named resource, 10^-12 of a GPU for one unit); of any other resource: its part of the card
     unit_costs: tuple[tuple[str, int], ...] = ()
-    # removed: only sessions that were opened by the release before this one know it
-    charge_from: str | None = None
     lookahead_ms: int = 600_000  # how far ahead running sessions reserve
-    start_grace_ms: int | None = None  # removed, too
     max_grace_period_ms: int = 600_000
     settle_after_ms: int = 3_600_000  # a session without evidence for this long is posted
     pdb_grace_ms: int = 600_000  # how long a PodDisruptionBudget protects a pod that must leave
@@ -108,21 +107,7 @@ UNLIMITED = Budget(amount=None, on_exhausted="deprioritize")
 def ineffective_fields(entry: Budget | BudgetSettings) -> tuple[str, ...]:
     """A sentence for each field of the entry that has no effect, or not the requested one. Nothing is ignored
     silently."""
-    return _removed_settings(entry) if isinstance(entry, BudgetSettings) else _dormant_fields(entry)
-
-
-def _removed_settings(settings: BudgetSettings) -> tuple[str, ...]:
-    was_set = {
-        "chargeFrom": settings.charge_from is not None,
-        "startGrace": settings.start_grace_ms is not None,
-    }
-    return tuple(f"{name}: {_REMOVED}" for name, is_set in was_set.items() if is_set)
-
-
-_REMOVED = (
-    "it has no effect on new sessions, which are charged from the binding; the next release refuses it, so "
-    "remove it"
-)
+    return _dormant_fields(entry) if isinstance(entry, Budget) else ()
 
 
 def _dormant_fields(budget: Budget) -> tuple[str, ...]:

@@ -104,7 +104,7 @@ def _without_effect(
 ) -> Iterator[BadEntryError]:
     """A mistake for each field that nothing would read. A group's entry is an account: what concerns the pods
     stands in their namespaces' entries."""
-    for field in _OF_NAMESPACES if key.startswith("_group.") else ():
+    for field in _OF_NAMESPACES if key.startswith(policy.GROUP) else ():
         if field in fields:
             problem = "a group cannot be in a group" if field == "group" else "a group's entry cannot set it"
             yield BadEntryError(line_of(fields[field]), field, problem, "omit the field")
@@ -131,7 +131,7 @@ def _duplicate_key(key: str, first: str, later: str) -> EntryError:
 
 
 def _check_key(key: str) -> None:
-    name = key.removeprefix("_group.")
+    name = key.removeprefix(policy.GROUP)
     if key != "_defaults" and not scalars.NAME.fullmatch(name):
         raise BadEntryError(1, "", "no such key", "a namespace's name, _group.NAME, _defaults or _settings")
 
@@ -185,9 +185,7 @@ _SETTING_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
     "schedulerName": ("scheduler_name", scalars.name),
     "sidecar": ("sidecar", scalars.sidecar),
     "chargeBy": ("charge_by", scalars.one_of(policy.CHARGE_BY)),
-    "chargeFrom": ("charge_from", scalars.one_of(policy.CHARGE_FROM)),
     "lookahead": ("lookahead_ms", scalars.duration_ms),
-    "startGrace": ("start_grace_ms", scalars.duration_ms),
     "maxGracePeriod": ("max_grace_period_ms", scalars.duration_ms),
     "settleAfter": ("settle_after_ms", scalars.duration_ms),
     "pdbGrace": ("pdb_grace_ms", scalars.duration_ms),

@@ -157,5 +157,5 @@ def yes_or_no(text: str) -> bool:
 
 
 def sidecar(text: str) -> str:
-    """on, container or off. YAML 1.1 also writes on and off as true and false."""
+    """on or off. YAML 1.1 also writes on and off as true and false."""
     return str(one_of(policy.SIDECARS)({"true": "on", "false": "off"}.get(text, text)))

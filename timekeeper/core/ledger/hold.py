@@ -204,8 +204,7 @@ def _has_hook(container: object) -> bool:
 
 
 def started_ms(pod: Json, request: GPURequest) -> int | None:
-    """The earliest start of a GPU container in the pod's status. Only sessions of the release before this one
-    are charged from it."""
+    """The earliest start of a GPU container in the pod's status."""
     gpu = {each.container for each in request.asks}
     statuses = [each for each in _all_statuses(mapping(pod.get("status"))) if each.get("name") in gpu]
     starts = [millis(run.get("startedAt")) for each in statuses for run in _runs(each)]

@@ -7,10 +7,8 @@ at bind) for the interval that its evidence proves, and nothing else.
 import datetime
 import functools
 import zoneinfo
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-
-from timekeeper.core.budgets.policy import BudgetSettings
 
 FOREVER_MS = 253_402_300_799_000  # the last second of the year 9999: the end of a period ``once``
 
@@ -120,15 +118,6 @@ def _utc_ms(at: datetime.datetime) -> int:
     return (at.astimezone(_UTC) - _EPOCH) // _MS
 
 
-def split(interval: Interval, kind: str, zone: str) -> Iterator[Interval]:
-    """The interval cut at the period boundaries, in order, without empty parts."""
-    start = interval.start_ms
-    while start < interval.end_ms:
-        end = min(interval.end_ms, period_at(kind, zone, start).end_ms)
-        yield Interval(start, end)
-        start = end
-
-
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """What is known about when one pod held its cards."""
@@ -153,40 +142,24 @@ class WitnessedInterval:
     proven: bool  # both ends are proof
 
 
-NOTHING = Interval(0, 0)
-
-
-def witnessed(evidence: Evidence, settings: BudgetSettings, now_ms: int) -> WitnessedInterval:
-    """The interval to charge at ``now_ms``: proof overrides estimates, in both directions. If the
-    pod ended and no timestamp proves when, the interval ends with the last evidence.
+def witnessed(evidence: Evidence, now_ms: int) -> WitnessedInterval:
+    """The interval to charge at ``now_ms``, from the binding: proof overrides estimates, in both directions.
+    If the pod ended and no timestamp proves when, the interval ends with the last evidence.
 
     A vanished pod holds its cards, and is charged, until its grace is over, and while a fresh report lists
     it. ``now_ms`` is a limit: a session is charged up to its last evidence.
     """
-    start = _start_ms(evidence, settings, now_ms)
+    start = evidence.bound_ms
     if evidence.ended_ms is not None:
         end = evidence.ended_ms or _last_ms(evidence)
-        gone = Interval(start, max(start, end)) if start is not None else NOTHING
+        gone = Interval(start, max(start, end))
         return WitnessedInterval(gone, closed=True, proven=evidence.ended_ms > 0)
     if evidence.vanished_ms is not None:
         until = evidence.vanished_ms + evidence.grace_ms
-        gone = Interval(start, max(start, min(until, now_ms))) if start is not None else NOTHING
+        gone = Interval(start, max(start, min(until, now_ms)))
         return WitnessedInterval(gone, closed=now_ms >= until and not evidence.is_listed, proven=False)
-    if start is None:
-        return WitnessedInterval(NOTHING, closed=False, proven=False)
     until = min(now_ms, max(evidence.beat_ms or 0, evidence.watermark_ms or 0))
     return WitnessedInterval(Interval(start, max(start, until)), closed=False, proven=False)
-
-
-def _start_ms(evidence: Evidence, settings: BudgetSettings, now_ms: int) -> int | None:
-    """From the binding. A session of the release before this one, as the settings said: from the first start,
-    at the latest ``startGrace`` after the binding."""
-    if settings.charge_from != "running":
-        return evidence.bound_ms
-    latest = evidence.bound_ms + (settings.start_grace_ms or 0)
-    if evidence.started_ms is not None:
-        return min(evidence.started_ms, latest)
-    return latest if latest <= now_ms else None
 
 
 def _last_ms(evidence: Evidence) -> int:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from itertools import dropwhile
 from typing import Any
 
+from timekeeper.core.budgets.policy import GROUP
 from timekeeper.dashboard.api_caller import ApiCaller, ApiRefusedError, Json
 from timekeeper.dashboard.charts.burn_down import BurnDown, burn_down
 from timekeeper.dashboard.visits import PageContent, Visit, part, segment
@@ -48,7 +49,7 @@ def _spent(visit: Visit, key: str, begin_ms: int, step: str) -> Json:
     return visit.api.get(
         "/v1/usage",
         namespace=key,
-        group="group" if key.startswith("_group.") else "namespace",
+        group="group" if key.startswith(GROUP) else "namespace",
         by=step,
         from_=begin_ms,
         to=max(visit.now_ms, begin_ms + 1),

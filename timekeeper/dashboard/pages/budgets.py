@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from timekeeper.core.budgets.policy import GROUP
 from timekeeper.dashboard.api_caller import Json
 from timekeeper.dashboard.pages.accounts import PassingOnForm, account_values, empty_form
 from timekeeper.dashboard.visits import PageContent, Visit, page_at, part, segment
@@ -146,4 +147,4 @@ def _members(budgets: Iterable[Json]) -> dict[str, list[Any]]:
 
 
 def _name(group: Json) -> str:
-    return str(group["namespace"]).removeprefix("_group.")
+    return str(group["namespace"]).removeprefix(GROUP)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from timekeeper.core.budgets.policy import GROUP
 from timekeeper.core.cluster_map import WAITING_STATES
 from timekeeper.core.decisions import KINDS
 from timekeeper.dashboard.api_caller import ApiRefusedError, Json
@@ -100,7 +101,7 @@ def waste(visit: Visit) -> PageContent:
 def _stranded(visit: Visit) -> list[Json]:
     """The namespaces that strand cards now, the largest first; none for those who may not read the map, and
     none of a group, which the map does not know."""
-    if (visit.scope or "").startswith("_group."):
+    if (visit.scope or "").startswith(GROUP):
         return []
     found = part(lambda: visit.api.get("/v1/cluster", namespace=visit.scope, limit=1))
     return [] if found.answer is None else found.answer["stranded"][:_WASTE_ROWS]

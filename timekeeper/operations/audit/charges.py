@@ -119,8 +119,9 @@ class Charges:
             return
         heard, posted_ms = self.heard.get(session.node), max(each.created_ms for each in dossier.postings)
         allowed = bounds(session, dossier.beat_ms, heard, posted_ms)
-        begin = min(max(found[0].from_ms, allowed.earliest_ms), allowed.latest_ms)
-        self._compare(dossier, session, (begin, min(found[-1].to_ms, allowed.until_ms)), "not settled yet")
+        self._compare(
+            dossier, session, (allowed.begin_ms, min(found[-1].to_ms, allowed.until_ms)), "not settled yet"
+        )
 
     def _compare(self, dossier: PodRows, session: StoredSession, due: tuple[int, int], state: str) -> None:
         """Compares posted and due over time, so equal sums for different times are found too."""

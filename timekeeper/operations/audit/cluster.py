@@ -171,7 +171,7 @@ def _charged(rows: PodRows, session: StoredSession, heard_ms: int | None, at_ms:
         posted = [(each.from_ms, each.to_ms, each.rate_milli) for each in rows.postings]
         return [(run.from_ms, run.to_ms) for run in runs(steps(posted))]
     allowed = bounds(session, rows.beat_ms, heard_ms, 0)
-    return [(allowed.earliest_ms, session.ended_ms or min(allowed.until_ms, at_ms))]
+    return [(allowed.begin_ms, session.ended_ms or min(allowed.until_ms, at_ms))]
 
 
 def _length(interval: Interval) -> int:

@@ -24,11 +24,9 @@ NOTHING = Owed(0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """An unsettled session's postings begin between ``earliest_ms`` and ``latest_ms`` and end by
-    ``until_ms``."""
+    """An unsettled session's postings begin at ``begin_ms`` and end by ``until_ms``."""
 
-    earliest_ms: int
-    latest_ms: int
+    begin_ms: int
     until_ms: int
 
 
@@ -39,16 +37,13 @@ def owed(session: StoredSession, beat_ms: int | None, posted_until_ms: int | Non
     several heartbeats, of which only the last is stored, so the posted end decides among them
     (``posted_until_ms``; None if nothing was posted: the first release charged nothing for such a session).
     """
-    begin, end = _begin_ms(session), _end_ms(session)
+    begin, end = session.bound_ms, _end_ms(session)
     if session.ended_ms == 0 and posted_until_ms is not None:
         least = max(
             session.bound_ms, session.started_ms or NOBODY_KNOWS, session.watermark_ms or NOBODY_KNOWS
         )
         end = max(least, min(posted_until_ms, beat_ms or NOBODY_KNOWS))
-    grace_is_open = session.started_ms is None and session.charge_from == "running"
-    if end is None or (grace_is_open and begin > (session.settled_ms or 0)):
-        return NOTHING
-    return Owed(begin, end) if end > begin else NOTHING
+    return NOTHING if end is None or end <= begin else Owed(begin, end)
 
 
 def bounds(session: StoredSession, beat_ms: int | None, heard_ms: int | None, posted_ms: int) -> Bounds:
@@ -57,8 +52,7 @@ def bounds(session: StoredSession, beat_ms: int | None, heard_ms: int | None, po
     ``heard_ms``: its node's watermark; ``posted_ms``: its last posting. A pod that vanished and returned has
     lost the evidence of its absence, but no estimate reaches beyond its own writing.
     """
-    begin = _begin_ms(session)
-    latest = session.bound_ms + (session.start_grace_ms if session.charge_from == "running" else 0)
+    begin = session.bound_ms
     is_over = session.ended_ms is not None or session.vanished_ms is not None
     heard = session.watermark_ms if is_over else heard_ms
     known = [begin, beat_ms or NOBODY_KNOWS, heard or NOBODY_KNOWS, session.ended_ms or NOBODY_KNOWS]
@@ -66,17 +60,7 @@ def bounds(session: StoredSession, beat_ms: int | None, heard_ms: int | None, po
         known.append(session.vanished_ms + session.grace_ms)
     if not is_over and session.watermark_ms is not None:
         known.append(posted_ms)
-    return Bounds(min(begin, latest), latest, max(known))
-
-
-def _begin_ms(session: StoredSession) -> int:
-    """The bind, or the first start, assumed at the latest one grace after the bind."""
-    if session.charge_from == "bound":
-        return session.bound_ms
-    in_time = session.bound_ms + session.start_grace_ms
-    if session.started_ms is not None and session.started_ms < in_time:
-        return session.started_ms
-    return in_time
+    return Bounds(begin, max(known))
 
 
 def _end_ms(session: StoredSession) -> int | None:

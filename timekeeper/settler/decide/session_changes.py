@@ -235,12 +235,7 @@ class _Tick:
     def _apply_status(self, session: Session, pod: LedgerPod) -> Session:
         """The session with what the pod's status proves. A session that is over keeps the last witness: the
         watermark that its node had when the end was observed, or the first report of the end without proof.
-
-        A session of the release before this one that was settled by proof is final: a definition that changes
-        with a release changes no posting.
         """
-        if session.settled_ms is not None and session.ended_ms and session.charge_from == "running":
-            return session
         updated = witness(session, pod, self.now_ms)
         if updated.is_over and not session.is_over:
             watermark_ms = self.ledger.watermarks.get(session.node)

@@ -292,10 +292,10 @@ class OpenSessionTotals:
             self.time_dependent.add(uid)
             return
         self.time_dependent.discard(uid)
-        latest_ms = open_session.session.bound_ms + open_session.session.start_grace_ms
+        bound_ms = open_session.session.bound_ms
         silent_ms = witnessed.interval.end_ms + self.settle_after_ms
-        if not witnessed.closed and not part.runs and latest_ms > now_ms:
-            self._plan_check(uid, part, latest_ms)
+        if not witnessed.closed and not part.runs and bound_ms > now_ms:
+            self._plan_check(uid, part, bound_ms)
         elif witnessed.interval.length_ms and silent_ms > now_ms:
             self._plan_check(uid, part, silent_ms)
 

@@ -146,8 +146,8 @@ class _Totals:
     def _pending(self, spans: list[_Span]) -> CTE:
         """What unsettled sessions are charged in each range, less what is posted of it."""
         its, latest = SESSIONS.c, bindparam("latest", type_=BigInteger)
-        # A session that is charged from its binding has no charge before that.
-        is_early = or_(its.charge_from != "bound", its.bound_ms < latest)
+        # A session has no charge before its binding.
+        is_early = its.bound_ms < latest
         columns = (its.uid, its.namespace, its.rate_milli)
         theirs = self._of_namespaces(its.namespace)
         sessions = due(literal(self.asked.now_ms), columns, its.rate_milli > 0, is_early, *theirs).c

@@ -84,7 +84,6 @@ def _settings(settings: BudgetSettings) -> StandingsSettings:
         mode=_mode(settings.mode),
         scheduler_name=settings.scheduler_name,
         sidecar=settings.sidecar != "off",
-        sidecar_native=settings.sidecar != "container",
         in_budget=PriorityClass(settings.in_budget_class, None),
         over_budget=PriorityClass(settings.over_budget_class, None),
         unknown_standing="overBudget" if settings.unknown_standing == "overBudget" else "inBudget",

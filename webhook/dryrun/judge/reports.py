@@ -25,11 +25,8 @@ class LocatedOutcome:
     lines: tuple[int, ...]  # of each violation
 
 
-FORMATS = ("text", "json", "yaml", "diff")
-
-
 def shown(judged: Sequence[LocatedOutcome], form: str) -> str:
-    """The report in one of FORMATS."""
+    """The report as text, json, yaml or diff."""
     if form == "json":
         return json.dumps([_as_json(each) for each in judged], indent=2) + "\n"
     if form == "yaml":
