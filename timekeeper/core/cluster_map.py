@@ -8,6 +8,7 @@ MAX_CARDS = 256  # of a node
 MAX_PODS = 64  # of a card; more are counted only
 MAX_WAITING = 500
 MAX_STRANDING = 100  # namespaces of a node
+MAX_TERM = 100  # characters of a term's name
 MAX_TEXT = 300  # characters of a reason
 MAX_NAME = 253
 
@@ -87,12 +88,13 @@ class MapWaiting(TypedDict):
 
 class MapPost(TypedDict):
     """``POST /v1/cluster``: nodes that changed, names of nodes that are gone, and, unless null, all that
-    waits."""
+    waits. ``term``: of the leader that posts, another word each time that a replica begins to lead."""
 
     version: Literal[1]
     nodes: list[MapNode]
     gone: list[str]
     waiting: MapWaiting | None
+    term: NotRequired[str]
 
 
 def waiting_reason(pod: Mapping[str, Any]) -> str:

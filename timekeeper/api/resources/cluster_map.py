@@ -18,6 +18,7 @@ from timekeeper.core.cluster_map import (
     MAX_NODES,
     MAX_PODS,
     MAX_STRANDING,
+    MAX_TERM,
     MAX_TEXT,
     MAX_WAITING,
     MapCard,
@@ -27,7 +28,7 @@ from timekeeper.core.cluster_map import (
     MapWaitingPod,
 )
 from timekeeper.core.values import WHOLE_MILLI
-from timekeeper.runtime.http.problem_details import bad
+from timekeeper.runtime.http.problem_details import Problem, bad
 from timekeeper.store import cluster_map
 from timekeeper.store.cluster_map import NodeSums
 
@@ -76,7 +77,7 @@ _WAITING: Mapping[str, Check] = {
 
 def read_cluster(body: bytes) -> MapPost:
     """Parse the body. Raises a Problem that names the field."""
-    raw = read_object(body, ("version", "nodes", "gone", "waiting"))
+    raw = read_object(body, ())  # the names of fields are names of pods too
     if raw.get("version") != 1:
         raise bad("version", "it must be 1")
     nodes = [_node(each, f"nodes[{at}]") for at, each in enumerate(_listed(raw, "nodes", "", MAX_NODES))]
@@ -85,12 +86,15 @@ def read_cluster(body: bytes) -> MapPost:
     gone = _listed(raw, "gone", "", MAX_NODES)
     if not all(_NAME[0](each) for each in gone):
         raise bad("gone", "it must be a list of names")
-    waiting = raw.get("waiting")
+    waiting, (is_term, sentence) = raw.get("waiting"), _text(MAX_TERM)
+    if not is_term(raw.get("term", "")):
+        raise bad("term", sentence)
     return {
         "version": 1,
         "nodes": nodes,
         "gone": gone,
         "waiting": None if waiting is None else _waiting(waiting),
+        "term": raw.get("term", ""),
     }
 
 
@@ -221,7 +225,7 @@ POST = ApiRoute(
     None,
     {JSON: Mapped},
     body=MapPost,
-    refuses=(413,),
+    refuses=(409, 413),
     needs="`create bindings` in all namespaces",
 )
 CLUSTER = ApiRoute(
@@ -253,7 +257,9 @@ def register(app: Flask, services: Services) -> None:
         posted = read_cluster(read_body())
         with services.ledger.store.writing(turn=cluster_map.TURN) as connection:
             change = posted["nodes"], posted["gone"], posted["waiting"]
-            cluster_map.record(connection, *change, received_ms)
+            is_recorded = cluster_map.record(connection, *change, received_ms, posted.get("term", ""))
+        if not is_recorded:
+            raise Problem(409, "another extender leads since: its posts are the map", "term")
         return answer({"version": 1})
 
     def cluster(call: Call) -> Response:

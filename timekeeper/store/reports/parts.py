@@ -36,11 +36,19 @@ from sqlalchemy import (
 )
 
 from timekeeper.accounts.usage import DATED, LABEL, ReportQuery, UsageSums
-from timekeeper.store.engine.schema import DAY_MS, FIGURES, FOLDED, POSTINGS, SESSIONS
+from timekeeper.store.engine.schema import (
+    DAY_MS,
+    FIGURES,
+    FOLDED,
+    MAP_HOURS,
+    POSTINGS,
+    SESSIONS,
+    STRANDED,
+)
 from timekeeper.store.reports.columns import label_of, ordered, without_index
 from timekeeper.store.sessions import due, greatest, least
 
-_SUMS = tuple(each.name for each in fields(UsageSums))
+_SUMS = tuple(each.name for each in fields(UsageSums) if each.name not in ("stranded", "known_ms"))
 _ATTRIBUTES = {"pod": "name", "owner": "owner", "node": "node", "models": "models"}
 _MEASURED = ("covered", "used", "by_node", "by_tenant")
 
@@ -74,7 +82,7 @@ class Shape:
 
 def needs_sessions(asked: ReportQuery) -> bool:
     """True if charges alone do not contain all requested columns."""
-    return asked.with_use or not set(asked.columns) <= {"namespace", *DATED}
+    return asked.with_use or asked.with_stranded or not set(asked.columns) <= {"namespace", *DATED}
 
 
 def statement(dialect: str, asked: ReportQuery, dated: CTE, shape: Shape) -> Select[Any]:
@@ -82,15 +90,33 @@ def statement(dialect: str, asked: ReportQuery, dated: CTE, shape: Shape) -> Sel
     statement serves all steps of the same shape."""
     every = union_all(*_Parts(dialect, asked, dated, shape).parts()).subquery("parts")
     keys = [ordered(dialect, every.c[name]) for name in asked.columns]
-    sums = [func.sum(every.c[name]) for name in _SUMS]
-    amount = sums[0] + sums[1]
-    by_amount = {"gpuHours": [amount.asc()], "-gpuHours": [amount.desc()]}.get(asked.order, [])
-    found = select(*[literal(0), *keys, *sums]).group_by(*keys).order_by(*by_amount, *keys)
-    found = found.having(or_(*(each != 0 for each in (sums[0], sums[1], sums[4]))))
+    sums = {name: func.sum(every.c[name]) for name in _sums(asked)}
+    by_amount = _ordered_by(asked, sums["posted"] + sums["pending"], sums.get("stranded"))
+    known = [_known_ms()] if asked.with_stranded else []
+    found = select(*[literal(0), *keys, *sums.values(), *known]).group_by(*keys).order_by(*by_amount, *keys)
+    said = ("posted", "pending", "used", "stranded")
+    found = found.having(or_(*(sums[name] != 0 for name in said if name in sums)))
     if shape.has_after:
         place = (bindparam(f"after_{number}", type_=Text) for number in range(len(keys)))
         found = found.where(tuple_(*keys) > tuple_(*place))
     return found.limit(bindparam("most")) if shape.has_limit else found
+
+
+def _sums(asked: ReportQuery) -> tuple[str, ...]:
+    return (*_SUMS, "stranded") if asked.with_stranded else _SUMS
+
+
+def _ordered_by(asked: ReportQuery, amount: Expression, stranded: Expression | None) -> Iterable[Expression]:
+    if asked.order == "-stranded" and stranded is not None:
+        return (stranded.desc(),)
+    return {"gpuHours": [amount.asc()], "-gpuHours": [amount.desc()]}.get(asked.order, ())
+
+
+def _known_ms() -> Expression:
+    """How much is known of the hours that begin in the range."""
+    its = MAP_HOURS.c
+    known = select(func.coalesce(func.sum(its.known_ms), 0)).where(its.hour_ms >= _START, its.hour_ms < _END)
+    return known.scalar_subquery()
 
 
 def _moment(name: str) -> Expression:
@@ -130,7 +156,8 @@ class _Parts:
         if needs_sessions(self.asked):
             parts = [self._by_session(IN_ONE_DAY, _WHOLE), self._folded(_WHOLE), self._due()]
             parts += [self._by_session(OVER_DAYS, None)] if self.shape.has_long else []
-            return [*parts, *self._figures()] if self.asked.with_use else parts
+            parts += self._figures() if self.asked.with_use else []
+            return [*parts, self._stranded()] if self.asked.with_stranded else parts
         charged = [self._postings(IN_ONE_DAY, _WHOLE), self._folded(_WHOLE)]
         charged += [self._postings(OVER_DAYS, None)] if self.shape.has_long else []
         return [*charged, self._due(), self._owed_no_more()]
@@ -248,11 +275,20 @@ class _Parts:
             found = found.where(FIGURES.c.session_uid.in_(theirs))
         return found.cte("measured")
 
+    # Free cards that nobody could use
+
+    def _stranded(self) -> Select[Any]:
+        """Of the hours that begin in the range."""
+        its = STRANDED.c
+        found = self._narrow(self._select(STRANDED, {"stranded": its.amount}, STRANDED), STRANDED, None)
+        found = found.where(its.hour_ms >= _START, its.hour_ms < _END)
+        return found.where(*self._clip(its.hour_ms, its.hour_ms + 1, _WHOLE).meets)
+
     # With which columns
 
     def _select(self, rows: FromClause, sums: dict[str, Expression], source: FromClause) -> Select[Any]:
         keys = [self._key(rows, name).label(name) for name in self.asked.columns]
-        amounts = [cast(sums.get(name, literal(0)), BigInteger).label(name) for name in _SUMS]
+        amounts = [cast(sums.get(name, literal(0)), BigInteger).label(name) for name in _sums(self.asked)]
         return select(*keys, *amounts).select_from(self._with_terms(source, rows, self._needs_terms))
 
     @property

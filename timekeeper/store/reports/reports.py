@@ -22,6 +22,7 @@ from timekeeper.store.reports.busy_times import busy_statement
 from timekeeper.store.reports.columns import dated
 from timekeeper.store.reports.parts import OVER_DAYS, Shape, needs_sessions, statement, sums_of
 from timekeeper.store.reports.totals import totals_statement
+from timekeeper.store.stranded import stranding_ever
 
 _AT_ONCE = 1_000  # rows in memory at a time
 _FEW, _MANY = 4, 1_024  # namespaces read at once for a page: the first portion, and the largest
@@ -62,11 +63,12 @@ def _first_of_each(rows: Iterable[Row[Any]], limit: int | None) -> Iterator[Row[
         yield from islice(each, limit)
 
 
-def namespaces(connection: Connection, only: str | None) -> tuple[str, ...]:
+def namespaces(connection: Connection, asked: ReportQuery) -> tuple[str, ...]:
     """The namespaces that can appear in a report."""
-    if only is not None:
-        return (only,)
-    return tuple(ledger.namespaces(connection))
+    if asked.namespace is not None:
+        return (asked.namespace,)
+    charged = ledger.namespaces(connection)
+    return tuple(charged | stranding_ever(connection) if asked.with_stranded else charged)
 
 
 def _members(intervals: Iterable[PriceInterval], span: Interval) -> tuple[str, ...]:
@@ -80,7 +82,7 @@ def _page_by(connection: Connection, asked: ReportQuery, limit: int | None) -> t
     is_by_namespace = asked.columns[0] == "namespace" and needs_sessions(asked)
     if limit is None or asked.namespace is not None or asked.order or not is_by_namespace:
         return None
-    return () if asked.group else tuple(sorted(namespaces(connection, None)))
+    return () if asked.group else tuple(sorted(namespaces(connection, asked)))
 
 
 def _shares(names: tuple[str, ...], after: tuple[str, ...] | None) -> Iterator[tuple[str, ...]]:
