@@ -2,11 +2,11 @@
 
 The law: between two posts that are at most `FRESH_MS` apart each namespace strands what the map shows after
 the earlier one. So an hour has, of each namespace, the exact sum of milli-GPU x milliseconds of such
-intervals, cut at the hour. A longer interval is unknown: nothing of it counts for anyone, and `MAP_HOURS` has
-how much of each hour is known. The map shows a node until it is gone, or for 15 minutes after its last post.
-Times are those at which posts came, by the timekeeper's clock; a post that is not later than the one before
-adds nothing, whoever sent it. A new post counts first what the map showed before it, in one transaction with
-the map, so a killed timekeeper counts nothing twice and loses nothing.
+intervals, cut at the hour. A longer interval is unknown: nothing of it counts, and `MAP_HOURS` has how much
+of each hour is known. The map shows a node until it is gone, or for 15 minutes after its last post. Times are
+those at which posts came, by the timekeeper's clock; a post that is not later than the one before adds
+nothing. A new post counts first what the map showed before it, in one transaction with the map, so a killed
+timekeeper counts nothing twice and loses nothing.
 
 A leader names its term in its posts. Once another term has posted, an earlier one's posts are refused: what
 an old leader sends late changes neither the map nor these sums.

@@ -129,7 +129,7 @@ def test_an_old_leaders_post_changes_nothing_and_a_tie_counts_once(posts: Posts)
     posts.after(10 * SECOND, term="b-1")
     posts.after(10 * SECOND, {"n1": {"hog": 70}}, term="a-2")  # it leads again
     assert posts.after(1, term="b-1") == 409
-    posts.after(10 * SECOND - 1)  # an extender of the release before this one has no name
+    assert posts.after(10 * SECOND - 1, term="") == 200  # an extender of the release before this one
     posts.books.clock.turn(-5 * SECOND)
     posts.post(term="a-2")  # by a clock that was set back
     posts.after(5 * SECOND, term="a-2")
@@ -137,6 +137,18 @@ def test_an_old_leaders_post_changes_nothing_and_a_tie_counts_once(posts: Posts)
     assert posts.stranded(f"from={BEGIN}") == {
         "hog": 1_000 * 10_000 + 400 * 30_000 + 70 * 10_000,
     }
+
+
+def test_an_interval_is_cut_at_the_hour(posts: Posts) -> None:
+    posts.books.clock.turn(HOUR - 10 * SECOND)
+    posts.post({"n1": {"hog": 300}})
+    posts.after(30 * SECOND)
+
+    rows = posts.rows(f"from={BEGIN}&by=hour")
+    assert [(each["from"], each["stranded"], each["strandedKnown"]) for each in rows] == [
+        (BEGIN, 3_000_000, 10_000),
+        (BEGIN + HOUR, 6_000_000, 20_000),
+    ]
 
 
 def test_a_restart_and_any_history_of_posts_leave_the_sums_as_by_hand(posts: Posts) -> None:

@@ -13,15 +13,16 @@ from typing import Any
 import orjson
 from sqlalchemy import Column, ColumnElement, Row, Select, func, literal_column, select
 
-from timekeeper.accounts.usage import PriceInterval, ReportLine, ReportQuery
+from timekeeper.accounts.usage import PriceInterval, ReportLine, ReportQuery, UsageSums
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.store import ledger
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.engine.schema import DAY_MS, FIGURES, FOLDED, POSTINGS
 from timekeeper.store.reports.busy_times import busy_statement
 from timekeeper.store.reports.columns import dated
-from timekeeper.store.reports.parts import OVER_DAYS, Shape, needs_sessions, statement, sums_of
-from timekeeper.store.reports.totals import totals_statement
+from timekeeper.store.reports.parts import OVER_DAYS
+from timekeeper.store.reports.shape import Shape, needs_sessions
+from timekeeper.store.reports.statement import statement
 from timekeeper.store.stranded import stranding_ever
 
 _AT_ONCE = 1_000  # rows in memory at a time
@@ -169,7 +170,7 @@ class _Report:
             found, values = self.statement_for(spans, after, some, most)
             with self._connection.execute(found, values, execution_options=options) as rows:
                 for row in rows if len(spans) == 1 else _first_of_each(rows, limit):
-                    yield ReportLine(spans[row[0]], tuple(row[1:size]), sums_of(row[size:]))
+                    yield ReportLine(spans[row[0]], tuple(row[1:size]), UsageSums(*map(int, row[size:])))
                     count += 1
             if count == limit:
                 break
@@ -186,8 +187,7 @@ class _Report:
         continue after."""
         shape = self._shape(spans, after is not None, some is not None, most is not None)
         if shape not in self._made:
-            made = totals_statement if shape.by_day else statement
-            self._made[shape] = made(self._dialect, self._asked, self._dated, shape)
+            self._made[shape] = statement(self._dialect, self._asked, self._dated, shape)
         values: dict[str, Any] = {"latest": max(each.end_ms for each in spans)}
         for number, span in enumerate(spans):
             values |= {f"{name}_{number}": at_ms for name, at_ms in bounds_of(span).items()}
