@@ -99,7 +99,8 @@ def waste(visit: Visit) -> PageContent:
 
 def _stranded(visit: Visit, begin_ms: int) -> dict[str, Any]:
     """The namespaces that stranded cards since a time, the largest first, and what each strands now, None
-    where it cannot be seen. ``known_ms``: how much of that time is known; None where no namespace stranded any."""
+    where it cannot be seen. ``known_ms``: how much of that time is known; None where no namespace stranded
+    any."""
     report = visit.api.recent(
         "/v1/usage",
         namespace=visit.scope,
