@@ -269,6 +269,8 @@ def test_a_pod_whose_session_its_binding_opened_begins_as_its_object_says(
     found = town.postings("uid-q")
     assert sum(rate * (until - since) for since, until, rate, _ in found) == GPU * held
     assert (start, start + 300, GPU, "correction") in found
+    sessions = town.get("/v1/sessions?namespace=team-a").get_json()["sessions"]
+    assert [each["bound"] for each in sessions if each["pod"] == "q"] == [start]
 
 
 @pytest.mark.parametrize("first", ["binding", "end"])
