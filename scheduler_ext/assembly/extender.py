@@ -278,7 +278,7 @@ class Extender:
         sources = MapSources(
             lambda: self._snapshot().nodes,
             self._waiting_pods.all,
-            self.leadership.leads,
+            lambda: self.leadership.term_name,
             now_ms,
             monotonic_ms,
         )

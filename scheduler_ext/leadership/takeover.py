@@ -93,6 +93,12 @@ class Leadership:
         """The number of this replica's term; 0 while it follows."""
         return self.takeovers if self._state == "leads" else 0
 
+    @property
+    def term_name(self) -> str:
+        """A name that no other term of any replica has; "" while this one follows."""
+        term = self.term
+        return f"{self._me}-{term}" if term else ""
+
     def excludes(self, uid: str) -> bool:
         """True for a pod that the store could not change when this replica took over, and that it therefore
         must not bind."""

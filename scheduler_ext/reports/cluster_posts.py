@@ -48,12 +48,12 @@ _MAX_AGE_MS = 30 * 86_400_000
 
 @dataclass(frozen=True, slots=True)
 class MapSources:
-    """What is posted. ``leads``: whether this replica posts; ``waiting``: the unbound pods; ``now_ms``: wall
-    clock, ``monotonic_ms``: for intervals."""
+    """What is posted. ``waiting``: the unbound pods; ``term``: the name of this replica's term, "" while it
+    does not lead and so does not post; ``now_ms``: wall clock, ``monotonic_ms``: for intervals."""
 
     nodes: Callable[[], Map[NodeInfo]]
     waiting: Callable[[], Iterable[WaitingView]]
-    leads: Callable[[], bool]
+    term: Callable[[], str]
     now_ms: Callable[[], int]
     monotonic_ms: Callable[[], int]
 
@@ -64,6 +64,7 @@ class ClusterPosts:
     def __init__(self, client: TimekeeperClient, sources: MapSources, log: Log) -> None:
         self._client, self._sources, self._log = client, sources, log
         self._sent: Map[NodeInfo] = Map()
+        self._term = ""  # of the last step
         self._whole_ms: int | None = None  # when posting all nodes began last
         self._waiting: MapWaiting | None = None
         self._waiting_ms = 0  # when it was posted last
@@ -77,9 +78,12 @@ class ClusterPosts:
         self._client.close()
 
     def step(self) -> None:
-        """Post what changed since the last step. After a failure all of it is posted by the next step."""
-        if not self._sources.leads():
-            self._sent, self._whole_ms = Map(), None
+        """Post what changed since the last step. After a failure all of it is posted by the next step, and in
+        a new term by the first."""
+        term = self._sources.term()
+        if term != self._term:
+            self._term, self._sent, self._whole_ms = term, Map(), None
+        if not term:
             return
         at_ms = self._sources.monotonic_ms()
         if at_ms < self._not_before_ms:
@@ -91,7 +95,7 @@ class ClusterPosts:
         is_same = _without_ages(waiting) == _without_ages(self._waiting)
         is_known = is_same and at_ms - self._waiting_ms < ALIVE_MS
         try:
-            for body in bodies(nodes, sent, None if is_known else waiting):
+            for body in bodies(nodes, sent, None if is_known else waiting, term):
                 self._post(body)
         except FAILURES as error:
             self._failed(at_ms, error)
@@ -115,7 +119,9 @@ class ClusterPosts:
         self._is_failing = True
 
 
-def bodies(nodes: Map[NodeInfo], sent: Map[NodeInfo], waiting: MapWaiting | None) -> Iterator[bytes]:
+def bodies(
+    nodes: Map[NodeInfo], sent: Map[NodeInfo], waiting: MapWaiting | None, term: str
+) -> Iterator[bytes]:
     """The posts that turn what was sent into what is, each small enough. ``waiting`` None: unchanged."""
     gone: list[str] = []
     rows: list[bytes] = []
@@ -127,17 +133,17 @@ def bodies(nodes: Map[NodeInfo], sent: Map[NodeInfo], waiting: MapWaiting | None
         else:
             row = _row(node)
             if size + len(row) > MAX_BYTES or len(rows) >= MAX_NODES:
-                yield _body(rows, [], None)
+                yield _body(rows, [], None, term)
                 rows, size = [], 0
             rows.append(row)
             size += len(row)
         if len(gone) >= MAX_NODES:
-            yield _body([], gone, None)
+            yield _body([], gone, None, term)
             gone = []
     if rows or gone:
-        yield _body(rows, gone, None)
+        yield _body(rows, gone, None, term)
     if waiting is not None:
-        yield _body([], [], waiting)
+        yield _body([], [], waiting, term)
 
 
 def waiting_of(pods: Iterable[WaitingView], now_ms: int) -> MapWaiting:
@@ -183,9 +189,9 @@ def _fitting(pods: list[MapWaitingPod]) -> list[MapWaitingPod]:
     return [pod for pod, size in zip(pods, sizes, strict=True) if size <= MAX_BYTES]
 
 
-def _body(rows: list[bytes], gone: list[str], waiting: MapWaiting | None) -> bytes:
+def _body(rows: list[bytes], gone: list[str], waiting: MapWaiting | None, term: str) -> bytes:
     nodes = [orjson.Fragment(each) for each in rows]
-    return orjson.dumps({"version": 1, "nodes": nodes, "gone": gone, "waiting": waiting})
+    return orjson.dumps({"version": 1, "nodes": nodes, "gone": gone, "waiting": waiting, "term": term})
 
 
 def _node(node: NodeInfo) -> MapNode:

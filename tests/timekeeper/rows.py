@@ -91,6 +91,9 @@ GOOD: dict[str, Row] = {
         **{"memory_mib": 1, "used_mib": 0, "body": "{}", "received_ms": 1},
     },
     "map_waiting": {"id": 1, "total": 0, "body": "[]", "received_ms": 1},
+    "map_posts": {"id": 1, "received_ms": 1, "term": "", "earlier": "[]"},
+    "map_hours": {"hour_ms": 0, "known_ms": 1},
+    "stranded": {"namespace": "a", "hour_ms": 0, "amount": 1},
     "terms": {"id": 1, "term": 0, "holder": "h", "since_ms": 0},
     "waiting": {"namespace": "a", "rate_milli": 1},
     "held_pods": {

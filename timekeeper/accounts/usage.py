@@ -25,7 +25,9 @@ LABEL = "label:"  # a pod's label as a column is label:NAME
 DATED = ("group", "price", "currency")
 
 PRICE = ("price", "currency")
-ORDERS = ("gpuHours", "-gpuHours")
+
+STRANDED_BY = frozenset(("namespace", *DATED))  # what is stranded is known by namespace
+ORDERS = ("gpuHours", "-gpuHours", "-stranded")
 
 TIME_STEPS = ("hour", "day", "month")
 MAX_STEPS = 10_000
@@ -47,7 +49,7 @@ class PriceInterval:
 
 @dataclass(frozen=True, slots=True)
 class UsageSums:
-    """Totals of a report line; milli-GPU x milliseconds, except the last two."""
+    """Totals of a report line; milli-GPU x milliseconds, except those in milliseconds."""
 
     posted: int = 0
     pending: int = 0
@@ -56,6 +58,8 @@ class UsageSums:
     used: int = 0  # what was used during that time
     by_node_ms: int = 0  # how long the node's agent measured
     by_tenant_ms: int = 0  # how long the pod's own sidecar measured
+    stranded: int = 0  # free cards that no pod could use because of the namespace's pods
+    known_ms: int = 0  # how much of the line's time it is known what was stranded
 
     @property
     def amount(self) -> int:
@@ -92,7 +96,8 @@ class ReportQuery:
     with_use: bool = False
     after: tuple[int, tuple[str, ...]] | None = None  # continue after this step and key
     beside: tuple[Interval, ...] = ()  # further time ranges, whose lines follow; not with a step or ``after``
-    order: str = ""  # by amount: gpuHours, or -gpuHours for the largest first; "": by the columns
+    order: str = ""  # one of `ORDERS`: by amount, or the largest first; "": by the columns
+    with_stranded: bool = False  # only with `STRANDED_BY`
 
     @property
     def cost(self) -> int:

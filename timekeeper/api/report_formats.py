@@ -18,6 +18,7 @@ Cells = Mapping[str, Any]
 
 _AMOUNTS = ("posted", "pending", "amount", "gpuHours")
 _USE = ("requested", "measured", "used", "usedBy")
+_STRANDED = ("stranded", "strandedKnown")
 _USE_HOURS = ("requestedGpuHours", "measuredGpuHours", "usedGpuHours")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 _AT_ONCE = 500  # rows per piece
@@ -32,6 +33,7 @@ def columns(asked: ReportQuery) -> tuple[str, ...]:
         *_AMOUNTS,
         "cost",
         *((*_USE, *_USE_HOURS) if asked.with_use else ()),
+        *((*_STRANDED, "strandedGpuHours") if asked.with_stranded else ()),
     )
 
 
@@ -43,6 +45,8 @@ def csv_cells(asked: ReportQuery, line: ReportLine) -> dict[str, Any]:
     row["cost"] = Raw(cost(line.sums.amount, row["price"])) if row["price"] else ""
     if asked.with_use:
         row |= {hours: gpu_hours(row[name]) for name, hours in zip(_USE, _USE_HOURS, strict=False)}
+    if asked.with_stranded:
+        row["strandedGpuHours"] = gpu_hours(line.sums.stranded)
     return row
 
 
@@ -67,6 +71,8 @@ def cells(asked: ReportQuery, line: ReportLine) -> dict[str, Any]:
     if asked.with_use:
         use = (sums.requested, sums.measured, sums.used, sums.used_by)
         row |= zip(_USE, use, strict=True)
+    if asked.with_stranded:
+        row |= zip(_STRANDED, (sums.stranded, sums.known_ms), strict=True)
     return row
 
 

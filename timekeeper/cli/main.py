@@ -74,6 +74,7 @@ def budget(options: Options, names: tuple[str, ...], all_namespaces: bool, form:
 @by_columns("namespace")
 @click.option("--by", type=click.Choice(("hour", "day", "month")), help="a row for each")
 @click.option("--use", is_flag=True, help="also what was held, and how busy it was")
+@click.option("--stranded", is_flag=True, help="also the free cards that each namespace kept from being used")
 @FORM
 def used(
     options: Options,
@@ -84,6 +85,7 @@ def used(
     group: str,
     by: str | None,
     use: bool,
+    stranded: bool,
     form: str,
 ) -> None:
     """What was charged in a time, by namespace, owner, pod, node, model or label."""
@@ -98,6 +100,7 @@ def used(
             group=group,
             by=by,
             use="true" if use else None,
+            stranded="true" if stranded else None,
         )
     output.show(usage.usage(answer), form)
 

@@ -12,6 +12,7 @@ MAX_CARDS = 256  # of a node
 MAX_PODS = 64  # of a card; more are counted only
 MAX_WAITING = 500
 MAX_STRANDING = 100  # namespaces of a node
+MAX_TERM = 100  # characters of a term's name
 MAX_TEXT = 300  # characters of a reason
 MAX_NAME = 253
 
@@ -133,7 +134,7 @@ class MapWaiting(TypedDict):
 
 class MapPost(TypedDict):
     """``POST /v1/cluster``: nodes that changed, names of nodes that are gone, and, unless null, all that
-    waits."""
+    waits. ``term``: of the leader that posts, another word each time that a replica begins to lead."""
 
     version: Literal[1]
     nodes: Annotated[list[MapNode], _at_most(MAX_NODES)]
@@ -143,6 +144,7 @@ class MapPost(TypedDict):
         Form({}, "it must be a list of names", lambda names: all(map(_is_name, names))),
     ]
     waiting: MapWaiting | None
+    term: NotRequired[Annotated[str, printable(MAX_TERM)]]
 
 
 _ALL_NODES = re.compile(r"0/([0-9]+) nodes ")  # the beginning of kube-scheduler's message

@@ -11,6 +11,7 @@ from sqlalchemy import bindparam, delete, func, select
 from timekeeper.core.cluster_map import MapNode, MapWaiting
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.engine.schema import MAP_NODES, MAP_WAITING, SESSIONS
+from timekeeper.store.stranded import LastPost, count, last_post, note
 
 TURN = "cluster_map"  # of two posts at once the second waits
 FORGOTTEN_MS = 900_000  # the extender posts each node again every few minutes
@@ -39,9 +40,28 @@ def record(
     gone: Iterable[str],
     waiting: MapWaiting | None,
     received_ms: int,
-) -> None:
+    term: str = "",
+) -> bool:
     """Replace these nodes and, unless None, what waits; drop those that are gone or were not posted for
-    long."""
+    long. First what the map showed until now is counted (`timekeeper.store.stranded`). False, and nothing is
+    written, if the leader's term is over."""
+    last = last_post(connection)
+    if last is not None and last.is_over(term):
+        return False
+    if last is not None:
+        count(connection, stranded(connection), last.received_ms, received_ms)
+    note(connection, (last or LastPost(received_ms)).then(received_ms, term))
+    _replace(connection, nodes, gone, waiting, received_ms)
+    return True
+
+
+def _replace(
+    connection: Connection,
+    nodes: Sequence[MapNode],
+    gone: Iterable[str],
+    waiting: MapWaiting | None,
+    received_ms: int,
+) -> None:
     rows = sorted((_row(each, received_ms) for each in nodes), key=lambda row: str(row["name"]))
     dropped = sorted({*gone, *(str(row["name"]) for row in rows)})
     if dropped:

@@ -35,6 +35,7 @@ _SESSION = tuple(each.name for each in fields(Session))
 _HELD = tuple(column.name for column in HELD_PODS.c)
 _POSTING = tuple(each.name for each in fields(Posting))
 _EVIDENCE = (
+    "bound_ms",
     "started_ms",
     "ended_ms",
     "vanished_ms",

@@ -54,13 +54,13 @@ class World:
     """Posts of a snapshot that a test replaces."""
 
     def __init__(self, snapshot: Snapshot) -> None:
-        self.snapshot, self.client, self.clock, self.leads = snapshot, Posted(), Clock(0), True
+        self.snapshot, self.client, self.clock, self.term = snapshot, Posted(), Clock(0), "e-1"
         self.lines: list[str] = []
         waiting = WaitingPods(
             lambda: self.snapshot, LastDecisions(lambda: 0, lambda _: None), lambda: UNHEARD
         )
         sources = MapSources(
-            lambda: self.snapshot.nodes, waiting.all, lambda: self.leads, lambda: 60_000, self.clock
+            lambda: self.snapshot.nodes, waiting.all, lambda: self.term, lambda: 60_000, self.clock
         )
         self.posts = ClusterPosts(self.client, sources, lambda event, **_: self.lines.append(event))  # type: ignore[arg-type]
 
@@ -123,10 +123,13 @@ def test_where_nothing_changes_a_post_comes_before_the_dashboard_calls_the_map_o
 
 def test_a_follower_posts_nothing_and_a_new_leader_everything() -> None:
     world = World(small())
-    world.leads = False
+    world.term = ""
     assert world.step() == []
-    world.leads = True
+    world.term = "e-2"
     assert len(world.step()) == 2
+    world.term = "e-3"  # it led no more for less than a step, and another may have posted
+    assert len(world.step()) == 2
+    assert {each["term"] for each in world.client.bodies} == {"e-3"}
 
 
 def test_a_part_that_is_refused_holds_no_other_back() -> None:
@@ -163,7 +166,7 @@ def test_what_waits_is_posted_again_when_the_numbers_of_pods_beyond_those_listed
 ) -> None:
     monkeypatch.setattr(cluster_posts, "MAX_WAITING", 1)
     world, there = World(small()), [waits("a", "first", 0), waits("b", "second", 1)]
-    sources = MapSources(Map, lambda: there, lambda: True, lambda: 600_000, world.clock)
+    sources = MapSources(Map, lambda: there, lambda: "e-1", lambda: 600_000, world.clock)
     world.posts = ClusterPosts(world.client, sources, lambda *_, **__: None)  # type: ignore[arg-type]
     assert [world.step(), world.step()] == [[([], [], 2)], []]
 

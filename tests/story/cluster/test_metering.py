@@ -116,6 +116,35 @@ def test_an_edited_budget_turns_the_next_pods_class_within_two_seconds(
     assert max(took) < 3, took  # two seconds, and the six reviews that look at both workers
 
 
+def test_what_a_namespace_strands_is_added_up_from_the_extenders_posts(stack: Stack, reader: str) -> None:
+    """A pod without a GPU holds 63.5 of 64 CPUs beside two free cards: 1,985 thousandths of a card."""
+    stack.cp.api.call("POST", "/api/v1/nodes", kwok_node("crowded", cards=2, labels={"of": "crowd"}))
+    pods = create_namespace(stack.cp, "crowd")
+
+    def create(name: str, **resources: str) -> None:
+        container = {"name": "main", "image": "example/app:1", "resources": {"limits": resources}}
+        spec = {"nodeSelector": {"of": "crowd"}, "containers": [container]}
+        stack.cp.api.call("POST", pods, {"metadata": {"name": name}, "spec": spec})
+
+    def now() -> dict[str, int]:
+        found = stack.get("/v1/cluster?namespace=crowd", reader)["stranded"]
+        return {each["namespace"]: each["milli"] for each in found}
+
+    def stranded() -> int:
+        rows = stack.get("/v1/usage?namespace=crowd&stranded=true", reader)["rows"]
+        return sum(each["stranded"] for each in rows)
+
+    create("web", cpu="63500m")
+    stack.wait("the map", lambda: now() == {"crowd": 1_985}, "extender")
+    create("waits", **{"bursar.dev/gpu-count": "3"})  # another post
+    stack.wait("what was stranded", lambda: stranded() > 0, "timekeeper")
+    assert stranded() % 1_985 == 0  # so many ms, whatever they are
+    stack.cp.api.call("DELETE", f"{pods}/web", {"gracePeriodSeconds": 0})
+    stack.cp.api.call("DELETE", f"{pods}/waits", {"gracePeriodSeconds": 0})
+    stack.wait("the map without it", lambda: now() == {}, "extender")
+    stack.cp.api.call("DELETE", "/api/v1/nodes/crowded")
+
+
 def test_a_mistaken_entry_is_reported_and_the_last_good_one_holds(stack: Stack, reader: str) -> None:
     """Written while the webhook is down, for it would have refused it."""
     set_budgets(stack, kept="gpuHours: 7\nonExhausted: deprioritize\n", other="gpuHours: 1\n")

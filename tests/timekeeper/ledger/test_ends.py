@@ -242,6 +242,37 @@ def test_what_a_running_settler_saw_stays(town: Town, extender: Extender) -> Non
     assert len(town.postings()) == 1
 
 
+@pytest.mark.parametrize("way", ["by itself", "by force"])
+def test_a_pod_whose_session_its_binding_opened_begins_as_its_object_says(
+    town: Town, extender: Extender, way: str
+) -> None:
+    """The end comes long after the report of the Binding, by which the pod was bound 300 ms later."""
+    town.clock.turn(MINUTE)
+    start = town.clock()
+    raw = gpu_pod("q", card=1, started_ms=start)
+    extender.sees(raw)
+    town.clock.turn(20 * SECOND)
+    if way == "by itself":
+        raw = gpu_pod("q", card=1, started_ms=start, ended_ms=town.clock())
+        extender.sees(raw)
+    extender.sees(removed(raw, town.clock()), deleted=True)
+    body = {"version": 1, "bindings": [bound("q", age_ms=MINUTE + 19_700)]}
+    is_back(town)
+    assert town.post("/v1/bindings", body).status_code == 200
+    settled(town)
+    assert town.postings("uid-q")[0][0] == start + 300
+
+    extender.posts()
+    settled(town)
+
+    held = 20 * SECOND + (0 if way == "by itself" else 30 * SECOND)
+    found = town.postings("uid-q")
+    assert sum(rate * (until - since) for since, until, rate, _ in found) == GPU * held
+    assert (start, start + 300, GPU, "correction") in found
+    sessions = town.get("/v1/sessions?namespace=team-a").get_json()["sessions"]
+    assert [each["bound"] for each in sessions if each["pod"] == "q"] == [start]
+
+
 @pytest.mark.parametrize("first", ["binding", "end"])
 def test_a_pod_that_was_bound_and_ended_while_no_settler_ran_is_charged_exactly(
     town: Town, extender: Extender, first: str

@@ -58,6 +58,9 @@ BAD = [
     ("ck_pulse_there_is_one", "pulse", {"id": 2}),
     ("ck_map_nodes_is_named", "map_nodes", {"name": ""}),
     ("ck_map_waiting_there_is_one", "map_waiting", {"id": 2}),
+    ("ck_map_posts_there_is_one", "map_posts", {"id": 2}),
+    ("ck_map_hours_is_of_an_hour", "map_hours", {"known_ms": 3_600_001}),
+    ("ck_stranded_is_of_an_hour", "stranded", {"hour_ms": 1}),
     ("ck_terms_there_is_one", "terms", {"id": 2}),
     ("ck_terms_counts", "terms", {"id": 1, "term": -1}),
 ]

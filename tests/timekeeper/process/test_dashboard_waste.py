@@ -11,7 +11,7 @@ from werkzeug.test import Client
 
 from tests.timekeeper.books import Run, days
 from tests.timekeeper.dashboards import URL, Dashboards, log_in
-from tests.timekeeper.worlds import DAY, HOUR, T0
+from tests.timekeeper.worlds import DAY, HOUR, MINUTE, T0
 from timekeeper.api.resources.cluster_map import read_cluster
 from timekeeper.store.cluster_map import record
 
@@ -72,17 +72,34 @@ def test_only_the_chosen_time_and_namespace_count(visitor: Client) -> None:
     assert "team-a" not in pods
 
 
-def test_who_strands_cards_now_is_named_with_how_many(tmp_path: Path) -> None:
+def test_who_stranded_cards_in_the_chosen_time_and_now_is_named_with_how_many(tmp_path: Path) -> None:
+    """hog stranded 1.928 cards for three quarters of an hour, web 0.072 for three quarters, gone half a
+    card."""
     made = Dashboards(tmp_path)
-    node: Json = {"name": "n", "closed": "", "cards": [], "stranded": {"hog": 1_928, "web": 72}}
-    body = {"version": 1, "nodes": [node], "gone": [], "waiting": None}
-    with made.books.store.writing() as connection:
-        record(connection, read_cluster(json.dumps(body).encode())["nodes"], [], None, T0)
+
+    def post(at_ms: int, **stranded: int) -> None:
+        node: Json = {"name": "n", "closed": "", "cards": [], "stranded": stranded}
+        body = {"version": 1, "nodes": [node], "gone": [], "waiting": None}
+        with made.books.store.writing() as connection:
+            record(connection, read_cluster(json.dumps(body).encode())["nodes"], [], None, at_ms)
+
+    for minute in range(46):
+        post(T0 - 2 * HOUR + minute * MINUTE, hog=1_928, web=72)
+    for minute in range(46, 77):
+        post(T0 - 2 * HOUR + minute * MINUTE, gone=500)
+    post(T0 - 2 * HOUR + 77 * MINUTE, hog=1_928)
     client = made.client()
     log_in(client)
 
     page = client.get("/waste", base_url=URL).text
 
-    table = page.partition('aria-label="Stranded cards"')[2].partition("<tbody>")[2]
-    assert [texts(each, "t[hd]") for each in table.split("</tr>")[:2]] == [["hog", "1.93"], ["web", "0.07"]]
+    table = page.partition('aria-label="Stranded cards"')[2]
+    assert "Of this time 1h17m are known." in table
+    rows = table.partition("<tbody>")[2].split("</tr>")[:3]
+    assert [texts(each, "t[hd]") for each in rows] == [
+        ["hog", "1.48", "1.93"],  # 46 minutes
+        ["gone", "0.26", "0.00"],  # 31 minutes
+        ["web", "0.055", "0.00"],
+    ]
+    assert "hog" not in client.get("/waste?namespace=web", base_url=URL).text
     made.close()

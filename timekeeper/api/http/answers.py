@@ -287,7 +287,8 @@ _Span = TypedDict("_Span", {"from": NotRequired[int]})
 
 class UsageRow(_Span):
     """A charge. Columns depend on `group`; `from` and `to` appear if the report is cut by the calendar or has
-    several time ranges; `requested` to `usedBy` if use was requested."""
+    several time ranges; `requested` to `usedBy` if use was requested. `stranded`: milli-GPU x ms that the
+    namespace stranded, and `strandedKnown`: for how many ms of the row's time that is known."""
 
     to: NotRequired[int]
     namespace: NotRequired[str]
@@ -306,6 +307,8 @@ class UsageRow(_Span):
     measured: NotRequired[int]
     used: NotRequired[int]
     usedBy: NotRequired[Literal["node", "tenant", "node and tenant"] | None]
+    stranded: NotRequired[int]
+    strandedKnown: NotRequired[int]
 
 
 class Usage(_From):

@@ -201,7 +201,7 @@ class LedgerReader:
                 take_time(connection)
             terms: Iterable[PriceInterval] = ()
             if asked.has_dated:
-                names = reports.namespaces(connection, asked.namespace)
+                names = reports.namespaces(connection, asked)
                 terms = price_intervals(self.history(connection), names, asked.hull, asked.group)
             yield from reports.lines(connection, asked, terms, limit)
 

@@ -15,7 +15,7 @@ from timekeeper.api.http.services import Services
 from timekeeper.core.cluster_map import MapCard, MapPost, MapWaitingPod
 from timekeeper.core.values import WHOLE_MILLI
 from timekeeper.core.wire import Version
-from timekeeper.runtime.http.problem_details import bad
+from timekeeper.runtime.http.problem_details import Problem, bad
 from timekeeper.store import cluster_map
 from timekeeper.store.cluster_map import NodeSums
 
@@ -110,7 +110,7 @@ POST = ApiRoute(
     None,
     {JSON: Mapped},
     body=BODY,
-    refuses=(413,),
+    refuses=(409, 413),
     needs="`create bindings` in all namespaces",
 )
 CLUSTER = ApiRoute(
@@ -142,7 +142,9 @@ def register(app: Flask, services: Services) -> None:
         posted = read_cluster(read_body())
         with services.ledger.store.writing(turn=cluster_map.TURN) as connection:
             change = posted["nodes"], posted["gone"], posted["waiting"]
-            cluster_map.record(connection, *change, received_ms)
+            is_recorded = cluster_map.record(connection, *change, received_ms, posted.get("term", ""))
+        if not is_recorded:
+            raise Problem(409, "another extender leads since: its posts are the map", "term")
         return answer({"version": 1})
 
     def cluster(call: Call) -> Response:

@@ -12,7 +12,14 @@ from flask import Flask, Response, request
 
 from timekeeper.accounts.budget_history import GROUP as GROUP_KEY
 from timekeeper.accounts.budget_history import is_group
-from timekeeper.accounts.usage import PRICE, ReportLine, ReportQuery, columns_of, gpu_hours
+from timekeeper.accounts.usage import (
+    PRICE,
+    STRANDED_BY,
+    ReportLine,
+    ReportQuery,
+    columns_of,
+    gpu_hours,
+)
 from timekeeper.api import report_formats
 from timekeeper.api import report_formats as focus
 from timekeeper.api.http.answers import FocusUsage, Usage, tagged
@@ -26,6 +33,7 @@ from timekeeper.api.http.parameters import (
     LIMIT,
     MONTH,
     SORT,
+    STRANDED,
     SUBJECT_AS_NAMESPACE,
     TO,
     USE,
@@ -49,7 +57,22 @@ USAGE = ApiRoute(
     "charges, posted and pending, clipped exactly to the time range; without one, this month so far",
     Right("get", "usage"),
     {JSON: Usage | FocusUsage, CSV: str},
-    (FROM, TO, MONTH, BESIDE, SUBJECT_AS_NAMESPACE, GROUP, BY, ZONE, USE, SORT, FORMAT, LIMIT, AFTER),
+    (
+        FROM,
+        TO,
+        MONTH,
+        BESIDE,
+        SUBJECT_AS_NAMESPACE,
+        GROUP,
+        BY,
+        ZONE,
+        USE,
+        STRANDED,
+        SORT,
+        FORMAT,
+        LIMIT,
+        AFTER,
+    ),
 )
 ROUTES = (USAGE,)
 
@@ -133,8 +156,9 @@ def _question(services: Services, call: Call) -> ReportQuery:
     is_focus = _is_focus(call)
     zone, now_ms = services.ledger.calendar()
     zone = call.get("timeZone", zone)
-    if is_focus and ("group" in call.given or "use" in call.given):
-        raise bad("group" if "group" in call.given else "use", "FOCUS rows have columns of their own")
+    own = [name for name in ("group", "use", "stranded") if name in call.given]
+    if is_focus and own:
+        raise bad(own[0], "FOCUS rows have columns of their own")
     columns = focus.COLUMNS if is_focus else columns_of(call.get("group", ("namespace",)))
     if call.get("format") == "csv":  # a row for each price
         columns = tuple(dict.fromkeys((*columns, *PRICE)))
@@ -143,12 +167,17 @@ def _question(services: Services, call: Call) -> ReportQuery:
     order = _order(call, is_focus)
     span = _span(call, zone, Interval(period_at("month", zone, now_ms).start_ms, now_ms), is_focus, place)
     step = "" if call.get("by", "all") == "all" else call.get("by")
-    with_use = call.get("use") == "true"
+    with_use, with_stranded = call.get("use") == "true", call.get("stranded") == "true"
+    if with_stranded and not STRANDED_BY.issuperset(columns):
+        raise bad("stranded", "it is known by namespace: group must be namespace, group or both")
+    if order == "-stranded" and not with_stranded:
+        raise bad("sort", "-stranded needs stranded=true")
     subject = call.get("namespace")
     group = subject.removeprefix(GROUP_KEY) if subject and is_group(subject) else ""
     only = None if group else subject
     beside = _beside(call, zone, is_focus)
     asked = ReportQuery(span, columns, now_ms, only, group, step, zone, with_use, beside=beside, order=order)
+    asked = replace(asked, with_stranded=with_stranded)
     if is_focus:
         asked = replace(asked, step=step or "day", with_use=True)
     if asked.has_too_many_steps:

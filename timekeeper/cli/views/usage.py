@@ -11,6 +11,7 @@ from timekeeper.core.texts import age, gpus, hours, moment, percent, short
 
 _GPU_HOURS = Column("gpuHours", "GPU-HOURS", True)
 _USE = (Column("requestedHours", "HELD", True), Column("busy", "BUSY", True))
+_STRANDED = (Column("strandedHours", "STRANDED", True), Column("known", "KNOWN FOR", True))
 _SESSIONS = (
     Column("namespace", "NAMESPACE"),
     Column("pod", "POD"),
@@ -26,7 +27,11 @@ _SESSIONS = (
 )
 _ADMITTED = {True: "in budget", False: "over budget"}
 _SESSION_STYLES = {"over budget": "bold red"}
-_FIGURES = ("posted", "pending", "amount", "gpuHours", "requested", "measured", "used", "usedBy")
+_CHARGE, _USE_FIGURES = (
+    ("posted", "pending", "amount", "gpuHours"),
+    ("requested", "measured", "used", "usedBy"),
+)
+_FIGURES = (*_CHARGE, *_USE_FIGURES, "stranded", "strandedKnown")
 _BILL_TIME = (Column("from", "FROM"), Column("to", "TO"))
 _BILL = (
     _GPU_HOURS,
@@ -46,6 +51,8 @@ def usage(answer: Any) -> Sheet:
     columns.append(_GPU_HOURS)
     if with_use:
         columns += _USE
+    if any("stranded" in row for row in rows):
+        columns += _STRANDED
     shown = tuple(_charge(row, keys) for row in rows)
     return Sheet(tuple(columns), shown, answer, empty="nothing was charged in this time")
 
@@ -63,6 +70,8 @@ def _charge(raw: Any, keys: tuple[str, ...]) -> dict[str, str]:
         "gpuHours": hours(raw["amount"]),
         "requestedHours": hours(raw.get("requested", 0)),
         "busy": percent(raw.get("used", 0), raw.get("measured")),
+        "strandedHours": hours(raw.get("stranded", 0)),
+        "known": age(raw.get("strandedKnown", 0)),
     }
 
 

@@ -81,30 +81,54 @@ def waste(visit: Visit) -> PageContent:
     """The largest users of a time; those who leave most of their cards unused come first."""
     group = visit.text("group", GROUPS[0])
     span = visit.text("span", "week") or "week"
-    length_ms = SPANS.get(span, SPANS["week"])
+    begin_ms = (visit.now_ms - SPANS.get(span, SPANS["week"])) // _HOUR_MS * _HOUR_MS
     answer = visit.api.recent(
         "/v1/usage",
         namespace=visit.scope,
         group=group,
         use="true",
         sort="-gpuHours",
-        from_=(visit.now_ms - length_ms) // _HOUR_MS * _HOUR_MS,
+        from_=begin_ms,
         limit=_WASTE_ROWS,
     )
     rows = sorted(map(_row, answer["rows"]), key=lambda row: -row["unused"])
     values = {"rows": rows, "columns": (group or "").split(","), "groups": GROUPS, "group": group}
     sums = {name: sum(row[name] for row in rows) for name in ("requested", "measured", "used", "unused")}
-    values |= {"span": span, "spans": SPANS, "sums": sums, "most": _WASTE_ROWS, "stranded": _stranded(visit)}
-    return PageContent("waste.html", values)
+    values |= {"span": span, "spans": SPANS, "sums": sums, "most": _WASTE_ROWS}
+    return PageContent("waste.html", values | _stranded(visit, begin_ms))
 
 
-def _stranded(visit: Visit) -> list[Json]:
-    """The namespaces that strand cards now, the largest first; none for those who may not read the map, and
-    none of a group, which the map does not know."""
+def _stranded(visit: Visit, begin_ms: int) -> dict[str, Any]:
+    """The namespaces that stranded cards since a time, the largest first, and what each strands now, None
+    where it cannot be seen. ``known_ms``: how much of that time is known; None where no namespace stranded
+    any."""
+    report = visit.api.recent(
+        "/v1/usage",
+        namespace=visit.scope,
+        stranded="true",
+        sort="-stranded",
+        from_=begin_ms,
+        limit=_WASTE_ROWS,
+    )
+    now = _stranded_now(visit)
+    over = {each["namespace"]: each["stranded"] for each in report["rows"] if each["stranded"]}
+    names = [*over, *(name for name in now or {} if name not in over)][:_WASTE_ROWS]
+    rows = [
+        {"namespace": name, "amount": over.get(name, 0), "milli": None if now is None else now.get(name, 0)}
+        for name in names
+    ]
+    return {"stranded": rows, "known_ms": report["rows"][0]["strandedKnown"] if report["rows"] else None}
+
+
+def _stranded_now(visit: Visit) -> dict[str, int] | None:
+    """Namespace -> thousandths of a card, the largest first. None for those who may not read the map, and of
+    a group, which the map does not know."""
     if (visit.scope or "").startswith(GROUP):
-        return []
+        return None
     found = part(lambda: visit.api.get("/v1/cluster", namespace=visit.scope, limit=1))
-    return [] if found.answer is None else found.answer["stranded"][:_WASTE_ROWS]
+    if found.answer is None:
+        return None
+    return {each["namespace"]: each["milli"] for each in found.answer["stranded"]}
 
 
 def _row(raw: Json) -> dict[str, Any]:

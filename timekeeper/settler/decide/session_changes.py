@@ -193,6 +193,9 @@ class _Tick:
         session = self.changes.sessions.get(end.uid) or self.ledger.session(end.uid)
         if session is None or session.ended_ms or end.uid in self.cluster.pods:
             return
+        if session.was_unseen and end.hold.bound_ms is not None:
+            # opened by the report of its Binding, which is dated by the extender's clock
+            session = replace(session, bound_ms=end.hold.bound_ms)
         if end.hold.over:
             self._apply_reported_end(session, end)
             return

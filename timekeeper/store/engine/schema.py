@@ -33,7 +33,7 @@ METADATA = MetaData(
 # SQLite generates keys only for the type INTEGER, which holds 64 bits there.
 _KEY = BigInteger().with_variant(Integer(), "sqlite")
 
-DAY_MS = 86_400_000
+HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 _IN_ONE_DAY = f"from_ms / {DAY_MS} = (to_ms - 1) / {DAY_MS}"
 _OVER_DAYS = f"from_ms / {DAY_MS} <> (to_ms - 1) / {DAY_MS}"
 
@@ -390,6 +390,37 @@ MAP_WAITING = Table(
     Column("more", Text),  # the number of further pods of each namespace
     CheckConstraint("id = 1", name="there_is_one"),
     comment="the pods that are not bound, as the extender posted them last",
+)
+
+MAP_POSTS = Table(
+    "map_posts",
+    METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("received_ms", BigInteger, nullable=False),
+    Column("term", Text, nullable=False),
+    Column("earlier", Text, nullable=False),
+    CheckConstraint("id = 1", name="there_is_one"),
+    comment="the last post of the map, its leader's term, and the terms before it",
+)
+
+MAP_HOURS = Table(
+    "map_hours",
+    METADATA,
+    Column("hour_ms", BigInteger, primary_key=True, autoincrement=False),
+    Column("known_ms", BigInteger, nullable=False),
+    CheckConstraint(f"hour_ms % {HOUR_MS} = 0 AND known_ms BETWEEN 1 AND {HOUR_MS}", name="is_of_an_hour"),
+    comment="how much of each UTC hour the map was posted in",
+)
+
+STRANDED = Table(
+    "stranded",
+    METADATA,
+    Column("namespace", Text, primary_key=True),
+    Column("hour_ms", BigInteger, primary_key=True),
+    Column("amount", BigInteger, nullable=False),
+    CheckConstraint(f"namespace <> '' AND hour_ms % {HOUR_MS} = 0 AND amount > 0", name="is_of_an_hour"),
+    Index(None, "hour_ms"),
+    comment="milli-GPU x ms that each namespace stranded in a UTC hour",
 )
 
 TERMS = Table(

@@ -3,16 +3,12 @@
 from typing import Any
 
 from sqlalchemy import (
-    ARRAY,
     BigInteger,
     ColumnElement,
     Select,
     Table,
-    Text,
-    any_,
     bindparam,
     cast,
-    column,
     func,
     literal,
     select,
@@ -20,8 +16,8 @@ from sqlalchemy import (
 )
 
 from timekeeper.accounts.usage import ReportQuery
-from timekeeper.store.engine.schema import DAY_MS, DAYS, FIGURES, FOLDED, POSTINGS, SESSIONS
-from timekeeper.store.reports.columns import without_index
+from timekeeper.store.engine.schema import DAY_MS, DAYS, FIGURES, FOLDED, POSTINGS, SESSIONS, STRANDED
+from timekeeper.store.reports.columns import of_namespaces, without_index
 from timekeeper.store.reports.parts import OVER_DAYS
 from timekeeper.store.sessions import due, greatest
 
@@ -40,12 +36,14 @@ def busy_statement(dialect: str, asked: ReportQuery, has_long: bool) -> Select[A
 class _Busy:
     def __init__(self, dialect: str, asked: ReportQuery, has_long: bool) -> None:
         self._dialect, self._asked, self._has_long = dialect, asked, has_long
+        self._some = "" if asked.is_whole else "some"
 
     def statement(self) -> Select[Any]:
         parts = [self._charged(POSTINGS), self._charged(FOLDED), self._due()]
         parts += [self._long()] if self._has_long else []
         parts += [self._day()] if self._asked.step != "hour" else []
         parts += [self._measured()] if self._asked.with_use else []
+        parts += [self._stranded()] if self._asked.with_stranded else []
         found = union_all(*parts).subquery("parts")
         return select(func.min(found.c.at_ms))
 
@@ -76,25 +74,18 @@ class _Busy:
 
     def _measured(self) -> Select[Any]:
         found = self._earliest(FIGURES.c.hour_ms).where(FIGURES.c.hour_ms >= _AFTER)
-        if not self._is_some:
+        if self._asked.is_whole:
             return found
         sessions = select(SESSIONS.c.uid).where(*self._theirs(SESSIONS.c.namespace))
         folded = select(FOLDED.c.session_uid).where(*self._theirs(FOLDED.c.namespace))
         return found.where(FIGURES.c.session_uid.in_(sessions.union_all(folded)))
 
+    def _stranded(self) -> Select[Any]:
+        its = STRANDED.c
+        return self._earliest(its.hour_ms).where(its.hour_ms >= _AFTER, *self._theirs(its.namespace))
+
     def _earliest(self, start: Expression) -> Select[Any]:
         return select(cast(func.min(greatest(start, _AFTER)), BigInteger).label("at_ms"))
 
-    @property
-    def _is_some(self) -> bool:
-        return not self._asked.is_whole
-
     def _theirs(self, namespace: Expression) -> list[Expression]:
-        if not self._is_some:
-            return []
-        if self._asked.namespace is not None:
-            return [namespace == self._asked.namespace]
-        if self._dialect == "postgresql":
-            return [namespace == any_(bindparam("some", type_=ARRAY(Text)))]
-        given = func.json_each(bindparam("some", type_=Text)).table_valued(column("value", Text))
-        return [namespace.in_(select(given.c.value))]
+        return of_namespaces(self._dialect, namespace, self._asked.namespace, self._some)

@@ -4,16 +4,21 @@ from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import (
+    ARRAY,
     CTE,
     JSON,
     BigInteger,
     ColumnElement,
     Text,
+    any_,
+    bindparam,
     cast,
     collate,
+    column,
     func,
     literal,
     literal_column,
+    select,
 )
 
 from timekeeper.accounts.usage import DATED, PriceInterval
@@ -22,6 +27,18 @@ from timekeeper.store.sessions import json_rows, json_text
 Expression = ColumnElement[Any]
 
 _DATED = ("namespace", "from_ms", "to_ms", *DATED)
+
+
+def of_namespaces(dialect: str, namespace: Expression, only: str | None, some: str) -> list[Expression]:
+    """The conditions for the rows of one namespace, of those in the parameter ``some``, or of all ("")."""
+    if only is not None:
+        return [namespace == only]
+    if not some:
+        return []
+    if dialect == "postgresql":
+        return [namespace == any_(bindparam(some, type_=ARRAY(Text)))]
+    given = func.json_each(bindparam(some, type_=Text)).table_valued(column("value", Text))
+    return [namespace.in_(select(given.c.value))]
 
 
 def ordered(dialect: str, value: Expression) -> Expression:

@@ -1,17 +1,16 @@
-"""A usage report as one SELECT: postings and rolled-up rows, the pending part of open sessions, and measured
-use.
+"""The selects whose union is a usage report: charges, the pending part of open sessions, measured use, and
+stranded cards. `timekeeper.store.reports.statement` adds them up.
 
-Every part has the report's columns and all sums, clipped to one time range; the report is their union,
-grouped. If the report needs a session's columns, rows are first summed by session, so each session is looked
-up once and not once per row.
+Every part is clipped to one time range. If the report needs a session's columns, rows are first summed by
+session, so each session is looked up once and not once per row. If day totals suffice, a part has a sum for
+each namespace; a price is then looked up once a namespace.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import (
-    ARRAY,
     CTE,
     BigInteger,
     ColumnElement,
@@ -20,27 +19,24 @@ from sqlalchemy import (
     Table,
     Text,
     and_,
-    any_,
     bindparam,
     case,
     cast,
-    column,
     exists,
     func,
     literal,
     or_,
     select,
     text,
-    tuple_,
     union_all,
 )
 
-from timekeeper.accounts.usage import DATED, LABEL, ReportQuery, UsageSums
-from timekeeper.store.engine.schema import DAY_MS, FIGURES, FOLDED, POSTINGS, SESSIONS
-from timekeeper.store.reports.columns import label_of, ordered, without_index
+from timekeeper.accounts.usage import DATED, LABEL, ReportQuery
+from timekeeper.store.engine.schema import DAY_MS, DAYS, FIGURES, FOLDED, POSTINGS, SESSIONS, STRANDED
+from timekeeper.store.reports.columns import label_of, of_namespaces, without_index
+from timekeeper.store.reports.shape import Shape, Span, Stretch, needs_sessions, sums_in
 from timekeeper.store.sessions import due, greatest, least
 
-_SUMS = tuple(each.name for each in fields(UsageSums))
 _ATTRIBUTES = {"pod": "name", "owner": "owner", "node": "node", "models": "models"}
 _MEASURED = ("covered", "used", "by_node", "by_tenant")
 
@@ -52,107 +48,66 @@ Expression = ColumnElement[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """The kind of statement that a time range needs, or several (``spans``).
-
-    ``by_day``: stored day totals suffice, see `totals`. ``is_cut``: budget entries changed within the range,
-    so rows are cut there. ``has_long``: it may contain postings longer than a day. ``is_some``: only
-    namespaces in parameters ``some_0`` and on. ``has_after``: only lines after the key in parameters
-    ``after_0`` and on. ``has_limit``: at most parameter ``most``. ``passed``: tables that SQLite scans row by
-    row, without an index.
-    """
-
-    by_day: bool
-    is_cut: bool
-    has_long: bool
-    is_some: bool
-    has_after: bool
-    has_limit: bool
-    passed: frozenset[str]
-    spans: int = 1
-
-
-def needs_sessions(asked: ReportQuery) -> bool:
-    """True if charges alone do not contain all requested columns."""
-    return asked.with_use or not set(asked.columns) <= {"namespace", *DATED}
-
-
-def statement(dialect: str, asked: ReportQuery, dated: CTE, shape: Shape) -> Select[Any]:
-    """The ordered lines, each with 0 (see `totals`), its columns and sums. The bounds are parameters, so one
-    statement serves all steps of the same shape."""
-    every = union_all(*_Parts(dialect, asked, dated, shape).parts()).subquery("parts")
-    keys = [ordered(dialect, every.c[name]) for name in asked.columns]
-    sums = [func.sum(every.c[name]) for name in _SUMS]
-    amount = sums[0] + sums[1]
-    by_amount = {"gpuHours": [amount.asc()], "-gpuHours": [amount.desc()]}.get(asked.order, [])
-    found = select(*[literal(0), *keys, *sums]).group_by(*keys).order_by(*by_amount, *keys)
-    found = found.having(or_(*(each != 0 for each in (sums[0], sums[1], sums[4]))))
-    if shape.has_after:
-        place = (bindparam(f"after_{number}", type_=Text) for number in range(len(keys)))
-        found = found.where(tuple_(*keys) > tuple_(*place))
-    return found.limit(bindparam("most")) if shape.has_limit else found
-
-
-def _moment(name: str) -> Expression:
-    return bindparam(name, type_=BigInteger)
-
-
-@dataclass(frozen=True, slots=True)
-class _Stretch:
-    """A part of the time range in SQL; ``end_day``: the end of the day in which it ends."""
-
-    start: Expression
-    end: Expression
-    end_day: Expression
-
-
-_START, _END = map(_moment, ("start_0", "end_0"))
-_WHOLE = _Stretch(_START, _END, _moment("end_day_0"))
-
-
-@dataclass(frozen=True, slots=True)
 class _Clip:
-    """The part of a row's time inside the range and inside its price interval."""
+    """The part of a row's time inside the stretch and inside its price interval."""
 
     length: Expression
     meets: tuple[Expression, ...]
 
 
 @dataclass(frozen=True)
-class _Parts:
+class Parts:
+    """All parts of a report of this shape."""
+
     dialect: str
     asked: ReportQuery
     dated: CTE
     shape: Shape
 
-    def parts(self) -> list[Select[Any]]:
-        """The selects whose union is the report."""
-        if needs_sessions(self.asked):
-            parts = [self._by_session(IN_ONE_DAY, _WHOLE), self._folded(_WHOLE), self._due()]
-            parts += [self._by_session(OVER_DAYS, None)] if self.shape.has_long else []
-            return [*parts, *self._figures()] if self.asked.with_use else parts
-        charged = [self._postings(IN_ONE_DAY, _WHOLE), self._folded(_WHOLE)]
-        charged += [self._postings(OVER_DAYS, None)] if self.shape.has_long else []
-        return [*charged, self._due(), self._owed_no_more()]
+    def all(self) -> list[Select[Any]]:
+        """Each has the report's columns and `sums_in`; of day totals number, namespace and these sums."""
+        spans = [Span(number) for number in range(self.shape.spans)]
+        parts = self._by_day(spans) if self.shape.by_day else self._by_row(spans[0])
+        return [*parts, *map(self._stranded, spans)] if self.asked.with_stranded else parts
+
+    def _by_day(self, spans: list[Span]) -> list[Select[Any]]:
+        pending = self._pending(spans)
+        parts = []
+        for span in spans:
+            days = self._select(DAYS, {"posted": DAYS.c.amount}, DAYS, span)
+            days = days.where(DAYS.c.day_ms >= span.first, DAYS.c.day_ms < span.last)
+            parts.append(self._narrow(days, DAYS, span))
+            for edge in (span.head, span.tail):
+                parts += [self._postings(IN_ONE_DAY, span, edge), self._folded(span, edge)]
+            parts += [self._postings(OVER_DAYS, span, span.any_length)] if self.shape.has_long else []
+            sums = {"pending": pending.c[f"pending_{span.number}"]}
+            parts.append(self._narrow(self._select(pending, sums, pending, span), pending, span))
+        return parts
+
+    def _by_row(self, span: Span) -> list[Select[Any]]:
+        charged = self._by_session if needs_sessions(self.asked) else self._postings
+        parts = [charged(IN_ONE_DAY, span, span.whole), self._folded(span, span.whole), self._due(span)]
+        parts += [charged(OVER_DAYS, span, span.any_length)] if self.shape.has_long else []
+        parts += [] if needs_sessions(self.asked) else [self._owed_no_more(span)]
+        return [*parts, *self._figures(span)] if self.asked.with_use else parts
 
     # Which charges
 
-    def _postings(self, which: Any, stretch: _Stretch | None) -> Select[Any]:
-        """``stretch`` None: postings of any length, so no index bounds them from above."""
+    def _postings(self, which: Any, span: Span, stretch: Stretch) -> Select[Any]:
         clip = self._clip_of(POSTINGS, stretch)
-        found = self._select(POSTINGS, {"posted": POSTINGS.c.rate_milli * clip.length}, POSTINGS)
-        return self._narrow(found.where(which, *clip.meets), POSTINGS, stretch)
+        found = self._select(POSTINGS, {"posted": POSTINGS.c.rate_milli * clip.length}, POSTINGS, span)
+        return self._narrow(found.where(which, *clip.meets), POSTINGS, span, stretch)
 
-    def _by_session(self, which: Any, stretch: _Stretch | None) -> Select[Any]:
+    def _by_session(self, which: Any, span: Span, stretch: Stretch) -> Select[Any]:
         """The same with the columns of their sessions. The posted part of an unsettled session is not pending
         any more: `_due` covers its whole time."""
         clip = self._clip_of(POSTINGS, stretch)
         amount = cast(func.sum(POSTINGS.c.rate_milli * clip.length), BigInteger).label("amount")
-        source = self._with_terms(POSTINGS, POSTINGS, self.shape.is_cut)
+        source = self._with_terms(POSTINGS, POSTINGS, self.shape.is_cut, span)
         since = [self.dated.c.from_ms.label("since")] if self.shape.is_cut else []
         keys = [self._without_index(POSTINGS.c.session_uid), *since]
         sums = select(*keys, amount).select_from(source).where(which, *clip.meets).group_by(*keys)
-        charged = self._narrow(sums, POSTINGS, stretch).subquery("charged")
+        charged = self._narrow(sums, POSTINGS, span, stretch).subquery("charged")
         is_settled = SESSIONS.c.settled_ms.is_not(None)
         requested = charged.c.amount / SESSIONS.c.rate_milli * SESSIONS.c.requested_milli
         told = {
@@ -161,75 +116,92 @@ class _Parts:
             "requested": case((is_settled, requested), else_=0),
         }
         both = charged.join(SESSIONS, SESSIONS.c.uid == charged.c.session_uid)
-        found = self._select(SESSIONS, told, both)
+        found = self._select(SESSIONS, told, both, span)
         return found.where(self.dated.c.from_ms == charged.c.since) if self.shape.is_cut else found
 
-    def _folded(self, stretch: _Stretch) -> Select[Any]:
+    def _folded(self, span: Span, stretch: Stretch) -> Select[Any]:
         clip = self._clip_of(FOLDED, stretch)
         sums = {
             "posted": FOLDED.c.rate_milli * clip.length,
             "requested": FOLDED.c.requested_milli * clip.length,
         }
-        return self._narrow(self._select(FOLDED, sums, FOLDED).where(*clip.meets), FOLDED, stretch)
+        found = self._select(FOLDED, sums, FOLDED, span).where(*clip.meets)
+        return self._narrow(found, FOLDED, span, stretch)
 
-    def _due(self) -> Select[Any]:
+    def _due(self, span: Span) -> Select[Any]:
         """The whole charge of unsettled sessions."""
         its = SESSIONS.c
         bound_ms = least(its.bound_ms, func.coalesce(its.started_ms, its.bound_ms))
-        theirs = [*self._of_namespaces(its.namespace), bound_ms < _END]  # evidence of later ones is not read
+        theirs = [
+            *self._of_namespaces(its.namespace),
+            bound_ms < span.end,
+        ]  # evidence of later ones is not read
         named = {_ATTRIBUTES.get(each, each) for each in self.asked.columns if each not in DATED}
         named = {"labels" if each.startswith(LABEL) else each for each in named}
         columns = (its[each] for each in sorted({"namespace", "rate_milli", "requested_milli", *named}))
         sessions = due(literal(self.asked.now_ms), columns, its.rate_milli > 0, *theirs)
         start, end = sessions.c.start_ms, sessions.c.end_ms
-        clip = self._clip(start, end, _WHOLE)
+        clip = self._clip(start, end, span.whole)
         sums = {
             "pending": sessions.c.rate_milli * clip.length,
             "requested": sessions.c.requested_milli * clip.length,
         }
-        return self._select(sessions, sums, sessions).where(end > start, *clip.meets)
+        return self._select(sessions, sums, sessions, span).where(end > start, *clip.meets)
 
-    def _owed_no_more(self) -> Select[Any]:
+    def _owed_no_more(self, span: Span) -> Select[Any]:
         """The posted part of unsettled sessions: it is not pending any more."""
-        clip = self._clip(POSTINGS.c.from_ms, self._without_index(POSTINGS.c.to_ms), _WHOLE)
-        found = self._select(POSTINGS, {"pending": -POSTINGS.c.rate_milli * clip.length}, POSTINGS)
+        clip = self._clip(POSTINGS.c.from_ms, self._without_index(POSTINGS.c.to_ms), span.whole)
+        found = self._select(POSTINGS, {"pending": -POSTINGS.c.rate_milli * clip.length}, POSTINGS, span)
         is_open = select(SESSIONS.c.uid).where(SESSIONS.c.settled_ms.is_(None))
-        theirs = POSTINGS.c.session_uid.in_(self._narrow(is_open, SESSIONS, None))
+        theirs = POSTINGS.c.session_uid.in_(self._narrow(is_open, SESSIONS, span))
         return found.where(theirs, *clip.meets)
+
+    def _pending(self, spans: list[Span]) -> CTE:
+        """The two together for all ranges, so that unsettled sessions are read once: by namespace, with a
+        column for each range."""
+        its, latest = SESSIONS.c, bindparam("latest", type_=BigInteger)
+        # A session that is charged from its binding has no charge before that.
+        is_early = its.bound_ms < latest
+        columns = (its.uid, its.namespace, its.rate_milli)
+        theirs = self._of_namespaces(its.namespace, "some")
+        sessions = due(literal(self.asked.now_ms), columns, its.rate_milli > 0, is_early, *theirs).c
+        start, end = sessions.start_ms, sessions.end_ms
+        charged = _by_span(sessions, spans, start, end, 1).where(end > start)
+        own = POSTINGS.c
+        posted = _by_span(own, spans, own.from_ms, self._without_index(own.to_ms), -1)
+        posted = posted.where(own.session_uid.in_(select(sessions.uid)), own.from_ms < latest)
+        return union_all(charged, posted).cte("pending")
 
     # Measured use
 
-    def _figures(self) -> list[Select[Any]]:
+    def _figures(self, span: Span) -> list[Select[Any]]:
         """Measured use of the hours that begin in the range, of present and rolled-up sessions."""
-        measured = self._by_word()
+        measured = self._by_word(span)
         names = ("namespace", "name", "owner", "node", "models", "labels", "requested_milli")
         once = (func.min(FOLDED.c[name]).label(name) for name in names)
         both = measured.join(FOLDED, FOLDED.c.session_uid == measured.c.session_uid)
-        theirs = self._narrow(select(*measured.c, *once).select_from(both), FOLDED, None)
+        theirs = self._narrow(select(*measured.c, *once).select_from(both), FOLDED, span)
         gone = theirs.group_by(*measured.c).subquery("gone")
         its = SESSIONS.join(measured, SESSIONS.c.uid == measured.c.session_uid)
-        return [self._used(SESSIONS, measured, its), self._used(gone, gone, gone)]
+        return [self._used(SESSIONS, measured, its, span), self._used(gone, gone, gone, span)]
 
-    def _used(self, rows: FromClause, measured: FromClause, source: FromClause) -> Select[Any]:
+    def _used(self, rows: FromClause, measured: FromClause, source: FromClause, span: Span) -> Select[Any]:
         sums = {
             "measured": measured.c.covered * rows.c.requested_milli,
             "used": measured.c.used,
             "by_node_ms": measured.c.by_node,
             "by_tenant_ms": measured.c.by_tenant,
         }
-        found = self._narrow(self._select(rows, sums, source), rows, None)
-        if not self.shape.is_cut:
-            return found
-        clip = self._clip(measured.c.hour_ms, measured.c.hour_ms + 1, _WHOLE)
-        return found.where(*clip.meets)
+        found = self._narrow(self._select(rows, sums, source, span), rows, span)
+        return found.where(*self._of_hour(measured.c.hour_ms, span)) if self.shape.is_cut else found
 
-    def _by_word(self) -> CTE:
+    def _by_word(self, span: Span) -> CTE:
         """By session, and by hour if needed: the node agent's figures take precedence over the tenant's."""
         node = FIGURES.alias("by_node")
         same = and_(node.c.session_uid == FIGURES.c.session_uid, node.c.hour_ms == FIGURES.c.hour_ms)
         is_node = FIGURES.c.source == "node"
-        hour_ms, is_best = self._its(FIGURES.c.hour_ms), ~exists().where(same, node.c.source == "node")
-        which = and_(hour_ms >= _START, hour_ms < _END, or_(is_node, is_best))
+        is_best = ~exists().where(same, node.c.source == "node")
+        which = and_(span.has(self._its(FIGURES.c.hour_ms)), or_(is_node, is_best))
         keys = [self._its(FIGURES.c.session_uid), *([FIGURES.c.hour_ms] if self.shape.is_cut else [])]
         values = (
             FIGURES.c.covered_ms,
@@ -243,17 +215,34 @@ class _Parts:
         )
         found = select(*keys, *sums).select_from(FIGURES).where(which).group_by(*keys)
         if self.shape.is_some or self.asked.namespace is not None:
-            of_sessions = self._narrow(select(SESSIONS.c.uid), SESSIONS, None)
-            theirs = of_sessions.union_all(self._narrow(select(FOLDED.c.session_uid), FOLDED, None))
+            of_sessions = self._narrow(select(SESSIONS.c.uid), SESSIONS, span)
+            theirs = of_sessions.union_all(self._narrow(select(FOLDED.c.session_uid), FOLDED, span))
             found = found.where(FIGURES.c.session_uid.in_(theirs))
         return found.cte("measured")
 
+    # Stranded cards
+
+    def _stranded(self, span: Span) -> Select[Any]:
+        """Of the hours that begin in the range."""
+        its = STRANDED.c
+        found = self._narrow(self._select(STRANDED, {"stranded": its.amount}, STRANDED, span), STRANDED, span)
+        return found.where(span.has(its.hour_ms), *self._of_hour(its.hour_ms, span))
+
     # With which columns
 
-    def _select(self, rows: FromClause, sums: dict[str, Expression], source: FromClause) -> Select[Any]:
+    def _select(
+        self, rows: FromClause, sums: Mapping[str, Expression], source: FromClause, span: Span
+    ) -> Select[Any]:
+        asked = {name: sums.get(name, literal(0)) for name in sums_in(self.asked, self.shape)}
+        if self.shape.by_day:
+            totals = [cast(func.sum(each), BigInteger).label(name) for name, each in asked.items()]
+            number, namespace = literal(span.number).label("number"), rows.c.namespace
+            # rows are found by their time, and few of them are sorted
+            by = self._without_index(namespace) if rows in (POSTINGS, FOLDED) else namespace
+            return select(number, namespace, *totals).select_from(source).group_by(by)
         keys = [self._key(rows, name).label(name) for name in self.asked.columns]
-        amounts = [cast(sums.get(name, literal(0)), BigInteger).label(name) for name in _SUMS]
-        return select(*keys, *amounts).select_from(self._with_terms(source, rows, self._needs_terms))
+        amounts = [cast(each, BigInteger).label(name) for name, each in asked.items()]
+        return select(*keys, *amounts).select_from(self._with_terms(source, rows, self._needs_terms, span))
 
     @property
     def _needs_terms(self) -> bool:
@@ -262,11 +251,11 @@ class _Parts:
         named = {"group"} if self.asked.group else set()
         return self.shape.is_cut or bool((set(DATED) - named) & set(self.asked.columns))
 
-    def _with_terms(self, source: FromClause, rows: FromClause, has_dated: bool) -> FromClause:
+    def _with_terms(self, source: FromClause, rows: FromClause, has_dated: bool, span: Span) -> FromClause:
         if not has_dated:
             return source
         own = self.dated.c
-        meets = and_(own.from_ms < _END, own.to_ms > _START)
+        meets = and_(own.from_ms < span.end, own.to_ms > span.start)
         return source.join(self.dated, and_(own.namespace == self._its(rows.c.namespace), meets))
 
     def _key(self, rows: FromClause, name: str) -> Expression:
@@ -280,13 +269,12 @@ class _Parts:
             return rows.c.uid if "uid" in rows.c else rows.c.session_uid
         return rows.c[_ATTRIBUTES.get(name, name)]
 
-    def _clip_of(self, table: Table, stretch: _Stretch | None) -> _Clip:
-        is_whole = stretch is None or stretch is _WHOLE
-        end = self._its(table.c.to_ms) if is_whole else table.c.to_ms
-        return self._clip(table.c.from_ms, end, stretch or _WHOLE)
+    def _clip_of(self, table: Table, stretch: Stretch) -> _Clip:
+        end = self._its(table.c.to_ms) if stretch.is_whole else table.c.to_ms
+        return self._clip(table.c.from_ms, end, stretch)
 
-    def _clip(self, start: Expression, end: Expression, stretch: _Stretch) -> _Clip:
-        """The part of a row's time inside the range and inside its price interval."""
+    def _clip(self, start: Expression, end: Expression, stretch: Stretch) -> _Clip:
+        """The part of a row's time inside the stretch and inside its price interval."""
         lower, upper = stretch.start, stretch.end
         meets: tuple[Expression, ...] = (end > lower, start < upper)
         if self.shape.is_cut:
@@ -294,23 +282,28 @@ class _Parts:
             meets = (*meets, end > lower, start < upper)
         return _Clip(least(end, upper) - greatest(start, lower), meets)
 
+    def _of_hour(self, hour_ms: Expression, span: Span) -> tuple[Expression, ...]:
+        """An hour belongs to the price interval in which it begins."""
+        return self._clip(hour_ms, hour_ms + 1, span.whole).meets if self.shape.is_cut else ()
+
     # Of which rows
 
-    def _narrow(self, found: Select[Any], rows: FromClause, stretch: _Stretch | None) -> Select[Any]:
-        """Only some namespaces' rows, and by index those of the range's days."""
-        if stretch is not None:
-            found = found.where(self._its(rows.c.to_ms) <= stretch.end_day)
+    def _narrow(
+        self, found: Select[Any], rows: FromClause, span: Span, stretch: Stretch | None = None
+    ) -> Select[Any]:
+        """Only some namespaces' rows, and by index those of the stretch's days."""
         namespace: Expression = rows.c.namespace
-        if rows is POSTINGS and stretch is None:
+        if stretch is not None and stretch.end_day is not None:
+            found = found.where(self._its(rows.c.to_ms) <= stretch.end_day)
+        elif rows is POSTINGS and not self.shape.by_day:
             namespace = self._without_index(namespace)  # rows over midnight have an index of their own
-        return found.where(*self._of_namespaces(namespace))
+        return found.where(*self._of_namespaces(namespace, f"some_{span.number}"))
 
-    def _of_namespaces(self, namespace: Expression) -> list[Expression]:
+    def _of_namespaces(self, namespace: Expression, name: str = "some_0") -> list[Expression]:
         """The conditions for only some namespaces' rows."""
-        if self.shape.is_some:
-            return [self._is_some(namespace)]
-        only = self.asked.namespace
-        return [] if only is None else [namespace == only]
+        return of_namespaces(
+            self.dialect, namespace, self.asked.namespace, name if self.shape.is_some else ""
+        )
 
     def _its(self, found: Expression) -> Expression:
         """The column, for a table that SQLite scans."""
@@ -321,13 +314,9 @@ class _Parts:
     def _without_index(self, found: Expression) -> Expression:
         return without_index(self.dialect, found)
 
-    def _is_some(self, namespace: Expression) -> Expression:
-        if self.dialect == "postgresql":
-            return namespace == any_(bindparam("some_0", type_=ARRAY(Text)))
-        given = func.json_each(bindparam("some_0", type_=Text)).table_valued(column("value", Text))
-        return namespace.in_(select(given.c.value))
 
-
-def sums_of(values: Iterable[Any]) -> UsageSums:
-    """A row's sums; PostgreSQL returns them as decimals."""
-    return UsageSums(*map(int, values))
+def _by_span(its: Any, spans: list[Span], start: Expression, end: Expression, sign: int) -> Select[Any]:
+    """The charges of an interval of each row, by namespace, with a column for each range."""
+    sums = (func.sum(sign * its.rate_milli * span.length(start, end)) for span in spans)
+    named = (cast(each, BigInteger).label(f"pending_{number}") for number, each in enumerate(sums))
+    return select(its.namespace, *named).group_by(its.namespace)

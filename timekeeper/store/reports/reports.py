@@ -13,15 +13,17 @@ from typing import Any
 import orjson
 from sqlalchemy import Column, ColumnElement, Row, Select, func, literal_column, select
 
-from timekeeper.accounts.usage import PriceInterval, ReportLine, ReportQuery
+from timekeeper.accounts.usage import PriceInterval, ReportLine, ReportQuery, UsageSums
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.store import ledger
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.engine.schema import DAY_MS, FIGURES, FOLDED, POSTINGS
 from timekeeper.store.reports.busy_times import busy_statement
 from timekeeper.store.reports.columns import dated
-from timekeeper.store.reports.parts import OVER_DAYS, Shape, needs_sessions, statement, sums_of
-from timekeeper.store.reports.totals import totals_statement
+from timekeeper.store.reports.parts import OVER_DAYS
+from timekeeper.store.reports.shape import Shape, needs_sessions
+from timekeeper.store.reports.statement import statement
+from timekeeper.store.stranded import stranding_ever
 
 _AT_ONCE = 1_000  # rows in memory at a time
 _FEW, _MANY = 4, 1_024  # namespaces read at once for a page: the first portion, and the largest
@@ -62,11 +64,12 @@ def _first_of_each(rows: Iterable[Row[Any]], limit: int | None) -> Iterator[Row[
         yield from islice(each, limit)
 
 
-def namespaces(connection: Connection, only: str | None) -> tuple[str, ...]:
+def namespaces(connection: Connection, asked: ReportQuery) -> tuple[str, ...]:
     """The namespaces that can appear in a report."""
-    if only is not None:
-        return (only,)
-    return tuple(ledger.namespaces(connection))
+    if asked.namespace is not None:
+        return (asked.namespace,)
+    charged = ledger.namespaces(connection)
+    return tuple(charged | stranding_ever(connection) if asked.with_stranded else charged)
 
 
 def _members(intervals: Iterable[PriceInterval], span: Interval) -> tuple[str, ...]:
@@ -80,7 +83,7 @@ def _page_by(connection: Connection, asked: ReportQuery, limit: int | None) -> t
     is_by_namespace = asked.columns[0] == "namespace" and needs_sessions(asked)
     if limit is None or asked.namespace is not None or asked.order or not is_by_namespace:
         return None
-    return () if asked.group else tuple(sorted(namespaces(connection, None)))
+    return () if asked.group else tuple(sorted(namespaces(connection, asked)))
 
 
 def _shares(names: tuple[str, ...], after: tuple[str, ...] | None) -> Iterator[tuple[str, ...]]:
@@ -167,7 +170,7 @@ class _Report:
             found, values = self.statement_for(spans, after, some, most)
             with self._connection.execute(found, values, execution_options=options) as rows:
                 for row in rows if len(spans) == 1 else _first_of_each(rows, limit):
-                    yield ReportLine(spans[row[0]], tuple(row[1:size]), sums_of(row[size:]))
+                    yield ReportLine(spans[row[0]], tuple(row[1:size]), UsageSums(*map(int, row[size:])))
                     count += 1
             if count == limit:
                 break
@@ -184,8 +187,7 @@ class _Report:
         continue after."""
         shape = self._shape(spans, after is not None, some is not None, most is not None)
         if shape not in self._made:
-            made = totals_statement if shape.by_day else statement
-            self._made[shape] = made(self._dialect, self._asked, self._dated, shape)
+            self._made[shape] = statement(self._dialect, self._asked, self._dated, shape)
         values: dict[str, Any] = {"latest": max(each.end_ms for each in spans)}
         for number, span in enumerate(spans):
             values |= {f"{name}_{number}": at_ms for name, at_ms in bounds_of(span).items()}

@@ -29,7 +29,9 @@ from timekeeper.store.engine.schema import (
     GRANTS,
     HEARTBEATS,
     HELD_PODS,
+    MAP_HOURS,
     MAP_NODES,
+    MAP_POSTS,
     MAP_WAITING,
     NODE_USES,
     NODES,
@@ -38,6 +40,7 @@ from timekeeper.store.engine.schema import (
     PULSE,
     SESSIONS,
     STANDINGS,
+    STRANDED,
     TERMS,
     WAITING,
 )
@@ -56,6 +59,8 @@ TABLES = (
     POSTINGS,
     FOLDED,
     FIGURES,
+    STRANDED,
+    MAP_HOURS,
     NODE_USES,
     BINDINGS,
     ENDS,
@@ -70,7 +75,7 @@ TABLES = (
 )
 
 # The fencing epoch is not part of the ledger, and it must never decrease; the extender posts the map anew.
-LEFT_OUT = (TERMS, MAP_NODES, MAP_WAITING)
+LEFT_OUT = (TERMS, MAP_NODES, MAP_WAITING, MAP_POSTS)
 
 
 def export(connection: Connection) -> Iterator[bytes]:
