@@ -95,6 +95,7 @@ class Settler:
             self.epoch = fencing.begin(connection, holder, clock())
         self._since_ms: int | None = None  # when this ledger began, if that is in this epoch
         self.ledger = read_ledger_state(store)  # after fencing: includes the previous settler's last write
+        self._follow_modes(self.ledger.history, clock())
         # until when ends were read, in ticks that were written; the previous settler did so until it ended
         self._ends_ms = self.ledger.pulse.decided_ms
         for error in self.ledger.history.unreadable_entries:

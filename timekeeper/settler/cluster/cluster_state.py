@@ -305,6 +305,7 @@ class ClusterState:
                 self._add_unreadable(item)
         self._remember(item, view, deleted)
         if view is not None:
+            self.unreadable.pop(item.uid, None)
             self._put_pod(view, deleted, at_ms)
 
     def _view(self, item: LedgerPod | UnreadablePod) -> LedgerPod | None:
