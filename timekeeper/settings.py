@@ -7,7 +7,7 @@ import argparse
 import secrets
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from timekeeper.core.kube.lease import holder_name
@@ -33,6 +33,8 @@ _AGE_MS = optional(duration_ms("32d", "36500d", "400d", unit="1d"), 0)
 
 _EPILOG = """commands:
   serve     run the migrations, then the settler and the serving workers, until SIGTERM (the default)
+  meter     the same as a ledger alone: it changes nothing in the cluster, and makes its own certificate; with
+            --kubeconfig it serves on the loopback, and keeps its ledger in the file bursar-meter.db
   settle    the settler alone
   workers   the serving workers alone
   migrate   run the migrations, then exit
@@ -93,6 +95,17 @@ class TimekeeperSettings:
     aggregated_fd: int | None = None
     log_format: str = "logfmt"
     metrics_access: str = "token"
+    only_meter: bool = False
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it serves one person on the loopback, without TLS: a ledger alone, outside of a cluster."""
+        return self.only_meter and self.kubeconfig is not None
+
+    @property
+    def local_token(self) -> Path:
+        """The file with that person's token, beside the ledger."""
+        return Path(f"{self.database.removeprefix('sqlite:///')}.token")
 
     def new_holder(self) -> str:
         """A name for the holder of the settler's Lease, with a random word."""
@@ -108,13 +121,34 @@ def read(arguments: Sequence[str], environment: Mapping[str, str]) -> Timekeeper
     del values["listen"]
     values["heartbeat_interval_ms"] = values.pop("heartbeat_interval")
     values["lease_duration_ms"] = values.pop("lease_duration")
-    values["command"] = values.pop("as") or values["command"]
+    values["only_meter"] = given.command == "meter"
+    values["command"] = values.pop("as") or ("serve" if values["only_meter"] else values["command"])
     values["older_than_ms"] = values.pop("older_than")
     values["retain_ms"] = values.pop("retain")
     values["retain_decisions_ms"] = values.pop("retain_decisions")
     settings = TimekeeperSettings(host=host, port=port, **values)
+    if settings.is_local:
+        settings = _on_a_laptop(parser, settings, {*arguments, *environment})
     _check_command(parser, settings)
     return settings
+
+
+def _on_a_laptop(parser: Parser, settings: TimekeeperSettings, given: set[str]) -> TimekeeperSettings:
+    """With other defaults than in a cluster, for what ``given`` does not name. It serves on the loopback
+    alone, because its token crosses the network in the clear."""
+
+    def is_given(flag: str) -> bool:
+        variable = f"BURSAR_{flag[2:].replace('-', '_').upper()}"
+        return variable in given or any(each.split("=")[0] == flag for each in given)
+
+    host = settings.host if is_given("--listen") else "127.0.0.1"
+    if host not in ("127.0.0.1", "::1", "localhost"):
+        parser.error(f"--listen: {host} is not the loopback, where alone meter serves outside of a cluster")
+    database = settings.database if is_given("--database") else "sqlite:///bursar-meter.db"
+    if not database.startswith("sqlite:///"):
+        parser.error("--database: meter outside of a cluster keeps its ledger in an SQLite file")
+    workers = settings.workers if is_given("--workers") else 1
+    return replace(settings, host=host, database=database, workers=workers)
 
 
 def _check_command(parser: Parser, given: TimekeeperSettings) -> None:
@@ -138,7 +172,7 @@ def flags_of(environment: Mapping[str, str]) -> Parser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    commands = ("serve", "settle", "workers", "migrate", *AUDITING)
+    commands = ("serve", "meter", "settle", "workers", "migrate", *AUDITING)
     parser.add_argument("command", nargs="?", choices=commands, default="serve", help="see below")
     parser.add_argument("file", nargs="?", default="", metavar="FILE", help="for export, import and backup")
     _serving_flags(parser)

@@ -89,6 +89,8 @@ class Settler:
         self._later = FutureHeadroom()
         self._listed_names: tuple[History, int, int, tuple[str, ...]] | None = None
         self.cluster = ClusterState()
+        if only_meter:
+            self.cluster.listed_sources.add("priorityclasses")  # they are not watched
         self.held = HeldView()  # of the last written tick; replaced as a whole, for other threads
         self.has_decided = False  # until then, the ledger reflects what the previous settler had observed
         with store.writing() as connection:

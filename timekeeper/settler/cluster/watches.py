@@ -54,9 +54,10 @@ class WatchSource:
     read: Callable[[Json], Item | None]
 
 
-def sources(namespace: str) -> tuple[WatchSource, ...]:
-    """Everything that the settler watches; ``namespace`` contains the budgets."""
-    return (
+def sources(namespace: str, only_meter: bool = False) -> tuple[WatchSource, ...]:
+    """Everything that the settler watches; ``namespace`` contains the budgets. A ledger alone gives pods no
+    priority class, and reads none."""
+    every = (
         WatchSource("pods", "/api/v1/pods", _PODS_WATCH_S, read_pod),
         WatchSource("nodes", "/api/v1/nodes", _WATCH_S, read_node),
         WatchSource("leases", LEASES, _WATCH_S, read_lease),
@@ -64,6 +65,7 @@ def sources(namespace: str) -> tuple[WatchSource, ...]:
         WatchSource("priorityclasses", f"{_CLASSES}/priorityclasses", _WATCH_S, read_priority_class),
         WatchSource("namespaces", "/api/v1/namespaces", _WATCH_S, read_namespace),
     )
+    return tuple(each for each in every if not (only_meter and each.name == "priorityclasses"))
 
 
 _CLASSES = "/apis/scheduling.k8s.io/v1"
