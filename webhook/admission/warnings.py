@@ -154,7 +154,7 @@ def _without_cards(spec: Json, request: GPURequest, policy: AdmissionPolicy) -> 
     """In observe mode a pod is not changed, and without Bursar's variables a container sees none of the cards
     that it requests by Bursar's own resources."""
     if policy.mode == "observe" and request.dialect == native.DIALECT.name:
-        yield "Observe mode: the pod is not changed, so its containers see no card of the resources bursar.dev/."
+        yield "Observe mode: the pod is not changed, so its containers see no cards of bursar.dev/ resources."
 
 
 def _without_effect(pod: Json, request: GPURequest) -> Iterator[str]:
