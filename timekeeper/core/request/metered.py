@@ -19,8 +19,8 @@ from timekeeper.core.request.devices import DIALECT as DEVICE
 from timekeeper.core.request.request import ParsedRequest, containers, one_container, parse
 from timekeeper.core.values import WHOLE_MILLI, Ask, ContainerAsk, GPURequest
 
-# KAI's operator for fractions: of one container, whose name stands between prefix and suffix
-FRACTIONING = "nvidia.com/container."
+# KAI's fractions: of one container, whose name stands between one of these prefixes and a suffix
+FRACTIONING = ("nvidia.com/container.", "kai.scheduler/container.")
 _MEMORY = (".gpu-memory.limit", ".gpu-memory.request")  # a quantity; the first that is there counts
 _CARDS = ".gpus.devices"  # UUIDs or indexes, by commas
 _MIB = 1 << 20
@@ -168,11 +168,11 @@ def _fractions(
     """Memory of one card or several for containers that request no cards otherwise."""
     served = {each.container for each in asks}
     for container in found:
-        prefix = f"{FRACTIONING}{container.name}"
-        texts = (annotations[prefix + each] for each in _MEMORY if prefix + each in annotations)
+        prefixes = [f"{each}{container.name}" for each in FRACTIONING]
+        texts = (annotations[one + each] for one in prefixes for each in _MEMORY if one + each in annotations)
         memory = integral(next(texts, None)) or 0
         if memory > 0 and container.name not in served:
-            cards = str(annotations.get(prefix + _CARDS, "")).split(",")
-            count = min(MAX_CARDS, max(1, sum(bool(each.strip()) for each in cards)))
+            given = next((annotations[one + _CARDS] for one in prefixes if one + _CARDS in annotations), "")
+            count = min(MAX_CARDS, max(1, sum(bool(each.strip()) for each in str(given).split(","))))
             each_mib = min(MAX_MEMORY_MIB, -(-memory // _MIB))
             yield ContainerAsk(container.name, container.init, Ask(count, 0, each_mib))
