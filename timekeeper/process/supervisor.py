@@ -167,7 +167,7 @@ def prepare(settings: TimekeeperSettings) -> None:
 
 
 def _own_certificate(settings: TimekeeperSettings) -> None:
-    """Nobody else makes one where the timekeeper runs alone."""
+    """Nothing else makes one where the timekeeper runs alone."""
     from timekeeper.process.own_certificate import ensure
 
     service = f"bursar-timekeeper.{settings.namespace}"

@@ -1,4 +1,4 @@
-"""What a pod that nobody governs holds of GPUs, by its spec and by the annotations of its own scheduler.
+"""What a pod that is not governed holds of GPUs, by its spec and by the annotations of its own scheduler.
 
 Nothing under ``bursar.dev/`` in its metadata counts: only admission's word is good there, and admission has
 not looked at this pod. Whatever can be read is charged; what cannot is charged by a stated assumption.

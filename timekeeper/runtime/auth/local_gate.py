@@ -1,4 +1,4 @@
-"""Who may read a timekeeper that serves one person on the loopback: whoever has the token of a file.
+"""Who may read a timekeeper that serves one person on the loopback: each caller with the token of a file.
 
 It asks no API server: that person's rights are those of the kubeconfig that the process reads with.
 """
