@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from timekeeper.accounts.metered import WHOLE_CARDS, CardParts
-from timekeeper.accounts.pods import LedgerPod, UnreadablePod, metered_view
+from timekeeper.accounts.pods import LedgerPod, UnreadablePod, is_bare, metered_view
 from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import NodeSight, Vanished
 from timekeeper.core.request.host import NO_HOST, CardHost, HostAmount, card_host
@@ -322,7 +322,7 @@ class ClusterState:
 
     def _remember(self, item: LedgerPod | UnreadablePod, view: LedgerPod | None, deleted: bool) -> None:
         """Keep what cannot be had from the view again."""
-        is_known = view is item or (view is not None and replace(view, is_metered=False) == item)
+        is_known = view is item or (isinstance(item, LedgerPod) and is_bare(item))
         is_nothing = isinstance(item, UnreadablePod) and item.pod is None
         if deleted or is_known or is_nothing:
             self.as_read.pop(item.uid, None)
