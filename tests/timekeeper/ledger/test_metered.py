@@ -40,6 +40,7 @@ INSTANCE = {
     "gpu_slices_gi": "2",
 }
 SINGLE = labelled("single", {GPU: "6"}, **A100 | INSTANCE | {"gpu_count": "6"})
+MIXED_MIG = labelled("mixed-mig", {GPU: "2"}, **A100 | INSTANCE | {"mig_strategy": "mixed"})
 PLAIN = labelled("plain", {GPU: "2"})
 AMD = labelled("amd", {"amd.com/gpu": "8"})
 HAMI = labelled("hami", {GPU: "20", "nvidia.com/gpumem": "65536"})
@@ -53,7 +54,7 @@ MIXED["metadata"]["annotations"]["bursar.dev/inventory"] = MIXED["metadata"]["an
 ].replace("A100", "H100", 1)
 CONTRADICTED = labelled("contradicted", {GPU: "2"}, **A100 | {"gpu_count": "8"})
 CONTRADICTED["metadata"]["annotations"] = node("n", 2)["metadata"]["annotations"]
-NODES = [WHOLE, SHARED, RENAMED, SINGLE, PLAIN, AMD, HAMI, MIXED, CONTRADICTED]
+NODES = [WHOLE, SHARED, RENAMED, SINGLE, MIXED_MIG, PLAIN, AMD, HAMI, MIXED, CONTRADICTED]
 
 
 def holding(
@@ -92,6 +93,7 @@ def opened(town: Town, *pods: Json, mode: str = "meter", more: str = "lookahead:
         (holding({GPU: "2"}, "shared"), 500, "Tesla-T4"),
         (holding({f"{GPU}.shared": "1"}, "renamed"), 625, "NVIDIA-A100-SXM4-40GB"),
         (holding({GPU: "1"}, "single"), 715, "NVIDIA-A100-SXM4-40GB"),
+        (holding({GPU: "1"}, "mixed-mig"), 2_500, "NVIDIA-A100-SXM4-40GB"),
         (holding({GPU: "1"}, "plain"), 1_000, ""),
         (holding({GPU: "1"}, "mixed"), 3_000, ""),
         (holding({GPU: "1"}, "contradicted"), 2_500, "A100"),
