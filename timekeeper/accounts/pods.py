@@ -117,7 +117,8 @@ NOTHING_METERED = MeteredRequest(GPURequest("", ()))
 
 def metered_view(pod: LedgerPod, models: Mapping[str, str]) -> LedgerPod | None:
     """The pod as it is charged where it is metered: by its spec and its own scheduler's annotations, as if it
-    had nothing of Bursar's. ``models``: of devices that the settings name. None if it holds nothing."""
+    had nothing of Bursar's; only a gate and a notice stay, which are withdrawn. ``models``: of devices that
+    the settings name. None if it holds nothing."""
     if is_bare(pod):
         return replace(pod, is_metered=True)
     metered = pod.metered or MeteredRequest(pod.request)
@@ -131,10 +132,6 @@ def metered_view(pod: LedgerPod, models: Mapping[str, str]) -> LedgerPod | None:
         devices="",
         reserved=None,
         let_go_ms=None,
-        evict_after_ms=None,
-        delete_after_ms=None,
-        idle_until_ms=None,
-        is_reclaimable=False,
         declared_ms=0,
         fixed_host=None,
         is_metered=True,
@@ -144,9 +141,8 @@ def metered_view(pod: LedgerPod, models: Mapping[str, str]) -> LedgerPod | None:
 
 def is_bare(pod: LedgerPod) -> bool:
     """Whether it has nothing of Bursar's, and requests no devices: metered, it is what it is."""
-    ours = pod.standing or pod.devices or pod.held or pod.declared_ms or pod.is_reclaimable
-    times = pod.evict_after_ms or pod.delete_after_ms or pod.idle_until_ms or pod.let_go_ms
-    if pod.metered or ours or times or pod.reserved or pod.fixed_host:
+    ours = pod.standing or pod.devices or pod.declared_ms or pod.let_go_ms
+    if pod.metered or ours or pod.reserved or pod.fixed_host:
         return False
     return not any(each.ask.device for each in pod.request.asks)
 
