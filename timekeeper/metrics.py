@@ -99,6 +99,11 @@ SESSIONS_OPENED = Counter(
     ["by"],
 )
 UNREADABLE_PODS = Counter("bursar_unreadable_pods", "pods whose GPU request cannot be charged")
+CLAIMING_PODS = Gauge(
+    "bursar_pods_with_claims_alone",
+    "pods with resource claims and no other request of GPUs, which are not charged yet",
+    multiprocess_mode="mostrecent",
+)
 LOST_ENDS = Counter(
     "bursar_lost_ends", "ends of pods that were lost because the database was unreachable for too long"
 )

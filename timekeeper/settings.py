@@ -32,7 +32,7 @@ from timekeeper.runtime.flags import UnusableError as UnusableError
 
 # Commands that read a whole ledger; see `timekeeper.operations`.
 AUDITING = ("audit", "export", "import", "fold", "backup")
-_COMMANDS = ("serve", "settle", "workers", "migrate", *AUDITING)
+_COMMANDS = ("serve", "meter", "settle", "workers", "migrate", *AUDITING)
 _WITH_FILE = ("export", "import", "backup")
 
 # In days: a younger session may still be corrected and is read often. 0: not set.
@@ -40,6 +40,8 @@ _AGE_MS = optional(duration_ms("32d", "36500d", "400d", unit="1d"), 0)
 
 _EPILOG = """commands:
   serve     run the migrations, then the settler and the serving workers, until SIGTERM (the default)
+  meter     the same as a ledger alone: it changes nothing in the cluster, and makes its own certificate; with
+            --kubeconfig it serves on the loopback, and keeps its ledger in the file bursar-meter.db
   settle    the settler alone
   workers   the serving workers alone
   migrate   run the migrations, then exit
@@ -168,6 +170,7 @@ class TimekeeperSettings:
     socket_fd: int | None = argument("--socket-fd", type=int, help=argparse.SUPPRESS)
     aggregated_fd: int | None = argument("--aggregated-fd", type=int, help=argparse.SUPPRESS)
     holder: str = argument("--holder", default="", help=argparse.SUPPRESS)
+    only_meter: bool = argument("--only-meter", action="store_true", help=argparse.SUPPRESS)
 
     def __post_init__(self) -> None:
         """Refuses arguments that the command needs or does not take."""
@@ -180,6 +183,16 @@ class TimekeeperSettings:
         if self.command == "fold" and not self.older_than_ms:
             raise UnusableError("fold: --older-than is missing, such as --older-than 400d")
 
+    @property
+    def is_local(self) -> bool:
+        """Whether it serves one person on the loopback, without TLS: a ledger alone, outside of a cluster."""
+        return self.only_meter and self.kubeconfig is not None
+
+    @property
+    def local_token(self) -> Path:
+        """The file with that person's token, beside the ledger."""
+        return Path(f"{self.database.removeprefix('sqlite:///')}.token")
+
     def new_holder(self) -> str:
         """A name for the holder of the settler's Lease, with a random word."""
         return holder_name(socket.gethostname(), self.pod_uid, "timekeeper", secrets.token_hex(4))
@@ -187,8 +200,33 @@ class TimekeeperSettings:
 
 def read(arguments: Sequence[str], environment: Mapping[str, str]) -> TimekeeperSettings:
     """The settings of ``python -m timekeeper``. Exits with 2 and a sentence where one is bad."""
-    given = flags_of(environment).read(arguments)
-    return replace(given, command=given.as_command or given.command, as_command="")
+    parser = flags_of(environment)
+    given = parser.read(arguments)
+    if given.command == "meter":
+        given = replace(given, command="serve", only_meter=True)
+    settings = replace(given, command=given.as_command or given.command, as_command="")
+    return _on_a_laptop(parser, settings, {*arguments, *environment}) if settings.is_local else settings
+
+
+def _on_a_laptop(
+    parser: Parser[TimekeeperSettings], settings: TimekeeperSettings, given: set[str]
+) -> TimekeeperSettings:
+    """With other defaults than in a cluster, for what ``given`` does not name. It serves on the loopback
+    alone, because its token crosses the network in the clear."""
+
+    def is_given(flag: str) -> bool:
+        variable = f"BURSAR_{flag[2:].replace('-', '_').upper()}"
+        return variable in given or any(each.split("=")[0] == flag for each in given)
+
+    host, port = settings.listen
+    host = host if is_given("--listen") else "127.0.0.1"
+    if host not in ("127.0.0.1", "::1", "localhost"):
+        parser.error(f"--listen: {host} is not the loopback, where alone meter serves outside of a cluster")
+    database = settings.database if is_given("--database") else "sqlite:///bursar-meter.db"
+    if not database.startswith("sqlite:///"):
+        parser.error("--database: meter outside of a cluster keeps its ledger in an SQLite file")
+    workers = settings.workers if is_given("--workers") else 1
+    return replace(settings, listen=(host, port), database=database, workers=workers)
 
 
 def flags_of(environment: Mapping[str, str]) -> Parser[TimekeeperSettings]:

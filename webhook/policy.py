@@ -14,7 +14,7 @@ from timekeeper.core.request.host import CardHost
 from timekeeper.core.standings import NO_CAPS, Caps
 from timekeeper.core.wire import HeldFor, StandingWord
 
-Mode = Literal["enforce", "observe"]
+Mode = Literal["enforce", "observe", "meter"]
 UnknownStanding = Literal["inBudget", "overBudget"]
 
 DEFAULT_SCHEDULERS = ("", "default-scheduler")
@@ -107,7 +107,7 @@ class AdmissionPolicy:
         """How a pod that is created with this standing is held. Nothing is held in observe mode, nor while
         the standing is unknown. ``by_other``: another scheduler places it; where there is a cap, the
         timekeeper releases such pods within it."""
-        if self.mode == "observe" or standing.status == "UNKNOWN":
+        if self.mode != "enforce" or standing.status == "UNKNOWN":
             return ""
         if standing.status == "OVER_BUDGET" and standing.on_exhausted in HOLDS:
             return "budget"

@@ -63,7 +63,7 @@ def _settings(raw: Json) -> TableSettings:
 
 def _entry(raw: Json) -> Entry:
     word = standings.standing_word(raw["standing"])
-    watched = word if raw.get("mode") == "observe" else None
+    watched = word if raw.get("mode") in ("observe", "meter") else None
     if watched is not None:
         word = "UNLIMITED"  # a budget in observe mode does not affect the order
     return Entry(

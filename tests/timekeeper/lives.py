@@ -64,6 +64,12 @@ SETTINGS: tuple[tuple[str | None, Terms], ...] = (
         Terms("compute", most_grace=30_000, zone="America/New_York"),
     ),
     ("settleAfter: 2h", Terms(settle_after=7_200_000)),
+    ("mode: meter\nweights: {H100: 2.5}", Terms(weights=(("H100", Fraction(5, 2)),), governs=False)),
+    ("mode: observe\nchargeBy: mean", Terms("mean", governs=False)),
+    (
+        "mode: meter\nchargeBy: dominant-host\nweights: {T4: 0.333}",
+        Terms("dominant-host", weights=(("T4", Fraction(333, 1000)),), governs=False),
+    ),
     (
         "chargeBy: dominant-host\nweights: {H100: 2.5, T4: 0.333}",
         Terms("dominant-host", weights=(("H100", Fraction(5, 2)), ("T4", Fraction(333, 1000)))),

@@ -41,7 +41,7 @@ class Machine(Agents):
     @initialize(
         began=st.sampled_from(BEGINNINGS),
         budget=st.sampled_from(BUDGETS),
-        settings=st.sampled_from((SETTINGS[0], SETTINGS[-1])),
+        settings=st.sampled_from((SETTINGS[0], SETTINGS[-1], SETTINGS[-2])),
     )
     def begins(
         self,
@@ -51,6 +51,7 @@ class Machine(Agents):
     ) -> None:
         """An empty cluster with two nodes, and a budget for team-a."""
         self.open(began)
+        self.began = began
         self.budget_texts["team-a"], self.settings_text = budget, settings
         self.put_config()
         self.relist()
@@ -98,7 +99,7 @@ class Machine(Agents):
         ago, and running since. ``is_fixed``: its Binding wrote down what it requests of the node."""
         if node in self.absent:
             return
-        number = next(self.numbers)
+        number, ago = next(self.numbers), min(ago, self.now - self.began)
         names = [pod.name for pod in self.pods if pod.namespace == team and not pod.there]
         living = {pod.name for pod in self.living()}
         name = next((name for name in names if name not in living), f"p{number}")

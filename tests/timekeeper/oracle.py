@@ -34,6 +34,7 @@ class Terms:
     most_grace: int = 600_000
     settle_after: int = 3_600_000
     zone: str = "UTC"
+    governs: bool = True  # False: nothing that Bursar wrote on a pod counts
 
 
 @dataclass
@@ -333,6 +334,8 @@ def rate(raw: Json, cards: Json, terms: Terms, size: tuple[int, int] = (0, 0)) -
     ``cards``: the node's, by UUID. Containers that run together add up; one that runs before the others
     counts only as far as it takes more than they do. ``size``: what the node can allocate of CPU and memory.
     """
+    if not terms.governs:
+        return _metered(raw, cards, terms, size)
     given = json.loads(raw["metadata"]["annotations"]["bursar.dev/devices"])["containers"]
     taken: dict[str, dict[bool, list[tuple[int, int]]]] = {}
     for each in gpu_containers(raw):
@@ -352,6 +355,29 @@ def rate(raw: Json, cards: Json, terms: Terms, size: tuple[int, int] = (0, 0)) -
     if terms.charge_by == "dominant-host":
         models = [card["model"] for card in cards.values()]
         return max(total, ceil(1000 * _of_host(raw, models, size, terms)))
+    return total
+
+
+def _metered(raw: Json, cards: Json, terms: Terms, size: tuple[int, int]) -> int:
+    """The rate by the limits alone: each container on the node's cards that would cost most, as often as it
+    wants cards. One that runs before the others counts only as far as it costs more than they do."""
+    costs: dict[bool, list[int]] = {True: [0], False: []}
+    for each in gpu_containers(raw):
+        limits = {name.split("/")[1]: int(n) for name, n in each["resources"]["limits"].items()}
+        count = limits.get("gpu-count", max(1, limits.get("gpu-percent", 0) // 100))
+        share = 10 * limits.get("gpu-percent", 0) // count
+        dearest = 0
+        for card in cards.values():
+            whole = int(card["memory_mib"])
+            memory = limits.get("gpu-memory", 0) // count or whole * share // 1000
+            part = _part(share, memory, whole, terms.charge_by)
+            dearest = max(dearest, ceil(part * _weight(card["model"], terms.weights)))
+        costs[each["init"]].append(count * dearest)
+    total = max(sum(costs[False]), *costs[True])
+    if terms.charge_by == "dominant-host":
+        bare = {**raw, "metadata": {**raw["metadata"], "annotations": {}}}
+        models = [card["model"] for card in cards.values()]
+        return max(total, ceil(1000 * _of_host(bare, models, size, terms)))
     return total
 
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from sys import intern
 
@@ -14,6 +14,7 @@ from timekeeper.core.ledger.reservation import Reservation, read_reservation, wi
 from timekeeper.core.object_names import owner_of
 from timekeeper.core.request.cards import decode_amounts
 from timekeeper.core.request.host import NO_HOST, HostAmount, HostShare, decode_host, encode_host, requested
+from timekeeper.core.request.metered import MeteredRequest, metered_request, of_devices
 from timekeeper.core.request.request import parse_stored
 from timekeeper.core.values import Ask, ContainerAsk, GPURequest, UndecodableError
 from timekeeper.core.wire import HeldFor, binding_asks
@@ -53,6 +54,10 @@ class LedgerPod:
     declared_ms: int = 0  # how long it means to run, if it reserves that; 0: it reserves the lookahead
     host: HostAmount = NO_HOST  # what it requests of its node's CPU and memory
     fixed_host: HostShare | None = None  # the same beside what its node had, as its Binding says
+    # what it holds where it is metered, if that is not ``request``
+    metered: MeteredRequest | None = None
+    is_metered: bool = False  # nothing that Bursar's names say of it counts: see `metered_view`
+    doubt: str = ""  # what of its request is an assumption, and why; of a metered pod
 
     @property
     def length_ms(self) -> int:
@@ -79,26 +84,76 @@ class LedgerPod:
 
 @dataclass(frozen=True, slots=True)
 class UnreadablePod:
-    """A pod whose GPU request admission would have refused. It has no rate and is only reported."""
+    """A pod that is charged where it is metered alone: admission would have refused its GPU request, or would
+    not have looked at its devices (``problem`` empty). Elsewhere it has no rate and is only reported."""
 
     uid: str
     namespace: str
     name: str
     problem: str
+    pod: LedgerPod | None = field(
+        default=None, compare=False
+    )  # as read; its charge: as metered; None: it holds nothing known
+    claims: int = 0  # number of its resource claims, which nothing charges
 
 
 def read_pod(raw: Json) -> LedgerPod | UnreadablePod | None:
     """The pod, or None if it requests no GPU. Never raises on JSON from an API server."""
     metadata = mapping(raw.get("metadata"))
     parsed = parse_stored(raw)
+    metered = metered_request(raw, parsed)
     namespace = intern(str(metadata.get("namespace", "")))
     where = (str(metadata.get("uid", "")), namespace, str(metadata.get("name", "")))
-    if parsed.violations:
-        return UnreadablePod(*where, parsed.violations[0].sentence())
     if parsed.request is None:
+        claims = len(sequence(mapping(raw.get("spec")).get("resourceClaims")))
+        if metered is None and not parsed.violations and not claims:
+            return None
+        problem = parsed.violations[0].sentence() if parsed.violations else ""
+        pod = None if metered is None else replace(_read(raw, where, metered.request), metered=metered)
+        return UnreadablePod(*where, problem, pod, claims)
+    pod = _read(raw, where, parsed.request)
+    differs = metered is None or metered.doubt or metered.request != pod.request
+    return replace(pod, metered=metered or NOTHING_METERED) if differs else pod
+
+
+# of a pod whose request is in Bursar's own annotations alone
+NOTHING_METERED = MeteredRequest(GPURequest("", ()))
+
+
+def metered_view(pod: LedgerPod, models: Mapping[str, str]) -> LedgerPod | None:
+    """The pod as it is charged where it is metered: by its spec and its own scheduler's annotations, as if it
+    had nothing of Bursar's; only a gate and a notice stay, which are withdrawn. ``models``: of devices that
+    the settings name. None if it holds nothing."""
+    if is_bare(pod):
+        return replace(pod, is_metered=True)
+    metered = pod.metered or MeteredRequest(pod.request)
+    request = of_devices(metered.request, models) if metered.request.asks else None
+    if request is None:
         return None
-    annotations = annotations_of(raw)
-    spec = mapping(raw.get("spec"))
+    return replace(
+        pod,
+        request=_shared(request),
+        standing="",
+        devices="",
+        reserved=None,
+        let_go_ms=None,
+        declared_ms=0,
+        fixed_host=None,
+        is_metered=True,
+        doubt=metered.doubt,
+    )
+
+
+def is_bare(pod: LedgerPod) -> bool:
+    """Whether it has nothing of Bursar's, and requests no devices: metered, it is what it is."""
+    ours = pod.standing or pod.devices or pod.declared_ms or pod.let_go_ms
+    if pod.metered or ours or pod.reserved or pod.fixed_host:
+        return False
+    return not any(each.ask.device for each in pod.request.asks)
+
+
+def _read(raw: Json, where: tuple[str, str, str], request: GPURequest) -> LedgerPod:
+    metadata, annotations, spec = mapping(raw.get("metadata")), annotations_of(raw), mapping(raw.get("spec"))
     held = _held(annotations.get(names.HELD))
     recorded = "IN_BUDGET" if held == "budget" else str(annotations.get(names.STANDING, ""))
     return LedgerPod(
@@ -106,10 +161,10 @@ def read_pod(raw: Json) -> LedgerPod | UnreadablePod | None:
         owner=intern(owner_of(metadata)),
         node=intern(str(spec.get("nodeName") or "")),
         created_ms=hold.millis(metadata.get("creationTimestamp")) or 0,
-        request=_shared(parsed.request),
+        request=_shared(request),
         standing=intern(recorded),
         devices=str(annotations.get(names.DEVICES, "")),
-        started_ms=hold.started_ms(raw, parsed.request),
+        started_ms=hold.started_ms(raw, request),
         hold=hold.pod_hold(raw),
         others_ended=_others_ended(raw),
         labels=_labels(metadata),

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from timekeeper.accounts.metered import WHOLE_CARDS, CardParts, metered_charge
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.ledger.hold import Vanished
@@ -101,17 +102,24 @@ def open_session(
     settings: BudgetSettings,
     now_ms: int,
     allocatable: HostAmount = NO_HOST,
+    parts: CardParts = WHOLE_CARDS,
+    since_ms: int = 0,
 ) -> OpenedSession:
     """The session of a bound pod on a node with these cards, and this CPU and memory; its rate is fixed by
     the settings now.
 
     Charged by its placement if that is one the request could have been given, else by the request. With
     ``chargeBy: dominant-host`` by its part of the node's CPU and memory if that is more: as its Binding fixed
-    it, else as it is now.
+    it, else as it is now. A metered pod is charged by its request alone, and from ``since_ms`` on at the
+    earliest; ``parts``: what its node's plugin counts.
     """
     on_node = tuple(cards)
     placement = _placement(pod, on_node)
-    if isinstance(placement, str):
+    if pod.is_metered:
+        charge = metered_charge(pod, on_node, parts, settings)
+        rate, models, devices, requested = charge.rate_milli, charge.models, "", charge.requested
+        placement = charge.doubt
+    elif isinstance(placement, str):
         any_cards = without_constraints(pod.request)
         rate = estimated_rate(any_cards, on_node, settings.weights, settings.charge_by, settings.unit_costs)
         models, devices = _requested_models(pod), ""
@@ -134,7 +142,7 @@ def open_session(
         devices=devices,
         rate_milli=rate,
         admitted_in_budget=admitted_in_budget(pod.standing, settings),
-        bound_ms=now_ms if pod.hold.bound_ms is None else pod.hold.bound_ms,
+        bound_ms=_bound_ms(pod, now_ms, since_ms),
         opened_ms=now_ms,
         labels=pod.labels,
         requested_milli=requested.share_milli,
@@ -143,6 +151,11 @@ def open_session(
     if pod.length_ms:
         session = replace(session, reserves_until_ms=session.bound_ms + pod.length_ms)
     return OpenedSession(session, placement if isinstance(placement, str) else "")
+
+
+def _bound_ms(pod: LedgerPod, now_ms: int, since_ms: int) -> int:
+    bound_ms = now_ms if pod.hold.bound_ms is None else pod.hold.bound_ms
+    return max(bound_ms, since_ms) if pod.is_metered else bound_ms
 
 
 def admitted_in_budget(standing: str, settings: BudgetSettings) -> bool:

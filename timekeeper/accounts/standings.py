@@ -167,8 +167,8 @@ def _settings(
     return shown
 
 
-def _mode(mode: str) -> Literal["enforce", "observe"]:
-    return "observe" if mode == "observe" else "enforce"
+def _mode(mode: str) -> Literal["enforce", "observe", "meter"]:
+    return "observe" if mode == "observe" else "meter" if mode == "meter" else "enforce"
 
 
 def _class(name: str, classes: Mapping[str, tuple[int, str]]) -> PriorityClassWire:

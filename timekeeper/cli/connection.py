@@ -169,8 +169,16 @@ def _token(options: Options, namespace: str) -> str:
 def _ca(options: Options) -> str:
     if options.ca_file:
         return _text_of(options.ca_file, "--ca-file")
-    path = ("get", "configmap", _CA, "-n", _CA_NAMESPACE, "-o", r"jsonpath={.data.ca\.crt}")
-    return options.kubectl.run(*path)
+    try:
+        return _published_ca(options, _CA_NAMESPACE)
+    except CommandError as error:
+        if "notfound" not in error.message.lower().replace(" ", ""):
+            raise
+        return _published_ca(options, options.system_namespace)  # of a timekeeper that runs alone
+
+
+def _published_ca(options: Options, namespace: str) -> str:
+    return options.kubectl.run("get", "configmap", _CA, "-n", namespace, "-o", r"jsonpath={.data.ca\.crt}")
 
 
 def _text_of(path: str, flag: str) -> str:

@@ -173,7 +173,7 @@ class HostWire(TypedDict):
 class StandingSettings(TypedDict):
     """The part of ``_settings`` that webhook and extender need. Durations in milliseconds."""
 
-    mode: Literal["enforce", "observe"]
+    mode: Literal["enforce", "observe", "meter"]
     rules: dict[str, str]  # rule -> mode, if it differs from the catalogue's
     exempt: list[str]  # users and groups
     schedulerName: str
@@ -214,7 +214,7 @@ class StandingEntry(TypedDict):
     spent: NotRequired[bool]
     # when the standing may change by time alone (with ``deny``: the period's end); null: never
     validUntil: int | None
-    mode: Literal["enforce", "observe"]  # the namespace's own, else the cluster's
+    mode: Literal["enforce", "observe", "meter"]  # the namespace's own, else the cluster's
     rules: dict[str, str]  # override the cluster's
     exempt: list[str]  # in addition to the cluster's
     policy: str

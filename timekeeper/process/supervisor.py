@@ -6,12 +6,13 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from threading import Event
 
 from timekeeper.operations.migrate import migrate
+from timekeeper.runtime.auth.local_gate import write_token
 from timekeeper.runtime.connect import connect
 from timekeeper.runtime.http.server import CannotListenError, listening_socket
 from timekeeper.runtime.log import log
@@ -35,7 +36,7 @@ def serve(settings: TimekeeperSettings, arguments: Sequence[str]) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: stop.set())
     for flag, path in (("--tls-cert", settings.tls_cert), ("--tls-key", settings.tls_key)):
-        if not Path(path).is_file():
+        if not (settings.only_meter or Path(path).is_file()):
             raise UnusableError(f"{flag}: there is no file {path}; it must be a file in PEM")
     with ExitStack() as stack:
         sockets = {"--socket-fd": stack.enter_context(_listen("--listen", *settings.listen))}
@@ -51,6 +52,10 @@ def serve(settings: TimekeeperSettings, arguments: Sequence[str]) -> int:
         family.serve(sockets)
         host, port = sockets["--socket-fd"].getsockname()[:2]
         log("serving", address=f"{host}:{port}", workers=settings.workers)
+        if settings.is_local:
+            print(
+                f"Open http://{host}:{port}/ and log in with the token in {settings.local_token}", flush=True
+            )
         return family.watch(stop)
 
 
@@ -149,6 +154,30 @@ def _listen(flag: str, host: str, port: int) -> socket.socket:
 
 def prepare(settings: TimekeeperSettings) -> None:
     """Raises UnusableError with a sentence for the operator."""
-    check_files(settings.tls_cert, settings.tls_key, settings.ca)
     connect(settings.kubeconfig)
+    if settings.is_local:
+        _write(
+            "--database", settings.local_token, lambda: write_token(settings.local_token, settings.audience)
+        )
+    elif settings.only_meter:
+        _own_certificate(settings)
+    if not settings.is_local:
+        check_files(settings.tls_cert, settings.tls_key, settings.ca)
     migrate(settings)
+
+
+def _own_certificate(settings: TimekeeperSettings) -> None:
+    """Nothing else makes one where the timekeeper runs alone."""
+    from timekeeper.process.own_certificate import ensure
+
+    service = f"bursar-timekeeper.{settings.namespace}"
+    names = (f"{service}.svc", f"{service}.svc.cluster.local", service, "bursar-timekeeper")
+    files = Path(settings.tls_cert), Path(settings.tls_key), Path(settings.ca)
+    _write("--tls-cert", files[0], lambda: ensure(*files, names))
+
+
+def _write(flag: str, file: Path, write: Callable[[], object]) -> None:
+    try:
+        write()
+    except OSError as error:
+        raise UnusableError(f"{flag}: {file} cannot be written ({error.strerror})") from error

@@ -15,7 +15,9 @@ from timekeeper.api.peers import peers
 from timekeeper.api.resources.heartbeats import HeartbeatHandler
 from timekeeper.dashboard.app import with_dashboard
 from timekeeper.runtime import metrics_folder, parent_death
-from timekeeper.runtime.auth.gate import gate_of
+from timekeeper.runtime.api_server import Api
+from timekeeper.runtime.auth.gate import Count, Gate, gate_of
+from timekeeper.runtime.auth.local_gate import local_gate
 from timekeeper.runtime.connect import connect
 from timekeeper.runtime.http.acceptor import ConnectionBalance
 from timekeeper.runtime.http.server import HttpServer
@@ -37,7 +39,8 @@ _TOLERANCE = 4  # connections; sidecars are many, and each stays for one heartbe
 def serve(settings: TimekeeperSettings) -> None:
     """Serves until SIGTERM. Raises UnusableError if the settings cannot be followed."""
     connect(settings.kubeconfig)  # each worker connects for itself; here only to fail early, with a sentence
-    check_files(settings.tls_cert, settings.tls_key, settings.ca)
+    if not settings.is_local:
+        check_files(settings.tls_cert, settings.tls_key, settings.ca)
     limits = HttpLimits(LARGEST_BODY, _allowed_connections(), keep_alive_s=_KEEP_ALIVE_S)
     binds = [_bind(settings.socket_fd, settings.listen)]
     if settings.aggregated_listen is not None:
@@ -76,7 +79,7 @@ def make_service(settings: TimekeeperSettings, limits: HttpLimits) -> HttpServic
     ca = newest_text(Path(settings.ca))
     services = create_services(
         store,
-        gate_of(api, settings.audience, settings.issuer, count),
+        _gate(settings, api, count),
         now_ms,
         ca,
         settings.heartbeat_interval_ms,
@@ -92,10 +95,16 @@ def make_service(settings: TimekeeperSettings, limits: HttpLimits) -> HttpServic
         settings.threads,
         limits,
         routes=(heartbeat_route(heartbeats),),
-        tls=newest_context(Path(settings.tls_cert), Path(settings.tls_key)),
+        tls=None if settings.is_local else newest_context(Path(settings.tls_cert), Path(settings.tls_key)),
         refusal=refusal,
         beside=beside,
     )
+
+
+def _gate(settings: TimekeeperSettings, api: Api, count: Count) -> Gate:
+    if settings.is_local:
+        return local_gate(settings.local_token.read_text(), settings.audience, api.clock.now_ms)
+    return gate_of(api, settings.audience, settings.issuer, count)
 
 
 def _bind(inherited: int | None, address: tuple[str, int]) -> str:

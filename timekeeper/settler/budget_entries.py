@@ -15,7 +15,8 @@ from timekeeper.settler.cluster.cluster_state import BudgetConfigMap, ClusterSta
 
 _EFFECT = {
     "enforce": "pods that break a rule are refused, and new pods over budget are demoted",
-    "observe": "no pod is refused or demoted any more",
+    "observe": "no pod is refused, demoted or changed any more",
+    "meter": "pods are charged, and nothing else is done to them",
 }
 
 

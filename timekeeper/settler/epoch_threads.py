@@ -50,14 +50,18 @@ class EpochThreads:
     def start(self, settings: TimekeeperSettings, stop: Event) -> tuple[Thread, ...]:
         """Start all that the settings ask for; returns those that must not read the database once it is
         closed."""
-        start_thread("budget-objects", self._budget_objects().keep, stop)
-        start_thread("grace-policies", GracePolicies(self.api, self._longest_grace_ms).keep, stop)
         if settings.notification_key is not None:
             start_thread("notify", self._notifier(settings.notification_key).keep, stop)
         if settings.retain_decisions_ms:
             start_thread("forget", partial(self._forget, settings.retain_decisions_ms), stop)
         if settings.retain_ms:
             start_thread("retain", partial(self._roll_up, settings.retain_ms), stop)
+        return () if settings.only_meter else self._start_governing(stop)
+
+    def _start_governing(self, stop: Event) -> tuple[Thread, ...]:
+        """What changes pods, or needs objects that an installed webhook has beside it."""
+        start_thread("budget-objects", self._budget_objects().keep, stop)
+        start_thread("grace-policies", GracePolicies(self.api, self._longest_grace_ms).keep, stop)
         return (
             start_thread("evict", partial(keep_evicting, self._eviction_steps()), stop),
             start_thread("release", partial(keep_releasing, self._releaser().step), stop),

@@ -172,7 +172,7 @@ def change_text(
     if now.standing == "OVER_BUDGET" != before.standing:
         account = statement.deciding
         effect = _EFFECTS.get(account.in_force.budget.on_exhausted, _EFFECTS["deprioritize"])
-        observed = " The mode is observe, so this has no effect." if mode == "observe" else ""
+        observed = f" The mode is {mode}, so this has no effect." if mode != "enforce" else ""
         return "OverBudget", f"{_used(name, account)} {effect}{observed}", "Warning"
     if before.standing == "OVER_BUDGET" != now.standing:
         return "BackInBudget", f"Namespace {name} is in its GPU budget again.", "Normal"

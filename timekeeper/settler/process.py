@@ -4,6 +4,7 @@ import signal
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from queue import Queue
 from threading import Event, Lock, Thread
 
@@ -22,6 +23,7 @@ from timekeeper.settler.cluster.cluster_state import WatchUpdate
 from timekeeper.settler.cluster.watches import sources, start_watching
 from timekeeper.settler.epoch_threads import EpochThreads, start_thread
 from timekeeper.settler.pod_notices import PodNotice, state_after
+from timekeeper.settler.published_ca import publish
 from timekeeper.settler.settler import Settler, run
 from timekeeper.store import decisions
 from timekeeper.store.decisions import SOURCE, last_standings
@@ -167,10 +169,11 @@ def _settle(settings: TimekeeperSettings, store: Store, api: Api, me: str, stop:
         settler = Settler(
             store,
             now_ms,
-            partial(report, events, settings.namespace),
+            log_notice if settings.is_local else partial(report, events, settings.namespace),
             me,
-            notify_pod=partial(report_on_pod, events),
+            notify_pod=_say_nothing if settings.only_meter else partial(report_on_pod, events),
             record=recorder.record,
+            only_meter=settings.only_meter,
         )
     except UnavailableError as error:
         log("ledger-unreadable", level="error", error=error)
@@ -181,8 +184,10 @@ def _settle(settings: TimekeeperSettings, store: Store, api: Api, me: str, stop:
     metrics.LEADS.set(1)
     metrics.TERM.set(settler.epoch.number)
     updates: Queue[WatchUpdate] = Queue(_MAX_QUEUED)
-    for source in sources(settings.namespace):
+    for source in sources(settings.namespace, settings.only_meter):
         start_watching(source, api, updates, now_ms, stop, _failed)
+    if settings.only_meter and not settings.is_local:
+        start_thread("ca", partial(publish, api, settings.namespace, Path(settings.ca)), stop)
     threads = EpochThreads(store, api, settler, events, recorder.record, now_ms)
     readers = (recording, *threads.start(settings, stop))
     log("settler-started", sessions=len(settler.ledger.sessions), term=settler.epoch.number, holder=me)
@@ -229,10 +234,19 @@ def _clock_of(api: Api) -> Callable[[], int]:
     return now_ms
 
 
+def log_notice(notice: BudgetNotice) -> None:
+    """Log the notice alone."""
+    log("budgets", config_map=notice.config_map.name, reason=notice.reason, message=notice.message)
+
+
+def _say_nothing(_notice: PodNotice) -> None:
+    """A ledger alone writes nothing outside of its own namespace."""
+
+
 def report(events: EventRecorder, namespace: str, notice: BudgetNotice) -> None:
     """Log the notice, and post it as an Event on its ConfigMap."""
     config_map = notice.config_map
-    log("budgets", config_map=config_map.name, reason=notice.reason, message=notice.message)
+    log_notice(notice)
     events.post_on_config_map(
         namespace, config_map.name, config_map.uid, notice.reason, notice.message, "Warning"
     )

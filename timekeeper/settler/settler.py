@@ -13,12 +13,13 @@ from timekeeper.accounts.ends import ReportedEnd
 from timekeeper.accounts.held.declared import DeclaredReservation
 from timekeeper.accounts.held.limits import HeldView
 from timekeeper.accounts.held.order import capped_namespaces, cards_held
-from timekeeper.accounts.pods import LedgerPod, pod_of
+from timekeeper.accounts.pods import LedgerPod, metered_view, pod_of
 from timekeeper.accounts.reserved import reserved_uid
 from timekeeper.core.decisions import Record, record_nothing
 from timekeeper.runtime.log import log
 from timekeeper.settler.budget_entries import BudgetNotice, EntryChanges, MissingNamespaces, read_entries
 from timekeeper.settler.cluster.cluster_state import ClusterState, ItemChanged, WatchUpdate
+from timekeeper.settler.cluster.metered_namespaces import metered_namespaces
 from timekeeper.settler.decide.decide import PULSE_MS, TickDecision, TickInputs, decide, listed_namespaces
 from timekeeper.settler.pod_notices import PodNotice
 from timekeeper.settler.self_check import SelfCheck
@@ -56,7 +57,7 @@ class Settler:
 
     Only one settler per database can write: the one that started last (`store.writes.fencing`). ``holder``
     names it in the database; ``seconds`` is the monotonic clock that measures how long reading heartbeats
-    takes.
+    takes. ``only_meter``: every namespace is metered, whatever its entry says.
     """
 
     def __init__(
@@ -68,8 +69,11 @@ class Settler:
         seconds: Callable[[], float] = time.monotonic,
         notify_pod: Callable[[PodNotice], None] = lambda _: None,
         record: Record = record_nothing,
+        only_meter: bool = False,
     ) -> None:
         self._store = store
+        self._only_meter = only_meter
+        self._metered_by: History | None = None
         self._clock = clock
         self._notices = Notices(notify, notify_pod, record)
         self._seconds = seconds
@@ -85,11 +89,15 @@ class Settler:
         self._later = FutureHeadroom()
         self._listed_names: tuple[History, int, int, tuple[str, ...]] | None = None
         self.cluster = ClusterState()
+        if only_meter:
+            self.cluster.listed_sources.add("priorityclasses")  # they are not watched
         self.held = HeldView()  # of the last written tick; replaced as a whole, for other threads
         self.has_decided = False  # until then, the ledger reflects what the previous settler had observed
         with store.writing() as connection:
             self.epoch = fencing.begin(connection, holder, clock())
+        self._since_ms: int | None = None  # when this ledger began, if that is in this epoch
         self.ledger = read_ledger_state(store)  # after fencing: includes the previous settler's last write
+        self._follow_modes(self.ledger.history, clock())
         # until when ends were read, in ticks that were written; the previous settler did so until it ended
         self._ends_ms = self.ledger.pulse.decided_ms
         for error in self.ledger.history.unreadable_entries:
@@ -153,14 +161,24 @@ class Settler:
         read = self._entries(now_ms)
         with self._store.reading() as connection:
             before = reading.entries(connection) if read.entries else ()
+            history = history_of((*before, *read.entries)) if read.entries else self.ledger.history
+            self._follow_modes(history, now_ms)
             self._load_sessions(connection)
             unseen = self._read_bindings(connection, now_ms)
             ended = self._read_ends(connection, unseen, now_ms)
             self._read_beats(connection, now_ms)
             read_grants(connection, self.ledger, now_ms)
-        history = history_of((*before, *read.entries)) if read.entries else self.ledger.history
+        if self._since_ms is None:
+            self._since_ms = 0 if self.ledger.pulse.decided_ms else now_ms
         facts = TickInputs(
-            read, history, self._listed(history), DatabaseTotals(self._store), now_ms, unseen, ended
+            read,
+            history,
+            self._listed(history),
+            DatabaseTotals(self._store),
+            now_ms,
+            unseen,
+            ended,
+            self._since_ms,
         )
         decision = decide(self.cluster, self.ledger, facts)
         if decision.changes != Changes():
@@ -171,6 +189,12 @@ class Settler:
         self._report(decision, read, history, now_ms)
         self._commit(decision, history, now_ms)
         return decision.changes != Changes()
+
+    def _follow_modes(self, history: History, now_ms: int) -> None:
+        """Entries only ever take effect when they are read, so the modes change with the history alone."""
+        if history is not self._metered_by:
+            self.cluster.follow(metered_namespaces(history, now_ms, self._only_meter), now_ms)
+            self._metered_by = history
 
     def _commit(self, decision: TickDecision, history: History, now_ms: int) -> None:
         """The changes are written: update ledger and cluster state accordingly."""
@@ -277,7 +301,10 @@ class Settler:
         since_ms = max(0, min(self._bindings_ms, now_ms) - 2 * _BINDING_PATIENCE_MS)
         found = bindings.unopened(connection, since_ms, until_ms)
         self._bindings_ms = now_ms
-        return tuple(pod_of(each) for each in found if each.uid not in self.cluster.pods)
+        pods = (pod_of(each) for each in found if each.uid not in self.cluster.pods)
+        metered = self.cluster.metered
+        views = (metered_view(each, {}) if metered.meters(each.namespace) else each for each in pods)
+        return tuple(each for each in views if each is not None)
 
     def _read_ends(
         self, connection: Connection, unseen: tuple[LedgerPod, ...], now_ms: int

@@ -12,7 +12,7 @@ from webhook.admission.reinvocation import (
     not_governed,
     policy_of_first_call,
 )
-from webhook.admission.warnings import UNMETERED, governing_warnings
+from webhook.admission.warnings import CHARGED_AS_ASSUMED, UNMETERED, governing_warnings
 from webhook.mutation import ephemeral
 from webhook.mutation.govern import govern, placed_by
 from webhook.policy import AdmissionPolicy, Standing
@@ -24,6 +24,7 @@ from webhook.wire.pod_review import AdmissionAnswer, PodReview
 
 NOTHING_TO_DO = AdmissionAnswer("passed")
 UNREADABLE = AdmissionAnswer("passed", warnings=(UNMETERED,))
+ASSUMED = AdmissionAnswer("passed", warnings=(CHARGED_AS_ASSUMED,))
 VALID = AdmissionAnswer("valid")
 KUBELETS = "system:nodes"  # they create mirrors of static pods, which run whether these are admitted or not
 
@@ -36,14 +37,15 @@ def mutate(
     ``standing_of`` is called for the pod's namespace, and only where the pod is about to be governed.
     """
     if review.operation == "UPDATE" and review.subresource == "ephemeralcontainers":
-        operations = ephemeral.hide_cards(review.pod, review.old)
+        operations = ephemeral.hide_cards(review.pod, review.old) if policy.mode == "enforce" else ()
         return AdmissionAnswer("governed", operations=operations) if operations else NOTHING_TO_DO
-    if review.operation != "CREATE" or review.subresource:
+    if review.operation != "CREATE" or review.subresource or policy.mode == "meter":
         return NOTHING_TO_DO
     parsed = parse_new(review.pod, policy.unknown_accelerators)
     violations, exempt = pod_violations(review.pod, parsed, policy), is_exempt(review, policy)
     if parsed.request is None or split_by_mode(violations, policy, exempt)[0]:
-        return answer(UNREADABLE if parsed.violations else NOTHING_TO_DO, violations, policy, exempt)
+        unread = UNREADABLE if policy.mode == "enforce" else ASSUMED
+        return answer(unread if parsed.violations else NOTHING_TO_DO, violations, policy, exempt)
     standing = standing_of(review.namespace)
     good = _governed(review, parsed.request, standing, without_sidecar_if_name_taken(violations, policy))
     return answer(good, (*violations, *budget_violations(review.namespace, standing)), policy, exempt)
@@ -51,7 +53,9 @@ def mutate(
 
 def validate(review: PodReview, policy: AdmissionPolicy) -> AdmissionAnswer:
     """Refuses a pod that breaks a rule, or that is not governed by the standing recorded in it; in observe
-    mode nothing is refused."""
+    mode nothing is refused, and no pod is governed."""
+    if policy.mode == "meter":
+        return NOTHING_TO_DO
     violations: tuple[Violation, ...]
     if review.operation == "UPDATE" and review.subresource == "ephemeralcontainers":
         violations, good = tuple(ephemeral_violations(review.pod, review.old)), NOTHING_TO_DO
@@ -63,7 +67,8 @@ def validate(review: PodReview, policy: AdmissionPolicy) -> AdmissionAnswer:
         broken = pod_violations(review.pod, parsed, first)
         governing = without_sidecar_if_name_taken(broken, first)
         unrequested = () if KUBELETS in review.groups else unrequested_devices(review.pod, parsed)
-        violations = (*broken, *unrequested, *not_governed(review.pod, parsed, governing))
+        ungoverned = not_governed(review.pod, parsed, governing) if policy.mode == "enforce" else ()
+        violations = (*broken, *unrequested, *ungoverned)
     return answer(good, violations, policy, is_exempt(review, policy))
 
 
@@ -92,10 +97,12 @@ def _governed(
     by_other = placed_by(review.pod["spec"], request.dialect, policy) != policy.scheduler_name
     hold = policy.hold_of(standing, by_other)
     declared = declared_time(review.pod) if policy.reserves_declared and hold == "budget" else ""
-    operations = govern(review.pod, request, standing.status, policy, hold, declared)
+    operations = ()
+    if policy.mode == "enforce":
+        operations = tuple(govern(review.pod, request, standing.status, policy, hold, declared))
     return AdmissionAnswer(
-        "governed" if operations else "unchanged",
-        operations=tuple(operations),
+        "governed" if operations else "unchanged" if policy.mode == "enforce" else "observed",
+        operations=operations,
         warnings=governing_warnings(review, request, standing, policy, hold),
         audit={"standing": standing.status} | ({"held": hold} if hold else {}),
         request=request,

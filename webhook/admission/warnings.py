@@ -24,6 +24,9 @@ LONGEST_BYTES = 256
 ALL_BYTES = 4000
 
 UNMETERED = "The GPU request of this pod cannot be read; the pod runs without being governed or metered."
+CHARGED_AS_ASSUMED = (
+    "The GPU request of this pod cannot be read; what it holds is charged as far as it is known."
+)
 
 
 def governing_warnings(
@@ -94,9 +97,10 @@ def _cut(line: str) -> str:
 def _of_standing(namespace: str, standing: Standing, policy: AdmissionPolicy, is_held: bool) -> Iterator[str]:
     """``is_held``: the pod waits for the budget."""
     used, ours = f"Namespace {namespace} has used", policy.class_of(standing.status)
-    effect = _HELD if is_held else _gets(ours)
+    gets = _gets(ours) if policy.mode == "enforce" else ""
+    effect = _HELD if is_held else gets
     if standing.status == "UNKNOWN":
-        yield f"Budget service unreachable; budget status of namespace {namespace} unknown.{_gets(ours)}"
+        yield f"Budget service unreachable; budget status of namespace {namespace} unknown.{gets}"
     elif standing.status == "OVER_BUDGET" and policy.mode == "observe":
         held = standing.on_exhausted in HOLDS
         would = "be held" if held else f"get priority class {policy.over_budget.name}"
@@ -131,7 +135,7 @@ def _is_nearly_used(standing: Standing) -> bool:
 
 def _of_changes(pod: Json, request: GPURequest, word: StandingWord, policy: AdmissionPolicy) -> Iterator[str]:
     spec, ours = pod["spec"], policy.class_of(word)
-    if ours.absent:
+    if ours.absent and policy.mode == "enforce":
         yield f"Priority class {shown(ours.name)} does not exist in the cluster; it is not set."
     if request.topology and all(each.ask.devices == 1 for each in request.asks):
         yield f"{names.TOPOLOGY}: {request.topology} has no effect: no container requests several GPUs."
@@ -147,11 +151,10 @@ def _of_changes(pod: Json, request: GPURequest, word: StandingWord, policy: Admi
 
 
 def _without_cards(spec: Json, request: GPURequest, policy: AdmissionPolicy) -> Iterator[str]:
-    """In observe mode a pod keeps its scheduler, and no other than Bursar's assigns cards to Bursar's own
-    resources: the pod would be bound and see none."""
-    own, ours = govern.placed_by(spec, request.dialect, policy), policy.scheduler_name
-    if policy.mode == "observe" and request.dialect == native.DIALECT.name and own != ours:
-        yield f"Observe mode: the pod keeps schedulerName {shown(own)}; only {ours} gives it cards."
+    """In observe mode a pod is not changed, and without Bursar's variables a container sees none of the cards
+    that it requests by Bursar's own resources."""
+    if policy.mode == "observe" and request.dialect == native.DIALECT.name:
+        yield "Observe mode: the pod is not changed, so its containers see no cards of bursar.dev/ resources."
 
 
 def _without_effect(pod: Json, request: GPURequest) -> Iterator[str]:

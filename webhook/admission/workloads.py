@@ -167,7 +167,7 @@ def with_jobs_duration(review: ObjectReview, policy: AdmissionPolicy) -> Admissi
     GPUs, passes. Raises MalformedError for a template that is not one, or is nested too deeply."""
     declares = policy.reserves_declared or policy.requires_duration
     is_new_job = (review.operation, review.group, review.kind) == ("CREATE", "batch", "Job")
-    if not declares or not is_new_job or review.subresource or policy.mode == "observe":
+    if not declares or not is_new_job or review.subresource or policy.mode != "enforce":
         return NOT_JUDGED
     (path,) = of_kind("batch", "Job", BUILT_IN)
     try:

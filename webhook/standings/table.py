@@ -182,7 +182,7 @@ def _entry(raw: Json) -> StandingsEntry:
 
 
 def _mode(raw: object) -> Mode:
-    return "observe" if raw == "observe" else "enforce"
+    return "observe" if raw == "observe" else "meter" if raw == "meter" else "enforce"
 
 
 def _accelerators(raw: object) -> UnknownAccelerators:

@@ -13,6 +13,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from tests import worlds
 from timekeeper.cli.doctor.checks import WORKLOADS, results
 from timekeeper.cli.doctor.cluster_checks import OF_OUR_OWN_FIELDS, POLICIES
 from timekeeper.cli.doctor.facts import Facts, NotReadable, Readiness
@@ -183,6 +184,53 @@ def test_a_sound_cluster_has_nothing_to_mend() -> None:
         "timekeeper",
         "nodes",
     }
+
+
+def alone(*nodes: dict[str, Any]) -> Facts:
+    """A ledger alone, as the chart installs it, on a cluster with these nodes."""
+    made = workload("bursar-timekeeper")
+    container = {"name": "timekeeper", "args": ["meter", "--listen=0.0.0.0:8444"]}
+    made["spec"]["template"] = {"spec": {"containers": [container]}}
+    nothing: dict[str, Any] = {"policies": listed(), "mutating": listed(), "validating": None}
+    return replace(SOUND, workloads=[listed(made), listed()], nodes=listed(*nodes), **nothing)
+
+
+GFD = {
+    f"nvidia.com/gpu.{name}": text for name, text in (("product", "T4"), ("count", "1"), ("memory", "15360"))
+}
+
+
+def test_a_ledger_alone_needs_nothing_else() -> None:
+    nodes = node("g", False, {"nvidia.com/gpu": "1"}, GFD), node("amd", False, {"amd.com/gpu": "8"})
+
+    found = results(alone(*nodes))
+
+    assert {each.level for each in found} == {"ok"}
+    assert "cards" in {each.subject for each in found}
+
+
+@pytest.mark.parametrize(
+    ("labels", "inventory", "said"),
+    [
+        ({}, "", "nothing describes its cards"),
+        (GFD, "not JSON", "its description cannot be read"),
+        (
+            GFD | {"nvidia.com/gpu.count": "8"},
+            worlds.inventory(worlds.card(0, model="T4")),
+            "labels say 8 x T4",
+        ),
+    ],
+)
+def test_a_node_whose_cards_a_ledger_alone_cannot_know_is_named(
+    labels: dict[str, str], inventory: str, said: str
+) -> None:
+    raw = node("g", False, {"nvidia.com/gpu": "1"}, labels)
+    raw["metadata"]["annotations"] |= {"bursar.dev/inventory": inventory} if inventory else {}
+
+    (found,) = [each for each in results(alone(raw)) if each.level == "warning"]
+
+    assert found.sentence.startswith("node g: ")
+    assert said in found.sentence
 
 
 CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {

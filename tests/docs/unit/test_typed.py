@@ -79,6 +79,10 @@ TYPED = {
         "component=kube-scheduler": "docs/cluster/test_commands.py",
         "scheduler undo": "cli/cluster/test_scheduler_patch.py",
     },
+    "docs/meter.md": {
+        "bursar-timekeeper meter": "timekeeper/process/test_meter_process.py",
+        "helm install": "deploy/cluster/test_meter.py",
+    },
     "docs/node-agent.md": {
         "kubectl label node": "docs/cluster/test_commands.py",
         "kubectl create role ": "docs/cluster/test_monitoring.py",

@@ -123,3 +123,17 @@ def test_a_condition_that_cannot_be_written_for_now_counts_as_no_eviction(
 
     assert pod.api.deletions == []
     assert set(results) == {"protected", "refused"}
+
+
+@pytest.mark.parametrize(
+    ("budget", "told"), [(BUDGET.replace("evict", "warn"), [WARNED]), (f"{BUDGET}\nmode: observe", [])]
+)
+def test_where_the_budget_does_not_say_so_it_is_only_warned(
+    late: Begin, budget: str, told: list[tuple[str, str]]
+) -> None:
+    """While one observes, a pod declares nothing."""
+    pod = late(budget)
+    for _ in range(20):
+        pod.turn(MINUTE)
+
+    assert (pod.told(), pod.api.evictions) == (told, [])

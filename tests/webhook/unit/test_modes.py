@@ -24,10 +24,9 @@ from tests.webhook.worlds import (
 )
 from tests.worlds import Json, container
 from timekeeper.core.budgets.rule_ids import FIXED, SETTABLE
-from timekeeper.core.request.request import parse
 from timekeeper.core.standings import Cap, Caps
 from webhook.admission.answers import split_by_mode
-from webhook.admission.pods import mutate, validate
+from webhook.admission.pods import NOTHING_TO_DO, mutate, validate
 from webhook.policy import AdmissionPolicy, Standing
 from webhook.rules.modes import effective_mode
 from webhook.wire.pod_review import AdmissionAnswer, PodReview, read
@@ -204,48 +203,34 @@ def test_an_exempt_user_may_also_attach_a_debugger_that_sees_cards() -> None:
 
 
 @pytest.mark.parametrize("rule", sorted(PODS))
-def test_while_observing_nothing_is_refused_and_every_readable_request_is_governed(rule: str) -> None:
+def test_while_observing_nothing_is_refused_and_no_pod_is_changed(rule: str) -> None:
     raw = PODS[rule]
 
     answer = mutated(raw, OBSERVING)
-    after = patched(raw, list(answer.operations))
 
-    assert answer.refusal == ""
+    assert (answer.refusal, answer.operations) == ("", ())
     assert answer.rules
-    assert validate(review(after), OBSERVING).refusal == ""
-    if parse(raw).request is not None:
-        assert after["metadata"]["labels"]["bursar.dev/governed"] == "true"
-    else:
-        assert after == raw
+    assert validate(review(raw), OBSERVING).refusal == ""
 
 
-def test_while_observing_an_unreadable_request_gets_a_warning_that_it_runs_unmetered() -> None:
+@pytest.mark.parametrize("rule", sorted(PODS))
+def test_where_pods_are_metered_alone_nothing_is_said_of_them(rule: str) -> None:
+    metering = replace(POLICY, mode="meter")
+
+    assert mutated(PODS[rule], metering) == NOTHING_TO_DO
+    assert validate(review(PODS[rule]), metering) == NOTHING_TO_DO
+
+
+def test_while_observing_an_unreadable_request_gets_a_warning_that_its_charge_is_assumed() -> None:
     answer = mutated(admitted(container(gpu_percent="150"), schedulerName="volcano"), OBSERVING)
 
     assert answer.warnings[0] == (
-        "The GPU request of this pod cannot be read; the pod runs without being governed or metered."
+        "The GPU request of this pod cannot be read; what it holds is charged as far as it is known."
     )
     assert answer.warnings[1].startswith(
         "Observe mode: this would be refused: spec.containers[0].resources.limits"
     )
     assert answer.warnings[2].endswith("; would be replaced")
-
-
-@pytest.mark.parametrize("rule", ["sidecar-name", "sidecar-volume"])
-def test_while_observing_a_pod_that_uses_the_sidecars_names_goes_without_it(rule: str) -> None:
-    """The API server would refuse a second container of its name, and then something was refused after
-    all."""
-    raw = PODS[rule]
-
-    answer = mutated(raw, OBSERVING)
-    after = patched(raw, list(answer.operations))
-    named = [
-        each["name"] for each in (*after["spec"].get("initContainers", ()), *after["spec"]["containers"])
-    ]
-
-    assert len(set(named)) == len(named)
-    assert after["spec"].get("volumes") == raw["spec"].get("volumes")
-    assert validate(review(after), OBSERVING).rules == answer.rules
 
 
 def test_while_observing_a_users_class_stays_with_a_warning_of_what_enforcing_would_do() -> None:
@@ -255,6 +240,7 @@ def test_while_observing_a_users_class_stays_with_a_warning_of_what_enforcing_wo
 
     assert patched(raw, list(answer.operations))["spec"]["priorityClassName"] == "urgent"
     assert answer.warnings == (
+        "Observe mode: the pod is not changed, so its containers see no cards of bursar.dev/ resources.",
         'spec.priorityClassName: its value is above the class of pods in budget, got "urgent" of value 7; '
         "would be replaced by the highest class that the namespace's budget allows",
     )
@@ -306,7 +292,7 @@ def test_a_budget_that_denies_leaves_pods_without_a_gpu_alone() -> None:
 def test_in_observe_mode_a_budget_denies_no_pod_and_says_so() -> None:
     answer = mutated(admitted(half()), OBSERVING, DENYING)
 
-    assert (answer.verdict, answer.rules) == ("governed", (("budget-exhausted", "observe"),))
+    assert (answer.verdict, answer.rules) == ("observed", (("budget-exhausted", "observe"),))
     assert any(
         each.startswith("Observe mode: this would be refused: Namespace team-a has used its GPU budget")
         for each in answer.warnings
@@ -396,4 +382,4 @@ def test_a_pod_that_fits_below_no_cap_is_refused_and_any_other_is_not(
 def test_in_observe_mode_a_cap_refuses_no_pod_and_says_so() -> None:
     answer = mutated(admitted(container(gpu_count="3")), replace(OBSERVING, caps=Caps(Cap(2_500))))
 
-    assert (answer.verdict, answer.rules) == ("governed", (("above-cap", "observe"),))
+    assert (answer.verdict, answer.rules) == ("observed", (("above-cap", "observe"),))

@@ -285,7 +285,7 @@ def test_the_standing_decides_the_class_and_the_warnings(review: Review) -> None
 
 BUDGETS = {
     "team-a": "gpuHours: 1\nonExhausted: deny\n",
-    "team-b": "gpuHours: 1\nrules: {grace-period: 'off'}\nmode: observe\n",
+    "team-b": "gpuHours: 1\nrules: {grace-period: 'off'}\n",
     "_settings": "maxGracePeriod: 5m\nschedulerName: other\nsidecar: off\nrules: {node-name: enforce}\n",
 }
 
@@ -304,7 +304,7 @@ def test_the_budgets_of_a_file_are_gone_by(review: Review) -> None:
 
     assert plain_one["verdict"] == "admitted"
     assert [each["rule"] for each in strict["violations"]] == ["grace-period"]
-    assert (off["verdict"], off["patched"]["spec"]["schedulerName"]) == ("admitted", "default-scheduler")
+    assert (off["verdict"], off["patched"]["spec"]["schedulerName"]) == ("admitted", "other")
     assert unlimited["patched"]["spec"]["schedulerName"] == "other"
     assert "initContainers" not in off["patched"]["spec"]
     assert [each["rule"] for each in denied["violations"]] == ["budget-exhausted"]

@@ -251,7 +251,7 @@ def test_each_namespace_is_judged_by_its_own_terms() -> None:
 
     assert {each: (answer.verdict, answer.rules) for each, answer in answers.items()} == {
         "team-a": ("governed", ()),
-        "team-b": ("governed", (("host-pid", "observe"),)),
+        "team-b": ("observed", (("host-pid", "observe"),)),
         "team-c": ("refused", (("host-pid", "enforce"),)),
     }
     again = (world.admission.policy_for(each) for each in ("team-c", "team-d"))
@@ -398,9 +398,10 @@ def test_a_forged_mark_beside_a_container_of_the_sidecars_name_breaks_nothing(
     first = world.admission.mutate(review(forged))
     after = jsonpatch.apply_patch(forged, list(first.operations))
 
-    assert first.verdict == ("refused" if mode == "enforce" else "governed")
+    verdict = "refused" if mode == "enforce" else "observed"
+    assert first.verdict == verdict
     assert any(rule == "sidecar-name" for rule, _ in first.rules)
-    assert world.admission.mutate(review(after)).verdict == ("refused" if mode == "enforce" else "unchanged")
+    assert world.admission.mutate(review(after)).verdict == verdict
     policy = world.admission.policy_for("team-a")
     assert pods.validate(review(after), policy).rules[0][0] == "sidecar-name"
 

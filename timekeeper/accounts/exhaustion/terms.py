@@ -26,7 +26,7 @@ class EvictionTerms:
     pdb_grace_ms: int  # how long a PodDisruptionBudget is respected after it refused an eviction
     granted: int
     spent: int
-    is_observed: bool  # mode observe: nothing is done to the namespace's pods
+    is_observed: bool  # mode observe or meter: nothing is done to the namespace's pods
 
     @property
     def spacing_ms(self) -> int:
@@ -59,7 +59,7 @@ def _terms_of(namespace: str, statement: Statement, settings: BudgetSettings) ->
         pdb_grace_ms=settings.pdb_grace_ms,
         granted=balance.granted or 0,
         spent=balance.spent,
-        is_observed=(statement.in_force.budget.mode or settings.mode) == "observe",
+        is_observed=(statement.in_force.budget.mode or settings.mode) != "enforce",
     )
 
 

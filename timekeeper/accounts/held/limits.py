@@ -105,7 +105,7 @@ class ReleaseLimits:
         history, now_ms = self.view.history, self.view.at_ms
         if history is None:
             return False
-        return (history.budget(namespace, now_ms).budget.mode or history.settings(now_ms).mode) == "observe"
+        return (history.budget(namespace, now_ms).budget.mode or history.settings(now_ms).mode) != "enforce"
 
     def _limits(self, namespace: str, declares: bool) -> list[Limit]:
         history, made, now_ms = self.view.history, self.view.statements, self.view.at_ms

@@ -32,12 +32,14 @@ from timekeeper.cli.doctor.facts import (
     read_facts,
     unknown,
 )
+from timekeeper.cli.doctor.meter_checks import described_cards
 from timekeeper.cli.doctor.node_checks import AGENT, clocks, nodes, runtimes
 from timekeeper.cli.doctor.taint_checks import taints
 from timekeeper.cli.output import Column, Sheet
 from timekeeper.core.json_values import mapping, sequence
 
-WORKLOADS = ("bursar-certificates", "bursar-timekeeper", "bursar-webhook", DEPLOYMENT, AGENT)
+TIMEKEEPER = "bursar-timekeeper"
+WORKLOADS = ("bursar-certificates", TIMEKEEPER, "bursar-webhook", DEPLOYMENT, AGENT)
 CONFIGURATION = "zz-bursar"
 _ZONE = re.compile(r"""^timeZone:[ \t]*["']?([^\s"'#]+)""", re.MULTILINE)
 _SOON_S = 7 * 86_400
@@ -50,7 +52,17 @@ Check = Callable[[Facts], Iterator[CheckResult]]
 
 def results(facts: Facts) -> list[CheckResult]:
     """Of all checks, in order."""
-    return [result for check in CHECKS for result in check(facts)]
+    checks = CHECKS_ALONE if runs_alone(facts) else CHECKS
+    return [result for check in checks for result in check(facts)]
+
+
+def runs_alone(facts: Facts) -> bool:
+    """Whether the timekeeper is a ledger alone: then nothing else has to be there."""
+    readable = (each for each in facts.workloads if not isinstance(each, NotReadable))
+    found = next((it for each in readable if (it := named(each, TIMEKEEPER))), None)
+    template = mapping(mapping(mapping(found).get("spec")).get("template"))
+    containers = sequence(mapping(template.get("spec")).get("containers"))
+    return any("meter" in sequence(mapping(each).get("args")) for each in containers)
 
 
 def namespace(facts: Facts) -> Iterator[CheckResult]:
@@ -74,7 +86,8 @@ def workloads(facts: Facts) -> Iterator[CheckResult]:
             yield unknown("roles", listed)
             return
         found |= {each["metadata"]["name"]: each for each in items(listed)}
-    for name in (ALONE if each == DEPLOYMENT and ALONE in found else each for each in WORKLOADS):
+    wanted_here = (TIMEKEEPER,) if runs_alone(facts) else WORKLOADS
+    for name in (ALONE if each == DEPLOYMENT and ALONE in found else each for each in wanted_here):
         home = NODE_NAMESPACE if name == AGENT else facts.system_namespace
         if name not in found:
             yield _missing(name, facts)
@@ -256,6 +269,19 @@ CHECKS: tuple[Check, ...] = (
     taints,
     runtimes,
     accelerators,
+    clocks,
+)
+
+
+# of a ledger alone
+CHECKS_ALONE: tuple[Check, ...] = (
+    version,
+    namespace,
+    workloads,
+    timekeeper,
+    time_zone,
+    budgets,
+    described_cards,
     clocks,
 )
 

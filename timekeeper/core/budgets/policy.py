@@ -13,7 +13,8 @@ ON_EXHAUSTED = ("reclaim", "deprioritize", "evict", "deny", "hold")
 HOLDS = ("hold", "evict")
 CHARGE_BY = ("dominant", "compute", "memory", "mean", "dominant-host")
 NOTIFY_FORMATS = ("bursar", "alertmanager")
-MODES = ("enforce", "observe")
+# in the last two nothing is done to pods, and nothing that their own metadata says of Bursar counts
+MODES = ("enforce", "observe", "meter")
 OVERUSE = ("observe", "evict")
 IDLE = ("off", "reclaim", "evict")
 RESERVE = ("lookahead", "declared")
@@ -97,6 +98,8 @@ class BudgetSettings:
     unknown_standing: str = "inBudget"
     # what becomes of pods that request accelerators which no dialect reads
     unknown_accelerators: UnknownAccelerators = "refuse"
+    # (resource, model) of devices that no dialect reads; of metered pods
+    devices: tuple[tuple[str, str], ...] = ()
     price: str = ""
     currency: str = "USD"
 

@@ -209,6 +209,7 @@ _SETTING_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
 _FIGURE_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
     "weights": ("weights", scalars.weight),
     "unitCosts": ("unit_costs", scalars.unit_cost),
+    "devices": ("devices", scalars.model),
 }
 
 

@@ -123,6 +123,13 @@ def name(text: str) -> str:
     return text
 
 
+def model(text: str) -> str:
+    """The model of a device, as reports show it."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9 ._/+-]{0,99}", text, re.ASCII):
+        raise BadValueError("a model's name of at most 100 letters, digits, blanks and . _ / + -")
+    return text
+
+
 def user_or_group(text: str) -> str:
     """The name of a user or a group, as the API server knows it."""
     if not text or len(text) > LONGEST_NAME or not text.isprintable() or text != text.strip():

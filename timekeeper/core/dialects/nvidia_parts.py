@@ -75,6 +75,11 @@ def _mig_cards(node: NodeFacts) -> tuple[Card, ...]:
     return tuple(_card(node, index, name, whole) for index, name in enumerate(counts[:MAX_CARDS]))
 
 
+def whole_slices(slices: int, memory_gb: int) -> int:
+    """How many slices the card has of which a MIG profile takes these."""
+    return 4 if (slices, memory_gb) in _OF_FOUR else _SLICES
+
+
 def _card(node: NodeFacts, index: int, resource: str, amount: int) -> Card:
     model = node.labels.get(MODEL_LABEL, "GPU")
     return Card(f"card{index}", index, model, UNKNOWN_MEMORY_MIB, resources=((resource, amount),))

@@ -150,6 +150,13 @@ def parse_new(pod: Json, unknown: UnknownAccelerators) -> ParsedRequest:
     return of_cards if of_cards.violations else _devices(containers(pod))
 
 
+def one_container(
+    container: Container,
+) -> tuple[tuple[Dialect, ...], ContainerAsk | None, tuple[Violation, ...]]:
+    """The dialects of one container's limits, what it requests, and its mistakes; as if it were alone."""
+    return _read_container(container, False)
+
+
 def _devices(found: Sequence[Container]) -> ParsedRequest:
     """The request of a pod whose devices are metered; no request where it has none."""
     asking = device_containers(found)

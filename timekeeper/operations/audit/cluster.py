@@ -82,7 +82,11 @@ def read_compared_pod(raw: Json) -> ComparedPod | None:
         return None
     excuse = ""
     if isinstance(pod, UnreadablePod):
-        excuse = f"it has no session: its request cannot be read: {pod.problem}"
+        excuse = "it has no session, and is not governed"
+        if pod.problem:
+            excuse = f"it has no session: its request cannot be read: {pod.problem}"
+        elif pod.pod is None:
+            excuse = "it has no session: its resource claims are not charged yet"
     elif mapping(mapping(raw.get("metadata")).get("labels")).get(names.GOVERNED) != "true":
         excuse = "it has no session, and is not governed"
     return ComparedPod(pod.uid, f"{pod.namespace}/{pod.name}", pod_hold(raw), excuse)

@@ -4,11 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from timekeeper.accounts.pods import LedgerPod, UnreadablePod
+from timekeeper.accounts.metered import WHOLE_CARDS, CardParts
+from timekeeper.accounts.pods import LedgerPod, UnreadablePod, is_bare, metered_view
 from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import NodeSight, Vanished
 from timekeeper.core.request.host import NO_HOST, CardHost, HostAmount, card_host
 from timekeeper.core.values import Card
+from timekeeper.settler.cluster.metered_namespaces import ALL_GOVERNED, MeteredNamespaces
 from timekeeper.settler.cluster.vanished_pods import VanishedPods
 
 # Without one of these nothing is decided. The list of namespaces serves a warning only.
@@ -27,6 +29,7 @@ class KnownNode:
     cards: tuple[Card, ...]
     fault: str = ""  # why its inventory cannot be read
     allocatable: HostAmount = NO_HOST  # CPU and memory; of a node without cards nothing is known
+    parts: CardParts = WHOLE_CARDS  # what its NVIDIA plugin counts, where pods are metered
     # its boot, and the pods on it by its agent's fresh report; arrives apart from the cards
     sight: NodeSight = field(default=NodeSight(), compare=False)
 
@@ -144,6 +147,11 @@ class ClusterState:
     end_watermarks: dict[str, int | None] = field(default_factory=dict)
     vanished: VanishedPods = field(default_factory=VanishedPods)  # what became of pods without an object
     pods_relisted: bool = False  # the pods were listed anew: sessions without a pod lost theirs unobserved
+    metered: MeteredNamespaces = ALL_GOVERNED
+    # UID -> pod as read, where ``pods`` has another view of it, or would have one if it were metered
+    as_read: dict[str, LedgerPod | UnreadablePod] = field(default_factory=dict)
+    # UID -> namespace of a pod with resource claims alone, which nothing charges
+    claiming: dict[str, str] = field(default_factory=dict)
     unreadable: dict[str, UnreadablePod] = field(default_factory=dict)  # UID -> pod to report
     unreadable_omitted: int = 0  # number of unreadable pods beyond `MAX_UNREADABLE`
     deletions_dropped: int = 0  # number of deleted pods beyond ``most_deleted``
@@ -186,6 +194,23 @@ class ClusterState:
             known = card_host((each.cards, each.allocatable) for each in self.nodes.values())
             self._card_host = self.inventory_version, known
         return self._card_host[1]
+
+    def parts(self, node: str) -> CardParts:
+        """What the node's NVIDIA plugin counts; whole cards for a node that is not known."""
+        known = self.nodes.get(node)
+        return known.parts if known else WHOLE_CARDS
+
+    def follow(self, metered: MeteredNamespaces, at_ms: int) -> None:
+        """Other namespaces are metered from now on, or other devices known: look at their pods anew. Pods
+        that hold cards stay in the ledger until they end."""
+        before, self.metered = self.metered, metered
+        if metered == before:
+            return
+        others = (pod for uid, pod in self.pods.items() if uid not in self.as_read)
+        changed = [*(replace(pod, is_metered=False) for pod in others), *self.as_read.values()]
+        for each in changed:
+            if metered.differs(before, each.namespace):
+                self._put_read(each, False, at_ms)
 
     def wrong_clocks(self) -> dict[str, int]:
         """By how many milliseconds the clocks of nodes with cards are ahead, where they are wrong."""
@@ -245,18 +270,20 @@ class ClusterState:
 
     def _relist(self, items: tuple[Item, ...], at_ms: int) -> None:
         there = {item.uid for item in items if isinstance(item, LedgerPod)}
+        there |= {item.uid for item in items if isinstance(item, UnreadablePod) and item.pod is not None}
         for uid in [uid for uid in self.pods if uid not in there]:
             self._remove_pod(self.pods[uid], at_ms, seen=False)
+        for uid in [uid for uid in self.as_read if uid not in there]:
+            del self.as_read[uid]
+        self.claiming.clear()
         for item in items:
             self._put(item, deleted=False, at_ms=at_ms)
         self.pods_relisted = True
 
     def _put(self, item: Item, deleted: bool, at_ms: int) -> None:
         match item:
-            case LedgerPod():
-                self._put_pod(item, deleted, at_ms)
-            case UnreadablePod():
-                self._add_unreadable(item)
+            case LedgerPod() | UnreadablePod():
+                self._put_read(item, deleted, at_ms)
             case KnownNode(name):
                 self.vanished.see(name, None if deleted else item.sight, at_ms)
                 self._set("nodes", name, None if deleted else item)
@@ -269,9 +296,51 @@ class ClusterState:
             case ExistingNamespace(name):
                 self._set("namespaces", name, None if deleted else True)
 
+    def _put_read(self, item: LedgerPod | UnreadablePod, deleted: bool, at_ms: int) -> None:
+        """The pod as it counts in its namespace: as admission wrote it, or as it is metered."""
+        view = self._view(item)
+        if isinstance(item, UnreadablePod):
+            self._see_claims(item, deleted)
+            if view is None and item.problem:
+                self._add_unreadable(item)
+        self._remember(item, view, deleted)
+        if view is not None:
+            self.unreadable.pop(item.uid, None)
+            self._put_pod(view, deleted, at_ms)
+
+    def _view(self, item: LedgerPod | UnreadablePod) -> LedgerPod | None:
+        """None: it holds nothing that is charged. A pod that was charged before is charged to its end."""
+        read = item if isinstance(item, LedgerPod) else item.pod
+        if not self.metered.meters(item.namespace):
+            view = item if isinstance(item, LedgerPod) else None
+        else:
+            view = None if read is None else metered_view(read, self.metered.models)
+        before = self.pods.get(item.uid)
+        if view is not None or before is None or read is None:
+            return view or before
+        return replace(before, hold=read.hold, others_ended=read.others_ended)
+
+    def _remember(self, item: LedgerPod | UnreadablePod, view: LedgerPod | None, deleted: bool) -> None:
+        """Keep what cannot be had from the view again."""
+        is_known = view is item or (isinstance(item, LedgerPod) and is_bare(item))
+        is_nothing = isinstance(item, UnreadablePod) and item.pod is None
+        if deleted or is_known or is_nothing:
+            self.as_read.pop(item.uid, None)
+        else:
+            self.as_read[item.uid] = item
+
+    def _see_claims(self, item: UnreadablePod, deleted: bool) -> None:
+        if item.claims and not deleted:
+            self.claiming[item.uid] = item.namespace
+        else:
+            self.claiming.pop(item.uid, None)
+
     def _with_report(self, item: Item, at_ms: int) -> Item:
         """The pod with the time of this event as the first report of its end, if nothing in its object dates
         it."""
+        if isinstance(item, UnreadablePod) and item.pod is not None:
+            reported = self._with_report(item.pod, at_ms)
+            return replace(item, pod=reported) if isinstance(reported, LedgerPod) else item
         if not isinstance(item, LedgerPod) or item.ended_ms != 0 or item.hold.reported_ms is not None:
             return item
         before = self.pods.get(item.uid)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from queue import Queue
 from threading import Event, Thread
 
+from timekeeper.accounts.metered import CardParts
 from timekeeper.accounts.pods import read_pod
 from timekeeper.core import names
 from timekeeper.core.json_values import Json, mapping
@@ -17,6 +18,7 @@ from timekeeper.core.ledger.node_clock import LEASES, clock_ahead_ms
 from timekeeper.core.request.cards import UndecodableError
 from timekeeper.core.request.host import NO_HOST, allocatable
 from timekeeper.core.request.inventory import charged_cards
+from timekeeper.core.request.node_parts import card_parts, contradiction
 from timekeeper.core.values import Card
 from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.informer import InformerEvent, ValueChanged, ValuesListed, inform
@@ -52,9 +54,10 @@ class WatchSource:
     read: Callable[[Json], Item | None]
 
 
-def sources(namespace: str) -> tuple[WatchSource, ...]:
-    """Everything that the settler watches; ``namespace`` contains the budgets."""
-    return (
+def sources(namespace: str, only_meter: bool = False) -> tuple[WatchSource, ...]:
+    """Everything that the settler watches; ``namespace`` contains the budgets. A ledger alone gives pods no
+    priority class, and reads none."""
+    every = (
         WatchSource("pods", "/api/v1/pods", _PODS_WATCH_S, read_pod),
         WatchSource("nodes", "/api/v1/nodes", _WATCH_S, read_node),
         WatchSource("leases", LEASES, _WATCH_S, read_lease),
@@ -62,6 +65,7 @@ def sources(namespace: str) -> tuple[WatchSource, ...]:
         WatchSource("priorityclasses", f"{_CLASSES}/priorityclasses", _WATCH_S, read_priority_class),
         WatchSource("namespaces", "/api/v1/namespaces", _WATCH_S, read_namespace),
     )
+    return tuple(each for each in every if not (only_meter and each.name == "priorityclasses"))
 
 
 _CLASSES = "/apis/scheduling.k8s.io/v1"
@@ -121,7 +125,8 @@ def read_node(raw: Json) -> KnownNode:
         cards = charged_cards(raw)
     except UndecodableError as error:
         fault = str(error)
-    return KnownNode(name, cards, fault, allocatable(raw) if cards else NO_HOST, sight)
+    parts = CardParts(card_parts(raw), contradiction(raw, cards))
+    return KnownNode(name, cards, fault, allocatable(raw) if cards else NO_HOST, parts, sight)
 
 
 def read_lease(raw: Json) -> NodeLease:

@@ -38,6 +38,7 @@ class TickInputs:
     now_ms: int
     unseen: tuple[LedgerPod, ...] = ()  # pods that were bound, have no session, and do not exist any more
     ends: tuple[ReportedEnd, ...] = ()  # what extenders saw of removals
+    since_ms: int = 0  # metered pods are charged from then on at the earliest
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,9 @@ def decide(cluster: ClusterState, ledger: LedgerState, tick: TickInputs) -> Tick
     history, now_ms = tick.history, tick.now_ms
     settings = history.settings(now_ms)
     is_rebuilt = settlement.begin(ledger, settings, now_ms)
-    session_changes = changed_sessions(cluster, ledger, settings, now_ms, tick.unseen, tick.ends)
+    session_changes = changed_sessions(
+        cluster, ledger, settings, now_ms, tick.unseen, tick.ends, tick.since_ms
+    )
     follow_reserved(cluster, ledger, settings, now_ms, session_changes)
     for session in session_changes.sessions.values():
         ledger.open_totals.index_node(session)

@@ -55,10 +55,12 @@ def changed_sessions(
     now_ms: int,
     unseen: Iterable[LedgerPod] = (),
     ends: Iterable[ReportedEnd] = (),
+    since_ms: int = 0,
 ) -> SessionChanges:
     """The sessions of every pod that changed since the last tick. ``unseen``: pods whose Bindings alone were
-    reported. ``ends``: what extenders saw of removals."""
-    tick = _Tick(cluster, ledger, settings, now_ms, SessionChanges())
+    reported. ``ends``: what extenders saw of removals. ``since_ms``: metered pods are charged from then on at
+    the earliest."""
+    tick = _Tick(cluster, ledger, settings, now_ms, SessionChanges(), since_ms)
     for uid, since_ms in cluster.changed_pods.items():
         tick.apply_pod(cluster.pods[uid], since_ms)
     for deleted in cluster.deleted_pods.values():
@@ -82,6 +84,7 @@ class _Tick:
     settings: BudgetSettings
     now_ms: int
     changes: SessionChanges
+    since_ms: int
 
     def apply_pod(self, pod: LedgerPod, since_ms: int) -> None:
         """An existing pod: open its session once it is bound and its cards are known, then apply its
@@ -99,11 +102,12 @@ class _Tick:
 
     def _opened(self, pod: LedgerPod) -> OpenedSession:
         cards, allocatable = self.cluster.cards(pod.node), self.cluster.allocatable(pod.node)
-        return open_session(pod, cards, self.settings, self.now_ms, allocatable)
+        parts = self.cluster.parts(pod.node)
+        return open_session(pod, cards, self.settings, self.now_ms, allocatable, parts, self.since_ms)
 
     def _may_come(self, pod: LedgerPod, opened: OpenedSession) -> bool:
         """Whether the pod's rate would differ if its node arrived, or arrived with other cards."""
-        if opened.doubt and pod.devices:
+        if opened.doubt and (pod.devices or (pod.is_metered and pod.node not in self.cluster.nodes)):
             return True
         by_host = self.settings.charge_by == DOMINANT_HOST and pod.fixed_host is None
         return by_host and pod.node not in self.cluster.nodes

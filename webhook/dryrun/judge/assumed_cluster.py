@@ -116,4 +116,4 @@ def _entry(budget: Budget) -> StandingsEntry:
 
 
 def _mode(word: str) -> Mode:
-    return "observe" if word == "observe" else "enforce"
+    return "observe" if word == "observe" else "meter" if word == "meter" else "enforce"

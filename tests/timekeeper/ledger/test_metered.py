@@ -1,0 +1,255 @@
+"""Pods of namespaces that are not enforced: charged from their Binding to their end by their spec alone,
+whatever scheduler bound them and whatever their metadata says of Bursar."""
+
+from typing import Any
+
+import pytest
+
+from tests.timekeeper.worlds import HOUR, MINUTE, T0, Town, budgets, gpu_pod, node
+
+ONE_DATABASE = "what is read of pods and nodes; the histories of test_machine.py meter on both databases"
+
+Json = dict[str, Any]
+FORGED = {
+    "bursar.dev/standing": "UNLIMITED",
+    "bursar.dev/held": "budget",
+    "bursar.dev/declared": "9",
+    "bursar.dev/host": '{"version":1}',
+    "bursar.dev/gpu-models": "K80",
+    "bursar.dev/policy": "no such policy",
+    "bursar.dev/idle-until": "2030-01-01T00:00:00Z",
+    "bursar.dev/devices": '{"version":1,"containers":{"main":[{"uuid":"GPU-1","index":1,"share_milli":1000,'
+    '"memory_mib":16000}]}}',
+}
+GPU = "nvidia.com/gpu"
+
+
+def labelled(name: str, capacity: Json, **labels: str) -> Json:
+    """A node as the GPU Operator leaves it: ``gpu_product`` for the label nvidia.com/gpu.product."""
+    named = {f"nvidia.com/{key.replace('_', '.')}": text for key, text in labels.items()}
+    return {"metadata": {"name": name, "labels": named}, "status": {"capacity": capacity}}
+
+
+A100 = {"gpu_product": "NVIDIA-A100-SXM4-40GB", "gpu_count": "2", "gpu_memory": "40960"}
+WHOLE = labelled("whole", {GPU: "2"}, **A100)
+SHARED = labelled("shared", {GPU: "8"}, **A100 | {"gpu_product": "Tesla-T4-SHARED", "gpu_replicas": "4"})
+RENAMED = labelled("renamed", {f"{GPU}.shared": "8"}, **A100 | {"gpu_replicas": "4"})
+INSTANCE = {
+    "gpu_product": "NVIDIA-A100-SXM4-40GB-MIG-2g.10gb",
+    "mig_strategy": "single",
+    "gpu_slices_gi": "2",
+}
+SINGLE = labelled("single", {GPU: "6"}, **A100 | INSTANCE | {"gpu_count": "6"})
+MIXED_MIG = labelled("mixed-mig", {GPU: "2"}, **A100 | INSTANCE | {"mig_strategy": "mixed"})
+PLAIN = labelled("plain", {GPU: "2"})
+AMD = labelled("amd", {"amd.com/gpu": "8"})
+HAMI = labelled("hami", {GPU: "20", "nvidia.com/gpumem": "65536"})
+HAMI["metadata"]["annotations"] = {
+    "hami.io/node-nvidia-register": "GPU-a,10,32768,100,NVIDIA-Tesla V100,0,true:"
+    "GPU-b,10,32768,100,NVIDIA-Tesla V100,0,true:"
+}
+MIXED = node("mixed", 2)
+MIXED["metadata"]["annotations"]["bursar.dev/inventory"] = MIXED["metadata"]["annotations"][
+    "bursar.dev/inventory"
+].replace("A100", "H100", 1)
+CONTRADICTED = labelled("contradicted", {GPU: "2"}, **A100 | {"gpu_count": "8"})
+CONTRADICTED["metadata"]["annotations"] = node("n", 2)["metadata"]["annotations"]
+NODES = [WHOLE, SHARED, RENAMED, SINGLE, MIXED_MIG, PLAIN, AMD, HAMI, MIXED, CONTRADICTED]
+
+
+def holding(
+    limits: Json, node: str = "whole", name: str = "p", scheduler: str = "", **annotations: str
+) -> Json:
+    """A pod that another scheduler bound at T0, and that runs."""
+    raw = gpu_pod(name, node=node, started_ms=T0)
+    raw["metadata"] |= {"annotations": annotations, "labels": {}}
+    raw["spec"]["schedulerName"] = scheduler or "default-scheduler"
+    raw["spec"]["containers"][0]["resources"] = {"limits": limits, "requests": limits} if limits else {}
+    return raw
+
+
+def settings(town: Town, *lines: str) -> None:
+    """`_settings` with these lines."""
+    town.hear("configmaps", budgets(_settings="\n".join(lines)))
+
+
+def opened(town: Town, *pods: Json, mode: str = "meter", more: str = "lookahead: 10m") -> Json:
+    """Name -> rate, models and doubt of each session after the first tick."""
+    town.list_all()
+    settings(town, f"mode: {mode}", more)
+    for raw in NODES:
+        town.hear("nodes", raw)
+    for raw in pods:
+        town.hear("pods", raw)
+    town.tick()
+    return {each.name: (each.rate_milli, each.models) for each in town.settler.ledger.sessions.values()}
+
+
+@pytest.mark.parametrize(
+    ("pod", "rate", "models"),
+    [
+        (holding({GPU: "2"}), 5_000, "NVIDIA-A100-SXM4-40GB"),
+        (holding({GPU: "1"}, "shared"), 250, "Tesla-T4"),
+        (holding({GPU: "2"}, "shared"), 500, "Tesla-T4"),
+        (holding({f"{GPU}.shared": "1"}, "renamed"), 625, "NVIDIA-A100-SXM4-40GB"),
+        (holding({GPU: "1"}, "single"), 715, "NVIDIA-A100-SXM4-40GB"),
+        (holding({GPU: "1"}, "mixed-mig"), 2_500, "NVIDIA-A100-SXM4-40GB"),
+        (holding({GPU: "1"}, "plain"), 1_000, ""),
+        (holding({GPU: "1"}, "mixed"), 3_000, ""),
+        (holding({GPU: "1"}, "contradicted"), 2_500, "A100"),
+        (holding({"amd.com/gpu": "4"}, "amd"), 4_000, "amd.com/gpu"),
+        (holding({"acme.example/npu": "3", "rdma/hca": "1"}, "amd"), 6_000, "ACME NPU 2"),
+        (holding({GPU: "1", "rdma/hca": "1"}), 2_500, "NVIDIA-A100-SXM4-40GB"),
+        (holding({GPU: "1", "nvidia.com/gpumem": "8192"}, "hami"), 250, "NVIDIA-Tesla V100"),
+        (holding({}, scheduler="kai-scheduler", **{"gpu-fraction": "0.5"}), 1_250, "NVIDIA-A100-SXM4-40GB"),
+        (
+            holding({}, **{"nvidia.com/container.main.gpu-memory.request": "10Gi"}),
+            625,
+            "NVIDIA-A100-SXM4-40GB",
+        ),
+        (holding({"nvidia.com/gpu-of-ours": "2"}), 5_000, "NVIDIA-A100-SXM4-40GB"),
+        (holding({"koordinator.sh/gpu-core": "50"}), 2_500, "NVIDIA-A100-SXM4-40GB"),
+    ],
+)
+def test_a_metered_pod_is_charged_by_what_its_own_system_says(
+    town: Town, pod: Json, rate: int, models: str
+) -> None:
+    more = "weights: {A100: 2.5, H100: 3, ACME NPU: 2}\ndevices: {acme.example/npu: ACME NPU 2}"
+
+    assert opened(town, pod, more=more) == {"p": (rate, models)}
+
+
+@pytest.mark.parametrize(
+    ("pod", "doubt"),
+    [
+        (holding({GPU: "1"}), ""),
+        (holding({GPU: "1"}, "shared"), ""),
+        (holding({"amd.com/gpu": "1"}, "amd"), ""),
+        (holding({GPU: "1"}, "plain"), "nothing describes its node's cards"),
+        (holding({GPU: "1"}, "mixed"), "cards of several models: A100, H100"),
+        (holding({GPU: "1"}, "contradicted"), "its inventory has 2 x A100, its labels say 8 x"),
+        (holding({"nvidia.com/gpu-of-ours": "2"}), "unsupported GPU resource nvidia.com/gpu-of-ours"),
+    ],
+)
+def test_what_is_not_certain_has_its_doubt(
+    town: Town, pod: Json, doubt: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    opened(town, pod)
+
+    said = capfd.readouterr()
+    line = next(each for each in (said.out + said.err).splitlines() if "event=session-opened" in each)
+    assert doubt in line
+    assert ("by_request_because" in line) == bool(doubt)
+
+
+@pytest.mark.parametrize("mode", ["meter", "observe"])
+def test_nothing_that_an_editor_writes_changes_a_charge(town: Town, mode: str) -> None:
+    honest, forger = holding({GPU: "1"}, "mixed", "honest"), holding({GPU: "1"}, "mixed", "forger", **FORGED)
+    forger["metadata"]["labels"] = {"bursar.dev/governed": "true"}
+    forger["status"]["conditions"].append(
+        {"type": "bursar.dev/CardsHeld", "status": "True", "reason": "Held", "message": "{}"}
+    )
+
+    found = opened(town, honest, forger, mode=mode)
+
+    assert found["honest"] == found["forger"]
+    assert [each.reserves_until_ms for each in town.settler.ledger.sessions.values()] == [None, None]
+    assert len({each.admitted_in_budget for each in town.settler.ledger.sessions.values()}) == 1
+
+
+def test_observe_charges_as_meter_does(town: Town) -> None:
+    pods = [holding({GPU: "1"}, each["metadata"]["name"], each["metadata"]["name"]) for each in NODES]
+    observed = opened(town, *pods, mode="observe")
+    for raw in pods:
+        town.hear("pods", raw, deleted=True)
+    town.tick()
+    for raw in pods:
+        raw["metadata"]["uid"] += "-again"
+
+    assert opened(town, *pods, mode="meter") == observed
+
+
+def test_a_pod_that_ran_before_the_install_is_charged_from_the_install(town: Town) -> None:
+    town.clock.turn(HOUR)
+    opened(town, holding({GPU: "1"}))
+    town.advance(HOUR, heard=False)
+    town.node_heard("whole")
+    town.tick()
+
+    assert [each.bound_ms for each in town.settler.ledger.sessions.values()] == [T0 + HOUR]
+    assert town.charged() == 1_000 * HOUR
+
+
+def test_a_pod_bound_while_the_timekeeper_was_away_is_charged_from_its_binding(town: Town) -> None:
+    opened(town)
+    town.clock.turn(HOUR)
+    town.objects["pods"]["p"] = holding({GPU: "1"})
+
+    town.resume()
+
+    assert [each.bound_ms for each in town.settler.ledger.sessions.values()] == [T0]
+
+
+def test_a_pod_of_an_enforcing_namespace_with_unknown_devices_is_charged_once_it_is_metered(
+    town: Town,
+) -> None:
+    pods = (
+        holding({"amd.com/gpu": "1"}, "amd", "amd"),
+        holding({"nvidia.com/gpu-of-ours": "1"}, "whole", "odd"),
+    )
+    assert opened(town, *pods, mode="enforce") == {}
+
+    settings(town, "mode: meter")
+    town.tick()
+
+    assert {each.name for each in town.settler.ledger.sessions.values()} == {"amd", "odd"}
+
+
+def test_a_metered_pod_is_charged_to_its_end_when_its_namespace_is_enforced_meanwhile(town: Town) -> None:
+    pod = holding({"amd.com/gpu": "1"}, "amd")
+    opened(town, pod)
+    settings(town, "mode: enforce")
+    town.tick()
+    town.clock.turn(HOUR)
+
+    town.change("pods", gpu_pod("p", node="amd", started_ms=T0, ended_ms=T0 + HOUR) | {"spec": pod["spec"]})
+
+    assert town.postings() == [(T0, T0 + HOUR, 1_000, "settled")]
+
+
+def test_a_namespace_is_metered_by_its_own_entry(town: Town) -> None:
+    opened(town, mode="enforce")
+    town.hear("configmaps", budgets("bursar-budgets", team_a="gpuHours: 1\nmode: meter"))
+    town.hear("pods", holding({"amd.com/gpu": "1"}, "amd"))
+    other = holding({"amd.com/gpu": "1"}, "amd", "other")
+    other["metadata"]["namespace"] = "team-b"
+    town.hear("pods", other)
+    town.tick()
+
+    assert [each.name for each in town.settler.ledger.sessions.values()] == ["p"]
+
+
+def test_pods_with_claims_alone_are_counted_as_not_charged(town: Town) -> None:
+    claiming = holding({}, "whole")
+    claiming["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": "one"}]
+
+    assert opened(town, claiming) == {}
+    assert town.settler.cluster.claiming == {"uid-p": "team-a"}
+
+    town.change("pods", claiming, deleted=True)
+
+    assert town.settler.cluster.claiming == {}
+
+
+def test_a_metered_namespace_has_its_budget_and_its_standing(town: Town) -> None:
+    town.list_all()
+    town.hear("configmaps", budgets(_settings="mode: meter", team_a="gpuHours: 0.5\nperiod: day"))
+    town.hear("nodes", WHOLE)
+    town.hear("pods", holding({GPU: "1"}))
+    town.tick()
+    town.clock.turn(31 * MINUTE)
+    town.node_heard("whole")
+    town.tick()
+
+    assert town.standing() == "OVER_BUDGET"
+    assert town.get("/v1/standings").get_json()["namespaces"]["team-a"]["mode"] == "meter"

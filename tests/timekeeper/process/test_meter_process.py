@@ -1,0 +1,58 @@
+"""``bursar-timekeeper meter --kubeconfig FILE``: a ledger on the loopback that only reads."""
+
+import http.client
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from deploy.local.launcher import Launcher
+from deploy.local.ports import free_port
+from tests.support.kubeconfig import kubeconfig
+from tests.support.waiting import eventually
+from tests.timekeeper.fake_api_server import FakeApiServer, serving
+from tests.timekeeper.worlds import T0, gpu_pod
+
+
+def asked(port: int, path: str, token: str = "") -> tuple[int, Any]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        connection.request("GET", path, headers={"Authorization": f"Bearer {token}"} if token else {})
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    except OSError:
+        return 0, b""
+    finally:
+        connection.close()
+
+
+def test_meter_serves_one_person_on_the_loopback_and_writes_nothing(tmp_path: Path) -> None:
+    api = FakeApiServer()
+    pod = gpu_pod("p", started_ms=T0)
+    pod["metadata"] |= {"annotations": {}}
+    pod["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "2"}}
+    api.put("pods", pod)
+    with serving(api) as url, Launcher() as launcher, (tmp_path / "log").open("wb") as log:
+        port = free_port()
+        command = [sys.executable, "-m", "timekeeper", "meter", f"--listen=127.0.0.1:{port}"]
+        command.append(f"--kubeconfig={kubeconfig(tmp_path, url)}")
+        variables = {"PATH": os.defpath, "HOME": str(tmp_path), "PYTHONPATH": os.getcwd()}
+        launcher.start(command, log, env=variables, folder=tmp_path)
+        assert eventually(lambda: asked(port, "/readyz")[0] == 200), (tmp_path / "log").read_text()
+        file = tmp_path / "bursar-meter.db.token"
+        token = file.read_text()
+        path = f"/v1/sessions?{urlencode({'namespace': 'team-a'})}"
+
+        def rates() -> list[int]:
+            status, body = asked(port, path, token)
+            return [each["rateMilli"] for each in json.loads(body)["sessions"]] if status == 200 else []
+
+        assert eventually(lambda: rates() == [2_000])
+        assert asked(port, path)[0] == 401
+        assert asked(port, path, f"{token[:-1]}{'A' if token[-1] != 'A' else 'B'}")[0] == 401
+        assert file.stat().st_mode & 0o777 == 0o600
+        assert f"http://127.0.0.1:{port}/" in (tmp_path / "log").read_text()
+    assert (tmp_path / "bursar-meter.db").is_file()
+    assert (api.patches, api.events, api.deletions, api.evictions, api.reviews) == ([], [], [], [], [])

@@ -1,0 +1,178 @@
+"""What a pod that is not governed holds of GPUs, by its spec and by the annotations of its own scheduler.
+
+Nothing under ``bursar.dev/`` in its metadata counts: only admission's word is good there, and admission has
+not looked at this pod. Whatever can be read is charged; what cannot is charged by a stated assumption.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from timekeeper.core import names
+from timekeeper.core.accelerators import accelerator_of
+from timekeeper.core.dialects import GPU_RESOURCE_PATTERN
+from timekeeper.core.dialects.amounts import MAX_CARDS, MAX_MEMORY_MIB, Container
+from timekeeper.core.dialects.others.device import MAX_DEVICES
+from timekeeper.core.json_values import Json, mapping, sequence
+from timekeeper.core.quantity import integral
+from timekeeper.core.request.devices import DIALECT as DEVICE
+from timekeeper.core.request.request import ParsedRequest, containers, one_container, parse
+from timekeeper.core.values import WHOLE_MILLI, Ask, ContainerAsk, GPURequest
+
+# KAI's fractions: of one container, whose name stands between one of these prefixes and a suffix
+FRACTIONING = ("nvidia.com/container.", "kai.scheduler/container.")
+_MEMORY = (".gpu-memory.limit", ".gpu-memory.request")  # a quantity; the first that is there counts
+_CARDS = ".gpus.devices"  # UUIDs or indexes, by commas
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class MeteredRequest:
+    """What a pod holds. ``doubt``: what of it is an assumption, and why; "": nothing.
+
+    Its devices are those of every resource that might be a device's: `of_devices` keeps those that are."""
+
+    request: GPURequest
+    doubt: str = ""
+
+
+def metered_request(pod: Json, parsed: ParsedRequest) -> MeteredRequest | None:
+    """What the pod holds; None: nothing. ``parsed``: its request as admission would read it. Never raises."""
+    metadata, spec = mapping(pod.get("metadata")), mapping(pod.get("spec"))
+    annotations = mapping(metadata.get("annotations"))
+    is_marked = not _OURS.isdisjoint(annotations)
+    fractions = any(name.startswith(FRACTIONING) for name in annotations)
+    devices = _has_devices(spec)
+    if not (is_marked or fractions or devices or parsed.violations):
+        return None if parsed.request is None else MeteredRequest(parsed.request)  # nearly always
+    found, doubt = containers(pod), ""
+    bare = _bare(pod, metadata, annotations)
+    own = parse(bare)
+    asks = list(own.request.asks) if own.request is not None else []
+    if own.violations:
+        asks, doubt = list(_assumed(found)), own.violations[0].sentence()
+        asks = asks or [_one_card(each) for each in found if not each.init][:1]
+    asks = [each for each in asks if not each.ask.device]
+    asks += _fractions(found, annotations, asks) if fractions else ()
+    asks += _devices(found) if devices else ()
+    if not asks:
+        return None
+    dialect = own.request.dialect if own.request is not None else DEVICE
+    return MeteredRequest(_shared(GPURequest(dialect, tuple(asks))), doubt)
+
+
+def of_devices(request: GPURequest, models: Mapping[str, str]) -> GPURequest | None:
+    """The request with the devices that are accelerators, or that ``models`` (resource -> model) names, each
+    by its model. None if nothing is left."""
+    if not any(each.ask.device for each in request.asks):
+        return request
+    asks = []
+    for each in request.asks:
+        device = each.ask.device
+        model = models.get(device) or (device if device and accelerator_of(device) else "")
+        if not device:
+            asks.append(each)
+        elif model:
+            asks.append(replace(each, ask=replace(each.ask, device=model)))
+    return replace(request, asks=tuple(asks)) if asks else None
+
+
+@lru_cache(maxsize=10_000)
+def _shared(request: GPURequest) -> GPURequest:
+    """One value for all pods with equal requests."""
+    return request
+
+
+_OURS = frozenset(names.USER_ANNOTATIONS)
+_FIELDS = ("initContainers", "containers")
+
+
+def _bare(pod: Json, metadata: Json, annotations: Json) -> Json:
+    """The pod without the annotations and labels of Bursar."""
+    own = f"{names.DOMAIN}/"
+    labels = mapping(metadata.get("labels"))
+    bare = {
+        **metadata,
+        "annotations": {name: text for name, text in annotations.items() if not name.startswith(own)},
+        "labels": {name: text for name, text in labels.items() if not name.startswith(own)},
+    }
+    return {**pod, "metadata": bare}
+
+
+def _has_devices(spec: Json) -> bool:
+    for field in _FIELDS:
+        for each in sequence(spec.get(field)):
+            resources = each.get("resources") if type(each) is dict else None
+            if resources and _candidates(resources):
+                return True
+    return False
+
+
+def _candidates(resources: object) -> tuple[str, ...]:
+    """The resources of a container that may be devices: extended ones that no dialect reads."""
+    given = mapping(resources)
+    named = (*mapping(given.get("limits")), *mapping(given.get("requests")))
+    return _known(named) if sum(map(len, named)) <= _SHORT else _known.__wrapped__(named)
+
+
+_SHORT = 512  # longer lists are not cached, to limit the cache's memory
+
+
+@lru_cache(maxsize=1024)
+def _known(resources: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for name in resources if _may_be_device(name)))
+
+
+def _may_be_device(name: str) -> bool:
+    domain, slash, _ = name.partition("/")
+    is_known = domain.endswith("kubernetes.io") or GPU_RESOURCE_PATTERN.match(name)
+    return bool(slash) and not is_known
+
+
+def _devices(found: Sequence[Container]) -> Iterator[ContainerAsk]:
+    for container in found:
+        resources = mapping(container.raw.get("resources"))
+        amounts = {**mapping(resources.get("requests")), **mapping(resources.get("limits"))}
+        for name in _candidates(resources):
+            count = integral(amounts.get(name)) or 0
+            if 0 < count <= MAX_DEVICES:
+                yield ContainerAsk(container.name, container.init, Ask(count, WHOLE_MILLI, 0, device=name))
+
+
+def _assumed(found: Sequence[Container]) -> Iterator[ContainerAsk]:
+    """Of a pod whose request admission would refuse: each container by itself, as its dialect reads it. One
+    that cannot be read holds whole cards: as many as NVIDIA's plugin would count, else one."""
+    for container in found:
+        dialects, ask, broken = one_container(container)
+        if ask is not None:
+            yield ask
+        elif dialects or broken:
+            yield _one_card(container, _counted(container))
+
+
+def _one_card(container: Container, cards: int = 1) -> ContainerAsk:
+    return ContainerAsk(container.name, container.init, Ask(cards, WHOLE_MILLI, 0))
+
+
+def _counted(container: Container) -> int:
+    """NVIDIA's device plugin counts devices, by whatever name it was configured with."""
+    resources = mapping(container.raw.get("resources"))
+    amounts = {**mapping(resources.get("requests")), **mapping(resources.get("limits"))}
+    counts = (integral(amounts[name]) or 0 for name in amounts if name.startswith("nvidia.com/"))
+    return max(1, min(MAX_CARDS, max(counts, default=1)))
+
+
+def _fractions(
+    found: Sequence[Container], annotations: Json, asks: Sequence[ContainerAsk]
+) -> Iterator[ContainerAsk]:
+    """Memory of one card or several for containers that request no cards otherwise."""
+    served = {each.container for each in asks}
+    for container in found:
+        prefixes = [f"{each}{container.name}" for each in FRACTIONING]
+        texts = (annotations[one + each] for one in prefixes for each in _MEMORY if one + each in annotations)
+        memory = integral(next(texts, None)) or 0
+        if memory > 0 and container.name not in served:
+            given = next((annotations[one + _CARDS] for one in prefixes if one + _CARDS in annotations), "")
+            count = min(MAX_CARDS, max(1, sum(bool(each.strip()) for each in str(given).split(","))))
+            each_mib = min(MAX_MEMORY_MIB, -(-memory // _MIB))
+            yield ContainerAsk(container.name, container.init, Ask(count, 0, each_mib))
