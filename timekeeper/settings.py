@@ -226,7 +226,7 @@ def _on_a_laptop(
     if not database.startswith("sqlite:///"):
         parser.error("--database: meter outside of a cluster keeps its ledger in an SQLite file")
     workers = settings.workers if is_given("--workers") else 1
-    return replace(settings, listen=(host, port), database=database, workers=workers)
+    return replace(settings, listen=Address(host, port), database=database, workers=workers)
 
 
 def flags_of(environment: Mapping[str, str]) -> Parser[TimekeeperSettings]:

@@ -97,12 +97,11 @@ def _governed(
     by_other = placed_by(review.pod["spec"], request.dialect, policy) != policy.scheduler_name
     hold = policy.hold_of(standing, by_other)
     declared = declared_time(review.pod) if policy.reserves_declared and hold == "budget" else ""
-    operations = ()
-    if policy.mode == "enforce":
-        operations = tuple(govern(review.pod, request, standing.status, policy, hold, declared))
+    governing = policy.mode == "enforce"
+    operations = govern(review.pod, request, standing.status, policy, hold, declared) if governing else []
     return AdmissionAnswer(
-        "governed" if operations else "unchanged" if policy.mode == "enforce" else "observed",
-        operations=operations,
+        "governed" if operations else "unchanged" if governing else "observed",
+        operations=tuple(operations),
         warnings=governing_warnings(review, request, standing, policy, hold),
         audit={"standing": standing.status} | ({"held": hold} if hold else {}),
         request=request,
