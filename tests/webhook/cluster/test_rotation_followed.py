@@ -20,8 +20,8 @@ pytestmark = pytest.mark.timeout(420)
 
 @pytest.fixture(scope="module")
 def stack(control_plane: ControlPlane) -> Iterator[Stack]:
-    """All of Bursar, and a node with cards."""
-    with Stack(control_plane, Tuning(heartbeat_interval="500ms")) as running:
+    """All of Bursar, a node with cards, and sidecars that beat ten times a second: they see each bundle."""
+    with Stack(control_plane, Tuning(heartbeat_interval="100ms")) as running:
         control_plane.api.call("POST", "/api/v1/nodes", kwok_node("n1", cards=2))
         yield running
 
