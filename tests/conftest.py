@@ -29,6 +29,7 @@ LONGEST = (
     "ledger/test_held_is_charged.py",
 )
 REAL_NODE = ("tests/kubelet/", "tests/local/process/test_local_node.py")
+ONE_RELEASE = "tests/packaging/process/"  # one worker makes it
 
 _FOLDER = pytest.StashKey[Path]()
 _METER = processor_time.Meter()
@@ -87,9 +88,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
 class OneFile(LoadScopeScheduling):
     """A file's tests run in one worker; so do all tests of the real node, of which a machine has room for
-    one, and those that run a program with a kubelet's name, beside which no node starts."""
+    one, and those that run a program with a kubelet's name, beside which no node starts; and so do all tests
+    of a release."""
 
     def _split_scope(self, nodeid: str) -> str:
+        if nodeid.startswith(ONE_RELEASE):
+            return ONE_RELEASE
         return REAL_NODE[0] if nodeid.startswith(REAL_NODE) else _file(nodeid)
 
 

@@ -188,6 +188,12 @@ class ControlPlane:
             self.stop_scheduler(name)
             raise
 
+    def start_controllers(self, name: str, controllers: Sequence[str]) -> None:
+        """Start a further kube-controller-manager, which runs these controllers; `stop_process` ends it."""
+        self._run(
+            "kube-controller-manager", commands.kube_controller_manager(self._options, controllers), name
+        )
+
     def stop_scheduler(self, name: str | None = None) -> None:
         """Kill the scheduler of this name, or all of them."""
         for each in {name} if name else self._schedulers & self._processes.running.keys():

@@ -1,5 +1,6 @@
 """The command lines of the control plane's processes. Paths are relative to the control plane's folder."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from deploy.local.kwok_stages import FAKE_NODE
@@ -8,6 +9,8 @@ SERVICE_RANGE = "10.96.0.0/16"
 SERVICE_RANGE_FIRST = "10.96.0.1"
 POD_RANGE = "10.244.0.0/16"
 FRONT_PROXY = "front-proxy-client"  # common name of the certificate that the API server shows to APIServices
+# It tells of mistyped expressions in the status of policies. Bursar's take half a second of a processor.
+OF_POLICIES = "validatingadmissionpolicy-status-controller"
 ISSUER = "https://kubernetes.default.svc.cluster.local"
 
 # etcd reads host and port even of a Unix socket; the file is named after both. Sockets need no port that
@@ -28,7 +31,6 @@ class Options:
     # whether silent nodes become unreachable and lose their pods; without it they get no not-ready taint
     # either
     node_lifecycle: bool = False
-    policy_types: bool = False  # whether the status of policies tells of mistyped expressions
     node_lease_s: int = 40  # the duration of a kwok node's Lease, which is renewed every quarter of it
     nodes: tuple[str, ...] = ()  # names of real nodes, whose kubelets get a token each
 
@@ -102,11 +104,10 @@ def kube_apiserver(options: Options, port: int) -> list[str]:
     ]
 
 
-def kube_controller_manager(options: Options) -> list[str]:
-    """With credentials per controller: without them, RBAC refuses most of its loops."""
+def kube_controller_manager(options: Options, controllers: Sequence[str] = ()) -> list[str]:
+    """With credentials per controller: without them, RBAC refuses most of its loops. ``controllers``: it runs
+    these alone."""
     of_nodes = () if options.node_lifecycle else ("-node-lifecycle-controller", "-taint-eviction-controller")
-    # with Bursar's policies it takes half a second of a processor
-    of_policies = () if options.policy_types else ("-validatingadmissionpolicy-status-controller",)
     return [
         "--kubeconfig=controllers.kubeconfig",
         "--use-service-account-credentials=true",
@@ -116,7 +117,7 @@ def kube_controller_manager(options: Options) -> list[str]:
         "--secure-port=0",
         "--kube-api-qps=500",
         "--kube-api-burst=1000",
-        f"--controllers={','.join(('*', *of_nodes, *of_policies))}",
+        f"--controllers={','.join(controllers or ('*', *of_nodes, f'-{OF_POLICIES}'))}",
         *options.controller_flags,
     ]
 

@@ -52,6 +52,7 @@ _APPLIED = (
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's, which takes a tenth of the time
 _READY_WITHIN_S = 90.0
 _LOOK_EVERY_S = 0.05
+_LOOK_AT_LEAST_EVERY_S = 1.0
 _TOKEN_LIFE_S = 86_400
 
 
@@ -282,14 +283,18 @@ class Stack:
     def wait(
         self, what: str, is_so: Callable[[], bool], role: str | None = None, within_s: float = _READY_WITHIN_S
     ) -> None:
-        """Wait until ``is_so()``. Raises LocalError if time runs out or a role has ended."""
-        end = time.monotonic() + within_s
+        """Wait until ``is_so()``. Raises LocalError if time runs out or a role has ended. A look may start a
+        process: after one that took long the pause is longer too."""
+        looked = time.monotonic()
+        end = looked + within_s
         while not is_so():
             self.check()
-            if time.monotonic() > end:
+            now = time.monotonic()
+            if now > end:
                 log = f":\n{last_lines(self.log(role))}" if role else ""
                 raise LocalError(f"waited {within_s:.0f} s for {what}; it did not happen{log}")
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(max(_LOOK_EVERY_S, min(_LOOK_AT_LEAST_EVERY_S, 2 * (now - looked))))
+            looked = time.monotonic()
 
     def check(self) -> None:
         """Raises LocalError, with the end of the log, if a role or a part of the control plane has ended."""

@@ -1,26 +1,73 @@
-"""A wheel of the working tree, and an environment that has it installed; both made without a network."""
+"""A release of the working tree, and environments that have it installed; all made without a network."""
 
+import json
+import os
 import subprocess
 import sys
 import venv
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.packaging.checkout import copy
 from tests.packaging.environment import Environment
 
+COMMITTED_S = 1_700_000_000  # an even second, for a ZIP has no odd ones
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet")
 
 
+@dataclass(frozen=True, slots=True)
+class Release:
+    """The folder of a release, and its checkout."""
+
+    folder: Path
+    checkout: Path
+
+    def file(self, end: str) -> Path:
+        """The only file whose name ends so."""
+        (found,) = self.folder.glob(f"*{end}")
+        return found
+
+    @property
+    def bill(self) -> dict[str, Any]:
+        """The bill of materials."""
+        read: dict[str, Any] = json.loads(self.file(".cdx.json").read_text())
+        return read
+
+
+def run(folder: Path, *command: str, umask: int = 0o022, env: Mapping[str, str] | None = None) -> None:
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **(env or {})}
+    done = subprocess.run(command, cwd=folder, env=environment, umask=umask, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.fixture(scope="session")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel that `pip wheel .` makes of a copy of the project's files."""
-    folder = tmp_path_factory.mktemp("wheel")
-    source = copy(folder / "source")
-    _run(*PIP, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, source)
-    (built,) = folder.glob("*.whl")
-    return built
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The working tree's files as the only commit of a repository."""
+    folder = copy(tmp_path_factory.mktemp("repository"))
+    date = {"GIT_AUTHOR_DATE": f"{COMMITTED_S} +0000", "GIT_COMMITTER_DATE": f"{COMMITTED_S} +0000"}
+    author = ["-c", "user.name=test", "-c", "user.email=test@example.com"]
+    run(folder, "git", "init", "-q")
+    run(folder, "git", "add", "-A")
+    run(folder, "git", *author, "commit", "-q", "-m", "all of it", env=date)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def released(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Release:
+    """The files of a release."""
+    folder = tmp_path_factory.mktemp("released")
+    run(repository, sys.executable, "-m", "deploy.release", str(folder))
+    return Release(folder, repository)
+
+
+@pytest.fixture(scope="session")
+def wheel(released: Release) -> Path:
+    """The wheel of a release."""
+    return released.file(".whl")
 
 
 @pytest.fixture(scope="session")
@@ -34,14 +81,15 @@ def editable(tmp_path_factory: pytest.TempPathFactory) -> Environment:
     """An environment of its own with a copy of the working tree installed as `pip install -e .` does it."""
     environment = _environment(tmp_path_factory.mktemp("editable"))
     source = copy(tmp_path_factory.mktemp("source"))
-    _run(*_pip_into(environment), "install", "--no-deps", "--no-index", "--no-build-isolation", "-e", source)
+    options = ("--no-deps", "--no-index", "--no-build-isolation")
+    run(source, *_pip_into(environment), "install", *options, "-e", str(source))
     return environment
 
 
 def environment_with(wheel: Path, folder: Path) -> Environment:
     """A virtual environment with a wheel in it."""
     environment = _environment(folder)
-    _run(*_pip_into(environment), "install", "--no-deps", "--no-index", wheel)
+    run(folder, *_pip_into(environment), "install", "--no-deps", "--no-index", str(wheel))
     return environment
 
 
@@ -62,8 +110,3 @@ def _environment(folder: Path) -> Environment:
 
 def _pip_into(environment: Environment) -> tuple[str, ...]:
     return (*PIP, "--python", str(environment.python))
-
-
-def _run(*command: str | Path) -> None:
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr

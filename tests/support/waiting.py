@@ -10,10 +10,12 @@ Seen = TypeVar("Seen")
 WITHIN_S = 80.0
 
 
-def pause_s(begun: float) -> float:
+def pause_s(begun: float, look_s: float = 0.0) -> float:
     """How long to wait, in seconds, before the next look for what is awaited since ``begun``: a twentieth of
-    the wait, up to a tenth of a second. Most looks ask a server; a hundred a second keep a processor busy."""
-    return min(0.1, max(0.01, (time.monotonic() - begun) / 20))
+    the wait, up to a tenth of a second. Most looks ask a server; a hundred a second keep a processor busy.
+    A look that starts a process takes longer, ``look_s``; the pause after it is twice that, up to a second.
+    """
+    return max(min(0.1, max(0.01, (time.monotonic() - begun) / 20)), min(1.0, 2 * look_s))
 
 
 def eventually(condition: Callable[[], Seen | None], what: object = "", within_s: float = WITHIN_S) -> Seen:
@@ -21,11 +23,14 @@ def eventually(condition: Callable[[], Seen | None], what: object = "", within_s
     (or with what it returns, if it can be called) and the last value."""
     begun = time.monotonic()
     end = begun + within_s
+    looked = begun
     while not (seen := condition()):
-        if time.monotonic() > end:
+        now = time.monotonic()
+        if now > end:
             awaited = what() if callable(what) else what
             raise AssertionError(f"not within {within_s} s: {awaited}; last seen: {seen!r}")
-        time.sleep(pause_s(begun))
+        time.sleep(pause_s(begun, now - looked))
+        looked = time.monotonic()
     return seen
 
 

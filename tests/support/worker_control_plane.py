@@ -18,9 +18,12 @@ from typing import Any
 
 from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
+from deploy.local.commands import Options
 from deploy.local.errors import LocalError
 from tests.support.waiting import eventually
 
+# The API server looks up the endpoints of webhooks' Services itself, as kube-proxy would for it.
+_OPTIONS = Options(api_flags=("--enable-aggregator-routing=true",))
 _ALL = b"/registry/"
 # Controllers and the API server write these in the first seconds, or again and again.
 _OF_THE_SYSTEM = (
@@ -99,7 +102,7 @@ class Lender:
         self._plane = None
 
     def _start(self) -> ControlPlane:
-        self._plane = self._started.enter_context(ControlPlane())
+        self._plane = self._started.enter_context(ControlPlane(_OPTIONS))
         for kind in _PARAMETERS:
             _keep_following(self._plane, kind)
         with _etcd(self._plane) as etcd:

@@ -5,6 +5,7 @@ it: each new connection goes to one of those that are ready, and connections tha
 configurations are those of the manifests, untouched.
 """
 
+import base64
 import fcntl
 import http.client
 import json
@@ -18,8 +19,9 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -36,11 +38,16 @@ from tests.support.waiting import eventually
 from tests.webhook.servers import ROOT, environment
 from tests.webhook.worlds import half
 from tests.worlds import Json
+from timekeeper.runtime.connect import connect
+from webhook.controller.cluster import CertificateStore
+from webhook.controller.run import look
+from webhook.settings.certificates import CONFIGURATION, read_certificates
 
 MANIFESTS = ROOT / "deploy" / "manifests"
 NAMESPACE = "bursar-system"
 AGENTS_NAMESPACE = "bursar-node"
 SERVICE = "bursar-webhook"
+SECRETS = f"/api/v1/namespaces/{NAMESPACE}/secrets"
 SLICES = f"/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices"
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1"
 KINDS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
@@ -105,6 +112,22 @@ class Certificates:
     def log(self) -> str:
         """All that it has said."""
         return self.log_file.read_text(errors="replace")
+
+
+def ca_bundles(cp: ControlPlane) -> list[bytes]:
+    """The caBundle of each of our webhooks."""
+    found = [cp.api.call("GET", f"{CONFIGURATIONS}/{kind}/{CONFIGURATION}") for kind in KINDS]
+    texts = [each["clientConfig"].get("caBundle", "") for one in found for each in one["webhooks"]]
+    return [base64.b64decode(text) for text in texts]
+
+
+def certify(cp: ControlPlane, folder: Path, *flags: str) -> bool:
+    """One look of the certificate process, in this one, writing files into the folder ``tls``; whether all
+    is as it should be."""
+    given = ("--kubeconfig", str(cp.admin_kubeconfig), "--write", str(folder / "tls"), "--once", *flags)
+    settings = read_certificates(given, {})
+    with closing(connect(settings.kubeconfig)) as api:
+        return look(CertificateStore(api, settings.namespace), settings, lambda: datetime.now(UTC))
 
 
 class Replica:

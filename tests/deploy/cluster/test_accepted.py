@@ -3,7 +3,6 @@
 import json
 
 import pytest
-import yaml
 
 from deploy.local.cluster import ControlPlane
 from tests.deploy.reading import (
@@ -23,22 +22,13 @@ from timekeeper.core.budgets.policy import ineffective_fields
 
 @pytest.fixture(scope="module", autouse=True)
 def _applied(control_plane: ControlPlane) -> None:
-    """All manifests applied for real, as the README says it."""
+    """All manifests applied for real, as the README says it. kubectl has the API server refuse unknown
+    fields, and its warnings are those of pod security, of deprecated fields, and of CEL that cannot be
+    typed."""
     done = control_plane.kubectl("apply", "--server-side", "-f", str(MANIFESTS))
 
-    assert done.returncode == 0, done.stderr
-    assert "Warning" not in done.stderr, (
-        done.stderr
-    )  # pod security, deprecated fields, CEL that cannot be typed
-
-
-@pytest.mark.parametrize("document", documents(), ids=named)
-def test_the_api_server_accepts_each_object_on_a_dry_run(control_plane: ControlPlane, document: Json) -> None:
-    dry = ("apply", "--server-side", "--dry-run=server", "-f", "-")
-    done = control_plane.kubectl(*dry, "--validate=strict", input=yaml.safe_dump(document))
-
-    assert done.returncode == 0, done.stderr
-    assert not done.stderr
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(done.stdout.splitlines()) == len(documents())
 
 
 def test_applying_a_second_time_changes_nothing(control_plane: ControlPlane) -> None:

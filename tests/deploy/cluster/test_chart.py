@@ -12,7 +12,7 @@ import yaml
 from deploy import rendered
 from deploy.local.cluster import ControlPlane
 from deploy.local.errors import LocalError
-from tests.deploy.reading import MANIFESTS, documents
+from tests.deploy.reading import MANIFESTS, documents, loaded
 
 Values = dict[str, Any]
 
@@ -34,7 +34,7 @@ def test_kustomize_takes_the_manifests_as_a_base(control_plane: ControlPlane) ->
     done = control_plane.kubectl("kustomize", str(MANIFESTS))
 
     assert done.returncode == 0, done.stderr
-    assert canonical(yaml.safe_load_all(done.stdout)) == canonical(documents())
+    assert canonical(loaded(done.stdout)) == canonical(documents())
 
 
 def canonical(found: Iterable[Values]) -> list[str]:
@@ -130,7 +130,7 @@ def test_pods_get_labels_and_annotations_beside_those_that_select_them(helm: Pat
     flags = ("--set=podLabels.team=gpus", "--set-string=podAnnotations.logs=off")
     texts = {**rendered.rendered(helm, *flags)}
     texts |= rendered.rendered(helm, *flags, "--set=database.secretName=bursar-database")
-    objects = [each for text in texts.values() for each in yaml.safe_load_all(text)]
+    objects = [each for text in texts.values() for each in loaded(text)]
     made = [each["spec"]["template"]["metadata"] for each in objects if "template" in each.get("spec", {})]
 
     assert len(made) == 6
@@ -145,7 +145,7 @@ def test_the_cas_of_the_database_and_of_the_api_servers_are_mounted_where_they_a
 
     def mounted(name: str, path: str) -> Values:
         """The source of the volume that a Deployment's only container has at a path."""
-        objects = [each for each in yaml.safe_load_all(texts[name]) if each["kind"] == "Deployment"]
+        objects = [each for each in loaded(texts[name]) if each["kind"] == "Deployment"]
         spec = objects[0]["spec"]["template"]["spec"]
         (mount,) = (each for each in spec["containers"][0]["volumeMounts"] if each["mountPath"] == path)
         (volume,) = (each for each in spec["volumes"] if each["name"] == mount["name"])
@@ -163,7 +163,7 @@ def test_an_image_with_a_digest_is_named_by_it_in_its_pods_and_by_the_webhook(he
     digest = f"sha256:{'0' * 64}"
     texts = rendered.rendered(helm, f"--set=images.digests.sidecar={digest}", "--set=images.tag=v1")
 
-    (agent,) = (each for each in yaml.safe_load_all(texts["node-agent.yaml"]) if each["kind"] == "DaemonSet")
+    (agent,) = (each for each in loaded(texts["node-agent.yaml"]) if each["kind"] == "DaemonSet")
     (container,) = agent["spec"]["template"]["spec"]["containers"]
     assert container["image"] == f"bursar/sidecar:v1@{digest}"
     assert f'"--sidecar-image=bursar/sidecar:v1@{digest}"\n' in texts["webhook.yaml"]
@@ -231,7 +231,7 @@ def test_the_rule_of_the_chart_has_the_alerts_of_the_rules_file(helm: Path) -> N
 
 
 def test_the_operator_scrapes_what_a_prometheus_without_it_scrapes(helm: Path) -> None:
-    monitors = yaml.safe_load_all(rendered.rendered(helm, "--set=monitors.enabled=true")["monitors.yaml"])
+    monitors = loaded(rendered.rendered(helm, "--set=monitors.enabled=true")["monitors.yaml"])
     ours = {
         (each.get("tlsConfig", {}).get("serverName"), each["path"], each.get("bearerTokenFile"))
         for monitor in monitors
@@ -251,6 +251,7 @@ def test_the_operator_scrapes_what_a_prometheus_without_it_scrapes(helm: Path) -
     }
 
 
+@pytest.mark.soak
 def test_every_value_changes_what_is_rendered(helm: Path, tmp_path: Path) -> None:
     (tmp_path / "on.yaml").write_text(yaml.safe_dump(ON))
     sqlite, postgresql = f"--values={tmp_path}/on.yaml", "--set=database.secretName=bursar-database"
@@ -284,7 +285,9 @@ def kinds(value: Any) -> Any:
     return [kinds(each) for each in value] if isinstance(value, list) else type(value).__name__
 
 
-@pytest.mark.parametrize("word", ["123", "true", "null", "0x1f"])
+@pytest.mark.parametrize(
+    "word", ["123", *(pytest.param(word, marks=pytest.mark.soak) for word in ("true", "null", "0x1f"))]
+)
 def test_a_text_that_yaml_takes_for_something_else_stays_a_text(
     helm: Path, tmp_path: Path, word: str
 ) -> None:
@@ -295,7 +298,7 @@ def test_a_text_that_yaml_takes_for_something_else_stays_a_text(
         assert len(given) > 20
         (tmp_path / "values.yaml").write_text(yaml.safe_dump(merged([*given, ON, base])))
         texts = rendered.rendered(helm, f"--values={tmp_path}/values.yaml")
-        return [kinds(each) for name in sorted(texts) for each in yaml.safe_load_all(texts[name])]
+        return [kinds(each) for name in sorted(texts) for each in loaded(texts[name])]
 
     for base in ({}, nested("database.secretName", "")):
         assert objects(word, base) == objects("word", base)

@@ -8,6 +8,7 @@ from deploy import rendered
 from tests.deploy.reading import of_kind
 from timekeeper.core import __version__
 
+WHOLE = {"policies", "spread"}  # templates pass these on whole
 WRITE = "write it anew: python -m deploy.generated"
 
 
@@ -15,6 +16,16 @@ def test_what_follows_from_the_schema_and_from_the_alerts_is_up_to_date() -> Non
     assert (rendered.CHART / "values.yaml").read_text() == rendered.values_yaml(), WRITE
     assert rendered.ALERTS.read_text() == rendered.alerts(), WRITE
     assert f"<!-- values -->\n{rendered.values_table()}<!-- end" in rendered.PAGE.read_text(), WRITE
+
+
+def test_every_value_is_named_by_a_template() -> None:
+    """`tests/deploy/cluster/test_chart.py` sees under `make soak` that each changes what is rendered."""
+    texts = [file.read_text() for file in (rendered.CHART / "templates").iterdir()]
+    named = {each for text in texts for each in re.findall(r"\.Values\.([\w.]+)", text)}
+    values = {path for path, _ in rendered.leaves(rendered.schema()["properties"])}
+
+    assert {path for path in values if path.rpartition(".")[0] not in WHOLE} <= named
+    assert named <= values | WHOLE
 
 
 def test_every_object_of_values_refuses_names_that_it_does_not_know() -> None:

@@ -191,6 +191,7 @@ def test_the_chart_is_installed_upgraded_rolled_back_and_uninstalled_and_leaves_
     assert everything(cp) == []
 
 
+@pytest.mark.soak
 def test_helm_takes_over_what_was_applied_from_the_manifests(
     control_plane: ControlPlane, folder: Path
 ) -> None:
@@ -261,6 +262,7 @@ def places(cp: ControlPlane) -> dict[str, list[str]]:
     return {name: sorted(nodes) for name, nodes in found.items()}
 
 
+@pytest.mark.soak
 def test_high_availability_runs_on_three_nodes_and_a_rollout_there_is_never_stuck(
     control_plane: ControlPlane, folder: Path
 ) -> None:

@@ -262,6 +262,7 @@ def test_uninstalled_by_the_page_pods_are_created_after_each_step_and_what_was_s
     assert {line["table"] for line in lasting_rows(saved / "ledger.jsonl")} == LASTING
 
 
+@pytest.mark.soak
 def test_the_manifests_alone_can_be_deleted_as_they_were_applied_and_stop_no_pod(
     control_plane: ControlPlane, tmp_path: Path
 ) -> None:
@@ -276,6 +277,7 @@ def test_the_manifests_alone_can_be_deleted_as_they_were_applied_and_stop_no_pod
     assert everything(control_plane) == []
 
 
+@pytest.mark.soak
 def test_after_the_namespace_alone_was_deleted_the_first_step_makes_pods_creatable_again(
     control_plane: ControlPlane, tmp_path: Path
 ) -> None:

@@ -29,7 +29,7 @@ TYPED = {
     "docs/bypass.md": {
         "noGPUDrivers": "docs/cluster/test_commands.py",
         "bursar.dev/exempt=true": "docs/cluster/test_commands.py",
-        "[Warn, Audit] # observing": "webhook/cluster/test_policies.py",
+        "[Warn, Audit] # observing": "webhook/cluster/test_switches.py",
         "admission-node-access.yaml": "webhook/cluster/test_bypass.py",
     },
     "docs/certificates.md": {

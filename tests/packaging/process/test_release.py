@@ -8,66 +8,17 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import cyclonedx.schema
 import jsonschema_rs
-import pytest
 
 from tests.packaging.checkout import ROOT, copy, packaged
+from tests.packaging.conftest import COMMITTED_S, Release, run
 from timekeeper.core import __version__
 
 NAMES = [f"bursar-{__version__}{end}" for end in ("-py3-none-any.whl", ".cdx.json", ".tar.gz")]
 SCHEMAS = Path(cyclonedx.schema.__file__).parent / "_res"
-COMMITTED_S = 1_700_000_000  # an even second, for a ZIP has no odd ones
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """The folder of a release, and its checkout."""
-
-    folder: Path
-    checkout: Path
-
-    def file(self, end: str) -> Path:
-        """The only file whose name ends so."""
-        (found,) = self.folder.glob(f"*{end}")
-        return found
-
-    @property
-    def bill(self) -> dict[str, Any]:
-        """The bill of materials."""
-        read: dict[str, Any] = json.loads(self.file(".cdx.json").read_text())
-        return read
-
-
-def run(folder: Path, *command: str, umask: int = 0o022, env: Mapping[str, str] | None = None) -> None:
-    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **(env or {})}
-    done = subprocess.run(command, cwd=folder, env=environment, umask=umask, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-@pytest.fixture(scope="module")
-def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The working tree's files as the only commit of a repository."""
-    folder = copy(tmp_path_factory.mktemp("repository"))
-    date = {"GIT_AUTHOR_DATE": f"{COMMITTED_S} +0000", "GIT_COMMITTER_DATE": f"{COMMITTED_S} +0000"}
-    author = ["-c", "user.name=test", "-c", "user.email=test@example.com"]
-    run(folder, "git", "init", "-q")
-    run(folder, "git", "add", "-A")
-    run(folder, "git", *author, "commit", "-q", "-m", "all of it", env=date)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def released(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Release:
-    """The files of a release."""
-    folder = tmp_path_factory.mktemp("released")
-    run(repository, sys.executable, "-m", "deploy.release", str(folder))
-    return Release(folder, repository)
 
 
 def test_every_checkout_of_a_commit_makes_the_same_bytes(

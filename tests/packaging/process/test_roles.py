@@ -114,8 +114,9 @@ def ends_in_order(process: subprocess.Popen[bytes], ground: Ground) -> None:
     assert process.wait(timeout=WITHIN_S) == 0, log_of(ground)
 
 
-@pytest.mark.parametrize("inside", [False, True], ids=["outside", "inside the checkout"])
-@pytest.mark.parametrize("as_module", [False, True], ids=["script", "module"])
+@pytest.mark.parametrize(
+    ("as_module", "inside"), [(False, False), (True, True)], ids=["script", "module inside the checkout"]
+)
 @pytest.mark.parametrize("role", ROLES)
 def test_a_role_prints_its_flags(
     installed: Environment, tmp_path: Path, role: str, as_module: bool, inside: bool

@@ -1,5 +1,6 @@
 """`make soak` in slices: each goes on where the last one of the commit has stopped."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -42,9 +43,12 @@ def folder(tmp_path: Path) -> Path:
 
 def a_slice(folder: Path) -> tuple[int, list[str]]:
     """Its exit code, and what it says at its end."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.support.slices", "--rootdir", str(folder)]
+    plugins = ["-p", "pytest_timeout", "-p", "tests.support.slices"]
+    command = [sys.executable, "-m", "pytest", "-q", *plugins, "--rootdir", str(folder)]
     of_slices = ["--slice-file", f"{folder}/build/soak.jsonl", "--slice-s", "8", str(folder)]
-    done = subprocess.run([*command, *of_slices], cwd=ROOT, capture_output=True, text=True)
+    # to import all plugins that are installed takes longer than all else
+    env = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    done = subprocess.run([*command, *of_slices], cwd=ROOT, env=env, capture_output=True, text=True)
     lines = done.stdout.splitlines()
     return done.returncode, [each for each in lines if each.startswith(("soak of commit", "failed: "))]
 

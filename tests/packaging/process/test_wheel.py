@@ -6,7 +6,7 @@ import zipfile
 from email.message import Message
 from pathlib import Path
 
-from tests.packaging.checkout import PACKAGES, ROOT, files, packaged
+from tests.packaging.checkout import PACKAGES, ROOT, files
 from tests.packaging.environment import Environment
 from timekeeper.core import __version__
 
@@ -41,10 +41,6 @@ def metadata(wheel: Path, file: str) -> str:
     archive = zipfile.ZipFile(wheel)
     (name,) = (name for name in archive.namelist() if name.endswith(f".dist-info/{file}"))
     return archive.read(name).decode()
-
-
-def test_the_wheel_holds_every_file_of_the_packages_and_the_migrations_and_nothing_else(wheel: Path) -> None:
-    assert contents(wheel) == packaged()
 
 
 def test_the_wheel_holds_the_marker_of_types_and_the_first_migration(wheel: Path) -> None:

@@ -98,10 +98,14 @@ def fill(api: AdminApi, name: str) -> None:
             made += step
         except ApiError:
             step //= 4
-    for length in range(63, -1, -1):
-        with suppress(ApiError):
+    taken, refused = -1, 64  # lengths of a last label's value
+    while refused - taken > 1:
+        length = (taken + refused) // 2
+        try:
             api.call("PATCH", f"{PODS}/{name}", {"metadata": {"labels": {"z": "v" * length}}}, MERGE)
-            break
+            taken = length
+        except ApiError:
+            refused = length
 
 
 def refused(call: Any) -> str:

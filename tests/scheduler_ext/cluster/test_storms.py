@@ -202,7 +202,7 @@ def rage(world: World, count: int, seed: int, kills: int = 0) -> None:
 
 
 def test_in_a_storm_of_pods_no_card_holds_too_much_and_none_is_lost(world: World) -> None:
-    rage(world, 8, seed=11)
+    rage(world, 3, seed=11)
 
 
 @pytest.mark.soak

@@ -2,7 +2,6 @@
 prioritize and bind."""
 
 import json
-from collections.abc import Callable
 
 import pytest
 
@@ -15,7 +14,6 @@ from scheduler_ext.snapshot.free import Free
 from scheduler_ext.snapshot.snapshot import assume, expire, forget, node_updated, pod_deleted, pod_updated
 from scheduler_ext.verbs.fit_cache import FitCache, fit_key
 from tests.scheduler_ext import scenarios
-from tests.scheduler_ext.apiserver import ApiServer, Fault
 from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.scenarios import CASES, IDS, Scenario, cards_asked, equal, near, used
 from tests.scheduler_ext.unit import test_gas
@@ -37,8 +35,6 @@ from tests.scheduler_ext.worlds import (
 )
 from tests.support.waiting import eventually
 from tests.worlds import card, container, limits_of
-
-Start = Callable[..., Running]
 
 
 def test_every_scenario_of_the_collection_has_a_row_or_a_reason() -> None:
@@ -119,19 +115,6 @@ def test_policies_prefer_one_node_to_another(policy: Policy, one: list[int], oth
     assert first > second
 
 
-@pytest.mark.parametrize(("policy", "one", "other"), PREFERRED)
-def test_and_so_do_they_over_http(running: Running, policy: Policy, one: list[int], other: list[int]) -> None:
-    for name, shares in (("one", one), ("other", other)):
-        running.put_node(node(name, *(card(at) for at in range(len(shares)))))
-        for at, left in enumerate(shares):
-            if left < 100:
-                running.put_pod(on(percent(100 - left, f"{name}-{at}"), name, f"{name}-GPU-{at}"))
-
-    ranked = running.prioritize(percent(10, annotations={"bursar.dev/policy": policy.name}), "one", "other")
-
-    assert ranked["one"] == 10 > ranked["other"]
-
-
 # S16
 
 
@@ -180,13 +163,6 @@ def test_three_pods_of_five_gigabytes_do_not_fit_on_two_cards_of_eight() -> None
     )
 
 
-def test_and_so_it_is_over_http(running: Running) -> None:
-    running.put_node(node("n", card(0, 8000), card(1, 8000)))
-    errors = [running.bind(running.put_pod(mib(5000, name)), "n") for name in ("first", "second", "third")]
-
-    assert errors == ["", "", "no card has 5000 MiB free"]
-
-
 def test_small_pods_pack_on_one_card_and_leave_the_other_whole() -> None:
     """Aliyun: three of 2 GiB, then one of a whole card's 16276 MiB."""
     snapshot = rebuilt([equal(2, 16276)], [])
@@ -208,20 +184,6 @@ def test_three_pods_of_three_gibibytes_are_on_one_card_of_fifteen() -> None:
         taken = place(snapshot, mib(3 * GIB, name), "n")
         assert taken is not None
         snapshot = pod_updated(snapshot, read(taken))
-
-
-def test_and_they_do_over_http(start: Start) -> None:
-    running = start("--policy", "binpack")
-    running.put_node(equal(2, 16276))
-
-    assert [running.bind(running.put_pod(mib(2 * GIB, name)), "n") for name in "abc"] == ["", "", ""]
-    assert running.bind(running.put_pod(mib(16276, "large")), "n") == ""
-    assert [cards_bound(running, name) for name in ("a", "b", "c", "large")] == [
-        {"main": [0]},
-        {"main": [0]},
-        {"main": [0]},
-        {"main": [1]},
-    ]
 
 
 # S33
@@ -262,14 +224,6 @@ def test_a_plain_sidecar_changes_no_cards_free_amounts() -> None:
     )
 
 
-def test_and_none_over_http(running: Running) -> None:
-    running.put_node(node("n"))
-    raw = running.put_pod(asking(container("proxy"), container("main", gpu_percent="50"), container("other")))
-
-    assert running.bind(raw, "n") == ""
-    assert running.free("n") == [500]
-
-
 # S44, S45
 
 
@@ -291,16 +245,6 @@ def test_two_equal_pods_that_were_filtered_together_get_different_bookings() -> 
     assert cards_of(two) == {"main": [1]}
 
 
-def test_and_over_http_too(running: Running) -> None:
-    running.put_node(equal(2))
-    pods = [running.put_pod(percent(60, name)) for name in ("first", "second")]
-    assert [running.filter(pod, "n")["NodeNames"] for pod in pods] == [["n"], ["n"]]
-
-    assert [running.bind(pod, "n") for pod in pods] == ["", ""]
-
-    assert [cards_bound(running, name) for name in ("first", "second")] == [{"main": [0]}, {"main": [1]}]
-
-
 def test_a_failed_bind_leaves_nothing_behind_and_another_node_is_taken() -> None:
     fresh = rebuilt([node("n1"), node("n2")], [percent(100, "p")])
     pod = read(percent(100, "p"))
@@ -312,17 +256,6 @@ def test_a_failed_bind_leaves_nothing_behind_and_another_node_is_taken() -> None
 
     assert after == fresh
     assert not isinstance(fit(pod.request, after.node("n2")), Refusal)
-
-
-def test_and_over_http_as_well(running: Running) -> None:
-    running.put_node(node("n1"))
-    running.put_node(node("n2"))
-    raw = running.put_pod(percent(100))
-    running.api.faults.append(Fault("bind", status=422))
-
-    assert running.bind(raw, "n1") != ""
-    assert running.bind(raw, "n2") == ""
-    assert (running.free("n1"), running.free("n2")) == ([1000], [0])
 
 
 # S46, S47, S48, S49
@@ -367,22 +300,6 @@ def test_a_restart_counts_those_that_hold_cards_and_no_others() -> None:
     assert back.node("gone").allocations.keys() == {"uid-elsewhere"}
 
 
-def test_and_so_does_one_with_an_api_server(start: Start, api: ApiServer) -> None:
-    api.put("nodes", equal(2))
-    leaving = on(percent(50, "leaving"), "n", "GPU-1")
-    leaving["metadata"]["deletionTimestamp"] = "2026-11-20T04:32:53Z"
-    elsewhere = on(percent(50, "elsewhere"), "gone", "gone-GPU-0")
-    for raw in (bound(percent(100, "done"), "n", None, "Succeeded"), leaving, elsewhere):
-        api.put("pods", raw)
-
-    running = start()
-
-    assert running.free("n") == [1000, 500]
-    assert running.filter(percent(10), "gone")["NodeNames"] == []
-    running.put_node(node("gone"))
-    assert running.free("gone") == [500]
-
-
 def test_late_events_of_a_pod_do_not_touch_its_successor_of_the_same_name() -> None:
     old = on(percent(40, "web-0"), "n", "GPU-0")
     new = on(percent(30, "web-0"), "n", "GPU-0")
@@ -392,18 +309,6 @@ def test_late_events_of_a_pod_do_not_touch_its_successor_of_the_same_name() -> N
     late = pod_deleted(snapshot, read({**old, "status": {"phase": "Succeeded"}}), 0)
 
     assert late == snapshot
-
-
-def test_and_nor_does_a_successor_lose_by_what_the_watch_reports(running: Running) -> None:
-    running.put_node(node("n"))
-    running.put_pod(on(percent(40, "web-0", terminationGracePeriodSeconds=0), "n", "GPU-0"))
-    running.api.delete("pods", "web-0", "team-a")
-    new = on(percent(30, "web-0"), "n", "GPU-0")
-    new["metadata"]["uid"] = "uid-successor"
-
-    running.put_pod(new)
-
-    eventually(lambda: running.free("n") == [700])
 
 
 def test_capacity_that_shrinks_under_use_leaves_nothing_and_never_less() -> None:

@@ -348,7 +348,7 @@ def test_hundreds_of_nodes_at_once_are_scored_as_each_alone(amount: Json) -> Non
     raw, free = asking(container(**amount)), [0, 100, 300, 500, 1000]
     nodes = [
         cluster_node(f"n{at}", rng.choices(free, k=rng.choice([3, 8])), rng.randint(-9, 60_000))
-        for at in range(500)
+        for at in range(200)
     ]
 
     together = scores(FragmentationModel(BUILT_IN), raw, 4_000, nodes)

@@ -116,7 +116,7 @@ def near_to(at: int, world: World) -> int:
 
 
 @pytest.mark.untraced
-@settings(max_examples=examples(600), deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(worlds(), st.sampled_from([BINPACK, SPREAD]))
 def test_a_layout_is_found_exactly_when_one_exists_and_no_card_is_too_full(
     world: World, policy: Policy

@@ -12,6 +12,7 @@ from deploy.local.commands import Options
 from deploy.local.kwok_nodes import kwok_node
 from deploy.local.tools import KUBERNETES
 from tests.support.waiting import eventually
+from tests.support.worker_control_plane import Lender
 from tests.webhook.cases import a_pod, told
 from tests.webhook.clusters import MANIFESTS, Cluster
 from tests.webhook.replicas import Certificates
@@ -110,11 +111,11 @@ def claim(
 
 
 @pytest.fixture(scope="module")
-def control_plane() -> Iterator[ControlPlane]:
+def control_plane(lender: Lender) -> Iterator[ControlPlane]:
     """With extended resources of DeviceClasses, which 1.34 and 1.35 have behind a feature gate."""
     is_gated = KUBERNETES.series < (1, 36)
-    flags = ("--feature-gates=DRAExtendedResource=true",) if is_gated else ()
-    with ControlPlane(Options(api_flags=flags)) as cp:
+    own = ControlPlane(Options(api_flags=("--feature-gates=DRAExtendedResource=true",)))
+    with own if is_gated else lender.lent() as cp:
         yield cp
 
 

@@ -3,10 +3,6 @@ pods."""
 
 import json
 import re
-import shutil
-import subprocess
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,18 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deploy.local.cluster import ControlPlane
-from deploy.local.commands import Options
+from deploy.local.commands import OF_POLICIES
 from tests.support.profile import examples
 from tests.support.waiting import eventually
-from tests.support.worker_control_plane import Lender
 from tests.webhook.cases import NOTHING, RANGES, a_pod, broken_by, by_name, told
 from tests.webhook.policies import MANIFESTS, Policies
-from tests.webhook.servers import ROOT, environment
 from tests.webhook.worlds import POLICY, plain, violations_of
 from tests.worlds import Json, container
 from timekeeper.core.request.request import parse
-
-PAGE = ROOT / "docs" / "bypass.md"
 
 # The policy's rules. That a request equals its limit the API server itself checks of every extended resource.
 COVERED = frozenset(
@@ -48,10 +40,9 @@ COVERED = frozenset(
 
 
 @pytest.fixture(scope="module")
-def policies() -> Iterator[Policies]:
-    """A cluster that checks types, with the policies in force."""
-    with ControlPlane(Options(policy_types=True)) as cp:
-        yield Policies(cp)
+def policies(control_plane: ControlPlane) -> Policies:
+    """A cluster with the policies in force."""
+    return Policies(control_plane)
 
 
 @pytest.mark.parametrize("case", RANGES)
@@ -194,15 +185,18 @@ def test_of_many_mistakes_the_first_are_reported(policies: Policies) -> None:
 
 
 def test_no_expression_is_mistyped(policies: Policies) -> None:
-    """The API server checks the types of fields some time after a policy was written, and only tells."""
+    """A controller checks the types of fields some time after a policy was written, and only tells."""
 
     def checked() -> list[Any]:
         path = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
-        return [each.get("status", {}) for each in policies.cp.api.call("GET", path)["items"]]
+        found = policies.cp.api.call("GET", path)["items"]
+        return [each.get("status", {}) for each in found if each["metadata"]["name"].startswith("bursar-")]
 
+    policies.cp.start_controllers("types", [OF_POLICIES])
     eventually(lambda: all("typeChecking" in each for each in checked()), "the types to be checked")
+    policies.cp.stop_process("types")
 
-    assert [each["typeChecking"] for each in checked()] == [{}] * len(checked())
+    assert [each["typeChecking"] for each in checked()] == [{}] * len(checked()) != []
 
 
 def test_excluded_namespaces_are_left_alone(policies: Policies) -> None:
@@ -213,53 +207,3 @@ def test_excluded_namespaces_are_left_alone(policies: Policies) -> None:
     left = ("bursar-system", "kube-system", "exempt")
     assert {each: policies.refusal(bad, each) for each in left} == dict.fromkeys(left, "")
     assert told(policies.refusal(bad, "half-exempt")) != NOTHING
-
-
-# the switch, as the page tells it
-
-
-def commands(heading: str) -> list[str]:
-    """The commands under a heading of the page."""
-    section = PAGE.read_text().split(f"\n## {heading}\n")[1].split("\n## ")[0]
-    return [
-        line
-        for block in re.findall(r"```console\n(.*?)```", section, re.DOTALL)
-        for line in block.splitlines()
-    ]
-
-
-def run(cp: ControlPlane, folder: Path, command: str) -> None:
-    """One command of the page in a shell, with kubectl and its cluster at hand."""
-    variables = environment() | {"KUBECONFIG": str(cp.admin_kubeconfig), "HOME": str(cp.folder)}
-    variables["PATH"] = f"{cp.kubectl_path.parent}:{variables['PATH']}"
-    done = subprocess.run(["bash", "-c", command], cwd=folder, env=variables, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-
-
-def test_installed_as_the_page_says_nothing_is_refused_and_everything_is_reported(
-    lender: Lender, tmp_path: Path
-) -> None:
-    shutil.copytree(MANIFESTS, tmp_path / "deploy" / "manifests")
-    watch_only, enforce_one = commands("The first days, and the switches")[:2]
-    bad, worse = a_pod(container(gpu_percent="150")), a_pod(plain("main"), hostPID=True)
-
-    def created(cp: ControlPlane, pod: Json) -> tuple[int, str]:
-        done = cp.kubectl("create", "--dry-run=server", "-f", "-", input=json.dumps(pod))
-        return done.returncode, done.stderr
-
-    with lender.lent() as cp:
-        assert cp.kubectl("apply", "-f", str(MANIFESTS / "00-namespace.yaml")).returncode == 0
-        run(cp, tmp_path, watch_only)
-        for file in sorted((tmp_path / "deploy" / "manifests").glob("admission-*.yaml")):
-            assert cp.kubectl("apply", "--server-side", "-f", str(file)).returncode == 0
-        eventually(lambda: all(created(cp, each)[1] for each in (bad, worse)), "the policies to be in force")
-
-        for pod, rule in ((bad, "share-range"), (worse, "host-pid")):
-            code, said = created(cp, pod)
-            assert code == 0
-            assert said.startswith("Warning: Validation failed for ValidatingAdmissionPolicy 'bursar-")
-            assert f"[{rule}]" in said
-
-        run(cp, tmp_path, enforce_one)
-        eventually(lambda: created(cp, bad)[0] != 0, "the one policy to refuse")
-        assert created(cp, worse)[0] == 0

@@ -120,28 +120,6 @@ def test_many_kept_alive_connections_are_answered_at_once(webhook: Webhook) -> N
         assert set().union(*pool.map(creator, range(8))) == {200}
 
 
-def test_a_head_that_is_known_is_still_each_requests_own(webhook: Webhook) -> None:
-    """Heads that differ in their length alone are parsed once; what they ask and bring is not mixed up."""
-
-    def asked(path: str, uid: str, padding: int, head: str = "") -> tuple[int, bytes]:
-        body = orjson.dumps(review_of(admitted(half()), uid=uid, padding="x" * padding))
-        connection.request("POST", path, body, {"X-Head": head})
-        answer = connection.getresponse()
-        return answer.status, answer.read()
-
-    connection = webhook.connection()
-    for round_ in range(3):
-        for path, verdict in (("/mutate", True), ("/validate", False), ("/mutate?timeout=1s", True)):
-            for padding in (0, 1, 5_000):
-                uid = f"{path}-{padding}-{round_}"
-                status, body = asked(path, uid, padding)
-                response = orjson.loads(body)["response"]
-                assert (status, response["uid"], response["allowed"]) == (200, uid, verdict)
-    for number in range(600):  # more than are remembered
-        assert asked("/mutate", "u", 0, f"{number}")[0] == 200
-    connection.close()
-
-
 def test_a_client_that_wants_no_more_is_answered_and_the_connection_ends(webhook: Webhook) -> None:
     request = b"POST /mutate HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s"
     for _ in range(2):
@@ -199,22 +177,6 @@ def sockets(pid: int) -> int:
     """How many a process has open."""
     listed = subprocess.run(["ls", "-l", f"/proc/{pid}/fd"], capture_output=True, text=True).stdout
     return listed.count("socket:")
-
-
-def test_pipelined_requests_are_answered_in_order(webhook: Webhook) -> None:
-    def request(uid: str) -> bytes:
-        body = orjson.dumps(review_of(admitted(half()), uid=uid))
-        return b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
-
-    with tls_socket(webhook) as client:
-        client.sendall(request("first") + request("second") + request("third"))
-        received = b""
-        while received.count(b'"uid":"') < 3:
-            received += client.recv(65_536)
-
-    assert [received.index(f'"uid":"{uid}"'.encode()) for uid in ("first", "second", "third")] == sorted(
-        received.index(f'"uid":"{uid}"'.encode()) for uid in ("first", "second", "third")
-    )
 
 
 def test_many_large_unfinished_requests_are_held_up_to_a_budget_and_delay_no_other(
