@@ -25,11 +25,13 @@ LONGEST = (
     "ledger/test_machine.py",
     "scheduler_ext/cluster/test_storms.py",
     "webhook/cluster/test_rotation.py",
-    "story/cluster/test_demo.py",
+    "story/cluster/",
     "ledger/test_held_is_charged.py",
 )
 REAL_NODE = ("tests/kubelet/", "tests/local/process/test_local_node.py")
 ONE_RELEASE = "tests/packaging/process/"  # one worker makes it
+SHARED_STACK = ("tests/story/cluster/", "tests/cli/cluster/test_cli.py")
+NO_SHARED_STACK = ("tests/story/cluster/test_bursts.py", "tests/story/cluster/test_demo.py")
 
 _FOLDER = pytest.StashKey[Path]()
 _METER = processor_time.Meter()
@@ -88,13 +90,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
 class OneFile(LoadScopeScheduling):
     """A file's tests run in one worker; so do all tests of the real node, of which a machine has room for
-    one, and those that run a program with a kubelet's name, beside which no node starts; and so do all tests
-    of a release."""
+    one, and those that run a program with a kubelet's name, beside which no node starts; all tests of a
+    release; and the files that borrow all of Bursar, one after another."""
 
     def _split_scope(self, nodeid: str) -> str:
         if nodeid.startswith(ONE_RELEASE):
             return ONE_RELEASE
-        return REAL_NODE[0] if nodeid.startswith(REAL_NODE) else _file(nodeid)
+        if nodeid.startswith(REAL_NODE):
+            return REAL_NODE[0]
+        if nodeid.startswith(SHARED_STACK) and not nodeid.startswith(NO_SHARED_STACK):
+            return SHARED_STACK[0]
+        return _file(nodeid)
 
 
 def _file(nodeid: str) -> str:

@@ -1,10 +1,13 @@
-"""A small client of the API server for the local control plane and its tests. Standard library; one
-connection per call.
+"""A small client of the API server for the local control plane and its tests. Standard library.
+
+Most calls are looks of the main thread, again and again, until something is so. They share a connection: a
+handshake takes several times the processor time of the request itself. Every other call has its own.
 """
 
 import http.client
 import json
 import ssl
+import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +20,10 @@ class ApiError(Exception):
     def __init__(self, status: int, text: str) -> None:
         super().__init__(f"{status}: {text}")
         self.status = status
+
+
+_Key = tuple[str, Path]
+_kept: dict[_Key, http.client.HTTPSConnection] = {}  # by the API server's address and CA
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,22 +45,47 @@ class AdminApi:
         """Make a call with `body` as JSON. Returns the answer: decoded if it is JSON, else its text. Raises
         ApiError or OSError.
         """
+        content = None if body is None else json.dumps(body)
+        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": content_type}
+        request = (method, path, content, headers)
+        is_look = method == "GET" and threading.current_thread() is threading.main_thread()
+        key = (self.url, self.ca_file)
+        kept = _kept.pop(key, None) if is_look else None
+        if kept is not None:
+            try:
+                return _result(*self._asked(kept, key, request, timeout_s))
+            except (OSError, http.client.HTTPException):  # the server has closed it meanwhile
+                pass
+        return _result(*self._asked(self._connection(), key if is_look else None, request, timeout_s))
+
+    def _connection(self) -> http.client.HTTPSConnection:
         target = urlsplit(self.url)
         tls = ssl.create_default_context(cafile=str(self.ca_file))
-        connection = http.client.HTTPSConnection(
-            target.hostname or "", target.port, context=tls, timeout=timeout_s
-        )
-        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": content_type}
+        return http.client.HTTPSConnection(target.hostname or "", target.port, context=tls)
+
+    def _asked(
+        self,
+        connection: http.client.HTTPSConnection,
+        key: _Key | None,
+        request: tuple[str, str, str | None, dict[str, str]],
+        timeout_s: float,
+    ) -> tuple[http.client.HTTPResponse, str]:
+        """The answer and its text. The connection is kept under ``key``, or closed."""
+        connection.timeout = timeout_s
+        if connection.sock is not None:
+            connection.sock.settimeout(timeout_s)
         try:
-            connection.request(method, path, None if body is None else json.dumps(body), headers)
+            connection.request(*request)
             response = connection.getresponse()
             text = response.read().decode()
-        finally:
+        except BaseException:
             connection.close()
-        is_json = (response.getheader("Content-Type") or "").startswith("application/json")
-        if response.status >= 300:
-            raise ApiError(response.status, json.loads(text).get("message", text) if is_json else text)
-        return json.loads(text) if is_json else text
+            raise
+        if key is None or key in _kept or response.will_close:
+            connection.close()
+        else:
+            _kept[key] = connection
+        return response, text
 
     def answers(self, path: str) -> bool:
         """Whether a GET succeeds now; False for every refusal and failure to connect."""
@@ -62,3 +94,16 @@ class AdminApi:
         except (ApiError, OSError, http.client.HTTPException):
             return False
         return True
+
+
+def _result(response: http.client.HTTPResponse, text: str) -> Any:
+    is_json = (response.getheader("Content-Type") or "").startswith("application/json")
+    if response.status >= 300:
+        raise ApiError(response.status, json.loads(text).get("message", text) if is_json else text)
+    return json.loads(text) if is_json else text
+
+
+def forget(url: str) -> None:
+    """Close what is kept of the API server there."""
+    for key in [key for key in _kept if key[0] == url]:
+        _kept.pop(key).close()

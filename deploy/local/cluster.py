@@ -13,7 +13,7 @@ from types import TracebackType
 import yaml
 
 from deploy.local import commands
-from deploy.local.api import AdminApi
+from deploy.local.api import AdminApi, forget
 from deploy.local.build import Say, binaries
 from deploy.local.commands import Options
 from deploy.local.ending import undisturbed
@@ -101,6 +101,7 @@ class ControlPlane:
         self._schedulers.clear()
         with undisturbed():
             self._stack.close()
+        forget(getattr(self, "url", ""))
 
     def _write_files(self, port: int) -> None:
         host = self._options.called

@@ -1,18 +1,18 @@
-"""All of Bursar on a control plane of its own, for one module's tests."""
+"""All of Bursar, lent to one module's tests after another's."""
 
 from collections.abc import Iterator
 
 import pytest
 
-from deploy.local.cluster import ControlPlane
 from deploy.local.sidecars import Sidecars
-from deploy.local.stack import Stack, Tuning
+from deploy.local.stack import Stack
+from tests.support.worker_control_plane import Lender
 
 
 @pytest.fixture(scope="module")
-def stack(control_plane: ControlPlane) -> Iterator[Stack]:
+def stack(lender: Lender) -> Iterator[Stack]:
     """Every role as a process, ready; sidecars are asked to beat five times a second."""
-    with Stack(control_plane, Tuning(heartbeat_interval="200ms")) as running:
+    with lender.stack() as running:
         yield running
 
 

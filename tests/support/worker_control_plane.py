@@ -10,9 +10,11 @@ import itertools
 import json
 import shutil
 import socket
+import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
 from deploy.local.commands import Options
 from deploy.local.errors import LocalError
+from deploy.local.stack import Stack, Tuning
 from tests.support.waiting import eventually
 
 # The API server looks up the endpoints of webhooks' Services itself, as kube-proxy would for it.
@@ -52,62 +55,139 @@ _ADMISSION = (
     "validatingadmissionpolicies/",
     "validatingadmissionpolicybindings/",
 )
+_LEASES = "leases/"  # who holds one renews it
 _PARAMETERS = ("ConfigMap", "Pod")  # kinds that our policies take parameters from
+_ROLES = {"timekeeper", "extender", "webhook"}
+_OUR_NAMESPACES = ("bursar-system", "bursar-node")
+# Sidecars beat five times a second; pods of Volcano stay with it.
+_SHARED = Tuning(heartbeat_interval="200ms", flags=(("webhook", ("--other-schedulers=volcano",)),))
 _numbers = itertools.count()
 
 
+@dataclass(frozen=True, slots=True)
+class _State:
+    """What a borrower finds, and the next one must find again."""
+
+    stored: dict[str, str]  # in etcd
+    parts: dict[str, subprocess.Popen[bytes]]  # of the control plane, also schedulers
+    files: set[Path]
+
+
 class Lender:
-    """Lends its control plane to one file after another. It starts one for the first, and another where one
-    could not be emptied."""
+    """Lends its control plane to one file after another, bare or with all of Bursar on it. It starts one for
+    the first, and another where one could not be emptied."""
 
     def __init__(self) -> None:
         self._started = ExitStack()
         self._plane: ControlPlane | None = None
-        self._first: dict[str, str] = {}
+        self._stack: Stack | None = None
+        self._bare = self._with_stack = _State({}, {}, set())
         self._is_lent = False
 
     @contextmanager
     def lent(self) -> Iterator[ControlPlane]:
         """The control plane, with nothing in it but what is in a new one; to one borrower at a time."""
+        with self._borrowed():
+            self._end_stack()
+            plane = self._plane or self._start()
+            with self._emptied_after(self._bare):
+                yield plane
+
+    @contextmanager
+    def stack(self) -> Iterator[Stack]:
+        """The control plane with every role as a process, ready, and both schedulers. The ledger keeps what
+        earlier borrowers did: no two of them may use the same name of a namespace. It is as costly as three
+        control planes, so files that borrow it come one after another (tests/conftest.py)."""
+        with self._borrowed():
+            stack = self._stack or self._start_stack()
+            with self._emptied_after(self._with_stack):
+                yield stack
+
+    @contextmanager
+    def _borrowed(self) -> Iterator[None]:
         assert not self._is_lent, "the worker's control plane is lent to this module already"
         self._is_lent = True
         try:
-            with self._emptied_after() as plane:
-                yield plane
+            yield
         finally:
             self._is_lent = False
 
     @contextmanager
-    def _emptied_after(self) -> Iterator[ControlPlane]:
-        plane = self._plane or self._start()
-        files, parts = set(plane.folder.iterdir()), plane.processes
-        yield plane
-        try:
-            plane.stop_scheduler()
-            plane.check()
-            if plane.processes != parts:
+    def _emptied_after(self, before: _State) -> Iterator[None]:
+        plane, stack = self._plane, self._stack
+        assert plane is not None
+        yield
+        with self._new_one_if_it_fails():
+            if stack:
+                stack.check()
+                if stack.processes.keys() != _ROLES:
+                    raise LocalError("a role was stopped")
+                _remove(stack.folder / "sidecars")
+            else:
+                plane.stop_scheduler()
+                plane.check()
+            if plane.processes != before.parts:
                 raise LocalError("parts of it were stopped or started again")
-            _empty(plane, self._first)
+            _empty(plane, before.stored)
+            _forget_files(plane, before)
+
+    @contextmanager
+    def _new_one_if_it_fails(self) -> Iterator[None]:
+        try:
+            yield
         except (LocalError, ApiError, OSError, AssertionError) as error:
             print(f"a new control plane follows one that could not be emptied: {error}", file=sys.stderr)
             self.end()
-            return
-        logs = {path for path in (plane.folder / "logs").iterdir() if path.stem not in parts}
-        for path in {*plane.folder.iterdir(), *logs} - files:
-            _remove(path)
 
     def end(self) -> None:
         """Ends what runs."""
+        if self._stack:
+            self._stack.__exit__(None, None, None)
         self._started.close()
-        self._plane = None
+        self._plane = self._stack = None
 
     def _start(self) -> ControlPlane:
         self._plane = self._started.enter_context(ControlPlane(_OPTIONS))
         for kind in _PARAMETERS:
             _keep_following(self._plane, kind)
-        with _etcd(self._plane) as etcd:
-            self._first = etcd.everything()
+        self._bare = _state(self._plane)
         return self._plane
+
+    def _start_stack(self) -> Stack:
+        plane = self._plane or self._start()
+        try:
+            self._stack = Stack(plane, _SHARED).__enter__()
+        except BaseException:
+            self.end()
+            raise
+        for namespace in _OUR_NAMESPACES:
+            for what in ("serviceaccounts/default", "configmaps/kube-root-ca.crt"):
+                path = f"/api/v1/namespaces/{namespace}/{what}"
+                eventually(lambda path=path: plane.api.answers(path), path)  # type: ignore[misc]
+        self._with_stack = _state(plane)
+        return self._stack
+
+    def _end_stack(self) -> None:
+        """The control plane is bare again."""
+        if self._stack is None:
+            return
+        stack, self._stack = self._stack, None
+        stack.__exit__(None, None, None)
+        with self._new_one_if_it_fails():
+            stack.cp.stop_scheduler()
+            _empty(stack.cp, self._bare.stored)
+            _forget_files(stack.cp, self._bare)
+
+
+def _state(plane: ControlPlane) -> _State:
+    with _etcd(plane) as etcd:
+        return _State(etcd.everything(), plane.processes, set(plane.folder.iterdir()))
+
+
+def _forget_files(plane: ControlPlane, before: _State) -> None:
+    logs = {path for path in (plane.folder / "logs").iterdir() if path.stem not in before.parts}
+    for path in {*plane.folder.iterdir(), *logs} - before.files:
+        _remove(path)
 
 
 class Etcd(http.client.HTTPConnection):
@@ -176,7 +256,7 @@ def _empty(plane: ControlPlane, first: dict[str, str]) -> None:
         eventually(lambda: not _deleted(etcd, first, deleted), "nothing more to be written")
         now = etcd.everything()
         for key, value in first.items():
-            if not key.startswith(_OF_THE_SYSTEM) and now.get(key) != value:
+            if not key.startswith((_LEASES, *_OF_THE_SYSTEM)) and now.get(key) != value:
                 etcd.put(key, value)
         for key in deleted:
             if key.startswith(_DEFINITIONS):

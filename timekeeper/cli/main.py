@@ -12,7 +12,6 @@ import click
 from timekeeper.cli import output, words
 from timekeeper.cli.connection import Options, connected, connected_to_extender
 from timekeeper.cli.dashboard import dashboard
-from timekeeper.cli.doctor.checks import examine
 from timekeeper.cli.flags import (
     EVERYWHERE,
     FORM,
@@ -316,6 +315,8 @@ def waiting(options: Options, pod: str | None, all_namespaces: bool, form: str) 
 def doctor(options: Options, form: str) -> None:
     """What is missing or wrong in this cluster, in order, and the command that mends it; exit code 1 if it
     found an error."""
+    from timekeeper.cli.doctor.checks import examine  # a third of what all commands import
+
     sheet, failed = examine(options)
     output.show(sheet, form)
     if failed:

@@ -11,13 +11,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from threading import Event
 
-from timekeeper.operations.migrate import migrate
-from timekeeper.runtime.auth.local_gate import write_token
-from timekeeper.runtime.connect import connect
 from timekeeper.runtime.http.server import CannotListenError, listening_socket
 from timekeeper.runtime.log import log
 from timekeeper.runtime.metrics_folder import VARIABLE, metrics_folder
-from timekeeper.serving.tls import check_files
 from timekeeper.settings import TimekeeperSettings, UnusableError
 
 _LOOK_INTERVAL_S = 0.1
@@ -154,6 +150,12 @@ def _listen(flag: str, host: str, port: int) -> socket.socket:
 
 def prepare(settings: TimekeeperSettings) -> None:
     """Raises UnusableError with a sentence for the operator."""
+    # The supervisor itself needs none of this: it would keep 30 MiB, and import for half a second.
+    from timekeeper.operations.migrate import migrate
+    from timekeeper.runtime.auth.local_gate import write_token
+    from timekeeper.runtime.connect import connect
+    from timekeeper.serving.tls import check_files
+
     connect(settings.kubeconfig)
     if settings.is_local:
         _write(

@@ -59,7 +59,9 @@ def test_the_first_day_does_not_count() -> None:
     assert week("FGD", gpus(2, 24, 0)).allocation == 0
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == "Random" else pytest.mark.soak) for name in NAMES]
+)
 def test_no_pod_is_lost_and_no_card_too_full(name: str) -> None:
     """The books of the simulation refuse a seat that is taken, whoever chose it."""
     case = Case(name, 95, drift=True, seed=1, nodes=3)

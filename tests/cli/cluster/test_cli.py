@@ -9,13 +9,13 @@ import pytest
 import yaml
 from playwright.sync_api import expect
 
-from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
 from deploy.local.stack import Stack
 from tests.deploy.reading import ROOT
 from tests.docs.cluster.test_access import ADMINISTRATOR, LEADS, kubeconfig_of
 from tests.docs.shell import console, run, running
 from tests.support.browser import chromium, visiting
+from tests.support.worker_control_plane import Lender
 
 pytestmark = pytest.mark.traced
 
@@ -35,10 +35,10 @@ BUDGETS = {
 
 
 @pytest.fixture(scope="module")
-def stack(control_plane: ControlPlane) -> Iterator[Stack]:
+def stack(lender: Lender) -> Iterator[Stack]:
     """Bursar with budgets and the documented accounts of an administrator and of readers of team-a."""
-    cp = control_plane
-    with Stack(cp) as running:
+    with lender.stack() as running:
+        cp = running.cp
         for name in ("team-a", "team-b"):
             cp.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
         cp.api.call("POST", "/api/v1/namespaces/bursar-system/configmaps", BUDGETS)

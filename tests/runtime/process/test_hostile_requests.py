@@ -30,7 +30,14 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Serv
 
 @pytest.fixture(params=ROLES)
 def server(servers: dict[str, Server], request: pytest.FixtureRequest) -> Server:
+    """Each, for what its settings decide: how many connections it takes, how large a body."""
     return servers[request.param]
+
+
+@pytest.fixture
+def one_server(servers: dict[str, Server]) -> Server:
+    """The timekeeper, for what the loop that all have in common does."""
+    return servers["timekeeper"]
 
 
 POST = b"POST PATH HTTP/1.1\r\nHost: x\r\n"
@@ -85,8 +92,9 @@ REJECTED: dict[str, tuple[bytes, int]] = {
 
 @pytest.mark.parametrize("case", REJECTED)
 def test_what_is_no_request_is_answered_once_with_a_sentence_and_holds_nothing(
-    server: Server, case: str
+    one_server: Server, case: str
 ) -> None:
+    server = one_server
     sent, status = REJECTED[case]
     sent = sent.replace(b"PATH", server.path).replace(b"TOOMUCH", b"%d" % (server.largest_body + 1))
     with ExitStack() as stack:
@@ -131,8 +139,9 @@ UNFINISHED: dict[str, Callable[[Server], socket.socket]] = {
 
 @pytest.mark.parametrize("case", UNFINISHED)
 def test_an_unfinished_request_keeps_no_client_waiting_and_leaves_nothing_behind(
-    server: Server, case: str
+    one_server: Server, case: str
 ) -> None:
+    server = one_server
     with ExitStack() as stack:
         for _ in range(AT_ONCE):
             stack.enter_context(UNFINISHED[case](server))

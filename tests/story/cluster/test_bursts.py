@@ -1,4 +1,4 @@
-"""Bursts of 500 creations over two webhook replicas, on a real control plane: no more are admitted than each
+"""Bursts of creations over two webhook replicas, on a real control plane: no more are admitted than each
 worker's estimate allows, and nothing of the rest is lost."""
 
 import http.client
@@ -40,10 +40,10 @@ MAX_OF_A_WORKER = PAID + 1  # it stops once it has itself admitted what remained
 
 
 @pytest.fixture(scope="module")
-def control_plane() -> Iterator[ControlPlane]:
+def stack() -> Iterator[Stack]:
     """Its API server asks the endpoints of the webhook's Service, each new connection at random."""
-    with ControlPlane(BY_ENDPOINTS) as cp:
-        yield cp
+    with ControlPlane(BY_ENDPOINTS) as cp, Stack(cp) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
@@ -210,10 +210,12 @@ def test_a_burst_under_hold_admits_what_each_worker_may_and_the_rest_waits_for_t
     stack.wait("all to run", lambda: len(running(pods(stack, path))) == size, "timekeeper", 120)
 
 
+@pytest.mark.parametrize("size", [250, pytest.param(BURST, marks=pytest.mark.soak)])
 def test_a_burst_under_deny_loses_no_answer_though_a_replica_is_killed_in_it(
-    stack: Stack, replicas: list[Replica], reader: str
+    stack: Stack, replicas: list[Replica], reader: str, size: int
 ) -> None:
-    path = create_namespace(stack.cp, "denied")
+    name = f"denied-{size}"
+    path = create_namespace(stack.cp, name)
     spend(stack, path, replicas, "deny")
     one, _ = replicas
     asked = [each.reviews() for each in replicas]
@@ -230,18 +232,18 @@ def test_a_burst_under_deny_loses_no_answer_though_a_replica_is_killed_in_it(
         answered.append(len(burst.answers))
         one.begin()
 
-    burst = Burst(stack, path)
+    burst = Burst(stack, path, size)
     burst.run(kill)
 
-    assert answered[0] < BURST
+    assert answered[0] < size
     assert all(each.reviews() > before for each, before in zip(replicas, asked, strict=True))
     admitted, refused = burst.named("admitted"), burst.named("refused")
-    assert len(admitted) + len(refused) == BURST
+    assert len(admitted) + len(refused) == size
     assert PAID <= len(admitted) <= 3 * WORKERS * MAX_OF_A_WORKER  # the killed one's workers forget theirs
     assert {each["metadata"]["name"] for each in pods(stack, path)} == admitted
 
     def recorded() -> set[str]:
-        query = "/v1/decisions?namespace=denied&kind=refused&limit=1000"
+        query = f"/v1/decisions?namespace={name}&kind=refused&limit=1000"
         return {each["pod"] for each in stack.get(query, reader)["decisions"]}
 
     # the killed replica may lose what it had not posted yet: the second before its end

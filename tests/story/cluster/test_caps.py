@@ -3,15 +3,13 @@ that are killed meanwhile."""
 
 import re
 import signal
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from deploy.local.api import ApiError
-from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
-from deploy.local.stack import Stack, Tuning
+from deploy.local.stack import Stack
 from tests.story.cluster.test_held_pods import gated, pods, running, template
 from tests.story.cluster.test_metering import set_budgets
 from tests.support.control_plane import create_namespace
@@ -20,13 +18,6 @@ from tests.support.waiting import at_once
 pytestmark = pytest.mark.timeout(400)
 
 Json = dict[str, Any]
-
-
-@pytest.fixture(scope="module")
-def stack(control_plane: ControlPlane) -> Iterator[Stack]:
-    """Every role as a process, ready; pods of Volcano stay with it."""
-    with Stack(control_plane, Tuning(flags=(("webhook", ("--other-schedulers=volcano",)),))) as started:
-        yield started
 
 
 def one(name: str, **fields: Any) -> Json:

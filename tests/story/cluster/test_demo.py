@@ -75,6 +75,7 @@ def read_to_step_one(process: subprocess.Popen[str]) -> None:
     raise AssertionError(f"the demo ended before its first step: {''.join(output)}")
 
 
+@pytest.mark.soak  # `up` is interrupted in the same way (tests/local/cluster/test_local_up.py)
 def test_an_interrupted_demo_stops_all_that_it_started(tmp_path: Path) -> None:
     process = start(tmp_path)
     read_to_step_one(process)

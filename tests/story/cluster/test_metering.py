@@ -191,7 +191,7 @@ def kill_inside_a_transaction(stack: Stack, within_s: float = 5) -> bool:
 
 
 @pytest.mark.timeout(480)
-@pytest.mark.parametrize("kills", [4, pytest.param(12, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("kills", [2, pytest.param(12, marks=pytest.mark.soak)])
 def test_killed_in_its_transactions_the_timekeeper_loses_and_doubles_nothing(
     stack: Stack, sidecars: Sidecars, reader: str, kills: int
 ) -> None:

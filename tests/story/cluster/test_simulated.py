@@ -5,14 +5,12 @@ import itertools
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from deploy.local.api import ApiError
-from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
 from deploy.local.stack import Stack
 from tests.story.cluster.test_held_pods import template
@@ -22,12 +20,6 @@ from tests.support.control_plane import create_namespace
 pytestmark = pytest.mark.timeout(300)
 
 Json = dict[str, Any]
-
-
-@pytest.fixture(scope="module")
-def stack(control_plane: ControlPlane) -> Iterator[Stack]:
-    with Stack(control_plane) as started:
-        yield started
 
 
 def one(name: str, percent: int = 100) -> Json:

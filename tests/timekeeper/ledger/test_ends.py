@@ -28,6 +28,8 @@ from tests.timekeeper.worlds import (
     user_status,
 )
 
+ONE_DATABASE = "decisions about values; test_postings, test_heartbeats and the machine store the same on both"
+
 LONGEST_GRACE = 10 * MINUTE
 END = T0 + 3 * MINUTE
 

@@ -23,6 +23,8 @@ from tests.timekeeper.worlds import (
 from tests.worlds import terminated
 from timekeeper.settler.cluster.cluster_state import StreamAlive, WatchUpdate
 
+ONE_DATABASE = "decisions about values; test_postings, test_heartbeats and the machine store the same on both"
+
 START = T0 + 2 * SECOND
 
 

@@ -32,6 +32,8 @@ from timekeeper.settler.releaser import (
 from timekeeper.store.engine.engine import UnavailableError
 from timekeeper.store.fencing import EpochOverError
 
+ONE_DATABASE = "decisions about values; test_postings, test_heartbeats and the machine store the same on both"
+
 GATE = {"name": "bursar.dev/budget"}
 OTHER = {"name": "example.com/other"}
 LOOKAHEAD = 10 * MINUTE

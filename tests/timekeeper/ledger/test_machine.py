@@ -24,7 +24,7 @@ Tell = Callable[[str], None]
 STEPS, SOAKED_STEPS = 12, 20
 SOAKED, TOGETHER = 5_000, 500  # Hypothesis remembers every history of a run: each run is one part of them
 # The histories are the same on both; for what PostgreSQL does otherwise fewer of them suffice.
-HISTORIES = {"sqlite": 20, "postgresql": 6}
+HISTORIES = {"sqlite": 14, "postgresql": 4}  # test_audit_of_lives.py has others
 SEED = 20261120  # one for all runs; a soak takes a new one
 
 

@@ -1,5 +1,5 @@
-"""A real ``python -m timekeeper`` that cannot follow its settings: one sentence on standard error, exit code
-2, and nothing left behind."""
+"""A timekeeper that cannot follow its settings: what the process that prepares it says, and of some a real
+``python -m timekeeper``: one sentence on standard error, exit code 2, and nothing left behind."""
 
 import os
 import sqlite3
@@ -13,6 +13,8 @@ from cryptography.hazmat.primitives import serialization
 from deploy.local.identity import new_authority
 from tests.support.kubeconfig import kubeconfig
 from tests.timekeeper.processes import Process, prepared
+from timekeeper.process.supervisor import prepare
+from timekeeper.settings import UnusableError, read
 
 NO_CERTIFICATE = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
 A_LEDGER = "it must be a ledger's file or a new one, in an existing folder"
@@ -27,6 +29,17 @@ def process(tmp_path: Path) -> Iterator[Process]:
 
 
 def refusal(process: Process, *more: str) -> str:
+    """What preparing it with these flags is refused with: one line."""
+    process.more = more
+    with pytest.raises(UnusableError) as caught:
+        prepare(read(process.command()[3:], {}))
+    said = str(caught.value)
+    assert said.startswith("--")
+    assert "\n" not in said
+    return f"{said}\n"
+
+
+def refusal_of_a_process(process: Process, *more: str) -> str:
     """What it says when it is started with these flags: one line, with exit code 2."""
     process.more = more
     process.start()
@@ -127,7 +140,7 @@ def test_postgresql_whose_package_is_not_installed(process: Process, tmp_path: P
     )
     process.path = f"{tmp_path}:{process.path}"
 
-    said = refusal(process, "--database=postgresql+psycopg://me:hunter2@host/bursar")
+    said = refusal_of_a_process(process, "--database=postgresql+psycopg://me:hunter2@host/bursar")
 
     assert "the driver of postgresql+psycopg cannot be loaded (No module named psycopg); " in said
     assert "PostgreSQL with its package psycopg installed" in said
@@ -176,7 +189,7 @@ def test_a_key_that_does_not_fit(process: Process, make: Callable[[Process], byt
 
 @pytest.mark.parametrize("flag", ["tls-cert", "tls-key"])
 def test_a_file_that_is_missing(process: Process, flag: str) -> None:
-    assert refusal(process, f"--{flag}=/no/such/file") == (
+    assert refusal_of_a_process(process, f"--{flag}=/no/such/file") == (
         f"--{flag}: there is no file /no/such/file; it must be a file in PEM\n"
     )
 
@@ -190,7 +203,6 @@ def test_a_bundle_that_sidecars_could_not_trust(process: Process) -> None:
 
 
 def refused_folder(process: Process) -> str:
-    (process.folder / "log").unlink()
     return refusal(process, f"--ca={process.folder}")
 
 
@@ -220,7 +232,7 @@ def test_no_kubeconfig_and_no_cluster(process: Process) -> None:
 
 def test_nothing_is_left_behind_and_the_port_is_free_again(process: Process) -> None:
     process.database.mkdir()
-    refusal(process)
+    refusal_of_a_process(process)
     process.database.rmdir()
 
     process.more = ()
