@@ -96,12 +96,11 @@ def _governed(
     by_other = placed_by(review.pod["spec"], request.dialect, policy) != policy.scheduler_name
     hold = policy.hold_of(standing, by_other)
     declared = declared_time(review.pod) if policy.reserves_declared and hold == "budget" else ""
-    operations = ()
-    if policy.mode == "enforce":
-        operations = tuple(govern(review.pod, request, standing.word, policy, hold, declared))
+    is_changed = policy.mode == "enforce"
+    operations = govern(review.pod, request, standing.word, policy, hold, declared) if is_changed else ()
     return AdmissionAnswer(
         "governed" if operations else "unchanged" if policy.mode == "enforce" else "observed",
-        operations=operations,
+        operations=tuple(operations),
         warnings=governing_warnings(review, request, standing, policy, hold),
         audit={"standing": standing.word} | ({"held": hold} if hold else {}),
         request=request,
