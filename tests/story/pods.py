@@ -101,7 +101,7 @@ class SimPod:
     @property
     def length_ms(self) -> int:
         """The time that it declared to reserve, and its grace; 0: none."""
-        is_noted = "bursar.dev/declared" in self.template.raw["metadata"]["annotations"]
+        is_noted = "bursar.dev/declared" in self.template.raw["metadata"].get("annotations", {})
         return 1000 * (self.work.declares_s + self.work.grace_s) if is_noted else 0
 
     @property

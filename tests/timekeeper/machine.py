@@ -41,7 +41,7 @@ class Machine(Agents):
     @initialize(
         began=st.sampled_from(BEGINNINGS),
         budget=st.sampled_from(BUDGETS),
-        settings=st.sampled_from((SETTINGS[0], SETTINGS[-1], SETTINGS[-2])),
+        settings=st.sampled_from((SETTINGS[-3], SETTINGS[0], SETTINGS[5], SETTINGS[-2])),
     )
     def begins(
         self,

@@ -229,7 +229,8 @@ def test_pods_of_every_kind_are_charged(installed: Installed) -> None:
 def is_ours(path: str, item: Json) -> bool:
     """Whether Bursar is installed by it, or it is in Bursar's namespace."""
     labels = item.get("metadata", item).get("labels") or {}
-    in_ours = f"/{NAMESPACE}/" in path or path.endswith(f"//{NAMESPACE}")
+    served = item.get("spec", {}).get("parentRef", {}).get("namespace")  # of the address of a Service
+    in_ours = f"/{NAMESPACE}/" in path or path.endswith(f"//{NAMESPACE}") or served == NAMESPACE
     return in_ours or labels.get("app.kubernetes.io/part-of") == "bursar" or path.endswith("//bursar-reader")
 
 
