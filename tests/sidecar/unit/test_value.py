@@ -51,3 +51,11 @@ def test_a_value_never_changes() -> None:
 def test_every_field_is_given_once(given: tuple[int, ...], named: dict[str, int]) -> None:
     with pytest.raises(TypeError, match="Point takes each of x, y once"):
         Point(*given, **named)
+
+
+def test_a_value_may_have_no_field() -> None:
+    @value
+    class Nothing:
+        """Nothing."""
+
+    assert Nothing() == Nothing()
