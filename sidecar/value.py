@@ -25,10 +25,11 @@ else:
 def value(cls: type[T]) -> type[T]:
     """Makes a class with annotated fields an immutable value. Its constructor takes every field, also
     those that the class assigns something to (`assigned`)."""
-    declared = {name: each for name, each in vars(cls).items() if name in cls.__annotations__}
+    fields = tuple(cls.__annotations__)
+    declared = {name: each for name, each in vars(cls).items() if name in fields}
     left_out = ("__dict__", "__weakref__", *declared)
     body = {name: each for name, each in vars(cls).items() if name not in left_out} | {"declared": declared}
-    made: type[T] = type(cls.__name__, (_Value,), {**body, "__slots__": tuple(cls.__annotations__)})
+    made: type[T] = type(cls.__name__, (_Value,), {**body, "__slots__": fields})
     return made
 
 
