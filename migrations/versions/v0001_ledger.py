@@ -91,6 +91,8 @@ def _sessions() -> None:
         sa.Column("devices", sa.Text(), nullable=False),
         sa.Column("rate_milli", sa.BigInteger(), nullable=False),
         sa.Column("admitted_in_budget", sa.Boolean(), nullable=False),
+        sa.Column("charge_from", sa.Text(), nullable=False),
+        sa.Column("start_grace_ms", sa.BigInteger(), nullable=False),
         sa.Column("bound_ms", sa.BigInteger(), nullable=False),
         sa.Column("opened_ms", sa.BigInteger(), nullable=False),
         sa.Column("started_ms", sa.BigInteger()),
@@ -103,7 +105,10 @@ def _sessions() -> None:
         sa.CheckConstraint("uid <> '' AND namespace <> '' AND node <> ''", name=op.f("ck_sessions_is_named")),
         sa.CheckConstraint("rate_milli >= 0", name=op.f("ck_sessions_rate_is_not_negative")),
         sa.CheckConstraint(
-            "bound_ms >= 0 AND grace_ms >= 0",
+            "charge_from IN ('running', 'bound')", name=op.f("ck_sessions_charge_from_is_known")
+        ),
+        sa.CheckConstraint(
+            "bound_ms >= 0 AND start_grace_ms >= 0 AND grace_ms >= 0",
             name=op.f("ck_sessions_times_are_not_negative"),
         ),
         sa.CheckConstraint("started_ms IS NULL OR started_ms > 0", name=op.f("ck_sessions_no_start_in_1970")),

@@ -113,6 +113,9 @@ SESSIONS = Table(
     Column("devices", Text, nullable=False),
     Column("rate_milli", BigInteger, nullable=False),
     Column("admitted_in_budget", Boolean, nullable=False),
+    # for the release before this one alone
+    Column("charge_from", Text, nullable=False, default="bound"),
+    Column("start_grace_ms", BigInteger, nullable=False, default=0),
     Column("bound_ms", BigInteger, nullable=False),
     Column("opened_ms", BigInteger, nullable=False),
     Column("started_ms", BigInteger),
@@ -130,7 +133,8 @@ SESSIONS = Table(
     Column("folded_ms", BigInteger),
     CheckConstraint("uid <> '' AND namespace <> '' AND node <> ''", name="is_named"),
     CheckConstraint("rate_milli >= 0", name="rate_is_not_negative"),
-    CheckConstraint("bound_ms >= 0 AND grace_ms >= 0", name="times_are_not_negative"),
+    CheckConstraint("charge_from IN ('running', 'bound')", name="charge_from_is_known"),
+    CheckConstraint("bound_ms >= 0 AND start_grace_ms >= 0 AND grace_ms >= 0", name="times_are_not_negative"),
     CheckConstraint("started_ms IS NULL OR started_ms > 0", name="no_start_in_1970"),
     CheckConstraint("ended_ms IS NULL OR vanished_ms IS NULL", name="one_end"),
     CheckConstraint(
