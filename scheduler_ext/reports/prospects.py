@@ -86,9 +86,17 @@ class ProspectSearch:
         shape = shape_for(request, node)
         if shape == NO_CARDS:
             return None  # an inventory may be published at any time, and other schedulers need none
-        if isinstance(shape, Refusal) and not shape.shortage:
+        closed = isinstance(shape, Refusal) and shape.kind == "closed"
+        if closed and there.fault == "holders-unknown":
+            return None  # until its agent's next report
+        if isinstance(shape, Refusal) and not shape.shortage and not closed:
             return shape
-        key = request, there.family, tuple(replace(card, uuid="", index=0) for card in there.cards)
+        key = (
+            request,
+            there.family,
+            there.fault,
+            tuple(replace(card, uuid="", index=0) for card in there.cards),
+        )
         if request.uuids or request.exclude_uuids or key not in self._empty:
             found = fit(request, node_info_of(node.name, there, {}))
             self._empty[key] = found if isinstance(found, Refusal) and found.kind != "search" else None

@@ -157,7 +157,7 @@ def waiting_reason(pod: Mapping[str, Any]) -> str:
     decision = pod["decision"]
     if pod["malformed"]:
         return str(pod["malformed"])
-    if pod["obstacle"]:
+    if pod.get("obstacle"):  # the release before has none
         return str(pod["obstacle"])
     if decision and decision["bind_error"]:
         return str(decision["bind_error"])

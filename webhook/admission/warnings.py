@@ -49,9 +49,7 @@ def violation_warnings(
     """A warning for each violation that refuses nothing: by the rule's mode, in observe mode, or because the
     user is exempt. ``governed``: whether Bursar repairs what it can."""
     return within_limits(
-        _of_violation(
-            each, effective_mode(each.rule, policy, exempt), governed and _repairs(each.rule, policy)
-        )
+        _of_violation(each, effective_mode(each.rule, policy, exempt), governed and _repairs(policy))
         for each in violations
     )
 
@@ -68,8 +66,8 @@ def within_limits(sentences: Iterable[str]) -> tuple[str, ...]:
     return tuple(fit)
 
 
-def _repairs(rule: str, policy: AdmissionPolicy) -> bool:
-    return rule not in ("priority-class", "foreign-scheduler") or policy.mode != "observe"
+def _repairs(policy: AdmissionPolicy) -> bool:
+    return policy.mode == "enforce"
 
 
 def _of_violation(violation: Violation, mode: EffectiveMode, repairs: bool) -> str:
@@ -141,8 +139,10 @@ def _of_changes(pod: Json, request: GPURequest, word: StandingWord, policy: Admi
         yield f"{names.TOPOLOGY}: {request.topology} has no effect: no container requests several GPUs."
     if is_unjudged(policy):
         yield NOT_JUDGED
-    yield from _without_effect(pod, request)
     yield from _without_cards(spec, request, policy)
+    if policy.mode != "enforce":
+        return
+    yield from _without_effect(pod, request)
     own = spec.get("priorityClassName")
     has_rule = is_above_budget_class(spec, policy)  # then the rule priority-class warns
     if own and own != ours.name and not has_rule and not govern.keeps_own_class(spec, word, policy):

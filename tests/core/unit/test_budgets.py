@@ -419,3 +419,15 @@ def test_deep_nesting_and_long_text_are_errors() -> None:
     assert isinstance(read_entry("a", "gpuHours: " + "[" * 10_000), EntryError)
     assert isinstance(read_entry("a", "? " * 8_000), EntryError)
     assert isinstance(read_entry("a", "x" * 100_000), EntryError)
+
+
+@pytest.mark.parametrize("removed", ["chargeFrom: bound", "startGrace: 90s", "sidecar: container"])
+def test_settings_of_the_past_stay_in_force_without_the_fields_that_this_release_has_no_more(
+    removed: str,
+) -> None:
+    text = f"mode: observe\ntimeZone: Europe/Berlin\n{removed}\n"
+
+    then = read_entry("_settings", text, lenient=True)
+
+    assert then == read_entry("_settings", "mode: observe\ntimeZone: Europe/Berlin\n")
+    assert isinstance(read_entry("_settings", text), EntryError)

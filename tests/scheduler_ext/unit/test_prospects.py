@@ -24,6 +24,12 @@ def labelled(raw: Json, taints: tuple[Json, ...] = (), **labels: str) -> Json:
     }
 
 
+def without_placement(name: str, on_node: str) -> Json:
+    """A pod that another scheduler has bound: it closes its node until it ends."""
+    raw = percent(50, name)
+    return {**raw, "spec": {**raw["spec"], "nodeName": on_node}}
+
+
 def without_inventory(name: str) -> Json:
     raw = node(name, capacity=PLUGIN)
     del raw["metadata"]["annotations"]["bursar.dev/inventory"]
@@ -89,6 +95,7 @@ def test_what_no_card_that_becomes_free_can_mend_is_an_obstacle(
     [
         ([node("n", card(0))], [on(percent(100, "there"), "n", "GPU-0")], percent(50)),
         ([without_inventory("n")], [], asking(limits_of("main", nvidia_com__gpu="1"))),
+        ([node("n", card(0))], [without_placement("there", "n")], percent(50)),
     ],
 )
 def test_cards_that_are_taken_and_an_inventory_that_is_missing_are_no_obstacle(

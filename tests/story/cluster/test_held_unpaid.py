@@ -49,7 +49,7 @@ def test_a_pod_whose_volume_nothing_provisions_keeps_no_cards_from_others(stack:
             "volumeBindingMode": "WaitForFirstConsumer",
         },
     )
-    greedy, calm = create_namespace(stack.cp, "greedy"), create_namespace(stack.cp, "calm")
+    greedy, calm = create_namespace(stack.cp, "greedy"), create_namespace(stack.cp, "thrifty")
     claim = {"storageClassName": "never", "accessModes": ["ReadWriteOnce"]}
     claims = greedy.removesuffix("pods") + "persistentvolumeclaims"
     body = {"metadata": {"name": "disk"}, "spec": claim | {"resources": {"requests": {"storage": "1Gi"}}}}

@@ -23,10 +23,14 @@ from tests.story.cluster.test_held_pods import (
     test_a_timekeeper_that_is_killed_while_it_releases_releases_no_more_than_can_be_paid,
 )
 from tests.story.cluster.test_metering import set_budgets
-from tests.story.cluster.test_simulated import test_what_a_simulation_says_is_what_happens  # reclaim
+from tests.story.cluster.test_simulated import (
+    planner,
+    test_what_a_simulation_says_is_what_happens,  # reclaim
+)
 from tests.support.control_plane import kubectl
 
 __all__ = [
+    "planner",
     "shop",
     "test_a_deployment_waits_for_its_budget_and_then_runs",
     "test_a_spent_budget_lowers_new_pods_until_a_refill_and_no_running_one_leaves_for_its_standing",

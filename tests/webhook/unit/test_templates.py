@@ -151,6 +151,13 @@ def test_while_observing_a_bad_template_is_only_warned_of() -> None:
     )
 
 
+@pytest.mark.parametrize("kind", RESOURCES)
+def test_where_pods_are_metered_alone_nothing_is_said_of_a_template(kind: str) -> None:
+    bad = workload(kind, template(container(gpu_percent="150")))
+
+    assert judge(asked(bad), replace(POLICY, mode="meter")) == workloads.NOT_JUDGED
+
+
 def test_a_rules_mode_holds_for_templates_too() -> None:
     slow = workload("Job", template(half(), terminationGracePeriodSeconds=7200))
 

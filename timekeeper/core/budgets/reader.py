@@ -77,7 +77,7 @@ def read_entry(key: str, text: str, lenient: bool = False) -> Budget | BudgetSet
     """One entry's value, or its errors, `MAX_ERRORS` at most. Never raises, whatever the text.
 
     ``lenient``: the entry took effect in the past, so rules that this release does not know or does not allow
-    to set are ignored without an error. An upgrade changes no account.
+    to set, and settings that it has no more, are ignored without an error. An upgrade changes no account.
     """
     mistakes = Mistakes()
     value = mistakes.tried(_entry, key, text, lenient, mistakes)
@@ -91,12 +91,20 @@ def _entry(key: str, text: str, lenient: bool, mistakes: Mistakes) -> Budget | B
     """The entry's value; None where there are mistakes."""
     fields = fields_of(text)
     if key == "_settings":
-        return _settings(fields, lenient, mistakes)
+        return _settings(_without_removed(fields) if lenient else fields, lenient, mistakes)
     _check_key(key)
     budget = _budget(fields, lenient, mistakes)
     if not lenient:
         mistakes.found += _without_effect(key, fields, budget)
     return budget
+
+
+def _without_removed(fields: dict[str, yaml.Node]) -> dict[str, yaml.Node]:
+    """The settings without those that release 0.2.0 had and nothing reads any more."""
+    kept = {field: node for field, node in fields.items() if field not in _REMOVED}
+    if getattr(kept.get("sidecar"), "value", None) == "container":
+        del kept["sidecar"]
+    return kept
 
 
 def _without_effect(
@@ -205,6 +213,8 @@ _SETTING_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
     "currency": ("currency", scalars.currency),
 }
 
+
+_REMOVED = ("chargeFrom", "startGrace")
 
 _FIGURE_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
     "weights": ("weights", scalars.weight),
