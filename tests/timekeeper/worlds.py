@@ -5,7 +5,7 @@ import json
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from tests.support.clock import Clock
 from tests.support.routed import client_of
 from tests.timekeeper.clocks import iso
 from tests.timekeeper.statements import open_shared
+from timekeeper.accounts.pods import read_charged_pod
 from timekeeper.api.create_app import app_of, create_services
 from timekeeper.api.http.services import Services
 from timekeeper.api.resources.heartbeats import HeartbeatHandler
@@ -242,8 +243,13 @@ class Town:
 
     def hear_all(self, source: str) -> None:
         """The settler receives the list of one source."""
-        read = tuple(item for item in map(READ[source], self.objects[source].values()) if item is not None)
+        read = tuple(item for item in map(self._read(source), self.objects[source].values()) if item)
         self.settler.apply(WatchUpdate(source, self.clock(), ListReplaced(read)))
+
+    def _read(self, source: str) -> Any:
+        if source == "pods":
+            return partial(read_charged_pod, is_charged=self.settler.is_charged)
+        return READ[source]
 
     def begin(self, *items: tuple[str, Json]) -> None:
         """List these objects, and tick."""
@@ -259,7 +265,7 @@ class Town:
         else:
             self.objects[source][_key(raw)] = raw
         if not unheard:
-            item = READ[source](raw)
+            item = self._read(source)(raw)
             what = StreamAlive() if item is None else ItemChanged(item, deleted)
             self.settler.apply(WatchUpdate(source, self.clock(), what))
 

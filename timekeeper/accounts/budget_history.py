@@ -163,6 +163,16 @@ class History:
         mode = self.budget(namespace, at_ms).budget.mode or settings.mode
         return action == "evict" and mode == "enforce"
 
+    def is_metered(self, namespace: str, at_ms: int) -> bool:
+        """Whether its pods are charged by their spec alone: its mode is not `enforce`."""
+        return (self.budget(namespace, at_ms).budget.mode or self.settings(at_ms).mode) != "enforce"
+
+    def metered_since(self, namespace: str, at_ms: int) -> int:
+        """When the mode in force at that time began, if it is not `enforce`; 0: it was never another."""
+        before = [at for at in self._moments(namespace) if at <= at_ms]
+        changed = (at for at in reversed(before) if not self.is_metered(namespace, at - 1))
+        return next(changed, 0) if self.is_metered(namespace, at_ms) else 0
+
     def billing_intervals(self, namespace: str, interval: Interval) -> Iterator[BillingInterval]:
         """The interval cut wherever the namespace's group, price or currency changed; in order, without empty
         parts."""

@@ -8,6 +8,7 @@ from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.dialects.nvidia import DIALECT as NVIDIA
 from timekeeper.core.request.cards import CardAmount, allowed, has_named
 from timekeeper.core.request.estimates import estimated_rate, requested_amount, without_constraints
+from timekeeper.core.request.node_parts import card_model
 from timekeeper.core.values import WHOLE_MILLI, Card, ContainerAsk, GPURequest
 
 
@@ -35,9 +36,10 @@ class MeteredCharge:
 
 
 def metered_charge(
-    pod: LedgerPod, cards: Sequence[Card], parts: CardParts, settings: BudgetSettings
+    pod: LedgerPod, described: Sequence[Card], parts: CardParts, settings: BudgetSettings
 ) -> MeteredCharge:
-    """The charge of a pod of which `metered_view` was taken, on a node with these cards."""
+    """The charge of a pod of which `metered_view` was taken, on a node whose cards are described so."""
+    cards = [replace(each, model=card_model(each.model)) for each in described]
     request = _in_parts(without_constraints(pod.request), parts.part_milli)
     rate = estimated_rate(request, cards, settings.weights, settings.charge_by, settings.unit_costs)
     kinds = [_kinds(request, each, cards) for each in request.asks if not each.ask.device]

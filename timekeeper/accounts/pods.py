@@ -1,7 +1,7 @@
 """A pod as the ledger sees it, read once from the API server's JSON; the rest of the object is dropped."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from sys import intern
@@ -95,6 +95,7 @@ class UnreadablePod:
         default=None, compare=False
     )  # as read; its charge: as metered; None: it holds nothing known
     claims: int = 0  # number of its resource claims, which nothing charges
+    requests_nothing: bool = False  # it was charged, and requests nothing any more
 
 
 def read_pod(raw: Json) -> LedgerPod | UnreadablePod | None:
@@ -114,6 +115,23 @@ def read_pod(raw: Json) -> LedgerPod | UnreadablePod | None:
     pod = _read(raw, where, parsed.request)
     differs = metered is None or metered.doubt or metered.request != pod.request
     return replace(pod, metered=metered or NOTHING_METERED) if differs else pod
+
+
+def read_charged_pod(raw: Json, is_charged: Callable[[str], bool]) -> LedgerPod | UnreadablePod | None:
+    """As `read_pod`. A pod that is charged by now and requests nothing any more, because who may edit it has
+    removed an annotation, goes on: its hold is read, and its charge is that of before.
+
+    ``is_charged``: whether the ledger has a pod of this UID."""
+    found = read_pod(raw)
+    if isinstance(found, LedgerPod) or (found is not None and found.pod is not None):
+        return found
+    metadata = mapping(raw.get("metadata"))
+    uid = str(metadata.get("uid", ""))
+    if not is_charged(uid):
+        return found
+    where = (uid, intern(str(metadata.get("namespace", ""))), str(metadata.get("name", "")))
+    pod = replace(_read(raw, where, GPURequest("", ())), metered=NOTHING_METERED)
+    return UnreadablePod(*where, "", pod, found.claims if found else 0, requests_nothing=True)
 
 
 # of a pod whose request is in Bursar's own annotations alone

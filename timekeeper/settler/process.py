@@ -184,7 +184,7 @@ def _settle(settings: TimekeeperSettings, store: Store, api: Api, me: str, stop:
     metrics.LEADS.set(1)
     metrics.TERM.set(settler.epoch.number)
     updates: Queue[WatchUpdate] = Queue(_MAX_QUEUED)
-    for source in sources(settings.namespace, settings.only_meter):
+    for source in sources(settings.namespace, settings.only_meter, settler.is_charged):
         start_watching(source, api, updates, now_ms, stop, _failed)
     if settings.only_meter and not settings.is_local:
         start_thread("ca", partial(publish, api, settings.namespace, Path(settings.ca)), stop)

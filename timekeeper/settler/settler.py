@@ -49,6 +49,8 @@ _ALL_BEATS_INTERVAL_MS = 60_000
 _BINDING_PATIENCE_MS = 10_000
 _BINDINGS_INTERVAL_MS = 1_000
 _ENDS_INTERVAL_MS = 1_000
+# What a settler before this one saw for so long and did not charge is not charged for that time.
+_ARREARS_MS = 3_600_000
 _SLOW_S = 0.02  # if reading heartbeats takes longer than this, it is limited to a fifth of the time
 
 
@@ -97,11 +99,15 @@ class Settler:
             self.epoch = fencing.begin(connection, holder, clock())
         self._since_ms: int | None = None  # when this ledger began, if that is in this epoch
         self.ledger = read_ledger_state(store)  # after fencing: includes the previous settler's last write
-        self._follow_modes(self.ledger.history, clock())
+        self._follow_modes(self.ledger.history, max(clock(), self.ledger.history.newest_ms()))
         # until when ends were read, in ticks that were written; the previous settler did so until it ended
         self._ends_ms = self.ledger.pulse.decided_ms
         for error in self.ledger.history.unreadable_entries:
             log("stored-entry-unreadable", level="warning", entry=error.key, error=error.sentence())
+
+    def is_charged(self, uid: str) -> bool:
+        """Whether the ledger has a pod of this UID, or a session; may be called from any thread."""
+        return uid in self.cluster.pods or self.ledger.session(uid) is not None
 
     def apply(self, update: WatchUpdate) -> None:
         """Take in one update of a watch. The next tick decides with it."""
@@ -169,7 +175,8 @@ class Settler:
             self._read_beats(connection, now_ms)
             read_grants(connection, self.ledger, now_ms)
         if self._since_ms is None:
-            self._since_ms = 0 if self.ledger.pulse.decided_ms else now_ms
+            decided_ms = self.ledger.pulse.decided_ms
+            self._since_ms = max(0, decided_ms - _ARREARS_MS) if decided_ms else now_ms
         facts = TickInputs(
             read,
             history,

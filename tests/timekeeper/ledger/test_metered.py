@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.timekeeper.worlds import HOUR, MINUTE, T0, Town, budgets, gpu_pod, node
+from tests.timekeeper.ledger.test_ends import report
+from tests.timekeeper.worlds import HOUR, MINUTE, SECOND, T0, Town, budgets, gpu_pod, node
 
 ONE_DATABASE = "what is read of pods and nodes; the histories of test_machine.py meter on both databases"
 
@@ -253,3 +254,83 @@ def test_a_metered_namespace_has_its_budget_and_its_standing(town: Town) -> None
 
     assert town.standing() == "OVER_BUDGET"
     assert town.get("/v1/standings").get_json()["namespaces"]["team-a"]["mode"] == "meter"
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_pod_whose_request_its_editor_removes_is_charged_to_its_end(town: Town, restarts: bool) -> None:
+    pod = holding({}, scheduler="kai-scheduler", **{"gpu-fraction": "0.5"})
+    opened(town, pod)
+    bare = holding({}, scheduler="kai-scheduler")
+
+    town.change("pods", bare)
+    if restarts:
+        town.resume()
+    town.clock.turn(HOUR)
+    town.change(
+        "pods", bare | {"status": gpu_pod("p", node="whole", started_ms=T0, ended_ms=T0 + HOUR)["status"]}
+    )
+
+    assert town.postings() == [(T0, T0 + HOUR, 500, "settled")]
+
+
+def test_a_pod_is_charged_from_when_its_namespace_is_metered_also_by_a_later_settler(town: Town) -> None:
+    assert opened(town, holding({"amd.com/gpu": "1"}, "amd"), mode="enforce") == {}
+    town.clock.turn(10 * HOUR)
+    town.resume()
+
+    settings(town, "mode: meter")
+    town.tick()
+
+    (session,) = town.settler.ledger.sessions.values()
+    assert T0 + 10 * HOUR <= session.bound_ms <= town.clock()
+
+
+def test_what_the_settler_before_did_not_charge_is_not_charged_in_arrears(town: Town) -> None:
+    opened(town)
+    town.clock.turn(10 * HOUR)
+    town.node_heard("amd")
+    town.tick()
+    town.objects["pods"]["p"] = holding({"amd.com/gpu": "1"}, "amd")  # as if that release had not known it
+
+    town.resume()
+
+    assert [each.bound_ms for each in town.settler.ledger.sessions.values()] == [T0 + 9 * HOUR]
+
+
+def test_a_settler_whose_clock_is_behind_meters_as_the_one_before(town: Town) -> None:
+    opened(town)
+    town.clock.turn(-MINUTE)
+
+    town.resume()
+
+    assert town.settler.cluster.metered.by_default
+
+
+def test_a_pod_that_waits_while_its_namespace_is_enforced_waits_for_nothing_of_ours(town: Town) -> None:
+    waiting = holding({"amd.com/gpu": "1"}, "")
+    opened(town, waiting)
+    assert town.settler.cluster.unbound == {"uid-p"}
+
+    settings(town, "mode: enforce")
+    town.tick()
+
+    assert (town.settler.cluster.pods, town.settler.cluster.unbound) == ({}, set())
+
+
+def test_an_end_that_an_extender_saw_moves_no_pods_beginning_before_the_ledgers(town: Town) -> None:
+    """It corrects what the report of a Binding had dated by another clock, and nothing else."""
+    pod = holding({GPU: "1"})
+    pod["metadata"]["labels"] = {"app": "x"}
+    town.clock.turn(10 * HOUR)
+    opened(town, pod)
+    begun = [each.bound_ms for each in town.settler.ledger.sessions.values()]
+    town.objects["pods"].clear()
+    town.clock.turn(MINUTE)
+    town.resume()
+    ended_ms = town.clock() - 30 * SECOND
+    told = report(node="whole", bound_ms=T0, witnessed_ms=ended_ms, ended_ms=ended_ms)
+    assert town.post("/v1/ends", {"version": 1, "ends": [told]}).status_code == 200
+    town.clock.turn(2 * SECOND)
+    town.tick()
+
+    assert town.postings() == [(begun[0], ended_ms, 1_000, "settled")]

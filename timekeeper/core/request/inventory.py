@@ -13,7 +13,6 @@ from timekeeper.core.dialects.percent import COUNT_LABEL, MEMORY_LABEL, MODEL_LA
 from timekeeper.core.json_values import Json, annotations_of, mapping
 from timekeeper.core.quantity import integral
 from timekeeper.core.request.cards import UndecodableError, decode_inventory
-from timekeeper.core.request.node_parts import card_model
 from timekeeper.core.values import Card
 
 _NODE_ANNOTATIONS = frozenset(each.node_annotation for each in DIALECTS if each.node_annotation)
@@ -58,7 +57,7 @@ def _in_units(cards: tuple[Card, ...], node: NodeFacts) -> tuple[Card, ...]:
 
 def _labelled_cards(node: NodeFacts) -> tuple[Card, ...]:
     count, memory = (integral(node.labels.get(label)) or 0 for label in (COUNT_LABEL, MEMORY_LABEL))
-    model = card_model(node.labels.get(MODEL_LABEL, "GPU"))
+    model = node.labels.get(MODEL_LABEL, "GPU")
     known = 0 < count <= MAX_CARDS and memory > 0
     return tuple(Card(f"card{index}", index, model, memory) for index in range(count if known else 0))
 

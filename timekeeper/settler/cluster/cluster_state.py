@@ -304,9 +304,19 @@ class ClusterState:
             if view is None and item.problem:
                 self._add_unreadable(item)
         self._remember(item, view, deleted)
-        if view is not None:
+        if view is None:
+            self._forget_waiting(item.uid)
+        else:
             self.unreadable.pop(item.uid, None)
             self._put_pod(view, deleted, at_ms)
+
+    def _forget_waiting(self, uid: str) -> None:
+        """A pod that waited and is read in another way now holds nothing that is charged."""
+        pod = self.pods.pop(uid, None)
+        if pod is not None:
+            self._count_pod(pod.namespace, -1)
+            self.changed_pods.pop(uid, None)
+            self._set_unbound(uid, waits=False)
 
     def _view(self, item: LedgerPod | UnreadablePod) -> LedgerPod | None:
         """None: it holds nothing that is charged. A pod that was charged before is charged to its end."""
@@ -316,9 +326,12 @@ class ClusterState:
         else:
             view = None if read is None else metered_view(read, self.metered.models)
         before = self.pods.get(item.uid)
-        if view is not None or before is None or read is None:
+        if view is not None or read is None:
             return view or before
-        return replace(before, hold=read.hold, others_ended=read.others_ended)
+        if before is None:  # after a restart the ledger has its session
+            is_known = isinstance(item, UnreadablePod) and item.requests_nothing
+            return replace(read, is_metered=True) if is_known else None
+        return replace(before, hold=read.hold, others_ended=read.others_ended) if before.node else None
 
     def _remember(self, item: LedgerPod | UnreadablePod, view: LedgerPod | None, deleted: bool) -> None:
         """Keep what cannot be had from the view again."""

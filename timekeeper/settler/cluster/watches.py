@@ -3,11 +3,12 @@
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from queue import Queue
 from threading import Event, Thread
 
 from timekeeper.accounts.metered import CardParts
-from timekeeper.accounts.pods import read_pod
+from timekeeper.accounts.pods import read_charged_pod
 from timekeeper.core import names
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.kube.holders import fresh_holders, kubelets_boot
@@ -54,11 +55,14 @@ class WatchSource:
     read: Callable[[Json], Item | None]
 
 
-def sources(namespace: str, only_meter: bool = False) -> tuple[WatchSource, ...]:
+def sources(
+    namespace: str, only_meter: bool = False, is_charged: Callable[[str], bool] = lambda _uid: False
+) -> tuple[WatchSource, ...]:
     """Everything that the settler watches; ``namespace`` contains the budgets. A ledger alone gives pods no
-    priority class, and reads none."""
+    priority class, and reads none. ``is_charged``: as `read_charged_pod` has it; called in the watch's
+    thread."""
     every = (
-        WatchSource("pods", "/api/v1/pods", _PODS_WATCH_S, read_pod),
+        WatchSource("pods", "/api/v1/pods", _PODS_WATCH_S, partial(read_charged_pod, is_charged=is_charged)),
         WatchSource("nodes", "/api/v1/nodes", _WATCH_S, read_node),
         WatchSource("leases", LEASES, _WATCH_S, read_lease),
         WatchSource("configmaps", f"/api/v1/namespaces/{namespace}/configmaps", _WATCH_S, read_config_map),

@@ -25,6 +25,7 @@ from timekeeper.settler.state.ledger_state import LedgerState
 # A pod can arrive before its node, because the watches are independent. Its rate waits this long for the
 # inventory.
 PATIENCE_MS = 5_000
+MAX_REPORT_ERROR_MS = 60_000  # of an extender's clock
 
 _LONGEST_UNMARKED_MS = 5_000
 
@@ -77,6 +78,14 @@ def changed_sessions(
     return tick.changes
 
 
+def _is_of_a_report(session: Session, end: ReportedEnd) -> bool:
+    """Whether the session was opened by the report of its Binding alone, which has neither owner nor labels
+    and is dated by the extender's clock: the object's own time, a little beside it, is the right one."""
+    is_bare = session.owner == "" and session.labels == "{}"
+    error_ms = abs((end.hold.bound_ms or session.bound_ms) - session.bound_ms)
+    return is_bare and error_ms <= MAX_REPORT_ERROR_MS
+
+
 @dataclass(frozen=True, slots=True)
 class _Tick:
     cluster: ClusterState
@@ -103,7 +112,8 @@ class _Tick:
     def _opened(self, pod: LedgerPod) -> OpenedSession:
         cards, allocatable = self.cluster.cards(pod.node), self.cluster.allocatable(pod.node)
         parts = self.cluster.parts(pod.node)
-        return open_session(pod, cards, self.settings, self.now_ms, allocatable, parts, self.since_ms)
+        since_ms = max(self.since_ms, self.cluster.metered.since_ms(pod.namespace))
+        return open_session(pod, cards, self.settings, self.now_ms, allocatable, parts, since_ms)
 
     def _may_come(self, pod: LedgerPod, opened: OpenedSession) -> bool:
         """Whether the pod's rate would differ if its node arrived, or arrived with other cards."""
@@ -197,9 +207,8 @@ class _Tick:
         session = self.changes.sessions.get(end.uid) or self.ledger.session(end.uid)
         if session is None or session.ended_ms or end.uid in self.cluster.pods:
             return
-        if session.was_unseen and end.hold.bound_ms is not None:
-            # opened by the report of its Binding, which is dated by the extender's clock
-            session = replace(session, bound_ms=end.hold.bound_ms)
+        if session.was_unseen and _is_of_a_report(session, end):
+            session = replace(session, bound_ms=end.hold.bound_ms or session.bound_ms)
         if end.hold.over:
             self._apply_reported_end(session, end)
             return
