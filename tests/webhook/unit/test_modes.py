@@ -210,6 +210,7 @@ def test_while_observing_nothing_is_refused_and_no_pod_is_changed(rule: str) -> 
 
     assert (answer.refusal, answer.operations) == ("", ())
     assert answer.rules
+    assert not [each for each in answer.warnings if "replaced" in each.replace("would be replaced", "")]
     assert validate(review(raw), OBSERVING).refusal == ""
 
 
