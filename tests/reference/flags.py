@@ -28,8 +28,9 @@ def review() -> str:
 
 
 def audit() -> str:
-    """Those of ``bursar-webhook audit``."""
-    return of(dryrun.audit_flags(), AUDIT)
+    """Those of ``bursar-webhook audit``, but for those that ``review`` has alike."""
+    alike = set(review().splitlines()[2:])
+    return "".join(row for row in of(dryrun.audit_flags(), AUDIT).splitlines(True) if row.strip() not in alike)
 
 
 def certificate_process() -> str:
