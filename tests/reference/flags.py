@@ -30,7 +30,8 @@ def review() -> str:
 def audit() -> str:
     """Those of ``bursar-webhook audit``, but for those that ``review`` has alike."""
     alike = set(review().splitlines()[2:])
-    return "".join(row for row in of(dryrun.audit_flags(), AUDIT).splitlines(True) if row.strip() not in alike)
+    rows = of(dryrun.audit_flags(), AUDIT).splitlines()
+    return "\n".join(row for row in rows if row not in alike)
 
 
 def certificate_process() -> str:
