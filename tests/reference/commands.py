@@ -78,8 +78,7 @@ def _section(path: str, command: click.Command, common: set[str | None], shared:
     about = " ".join((command.help or "").split())
     lacks = _lacks(command) if is_remote else ""
     if (runs := RUNS.get(_short(path))) is not None:
-        flags = ", ".join(flag for flag, _ in rows)
-        return f"## `{_short(path)}`\n\n```text\n{usage}\n```\n\n{about} Flags, as of {runs}: {flags}.\n"
+        return f"## `{_short(path)}`\n\n```text\n{usage}\n```\n\n{about} Flags: those of {runs}.\n"
     own = [row for row in rows if row not in shared]
     flags = "\n" + table(("flag", "meaning"), own) if own else ""
     return f"## `{_short(path)}`\n\n```text\n{usage}\n```\n\n{about}{lacks}\n{flags}"

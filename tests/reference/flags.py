@@ -28,8 +28,10 @@ def review() -> str:
 
 
 def audit() -> str:
-    """Those of ``bursar-webhook audit``."""
-    return of(dryrun.audit_flags(), AUDIT)
+    """Those of ``bursar-webhook audit``, but for those that ``review`` has alike."""
+    alike = set(review().splitlines()[2:])
+    rows = of(dryrun.audit_flags(), AUDIT).splitlines()
+    return "\n".join(row for row in rows if row not in alike)
 
 
 def certificate_process() -> str:

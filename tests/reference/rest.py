@@ -19,10 +19,10 @@ def routes() -> str:
 
 
 def parameters() -> str:
-    """Each parameter with the routes that take it, a GET by its path; each meaning of it has a row."""
+    """Each parameter outside paths with its routes, a GET by its path; each meaning of it has a row."""
     takes: dict[tuple[str, str], list[str]] = {}
     for name, operation in _operations():
-        for each in operation["parameters"]:
+        for each in (given for given in operation["parameters"] if given["in"] != "path"):
             takes.setdefault((f"`{each['name']}`", _meaning(each)), []).append(name.replace("GET ", ""))
     rows = sorted((name, meaning, ", ".join(found)) for (name, meaning), found in takes.items())
     return table(("parameter", "meaning", "of"), rows)

@@ -1,10 +1,7 @@
-"""The rules of admission: the catalogue, with what each rule allows in its example."""
+"""The rules of admission: the catalogue."""
 
 from collections.abc import Sequence
 
-from tests.reference.blocks import marked
-from tests.webhook.rule_examples import examples
-from timekeeper.core.violation import Violation
 from webhook.rules.catalogue import BYPASS, FORGERY, PLACING, REQUEST
 from webhook.rules.rule import Rule
 
@@ -18,14 +15,13 @@ CHAPTERS = (
 
 def rules() -> str:
     """The catalogue in Markdown."""
-    found = examples()
-    return "\n".join(_chapter(title, rules, found) for title, rules in CHAPTERS)
+    return "\n".join(_chapter(title, rules) for title, rules in CHAPTERS)
 
 
-def _chapter(title: str, rules: Sequence[Rule], found: dict[str, Violation]) -> str:
+def _chapter(title: str, rules: Sequence[Rule]) -> str:
     fixed = all(rule.fixed for rule in rules)
     above = "These rules are always enforced.\n\n" if fixed else ""
-    entries = (_entry(rule, "" if fixed else _mode(rule), found[rule.id]) for rule in rules)
+    entries = (_entry(rule, "" if fixed else _mode(rule)) for rule in rules)
     return f"## {title}\n\n{above}" + "\n".join(entries)
 
 
@@ -37,7 +33,6 @@ def _mode(rule: Rule) -> str:
     return f"`{rule.default}`, settable.{warned} "
 
 
-def _entry(rule: Rule, mode: str, violation: Violation) -> str:
-    """The message repeats what is refused, and why; what it allows stands there alone."""
-    allowed = f" Allowed: {marked(violation.allowed)}." if violation.allowed else ""
-    return f"### `{rule.id}`\n\n{mode}Refuses {rule.refuses}. Why: {rule.why}.{allowed}\n"
+def _entry(rule: Rule, mode: str) -> str:
+    """What is allowed depends on the object, and stands in its message alone."""
+    return f"### `{rule.id}`\n\n{mode}Refuses {rule.refuses}. Why: {rule.why}.\n"

@@ -1,4 +1,4 @@
-"""For each rule one object that breaks it and no other: for the tests of the rules, and for docs/rules.md."""
+"""For each rule one object that breaks it and no other."""
 
 from dataclasses import replace
 

@@ -1,7 +1,7 @@
 """Every rule of admission: what it refuses, why, and its default mode.
 
 A rule's mode is ``enforce`` (refused), ``warn`` (admitted with a warning), or ``off``. `docs/rules.md` shows
-this table with an example of each rule; a test compares the two.
+this table; a test compares the two.
 """
 
 from webhook.rules.device_annotations import DEVICE_WORDS, shown_as
