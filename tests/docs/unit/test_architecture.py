@@ -47,10 +47,10 @@ def test_a_named_function_or_module_exists(dotted: str) -> None:
     assert exists(dotted)
 
 
-def test_each_of_the_four_flows_is_a_numbered_list_of_functions() -> None:
+def test_each_of_the_three_flows_is_a_numbered_list_of_functions() -> None:
     flows = re.findall(r"^## Flow: .*?(?=^## )", PAGE, re.DOTALL | re.MULTILINE)
 
-    assert len(flows) == 4
+    assert len(flows) == 3
     for flow in flows:
         steps = re.findall(r"^(\d+)\. (\S+)", flow, re.MULTILINE)
         assert [number for number, _ in steps] == [str(1 + i) for i in range(len(steps))]
