@@ -56,6 +56,7 @@ class Facts:
     leases: Any  # of the kubelets, with managed fields
     static_schedulers: Any  # pods of kube-scheduler that kubeadm set up
     time_zone: Any  # of the present period
+    doubts: Any  # the answer to ``/v1/doubts``
     readiness: Readiness | NotReadable
     now_s: float
     # those on nodes that advertise accelerators of no dialect, on `MAX_NODES` nodes at most
@@ -99,6 +100,7 @@ def _facts(options: Options, say: Say) -> Facts:
         leases=read("leases", "-n", "kube-node-lease", "--show-managed-fields"),
         static_schedulers=read("pods", "-n", "kube-system", "-l", "component=kube-scheduler"),
         time_zone=_or_reason(lambda: _time_zone(options, say)),
+        doubts=_or_reason(lambda: _doubts(options)),
         readiness=_or_reason(lambda: _readiness(options)),
         now_s=time.time(),
     )
@@ -133,6 +135,11 @@ def _time_zone(options: Options, say: Say) -> str:
     say("the timekeeper answers")
     with connected(options, "", is_quiet=True) as client:
         return str(client.get(f"/v1/budgets/{options.system_namespace}")["period"]["timeZone"])
+
+
+def _doubts(options: Options) -> Any:
+    with connected(options, "", is_quiet=True) as client:
+        return client.get("/v1/doubts")
 
 
 def _ask(client: Client) -> Readiness:
