@@ -101,7 +101,7 @@ SESSIONS_OPENED = Counter(
 UNREADABLE_PODS = Counter("bursar_unreadable_pods", "pods whose GPU request cannot be charged")
 CLAIMING_PODS = Gauge(
     "bursar_pods_with_claims_alone",
-    "pods with resource claims and no other request of GPUs, which are not charged yet",
+    "pods that hold devices by resource claims alone, in namespaces that are metered: not charged yet",
     multiprocess_mode="mostrecent",
 )
 LOST_ENDS = Counter(

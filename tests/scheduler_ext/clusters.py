@@ -172,8 +172,8 @@ def rate_of(world: "World", name: str) -> int:
     assert isinstance(pod, LedgerPod)
     node = world.plane.api.call("GET", f"/api/v1/nodes/{pod.node}")
     opened = open_session(pod, read_cards(node) or (), BudgetSettings(), now_ms())
-    assert opened.doubt == ""
-    return opened.session.rate_milli
+    assert opened.doubt is None
+    return opened.rate_milli
 
 
 class Callers:

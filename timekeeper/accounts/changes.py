@@ -19,6 +19,7 @@ class Pulse:
     tick_ms: int  # when it was alive
     decided_ms: int  # when it last decided; 0: not yet
     state: str  # what it is waiting for; "": nothing
+    claims: str | None = None  # the text of `ClaimingPods`; None: not known
 
 
 NEVER = Pulse(0, 0, "")

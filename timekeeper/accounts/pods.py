@@ -94,7 +94,7 @@ class UnreadablePod:
     pod: LedgerPod | None = field(
         default=None, compare=False
     )  # as read; its charge: as metered; None: it holds nothing known
-    claims: int = 0  # number of its resource claims, which nothing charges
+    claims: int = 0  # number of the resource claims that it holds, which nothing charges
     requests_nothing: bool = False  # it was charged, and requests nothing any more
 
 
@@ -111,7 +111,8 @@ def read_pod(raw: Json) -> LedgerPod | UnreadablePod | None:
             return None
         problem = parsed.violations[0].sentence() if parsed.violations else ""
         pod = None if metered is None else replace(_read(raw, where, metered.request), metered=metered)
-        return UnreadablePod(*where, problem, pod, claims)
+        is_holding = claims and mapping(raw.get("spec")).get("nodeName") and not hold.pod_hold(raw).over
+        return UnreadablePod(*where, problem, pod, claims if is_holding else 0)
     pod = _read(raw, where, parsed.request)
     differs = metered is None or metered.doubt or metered.request != pod.request
     return replace(pod, metered=metered or NOTHING_METERED) if differs else pod

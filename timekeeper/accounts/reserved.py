@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from timekeeper.accounts.pods import LedgerPod
-from timekeeper.accounts.session import HOLD, OpenedSession, Session, open_session
+from timekeeper.accounts.session import HOLD, Session, open_session
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.ledger.reservation import MAX_MS, Reservation
 from timekeeper.core.request.cards import encode_placement
@@ -35,7 +35,7 @@ def open_reserved(
     settings: BudgetSettings,
     now_ms: int,
     allocatable: HostAmount = NO_HOST,
-) -> OpenedSession | None:
+) -> Session | None:
     """The session for the reserved cards of a node with these cards, CPU and memory, with a doubt if they
     cannot be the pod's: then nothing is charged, because a condition could be forged. None without free
     reserved cards."""
@@ -43,15 +43,13 @@ def open_reserved(
     if span is None or pod.reserved is None or span[1] < now_ms - _LATE_MS:
         return None
     placed = replace(pod, node=pod.reserved.node, devices=encode_placement(pod.reserved.placement))
-    opened = open_session(placed, cards, settings, now_ms, allocatable)
-    session = replace(
-        opened.session,
+    return replace(
+        open_session(placed, cards, settings, now_ms, allocatable),
         uid=reserved_uid(pod),
         admitted_in_budget=False,  # the waiting pod reserves already
         bound_ms=span[0],
         vanished_ms=span[1],
     )
-    return OpenedSession(session, opened.doubt)
 
 
 def end_reserved(session: Session, end_ms: int | None) -> Session:

@@ -2,10 +2,12 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from sys import intern
 
 from timekeeper.accounts.metered import WHOLE_CARDS, CardParts, metered_charge
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core.budgets.policy import BudgetSettings
+from timekeeper.core.decisions import recordable
 from timekeeper.core.ledger.hold import Vanished
 from timekeeper.core.ledger.metering import Evidence
 from timekeeper.core.request import cards as card_amounts
@@ -21,6 +23,7 @@ from timekeeper.core.request.host import (
 from timekeeper.core.values import Card, Placement
 
 HOLD = ":hold:"  # in the UID of a session for reserved cards, after the pod's
+MAX_DOUBT = 500  # characters of a doubt
 _AHEAD_MS = 86_400_000  # a node's clock may be this far ahead of ours
 
 
@@ -57,6 +60,8 @@ class Session:
     reserves_until_ms: int | None = None
     # it vanished, and no process of the ledger saw that: what an extender saw replaces the estimate
     was_unseen: bool = False
+    # why its rate is not certain; None: it is, or the session is older than this field
+    doubt: str | None = None
 
     @property
     def is_reserved(self) -> bool:
@@ -68,15 +73,6 @@ class Session:
     def is_over(self) -> bool:
         """True if the pod can give no further evidence of running."""
         return self.ended_ms is not None or self.vanished_ms is not None
-
-
-@dataclass(frozen=True, slots=True)
-class OpenedSession:
-    """A new session; ``doubt``: why it is charged by its request instead of its placement, "" if it is
-    not."""
-
-    session: Session
-    doubt: str = ""
 
 
 def evidence(
@@ -104,7 +100,7 @@ def open_session(
     allocatable: HostAmount = NO_HOST,
     parts: CardParts = WHOLE_CARDS,
     since_ms: int = 0,
-) -> OpenedSession:
+) -> Session:
     """The session of a bound pod on a node with these cards, and this CPU and memory; its rate is fixed by
     the settings now.
 
@@ -113,17 +109,18 @@ def open_session(
     it, else as it is now. A metered pod is charged by its request alone, and from ``since_ms`` on at the
     earliest; ``parts``: what its node's plugin counts.
     """
-    on_node = tuple(cards)
+    on_node, doubt = tuple(cards), ""
     placement = _placement(pod, on_node)
     if pod.is_metered:
         charge = metered_charge(pod, on_node, parts, settings)
         rate, models, devices, requested = charge.rate_milli, charge.models, "", charge.requested
-        placement = charge.doubt
+        doubt = charge.doubt
     elif isinstance(placement, str):
         any_cards = without_constraints(pod.request)
         rate = estimated_rate(any_cards, on_node, settings.weights, settings.charge_by, settings.unit_costs)
         models, devices = _requested_models(pod), ""
         requested = requested_amount(any_cards, on_node)
+        doubt = "" if _needs_no_placement(pod) else placement
     else:
         uses = card_amounts.amounts_by_card(pod.request, placement)
         rate = card_amounts.rate(uses, on_node, settings.weights, settings.charge_by, settings.unit_costs)
@@ -147,10 +144,11 @@ def open_session(
         labels=pod.labels,
         requested_milli=requested.share_milli,
         requested_mib=requested.memory_mib,
+        doubt=intern(recordable(doubt, MAX_DOUBT)) if doubt else None,
     )
     if pod.length_ms:
-        session = replace(session, reserves_until_ms=session.bound_ms + pod.length_ms)
-    return OpenedSession(session, placement if isinstance(placement, str) else "")
+        return replace(session, reserves_until_ms=session.bound_ms + pod.length_ms)
+    return session
 
 
 def _bound_ms(pod: LedgerPod, now_ms: int, since_ms: int) -> int:
@@ -214,6 +212,11 @@ def _placement(pod: LedgerPod, cards: tuple[Card, ...]) -> Placement | str:
     except card_amounts.UndecodableError as error:
         return f"the placement cannot be decoded: {error}"
     return card_amounts.mismatch(pod.request, placement, cards) or placement
+
+
+def _needs_no_placement(pod: LedgerPod) -> bool:
+    """Whether it requests devices alone, which their own plugin gives out, whole."""
+    return not pod.devices and all(each.ask.device for each in pod.request.asks)
 
 
 def _requested_models(pod: LedgerPod) -> str:

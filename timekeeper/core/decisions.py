@@ -174,19 +174,20 @@ def bounded(decision: Decision) -> Decision:
     return replace(
         decision,
         figures={name: _bounded(value) for name, value in figures},
-        owner=_text(decision.owner, MAX_NAME),
-        name=_text(decision.name, MAX_NAME),
-        generate_name=_text(decision.generate_name, MAX_NAME),
-        uid=_text(decision.uid, MAX_NAME),
-        budget=_text(decision.budget, MAX_NAME),
+        owner=recordable(decision.owner, MAX_NAME),
+        name=recordable(decision.name, MAX_NAME),
+        generate_name=recordable(decision.generate_name, MAX_NAME),
+        uid=recordable(decision.uid, MAX_NAME),
+        budget=recordable(decision.budget, MAX_NAME),
     )
 
 
 def _bounded(value: Figure) -> Figure:
-    return max(-MAX_AMOUNT, min(MAX_AMOUNT, value)) if isinstance(value, int) else _text(value, MAX_TEXT)
+    return max(-MAX_AMOUNT, min(MAX_AMOUNT, value)) if isinstance(value, int) else recordable(value, MAX_TEXT)
 
 
-def _text(text: str, most: int) -> str:
+def recordable(text: str, most: int) -> str:
+    """The text cut to this many characters, with "?" for each that is not printable."""
     cut = text[:most]
     return cut if cut.isprintable() else "".join(each if each.isprintable() else "?" for each in cut)
 

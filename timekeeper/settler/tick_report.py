@@ -78,7 +78,7 @@ def report(
         _forecasts(ledger, decision, notices, now_ms)
     metrics.EVIDENCE.set(len(ledger.sessions))
     metrics.BROKEN.set(len(ledger.errors))
-    metrics.CLAIMING_PODS.set(len(cluster.claiming))
+    metrics.CLAIMING_PODS.set(cluster.claims().pods)
     for mode in MODES:
         metrics.MODE.labels(mode).set(mode == settings.mode)
 
@@ -179,8 +179,7 @@ def _held(
 def _sessions(decision: TickDecision) -> None:
     by: Counter[str] = Counter()
     for session in decision.changes.opened:
-        doubt = decision.session_changes.doubts.get(session.uid)
-        by["request" if doubt else "placement"] += 1
+        by["placement" if session.devices else "request"] += 1
         log(
             "session-opened",
             namespace=session.namespace,
@@ -188,7 +187,7 @@ def _sessions(decision: TickDecision) -> None:
             uid=session.uid,
             node=session.node,
             rate_milli=session.rate_milli,
-            by_request_because=doubt or None,
+            by_request_because=session.doubt,
         )
     for word, count in by.items():
         metrics.SESSIONS_OPENED.labels(word).inc(count)

@@ -8,6 +8,7 @@ from itertools import groupby
 from sys import intern
 from typing import Any, TypeVar
 
+import orjson
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
@@ -286,6 +287,14 @@ def pulse(connection: Connection) -> Pulse | None:
     columns = (PULSE.c.tick_ms, PULSE.c.decided_ms, PULSE.c.state)
     row = connection.execute(select(*columns)).one_or_none()
     return Pulse(*row) if row else None
+
+
+def claims(connection: Connection) -> dict[str, int] | None:
+    """How many pods of each namespace hold devices by resource claims alone, the most first; "": of all
+    others. None: the settler has not counted them yet."""
+    text = connection.execute(select(PULSE.c.claims)).scalar_one_or_none()
+    found: dict[str, int] | None = orjson.loads(text) if text else None
+    return found
 
 
 def _pairs(connection: Connection, statement: Select[Any]) -> dict[str, Any]:

@@ -305,6 +305,16 @@ def of_pods(
     return _charged_of(connection, newest, now_ms)[::-1]
 
 
+def doubts(connection: Connection, most: int) -> tuple[int, list[tuple[str, int]]]:
+    """How many running sessions have a doubt, and the number of each, the most frequent first."""
+    its, count = SESSIONS.c, func.count()
+    is_running = and_(_IS_OPEN, its.ended_ms.is_(None), its.vanished_ms.is_(None))
+    found = select(its.doubt, count, func.sum(count).over()).where(is_running, its.doubt.is_not(None))
+    ordered = found.group_by(its.doubt).order_by(count.desc(), its.doubt).limit(most)
+    rows = connection.execute(ordered).all()
+    return int(rows[0][2]) if rows else 0, [(doubt, number) for doubt, number, _ in rows]
+
+
 def _charged_of(connection: Connection, found: Select[Any], now_ms: int) -> list[ChargedSession]:
     """The sessions with these UIDs, in this order. Evidence is read of these alone."""
     uids = connection.execute(found).scalars().all()

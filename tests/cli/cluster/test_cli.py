@@ -223,6 +223,7 @@ def test_doctor_finds_what_was_taken_away(stack: Stack, folder: Path) -> None:
     assert code.strip() == "1"
     assert errors["policy bindings"] == "bursar-grace is missing"
     assert "timekeeper" not in errors
+    assert ("ok", "charges") in {(each["level"], each["subject"]) for each in json.loads(found)}
     run(stack.cp, "kubectl apply --server-side -f deploy/manifests/admission-grace.yaml > out", folder)
 
 

@@ -167,6 +167,7 @@ SOUND = Facts(
     leases=listed(lease("g", "2026-11-21T00:00:00.900000Z", "2026-11-21T00:00:00Z")),
     static_schedulers=listed(static_pod("cp-1", patched=False)),
     time_zone="Asia/Tokyo",
+    doubts={"sessions": 0, "doubts": [], "claims": None},
     readiness=Readiness(200, "ok", 0.2),
     now_s=NOW.timestamp(),
 )
@@ -231,6 +232,49 @@ def test_a_node_whose_cards_a_ledger_alone_cannot_know_is_named(
 
     assert found.sentence.startswith("node g: ")
     assert said in found.sentence
+
+
+def said_of_charges(facts: Facts) -> list[tuple[str, str, str]]:
+    about = ("charges", "resource claims")
+    return [(each.level, each.subject, each.sentence) for each in results(facts) if each.subject in about]
+
+
+@pytest.mark.parametrize("where", [SOUND, alone()], ids=["governed", "alone"])
+def test_doubts_and_what_is_not_charged_are_counted_and_named(where: Facts) -> None:
+    doubts = [{"doubt": f"reason {number}", "sessions": 9 - number} for number in range(7)]
+    claims = [{"namespace": "team-a", "pods": 4}, {"namespace": "", "pods": 3}]
+    answer = {"sessions": 50, "doubts": doubts, "claims": claims}
+
+    assert said_of_charges(replace(where, doubts=answer)) == [
+        *(
+            ("warning", "charges", f"the rates of {9 - each} running sessions are not certain: reason {each}")
+            for each in range(5)
+        ),
+        ("warning", "charges", "the rates of 15 running sessions are not certain for other reasons"),
+        (
+            *("warning", "resource claims"),
+            "7 pods hold devices by resource claims alone, which are not charged yet: team-a (4), others (3)",
+        ),
+    ]
+
+
+def test_one_is_not_many() -> None:
+    answer = {
+        "sessions": 1,
+        "doubts": [{"doubt": "why", "sessions": 1}],
+        "claims": [{"namespace": "a", "pods": 1}],
+    }
+
+    assert [sentence for *_, sentence in said_of_charges(replace(SOUND, doubts=answer))] == [
+        "the rate of 1 running session is not certain: why",
+        "1 pod holds devices by resource claims alone, which are not charged yet: a (1)",
+    ]
+
+
+def test_an_account_that_may_not_read_doubts_is_told_so() -> None:
+    assert said_of_charges(replace(SOUND, doubts=NotReadable("forbidden"))) == [
+        ("unknown", "charges", "forbidden")
+    ]
 
 
 CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {

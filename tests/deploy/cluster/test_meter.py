@@ -31,6 +31,7 @@ NODES = {
     "shared": ({GPU: "8"}, A100 | {f"{GPU}.replicas": "4", PRODUCT: "Tesla-T4-SHARED"}),
     "instances": ({GPU: "6"}, A100 | MIG),
     "amd": ({"amd.com/gpu": "8"}, {}),
+    "unknown": ({GPU: "1"}, {}),
 }
 # node, limits, annotations, scheduler
 PODS: dict[str, tuple[str, Json, Json, str]] = {
@@ -40,9 +41,18 @@ PODS: dict[str, tuple[str, Json, Json, str]] = {
     "radeons": ("amd", {"amd.com/gpu": "2"}, {}, "default-scheduler"),
     "fraction": ("whole", {}, {"gpu-fraction": "0.5"}, "kai-scheduler"),
     "forger": ("whole", {GPU: "1"}, {"bursar.dev/standing": "UNLIMITED"}, "default-scheduler"),
+    "guessed": ("unknown", {GPU: "1"}, {}, "default-scheduler"),
     "plain": ("whole", {}, {}, "default-scheduler"),
 }
-RATES = {"one-card": 1000, "replica": 250, "instance": 286, "radeons": 2000, "fraction": 500, "forger": 1000}
+RATES = {
+    "guessed": 1000,
+    "one-card": 1000,
+    "replica": 250,
+    "instance": 286,
+    "radeons": 2000,
+    "fraction": 500,
+    "forger": 1000,
+}
 CLOCKED = ("nodes", "leases", "events", "endpointslices")  # they change by themselves
 
 
@@ -54,6 +64,7 @@ class Installed:
     after: dict[str, Json]
     rights: set[tuple[str, str, str, str]]
     sessions: dict[str, Json]
+    doubts: Json
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +86,8 @@ def installed(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFact
         published = control_plane.api.call("GET", name)["data"]["ca.crt"]
         assert published == (folder / "tls/ca.crt").read_text()
         found = sessions(control_plane, port, folder)
-        yield Installed(before, objects(control_plane), rights(control_plane), found)
+        doubts = read(control_plane, port, folder, "/v1/doubts")
+        yield Installed(before, objects(control_plane), rights(control_plane), found, doubts)
 
 
 def populate(cp: ControlPlane) -> None:
@@ -103,6 +115,8 @@ def populate(cp: ControlPlane) -> None:
             },
         },
     )
+    target = {"apiVersion": "v1", "kind": "Node", "name": "whole"}
+    cp.api.call("POST", f"{path}/claiming/binding", {"metadata": {"name": "claiming"}, "target": target})
     running = {"plain", *RATES}
     assert eventually(lambda: running <= {each for each in running if phase(cp, path, each) == "Running"})
 
@@ -154,11 +168,17 @@ def is_up(port: int, folder: Path) -> bool:
 
 
 def sessions(cp: ControlPlane, port: int, folder: Path) -> dict[str, Json]:
-    """By pod, as a viewer of all namespaces reads them."""
-    request = urllib.request.Request(f"{url(port)}/v1/sessions?namespace=team-a")
+    """By pod."""
+    return {each["pod"]: each for each in read(cp, port, folder, "/v1/sessions?namespace=team-a")["sessions"]}
+
+
+def read(cp: ControlPlane, port: int, folder: Path, path: str) -> Json:
+    """As a viewer of all namespaces reads it."""
+    request = urllib.request.Request(f"{url(port)}{path}")
     request.add_header("Authorization", f"Bearer {viewer(cp)}")
     with urllib.request.urlopen(request, timeout=20, context=trusted(folder)) as answer:
-        return {each["pod"]: each for each in json.load(answer)["sessions"]}
+        loaded: Json = json.load(answer)
+    return loaded
 
 
 def viewer(cp: ControlPlane) -> str:
@@ -224,6 +244,14 @@ def ask(cp: ControlPlane, path: str, body: Json) -> Json:
 
 def test_pods_of_every_kind_are_charged(installed: Installed) -> None:
     assert {name: each["rateMilli"] for name, each in installed.sessions.items()} == RATES
+
+
+def test_what_is_not_certain_and_what_is_not_charged_is_named(installed: Installed) -> None:
+    doubts = {name: each["doubt"] for name, each in installed.sessions.items() if each["doubt"]}
+
+    assert doubts.keys() == {"guessed"}
+    assert installed.doubts["doubts"] == [{"doubt": doubts["guessed"], "sessions": 1}]
+    assert installed.doubts["claims"] == [{"namespace": "team-a", "pods": 1}]
 
 
 def is_ours(path: str, item: Json) -> bool:

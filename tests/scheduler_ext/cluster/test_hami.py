@@ -147,7 +147,7 @@ def charged(world: World, name: str) -> int:
     node = world.plane.api.call("GET", f"/api/v1/nodes/{raw['spec']['nodeName']}")
     pod = read_pod(raw)
     assert isinstance(pod, LedgerPod)
-    return open_session(pod, read_cards(node) or (), BudgetSettings(), 0).session.rate_milli
+    return open_session(pod, read_cards(node) or (), BudgetSettings(), 0).rate_milli
 
 
 def test_a_lock_is_respected_while_its_pod_waits_for_devices_and_taken_over_when_it_is_over(

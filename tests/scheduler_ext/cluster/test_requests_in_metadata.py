@@ -133,7 +133,7 @@ def test_a_pod_of_kubedevice_has_cards_of_several_sets_which_are_written_back_an
     pod_of_ledger = read_pod(bound)
     assert isinstance(pod_of_ledger, LedgerPod)
     opened = open_session(pod_of_ledger, read_cards(there) or (), BudgetSettings(), now_ms())
-    assert (opened.doubt, opened.session.rate_milli) == ("", 3000)
+    assert (opened.doubt, opened.rate_milli) == (None, 3000)
 
 
 def test_replicas_and_instances_of_nvidias_plugin_are_placed_as_it_counts_them(world: World) -> None:

@@ -60,7 +60,7 @@ def test_extender_and_ledger_agree_on_what_a_pod_takes_and_the_ledger_charges_th
 
     opened = open_session(pod, cards, BudgetSettings(unit_costs=unit_costs, charge_by="memory"), 0)
 
-    assert (opened.doubt, opened.session.rate_milli, opened.session.requested_milli) == ("", rate, 1000)
+    assert (opened.doubt, opened.rate_milli, opened.requested_milli) == (None, rate, 1000)
     uses = uses_of(rebuilt([NODE], [raw]).node("n").allocations)
     assert {uuid: dict(use.resources) for uuid, use in uses.items()} == {"card0": NAMED, "card1": NAMED}
     assert decode_request(encode_request(pod.request)).asks == pod.request.asks
@@ -116,4 +116,4 @@ def test_a_reservation_keeps_amounts_and_tiles_from_other_pods_and_is_charged_as
     assert isinstance(pod, LedgerPod)
     held = open_reserved(pod, read_cards(NODE) or (), BudgetSettings(), NOW_MS)
     assert held is not None
-    assert held.session.rate_milli == 1000
+    assert held.rate_milli == 1000

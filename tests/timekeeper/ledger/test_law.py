@@ -70,7 +70,7 @@ def rates(whole: int, pods: list[Taken], mode: str, weight_milli: int) -> list[i
         assert isinstance(pod, LedgerPod)
         opened = open_session(pod, cards, settings, 0)
         assert not opened.doubt
-        found.append(opened.session.rate_milli)
+        found.append(opened.rate_milli)
     return found
 
 
@@ -121,7 +121,7 @@ def test_with_dominant_host_a_rate_is_the_larger_of_the_cards_part_and_the_hosts
 
     opened = open_session(pod, node.cards, settings, 0, node.allocatable)
 
-    assert opened.session.rate_milli == oracle.rate(raw, truth.cards(3), terms, size)
+    assert opened.rate_milli == oracle.rate(raw, truth.cards(3), terms, size)
 
 
 @given(packings(), st.sampled_from(MODES))
@@ -195,7 +195,7 @@ def test_whatever_was_posted_before_postings_become_exactly_what_is_due(
     cards = decode_inventory(worlds.inventory(worlds.card(0)))
     pod = read_pod(asking(0, 500, 8_000))
     assert isinstance(pod, LedgerPod)
-    session = open_session(pod, cards, BudgetSettings(weights=(("A100", 2 * rate_milli),)), 0).session
+    session = open_session(pod, cards, BudgetSettings(weights=(("A100", 2 * rate_milli),)), 0)
     posted: tuple[Any, ...] = ()
     for due in dues:
         due = Interval(due.start_ms * scale, due.end_ms * scale)

@@ -231,15 +231,51 @@ def test_a_namespace_is_metered_by_its_own_entry(town: Town) -> None:
 
 
 def test_pods_with_claims_alone_are_counted_as_not_charged(town: Town) -> None:
-    claiming = holding({}, "whole")
-    claiming["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": "one"}]
+    def after(*updates: tuple[str, Json], deleted: bool = False) -> Any:
+        for source, raw in updates:
+            town.hear(source, raw, deleted)
+        town.advance(MINUTE)
+        return town.get("/v1/doubts").get_json()["claims"]
 
-    assert opened(town, claiming) == {}
-    assert town.settler.cluster.claiming == {"uid-p": "team-a"}
+    claiming, waiting, over = holding({}), holding({}, "", "waiting"), holding({}, "whole", "over")
+    for raw in (claiming, waiting, over):
+        raw["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": "one"}]
+    over["status"] = {"phase": "Succeeded"}
+    enforce, observe = (budgets(_settings=f"mode: {mode}") for mode in ("enforce", "observe"))
+    one = [{"namespace": "team-a", "pods": 1}]
 
-    town.change("pods", claiming, deleted=True)
+    assert opened(town, claiming, waiting, over) == {}
+    assert after() == one
+    assert after(("configmaps", enforce)) == []  # admission judges claims there
+    assert after(("configmaps", observe)) == one
+    assert after(("pods", claiming | {"status": over["status"]})) == []
+    assert after(("pods", claiming)) == one
+    assert after(("pods", claiming), deleted=True) == []
 
-    assert town.settler.cluster.claiming == {}
+
+def test_before_pods_are_listed_their_claims_are_not_known(town: Town) -> None:
+    town.tick()
+
+    assert town.get("/v1/doubts").get_json()["claims"] is None
+
+
+def test_a_pod_whose_request_is_taken_away_is_charged_to_its_deletion(town: Town) -> None:
+    """An editor may take KAI's annotation from a running pod. Its last object holds nothing that is known."""
+    pod = holding({}, scheduler="kai-scheduler", **{"gpu-fraction": "0.5"})
+    pod["spec"]["resourceClaims"] = [{"name": "net", "resourceClaimName": "one"}]
+    opened(town, pod)
+    town.clock.turn(HOUR)
+    town.node_heard("whole")
+    edited = pod | {"metadata": pod["metadata"] | {"annotations": {}}}
+
+    town.change("pods", edited)
+    town.change("pods", edited, deleted=True)
+    town.clock.turn(HOUR)
+    town.node_heard("whole")
+    town.tick()
+
+    grace_ms = 30_000
+    assert town.charged() == 500 * (HOUR + grace_ms)
 
 
 def test_a_metered_namespace_has_its_budget_and_its_standing(town: Town) -> None:

@@ -24,6 +24,7 @@ BAD = [
     ("ck_grants_passed_on_by_an_account", "grants", {"group_key": "_group.g"}),
     ("ck_sessions_is_named", "sessions", {"node": ""}),
     ("ck_sessions_rate_is_not_negative", "sessions", {"rate_milli": -1}),
+    ("ck_sessions_charge_from_is_known", "sessions", {"charge_from": "created"}),
     ("ck_sessions_times_are_not_negative", "sessions", {"grace_ms": -1}),
     ("ck_sessions_no_start_in_1970", "sessions", {"started_ms": 0}),
     ("ck_sessions_one_end", "sessions", {"ended_ms": 1, "vanished_ms": 1}),

@@ -29,7 +29,10 @@ def config_of(url: str) -> Config:
 
 
 # Of each table, the rows that the releases up to a revision wrote, by the columns that there were then.
-OLD_SESSION = SESSION | {"ended_ms": 4 * DAY, "settled_ms": 4 * DAY}
+OLD_SESSION = SESSION | {
+    **{"ended_ms": 4 * DAY, "settled_ms": 4 * DAY},
+    **{"charge_from": "bound", "start_grace_ms": 0},
+}
 OLD_ROWS: Rows = {
     "sessions": [OLD_SESSION, OLD_SESSION | {"uid": "v", "namespace": "b"}],
     "postings": [

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import delete, insert, select, update
 from werkzeug.test import Client, TestResponse
 
 from tests.timekeeper.dashboards import ADMIN, HOSTILE, READER, URL, Dashboards, form, log_in, status, waits
 from tests.timekeeper.worlds import T0, token, user_status
-from timekeeper.store.engine.schema import SESSIONS
+from timekeeper.store.engine.schema import PULSE, SESSIONS
 
 PAGES = (
     "/",
@@ -398,3 +398,21 @@ def test_what_is_no_page_is_answered_by_the_api(visitor: Client) -> None:
     assert visitor.get("/static/none.css").status_code == 404
     with visitor.get("/static/style.css") as style:
         assert (style.status_code, style.headers["Cache-Control"]) == (200, "no-cache")
+
+
+def test_the_first_page_says_what_is_not_certain_and_what_is_not_charged(
+    dashboards: Dashboards, visitor: Client
+) -> None:
+    log_in(visitor)
+    assert "not certain" not in visitor.get("/", base_url=URL).text
+    pulse = {"id": 1, "tick_ms": T0, "decided_ms": T0, "state": "", "claims": '{"team-a":2,"":1}'}
+
+    with dashboards.books.store.writing() as connection:
+        one = select(SESSIONS.c.uid).where(SESSIONS.c.settled_ms.is_(None)).limit(1).scalar_subquery()
+        connection.execute(update(SESSIONS).where(SESSIONS.c.uid == one).values(doubt=HOSTILE))
+        connection.execute(delete(PULSE))
+        connection.execute(insert(PULSE).values(pulse))
+
+    page = html.unescape(visitor.get("/", base_url=URL).text)
+    assert f'<p class="note">The rate of 1 running session is not certain: {HOSTILE}.</p>' in page
+    assert '<p class="note">3 pods hold devices by resource claims alone, which are not charged yet' in page

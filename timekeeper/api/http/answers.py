@@ -214,7 +214,7 @@ class SessionAnswer(TypedDict):
     cards that are reserved for a pod. `requestedMilli`, `requestedMib`: its unweighted share of them;
     `rateMilli`: the rate it is charged at; `cards`: their UUIDs, empty if its placement is not trusted.
     `ended`: null while it runs, if the pod vanished, and if no timestamp says when it ended: then it is
-    charged until its last evidence."""
+    charged until its last evidence. `doubt`: why its rate is not certain, null: it is."""
 
     uid: str
     namespace: str
@@ -227,6 +227,7 @@ class SessionAnswer(TypedDict):
     state: Literal["open", "settled"]
     admittedInBudget: bool | None
     rateMilli: int
+    doubt: str | None
     requestedMilli: int
     requestedMib: int
     bound: int

@@ -153,6 +153,7 @@ def _charge(charged: ChargedSession) -> dict[str, Any]:
     session, amount = charged.session, charged.posted + charged.pending
     ended = f" to {timestamp(session.ended_ms)}" if session.ended_ms else ""
     rate = session.rate_milli / 1000
+    doubt = f" The rate is not certain: {session.doubt}." if session.doubt else ""
     return {
         "uid": session.uid,
         "pod": session.name,
@@ -162,7 +163,7 @@ def _charge(charged: ChargedSession) -> dict[str, Any]:
         "amount": amount,
         "gpuHours": gpu_hours(amount),
         "sentence": f"Charged {float(gpu_hours(amount)):.4g} GPU-hours: held cards of node {session.node}"
-        f" from {timestamp(session.bound_ms)}{ended}, at the rate {rate:g}.",
+        f" from {timestamp(session.bound_ms)}{ended}, at the rate {rate:g}.{doubt}",
     }
 
 

@@ -1,6 +1,7 @@
-"""``GET /v1/sessions``: which pod held which cards, when, and its charge."""
+"""``GET /v1/sessions``: which pod held which cards, when, and its charge. ``GET /v1/doubts``: what of running
+sessions is not certain, and what is not charged yet."""
 
-from typing import Any
+from typing import Any, TypedDict
 
 import orjson
 from flask import Flask, Response
@@ -24,11 +25,40 @@ from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, serve
 from timekeeper.api.http.services import Services
 from timekeeper.core.ledger.metering import FOREVER_MS, Interval
 from timekeeper.core.request.cards import UndecodableError, decode_placement
+from timekeeper.core.wire import Version
 from timekeeper.runtime.http.problem_details import bad
+from timekeeper.store import ledger as ledger_rows
 from timekeeper.store import sessions
 from timekeeper.store.sessions import ChargedSession, SessionFilter
 
 _PAGE = 1_000
+_DOUBTS = 20
+
+
+class DoubtAnswer(TypedDict):
+    """How many running sessions have this doubt."""
+
+    doubt: str
+    sessions: int
+
+
+class ClaimingAnswer(TypedDict):
+    """How many pods of a namespace hold devices by resource claims alone; an empty name: those of all other
+    namespaces."""
+
+    namespace: str
+    pods: int
+
+
+class DoubtsAnswer(TypedDict):
+    """`sessions`: how many running sessions have a doubt; `doubts`: the 20 most frequent; `claims`: where
+    pods are metered; null: not counted yet."""
+
+    version: Version
+    sessions: int
+    doubts: list[DoubtAnswer]
+    claims: list[ClaimingAnswer] | None
+
 
 SESSIONS = ApiRoute(
     "GET",
@@ -38,11 +68,18 @@ SESSIONS = ApiRoute(
     {JSON: SessionsAnswer},
     (NAMESPACE, NODE, STATE, FROM, TO, LIMIT, AFTER),
 )
-ROUTES = (SESSIONS,)
+DOUBTS = ApiRoute(
+    "GET",
+    "/v1/doubts",
+    "why rates of running sessions are not certain, and where pods hold uncharged devices by resource claims",
+    Right("get", "sessions"),
+    {JSON: DoubtsAnswer},
+)
+ROUTES = (SESSIONS, DOUBTS)
 
 
 def register(app: Flask, services: Services) -> None:
-    """Add the route."""
+    """Add the routes."""
 
     def list_all(call: Call) -> Response:
         limit = call.get("limit", _PAGE)
@@ -55,7 +92,20 @@ def register(app: Flask, services: Services) -> None:
         body = {"version": 1, "sessions": [_shown(each) for each in found[:limit]], "next": follows}
         return answer(body, follows)
 
+    def doubts(_: Call) -> Response:
+        with services.ledger.store.reading() as connection:
+            total, found = sessions.doubts(connection, _DOUBTS)
+            claims = ledger_rows.claims(connection)
+        body = {
+            "version": 1,
+            "sessions": total,
+            "doubts": [{"doubt": doubt, "sessions": number} for doubt, number in found],
+            "claims": None if claims is None else [_claiming(*each) for each in claims.items()],
+        }
+        return answer(body)
+
     serve(app, services, SESSIONS, list_all)
+    serve(app, services, DOUBTS, doubts)
 
 
 def _which(call: Call, zone: str) -> SessionFilter:
@@ -90,6 +140,7 @@ def _shown(charged: ChargedSession) -> dict[str, Any]:
         "state": "open" if session.settled_ms is None else "settled",
         "admittedInBudget": None if HOLD in session.uid else session.admitted_in_budget,
         "rateMilli": session.rate_milli,
+        "doubt": session.doubt,
         "requestedMilli": session.requested_milli,
         "requestedMib": session.requested_mib,
         "bound": session.bound_ms,
@@ -103,6 +154,10 @@ def _shown(charged: ChargedSession) -> dict[str, Any]:
         "amount": amount,
         "gpuHours": gpu_hours(amount),
     }
+
+
+def _claiming(namespace: str, pods: int) -> ClaimingAnswer:
+    return {"namespace": namespace, "pods": pods}
 
 
 def _cards(devices: str) -> list[str]:

@@ -19,6 +19,7 @@ from timekeeper.cli.doctor.cluster_checks import (
     schedulers,
     version,
 )
+from timekeeper.cli.doctor.doubt_checks import doubts
 from timekeeper.cli.doctor.facts import (
     NODE_NAMESPACE,
     CheckResult,
@@ -269,6 +270,7 @@ CHECKS: tuple[Check, ...] = (
     taints,
     runtimes,
     accelerators,
+    doubts,
     clocks,
 )
 
@@ -282,6 +284,7 @@ CHECKS_ALONE: tuple[Check, ...] = (
     time_zone,
     budgets,
     described_cards,
+    doubts,
     clocks,
 )
 

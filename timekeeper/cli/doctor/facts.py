@@ -56,6 +56,7 @@ class Facts:
     leases: Any  # of the kubelets, with managed fields
     static_schedulers: Any  # pods of kube-scheduler that kubeadm set up
     time_zone: Any  # of the present period
+    doubts: Any  # the answer to ``/v1/doubts``
     readiness: Readiness | NotReadable
     now_s: float
     # those on nodes that advertise accelerators of no dialect, on `MAX_NODES` nodes at most
@@ -78,6 +79,7 @@ def _facts(options: Options, say: Say) -> Facts:
         return _or_reason(lambda: get(*arguments))
 
     nodes = read("nodes")
+    zone, doubts = _of_the_ledger(options, say)
     return Facts(
         system_namespace=system,
         version=_or_reason(lambda: options.kubectl.run("get", "--raw", "/version")),
@@ -98,7 +100,8 @@ def _facts(options: Options, say: Say) -> Facts:
         runtime_classes=read("runtimeclasses"),
         leases=read("leases", "-n", "kube-node-lease", "--show-managed-fields"),
         static_schedulers=read("pods", "-n", "kube-system", "-l", "component=kube-scheduler"),
-        time_zone=_or_reason(lambda: _time_zone(options, say)),
+        time_zone=zone,
+        doubts=doubts,
         readiness=_or_reason(lambda: _readiness(options)),
         now_s=time.time(),
     )
@@ -129,10 +132,16 @@ def _readiness(options: Options) -> Readiness:
         return _ask(client)
 
 
-def _time_zone(options: Options, say: Say) -> str:
+def _of_the_ledger(options: Options, say: Say) -> tuple[Any, Any]:
+    """The time zone of the present period, and the answer to ``/v1/doubts``; by one connection."""
     say("the timekeeper answers")
-    with connected(options, "", is_quiet=True) as client:
-        return str(client.get(f"/v1/budgets/{options.system_namespace}")["period"]["timeZone"])
+    budget = f"/v1/budgets/{options.system_namespace}"
+    try:
+        with connected(options, "", is_quiet=True) as client:
+            zone = _or_reason(lambda: str(client.get(budget)["period"]["timeZone"]))
+            return zone, _or_reason(lambda: client.get("/v1/doubts"))
+    except CommandError as error:
+        return NotReadable(error.message), NotReadable(error.message)
 
 
 def _ask(client: Client) -> Readiness:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from timekeeper.accounts.claiming import ClaimingPods, claiming_pods
 from timekeeper.accounts.metered import WHOLE_CARDS, CardParts
 from timekeeper.accounts.pods import LedgerPod, UnreadablePod, is_bare, metered_view
 from timekeeper.core.ledger import hold
@@ -150,8 +151,9 @@ class ClusterState:
     metered: MeteredNamespaces = ALL_GOVERNED
     # UID -> pod as read, where ``pods`` has another view of it, or would have one if it were metered
     as_read: dict[str, LedgerPod | UnreadablePod] = field(default_factory=dict)
-    # UID -> namespace of a pod with resource claims alone, which nothing charges
+    # UID -> namespace of a pod that holds what its resource claims alone give it
     claiming: dict[str, str] = field(default_factory=dict)
+    _claims: ClaimingPods | None = None  # of them; None: to be counted anew
     unreadable: dict[str, UnreadablePod] = field(default_factory=dict)  # UID -> pod to report
     unreadable_omitted: int = 0  # number of unreadable pods beyond `MAX_UNREADABLE`
     deletions_dropped: int = 0  # number of deleted pods beyond ``most_deleted``
@@ -200,12 +202,20 @@ class ClusterState:
         known = self.nodes.get(node)
         return known.parts if known else WHOLE_CARDS
 
+    def claims(self) -> ClaimingPods:
+        """Those pods that hold what nothing charges: of metered namespaces, for elsewhere admission judges
+        claims."""
+        if self._claims is None:
+            self._claims = claiming_pods(filter(self.metered.meters, self.claiming.values()))
+        return self._claims
+
     def follow(self, metered: MeteredNamespaces, at_ms: int) -> None:
         """Other namespaces are metered from now on, or other devices known: look at their pods anew. Pods
         that hold cards stay in the ledger until they end."""
         before, self.metered = self.metered, metered
         if metered == before:
             return
+        self._claims = None
         others = (pod for uid, pod in self.pods.items() if uid not in self.as_read)
         changed = [*(replace(pod, is_metered=False) for pod in others), *self.as_read.values()]
         for each in changed:
@@ -276,6 +286,7 @@ class ClusterState:
         for uid in [uid for uid in self.as_read if uid not in there]:
             del self.as_read[uid]
         self.claiming.clear()
+        self._claims = None
         for item in items:
             self._put(item, deleted=False, at_ms=at_ms)
         self.pods_relisted = True
@@ -345,8 +356,9 @@ class ClusterState:
     def _see_claims(self, item: UnreadablePod, deleted: bool) -> None:
         if item.claims and not deleted:
             self.claiming[item.uid] = item.namespace
-        else:
-            self.claiming.pop(item.uid, None)
+        elif self.claiming.pop(item.uid, None) is None:
+            return
+        self._claims = None
 
     def _with_report(self, item: Item, at_ms: int) -> Item:
         """The pod with the time of this event as the first report of its end, if nothing in its object dates

@@ -97,7 +97,7 @@ def decide(cluster: ClusterState, ledger: LedgerState, tick: TickInputs) -> Tick
         undeclared=declared.removed,
     )
     if abs(now_ms - ledger.pulse.decided_ms) >= PULSE_MS or changes != Changes():
-        changes = replace(changes, pulse=Pulse(now_ms, now_ms, ""))
+        changes = replace(changes, pulse=Pulse(now_ms, now_ms, "", cluster.claims().text))
     return TickDecision(changes, session_changes, cache)
 
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from timekeeper.accounts.ends import ReportedEnd, pod_of
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.accounts.session import (
-    OpenedSession,
     Session,
     evidence,
     last_evidence_ms,
@@ -37,15 +36,11 @@ class SessionChanges:
     sessions: dict[str, Session] = field(default_factory=dict)  # UID -> new or changed session
     opened: set[str] = field(default_factory=set)  # UIDs of the new ones
     deferred: dict[str, int] = field(default_factory=dict)  # UID -> since when it waits for its inventory
-    doubts: dict[str, str] = field(default_factory=dict)  # UID -> why it is charged by its request
 
-    def open(self, opened: OpenedSession) -> Session:
+    def open(self, session: Session) -> Session:
         """Add a new session, and return it."""
-        session = opened.session
         self.sessions[session.uid] = session
         self.opened.add(session.uid)
-        if opened.doubt:
-            self.doubts[session.uid] = opened.doubt
         return session
 
 
@@ -109,13 +104,13 @@ class _Tick:
             session = self.changes.open(opened)
         self._apply_status(session, pod)
 
-    def _opened(self, pod: LedgerPod) -> OpenedSession:
+    def _opened(self, pod: LedgerPod) -> Session:
         cards, allocatable = self.cluster.cards(pod.node), self.cluster.allocatable(pod.node)
         parts = self.cluster.parts(pod.node)
         since_ms = max(self.since_ms, self.cluster.metered.since_ms(pod.namespace))
         return open_session(pod, cards, self.settings, self.now_ms, allocatable, parts, since_ms)
 
-    def _may_come(self, pod: LedgerPod, opened: OpenedSession) -> bool:
+    def _may_come(self, pod: LedgerPod, opened: Session) -> bool:
         """Whether the pod's rate would differ if its node arrived, or arrived with other cards."""
         if opened.doubt and (pod.devices or (pod.is_metered and pod.node not in self.cluster.nodes)):
             return True

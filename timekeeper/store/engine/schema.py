@@ -131,6 +131,7 @@ SESSIONS = Table(
     Column("reserves_until_ms", BigInteger),
     Column("was_unseen", Boolean, nullable=False, server_default=false()),
     Column("folded_ms", BigInteger),
+    Column("doubt", Text),
     CheckConstraint("uid <> '' AND namespace <> '' AND node <> ''", name="is_named"),
     CheckConstraint("rate_milli >= 0", name="rate_is_not_negative"),
     CheckConstraint("charge_from IN ('running', 'bound')", name="charge_from_is_known"),
@@ -493,6 +494,7 @@ PULSE = Table(
     Column("tick_ms", BigInteger, nullable=False),
     Column("decided_ms", BigInteger, nullable=False),
     Column("state", Text, nullable=False),
+    Column("claims", Text),
     CheckConstraint("id = 1", name="there_is_one"),
     comment="when the settler last wrote and decided, and what it waits for",
 )

@@ -1,0 +1,114 @@
+"""What is not certain of a session's rate is stored with it, and shown to people."""
+
+from typing import Any
+
+import pytest
+
+from tests.timekeeper.worlds import HOUR, T0, Town, budgets, gpu_pod, node
+from timekeeper.accounts.claiming import claiming_pods
+from timekeeper.accounts.session import MAX_DOUBT
+
+Json = dict[str, Any]
+UNKNOWN = "nothing describes its node's cards: each card counts with weight 1, memory as whole cards"
+MODELS = "its node has cards of several models: A100, H100: the dearest that it may have count"
+PLAIN: Json = {"metadata": {"name": "plain"}, "status": {"capacity": {"nvidia.com/gpu": "2"}}}
+
+
+def whole(name: str, node: str, resource: str = "nvidia.com/gpu") -> Json:
+    """A running pod with one whole device, bound at T0 by another scheduler."""
+    raw = gpu_pod(name, node=node, started_ms=T0)
+    raw["metadata"] |= {"annotations": {}, "labels": {}}
+    raw["spec"]["containers"][0]["resources"] = {"limits": {resource: "1"}}
+    return raw
+
+
+def begun(town: Town, mode: str, *pods: Json) -> Town:
+    """Nodes of one model, of two, and without a description; and these pods."""
+    mixed = node("mixed", 2)
+    of_it = mixed["metadata"]["annotations"]
+    of_it["bursar.dev/inventory"] = of_it["bursar.dev/inventory"].replace("A100", "H100", 1)
+    town.begin(
+        ("configmaps", budgets(_settings=f"mode: {mode}")),
+        *(("nodes", each) for each in (node("n1", 2), mixed, PLAIN)),
+        *(("pods", each) for each in pods),
+    )
+    return town
+
+
+def doubts(town: Town) -> dict[str, str | None]:
+    """Name -> doubt of each session, from the database."""
+    return {each["pod"]: each["doubt"] for each in town.get("/v1/sessions").get_json()["sessions"]}
+
+
+@pytest.fixture
+def doubtful(town: Town) -> Town:
+    """A cluster with five metered pods, of which three have a doubt."""
+    on = {"sure": "n1", "plain-1": "plain", "plain-2": "plain", "mixed": "mixed"}
+    return begun(town, "meter", whole("amd", "plain", "amd.com/gpu"), *(whole(*each) for each in on.items()))
+
+
+def test_a_session_has_its_doubt(doubtful: Town) -> None:
+    doubtful.advance(HOUR)
+    doubtful.resume()
+
+    assert doubts(doubtful) == {
+        "amd": None,
+        "sure": None,
+        "plain-1": UNKNOWN,
+        "plain-2": UNKNOWN,
+        "mixed": MODELS,
+    }
+    kept = {each.name: each.doubt for each in doubtful.settler.ledger.sessions.values()}
+    assert kept == doubts(doubtful)
+
+
+def test_running_sessions_are_counted_by_their_doubts(doubtful: Town) -> None:
+    answer = doubtful.get("/v1/doubts").get_json()
+
+    assert (answer["sessions"], answer["claims"]) == (3, [])
+    assert answer["doubts"] == [{"doubt": UNKNOWN, "sessions": 2}, {"doubt": MODELS, "sessions": 1}]
+
+    ended = gpu_pod("plain-1", node="plain", started_ms=T0, ended_ms=T0)
+    doubtful.change("pods", whole("plain-1", "plain") | {"status": ended["status"]})
+    doubtful.change("pods", whole("mixed", "mixed"), deleted=True)
+
+    answer = doubtful.get("/v1/doubts").get_json()
+    assert (answer["sessions"], answer["doubts"]) == (1, [{"doubt": UNKNOWN, "sessions": 1}])
+
+
+def test_an_explanation_names_the_doubt(doubtful: Town) -> None:
+    def sentence(pod: str) -> str:
+        (charge,) = doubtful.get(f"/v1/explain/team-a/{pod}").get_json()["charges"]
+        return str(charge["sentence"])
+
+    assert sentence("plain-1").endswith(f", at the rate 1. The rate is not certain: {UNKNOWN}.")
+    assert sentence("sure").endswith(", at the rate 1.")
+
+
+def test_a_governed_pod_without_a_placement_has_a_doubt_unless_it_holds_devices_alone(town: Town) -> None:
+    amd = whole("amd", "plain", "amd.com/gpu")
+    amd["metadata"]["labels"] = {"bursar.dev/governed": "true"}
+    begun(town, "enforce", whole("gpu", "n1"), gpu_pod("placed", started_ms=T0), amd)
+
+    assert doubts(town) == {"gpu": "the pod has no placement", "placed": None, "amd": None}
+
+
+def test_a_long_doubt_is_cut_and_has_no_characters_that_a_database_refuses(town: Town) -> None:
+    model = "A\x00\ud800" + "B" * MAX_DOUBT
+    town.begin(("configmaps", budgets(_settings="mode: meter")))
+    town.hear("pods", whole("p", "plain", f"nvidia.com/gpu-{model}"))
+    town.hear("nodes", PLAIN)
+    town.tick()
+
+    found = doubts(town)["p"]
+    assert found is not None
+    assert found.isprintable()
+    assert len(found) <= MAX_DOUBT
+
+
+def test_the_most_claiming_namespaces_are_named_and_the_others_counted() -> None:
+    found = claiming_pods([f"n{number:03}" for number in range(150) for _ in range(1 + (number == 149))])
+
+    assert found.pods == 151
+    assert found.text.startswith('{"n149":2,"n000":1,')
+    assert found.text.endswith(',"n098":1,"":50}')

@@ -1,0 +1,28 @@
+"""Pods that hold devices by resource claims alone, which nothing charges yet."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import orjson
+
+MOST_NAMED = 100  # namespaces; the settler writes the text with each tick
+OTHERS = ""  # in place of the names of the other namespaces
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimingPods:
+    """``text``: how many each namespace has, as a JSON object."""
+
+    pods: int
+    text: str
+
+
+def claiming_pods(namespaces: Iterable[str]) -> ClaimingPods:
+    """Counted by namespace, the most first. ``namespaces``: of each pod."""
+    found = Counter(namespaces)
+    named = dict(sorted(found.items(), key=lambda each: (-each[1], each[0]))[:MOST_NAMED])
+    others = found.total() - sum(named.values())
+    if others:
+        named[OTHERS] = others
+    return ClaimingPods(found.total(), orjson.dumps(named).decode())
