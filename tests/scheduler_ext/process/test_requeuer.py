@@ -10,7 +10,6 @@ from scheduler_ext.fit.card_sets import Steps
 from scheduler_ext.model.standing import UNHEARD, NamespaceStanding, NamespaceStandings
 from scheduler_ext.scoring.policy import BINPACK
 from scheduler_ext.waiting import rounds
-from scheduler_ext.waiting import rounds as hold_backs
 from scheduler_ext.waiting.order import MAX_NODES, WaitingPod, next_to_wake, waiting_pod
 from scheduler_ext.waiting.rounds import HOLD_BACK_S
 from tests.scheduler_ext.apiserver import Fault
@@ -45,12 +44,8 @@ def full(running: Running) -> Running:
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pods are held back, and awaited, for three times as long: a busy machine takes longer than a second
     between a freed card and the next call."""
-    for module, names in (
-        (rounds, ("HOLD_BACK_S", "TRIED_WITHIN_S")),
-        (hold_backs, ("HOLD_BACK_S", "HOLD_BACK_AGAIN_S")),
-    ):
-        for name in names:
-            monkeypatch.setattr(module, name, 3 * getattr(module, name))
+    for name in ("HOLD_BACK_S", "HOLD_BACK_AGAIN_S", "TRIED_WITHIN_S"):
+        monkeypatch.setattr(rounds, name, 3 * getattr(rounds, name))
 
 
 @pytest.fixture

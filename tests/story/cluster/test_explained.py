@@ -69,7 +69,9 @@ def test_every_answer_to_a_pods_creator_can_be_looked_up_later(stack: Stack, rea
     stack.wait("the second pod to be created", lambda: not is_refused(stack, path, "second"))
     stack.wait("why the other waits", lambda: ("waiting", "Unschedulable") in kinds("second"))
     second = stack.get("/v1/explain/asked/second", reader)
-    assert second["waitsFor"][0].startswith("needs 1 card with 100% of the compute; ")
+    decides, needs = second["waitsFor"][:2]
+    assert decides.startswith("kube-scheduler says: 0/1 nodes are available: ")
+    assert needs.startswith("needs 1 card with 100% of the compute; ")
     (placed,) = (each for each in steps("first") if each["kind"] == "placed")
     assert placed["figures"]["node"] == "asked-0"
     pod = stack.cp.api.call("GET", f"{path}/first")
