@@ -93,7 +93,7 @@ def test_a_namespace_that_is_watched_has_nothing_refused_and_reads_what_would_be
 
     assert (code, good_code) == (0, 0), told
     assert said[0] == (
-        "Warning: The GPU request of this pod cannot be read; the pod runs without being governed or metered."
+        "Warning: The GPU request of this pod cannot be read; what it holds is charged as far as it is known."
     )
     assert said[1].startswith(
         "Warning: Observe mode: this would be refused: spec.containers[0].resources.limits["
@@ -104,7 +104,7 @@ def test_a_namespace_that_is_watched_has_nothing_refused_and_reads_what_would_be
         any(f"Observe mode: this would be refused: {each}" in line for line in told) for each in wanted
     )
     stored = world.get("/api/v1/namespaces/watched/pods/good")
-    assert stored["metadata"]["labels"] == {"bursar.dev/governed": "true"}
+    assert "labels" not in stored["metadata"]
     assert "initContainers" not in stored["spec"]
 
 
@@ -127,7 +127,7 @@ def test_a_namespace_that_is_watched_keeps_the_scheduler_that_ran_its_pods(world
 
     for name in ("defaulted", "explicit"):
         eventually(lambda name=name: pod(name)["spec"].get("nodeName") == "stock", "the pod's binding")  # type: ignore[misc]
-        assert pod(name)["metadata"]["labels"] == {"bursar.dev/governed": "true"}
+        assert "labels" not in pod(name)["metadata"]
     assert [pod(name)["spec"]["schedulerName"] for name in given] == ["default-scheduler"] * 2 + ["somebody"]
     assert [line for line in told["foreign"][1] if "somebody" in line] == [
         'Warning: spec.schedulerName: only bursar-scheduler assigns cards, got "somebody"; would be replaced'
