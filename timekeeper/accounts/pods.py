@@ -57,6 +57,7 @@ class LedgerPod:
     # what it holds where it is metered, if that is not ``request``
     metered: MeteredRequest | None = None
     is_metered: bool = False  # nothing that Bursar's names say of it counts: see `metered_view`
+    is_only_metered: bool = False  # and where its namespace is enforced it is not charged
     doubt: str = ""  # what of its request is an assumption, and why; of a metered pod
 
     @property

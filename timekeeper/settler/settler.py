@@ -98,6 +98,7 @@ class Settler:
         with store.writing() as connection:
             self.epoch = fencing.begin(connection, holder, clock())
         self._since_ms: int | None = None  # when this ledger began, if that is in this epoch
+        self._arrears_ms = 0
         self.ledger = read_ledger_state(store)  # after fencing: includes the previous settler's last write
         self._follow_modes(self.ledger.history, max(clock(), self.ledger.history.newest_ms()))
         # until when ends were read, in ticks that were written; the previous settler did so until it ended
@@ -176,7 +177,8 @@ class Settler:
             read_grants(connection, self.ledger, now_ms)
         if self._since_ms is None:
             decided_ms = self.ledger.pulse.decided_ms
-            self._since_ms = max(0, decided_ms - _ARREARS_MS) if decided_ms else now_ms
+            self._since_ms = 0 if decided_ms else now_ms
+            self._arrears_ms = max(0, decided_ms - _ARREARS_MS)
         facts = TickInputs(
             read,
             history,
@@ -186,6 +188,7 @@ class Settler:
             unseen,
             ended,
             self._since_ms,
+            self._arrears_ms,
         )
         decision = decide(self.cluster, self.ledger, facts)
         if decision.changes != Changes():

@@ -336,6 +336,8 @@ class ClusterState:
             view = item if isinstance(item, LedgerPod) else None
         else:
             view = None if read is None else metered_view(read, self.metered.models)
+            if view is not None and isinstance(item, UnreadablePod):
+                view = replace(view, is_only_metered=True)
         before = self.pods.get(item.uid)
         if view is not None or read is None:
             return view or before

@@ -39,6 +39,7 @@ class TickInputs:
     unseen: tuple[LedgerPod, ...] = ()  # pods that were bound, have no session, and do not exist any more
     ends: tuple[ReportedEnd, ...] = ()  # what extenders saw of removals
     since_ms: int = 0  # metered pods are charged from then on at the earliest
+    arrears_ms: int = 0  # likewise those that only metering charges
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ def decide(cluster: ClusterState, ledger: LedgerState, tick: TickInputs) -> Tick
     settings = history.settings(now_ms)
     is_rebuilt = settlement.begin(ledger, settings, now_ms)
     session_changes = changed_sessions(
-        cluster, ledger, settings, now_ms, tick.unseen, tick.ends, tick.since_ms
+        cluster, ledger, settings, now_ms, tick.unseen, tick.ends, tick.since_ms, tick.arrears_ms
     )
     follow_reserved(cluster, ledger, settings, now_ms, session_changes)
     for session in session_changes.sessions.values():
