@@ -135,8 +135,7 @@ class History:
         settings = self.settings(at_ms)
         entries = self._entries(namespace, at_ms)
         overuse = next((each.overuse for each in entries if each.overuse), settings.overuse)
-        mode = self.budget(namespace, at_ms).budget.mode or settings.mode
-        if overuse != "evict" or mode != "enforce":
+        if overuse != "evict" or self.is_metered(namespace, at_ms):
             return None
         graces = (each.overuse_grace_ms for each in entries if each.overuse_grace_ms is not None)
         return next(graces, settings.overuse_grace_ms)
@@ -147,8 +146,7 @@ class History:
         settings = self.settings(at_ms)
         entries = self._entries(namespace, at_ms)
         action = next((each.idle for each in entries if each.idle), settings.idle)
-        mode = self.budget(namespace, at_ms).budget.mode or settings.mode
-        if mode != "enforce" or action not in ("reclaim", "evict"):
+        if self.is_metered(namespace, at_ms) or action not in ("reclaim", "evict"):
             return None
         return IdleTerms(
             "evict" if action == "evict" else "reclaim", settings.idle_after_ms, settings.idle_grace_ms
@@ -160,18 +158,18 @@ class History:
         settings = self.settings(at_ms)
         entries = self._entries(namespace, at_ms)
         action = next((each.overtime for each in entries if each.overtime), settings.overtime)
-        mode = self.budget(namespace, at_ms).budget.mode or settings.mode
-        return action == "evict" and mode == "enforce"
+        return action == "evict" and not self.is_metered(namespace, at_ms)
 
     def is_metered(self, namespace: str, at_ms: int) -> bool:
-        """Whether its pods are charged by their spec alone: its mode is not `enforce`."""
+        """Whether its pods are charged by their spec alone, and left alone: its mode is not `enforce`."""
         return (self.budget(namespace, at_ms).budget.mode or self.settings(at_ms).mode) != "enforce"
 
     def metered_since(self, namespace: str, at_ms: int) -> int:
         """When the mode in force at that time began, if it is not `enforce`; 0: it was never another."""
-        before = [at for at in self._moments(namespace) if at <= at_ms]
-        changed = (at for at in reversed(before) if not self.is_metered(namespace, at - 1))
-        return next(changed, 0) if self.is_metered(namespace, at_ms) else 0
+        if not self.is_metered(namespace, at_ms):
+            return 0
+        before = (at for at in reversed(self._moments(namespace)) if at <= at_ms)
+        return next((at for at in before if not self.is_metered(namespace, at - 1)), 0)
 
     def billing_intervals(self, namespace: str, interval: Interval) -> Iterator[BillingInterval]:
         """The interval cut wherever the namespace's group, price or currency changed; in order, without empty

@@ -102,10 +102,8 @@ class ReleaseLimits:
                 yield Limit(f"cap of {subject}", room, is_cap=True, is_shared=subject.startswith(GROUP))
 
     def _observes(self, namespace: str) -> bool:
-        history, now_ms = self.view.history, self.view.at_ms
-        if history is None:
-            return False
-        return (history.budget(namespace, now_ms).budget.mode or history.settings(now_ms).mode) != "enforce"
+        history = self.view.history
+        return history is not None and history.is_metered(namespace, self.view.at_ms)
 
     def _limits(self, namespace: str, declares: bool) -> list[Limit]:
         history, made, now_ms = self.view.history, self.view.statements, self.view.at_ms

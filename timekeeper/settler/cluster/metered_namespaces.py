@@ -14,12 +14,6 @@ class MeteredNamespaces:
     by_default: bool = False
     named: Mapping[str, bool] = field(default_factory=dict)
     models: Mapping[str, str] = field(default_factory=dict)
-    # since when they are metered without a break, by namespace, "" for all others
-    began_ms: Mapping[str, int] = field(default_factory=dict)
-
-    def since_ms(self, namespace: str) -> int:
-        """No pod of the namespace is charged as a metered one for a time before."""
-        return self.began_ms.get(namespace, self.began_ms.get("", 0))
 
     def meters(self, namespace: str) -> bool:
         """Whether nothing that Bursar's names say of the namespace's pods counts."""
@@ -42,7 +36,6 @@ def metered_namespaces(history: History, at_ms: int, only_meter: bool = False) -
     if only_meter:
         return MeteredNamespaces(True, {}, models)
 
-    names = [key for key in history.current_keys() if not key.startswith("_")]
+    names = (key for key in history.current_keys() if not key.startswith("_"))
     named = {name: history.is_metered(name, at_ms) for name in names}
-    began = {name: history.metered_since(name, at_ms) for name in ("", *names)}
-    return MeteredNamespaces(history.is_metered("", at_ms), named, models, began)
+    return MeteredNamespaces(history.is_metered("", at_ms), named, models)

@@ -66,8 +66,12 @@ def decide(cluster: ClusterState, ledger: LedgerState, tick: TickInputs) -> Tick
     history, now_ms = tick.history, tick.now_ms
     settings = history.settings(now_ms)
     is_rebuilt = settlement.begin(ledger, settings, now_ms)
+
+    def only_metered_since(namespace: str) -> int:
+        return max(tick.since_ms, tick.arrears_ms, history.metered_since(namespace, now_ms))
+
     session_changes = changed_sessions(
-        cluster, ledger, settings, now_ms, tick.unseen, tick.ends, tick.since_ms, tick.arrears_ms
+        cluster, ledger, settings, now_ms, tick.unseen, tick.ends, tick.since_ms, only_metered_since
     )
     follow_reserved(cluster, ledger, settings, now_ms, session_changes)
     for session in session_changes.sessions.values():

@@ -1,6 +1,6 @@
 """Which sessions open, and what the cluster has proved about the open ones."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from timekeeper.accounts.ends import ReportedEnd, pod_of
@@ -52,12 +52,12 @@ def changed_sessions(
     unseen: Iterable[LedgerPod] = (),
     ends: Iterable[ReportedEnd] = (),
     since_ms: int = 0,
-    arrears_ms: int = 0,
+    only_metered_since: Callable[[str], int] = lambda _namespace: 0,
 ) -> SessionChanges:
     """The sessions of every pod that changed since the last tick. ``unseen``: pods whose Bindings alone were
     reported. ``ends``: what extenders saw of removals. ``since_ms``: metered pods are charged from then on at
-    the earliest."""
-    tick = _Tick(cluster, ledger, settings, now_ms, SessionChanges(), since_ms, arrears_ms)
+    the earliest; ``only_metered_since``: by namespace, those that only metering charges."""
+    tick = _Tick(cluster, ledger, settings, now_ms, SessionChanges(), since_ms, only_metered_since)
     for uid, since_ms in cluster.changed_pods.items():
         tick.apply_pod(cluster.pods[uid], since_ms)
     for deleted in cluster.deleted_pods.values():
@@ -90,7 +90,7 @@ class _Tick:
     now_ms: int
     changes: SessionChanges
     since_ms: int
-    arrears_ms: int
+    only_metered_since: Callable[[str], int]
 
     def apply_pod(self, pod: LedgerPod, since_ms: int) -> None:
         """An existing pod: open its session once it is bound and its cards are known, then apply its
@@ -109,9 +109,7 @@ class _Tick:
     def _opened(self, pod: LedgerPod) -> Session:
         cards, allocatable = self.cluster.cards(pod.node), self.cluster.allocatable(pod.node)
         parts = self.cluster.parts(pod.node)
-        since_ms = self.since_ms
-        if pod.is_only_metered:
-            since_ms = max(since_ms, self.arrears_ms, self.cluster.metered.since_ms(pod.namespace))
+        since_ms = self.only_metered_since(pod.namespace) if pod.is_only_metered else self.since_ms
         return open_session(pod, cards, self.settings, self.now_ms, allocatable, parts, since_ms)
 
     def _may_come(self, pod: LedgerPod, opened: Session) -> bool:
