@@ -3,16 +3,14 @@ for the policy `load`."""
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
 
 from scheduler_ext.model.node import ModelNames
 from scheduler_ext.scoring.card_points import MODEL_FIGURES, WEIGHTS, Figures, ModelFigures
-from timekeeper.runtime import flags
-from timekeeper.runtime.flags import UnusableError, flag, optional, path_or_none, wrong
+from timekeeper.runtime import prometheus_settings
+from timekeeper.runtime.flags import wrong
 
 MAX_WEIGHT = 1_000
 MAX_FIGURE = 10**6
-_URL = r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?(/[A-Za-z0-9._/-]*)?"
 
 
 def model_names(text: str) -> ModelNames:
@@ -24,12 +22,6 @@ def model_names(text: str) -> ModelNames:
     if len(found) < len(pairs) or not all(part.strip(".") for _, part in found):
         raise wrong(text, "NAME=PART, separated by commas, with names as a label's value can have")
     return found
-
-
-def _url(text: str) -> str:
-    if not re.fullmatch(_URL, text, re.ASCII):
-        raise wrong(text, "an http:// or https:// URL")
-    return text
 
 
 def weights(text: str) -> tuple[tuple[str, int], ...]:
@@ -67,35 +59,10 @@ def _amounts(text: str, between: str, sign: str, most: int) -> dict[str, int] | 
 
 
 @dataclass(frozen=True, slots=True)
-class PrometheusSettings:
-    """Prometheus at ``url``, or where that is empty at the Service found in ``namespace``; both empty: the
-    timekeeper has the use of cards."""
+class PrometheusSettings(prometheus_settings.PrometheusSettings):
+    """Where it is; without one the timekeeper has the use of cards."""
 
-    url: str = flag(
-        optional(_url, ""),
-        "",
+    url: str = prometheus_settings.url_flag(
         "URL of Prometheus, for the use of cards that the policy load goes by; empty: what node agents report"
-        " to the timekeeper",
-        name="--prometheus-url",
+        " to the timekeeper"
     )
-    namespace: str = flag(
-        optional(flags.namespace, ""),
-        "",
-        "namespace in which the Service of Prometheus is found, by its label"
-        " app.kubernetes.io/name=prometheus; in place of --prometheus-url",
-        name="--prometheus-namespace",
-    )
-    ca: Path | None = flag(
-        path_or_none, "", "CA bundle of Prometheus, PEM; empty: the system's", name="--prometheus-ca"
-    )
-    token_file: Path | None = flag(
-        path_or_none,
-        "",
-        "token for Prometheus, read before each query; empty: none",
-        name="--prometheus-token-file",
-    )
-
-    def __post_init__(self) -> None:
-        """Refuses two places."""
-        if self.url and self.namespace:
-            raise UnusableError("--prometheus-url and --prometheus-namespace exclude each other")

@@ -69,6 +69,9 @@ OVERTIME_EVICTIONS = Counter(
 OVERTIME_PODS = Gauge(
     "bursar_overtime_pods", "pods that hold cards past their declared time", multiprocess_mode="mostrecent"
 )
+PROMETHEUS_READS = Counter(
+    "bursar_prometheus_reads", "questions to Prometheus for the use of metered pods' cards", ["outcome"]
+)
 IDLE_PODS = Gauge(
     "bursar_idle_pods",
     "pods that use no card of theirs by their nodes' reports",

@@ -20,6 +20,7 @@ from timekeeper.runtime.flags import (
     choice,
     duration_ms,
     flag,
+    group,
     https,
     log_format_flag,
     metrics_access_flag,
@@ -29,6 +30,7 @@ from timekeeper.runtime.flags import (
     whole_number,
 )
 from timekeeper.runtime.flags import UnusableError as UnusableError
+from timekeeper.runtime.prometheus_settings import PrometheusSettings, url_flag
 
 # Commands that read a whole ledger; see `timekeeper.operations`.
 AUDITING = ("audit", "export", "import", "fold", "backup")
@@ -53,6 +55,16 @@ _EPILOG = """commands:
 
 A database is an SQLAlchemy URL; one with an absolute path has four slashes: sqlite:////data/bursar.db
 """
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuringPrometheus(PrometheusSettings):
+    """Where it is; without one the use of metered pods is not known."""
+
+    url: str = url_flag(
+        "URL of Prometheus, for the use of metered pods' cards, and for the estimate of the time before the"
+        " ledger; empty: none"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +162,7 @@ class TimekeeperSettings:
     token_file: Path = flag(
         Path, "/var/run/bursar/token/token", "token for the extender's read-only port, read before each call"
     )
+    prometheus: MeasuringPrometheus = group(MeasuringPrometheus)
 
     # how long rows are kept
     retain_decisions_ms: int = flag(

@@ -125,7 +125,7 @@ Source = tuple[Polled, Callable[[bytes], Samples]]
 
 def source_of(settings: ExtenderSettings, api: Api) -> Source | None:
     """Prometheus where it is set, else the timekeeper; None without either."""
-    if settings.prometheus.url or settings.prometheus.namespace:
+    if settings.prometheus.is_given:
         weighed = [name for name, _ in settings.scale.weights]
         return prometheus.Prometheus(settings.prometheus, weighed, api), prometheus.read
     if settings.timekeeper.url:

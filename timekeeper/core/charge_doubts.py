@@ -1,8 +1,11 @@
-"""Sentences about charges that are not certain, and about devices that nothing charges yet."""
+"""Sentences about charges that are not certain, about devices that nothing charges yet, and about pods that
+use none of their cards."""
 
+from collections import Counter
 from collections.abc import Iterator
 
 from timekeeper.core.json_values import Json
+from timekeeper.core.texts import age
 
 _MOST = 5
 
@@ -34,3 +37,23 @@ def claiming_sentence(answer: Json) -> str:
     where = ", ".join(f"{each['namespace'] or 'others'} ({each['pods']})" for each in claims)
     holders = "1 pod holds" if pods == 1 else f"{pods} pods hold"
     return f"{holders} devices by resource claims alone, which are not charged yet: {where}"
+
+
+def idle_sentences(answer: Json) -> Iterator[str]:
+    """How many pods have been idle for long, and where; and what is wrong with their measurement. ``answer``:
+    of ``/v1/idle``."""
+    long = [each["namespace"] for each in answer["pods"] if each["seen"] - each["since"] >= answer["after"]]
+    if long:
+        counted = Counter(long).most_common(_MOST)
+        others = len(long) - sum(number for _, number in counted)
+        where = ", ".join(f"{name} ({number})" for name, number in counted)
+        where += f", others ({others})" if others else ""
+        pods = "1 pod has used none of its" if len(long) == 1 else f"{len(long)} pods have used none of their"
+        yield f"{pods} cards for {age(answer['after'])} or longer: {where}"
+    yield from measuring_sentences(answer)
+
+
+def measuring_sentences(answer: Json) -> Iterator[str]:
+    """What is wrong with the use of cards that Prometheus measures. ``answer``: of ``/v1/idle``."""
+    for each in (answer["prometheus"] or {}).get("findings", ()):
+        yield f"use of cards by Prometheus: {each}"

@@ -74,7 +74,8 @@ KINDS: Mapping[str, DecisionKind] = {
     WARNED: DecisionKind(
         "timekeeper",
         "`EvictionNotice`, `IdleWarning`: it will be evicted, or lose its cards, unless something changes;"
-        " `OvertimeWarning`: it holds cards past its declared time",
+        " `OvertimeWarning`: it holds cards past its declared time; `PodIdle`: it is metered, and has used"
+        " none of its cards for `idleAfter`",
     ),
     RECLAIMABLE: DecisionKind("timekeeper", "`IdleReclaimable`: other pods may take its cards from now on"),
     EVICTED: DecisionKind(

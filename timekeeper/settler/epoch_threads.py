@@ -11,6 +11,8 @@ from timekeeper.accounts.balance import Statement
 from timekeeper.core.decisions import Record
 from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.event_recorder import EventRecorder
+from timekeeper.runtime.prometheus import PrometheusClient
+from timekeeper.runtime.prometheus_settings import PrometheusSettings
 from timekeeper.settings import TimekeeperSettings
 from timekeeper.settler.budget_objects import BudgetObjects
 from timekeeper.settler.evictions.budget_round import BudgetRound
@@ -21,6 +23,7 @@ from timekeeper.settler.grace_policies import GracePolicies
 from timekeeper.settler.notifier import Notifier
 from timekeeper.settler.releaser import CALLS_AT_ONCE, Releaser, keep_releasing, patch_with
 from timekeeper.settler.settler import Settler
+from timekeeper.settler.use_reader import UseReader
 from timekeeper.store.engine.engine import Store
 from timekeeper.store.fencing import FencedStore
 from timekeeper.store.retention import forget_decisions, roll_up_daily
@@ -56,7 +59,13 @@ class EpochThreads:
             start_thread("forget", partial(self._forget, settings.retain_decisions_ms), stop)
         if settings.retain_ms:
             start_thread("retain", partial(self._roll_up, settings.retain_ms), stop)
-        return () if settings.only_meter else self._start_governing(stop)
+        reading = self._start_reading(settings.prometheus, stop) if settings.prometheus.is_given else ()
+        return reading if settings.only_meter else (*reading, *self._start_governing(stop))
+
+    def _start_reading(self, prometheus: PrometheusSettings, stop: Event) -> tuple[Thread, ...]:
+        client = PrometheusClient(prometheus, self.api)
+        reader = UseReader(client, self.store, self.settler, self.record, self.now_ms)
+        return (start_thread("use", reader.keep, stop),)
 
     def _start_governing(self, stop: Event) -> tuple[Thread, ...]:
         """What changes pods, or needs objects that an installed webhook has beside it."""

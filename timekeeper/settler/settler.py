@@ -106,6 +106,11 @@ class Settler:
         for error in self.ledger.history.unreadable_entries:
             log("stored-entry-unreadable", level="warning", entry=error.key, error=error.sentence())
 
+    @property
+    def is_only_meter(self) -> bool:
+        """Whether every namespace is metered, whatever its entry says."""
+        return self._only_meter
+
     def is_charged(self, uid: str) -> bool:
         """Whether the ledger has a pod of this UID, or a session; may be called from any thread."""
         return uid in self.cluster.pods or self.ledger.session(uid) is not None

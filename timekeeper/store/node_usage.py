@@ -1,4 +1,5 @@
-"""Node agents' reports: each node's last report in one row, and its pods' use by the hour."""
+"""Node agents' reports: each node's last report in one row, and its pods' use by the hour. What a Prometheus
+measures of metered pods is one row more."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -122,15 +123,80 @@ def record(
     return ReportResult(ReportOutcome.NEW, elsewhere, len(named) - len(held) - elsewhere)
 
 
+# The row of the Prometheus that measures metered pods: no node has such a name. Its ``runs``: a `Measuring`.
+PROMETHEUS = "_prometheus"
+MEASURED_EVERY_MS = 60_000
+_SILENT_MS = 10 * MEASURED_EVERY_MS  # then nothing asks it any more
+_LAPSE_MS = _LAPSE_INTERVALS * MEASURED_EVERY_MS
+
+
+@dataclass(frozen=True, slots=True)
+class Measuring:
+    """How the last question to Prometheus went, asked at ``asked_ms``. ``heard_ms``: its last usable answer,
+    0: none yet; ``findings``: sentences about what of it is wrong or missing."""
+
+    asked_ms: int
+    heard_ms: int
+    measured: int  # metered pods with a figure
+    findings: tuple[str, ...]
+
+
+def measuring(connection: Connection, now_ms: int) -> Measuring | None:
+    """How it went; None where nothing asks Prometheus."""
+    lately = NODE_USES.c.received_ms.between(now_ms - _SILENT_MS, now_ms + FRESH_MS)
+    found = connection.execute(
+        select(NODE_USES.c.runs).where(NODE_USES.c.name == PROMETHEUS, lately)
+    ).scalar()
+    if found is None or found == "{}":
+        return None
+    raw = orjson.loads(found)
+    return Measuring(raw["asked"], raw["heard"], raw["measured"], tuple(raw["findings"]))
+
+
+def record_measured(
+    connection: Connection,
+    state: Measuring,
+    sample: UsageSample | None,
+    sessions: Mapping[str, MeasuredSession],
+    idle_below_milli: int,
+) -> dict[Hour, UsageTotals]:
+    """Write how it went, and which pods are idle by the sample, None: there was no usable answer. Returns the
+    use since the sample before, for `add`: it is for many pods, so the caller writes it in portions."""
+    now_ms = state.asked_ms
+    row = _row(connection, NodeReport(PROMETHEUS, "", 0, now_ms, ()))
+    written = {
+        "asked": now_ms,
+        "heard": state.heard_ms,
+        "measured": state.measured,
+        "findings": state.findings,
+    }
+    values: dict[str, Any] = {
+        "runs": orjson.dumps(written).decode(),
+        "received_ms": max(row.use_ms, now_ms),
+    }
+    found: dict[Hour, UsageTotals] = {}
+    if sample is not None and now_ms > row.use_ms:
+        dated = ((now_ms, sample),)
+        periods = follow_idle(_idle(row), dated, sessions, idle_below_milli, _LAPSE_MS)
+        values |= {"use_ms": now_ms, "idle": _written_idle(periods)}
+        for uid, hour_ms, each in used(dated, sessions, row.use_ms, 2 * MEASURED_EVERY_MS):
+            key = (uid, hour_ms)
+            found[key] = found[key] + each if key in found else each
+    connection.execute(update(NODE_USES).where(NODE_USES.c.name == PROMETHEUS).values(**values))
+    return found
+
+
 def reporting(connection: Connection, now_ms: int) -> int:
     """The number of nodes whose agent reported lately."""
-    lately = NODE_USES.c.received_ms > now_ms - FRESH_MS
+    lately = (NODE_USES.c.received_ms > now_ms - FRESH_MS) & (NODE_USES.c.name != PROMETHEUS)
     return connection.execute(select(func.count()).select_from(NODE_USES).where(lately)).scalar_one()
 
 
 def measured(connection: Connection, now_ms: int) -> list[tuple[str, str]]:
     """Each node with a recent look, and its cards' use: JSON by card UUID."""
-    found = select(NODE_USES.c.name, NODE_USES.c.cards).where(_is_fresh(now_ms)).order_by(NODE_USES.c.name)
+    is_node = NODE_USES.c.name != PROMETHEUS
+    found = select(NODE_USES.c.name, NODE_USES.c.cards).where(_is_fresh(now_ms), is_node)
+    found = found.order_by(NODE_USES.c.name)
     return [(row.name, row.cards) for row in connection.execute(found)]
 
 
@@ -155,19 +221,22 @@ def over(connection: Connection, namespace: str, now_ms: int) -> list[OverusingP
     ]
 
 
-def idle(connection: Connection, now_ms: int) -> list[IdlePod]:
-    """The pods that use no card of theirs by the last reports, by UID."""
+def idle(connection: Connection, now_ms: int, namespace: str = "") -> list[IdlePod]:
+    """The pods that use no card of theirs by the last reports, by UID, of one namespace or (empty) of all."""
+    is_fresh = _is_fresh(now_ms) | ((NODE_USES.c.name == PROMETHEUS) & _is_fresh(now_ms, _LAPSE_MS))
     rows = connection.execute(
-        select(NODE_USES.c.name, NODE_USES.c.idle).where(_is_fresh(now_ms), NODE_USES.c.idle != "{}")
+        select(NODE_USES.c.name, NODE_USES.c.idle).where(is_fresh, NODE_USES.c.idle != "{}")
     )
     found = {uid: (row.name, period) for row in rows for uid, period in _idle(row).items()}
     named = select(SESSIONS.c.uid, SESSIONS.c.namespace, SESSIONS.c.name, SESSIONS.c.node)
     named = named.where(SESSIONS.c.ended_ms.is_(None)).order_by(SESSIONS.c.uid)
+    if namespace:
+        named = named.where(SESSIONS.c.namespace == namespace)
     return [
         IdlePod(row.uid, row.namespace, row.name, row.node, found[row.uid][1])
         for some in chunks(sorted(found))
         for row in connection.execute(named.where(SESSIONS.c.uid.in_(some)))
-        if row.node == found[row.uid][0]
+        if found[row.uid][0] in (row.node, PROMETHEUS)
     ]
 
 
@@ -175,9 +244,13 @@ def _idle(row: Any) -> dict[str, IdlePeriod]:
     return {uid: IdlePeriod(*times) for uid, times in orjson.loads(row.idle).items()}
 
 
-def _is_fresh(now_ms: int) -> Any:
+def _written_idle(periods: Mapping[str, IdlePeriod]) -> str:
+    return orjson.dumps({uid: [each.since_ms, each.seen_ms] for uid, each in periods.items()}).decode()
+
+
+def _is_fresh(now_ms: int, within_ms: int = FRESH_MS) -> Any:
     """True if the time is not too old and, after a clock was set back, not in the future."""
-    return NODE_USES.c.use_ms.between(now_ms - FRESH_MS + 1, now_ms + FRESH_MS)
+    return NODE_USES.c.use_ms.between(now_ms - within_ms + 1, now_ms + within_ms)
 
 
 # The same SQL on both databases: of two workers with a node's first report one waits and finds the row.
@@ -237,9 +310,7 @@ def _write(
             "use_ms": at_ms,
             "cards": orjson.dumps(_uses(last.cards)).decode(),
             "overuse": orjson.dumps({uid: _written(each) for uid, each in episodes.items()}).decode(),
-            "idle": orjson.dumps(
-                {uid: [each.since_ms, each.seen_ms] for uid, each in idle_pods.items()}
-            ).decode(),
+            "idle": _written_idle(idle_pods),
         }
     connection.execute(update(NODE_USES).where(NODE_USES.c.name == report.node).values(**values))
 

@@ -11,7 +11,7 @@ import urllib3
 from scheduler_ext.card_settings import PrometheusSettings
 from scheduler_ext.clients import prometheus
 from scheduler_ext.clients.card_load_poller import STALE_MS, Measuring
-from scheduler_ext.clients.prometheus import Prometheus, PrometheusError, service_url
+from scheduler_ext.clients.prometheus import Prometheus
 from scheduler_ext.scoring.card_points import Scale
 from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.worlds import Json, node, percent
@@ -19,7 +19,9 @@ from tests.support.http_server import JsonHandler, Served
 from tests.support.tls import Tls
 from tests.support.waiting import eventually
 from timekeeper.core.values import Card
+from timekeeper.runtime import prometheus as runtime_prometheus
 from timekeeper.runtime.api_server import Api
+from timekeeper.runtime.prometheus import PrometheusError, service_url, within
 
 
 def vector(**busy: int) -> Json:
@@ -167,7 +169,7 @@ def test_what_it_refuses_and_what_is_too_large_is_an_error_with_the_reason(
     with pytest.raises(PrometheusError, match="answers 302: elsewhere"):
         source.get("")
     server.status, server.body = 200, b"[" + b" " * 200_000
-    monkeypatch.setattr(prometheus, "MAX_BYTES", 100_000)
+    monkeypatch.setattr(runtime_prometheus, "MAX_BYTES", 100_000)
     with pytest.raises(PrometheusError, match="larger than 100000 bytes"):
         source.get("")
     source.close()
@@ -177,7 +179,7 @@ def test_an_answer_that_drips_is_given_up_after_its_time() -> None:
     moments = iter((1.0, 9.0, 11.0))
 
     with pytest.raises(PrometheusError, match="has not arrived within 10 s"):
-        prometheus.within([b"a", b"b", b"c"], 10.0, lambda: next(moments))
+        within([b"a", b"b", b"c"], 10.0, lambda: next(moments))
 
 
 def test_while_it_is_away_the_last_figures_age_until_there_are_none_and_that_is_logged_once(

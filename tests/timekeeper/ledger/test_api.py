@@ -54,6 +54,8 @@ ROUTES = [
     ("/v1/usage?namespace=team-a", "get", "usage", "team-a"),
     ("/v1/sessions", "get", "sessions", ""),
     ("/v1/doubts", "get", "sessions", ""),
+    ("/v1/idle", "get", "sessions", ""),
+    ("/v1/idle?namespace=team-a", "get", "sessions", "team-a"),
     ("/v1/sessions?namespace=team-a", "get", "sessions", "team-a"),
     ("/v1/grants", "get", "grants", ""),
     ("/v1/grants?subject=team-a", "get", "grants", "team-a"),

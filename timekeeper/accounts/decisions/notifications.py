@@ -6,17 +6,18 @@ from typing import Any
 
 from timekeeper.accounts.budget_history import History, is_group
 from timekeeper.accounts.decisions.sentences import sentence, without_other
-from timekeeper.core.decisions import EVICTED, PREEMPTED, RECLAIMED, STANDING, Decision
+from timekeeper.core.decisions import EVICTED, PREEMPTED, RECLAIMED, STANDING, WARNED, Decision
 from timekeeper.core.object_names import timestamp
 
 ALERTMANAGER = "alertmanager"
 _ALWAYS = (EVICTED, PREEMPTED, RECLAIMED)
-# what a decision on a standing is called as an alert, and whether it ends that alert
+# what a decision on a standing, or on an idle pod, is called as an alert, and whether it ends that alert
 _ALERTS = {
     "OverBudget": ("BursarOverBudget", False),
     "BackInBudget": ("BursarOverBudget", True),
     "BudgetNearlyUsed": ("BursarBudgetNearlyUsed", False),
     "ForecastExhaustion": ("BursarForecastExhaustion", False),
+    "PodIdle": ("BursarPodIdle", False),
 }
 
 
@@ -42,8 +43,9 @@ class Notification:
 
 
 def is_sent(decision: Decision) -> bool:
-    """Whether people are notified of it: a standing that changed or is about to, and an eviction."""
-    return decision.kind in _ALWAYS or (decision.kind == STANDING and decision.reason in _ALERTS)
+    """Whether people are notified of it: a standing that changed or is about to, an eviction, and a metered
+    pod that is idle."""
+    return decision.kind in _ALWAYS or (decision.kind in (STANDING, WARNED) and decision.reason in _ALERTS)
 
 
 def destinations(history: History, subject: str, at_ms: int) -> tuple[Destination, ...]:

@@ -1,5 +1,6 @@
 """``/v1/nodeusage``: node agents' measurements of pods and cards; ``/v1/overuse``: pods that use more memory
-than they were given. The token alone identifies the agent's node."""
+than they were given; ``/v1/idle``: pods that use none of their cards. The token alone identifies the agent's
+node."""
 
 from dataclasses import asdict, dataclass
 from typing import Any, TypedDict
@@ -9,6 +10,7 @@ from flask import Flask, Response, request
 
 from timekeeper import metrics
 from timekeeper.accounts.card_use.figures import CardSample, UsageSample
+from timekeeper.accounts.card_use.idleness import IdlePod
 from timekeeper.accounts.card_use.overuse import OverusingPod
 from timekeeper.accounts.intervals import report_interval_ms
 from timekeeper.api.http.answers import CONTENT_TYPE, answer, tagged
@@ -21,7 +23,7 @@ from timekeeper.core.wire import CardUse, MeasuredCards, NodeUsage, NodeUsageAns
 from timekeeper.runtime.http.problem_details import bad
 from timekeeper.store import node_usage
 from timekeeper.store.engine.engine import ConflictError, UnavailableError
-from timekeeper.store.node_usage import NodeReport, ReportResult
+from timekeeper.store.node_usage import Measuring, NodeReport, ReportResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,50 @@ OVERUSE = ApiRoute(
     {JSON: Overuse},
     (NAMESPACE,),
 )
-ROUTES = (REPORT, MEASURED, OVERUSE)
+
+
+class IdlePodAnswer(TypedDict):
+    """A pod that uses none of its cards. `since`: the first measurement of this idle time; `seen`: the last
+    one."""
+
+    uid: str
+    namespace: str
+    pod: str
+    node: str
+    since: int
+    seen: int
+
+
+class PrometheusAnswer(TypedDict):
+    """How the last question to Prometheus went. `asked`: when; `heard`: its last usable answer, null: none;
+    `measured`: the number of metered pods with a figure; `findings`: what was left out of it, and what is
+    missing."""
+
+    asked: int
+    heard: int | None
+    measured: int
+    findings: list[str]
+
+
+class Idle(TypedDict):
+    """The pods that use none of their cards, by UID. `after`: idleAfter of the settings, in milliseconds;
+    `prometheus`: null: nothing asks one."""
+
+    version: Version
+    after: int
+    pods: list[IdlePodAnswer]
+    prometheus: PrometheusAnswer | None
+
+
+IDLE = ApiRoute(
+    "GET",
+    "/v1/idle",
+    "pods that use none of their cards, as node agents and, of metered pods, Prometheus measure it",
+    Right("get", "sessions"),
+    {JSON: Idle},
+    (NAMESPACE,),
+)
+ROUTES = (REPORT, MEASURED, OVERUSE, IDLE)
 
 
 def register(app: Flask, services: Services) -> None:
@@ -149,6 +194,21 @@ def register(app: Flask, services: Services) -> None:
             found = node_usage.over(connection, call.get("namespace", ""), services.clock())
         return answer({"version": 1, "pods": [_shown(each) for each in found]})
 
+    def idle(call: Call) -> Response:
+        ledger = services.ledger
+        with ledger.store.reading() as connection:
+            now_ms, history = ledger.moment(connection)
+            found = node_usage.idle(connection, now_ms, call.get("namespace", ""))
+            measuring = node_usage.measuring(connection, now_ms)
+        body = {
+            "version": 1,
+            "after": history.settings(now_ms).idle_after_ms,
+            "pods": [_idle(each) for each in found],
+            "prometheus": measuring and _measuring(measuring),
+        }
+        return answer(body)
+
+    serve(app, services, IDLE, idle)
     serve(app, services, MEASURED, measured)
     serve(app, services, OVERUSE, overuse)
 
@@ -173,6 +233,26 @@ def _count(outcome: ReportResult) -> None:
     for reason, pods in (("on another node", outcome.elsewhere), ("no session", outcome.unknown)):
         if pods:
             metrics.NODE_STRAYS.labels(reason).inc(pods)
+
+
+def _idle(idle: IdlePod) -> dict[str, Any]:
+    return {
+        "uid": idle.uid,
+        "namespace": idle.namespace,
+        "pod": idle.name,
+        "node": idle.node,
+        "since": idle.period.since_ms,
+        "seen": idle.period.seen_ms,
+    }
+
+
+def _measuring(state: Measuring) -> dict[str, Any]:
+    return {
+        "asked": state.asked_ms,
+        "heard": state.heard_ms or None,
+        "measured": state.measured,
+        "findings": state.findings,
+    }
 
 
 def _shown(over: OverusingPod) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from timekeeper.cli.doctor.cluster_checks import (
     schedulers,
     version,
 )
-from timekeeper.cli.doctor.doubt_checks import doubts
+from timekeeper.cli.doctor.doubt_checks import doubts, idle
 from timekeeper.cli.doctor.facts import (
     NODE_NAMESPACE,
     CheckResult,
@@ -271,6 +271,7 @@ CHECKS: tuple[Check, ...] = (
     runtimes,
     accelerators,
     doubts,
+    idle,
     clocks,
 )
 
@@ -285,6 +286,7 @@ CHECKS_ALONE: tuple[Check, ...] = (
     budgets,
     described_cards,
     doubts,
+    idle,
     clocks,
 )
 

@@ -1,11 +1,12 @@
-"""Which charges are not certain, and what is not charged yet."""
+"""Which charges are not certain, what is not charged yet, and which pods use none of their cards."""
 
 from collections.abc import Iterator
 
 from timekeeper.cli.doctor.facts import CheckResult, Facts, NotReadable, unknown
-from timekeeper.core.charge_doubts import claiming_sentence, doubt_sentences
+from timekeeper.core.charge_doubts import claiming_sentence, doubt_sentences, idle_sentences
 
 _PAGE = "read docs/meter.md#what-is-charged; GET /v1/doubts has all"
+_USE = "read docs/meter.md#use-and-idle-pods; GET /v1/idle has all"
 
 
 def doubts(facts: Facts) -> Iterator[CheckResult]:
@@ -21,3 +22,19 @@ def doubts(facts: Facts) -> Iterator[CheckResult]:
         yield CheckResult("ok", "charges", "the rate of each running session is certain")
     if claiming := claiming_sentence(facts.doubts):
         yield CheckResult("warning", "resource claims", claiming, _PAGE)
+
+
+def idle(facts: Facts) -> Iterator[CheckResult]:
+    """No pod has used none of its cards for long, and what measures them does."""
+    if isinstance(facts.readiness, NotReadable) or facts.idle is None:
+        return
+    if isinstance(facts.idle, NotReadable):
+        yield unknown("use", facts.idle)
+        return
+    for sentence in idle_sentences(facts.idle):
+        yield CheckResult(
+            "warning", "use", sentence, "read docs/meter.md#use-and-idle-pods; GET /v1/idle has all"
+        )
+    if facts.idle["prometheus"] and not facts.idle["prometheus"]["findings"]:
+        measured = facts.idle["prometheus"]["measured"]
+        yield CheckResult("ok", "use", f"Prometheus measures {measured} metered pods")

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import Any, Literal
 
 from timekeeper.cli.client import Client
@@ -61,6 +62,7 @@ class Facts:
     now_s: float
     # those on nodes that advertise accelerators of no dialect, on `MAX_NODES` nodes at most
     device_pods: Any = None
+    idle: Any = None  # the answer to ``/v1/idle``
 
 
 def read_facts(options: Options) -> Facts:
@@ -79,7 +81,7 @@ def _facts(options: Options, say: Say) -> Facts:
         return _or_reason(lambda: get(*arguments))
 
     nodes = read("nodes")
-    zone, doubts = _of_the_ledger(options, say)
+    zone, doubts, idle = _of_the_ledger(options, say)
     return Facts(
         system_namespace=system,
         version=_or_reason(lambda: options.kubectl.run("get", "--raw", "/version")),
@@ -102,6 +104,7 @@ def _facts(options: Options, say: Say) -> Facts:
         static_schedulers=read("pods", "-n", "kube-system", "-l", "component=kube-scheduler"),
         time_zone=zone,
         doubts=doubts,
+        idle=idle,
         readiness=_or_reason(lambda: _readiness(options)),
         now_s=time.time(),
     )
@@ -132,16 +135,18 @@ def _readiness(options: Options) -> Readiness:
         return _ask(client)
 
 
-def _of_the_ledger(options: Options, say: Say) -> tuple[Any, Any]:
-    """The time zone of the present period, and the answer to ``/v1/doubts``; by one connection."""
+def _of_the_ledger(options: Options, say: Say) -> tuple[Any, Any, Any]:
+    """The time zone of the present period, and the answers to ``/v1/doubts`` and ``/v1/idle``; by one
+    connection."""
     say("the timekeeper answers")
     budget = f"/v1/budgets/{options.system_namespace}"
     try:
         with connected(options, "", is_quiet=True) as client:
             zone = _or_reason(lambda: str(client.get(budget)["period"]["timeZone"]))
-            return zone, _or_reason(lambda: client.get("/v1/doubts"))
+            doubts, idle = (_or_reason(partial(client.get, path)) for path in ("/v1/doubts", "/v1/idle"))
+            return zone, doubts, idle
     except CommandError as error:
-        return NotReadable(error.message), NotReadable(error.message)
+        return (NotReadable(error.message),) * 3
 
 
 def _ask(client: Client) -> Readiness:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from timekeeper.core.budgets.policy import GROUP
-from timekeeper.core.charge_doubts import claiming_sentence, doubt_sentences
+from timekeeper.core.charge_doubts import claiming_sentence, doubt_sentences, idle_sentences
 from timekeeper.dashboard.api_caller import Json
 from timekeeper.dashboard.pages.accounts import PassingOnForm, account_values, empty_form
 from timekeeper.dashboard.visits import PageContent, Visit, page_at, part, segment
@@ -33,6 +33,7 @@ def overview(visit: Visit) -> PageContent:
     """Every namespace with a budget: those that need attention first."""
     answer = visit.api.recent("/v1/budgets")
     doubts = part(lambda: visit.api.get("/v1/doubts")).answer
+    idle = part(lambda: visit.api.get("/v1/idle")).answer
     wanted = (visit.text("find") or "").lower()
     found = [each for each in answer["budgets"] if wanted in each["namespace"]]
     by_name = visit.text("sort") == "name"
@@ -48,7 +49,10 @@ def overview(visit: Visit) -> PageContent:
         "first": ROWS * at + 1,
         "sort": "name" if by_name else "urgency",
         "find": wanted,
-        "notes": [*doubt_sentences(doubts), claiming_sentence(doubts)] if doubts else (),
+        "notes": [
+            *([*doubt_sentences(doubts), claiming_sentence(doubts)] if doubts else ()),
+            *(idle_sentences(idle) if idle else ()),
+        ],
     }
     return PageContent("budgets.html", values)
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 from timekeeper.core.budgets.policy import GROUP
+from timekeeper.core.charge_doubts import measuring_sentences
 from timekeeper.core.cluster_map import WAITING_STATES
 from timekeeper.core.decisions import KINDS
 from timekeeper.dashboard.api_caller import ApiRefusedError, Json
@@ -95,7 +96,17 @@ def waste(visit: Visit) -> PageContent:
     values = {"rows": rows, "columns": (group or "").split(","), "groups": GROUPS, "group": group}
     sums = {name: sum(row[name] for row in rows) for name in ("requested", "measured", "used", "unused")}
     values |= {"span": span, "spans": SPANS, "sums": sums, "most": _WASTE_ROWS}
-    return PageContent("waste.html", values | _stranded(visit, begin_ms))
+    return PageContent("waste.html", values | _stranded(visit, begin_ms) | _idle(visit))
+
+
+def _idle(visit: Visit) -> dict[str, Any]:
+    """The pods that use none of their cards now, those that are idle longest first; and what is wrong with
+    their measurement. None for those who may not see them, or of a group."""
+    if (visit.scope or "").startswith(GROUP):
+        return {"idle": (), "notes": ()}
+    found = part(lambda: visit.api.get("/v1/idle", namespace=visit.scope)).answer
+    pods = sorted(found["pods"], key=lambda each: each["since"]) if found else []
+    return {"idle": pods[:_WASTE_ROWS], "notes": list(measuring_sentences(found)) if found else ()}
 
 
 def _stranded(visit: Visit, begin_ms: int) -> dict[str, Any]:

@@ -1,0 +1,143 @@
+"""Reads from Prometheus how busy the cards of metered pods are. Runs in a thread of the settler, which waits
+for nothing here; no charge goes by it, and nothing follows from it but what people are told."""
+
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
+from threading import Event
+from typing import Protocol
+
+import orjson
+
+from timekeeper import metrics
+from timekeeper.accounts.card_use.dcgm import QUERY, MeasuredPods, Pod, PodOnNode, measured_pods
+from timekeeper.accounts.card_use.figures import MeasuredSession, UsageSample, UsageTotals, cards_of
+from timekeeper.accounts.card_use.idleness import IdlePod
+from timekeeper.accounts.prometheus_answers import read_series
+from timekeeper.accounts.session import HOLD
+from timekeeper.core.decisions import MESSAGE, WARNED, Decision, Record
+from timekeeper.core.object_names import timestamp
+from timekeeper.runtime.log import log, log_exception
+from timekeeper.settler.settler import Settler
+from timekeeper.store import node_usage
+from timekeeper.store.engine.engine import ConflictError, Store, UnavailableError
+from timekeeper.store.fencing import EpochOverError, FencedStore
+from timekeeper.store.node_usage import MEASURED_EVERY_MS, NODE, Hour, Measuring
+
+_TOGETHER = 500  # figures in one transaction: the settler waits for no longer one
+
+
+class Asked(Protocol):
+    """Who answers queries: see `PrometheusClient`."""
+
+    def ask(self, path: str, **parameters: str) -> bytes:
+        """The answer to a GET. Raises ValueError."""
+
+    def close(self) -> None:
+        """Closes the connection."""
+
+
+class UseReader:
+    """Used by one thread for as long as the epoch lasts. A pod is told of once in an idle time."""
+
+    def __init__(
+        self, prometheus: Asked, store: Store, settler: Settler, record: Record, now_ms: Callable[[], int]
+    ) -> None:
+        self._prometheus, self._store, self._settler = prometheus, store, settler
+        self._record, self._now_ms = record, now_ms
+        self._fenced = FencedStore(store, settler.epoch)
+        self._told: set[str] = set()
+        self._last_error: str | None = None
+        self._heard_ms = 0
+
+    def keep(self, stop: Event) -> None:
+        """Read once a minute until ``stop``, or until the epoch is over. No other error ends it."""
+        pause_s = 0.0
+        while not stop.wait(pause_s):
+            pause_s = MEASURED_EVERY_MS / 1000
+            try:
+                if self._settler.has_decided:
+                    self.step()
+                else:
+                    pause_s = 1.0
+            except EpochOverError:
+                break
+            except (UnavailableError, ConflictError) as error:
+                log("card-use-not-written", level="warning", error=error)
+            except Exception as error:
+                log_exception("card-use-not-written", error)
+        self._prometheus.close()
+
+    def step(self) -> None:
+        """Read once, write what was read, and tell of pods that have been idle for long. Raises
+        UnavailableError, ConflictError, EpochOverError."""
+        holders, sessions = self._holding()
+        now_ms = self._now_ms()
+        found, error = self._measured(holders, now_ms)
+        self._heard_ms = now_ms if found is not None else self._heard_ms
+        findings = (error,) if found is None else found.findings
+        measured = 0 if found is None else len(found.pods)
+        state = Measuring(now_ms, self._heard_ms, measured, findings)
+        sample = None if found is None else UsageSample(0, found.pods, ())
+        settings = self._settler.ledger.history.settings(now_ms)
+        with self._fenced.writing() as connection:
+            used = node_usage.record_measured(connection, state, sample, sessions, settings.idle_below_milli)
+        for some in _portions(used):
+            with self._fenced.writing() as connection:
+                node_usage.add(connection, some, NODE)
+        with self._store.reading() as connection:
+            idle = node_usage.idle(connection, now_ms)
+        if self._settler.is_only_meter:
+            metrics.IDLE_PODS.set(len(idle))
+        self._tell([each for each in idle if each.uid in sessions], settings.idle_after_ms, now_ms)
+
+    def _holding(self) -> tuple[dict[Pod, PodOnNode], dict[str, MeasuredSession]]:
+        """The pods that hold cards, and the sessions of those that are metered."""
+        pods = self._settler.cluster.pods.copy()  # a copy is one step for other threads
+        holders: dict[Pod, PodOnNode] = {}
+        sessions: dict[str, MeasuredSession] = {}
+        for uid, pod in pods.items():
+            session = self._settler.ledger.session(uid) if pod.is_charged and HOLD not in uid else None
+            if session is None:
+                continue
+            cards = cards_of(session.devices, session.requested_milli).most
+            holders[pod.namespace, pod.name] = PodOnNode(uid, pod.node, cards, pod.is_metered)
+            if pod.is_metered:
+                since_ms = session.bound_ms if session.started_ms is None else session.started_ms
+                sessions[uid] = MeasuredSession(
+                    uid, since_ms, session.ended_ms, session.devices, session.requested_milli
+                )
+        return holders, sessions
+
+    def _measured(self, holders: Mapping[Pod, PodOnNode], now_ms: int) -> tuple[MeasuredPods | None, str]:
+        """What it answers; or None, and why there is no usable answer."""
+        found: MeasuredPods | None = None
+        try:
+            series = read_series(orjson.loads(self._prometheus.ask("/api/v1/query", query=QUERY)), "vector")
+            found = measured_pods(series, holders, now_ms) if series else None
+            error = "" if series else "Prometheus has no series DCGM_FI_DEV_GPU_UTIL of the last 2 minutes"
+        except ValueError as failure:
+            self._prometheus.close()
+            error = str(failure)
+        if error != self._last_error:
+            log("card-use-failed" if error else "card-use-read", error=error or None)
+        self._last_error = error
+        metrics.PROMETHEUS_READS.labels("failed" if error else "heard").inc()
+        return found, error
+
+    def _tell(self, idle: Iterable[IdlePod], after_ms: int, now_ms: int) -> None:
+        due = {each.uid: each for each in idle if each.period.seen_ms - each.period.since_ms >= after_ms}
+        for uid in sorted(due.keys() - self._told):
+            each, pod = due[uid], self._settler.cluster.pods.get(uid)
+            text = (
+                f"It has used none of its cards since {timestamp(each.period.since_ms)}. It is metered, so it"
+                " is left alone"
+            )
+            where = {"owner": pod.owner if pod else "", "name": each.name, "uid": uid}
+            self._record(Decision(now_ms, WARNED, "PodIdle", each.namespace, {MESSAGE: text}, **where))
+        self._told = set(due)
+
+
+def _portions(used: Mapping[Hour, UsageTotals]) -> Iterable[dict[Hour, UsageTotals]]:
+    left = iter(sorted(used.items(), key=lambda each: each[0]))
+    while some := dict(islice(left, _TOGETHER)):
+        yield some
