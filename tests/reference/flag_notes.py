@@ -27,6 +27,7 @@ TIMEKEEPER = {
     "--webhook-url": "[simulations](api.md#simulations)",
     "--extender-url": "[the port](extender.md#the-read-only-port)",
     "--notification-key": "[notifications.md](notifications.md)",
+    "--prometheus-url": "[use of cards](meter.md#use-and-idle-pods)",
     "--retain-decisions": "[explain.md](explain.md)",
     "--cluster": "[the ledger](ledger.md#audit)",
 }

@@ -36,6 +36,7 @@ _LINKS = {
     "bursar_overtime_evictions_total": "[declared-time.md](declared-time.md)",
     "bursar_overtime_pods": "[declared-time.md](declared-time.md)",
     "bursar_overuse_evictions_total": "[node-agent.md](node-agent.md#overuse-evict)",
+    "bursar_prometheus_reads_total": "[meter.md](meter.md#use-and-idle-pods)",
     "bursar_settler_leads": "[databases.md](databases.md#which-replica-settles)",
     "bursar_webhook_decisions_total": "[explain.md](explain.md)",
     "bursar_webhook_violations_total": "[rules.md](rules.md)",

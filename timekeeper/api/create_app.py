@@ -11,7 +11,7 @@ from timekeeper import metrics
 from timekeeper.api.http.answers import answer
 from timekeeper.api.http.openapi import document
 from timekeeper.api.http.routes import JSON, ApiRoute
-from timekeeper.api.http.services import Services
+from timekeeper.api.http.services import Asked, Services
 from timekeeper.api.ledger.heartbeat_writer import HeartbeatWriter
 from timekeeper.api.ledger.ledger_reader import LedgerReader
 from timekeeper.api.ledger.outages import OutageLog
@@ -23,6 +23,7 @@ from timekeeper.api.resources import (
     cluster_map,
     decisions,
     ends,
+    estimate,
     explain,
     forecasts,
     grants,
@@ -54,6 +55,7 @@ RESOURCES = (
     sessions,
     held,
     usage,
+    estimate,
     heartbeats,
     node_usage,
     bindings,
@@ -90,14 +92,24 @@ def create_services(
     clock_fault: Callable[[], str] = lambda: "",
     peers: Peers = NO_PEERS,
     open_metrics: bool = False,
+    prometheus: Asked | None = None,
 ) -> Services:
     """See `create_app`. ``damage``: what is wrong with the database's file, "" if nothing is;
     ``clock_fault``: the same for this machine's clock; ``peers``: the roles that simulations ask;
-    ``open_metrics``: `/metrics` needs no token."""
+    ``open_metrics``: `/metrics` needs no token; ``prometheus``: for estimates, None: there is none."""
     ledger = LedgerReader(store, clock)
     writer = HeartbeatWriter(store, ledger.served, heartbeat_interval_ms)
     return Services(
-        ledger, gate, writer, clock, ca, damage, clock_fault, peers=peers, open_metrics=open_metrics
+        ledger,
+        gate,
+        writer,
+        clock,
+        ca,
+        damage,
+        clock_fault,
+        peers=peers,
+        open_metrics=open_metrics,
+        prometheus=prometheus,
     )
 
 

@@ -1,11 +1,11 @@
 """Sentences about charges that are not certain, about devices that nothing charges yet, and about pods that
-use none of their cards."""
+use none of their cards; and about the estimate of the time before the ledger."""
 
 from collections import Counter
 from collections.abc import Iterator
 
 from timekeeper.core.json_values import Json
-from timekeeper.core.texts import age
+from timekeeper.core.texts import age, moment, percent
 
 _MOST = 5
 
@@ -57,3 +57,13 @@ def measuring_sentences(answer: Json) -> Iterator[str]:
     """What is wrong with the use of cards that Prometheus measures. ``answer``: of ``/v1/idle``."""
     for each in (answer["prometheus"] or {}).get("findings", ()):
         yield f"use of cards by Prometheus: {each}"
+
+
+def estimate_sentences(answer: Json) -> Iterator[str]:
+    """What a reader must know of an estimate, and what is missing. ``answer``: of ``/v1/estimate``."""
+    times = f"from {moment(answer['from'])} to {moment(answer['to'])}, where the ledger begins"
+    step = f"each sample stands for {answer['stepMs'] // 60_000} minutes"
+    yield f"Estimated, not charged: {times}; {step}"
+    known = percent(answer["knownMs"], answer["to"] - answer["from"]) or "0%"
+    yield f"There are samples for {known} of this time; the rest is unknown, not zero"
+    yield from answer["findings"]

@@ -34,6 +34,7 @@ PAGES: dict[str, PageMaker] = {
     "/waste": waste.waste,
     "/costs": costs.costs,
     "/costs/<any(csv, focus):form>": costs.download,
+    "/estimate": costs.estimated,
     "/decisions": decisions.decisions,
     "/pods/<namespace>/<pod>": decisions.pod,
     "/pods/<namespace>/<kind>/<name>": decisions.owner,

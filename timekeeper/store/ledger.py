@@ -289,6 +289,12 @@ def pulse(connection: Connection) -> Pulse | None:
     return Pulse(*row) if row else None
 
 
+def first_ms(connection: Connection) -> int | None:
+    """The first moment that is charged; None: nothing was yet."""
+    found = (select(func.min(each)).scalar_subquery() for each in (SESSIONS.c.opened_ms, FOLDED.c.from_ms))
+    return min((each for each in connection.execute(select(*found)).one() if each is not None), default=None)
+
+
 def claims(connection: Connection) -> dict[str, int] | None:
     """How many pods of each namespace hold devices by resource claims alone, the most first; "": of all
     others. None: the settler has not counted them yet."""

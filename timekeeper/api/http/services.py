@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import Lock
+from typing import Protocol
 
 from timekeeper.api.ledger.heartbeat_writer import HeartbeatWriter
 from timekeeper.api.ledger.ledger_reader import LedgerReader
@@ -12,12 +13,22 @@ from timekeeper.api.peers import NO_PEERS, Peers
 from timekeeper.runtime.auth.gate import Gate
 
 
+class Asked(Protocol):
+    """Who answers Prometheus' queries: see `PrometheusClient`."""
+
+    def ask(self, path: str, **parameters: str) -> bytes:
+        """The answer to a GET. Raises ValueError."""
+
+    def close(self) -> None:
+        """Closes the connection."""
+
+
 @dataclass(frozen=True, slots=True)
 class Services:
     """``ca`` returns the CA bundle for sidecars, empty if there is none; ``clock`` returns milliseconds since
     1970; ``damage`` what is wrong with the database's file, empty if nothing is; ``clock_fault`` the
     same for this machine's clock; ``peers``: the roles that simulations ask; ``open_metrics``: `/metrics`
-    needs no token."""
+    needs no token; ``prometheus``: for estimates, None: there is none."""
 
     ledger: LedgerReader
     gate: Gate
@@ -29,6 +40,7 @@ class Services:
     outages: OutageLog = field(default_factory=OutageLog)
     peers: Peers = NO_PEERS
     open_metrics: bool = False
+    prometheus: Asked | None = None
     report_streams: ReportSeats = field(default_factory=ReportSeats)  # of whole reports, sent while read
     report_pages: ReportSeats = field(default_factory=ReportSeats)
     simulating: Lock = field(default_factory=Lock)  # held by the one simulation of this process

@@ -7,6 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 from timekeeper.cli.output import Column, Sheet
+from timekeeper.core.charge_doubts import estimate_sentences
 from timekeeper.core.texts import age, gpus, hours, moment, percent, short
 
 _GPU_HOURS = Column("gpuHours", "GPU-HOURS", True)
@@ -102,6 +103,61 @@ def _billed(raw: Mapping[str, str]) -> dict[str, str]:
 def _money(cost: str) -> str:
     """A cost with two decimals, or two digits of a small one; "" without a price."""
     return short(Decimal(cost)) if cost else ""
+
+
+_ESTIMATE = (
+    Column("estimated", ""),
+    Column("namespace", "NAMESPACE"),
+    Column("models", "MODEL", blank="<unknown>"),
+    _GPU_HOURS,
+    Column("price", "PRICE", True),
+    Column("cost", "COST", True),
+    Column("currency", "CURRENCY"),
+)
+_ESTIMATED_BUDGETS = (
+    Column("estimated", ""),
+    Column("subject", "NAMESPACE"),
+    Column("period", "PERIOD"),
+    Column("granted", "GRANTED", True),
+    Column("amount", "USED", True),
+    Column("left", "LEFT", True),
+    Column("spentAt", "SPENT AT"),
+)
+_ESTIMATED = "estimated"
+
+
+def estimated(answer: Any) -> Sheet:
+    """A row for each namespace and model."""
+    rows = tuple(
+        {
+            **{key: raw[key] for key in ("namespace", "models", "price")},
+            "estimated": _ESTIMATED,
+            "gpuHours": hours(raw["amount"]),
+            "cost": _money(raw["cost"] or ""),
+            "currency": raw["currency"] if raw["price"] else "",
+        }
+        for raw in answer["rows"]
+    )
+    return Sheet(_ESTIMATE, rows, answer, empty="no pod is known to have held devices in this time")
+
+
+def estimated_budgets(answer: Any) -> Sheet:
+    """A row for each budget."""
+    rows = tuple(
+        {
+            **{key: raw[key] for key in ("subject", "period")},
+            "estimated": _ESTIMATED,
+            **{key: hours(raw[key]) for key in ("granted", "amount", "left")},
+            "spentAt": moment(raw["spentAt"]),
+        }
+        for raw in answer["budgets"]
+    )
+    return Sheet(_ESTIMATED_BUDGETS, rows, answer, empty="no budget has a limit")
+
+
+def estimate_notes(answer: Any) -> list[str]:
+    """What a reader must know of an estimate, and what is missing."""
+    return list(estimate_sentences(answer))
 
 
 def sessions(listed: Iterable[Any], answer: Any, now_ms: int, busy: Mapping[str, str]) -> Sheet:
