@@ -59,7 +59,7 @@ def _amounts(text: str, between: str, sign: str, most: int) -> dict[str, int] | 
 
 
 @dataclass(frozen=True, slots=True)
-class PrometheusSettings(prometheus_settings.PrometheusSettings):
+class LoadPrometheus(prometheus_settings.PrometheusSettings):
     """Where it is; without one the timekeeper has the use of cards."""
 
     url: str = prometheus_settings.url_flag(

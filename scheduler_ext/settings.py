@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scheduler_ext import card_settings
-from scheduler_ext.card_settings import PrometheusSettings
+from scheduler_ext.card_settings import LoadPrometheus
 from scheduler_ext.model.node import ModelNames
 from scheduler_ext.read_port_settings import ReadPortSettings
 from scheduler_ext.scoring.card_points import MODEL_FIGURES, WEIGHTS, ModelFigures, Scale
@@ -208,7 +208,7 @@ class ExtenderSettings:
         "names by which pods may request models, each with a part of the model's own name, such as"
         " a100-80=A100-SXM4-80GB; a dot stands for any character",
     )
-    prometheus: PrometheusSettings = group(PrometheusSettings)
+    prometheus: LoadPrometheus = group(LoadPrometheus)
     load_weights: tuple[tuple[str, int], ...] = flag(
         card_settings.weights,
         "busy=1",

@@ -4,11 +4,11 @@ from collections.abc import Iterable
 
 import orjson
 
-from scheduler_ext.card_settings import PrometheusSettings
 from scheduler_ext.scoring import load_series
 from scheduler_ext.scoring.card_points import Samples
 from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.prometheus import PrometheusClient
+from timekeeper.runtime.prometheus_settings import PrometheusSettings
 from timekeeper.runtime.timekeeper_client import TimekeeperAnswer
 
 

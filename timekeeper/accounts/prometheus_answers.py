@@ -2,15 +2,25 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from timekeeper.core.json_values import mapping
 
 MAX_SERIES = 200_000
 
 
-class UndecodableSeriesError(ValueError):
+class UnreadableSeriesError(ValueError):
     """The answer is not what Prometheus answers to such a query."""
+
+
+class PrometheusQueries(Protocol):
+    """Who answers queries: see `PrometheusClient`."""
+
+    def ask(self, path: str, **parameters: str) -> bytes:
+        """The answer to a GET. Raises ValueError."""
+
+    def close(self) -> None:
+        """Closes the connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +33,13 @@ class Series:
 
 
 def read_series(answer: object, kind: Literal["vector", "matrix"]) -> list[Series]:
-    """The series of an answer in JSON. Raises UndecodableSeriesError."""
+    """The series of an answer in JSON. Raises UnreadableSeriesError."""
     data = mapping(mapping(answer).get("data"))
     if data.get("resultType") != kind:
-        raise UndecodableSeriesError(f"Prometheus answers with a {data.get('resultType')}, not a {kind}")
+        raise UnreadableSeriesError(f"Prometheus answers with a {data.get('resultType')}, not a {kind}")
     result = data.get("result")
     if not isinstance(result, list) or len(result) > MAX_SERIES:
-        raise UndecodableSeriesError(f"Prometheus answers without a list of at most {MAX_SERIES} series")
+        raise UnreadableSeriesError(f"Prometheus answers without a list of at most {MAX_SERIES} series")
     return [_series(each, kind) for each in result]
 
 
@@ -37,7 +47,7 @@ def _series(raw: object, kind: str) -> Series:
     labels = {name: text for name, text in mapping(mapping(raw).get("metric")).items() if type(text) is str}
     values = mapping(raw).get("values") if kind == "matrix" else [mapping(raw).get("value")]
     if not isinstance(values, list):
-        raise UndecodableSeriesError("a series of Prometheus' answer has no samples")
+        raise UnreadableSeriesError("a series of Prometheus' answer has no samples")
     return Series(labels, tuple(_samples(values)))
 
 
@@ -47,5 +57,5 @@ def _samples(values: list[Any]) -> Iterator[tuple[int, float | None]]:
             at_s, text = each
             at_ms, value = round(1000 * float(at_s)), float(text)
         except (TypeError, ValueError, OverflowError) as error:
-            raise UndecodableSeriesError(f"a sample of Prometheus' answer: {error}") from error
+            raise UnreadableSeriesError(f"a sample of Prometheus' answer: {error}") from error
         yield at_ms, value if 0 <= value < float("inf") else None

@@ -8,10 +8,11 @@ from typing import Any
 from flask import Flask, Response, g, request
 
 from timekeeper import metrics
+from timekeeper.accounts.prometheus_answers import PrometheusQueries
 from timekeeper.api.http.answers import answer
 from timekeeper.api.http.openapi import document
 from timekeeper.api.http.routes import JSON, ApiRoute
-from timekeeper.api.http.services import Asked, Services
+from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.heartbeat_writer import HeartbeatWriter
 from timekeeper.api.ledger.ledger_reader import LedgerReader
 from timekeeper.api.ledger.outages import OutageLog
@@ -23,7 +24,6 @@ from timekeeper.api.resources import (
     cluster_map,
     decisions,
     ends,
-    estimate,
     explain,
     forecasts,
     grants,
@@ -55,7 +55,6 @@ RESOURCES = (
     sessions,
     held,
     usage,
-    estimate,
     heartbeats,
     node_usage,
     bindings,
@@ -92,7 +91,7 @@ def create_services(
     clock_fault: Callable[[], str] = lambda: "",
     peers: Peers = NO_PEERS,
     open_metrics: bool = False,
-    prometheus: Asked | None = None,
+    prometheus: PrometheusQueries | None = None,
 ) -> Services:
     """See `create_app`. ``damage``: what is wrong with the database's file, "" if nothing is;
     ``clock_fault``: the same for this machine's clock; ``peers``: the roles that simulations ask;

@@ -15,6 +15,7 @@ from timekeeper.runtime.prometheus_settings import PrometheusSettings
 from timekeeper.runtime.timekeeper_client import MAX_BYTES
 
 FOUND_BY = "app.kubernetes.io/name=prometheus"
+SMALL_BYTES = 16 * 1024 * 1024  # of an answer that is read beside other work of its process
 TIMEOUT_S = 10.0  # also for an answer as a whole
 _WEB_PORTS = ("web", "http-web", "http")  # of the operator, of its chart, of Prometheus' own chart
 _READ_BYTES = 65_536
@@ -25,10 +26,11 @@ class PrometheusError(ValueError):
 
 
 class PrometheusClient:
-    """Token file and CA bundle are read before each call, for both may be renewed. For one thread."""
+    """Token file and CA bundle are read before each call, for both may be renewed. ``most_bytes``: of an
+    answer; 0: the most that any caller takes. For one thread."""
 
-    def __init__(self, settings: PrometheusSettings, api: Api) -> None:
-        self._settings, self._api = settings, api
+    def __init__(self, settings: PrometheusSettings, api: Api, most_bytes: int = 0) -> None:
+        self._settings, self._api, self._most_bytes = settings, api, most_bytes
         self._pool: urllib3.PoolManager | None = None
         self._url = ""
 
@@ -60,7 +62,8 @@ class PrometheusClient:
             preload_content=False,
         )
         try:
-            body = within(response.stream(_READ_BYTES, decode_content=True), until_s)
+            parts = response.stream(_READ_BYTES, decode_content=True)
+            body = within(parts, until_s, most_bytes=self._most_bytes or MAX_BYTES)
         except BaseException:
             response.close()
             raise
@@ -110,13 +113,18 @@ def service_url(service: Json) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def within(parts: Iterable[bytes], until_s: float, now_s: Callable[[], float] = time.monotonic) -> bytes:
+def within(
+    parts: Iterable[bytes],
+    until_s: float,
+    now_s: Callable[[], float] = time.monotonic,
+    most_bytes: int = MAX_BYTES,
+) -> bytes:
     """The parts together. Raises PrometheusError if they are too large, or not there by ``until_s``."""
     body = bytearray()
     for part in parts:
         body += part
-        if len(body) > MAX_BYTES:
-            raise PrometheusError(f"Prometheus' answer is larger than {MAX_BYTES} bytes")
+        if len(body) > most_bytes:
+            raise PrometheusError(f"Prometheus' answer is larger than {most_bytes} bytes")
         if now_s() > until_s:
             raise PrometheusError(f"Prometheus' answer has not arrived within {TIMEOUT_S:.0f} s")
     return bytes(body)

@@ -23,7 +23,7 @@ from timekeeper.runtime.http.acceptor import ConnectionBalance
 from timekeeper.runtime.http.server import HttpServer
 from timekeeper.runtime.http.service import HttpLimits, HttpService
 from timekeeper.runtime.lease_election import CALL_S
-from timekeeper.runtime.prometheus import PrometheusClient
+from timekeeper.runtime.prometheus import SMALL_BYTES, PrometheusClient
 from timekeeper.serving.aggregated import aggregated_service, refusal
 from timekeeper.serving.heartbeat_route import heartbeat_route
 from timekeeper.serving.tls import check_files, newest_context, newest_text
@@ -88,7 +88,7 @@ def make_service(settings: TimekeeperSettings, limits: HttpLimits) -> HttpServic
         api.clock.sentence,
         peers(settings.webhook_url, settings.extender_url, settings.token_file, ca),
         settings.metrics_access == "open",
-        PrometheusClient(settings.prometheus, api) if settings.prometheus.is_given else None,
+        PrometheusClient(settings.prometheus, api, SMALL_BYTES) if settings.prometheus.is_given else None,
     )
     heartbeats = HeartbeatHandler(services)
     beside = (aggregated_service(settings, api, services, count),) if settings.aggregated_listen else ()

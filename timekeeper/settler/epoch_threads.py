@@ -11,7 +11,7 @@ from timekeeper.accounts.balance import Statement
 from timekeeper.core.decisions import Record
 from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.event_recorder import EventRecorder
-from timekeeper.runtime.prometheus import PrometheusClient
+from timekeeper.runtime.prometheus import SMALL_BYTES, PrometheusClient
 from timekeeper.runtime.prometheus_settings import PrometheusSettings
 from timekeeper.settings import TimekeeperSettings
 from timekeeper.settler.budget_objects import BudgetObjects
@@ -63,7 +63,7 @@ class EpochThreads:
         return reading if settings.only_meter else (*reading, *self._start_governing(stop))
 
     def _start_reading(self, prometheus: PrometheusSettings, stop: Event) -> tuple[Thread, ...]:
-        client = PrometheusClient(prometheus, self.api)
+        client = PrometheusClient(prometheus, self.api, SMALL_BYTES)
         reader = UseReader(client, self.store, self.settler, self.record, self.now_ms)
         return (start_thread("use", reader.keep, stop),)
 

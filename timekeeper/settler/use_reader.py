@@ -1,10 +1,9 @@
 """Reads from Prometheus how busy the cards of metered pods are. Runs in a thread of the settler, which waits
-for nothing here; no charge goes by it, and nothing follows from it but what people are told."""
+for nothing here; no charge goes by it, and no pod is touched for it."""
 
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from threading import Event
-from typing import Protocol
 
 import orjson
 
@@ -12,7 +11,7 @@ from timekeeper import metrics
 from timekeeper.accounts.card_use.dcgm import QUERY, MeasuredPods, Pod, PodOnNode, measured_pods
 from timekeeper.accounts.card_use.figures import MeasuredSession, UsageSample, UsageTotals, cards_of
 from timekeeper.accounts.card_use.idleness import IdlePod
-from timekeeper.accounts.prometheus_answers import read_series
+from timekeeper.accounts.prometheus_answers import PrometheusQueries, read_series
 from timekeeper.accounts.session import HOLD
 from timekeeper.core.decisions import MESSAGE, WARNED, Decision, Record
 from timekeeper.core.object_names import timestamp
@@ -21,26 +20,21 @@ from timekeeper.settler.settler import Settler
 from timekeeper.store import node_usage
 from timekeeper.store.engine.engine import ConflictError, Store, UnavailableError
 from timekeeper.store.fencing import EpochOverError, FencedStore
-from timekeeper.store.node_usage import MEASURED_EVERY_MS, NODE, Hour, Measuring
+from timekeeper.store.node_usage import MEASURED_EVERY_MS, NODE, Hour, PrometheusState
 
 _TOGETHER = 500  # figures in one transaction: the settler waits for no longer one
 
 
-class Asked(Protocol):
-    """Who answers queries: see `PrometheusClient`."""
-
-    def ask(self, path: str, **parameters: str) -> bytes:
-        """The answer to a GET. Raises ValueError."""
-
-    def close(self) -> None:
-        """Closes the connection."""
-
-
 class UseReader:
-    """Used by one thread for as long as the epoch lasts. A pod is told of once in an idle time."""
+    """Used by one thread for as long as the epoch lasts. A pod has one decision in an idle time."""
 
     def __init__(
-        self, prometheus: Asked, store: Store, settler: Settler, record: Record, now_ms: Callable[[], int]
+        self,
+        prometheus: PrometheusQueries,
+        store: Store,
+        settler: Settler,
+        record: Record,
+        now_ms: Callable[[], int],
     ) -> None:
         self._prometheus, self._store, self._settler = prometheus, store, settler
         self._record, self._now_ms = record, now_ms
@@ -68,7 +62,7 @@ class UseReader:
         self._prometheus.close()
 
     def step(self) -> None:
-        """Read once, write what was read, and tell of pods that have been idle for long. Raises
+        """Read once, write what was read, and record the pods that have been idle for long. Raises
         UnavailableError, ConflictError, EpochOverError."""
         holders, sessions = self._holding()
         now_ms = self._now_ms()
@@ -76,7 +70,7 @@ class UseReader:
         self._heard_ms = now_ms if found is not None else self._heard_ms
         findings = (error,) if found is None else found.findings
         measured = 0 if found is None else len(found.pods)
-        state = Measuring(now_ms, self._heard_ms, measured, findings)
+        state = PrometheusState(now_ms, self._heard_ms, measured, findings)
         sample = None if found is None else UsageSample(0, found.pods, ())
         settings = self._settler.ledger.history.settings(now_ms)
         with self._fenced.writing() as connection:
@@ -118,8 +112,10 @@ class UseReader:
         except ValueError as failure:
             self._prometheus.close()
             error = str(failure)
-        if error != self._last_error:
-            log("card-use-failed" if error else "card-use-read", error=error or None)
+        if error and error != self._last_error:
+            log("card-use-failed", level="warning", error=error)
+        elif error != self._last_error:
+            log("card-use-read")
         self._last_error = error
         metrics.PROMETHEUS_READS.labels("failed" if error else "heard").inc()
         return found, error

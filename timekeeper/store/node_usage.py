@@ -123,7 +123,7 @@ def record(
     return ReportResult(ReportOutcome.NEW, elsewhere, len(named) - len(held) - elsewhere)
 
 
-# The row of the Prometheus that measures metered pods: no node has such a name. Its ``runs``: a `Measuring`.
+# The row of the Prometheus that measures metered pods: no node has such a name. Its ``runs`` have its state.
 PROMETHEUS = "_prometheus"
 MEASURED_EVERY_MS = 60_000
 _SILENT_MS = 10 * MEASURED_EVERY_MS  # then nothing asks it any more
@@ -131,7 +131,7 @@ _LAPSE_MS = _LAPSE_INTERVALS * MEASURED_EVERY_MS
 
 
 @dataclass(frozen=True, slots=True)
-class Measuring:
+class PrometheusState:
     """How the last question to Prometheus went, asked at ``asked_ms``. ``heard_ms``: its last usable answer,
     0: none yet; ``findings``: sentences about what of it is wrong or missing."""
 
@@ -141,7 +141,7 @@ class Measuring:
     findings: tuple[str, ...]
 
 
-def measuring(connection: Connection, now_ms: int) -> Measuring | None:
+def measuring(connection: Connection, now_ms: int) -> PrometheusState | None:
     """How it went; None where nothing asks Prometheus."""
     lately = NODE_USES.c.received_ms.between(now_ms - _SILENT_MS, now_ms + FRESH_MS)
     found = connection.execute(
@@ -150,12 +150,12 @@ def measuring(connection: Connection, now_ms: int) -> Measuring | None:
     if found is None or found == "{}":
         return None
     raw = orjson.loads(found)
-    return Measuring(raw["asked"], raw["heard"], raw["measured"], tuple(raw["findings"]))
+    return PrometheusState(raw["asked"], raw["heard"], raw["measured"], tuple(raw["findings"]))
 
 
 def record_measured(
     connection: Connection,
-    state: Measuring,
+    state: PrometheusState,
     sample: UsageSample | None,
     sessions: Mapping[str, MeasuredSession],
     idle_below_milli: int,

@@ -277,6 +277,24 @@ def test_an_account_that_may_not_read_doubts_is_told_so() -> None:
     ]
 
 
+def test_idle_pods_and_what_is_wrong_with_their_measurement_are_named() -> None:
+    pod = {"namespace": "team-a", "since": 0, "seen": 3_600_000}
+    prometheus = {"measured": 2, "findings": ["1 metered pod is not measured by any series"]}
+    answer = {"after": 3_600_000, "pods": [pod, pod, {**pod, "since": 1}], "prometheus": prometheus}
+
+    def said(**changed: Any) -> list[tuple[str, str]]:
+        found = results(replace(alone(), idle=answer | changed))
+        return [(each.level, each.sentence) for each in found if each.subject == "use"]
+
+    assert said() == [
+        ("warning", "2 pods have used none of their cards for 1h0m or longer: team-a (2)"),
+        ("warning", "use of cards by Prometheus: 1 metered pod is not measured by any series"),
+    ]
+    fine = {"measured": 2, "findings": []}
+    assert said(pods=[], prometheus=fine) == [("ok", "Prometheus measures 2 metered pods")]
+    assert said(pods=[], prometheus=None) == []
+
+
 CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "unreachable": ({"version": NotReadable("no route")}, "error", "API server", "no route"),
     "old": (

@@ -497,3 +497,24 @@ def test_grants_are_of_one_account_a_group_s_split_or_of_all(arguments: list[str
     shown = CliRunner().invoke(cli, ["grants", *arguments])
 
     assert (shown.exit_code, "exclude each other" in shown.output) == (2, True)
+
+
+def test_each_row_of_an_estimate_says_so() -> None:
+    row = {"namespace": "team-a", "group": "", "models": "A100", "amount": 2 * HOUR, "gpuHours": "2"}
+    row |= {"price": "1.5", "currency": "EUR", "cost": "3"}
+    budget = {"subject": "team-a", "period": "month", "granted": HOUR, "amount": 2 * HOUR, "left": -HOUR}
+    times = {"from": MIDNIGHT - 86_400_000, "to": MIDNIGHT, "stepMs": 1_800_000, "knownMs": 43_200_000}
+    answer = {"rows": [row], "budgets": [budget | {"spentAt": MIDNIGHT}], "findings": ["none"], **times}
+
+    (shown,) = usage.estimated(answer).rows
+    assert (shown["estimated"], shown["gpuHours"], shown["cost"]) == ("estimated", "2.00", "3.00")
+    (left,) = usage.estimated_budgets(answer).rows
+    assert (left["estimated"], left["left"], left["spentAt"]) == (
+        *("estimated", "-1.00", "2026-11-21 00:00Z"),
+    )
+    assert usage.estimate_notes(answer) == [
+        "Estimated, not charged: from 2026-11-20 00:00Z to 2026-11-21 00:00Z, where the ledger begins;"
+        " each sample stands for 30 minutes",
+        "There are samples for 50% of this time; the rest is unknown, not zero",
+        "none",
+    ]

@@ -248,14 +248,14 @@ def test_the_right_to_patch_nodes_is_in_a_sample_of_its_own_which_restricts_it_t
 
 
 @pytest.mark.parametrize(
-    ("sample", "namespace", "resource", "verbs"),
+    ("sample", "namespace", "resource", "verbs", "accounts"),
     [
-        ("prometheus.yaml", "monitoring", "services", ["list"]),
-        ("gpushare-health.yaml", "kube-system", "configmaps", ["list", "watch"]),
+        ("prometheus.yaml", "monitoring", "services", ["list"], ["bursar-scheduler", "bursar-timekeeper"]),
+        ("gpushare-health.yaml", "kube-system", "configmaps", ["list", "watch"], ["bursar-scheduler"]),
     ],
 )
 def test_what_only_some_clusters_need_is_in_a_sample_of_its_own_for_one_namespace(
-    sample: str, namespace: str, resource: str, verbs: list[str]
+    sample: str, namespace: str, resource: str, verbs: list[str], accounts: list[str]
 ) -> None:
     role, binding = yaml.safe_load_all((SAMPLES / sample).read_text())
 
@@ -266,5 +266,5 @@ def test_what_only_some_clusters_need_is_in_a_sample_of_its_own_for_one_namespac
         "kind": "Role",
         "name": role["metadata"]["name"],
     }
-    (account,) = binding["subjects"]
-    assert (account["namespace"], account["name"]) == (NAMESPACE, "bursar-scheduler")
+    found = [(each["namespace"], each["name"]) for each in binding["subjects"]]
+    assert found == [(NAMESPACE, each) for each in accounts]

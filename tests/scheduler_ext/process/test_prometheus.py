@@ -8,7 +8,6 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 import urllib3
 
-from scheduler_ext.card_settings import PrometheusSettings
 from scheduler_ext.clients import prometheus
 from scheduler_ext.clients.card_load_poller import STALE_MS, Measuring
 from scheduler_ext.clients.prometheus import Prometheus
@@ -22,6 +21,7 @@ from timekeeper.core.values import Card
 from timekeeper.runtime import prometheus as runtime_prometheus
 from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.prometheus import PrometheusError, service_url, within
+from timekeeper.runtime.prometheus_settings import PrometheusSettings
 
 
 def vector(**busy: int) -> Json:

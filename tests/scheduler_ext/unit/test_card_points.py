@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from scheduler_ext.card_settings import PrometheusSettings
+from scheduler_ext.card_settings import LoadPrometheus
 from scheduler_ext.scoring.card_points import Scale, loads
 from scheduler_ext.scoring.load_series import UndecodableSeriesError, query, read_answer
 from scheduler_ext.settings import read
@@ -151,8 +151,8 @@ def test_the_flags() -> None:
     assert (given.prometheus.url, str(given.prometheus.token_file)) == ("https://p:9090/base", "/t")
     assert given.scale.weights == (("busy", 10), ("power", 2))
     assert given.scale.models == (("a100", {"sms": 108, "bandwidth": 2039}), ("rtx.3090", {"sms": 82}))
-    assert read(["--prometheus-namespace=monitoring"], {}).prometheus == PrometheusSettings("", "monitoring")
-    assert (read([], {}).prometheus, read([], {}).scale) == (PrometheusSettings(), Scale())
+    assert read(["--prometheus-namespace=monitoring"], {}).prometheus == LoadPrometheus("", "monitoring")
+    assert (read([], {}).prometheus, read([], {}).scale) == (LoadPrometheus(), Scale())
 
 
 @pytest.mark.parametrize(

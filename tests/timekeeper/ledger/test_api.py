@@ -52,6 +52,8 @@ ROUTES = [
     ("/budget/team-a", "get", "budgets", "team-a"),
     ("/v1/usage", "get", "usage", ""),
     ("/v1/usage?namespace=team-a", "get", "usage", "team-a"),
+    ("/v1/estimate", "get", "usage", ""),
+    ("/v1/estimate?namespace=team-a", "get", "usage", "team-a"),
     ("/v1/sessions", "get", "sessions", ""),
     ("/v1/doubts", "get", "sessions", ""),
     ("/v1/idle", "get", "sessions", ""),

@@ -4,12 +4,16 @@ import http.client
 import json
 import os
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 from deploy.local.launcher import Launcher
 from deploy.local.ports import free_port
+from tests.support.http_server import JsonHandler, Served
 from tests.support.kubeconfig import kubeconfig
 from tests.support.waiting import eventually
 from tests.timekeeper.fake_api_server import FakeApiServer, serving
@@ -28,16 +32,37 @@ def asked(port: int, path: str, token: str = "") -> tuple[int, Any]:
         connection.close()
 
 
+@contextmanager
+def busy_cards() -> Iterator[str]:
+    """The URL of a Prometheus by which the pod p uses one card of its two."""
+    labels = {"UUID": "GPU-0", "Hostname": "n1", "namespace": "team-a", "pod": "p"}
+
+    class Handler(JsonHandler):
+        def do_GET(self) -> None:
+            is_range = self.path.startswith("/api/v1/query_range")
+            series = {"metric": labels, "value": [time.time(), "50"]}
+            data = {"resultType": "matrix" if is_range else "vector", "result": [] if is_range else [series]}
+            self.answer(200, {"status": "success", "data": data})
+
+    with Served(Handler) as served:
+        yield served.url
+
+
 def test_meter_serves_one_person_on_the_loopback_and_writes_nothing(tmp_path: Path) -> None:
     api = FakeApiServer()
     pod = gpu_pod("p", started_ms=T0)
     pod["metadata"] |= {"annotations": {}}
     pod["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "2"}}
     api.put("pods", pod)
-    with serving(api) as url, Launcher() as launcher, (tmp_path / "log").open("wb") as log:
+    with (
+        serving(api) as url,
+        busy_cards() as prometheus,
+        Launcher() as launcher,
+        (tmp_path / "log").open("wb") as log,
+    ):
         port = free_port()
         command = [sys.executable, "-m", "timekeeper", "meter", f"--listen=127.0.0.1:{port}"]
-        command.append(f"--kubeconfig={kubeconfig(tmp_path, url)}")
+        command += [f"--kubeconfig={kubeconfig(tmp_path, url)}", f"--prometheus-url={prometheus}"]
         variables = {"PATH": os.defpath, "HOME": str(tmp_path), "PYTHONPATH": os.getcwd()}
         launcher.start(command, log, env=variables, folder=tmp_path)
         assert eventually(lambda: asked(port, "/readyz")[0] == 200), (tmp_path / "log").read_text()
@@ -50,6 +75,14 @@ def test_meter_serves_one_person_on_the_loopback_and_writes_nothing(tmp_path: Pa
             return [each["rateMilli"] for each in json.loads(body)["sessions"]] if status == 200 else []
 
         assert eventually(lambda: rates() == [2_000])
+
+        def measuring() -> dict[str, Any]:
+            status, body = asked(port, "/v1/idle", token)
+            return (json.loads(body)["prometheus"] or {}) if status == 200 else {}
+
+        assert eventually(lambda: measuring().get("measured") == 1), measuring()
+        estimate = asked(port, "/v1/estimate", token)
+        assert (estimate[0], json.loads(estimate[1])["estimated"]) == (200, True)
         assert asked(port, path)[0] == 401
         assert asked(port, path, f"{token[:-1]}{'A' if token[-1] != 'A' else 'B'}")[0] == 401
         assert file.stat().st_mode & 0o777 == 0o600

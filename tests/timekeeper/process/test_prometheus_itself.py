@@ -17,7 +17,7 @@ from timekeeper.accounts.card_use.dcgm import QUERY, PodOnNode, measured_pods
 from timekeeper.accounts.card_use.figures import CardSample
 from timekeeper.accounts.estimate import STEP_MS, held_devices, queries
 from timekeeper.accounts.prometheus_answers import read_series
-from timekeeper.api.resources.estimate import series_of
+from timekeeper.api.devices_before import series_of
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.runtime.api_server import Api
@@ -33,7 +33,10 @@ ON_CARD = 'UUID="GPU-{card}",Hostname="n1",exported_namespace="team-a",exported_
 DCGM = f"DCGM_FI_DEV_GPU_UTIL{{{{{ON_CARD}}}}} {{busy}}\n"
 
 
-def line(name: str, at_ms: int, value: int = 1, **labels: str) -> str:
+PHASES = ("Pending", "Running", "Succeeded", "Failed", "Unknown")
+
+
+def line(name: str, at_ms: int, labels: dict[str, str], value: int = 1) -> str:
     """A sample as kube-state-metrics writes it, of two replicas that both are scraped."""
     inner = ",".join(f'{key}="{text}"' for key, text in labels.items())
     return "".join(f'{name}{{{inner},replica="{each}"}} {value} {at_ms}\n' for each in "ab")
@@ -42,19 +45,18 @@ def line(name: str, at_ms: int, value: int = 1, **labels: str) -> str:
 def pod(at_ms: int, name: str, node: str, cards: int, phase: str = "Running", **labels: str) -> str:
     """The samples of a pod."""
     named = labels or {"namespace": "team-a", "pod": name}
-    limits = "kube_pod_container_resource_limits"
-    asked = {"container": "main", "resource": "nvidia_com_gpu", "unit": "integer"}
+    devices = named | {"container": "main", "resource": "nvidia_com_gpu", "unit": "integer"}
+    phases = (
+        line("kube_pod_status_phase", at_ms, named | {"phase": each}, int(each == phase)) for each in PHASES
+    )
     return "".join(
         (
-            line("kube_pod_info", at_ms, **named, node=node),
-            line(limits, at_ms, cards, **named, **asked),
-            line(limits.replace("limits", "requests"), at_ms, cards, **named, **asked),
-            *(line("kube_pod_status_phase", at_ms, each == phase, **named, phase=each) for each in PHASES),
+            line("kube_pod_info", at_ms, named | {"node": node}),
+            line("kube_pod_container_resource_limits", at_ms, devices, cards),
+            line("kube_pod_container_resource_requests", at_ms, devices, cards),
+            *phases,
         )
     )
-
-
-PHASES = ("Pending", "Running", "Succeeded", "Failed", "Unknown")
 
 
 def page(begin_ms: int) -> str:
@@ -63,8 +65,8 @@ def page(begin_ms: int) -> str:
     for step in (each for each in range(STEPS) if each != GAP):
         at_ms = begin_ms + step * STEP_MS
         cpu = {"namespace": "x", "pod": "x", "container": "x", "resource": "cpu"}
-        text.append(line("kube_pod_container_resource_requests", at_ms, **cpu))
-        text.append(line("kube_node_labels", at_ms, node="n1", label_nvidia_com_gpu_product=A100))
+        text.append(line("kube_pod_container_resource_requests", at_ms, cpu))
+        text.append(line("kube_node_labels", at_ms, {"node": "n1", "label_nvidia_com_gpu_product": A100}))
         text.append(pod(at_ms, "busy", "n1", 2))
         text.append(pod(at_ms, "over", "n1", 4, "Succeeded"))
         text.append(pod(at_ms, "waits", "", 4, "Pending"))
@@ -127,8 +129,7 @@ def test_devices_of_pods_on_nodes_are_counted_once_and_a_gap_is_unknown(
 ) -> None:
     client, begin_ms = asked
     span = Interval(begin_ms, begin_ms + STEPS * STEP_MS)
-    wanted = queries(BudgetSettings())
-    held, known, failures = series_of(client, span, wanted.held, wanted.known)
+    held, known, failures = series_of(client, span, queries(BudgetSettings()))
     found = held_devices(span, held, known, failures)
 
     steps = [begin_ms + step * STEP_MS for step in range(STEPS) if step != GAP]

@@ -3,24 +3,14 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import Protocol
 
+from timekeeper.accounts.prometheus_answers import PrometheusQueries
 from timekeeper.api.ledger.heartbeat_writer import HeartbeatWriter
 from timekeeper.api.ledger.ledger_reader import LedgerReader
 from timekeeper.api.ledger.outages import OutageLog
 from timekeeper.api.ledger.report_seats import ReportSeats
 from timekeeper.api.peers import NO_PEERS, Peers
 from timekeeper.runtime.auth.gate import Gate
-
-
-class Asked(Protocol):
-    """Who answers Prometheus' queries: see `PrometheusClient`."""
-
-    def ask(self, path: str, **parameters: str) -> bytes:
-        """The answer to a GET. Raises ValueError."""
-
-    def close(self) -> None:
-        """Closes the connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +30,7 @@ class Services:
     outages: OutageLog = field(default_factory=OutageLog)
     peers: Peers = NO_PEERS
     open_metrics: bool = False
-    prometheus: Asked | None = None
+    prometheus: PrometheusQueries | None = None
     report_streams: ReportSeats = field(default_factory=ReportSeats)  # of whole reports, sent while read
     report_pages: ReportSeats = field(default_factory=ReportSeats)
     simulating: Lock = field(default_factory=Lock)  # held by the one simulation of this process

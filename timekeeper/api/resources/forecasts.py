@@ -1,17 +1,23 @@
-"""``GET /v1/forecast``: when each budget is gone at the present pace, with the band of the last days."""
+"""``GET /v1/forecast``: when each budget is gone at the present pace, with the band of the last days.
+``GET /v1/estimate``: the 30 days before the ledger, of which nothing is posted, billed or audited."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict
+from dataclasses import replace
+from typing import Any, Literal, TypedDict
 
 from flask import Flask, Response
 
+from timekeeper.accounts import estimate as estimating
 from timekeeper.accounts.budget_history import GROUP, is_group
 from timekeeper.accounts.decisions.forecasts import DAY_MS, DAYS, Addition, Pace, forecast
-from timekeeper.accounts.usage import ReportQuery
-from timekeeper.api.http.answers import Next, answer
-from timekeeper.api.http.parameters import AFTER, LIMIT, SUBJECT_AS_NAMESPACE, cursor, shaped
-from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, serve
+from timekeeper.accounts.estimate import Estimate, EstimatedBudget, EstimatedRow, HeldDevices
+from timekeeper.accounts.usage import ReportQuery, cost, gpu_hours
+from timekeeper.api import report_formats
+from timekeeper.api.devices_before import DevicesBefore
+from timekeeper.api.http.answers import Hours, Next, answer, tagged
+from timekeeper.api.http.parameters import AFTER, LIMIT, SUBJECT_AS_NAMESPACE, choice, cursor, shaped
+from timekeeper.api.http.routes import CSV, JSON, ApiRoute, Call, Right, serve
 from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.ledger_reader import AccountReading
 from timekeeper.core.ledger.metering import FOREVER_MS, Interval, period_at
@@ -57,11 +63,85 @@ FORECAST = ApiRoute(
     {JSON: ForecastsAnswer},
     (SUBJECT_AS_NAMESPACE, LIMIT, AFTER),
 )
-ROUTES = (FORECAST,)
+
+
+class EstimateRow(TypedDict):
+    """What pods of a namespace held of one model ("": not known), estimated. `amount`: weighted, milli-GPU x
+    ms; `cost`: at the price of now, null without one."""
+
+    namespace: str
+    group: str
+    models: str
+    amount: int
+    gpuHours: Hours
+    price: str
+    currency: str
+    cost: str | None
+
+
+class EstimateBudget(TypedDict):
+    """What the budget in force now would have had left, estimated. `granted`: its amount for the estimated
+    time, in proportion to its period; `left`: negative: over; `spentAt`: when it would have been spent, null:
+    not in this time."""
+
+    subject: str
+    period: str
+    granted: int
+    amount: int
+    left: int
+    leftGpuHours: Hours
+    spentAt: int | None
+
+
+_From = TypedDict("_From", {"from": int})
+
+
+class EstimateAnswer(_From):
+    """An estimate, no charges. `to`: where the ledger begins; `stepMs`: for how long a sample stands;
+    `knownMs`: for how much of the time there are samples, the rest is unknown; `findings`: what is missing
+    or left out."""
+
+    version: Version
+    estimated: Literal[True]
+    to: int
+    stepMs: int
+    knownMs: int
+    rows: list[EstimateRow]
+    budgets: list[EstimateBudget]
+    findings: list[str]
+
+
+ESTIMATE = ApiRoute(
+    "GET",
+    "/v1/estimate",
+    "the 30 days before the ledger, estimated from kube-state-metrics in Prometheus; never posted",
+    Right("get", "usage"),
+    {JSON: EstimateAnswer, CSV: str},
+    (SUBJECT_AS_NAMESPACE, choice("format", "of the rows", ("json", "csv"))),
+)
+_NO_PROMETHEUS = "an estimate needs the timekeeper's flag --prometheus-url or --prometheus-namespace"
+_COLUMNS = (
+    "estimated",
+    "from",
+    "to",
+    "known",
+    "namespace",
+    "group",
+    "models",
+    "amount",
+    "gpuHours",
+    "price",
+    "currency",
+    "cost",
+)
+
+ROUTES = (FORECAST, ESTIMATE)
 
 
 def register(app: Flask, services: Services) -> None:
-    """Add the route."""
+    """Add the routes."""
+    before = None if services.prometheus is None else DevicesBefore(services.prometheus)
+    serve(app, services, ESTIMATE, lambda call: _estimated(services, before, call))
 
     def forecasts(call: Call) -> Response:
         subject, after = call.get("namespace", ""), shaped(call.get("after"), str)
@@ -135,3 +215,78 @@ def _days(services: Services, asked: ReportQuery, prefix: str) -> dict[str, Mapp
 
 def _shown(pace: Pace) -> dict[str, int | None]:
     return {"rateMilli": pace.milli, "goneAt": pace.gone_ms}
+
+
+def _estimated(services: Services, before: DevicesBefore | None, call: Call) -> Response:
+    with services.ledger.store.reading() as connection:
+        now_ms, history = services.ledger.moment(connection)
+        first_ms = ledger.first_ms(connection)
+    span = estimating.span_before(now_ms if first_ms is None else first_ms)
+    devices = HeldDevices(span, {}, frozenset(), (_NO_PROMETHEUS,))
+    if before is not None:
+        devices = before.get(span, estimating.queries(history.settings(now_ms)))
+    found = _scoped(estimating.estimate(devices, history, now_ms), call.get("namespace", ""))
+    if call.get("format") == "csv":
+        sheet = report_formats.as_csv(_COLUMNS, (_csv(found, each) for each in found.rows))
+        return tagged(Response(b"".join(sheet), content_type=f"{CSV}; charset=utf-8"))
+    return answer(_estimate_answer(found))
+
+
+def _scoped(found: Estimate, subject: str) -> Estimate:
+    """What concerns a namespace, or a group by its key; "": all."""
+    if not subject:
+        return found
+    group = subject.removeprefix(GROUP) if is_group(subject) else ""
+
+    def concerns(row: EstimatedRow) -> bool:
+        return row.group == group if group else row.namespace == subject
+
+    rows = tuple(filter(concerns, found.rows))
+    return replace(found, rows=rows, budgets=tuple(each for each in found.budgets if each.subject == subject))
+
+
+def _estimate_answer(found: Estimate) -> dict[str, Any]:
+    return {
+        "version": 1,
+        "estimated": True,
+        "from": found.span.start_ms,
+        "to": found.span.end_ms,
+        "stepMs": estimating.STEP_MS,
+        "knownMs": found.known_ms,
+        "rows": list(map(_estimate_row, found.rows)),
+        "budgets": list(map(_estimate_budget, found.budgets)),
+        "findings": list(found.findings),
+    }
+
+
+def _estimate_row(row: EstimatedRow) -> dict[str, Any]:
+    return {
+        "namespace": row.namespace,
+        "group": row.group,
+        "models": row.models,
+        "amount": row.amount,
+        "gpuHours": gpu_hours(row.amount),
+        "price": row.price,
+        "currency": row.currency,
+        "cost": cost(row.amount, row.price) if row.price else None,
+    }
+
+
+def _estimate_budget(budget: EstimatedBudget) -> dict[str, Any]:
+    return {
+        "subject": budget.subject,
+        "period": budget.period,
+        "granted": budget.granted,
+        "amount": budget.amount,
+        "left": budget.left,
+        "leftGpuHours": gpu_hours(budget.left),
+        "spentAt": budget.spent_ms,
+    }
+
+
+def _csv(found: Estimate, row: EstimatedRow) -> dict[str, Any]:
+    whole_ms = found.span.length_ms
+    known = f"{100 * found.known_ms // whole_ms}%" if whole_ms else ""
+    times = {"from": report_formats.iso(found.span.start_ms), "to": report_formats.iso(found.span.end_ms)}
+    cells = _estimate_row(row) | {"cost": cost(row.amount, row.price) if row.price else ""}
+    return {"estimated": "estimated", "known": known, **times, **cells}

@@ -23,7 +23,7 @@ from timekeeper.core.wire import CardUse, MeasuredCards, NodeUsage, NodeUsageAns
 from timekeeper.runtime.http.problem_details import bad
 from timekeeper.store import node_usage
 from timekeeper.store.engine.engine import ConflictError, UnavailableError
-from timekeeper.store.node_usage import Measuring, NodeReport, ReportResult
+from timekeeper.store.node_usage import NodeReport, PrometheusState, ReportResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +246,7 @@ def _idle(idle: IdlePod) -> dict[str, Any]:
     }
 
 
-def _measuring(state: Measuring) -> dict[str, Any]:
+def _measuring(state: PrometheusState) -> dict[str, Any]:
     return {
         "asked": state.asked_ms,
         "heard": state.heard_ms or None,
