@@ -2,12 +2,14 @@
 charge changes."""
 
 import json
+from threading import Event, Thread
 from typing import Any
 
 import pytest
 
 from tests.timekeeper.ledger.test_doubts import whole
 from tests.timekeeper.worlds import HOUR, MINUTE, T0, Json, Town, budgets, gpu_pod, node
+from timekeeper.accounts.card_use.figures import CardSample, UsageSample
 from timekeeper.accounts.decisions.notifications import is_sent
 from timekeeper.core.charge_doubts import idle_sentences
 from timekeeper.settler.use_reader import UseReader
@@ -235,3 +237,39 @@ def test_pods_that_are_governed_are_measured_by_their_agents_alone(watched: Watc
     with watched.town.store.reading() as connection:
         now_ms = watched.town.clock()
         assert (node_usage.measured(connection, now_ms), node_usage.reporting(connection, now_ms)) == ([], 0)
+
+
+def test_a_governed_pod_that_its_agent_finds_idle_is_left_to_what_its_budget_says(watched: Watched) -> None:
+    watched.begin(gpu_pod("p", started_ms=T0), mode="enforce")
+    watched.prometheus.busy("p", 50)
+    card = CardSample("GPU-0", 0, None, exclusive=True)
+    for number in range(15):
+        watched.minutes(1)
+        look = UsageSample(0, (("uid-p", (card,)),), (card,))
+        report = node_usage.NodeReport("n1", "boot", number, watched.town.clock(), (look,))
+        with watched.town.store.writing() as connection:
+            node_usage.record(connection, report, 15_000, 50)
+    watched.minutes(1)
+
+    assert watched.idle() == ["p"]
+    assert [each for each in watched.town.recorded if each.reason == "PodIdle"] == []
+
+
+def test_the_settler_ticks_while_prometheus_is_silent(watched: Watched) -> None:
+    watched.begin()
+    is_asked, answers = Event(), Event()
+
+    def ask(path: str, **parameters: str) -> bytes:
+        is_asked.set()
+        answers.wait(60)
+        raise ValueError("Prometheus does not answer: timed out")
+
+    watched.prometheus.ask = ask  # type: ignore[method-assign]
+    thread = Thread(target=watched.reader.step)
+    thread.start()
+    assert is_asked.wait(60)
+    watched.town.advance(5 * MINUTE)
+    assert watched.charges()["works"][0] == 5 * MINUTE * 1000
+    answers.set()
+    thread.join()
+    assert watched.findings() == ["Prometheus does not answer: timed out"]
