@@ -14,7 +14,7 @@ class UnreadableSeriesError(ValueError):
 
 
 class PrometheusQueries(Protocol):
-    """Who answers queries: see `PrometheusClient`."""
+    """It answers queries, as `PrometheusClient` does."""
 
     def ask(self, path: str, **parameters: str) -> bytes:
         """The answer to a GET. Raises ValueError."""

@@ -30,6 +30,7 @@ from timekeeper.cli.views import budgets, cards, decisions, usage
 from timekeeper.cli.webhook_commands import audit, check
 from timekeeper.core import __version__
 from timekeeper.core.budgets.policy import GROUP
+from timekeeper.core.charge_doubts import estimate_sentences
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -134,7 +135,7 @@ def estimate(options: Options, all_namespaces: bool, of_budgets: bool, form: str
     with connected(options, namespace or "") as client:
         answer = client.get("/v1/estimate", namespace=namespace)
     output.show(usage.estimated_budgets(answer) if of_budgets else usage.estimated(answer), form)
-    for each in usage.estimate_notes(answer):
+    for each in estimate_sentences(answer):
         click.echo(each, err=True)
 
 

@@ -74,7 +74,7 @@ class Settler:
         only_meter: bool = False,
     ) -> None:
         self._store = store
-        self._only_meter = only_meter
+        self.only_meter = only_meter
         self._metered_by: History | None = None
         self._clock = clock
         self._notices = Notices(notify, notify_pod, record)
@@ -105,11 +105,6 @@ class Settler:
         self._ends_ms = self.ledger.pulse.decided_ms
         for error in self.ledger.history.unreadable_entries:
             log("stored-entry-unreadable", level="warning", entry=error.key, error=error.sentence())
-
-    @property
-    def is_only_meter(self) -> bool:
-        """Whether every namespace is metered, whatever its entry says."""
-        return self._only_meter
 
     def is_charged(self, uid: str) -> bool:
         """Whether the ledger has a pod of this UID, or a session; may be called from any thread."""
@@ -208,7 +203,7 @@ class Settler:
     def _follow_modes(self, history: History, now_ms: int) -> None:
         """Entries only ever take effect when they are read, so the modes change with the history alone."""
         if history is not self._metered_by:
-            self.cluster.follow(metered_namespaces(history, now_ms, self._only_meter), now_ms)
+            self.cluster.follow(metered_namespaces(history, now_ms, self.only_meter), now_ms)
             self._metered_by = history
 
     def _commit(self, decision: TickDecision, history: History, now_ms: int) -> None:

@@ -80,7 +80,7 @@ class UseReader:
                 node_usage.add(connection, some, NODE)
         with self._store.reading() as connection:
             idle = node_usage.idle(connection, now_ms)
-        if self._settler.is_only_meter:
+        if self._settler.only_meter:
             metrics.IDLE_PODS.set(len(idle))
         self._tell([each for each in idle if each.uid in sessions], settings.idle_after_ms, now_ms)
 

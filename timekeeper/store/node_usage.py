@@ -110,11 +110,7 @@ def record(
     named = {uid for look in report.looks for uid, _ in look.pods}
     held, elsewhere = _held(connection, named, report.node)
     looks = in_order(report.looks, report.received_ms)
-    found: dict[Hour, UsageTotals] = {}
-    for uid, hour_ms, each in used(looks, held, row.use_ms, 2 * interval_ms):
-        key = (uid, hour_ms)
-        found[key] = found[key] + each if key in found else each
-    add(connection, found, NODE)
+    add(connection, _by_hour(used(looks, held, row.use_ms, 2 * interval_ms)), NODE)
     new = tuple((at_ms, look) for at_ms, look in looks if at_ms > row.use_ms)
     lapse_ms = max(FRESH_MS, _LAPSE_INTERVALS * interval_ms)
     episodes = follow(_episodes(row), new, held, lapse_ms)
@@ -174,15 +170,22 @@ def record_measured(
         "runs": orjson.dumps(written).decode(),
         "received_ms": max(row.use_ms, now_ms),
     }
-    found: dict[Hour, UsageTotals] = {}
+    uses: dict[Hour, UsageTotals] = {}
     if sample is not None and now_ms > row.use_ms:
         dated = ((now_ms, sample),)
         periods = follow_idle(_idle(row), dated, sessions, idle_below_milli, _LAPSE_MS)
         values |= {"use_ms": now_ms, "idle": _written_idle(periods)}
-        for uid, hour_ms, each in used(dated, sessions, row.use_ms, 2 * MEASURED_EVERY_MS):
-            key = (uid, hour_ms)
-            found[key] = found[key] + each if key in found else each
+        uses = _by_hour(used(dated, sessions, row.use_ms, 2 * MEASURED_EVERY_MS))
     connection.execute(update(NODE_USES).where(NODE_USES.c.name == PROMETHEUS).values(**values))
+    return uses
+
+
+def _by_hour(uses: Iterable[tuple[str, int, UsageTotals]]) -> dict[Hour, UsageTotals]:
+    """The sums of each pod and hour."""
+    found: dict[Hour, UsageTotals] = {}
+    for uid, hour_ms, each in uses:
+        key = (uid, hour_ms)
+        found[key] = found[key] + each if key in found else each
     return found
 
 

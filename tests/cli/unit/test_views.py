@@ -19,6 +19,7 @@ from timekeeper.cli.output import Column, CommandError, Sheet
 from timekeeper.cli.simulation import _documents, namespace_of, pods_of
 from timekeeper.cli.views import budgets, cards, decisions, simulation, usage
 from timekeeper.core import texts
+from timekeeper.core.charge_doubts import estimate_sentences
 
 HOUR = 3_600_000_000
 MIDNIGHT = 1_795_219_200_000  # 2026-11-21T00:00:00Z, a second count by `date -d`
@@ -512,7 +513,7 @@ def test_each_row_of_an_estimate_says_so() -> None:
     assert (left["estimated"], left["left"], left["spentAt"]) == (
         *("estimated", "-1.00", "2026-11-21 00:00Z"),
     )
-    assert usage.estimate_notes(answer) == [
+    assert list(estimate_sentences(answer)) == [
         "Estimated, not charged: from 2026-11-20 00:00Z to 2026-11-21 00:00Z, where the ledger begins;"
         " each sample stands for 30 minutes",
         "There are samples for 50% of this time; the rest is unknown, not zero",

@@ -32,9 +32,7 @@ def idle(facts: Facts) -> Iterator[CheckResult]:
         yield unknown("use", facts.idle)
         return
     for sentence in idle_sentences(facts.idle):
-        yield CheckResult(
-            "warning", "use", sentence, "read docs/meter.md#use-and-idle-pods; GET /v1/idle has all"
-        )
+        yield CheckResult("warning", "use", sentence, _USE)
     if facts.idle["prometheus"] and not facts.idle["prometheus"]["findings"]:
         measured = facts.idle["prometheus"]["measured"]
         yield CheckResult("ok", "use", f"Prometheus measures {measured} metered pods")

@@ -7,7 +7,6 @@ from decimal import Decimal
 from typing import Any
 
 from timekeeper.cli.output import Column, Sheet
-from timekeeper.core.charge_doubts import estimate_sentences
 from timekeeper.core.texts import age, gpus, hours, moment, percent, short
 
 _GPU_HOURS = Column("gpuHours", "GPU-HOURS", True)
@@ -153,11 +152,6 @@ def estimated_budgets(answer: Any) -> Sheet:
         for raw in answer["budgets"]
     )
     return Sheet(_ESTIMATED_BUDGETS, rows, answer, empty="no budget has a limit")
-
-
-def estimate_notes(answer: Any) -> list[str]:
-    """What a reader must know of an estimate, and what is missing."""
-    return list(estimate_sentences(answer))
 
 
 def sessions(listed: Iterable[Any], answer: Any, now_ms: int, busy: Mapping[str, str]) -> Sheet:

@@ -101,7 +101,7 @@ def waste(visit: Visit) -> PageContent:
 
 def _idle(visit: Visit) -> dict[str, Any]:
     """The pods that use none of their cards now, those that are idle longest first; and what is wrong with
-    their measurement. None for those who may not see them, or of a group."""
+    their measurement. Both are empty for a group, and where the visitor may not see such pods."""
     if (visit.scope or "").startswith(GROUP):
         return {"idle": (), "notes": ()}
     found = part(lambda: visit.api.get("/v1/idle", namespace=visit.scope)).answer
