@@ -1,7 +1,7 @@
 """The annotations from which container runtimes and their plugins read devices."""
 
 from tests.reference.blocks import table
-from webhook.rules.device_annotations import DEVICE_ANNOTATIONS, shown_as
+from timekeeper.core.admission.rules.device_annotations import DEVICE_ANNOTATIONS, shown_as
 
 
 def annotations() -> str:

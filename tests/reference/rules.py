@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from webhook.rules.catalogue import BYPASS, FORGERY, PLACING, REQUEST
-from webhook.rules.rule import Rule
+from timekeeper.core.admission.rules.catalogue import BYPASS, FORGERY, PLACING, REQUEST
+from timekeeper.core.admission.rules.rule import Rule
 
 CHAPTERS = (
     ("What a request must be", REQUEST),

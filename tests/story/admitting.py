@@ -9,9 +9,9 @@ from tests.webhook.worlds import WITHOUT_SIDECAR, admitted, patched
 from tests.worlds import of_resources
 from timekeeper.accounts import pods as ledgers
 from timekeeper.core import names
+from timekeeper.core.admission.policy import AdmissionPolicy, PriorityClass, Standing
+from timekeeper.core.admission.table import StandingsTable, effective_policy, is_fresh, standing
 from webhook.admission.pods import mutate
-from webhook.policy import AdmissionPolicy, PriorityClass, Standing
-from webhook.standings.table import StandingsTable, effective_policy, is_fresh, standing
 from webhook.wire.pod_review import PodReview
 
 STALE_AFTER_MS = 30_000

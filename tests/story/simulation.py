@@ -30,12 +30,12 @@ from tests.timekeeper.oracle import Terms, rate
 from tests.timekeeper.worlds import HOUR, MINUTE, READ, SECOND, T0
 from timekeeper.accounts.grants import CORRECTION, MANUAL, Grant
 from timekeeper.accounts.pods import LedgerPod
+from timekeeper.core.admission.table import StandingsTable
 from timekeeper.core.ledger.reservation import Reservation
 from timekeeper.core.request.cards import encode_placement
 from timekeeper.core.values import Placement
 from timekeeper.settler.cluster.cluster_state import NodeLease
 from timekeeper.store.engine.engine import UnavailableError
-from webhook.standings.table import StandingsTable
 from webhook.standings.table import decode as decode_for_webhook
 
 STEP_MS = 10 * SECOND

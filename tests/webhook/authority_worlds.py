@@ -13,7 +13,7 @@ from timekeeper.core.kube.lease import Lease
 from webhook.controller.cluster import CertificateStore, CertificateStoreError
 from webhook.controller.plan import CA_SECRET, CertificatePair, leaves
 from webhook.controller.reading import certificates, is_issued_by
-from webhook.policy import CertificateLifetimes
+from webhook.lifetimes import CertificateLifetimes
 from webhook.settings.certificates import CertificateSettings
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)

@@ -13,15 +13,15 @@ from tests.webhook.worlds import (
     with_class,
 )
 from tests.worlds import Json, container, limits_of, of_resources
+from timekeeper.core.admission.policy import Standing
+from timekeeper.core.admission.rules.exhausted import budget_violations
+from timekeeper.core.admission.rules.isolation import ephemeral_violations
+from timekeeper.core.admission.rules.pod_rules import cap_violations
 from timekeeper.core.request.host import CardHost
 from timekeeper.core.request.request import parse
 from timekeeper.core.standings import Cap, Caps
 from timekeeper.core.violation import Violation
-from webhook.admission.pods import budget_violations
 from webhook.admission.reinvocation import not_governed
-from webhook.policy import Standing
-from webhook.rules.isolation import ephemeral_violations
-from webhook.rules.pod_rules import cap_violations
 
 TENCENT = {"tencent_com__vcuda_core": "50", "tencent_com__vcuda_memory": "32"}
 SEES_ALL = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]

@@ -10,12 +10,12 @@ from typing import Any
 import jsonpatch
 
 from tests.worlds import Json, container, pod
+from timekeeper.core.admission.mutation import govern
+from timekeeper.core.admission.policy import AdmissionPolicy, PriorityClass, Sidecar, SidecarImages
+from timekeeper.core.admission.rules.pod_rules import pod_violations
 from timekeeper.core.request.request import parse_new
 from timekeeper.core.violation import Violation
 from timekeeper.core.wire import HeldFor, StandingWord
-from webhook.mutation import govern
-from webhook.policy import AdmissionPolicy, PriorityClass, Sidecar, SidecarImages
-from webhook.rules.pod_rules import pod_violations
 from webhook.wire.pod_review import API_VERSION
 
 SIDECAR = Sidecar("example/sidecar:1", "https://timekeeper.example", "-----BEGIN CERTIFICATE-----\n...")

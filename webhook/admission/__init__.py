@@ -1,5 +1,5 @@
 """From a review to its answer: pods, workloads, budget ConfigMaps.
 
-May import `webhook.rules`, `webhook.mutation`, `webhook.wire`, `webhook.policy` and `timekeeper.core`. Never
-here: clocks, files, network, metrics; standings and policies are arguments.
+May import `webhook.wire` and `timekeeper.core`, whose `admission` has the rules. Never here: clocks, files,
+network, metrics; standings and policies are arguments.
 """

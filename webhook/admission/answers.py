@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from timekeeper.core.admission.policy import AdmissionPolicy
+from timekeeper.core.admission.rules.modes import rule_modes, split_by_mode
 from timekeeper.core.violation import Violation, message
 from webhook.admission.warnings import violation_warnings, within_limits
-from webhook.policy import AdmissionPolicy
-from webhook.rules.modes import effective_mode
 from webhook.wire.pod_review import AdmissionAnswer, PodReview
 
 MAX_SHOWN = 50  # violations in one refusal; answers stay small
@@ -49,30 +49,6 @@ def refusal_text(refusing: Sequence[Violation]) -> str:
     """The first MAX_SHOWN violations, and the number of the others."""
     left = len(refusing) - MAX_SHOWN
     return message(refusing[:MAX_SHOWN]) + (f"\n  and {left} more" if left > 0 else "")
-
-
-def split_by_mode(
-    violations: Iterable[Violation], policy: AdmissionPolicy, exempt: bool = False
-) -> tuple[tuple[Violation, ...], tuple[Violation, ...]]:
-    """The violations that refuse, and those that only warn; a rule that is off is in neither.
-
-    In observe mode none refuses. For an exempt user only rules that cannot be relaxed refuse.
-    """
-    refusing, warned = [], []
-    for violation in violations:
-        mode = effective_mode(violation.rule, policy, exempt)
-        if mode == "enforce":
-            refusing.append(violation)
-        elif mode != "off":
-            warned.append(violation)
-    return tuple(refusing), tuple(warned)
-
-
-def rule_modes(
-    violations: Iterable[Violation], policy: AdmissionPolicy, exempt: bool
-) -> tuple[tuple[str, str], ...]:
-    """Each violated rule once, with its effective mode."""
-    return tuple(dict.fromkeys((each.rule, effective_mode(each.rule, policy, exempt)) for each in violations))
 
 
 def is_exempt(review: PodReview, policy: AdmissionPolicy) -> bool:

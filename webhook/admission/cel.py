@@ -6,10 +6,9 @@ from collections.abc import Iterable
 from textwrap import indent
 
 from timekeeper.core import accelerators, names
-from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE, PREFIXES
-from timekeeper.core.dialects.dialect import Dialect
-from webhook.rules.device_annotations import DEVICE_DOMAINS, DEVICE_STEMS
-from webhook.rules.forged import (
+from timekeeper.core.admission.marks import VISIBLE_DEVICES
+from timekeeper.core.admission.rules.device_annotations import DEVICE_DOMAINS, DEVICE_STEMS
+from timekeeper.core.admission.rules.forged import (
     LABEL_MARKS,
     MARKS,
     OURS,
@@ -19,7 +18,8 @@ from webhook.rules.forged import (
     PLACED_LABELS,
     STEM_ENDS,
 )
-from webhook.wire.marks import VISIBLE_DEVICES
+from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE, PREFIXES
+from timekeeper.core.dialects.dialect import Dialect
 
 SYSTEM_NAMESPACES = ("kube-system", "gpu-operator", names.NAMESPACE, names.AGENTS_NAMESPACE)
 EXEMPT = f"{names.DOMAIN}/exempt"  # on a namespace; a policy restricts who may set it

@@ -3,14 +3,15 @@
 from dataclasses import replace
 
 from timekeeper.core import names
+from timekeeper.core.admission.marks import recorded_hold, recorded_time
+from timekeeper.core.admission.pods import annotations_of, sequence_of
+from timekeeper.core.admission.policy import AdmissionPolicy
 from timekeeper.core.decisions import DEMOTED, HELD, MESSAGE, REFUSED, SCHEDULER_NAME, Decision, Figure
 from timekeeper.core.json_values import mapping
 from timekeeper.core.object_names import owner_of
 from timekeeper.core.wire import MAX_TEXT
-from webhook.policy import AdmissionPolicy
-from webhook.wire.marks import recorded_hold, recorded_time
 from webhook.wire.object_review import ObjectReview
-from webhook.wire.pod_review import AdmissionAnswer, PodReview, annotations_of, sequence_of
+from webhook.wire.pod_review import AdmissionAnswer, PodReview
 
 _HELD_REASONS = {"budget": "OverBudget", "turn": "WaitsForTurn", "": "Gated"}
 

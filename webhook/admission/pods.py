@@ -1,25 +1,26 @@
 """Reviews of pods: /mutate refuses or governs, /validate checks the pod again after all other webhooks."""
 
 from collections.abc import Callable
-from datetime import UTC, datetime
 
+from timekeeper.core.admission.marks import declared_time
+from timekeeper.core.admission.mutation import ephemeral
+from timekeeper.core.admission.mutation.govern import govern, placed_by
+from timekeeper.core.admission.policy import AdmissionPolicy, Standing
+from timekeeper.core.admission.rules.exhausted import budget_violations
+from timekeeper.core.admission.rules.forged import without_sidecar_if_name_taken
+from timekeeper.core.admission.rules.isolation import ephemeral_violations
+from timekeeper.core.admission.rules.modes import split_by_mode
+from timekeeper.core.admission.rules.pod_rules import pod_violations, unrequested_devices
 from timekeeper.core.request.request import parse_new
 from timekeeper.core.values import GPURequest
-from timekeeper.core.violation import Violation, shown
-from webhook.admission.answers import answer, is_exempt, split_by_mode
+from timekeeper.core.violation import Violation
+from webhook.admission.answers import answer, is_exempt
 from webhook.admission.reinvocation import (
     accelerators_of_first_call,
     not_governed,
     policy_of_first_call,
 )
 from webhook.admission.warnings import CHARGED_AS_ASSUMED, UNMETERED, governing_warnings
-from webhook.mutation import ephemeral
-from webhook.mutation.govern import govern, placed_by
-from webhook.policy import AdmissionPolicy, Standing
-from webhook.rules.forged import without_sidecar_if_name_taken
-from webhook.rules.isolation import ephemeral_violations
-from webhook.rules.pod_rules import pod_violations, unrequested_devices
-from webhook.wire.marks import declared_time
 from webhook.wire.pod_review import AdmissionAnswer, PodReview
 
 NOTHING_TO_DO = AdmissionAnswer("passed")
@@ -70,25 +71,6 @@ def validate(review: PodReview, policy: AdmissionPolicy) -> AdmissionAnswer:
         ungoverned = not_governed(review.pod, parsed, governing) if policy.mode == "enforce" else ()
         violations = (*broken, *unrequested, *ungoverned)
     return answer(good, violations, policy, is_exempt(review, policy))
-
-
-def budget_violations(namespace: str, standing: Standing) -> tuple[Violation, ...]:
-    """The violation of a pod whose namespace is over budget with `onExhausted: deny`."""
-    if standing.status != "OVER_BUDGET" or standing.on_exhausted != "deny":
-        return ()
-    until = "the budget is raised"
-    if standing.until_ms is not None:
-        moment = datetime.fromtimestamp(standing.until_ms // 1000, UTC)
-        until += f" or the next period begins ({moment:%Y-%m-%d %H:%M} UTC)"
-    used = (
-        f"Namespace {namespace}: pods admitted in the last few seconds will use the remaining GPU budget"
-        if standing.by_estimate
-        else f"Namespace {namespace} has used its GPU budget"
-    )
-    sentence = (
-        f"{used} (onExhausted: deny). New GPU pods are refused until {until}. Ask your budget administrator."
-    )
-    return (Violation("budget-exhausted", "metadata.namespace", shown(namespace), sentence, "", ""),)
 
 
 def _governed(

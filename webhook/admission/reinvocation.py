@@ -3,7 +3,7 @@ has changed the pod after us (`reinvocationPolicy: IfNeeded`), and it calls /val
 
 Three things hold over all calls for one pod:
 
-1. Governing is a fixed point (`webhook.mutation.govern`): a second /mutate repairs what others changed, and
+1. Governing is a fixed point (`mutation.govern`): a second /mutate repairs what others changed, and
    changes nothing else.
 2. A pod's cost counts once: `first_governed_request` is None on a second call, and the standing of a second
    call leaves out what the first one cost (`earlier_standing`, `as_before`).
@@ -16,26 +16,20 @@ from dataclasses import replace
 
 from timekeeper.core import names
 from timekeeper.core.accelerators import UnknownAccelerators
+from timekeeper.core.admission.json_patch import Operation
+from timekeeper.core.admission.marks import recorded_hold, recorded_time
+from timekeeper.core.admission.mutation import mps, sidecar
+from timekeeper.core.admission.mutation.govern import govern
+from timekeeper.core.admission.pods import CONTAINER_LISTS, annotations_of, labels_of, sequence_of
+from timekeeper.core.admission.policy import AdmissionPolicy, PriorityClass, Standing
+from timekeeper.core.admission.rules.forged import reserved_name_violations, without_sidecar_if_name_taken
 from timekeeper.core.json_values import Json
 from timekeeper.core.request.request import ParsedRequest, parse
 from timekeeper.core.standings import WORDS
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation
 from timekeeper.core.wire import StandingWord
-from webhook.mutation import mps, sidecar
-from webhook.mutation.govern import govern
-from webhook.policy import AdmissionPolicy, PriorityClass, Standing
-from webhook.rules.forged import reserved_name_violations, without_sidecar_if_name_taken
-from webhook.wire.json_patch import Operation
-from webhook.wire.marks import recorded_hold, recorded_time
-from webhook.wire.pod_review import (
-    CONTAINER_LISTS,
-    AdmissionAnswer,
-    PodReview,
-    annotations_of,
-    labels_of,
-    sequence_of,
-)
+from webhook.wire.pod_review import AdmissionAnswer, PodReview
 
 # Only the first call writes these. A second call after other webhooks changes variables of containers at
 # most.

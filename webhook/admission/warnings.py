@@ -6,6 +6,11 @@ The API server drops a warning with a line break, and cuts all warnings once the
 from collections.abc import Iterable, Iterator
 
 from timekeeper.core import names
+from timekeeper.core.admission.mutation import govern
+from timekeeper.core.admission.policy import AdmissionPolicy, PriorityClass, Standing, is_above_budget_class
+from timekeeper.core.admission.rules.catalogue import CATALOGUE
+from timekeeper.core.admission.rules.host_share import NOT_JUDGED, is_unjudged
+from timekeeper.core.admission.rules.modes import EffectiveMode, effective_mode
 from timekeeper.core.budgets.policy import HOLDS
 from timekeeper.core.dialects import native, tencent
 from timekeeper.core.json_values import Json, annotations_of, mapping
@@ -13,11 +18,6 @@ from timekeeper.core.request.request import containers
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation, shown
 from timekeeper.core.wire import HeldFor, StandingWord
-from webhook.mutation import govern
-from webhook.policy import AdmissionPolicy, PriorityClass, Standing, is_above_budget_class
-from webhook.rules.catalogue import CATALOGUE
-from webhook.rules.host_share import NOT_JUDGED, is_unjudged
-from webhook.rules.modes import EffectiveMode, effective_mode
 from webhook.wire.pod_review import PodReview
 
 LONGEST_BYTES = 256

@@ -10,18 +10,20 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
+from timekeeper.core.admission.json_patch import add
+from timekeeper.core.admission.pods import MalformedError, checked_pod
+from timekeeper.core.admission.policy import AdmissionPolicy
+from timekeeper.core.admission.rules.modes import rule_modes, split_by_mode
+from timekeeper.core.admission.rules.pod_rules import pod_violations, unrequested_devices
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.request.request import parse_new
 from timekeeper.core.violation import Violation
 from webhook.admission import cel
-from webhook.admission.answers import refusal, rule_modes, split_by_mode
+from webhook.admission.answers import refusal
 from webhook.admission.warnings import violation_warnings, within_limits
-from webhook.policy import AdmissionPolicy
-from webhook.rules.pod_rules import pod_violations, unrequested_devices
 from webhook.wire import defaulting
-from webhook.wire.json_patch import add
 from webhook.wire.object_review import ObjectReview
-from webhook.wire.pod_review import AdmissionAnswer, MalformedError, checked_pod
+from webhook.wire.pod_review import AdmissionAnswer
 
 NOT_JUDGED = AdmissionAnswer("passed")
 

@@ -5,6 +5,16 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from timekeeper.core import names
+from timekeeper.core.admission.marks import VISIBLE_DEVICES
+from timekeeper.core.admission.mutation import sidecar
+from timekeeper.core.admission.pods import CONTAINER_LISTS, MalformedError, sequence_of
+from timekeeper.core.admission.policy import AdmissionPolicy
+from timekeeper.core.admission.rules.bypass import bypass_violations, suspect_violations
+from timekeeper.core.admission.rules.device_classes import NONE_LISTED, JudgedClasses
+from timekeeper.core.admission.rules.forged import OURS, is_owned
+from timekeeper.core.admission.rules.isolation import ephemeral_violations
+from timekeeper.core.admission.rules.modes import effective_mode
+from timekeeper.core.admission.rules.pod_rules import pod_violations
 from timekeeper.core.dialects import BY_ANNOTATION, BY_LABEL, GPU_RESOURCE_PATTERN
 from timekeeper.core.json_values import Json, annotations_of, mapping
 from timekeeper.core.request.devices import device_containers
@@ -13,16 +23,6 @@ from timekeeper.core.violation import Violation
 from webhook.admission import workloads
 from webhook.admission.workloads import TemplatePath
 from webhook.audit import accelerators
-from webhook.mutation import sidecar
-from webhook.policy import AdmissionPolicy
-from webhook.rules.bypass import bypass_violations, suspect_violations
-from webhook.rules.device_classes import NONE_LISTED, JudgedClasses
-from webhook.rules.forged import OURS, is_owned
-from webhook.rules.isolation import ephemeral_violations
-from webhook.rules.modes import effective_mode
-from webhook.rules.pod_rules import pod_violations
-from webhook.wire.marks import VISIBLE_DEVICES
-from webhook.wire.pod_review import CONTAINER_LISTS, MalformedError, sequence_of
 
 Word = Literal["would-be-refused", "would-be-warned", "ungoverned", "accelerators"]
 

@@ -7,6 +7,9 @@ from dataclasses import dataclass, replace
 from typing import BinaryIO
 
 from timekeeper.core import names
+from timekeeper.core.admission.rules import device_classes
+from timekeeper.core.admission.rules.device_classes import JudgedClasses
+from timekeeper.core.admission.rules.host_share import RULE as HOST_SHARE
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.request.cards import UndecodableError
@@ -30,9 +33,6 @@ from webhook.dryrun import inputs
 from webhook.dryrun.flags import AuditSettings, program
 from webhook.dryrun.judge.assumed_cluster import AssumedCluster
 from webhook.dryrun.judge.reports import printable
-from webhook.rules import device_classes
-from webhook.rules.device_classes import JudgedClasses
-from webhook.rules.host_share import RULE as HOST_SHARE
 
 # the resource of each built-in kind
 _RESOURCES = {

@@ -4,10 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from timekeeper.core.json_values import mapping, sequence
-from timekeeper.runtime.api_server import Answered, Api
-from timekeeper.runtime.log import Log
-from webhook.rules.device_classes import (
+from timekeeper.core.admission.rules.device_classes import (
     CLASSES_SETTING,
     CONFIG_MAP,
     DRIVERS_SETTING,
@@ -15,6 +12,9 @@ from webhook.rules.device_classes import (
     entries,
     judge,
 )
+from timekeeper.core.json_values import mapping, sequence
+from timekeeper.runtime.api_server import Answered, Api
+from timekeeper.runtime.log import Log
 
 CLASSES = "/apis/resource.k8s.io/v1/deviceclasses"
 _APPLY = "application/apply-patch+yaml"

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from timekeeper.runtime.certificates import issue_authority, issue_leaf, new_key, pem
 from webhook.controller.plan import CertificatePair, Leaf
 from webhook.controller.reading import BACKDATED, address_of
-from webhook.policy import CertificateLifetimes
+from webhook.lifetimes import CertificateLifetimes
 
 CA_LIFE, LEAF_LIFE = CertificateLifetimes().ca, CertificateLifetimes().leaf
 

@@ -17,7 +17,7 @@ from datetime import datetime
 from cryptography import x509
 
 from webhook.controller import reading
-from webhook.policy import CertificateLifetimes
+from webhook.lifetimes import CertificateLifetimes
 
 SERVERS = ("webhook", "timekeeper", "scheduler")  # as their Services are called
 CA_SECRET = "bursar-ca"  # noqa: S105 a Secret's name

@@ -28,7 +28,7 @@ from webhook.controller.device_classes import DeviceClasses
 from webhook.controller.issue import new_ca, new_leaf
 from webhook.controller.plan import CA_SECRET, CertificatePair, Leaf, leaves
 from webhook.controller.reading import authorities, bundle, is_bundle
-from webhook.policy import CertificateLifetimes
+from webhook.lifetimes import CertificateLifetimes
 from webhook.settings.certificates import CertificateSettings
 
 LEASE = "bursar-certificates"

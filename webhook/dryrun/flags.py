@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
+from timekeeper.core.admission.policy import Mode, PriorityClass
 from timekeeper.core.wire import StandingWord
 from timekeeper.runtime.flags import Parser, argument, group, path_or_none
 from webhook.admission.workloads import TemplatePath
-from webhook.policy import Mode, PriorityClass
 from webhook.settings.flag_values import OTHER_SCHEDULERS, other_schedulers, priority_class, template_paths
 
 Format = Literal["text", "json", "yaml", "diff"]

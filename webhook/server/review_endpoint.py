@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Generic, TypeVar
 
+from timekeeper.core.admission.pods import MalformedError
 from timekeeper.core.json_values import mapping
 from timekeeper.runtime.http.service import HttpAnswer, HttpRequest, PostCall, Route, plain_text
 from timekeeper.runtime.log import Log
 from webhook.metrics import WebhookMetrics
 from webhook.server.reviewer import NotReadyError
 from webhook.wire.object_review import ObjectReview
-from webhook.wire.pod_review import AdmissionAnswer, MalformedError, PodReview, encode
+from webhook.wire.pod_review import AdmissionAnswer, PodReview, encode
 
 MAX_REVIEW_BYTES = 8 * 1024 * 1024  # the API server takes objects of 3 MiB, and a review holds two at most
 

@@ -4,11 +4,11 @@ from them."""
 from collections.abc import Callable
 from dataclasses import replace
 
+from timekeeper.core.admission.policy import AdmissionPolicy, Standing
+from timekeeper.core.admission.table import StandingsTable, effective_policy, is_fresh, standing
 from webhook.admission import pods
 from webhook.admission.reinvocation import as_before, earlier_standing, first_governed_request
-from webhook.policy import AdmissionPolicy, Standing
 from webhook.standings.burst import AdmissionBurst, cost
-from webhook.standings.table import StandingsTable, effective_policy, is_fresh, standing
 from webhook.wire.pod_review import AdmissionAnswer, PodReview
 
 NO_CA = "the CA bundle for sidecars is not loaded yet"

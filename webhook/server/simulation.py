@@ -8,16 +8,17 @@ from http import HTTPStatus
 
 import orjson
 
+from timekeeper.core.admission.json_patch import patched
+from timekeeper.core.admission.pods import MalformedError
+from timekeeper.core.admission.policy import AdmissionPolicy
 from timekeeper.core.json_values import Json
 from timekeeper.core.standings import UndecodableStandingsError
 from timekeeper.runtime.http.service import HttpAnswer, PostCall, plain_text
 from timekeeper.runtime.log import Log
-from webhook.policy import AdmissionPolicy
 from webhook.server.reviewer import NotReadyError, Reviewer
 from webhook.standings.table import decode
 from webhook.wire import defaulting
-from webhook.wire.json_patch import patched
-from webhook.wire.pod_review import AdmissionAnswer, MalformedError, PodReview, read
+from webhook.wire.pod_review import AdmissionAnswer, PodReview, read
 
 PATH = "/simulate"
 

@@ -4,10 +4,11 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from timekeeper.core.admission.table import StandingsTable
 from timekeeper.runtime.log import Log
 from timekeeper.runtime.timekeeper_client import TimekeeperAnswer, TimekeeperClient, TimekeeperPoller
 from webhook.metrics import WebhookMetrics
-from webhook.standings.table import StandingsTable, decode
+from webhook.standings.table import decode
 
 PATH = "/v1/standings"
 

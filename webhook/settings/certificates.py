@@ -17,7 +17,7 @@ from timekeeper.runtime.flags import (
     path_or_none,
     repeated,
 )
-from webhook.policy import CertificateLifetimes
+from webhook.lifetimes import CertificateLifetimes
 from webhook.settings.flag_values import NATURAL, duration
 
 CONFIGURATION = "zz-bursar"  # mutating webhooks are called in the order of these names

@@ -5,11 +5,11 @@ import argparse
 import re
 from datetime import timedelta
 
+from timekeeper.core.admission.policy import PriorityClass
 from timekeeper.core.dialects import DIALECTS
 from timekeeper.core.quantity import integral
 from timekeeper.runtime.flags import duration_ms, whole_number, wrong
 from webhook.admission.workloads import BadPathError, TemplatePath, read_path
-from webhook.policy import PriorityClass
 
 # With less the sidecar would need minutes to start, or run out of memory.
 LEAST_CPU_MILLI = 10

@@ -6,6 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from timekeeper.core import __version__, names
+from timekeeper.core.admission.policy import (
+    AdmissionPolicy,
+    Mode,
+    PriorityClass,
+    Sidecar,
+    SidecarImages,
+    UnknownStanding,
+)
 from timekeeper.runtime.flags import (
     Address,
     Parser,
@@ -20,7 +28,6 @@ from timekeeper.runtime.flags import (
     repeated,
 )
 from webhook.admission.workloads import TemplatePath
-from webhook.policy import AdmissionPolicy, Mode, PriorityClass, Sidecar, SidecarImages, UnknownStanding
 from webhook.settings.flag_values import (
     NATURAL,
     OTHER_SCHEDULERS,

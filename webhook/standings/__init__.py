@@ -1,5 +1,4 @@
-"""The timekeeper's table of standings: decoding it, a namespace's standing and policy at a moment, and the
-estimate of what was admitted since.
+"""The timekeeper's table of standings: decoding it, and the estimate of what was admitted since.
 
-May import `webhook.policy` and `timekeeper.core`. Never here: polling, clocks; times are arguments.
+May import `timekeeper.core`. Never here: polling, clocks; times are arguments.
 """

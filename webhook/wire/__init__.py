@@ -1,4 +1,4 @@
-"""The formats between an API server and the webhook: AdmissionReviews, JSON Patch, an API server's defaults.
+"""The formats between an API server and the webhook: AdmissionReviews, an API server's defaults.
 
 May import `timekeeper.core`. Other packages rely on the types that are checked here. Never here: rules.
 """

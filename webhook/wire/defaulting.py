@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
+from timekeeper.core.admission.pods import CONTAINER_LISTS
 from timekeeper.core.json_values import Json, mapping, sequence
-from webhook.wire.pod_review import CONTAINER_LISTS
 
 _GRAMMAR = re.compile(
     r"([+-]?)([0-9]{1,40}(?:\.[0-9]{0,40})?|\.[0-9]{1,40})(?:([numkMGTPE]|[KMGTPE]i)|[eE]([+-]?[0-9]{1,3}))?",

@@ -6,8 +6,9 @@ custom kind may contain anything.
 
 from dataclasses import dataclass
 
+from timekeeper.core.admission.pods import MalformedError, text_of
 from timekeeper.core.json_values import Json, mapping
-from webhook.wire.pod_review import MalformedError, request_of, text_of
+from webhook.wire.pod_review import request_of
 
 NOTHING: Json = {}
 

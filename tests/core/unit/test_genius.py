@@ -13,9 +13,9 @@ from scheduler_ext.snapshot.node_info import node_info_of
 from scheduler_ext.waiting.order import queue_key
 from tests.webhook.worlds import POLICY, governed, violations_of
 from tests.worlds import card, inventory, of_resources, pod
+from timekeeper.core.admission.mutation.govern import govern
 from timekeeper.core.request.request import parse
 from timekeeper.core.values import Ask, ContainerAsk, GPURequest
-from webhook.mutation.govern import govern
 
 Json = dict[str, Any]
 NUMBER, EACH, TOTAL = "genius/gpu-number", "genius/gpu-memory-each", "genius/gpu-memory-total"

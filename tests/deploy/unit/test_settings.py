@@ -27,8 +27,8 @@ from tests.deploy.reading import (
     workloads,
 )
 from timekeeper.core import __version__, names
+from timekeeper.core.admission.mutation.sidecar import COMMAND
 from webhook.controller.cluster import AGENTS_CA
-from webhook.mutation.sidecar import COMMAND
 
 Read = Callable[[Sequence[str], Mapping[str, str]], object]
 

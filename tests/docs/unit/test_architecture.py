@@ -59,8 +59,8 @@ def test_each_of_the_three_flows_is_a_numbered_list_of_functions() -> None:
 
 
 def test_a_path_that_does_not_exist_is_found() -> None:
-    assert exists("webhook.mutation.govern.govern")
-    assert not exists("webhook.mutation.govern.gouvern")
+    assert exists("timekeeper.core.admission.mutation.govern.govern")
+    assert not exists("timekeeper.core.admission.mutation.govern.gouvern")
     assert not exists("webhook.nothing.govern")
 
 

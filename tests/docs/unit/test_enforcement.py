@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from timekeeper.core import names
-from webhook.mutation import mps
-from webhook.rules.device_annotations import DEVICE_WORDS, shown_as
+from timekeeper.core.admission.marks import VISIBLE_DEVICES
+from timekeeper.core.admission.mutation import mps
+from timekeeper.core.admission.rules.device_annotations import DEVICE_WORDS, shown_as
 from webhook.settings.serve import read
-from webhook.wire.marks import VISIBLE_DEVICES
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "enforcement.md").read_text()

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from webhook.policy import Sidecar
+from timekeeper.core.admission.policy import Sidecar
 
 PAGE = (Path(__file__).parents[3] / "docs" / "governed-pods.md").read_text()
 

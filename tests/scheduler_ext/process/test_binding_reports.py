@@ -13,11 +13,11 @@ from tests.scheduler_ext.worlds import node, on, percent, read, request_of
 from tests.support.post_client import PostClient
 from tests.support.waiting import eventually
 from timekeeper.api.resources.bindings import read_bindings
+from timekeeper.core.admission.rules.size import MAX_BINDING_BYTES, binding_bytes
 from timekeeper.core.request.cards import decode_placement
 from timekeeper.core.request.host import HostAmount, HostShare, decode_host, encode_host
 from timekeeper.core.request.request import parse
 from timekeeper.core.values import GPURequest
-from webhook.rules.size import MAX_BINDING_BYTES, binding_bytes
 
 POD = read(on(percent(50, "p"), "n", "GPU-0"))
 

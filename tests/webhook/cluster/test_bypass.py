@@ -26,8 +26,8 @@ from tests.webhook.clusters import MANIFESTS, Registered
 from tests.webhook.servers import ROOT
 from tests.webhook.worlds import env, half, plain
 from tests.worlds import Json, container
-from webhook.rules.denylist import names_devices, reaches_cards, reaches_node
-from webhook.rules.device_annotations import DEVICE_WORDS
+from timekeeper.core.admission.rules.denylist import names_devices, reaches_cards, reaches_node
+from timekeeper.core.admission.rules.device_annotations import DEVICE_WORDS
 
 PAGE = ROOT / "docs" / "bypass.md"
 VOID_FOR_EVERYONE = ROOT / "deploy" / "samples" / "void-for-everyone.yaml"

@@ -14,11 +14,11 @@ from tests.webhook.cases import a_pod
 from tests.webhook.policies import Policies
 from tests.webhook.worlds import plain
 from tests.worlds import Json
+from timekeeper.core.admission.rules.size import MAX_BYTES
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.runtime.connect import connect
 from timekeeper.settler.grace_policies import GracePolicies
 from webhook.admission.cel import MAX_ENTRIES
-from webhook.rules.size import MAX_BYTES
 
 PODS = "/api/v1/namespaces/team-a/pods"
 LONGEST_S = BudgetSettings().max_grace_period_ms // 1000

@@ -11,8 +11,8 @@ from tests.support.routed import client_of
 from tests.webhook.process_metrics import of_this_process
 from tests.webhook.worlds import POLICY, WITHOUT_SIDECAR, admitted, half, patch_of, patched, plain, review_of
 from tests.worlds import Json, container
+from timekeeper.core.admission.policy import AdmissionPolicy
 from webhook.metrics import WebhookMetrics
-from webhook.policy import AdmissionPolicy
 from webhook.server.app import create_app, create_calls
 from webhook.server.review_endpoint import review_routes
 from webhook.server.reviewer import Reviewer

@@ -11,11 +11,11 @@ from tests.webhook.rule_examples import PODS
 from tests.webhook.unit.test_templates import BAD, workload
 from tests.webhook.worlds import OBSERVING, POLICY, admitted, governed, half, plain
 from tests.worlds import Json, limits_of
+from timekeeper.core.admission.policy import AdmissionPolicy
+from timekeeper.core.admission.rules.catalogue import CATALOGUE
+from timekeeper.core.admission.rules.device_classes import JudgedClasses
 from webhook.admission.workloads import BUILT_IN, of_kind
 from webhook.audit.findings import as_written, is_governed, of_node, of_pod, of_workload
-from webhook.policy import AdmissionPolicy
-from webhook.rules.catalogue import CATALOGUE
-from webhook.rules.device_classes import JudgedClasses
 
 
 def running(raw: Json, node: str = "n1", phase: str = "Running") -> Json:

@@ -29,7 +29,7 @@ from webhook.controller.issue import CA_LIFE, LEAF_LIFE, new_ca, new_leaf
 from webhook.controller.plan import CA_SECRET, CertificatePair, Leaf, authority, due, leaves, signer, trusting
 from webhook.controller.reading import BACKDATED, bundle, certificates, is_bundle
 from webhook.controller.run import follow, look
-from webhook.policy import CertificateLifetimes
+from webhook.lifetimes import CertificateLifetimes
 from webhook.settings.certificates import read_certificates
 
 WEBHOOK, TIMEKEEPER, SCHEDULER = WANTED

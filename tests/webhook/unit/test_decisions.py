@@ -11,11 +11,12 @@ from tests.webhook.process_metrics import of_this_process
 from tests.webhook.unit.test_templates import BAD, GOOD, workload
 from tests.webhook.worlds import OBSERVING, POLICY, admitted, governed, half, review_of
 from tests.worlds import Json, limits_of
+from timekeeper.core.admission.policy import AdmissionPolicy
+from timekeeper.core.admission.table import StandingsTable
 from timekeeper.core.decisions import Decision
-from webhook.policy import AdmissionPolicy
 from webhook.server.app import create_calls
 from webhook.server.reviewer import Reviewer
-from webhook.standings.table import StandingsTable, decode
+from webhook.standings.table import decode
 
 OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-7c9f", "uid": "u", "controller": True}
 METADATA: Json = {

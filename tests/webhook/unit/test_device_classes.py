@@ -3,7 +3,7 @@
 import pytest
 
 from tests.worlds import Json
-from webhook.rules.device_classes import JudgedClasses, entries, judge, required_driver
+from timekeeper.core.admission.rules.device_classes import JudgedClasses, entries, judge, required_driver
 
 NVIDIA = 'device.driver == "gpu.nvidia.com"'
 NIC = 'device.driver == "nic.example.com"'

@@ -11,14 +11,15 @@ from tests.support.simulated_timekeeper import entry, standings
 from tests.webhook.unit.test_templates import template, workload
 from tests.webhook.worlds import POLICY, admitted, half, patched, review_of, with_annotations
 from tests.worlds import Json
+from timekeeper.core.admission.policy import Standing
+from timekeeper.core.admission.rules.pod_rules import duration_violations
+from timekeeper.core.admission.table import effective_policy
 from timekeeper.core.budgets.mistakes import EntryError
 from timekeeper.core.budgets.policy import Budget, ineffective_fields
 from timekeeper.core.budgets.reader import read_entry
 from webhook.admission.pods import mutate, validate
 from webhook.admission.workloads import judge, with_jobs_duration
-from webhook.policy import Standing
-from webhook.rules.pod_rules import duration_violations
-from webhook.standings.table import decode, effective_policy
+from webhook.standings.table import decode
 from webhook.wire import pod_review
 from webhook.wire.object_review import ObjectReview, read
 from webhook.wire.pod_review import AdmissionAnswer

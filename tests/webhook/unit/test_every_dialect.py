@@ -23,11 +23,11 @@ from scheduler_ext.snapshot.node_info import NodeInfo, node_info_of
 from tests.support.profile import examples
 from tests.webhook.worlds import POLICY, governed, review_of
 from tests.worlds import card, inventory, of_resources, pod
+from timekeeper.core.admission.policy import Standing
 from timekeeper.core.dialects import DIALECTS, Dialect
 from timekeeper.core.request.cards import mismatch
 from timekeeper.core.request.request import parse
 from webhook.admission.pods import mutate, validate
-from webhook.policy import Standing
 from webhook.wire.pod_review import PodReview, read
 
 pytestmark = pytest.mark.untraced

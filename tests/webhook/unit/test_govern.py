@@ -21,8 +21,8 @@ from tests.webhook.worlds import (
     with_class,
 )
 from tests.worlds import Json, limits_of
+from timekeeper.core.admission.policy import AdmissionPolicy, PriorityClass
 from timekeeper.core.wire import StandingWord
-from webhook.policy import AdmissionPolicy, PriorityClass
 
 TOKEN_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
 TENCENT = limits_of("main", tencent_com__vcuda_core="50", tencent_com__vcuda_memory="8")

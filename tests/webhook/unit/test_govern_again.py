@@ -18,8 +18,8 @@ from tests.webhook.worlds import (
     violations_of,
 )
 from tests.worlds import Json, container
+from timekeeper.core.admission.policy import AdmissionPolicy
 from timekeeper.core.request.request import parse
-from webhook.policy import AdmissionPolicy
 
 
 def good(raw: Json) -> bool:

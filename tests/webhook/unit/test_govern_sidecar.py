@@ -21,7 +21,7 @@ from tests.webhook.worlds import (
     violations_of,
 )
 from tests.worlds import Json, container
-from webhook.policy import AdmissionPolicy
+from timekeeper.core.admission.policy import AdmissionPolicy
 
 
 def test_without_a_sidecar_there_is_none_and_no_volume() -> None:

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from tests.support.simulated_timekeeper import entry, standings
 from tests.webhook.worlds import OBSERVING, POLICY, admitted, governed, half, operations, patched, review_of
 from tests.worlds import Json
+from timekeeper.core.admission.policy import Standing
 from timekeeper.core.budgets.policy import HOLDS
 from webhook.admission.pods import mutate, validate
 from webhook.admission.reinvocation import first_governed_request
-from webhook.policy import Standing
 from webhook.standings.table import decode
 from webhook.wire.pod_review import AdmissionAnswer, PodReview, read
 

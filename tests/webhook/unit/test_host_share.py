@@ -14,6 +14,8 @@ from tests.webhook.unit.test_durations import review
 from tests.webhook.unit.test_templates import template, workload
 from tests.webhook.worlds import POLICY, admitted, governed, review_of, violations_of
 from tests.worlds import Json, container
+from timekeeper.core.admission.policy import AdmissionPolicy, Standing
+from timekeeper.core.admission.table import effective_policy
 from timekeeper.core.budgets.policy import Budget, BudgetSettings
 from timekeeper.core.budgets.reader import read_entry
 from timekeeper.core.request.host import CardHost
@@ -23,8 +25,7 @@ from webhook.dryrun import inputs
 from webhook.dryrun.flags import CommonFlags
 from webhook.dryrun.judge.assumed_cluster import AssumedCluster
 from webhook.dryrun.run import judge_all
-from webhook.policy import AdmissionPolicy, Standing
-from webhook.standings.table import decode, effective_policy
+from webhook.standings.table import decode
 from webhook.wire import pod_review
 
 GIB = 1024**3

@@ -15,12 +15,12 @@ from tests.webhook.cases import WAYS
 from tests.webhook.worlds import GOVERNED_NAMESPACES, POLICY, half, violations_of
 from tests.worlds import Json
 from timekeeper.core import accelerators
+from timekeeper.core.admission.rules import denylist
+from timekeeper.core.admission.rules.device_classes import CONFIG_MAP, JudgedClasses
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE, amounts, native
 from timekeeper.core.names import GOVERNED, NAMESPACE, USER_ANNOTATIONS
 from webhook.admission import cel
-from webhook.rules import denylist
-from webhook.rules.device_classes import CONFIG_MAP, JudgedClasses
 from webhook.settings.certificates import read_certificates
 from webhook.settings.serve import read
 

@@ -23,12 +23,11 @@ from tests.webhook.worlds import (
     with_class,
 )
 from tests.worlds import Json, container
+from timekeeper.core.admission.policy import AdmissionPolicy, Standing
+from timekeeper.core.admission.rules.modes import effective_mode, split_by_mode
 from timekeeper.core.budgets.rule_ids import FIXED, SETTABLE
 from timekeeper.core.standings import Cap, Caps
-from webhook.admission.answers import split_by_mode
 from webhook.admission.pods import NOTHING_TO_DO, mutate, validate
-from webhook.policy import AdmissionPolicy, Standing
-from webhook.rules.modes import effective_mode
 from webhook.wire.pod_review import AdmissionAnswer, PodReview, read
 
 IN_BUDGET = Standing("IN_BUDGET")

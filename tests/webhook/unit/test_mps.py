@@ -20,9 +20,9 @@ from tests.webhook.worlds import (
     violations_of,
 )
 from tests.worlds import Json, limits_of
+from timekeeper.core.admission.policy import AdmissionPolicy, Standing
 from webhook.admission.pods import mutate, validate
 from webhook.audit.findings import of_pod
-from webhook.policy import AdmissionPolicy, Standing
 from webhook.wire.pod_review import PodReview, read
 
 PIPES = "/run/nvidia-mps"

@@ -24,12 +24,12 @@ from tests.webhook.worlds import (
     with_annotations,
 )
 from tests.worlds import Json, limits_of, of_resources
+from timekeeper.core.admission.policy import AdmissionPolicy, Standing
 from timekeeper.core.dialects import DIALECTS
 from timekeeper.core.standings import Cap, Caps
 from webhook.__main__ import main
 from webhook.admission import cel
 from webhook.admission.pods import mutate, validate
-from webhook.policy import AdmissionPolicy, Standing
 from webhook.settings.serve import read
 from webhook.wire.pod_review import read as read_review
 

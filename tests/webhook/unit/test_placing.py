@@ -24,11 +24,11 @@ from tests.webhook.worlds import (
     with_class,
 )
 from tests.worlds import Json, container, limits_of, of_resources
+from timekeeper.core.admission.policy import PriorityClass
+from timekeeper.core.admission.rules.size import binding_bytes, growth, is_surely_small, weight
 from timekeeper.core.dialects import nano
 from timekeeper.core.request.request import parse
 from timekeeper.core.values import Ask, ContainerAsk, GPURequest, Placement, Slice
-from webhook.policy import PriorityClass
-from webhook.rules.size import binding_bytes, growth, is_surely_small, weight
 
 
 def broken(raw: Json) -> list[tuple[str, str]]:

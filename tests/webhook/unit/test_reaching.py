@@ -17,7 +17,7 @@ from tests.webhook.worlds import (
     violations_of,
 )
 from tests.worlds import Json, container, limits_of
-from webhook.rules.denylist import (
+from timekeeper.core.admission.rules.denylist import (
     HOST_PATHS,
     HOST_STEMS,
     VARIABLES,

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from tests.webhook.governing import ALL_POLICIES, WORDS, pods
 from tests.webhook.worlds import POLICY, admitted, half, plain, review_of
 from tests.worlds import Json
+from timekeeper.core.admission.policy import AdmissionPolicy, Standing
 from webhook.admission.pods import mutate, validate
-from webhook.policy import AdmissionPolicy, Standing
 from webhook.wire.pod_review import encode, read
 
 

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from tests.webhook.worlds import OBSERVING, POLICY, admitted, governed, half, review_of
 from tests.worlds import Json
+from timekeeper.core.admission.pods import MalformedError
+from timekeeper.core.admission.policy import AdmissionPolicy, Standing
 from timekeeper.core.standings import WORDS
 from webhook.admission.pods import mutate, validate
 from webhook.admission.reinvocation import earlier_standing
-from webhook.policy import AdmissionPolicy, Standing
-from webhook.wire.pod_review import AdmissionAnswer, MalformedError, PodReview, encode, read
+from webhook.wire.pod_review import AdmissionAnswer, PodReview, encode, read
 
 
 def test_a_review_is_read_with_the_namespace_of_the_request() -> None:

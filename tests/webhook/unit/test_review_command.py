@@ -21,10 +21,10 @@ from tests.webhook.unit.test_configmaps import config_map
 from tests.webhook.unit.test_templates import BAD, GOOD, RESOURCES, workload
 from tests.webhook.worlds import POLICY, admitted, half, operations, plain
 from tests.worlds import Json
+from timekeeper.core.admission.json_patch import patched
 from webhook.__main__ import main
 from webhook.dryrun.judge import objects
 from webhook.dryrun.judge.assumed_cluster import AssumedCluster
-from webhook.wire.json_patch import patched
 
 POD = """\
 apiVersion: v1

@@ -22,10 +22,10 @@ from tests.webhook.worlds import (
     with_class,
 )
 from tests.worlds import Json, container, limits_of, of_resources
+from timekeeper.core.admission.rules.catalogue import CATALOGUE
+from timekeeper.core.admission.rules.isolation import ephemeral_violations
+from timekeeper.core.admission.rules.modes import mode_of
 from timekeeper.core.budgets.rule_ids import FIXED, SETTABLE
-from webhook.rules.catalogue import CATALOGUE
-from webhook.rules.isolation import ephemeral_violations
-from webhook.rules.modes import mode_of
 
 # a pod that asks for none, those of which only one can be in a pod, and the annotations of a dialect, which
 # are read if all limits can be

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from timekeeper.core import __version__
-from webhook.policy import AdmissionPolicy, PriorityClass, Sidecar, SidecarImages
+from timekeeper.core.admission.policy import AdmissionPolicy, PriorityClass, Sidecar, SidecarImages
 from webhook.settings.certificates import read_certificates
 from webhook.settings.serve import read
 

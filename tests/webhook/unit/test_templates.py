@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from tests.webhook.clusters import MANIFESTS
 from tests.webhook.worlds import GOVERNED_NAMESPACES, OBSERVING, POLICY, half
 from tests.worlds import Json, container
+from timekeeper.core.admission.pods import MalformedError
+from timekeeper.core.admission.policy import AdmissionPolicy
 from webhook.admission import workloads
 from webhook.admission.workloads import BUILT_IN, BadPathError, TemplatePath, judge, read_path
-from webhook.policy import AdmissionPolicy
 from webhook.wire.object_review import ObjectReview, read
-from webhook.wire.pod_review import AdmissionAnswer, MalformedError
+from webhook.wire.pod_review import AdmissionAnswer
 
 PYTORCH = read_path("kubeflow.org/PyTorchJob=spec.pytorchReplicaSpecs.*.template")
 

@@ -24,10 +24,10 @@ from tests.webhook.worlds import (
     with_class,
 )
 from tests.worlds import Json, container, limits_of
+from timekeeper.core.admission.policy import AdmissionPolicy, PriorityClass, Sidecar, Standing
 from webhook.admission.pods import mutate, validate
 from webhook.admission.reinvocation import first_governed_request
 from webhook.admission.warnings import within_limits
-from webhook.policy import AdmissionPolicy, PriorityClass, Sidecar, Standing
 from webhook.wire.pod_review import AdmissionAnswer, PodReview, encode, read
 
 IN_BUDGET = Standing("IN_BUDGET")

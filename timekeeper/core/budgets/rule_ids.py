@@ -1,6 +1,6 @@
 """The IDs of the admission rules, as budget ConfigMaps name them.
 
-The webhook's catalogue (`webhook.rules.catalogue`) describes them; a test compares the two.
+The catalogue (`core.admission.rules.catalogue`) describes them; a test compares the two.
 """
 
 # Their mode can be set for the cluster and for a namespace.

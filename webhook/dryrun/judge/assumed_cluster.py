@@ -3,18 +3,18 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from timekeeper.core.budgets.policy import Budget, BudgetSettings
-from timekeeper.core.budgets.reader import ParsedBudgets
-from timekeeper.core.request.host import CardHost
-from timekeeper.core.wire import StandingWord
-from webhook.admission.workloads import TemplatePath
-from webhook.policy import AdmissionPolicy, Mode, PriorityClass, Standing
-from webhook.standings.table import (
+from timekeeper.core.admission.policy import AdmissionPolicy, Mode, PriorityClass, Standing
+from timekeeper.core.admission.table import (
     StandingsEntry,
     StandingsSettings,
     StandingsTable,
     effective_policy,
 )
+from timekeeper.core.budgets.policy import Budget, BudgetSettings
+from timekeeper.core.budgets.reader import ParsedBudgets
+from timekeeper.core.request.host import CardHost
+from timekeeper.core.wire import StandingWord
+from webhook.admission.workloads import TemplatePath
 
 # the API server creates these
 _SYSTEM_CLASSES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}

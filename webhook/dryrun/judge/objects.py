@@ -7,18 +7,20 @@ from typing import Any, Literal
 import orjson
 
 from timekeeper.core import names
+from timekeeper.core.admission.json_patch import patched
+from timekeeper.core.admission.pods import MalformedError
+from timekeeper.core.admission.policy import AdmissionPolicy, Standing
+from timekeeper.core.admission.rules.bypass import bypass_violations, suspect_violations
+from timekeeper.core.admission.rules.exhausted import budget_violations
+from timekeeper.core.admission.rules.modes import split_by_mode
+from timekeeper.core.admission.rules.pod_rules import pod_violations
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.request.request import parse_new
 from timekeeper.core.violation import Violation, message, shown
 from webhook.admission import budgets, cel, pods, workloads
-from webhook.admission.answers import split_by_mode
 from webhook.dryrun.judge.assumed_cluster import AssumedCluster
-from webhook.policy import AdmissionPolicy, Standing
-from webhook.rules.bypass import bypass_violations, suspect_violations
-from webhook.rules.pod_rules import pod_violations
 from webhook.wire import defaulting, pod_review
-from webhook.wire.json_patch import patched
-from webhook.wire.pod_review import AdmissionAnswer, MalformedError, PodReview
+from webhook.wire.pod_review import AdmissionAnswer, PodReview
 
 _ALL_CHARACTERS = 1 << 40  # unlike a serving worker this process has time
 
@@ -255,7 +257,7 @@ def _violations(
     """The violations for which an answer refuses."""
     found = pod_violations(asked.pod, parse_new(asked.pod, policy.unknown_accelerators), policy)
     refusing, _ = split_by_mode(found, policy)
-    return refusing or pods.budget_violations(asked.namespace, standing) or (_of_text(answer),)
+    return refusing or budget_violations(asked.namespace, standing) or (_of_text(answer),)
 
 
 def _of_text(answer: AdmissionAnswer) -> Violation:

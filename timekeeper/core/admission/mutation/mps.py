@@ -7,11 +7,11 @@ describes what this enforces.
 """
 
 from timekeeper.core import names
+from timekeeper.core.admission.mutation.visible_devices import Variable, annotated
+from timekeeper.core.admission.pods import sequence_of
 from timekeeper.core.dialects import BY_NAME
 from timekeeper.core.json_values import Json
 from timekeeper.core.values import GPURequest
-from webhook.mutation.visible_devices import Variable, annotated
-from webhook.wire.pod_review import sequence_of
 
 PIPES = "CUDA_MPS_PIPE_DIRECTORY"
 MEMORY = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"

@@ -1,9 +1,7 @@
-"""The values that decisions depend on: a namespace's standing, the policy of its pods, lifetimes of
-certificates."""
+"""The values that decisions depend on: a namespace's standing, and the policy of its pods."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Literal
 
 from timekeeper.core.accelerators import UnknownAccelerators
@@ -112,32 +110,6 @@ class AdmissionPolicy:
         if standing.status == "OVER_BUDGET" and standing.on_exhausted in HOLDS:
             return "budget"
         return standing.hold or ("turn" if by_other and self.caps.is_set else "")
-
-
-@dataclass(frozen=True, slots=True)
-class CertificateLifetimes:
-    """Lifetimes of the CA and of a server's certificate (leaf), and the overlap of two CAs.
-
-    ``overlap``: a CA signs once its bundle has been everywhere for so long, and the former CA is dropped once
-    all leaves are of the new one for so long. It must be longer than a kubelet takes to bring a changed
-    Secret into a pod (minutes), and than a sidecar goes without an answer that names the bundle (50
-    heartbeats).
-    """
-
-    ca: timedelta = timedelta(days=3650)
-    leaf: timedelta = timedelta(days=365)
-    overlap: timedelta = timedelta(days=7)
-
-    def mistake(self) -> str:
-        """Why these lifetimes contradict each other, in a sentence; empty where they do not."""
-        if self.leaf > self.ca:
-            return f"--leaf-life ({self.leaf}) must not be longer than --ca-life ({self.ca})"
-        if 4 * self.overlap > self.ca:
-            return (
-                f"--overlap ({self.overlap}) must be at most a quarter of --ca-life ({self.ca}): a CA is "
-                "renewed when a third of its life is left, and the new one takes over within that time"
-            )
-        return ""
 
 
 def is_above_budget_class(spec: Json, policy: AdmissionPolicy) -> bool:

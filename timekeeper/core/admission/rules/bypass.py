@@ -7,16 +7,16 @@ from collections.abc import Iterator
 
 from timekeeper.core import names
 from timekeeper.core.accelerators import accelerator_of
+from timekeeper.core.admission.marks import VISIBLE_DEVICES
+from timekeeper.core.admission.pods import added_ephemeral, sequence_of, variables_of
+from timekeeper.core.admission.rules.denylist import CUDA_VERSION, RUNTIME_CLASSES
+from timekeeper.core.admission.rules.device_classes import NONE_LISTED, JudgedClasses
+from timekeeper.core.admission.rules.isolation import isolation_violations, node_paths
 from timekeeper.core.dialects import GPU_RESOURCE_PATTERN
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.request.devices import DIALECT as DEVICE
 from timekeeper.core.request.request import ParsedRequest, containers
 from timekeeper.core.violation import Violation, shown
-from webhook.rules.denylist import CUDA_VERSION, RUNTIME_CLASSES
-from webhook.rules.device_classes import NONE_LISTED, JudgedClasses
-from webhook.rules.isolation import isolation_violations, node_paths
-from webhook.wire.marks import VISIBLE_DEVICES
-from webhook.wire.pod_review import added_ephemeral, sequence_of, variables_of
 
 _AS_WITH_A_REQUEST = ("device-annotation", "device-mount", "host-path", "host-pid")
 _DEVICE_CLASS = "deviceclass.resource.kubernetes.io/"

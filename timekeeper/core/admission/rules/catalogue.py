@@ -4,8 +4,8 @@ A rule's mode is ``enforce`` (refused), ``warn`` (admitted with a warning), or `
 this table; a test compares the two.
 """
 
-from webhook.rules.device_annotations import DEVICE_WORDS, shown_as
-from webhook.rules.rule import Rule
+from timekeeper.core.admission.rules.device_annotations import DEVICE_WORDS, shown_as
+from timekeeper.core.admission.rules.rule import Rule
 
 # A valid request. Without one a pod can be neither placed nor charged, so these rules cannot be turned off.
 REQUEST = (

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from timekeeper.core import names
+from timekeeper.core.admission.pods import annotations_of
 from timekeeper.core.dialects import BY_NAME
 from timekeeper.core.json_values import Json
 from timekeeper.core.request.request import canonical
 from timekeeper.core.values import ContainerAsk, GPURequest
 from timekeeper.core.wire import HeldFor, StandingWord
-from webhook.wire.pod_review import annotations_of
 
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 LABELS = {names.GOVERNED: "true"}

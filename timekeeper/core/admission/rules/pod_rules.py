@@ -5,17 +5,21 @@ Each violation is found whatever else is wrong with the pod, and whatever its ru
 
 from collections.abc import Iterator
 
+from timekeeper.core.admission.policy import AdmissionPolicy
+from timekeeper.core.admission.rules.forged import forgery_violations, reserved_name_violations
+from timekeeper.core.admission.rules.host_share import host_share_violations
+from timekeeper.core.admission.rules.isolation import (
+    device_annotations,
+    isolation_violations,
+    visible_without_request,
+)
+from timekeeper.core.admission.rules.placement import placement_violations
 from timekeeper.core.json_values import Json
 from timekeeper.core.request.held import cards_text, least_milli
 from timekeeper.core.request.request import ParsedRequest
 from timekeeper.core.standings import Caps
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation, shown
-from webhook.policy import AdmissionPolicy
-from webhook.rules.forged import forgery_violations, reserved_name_violations
-from webhook.rules.host_share import host_share_violations
-from webhook.rules.isolation import device_annotations, isolation_violations, visible_without_request
-from webhook.rules.placement import placement_violations
 
 
 def cap_violations(request: GPURequest | None, caps: Caps) -> Iterator[Violation]:

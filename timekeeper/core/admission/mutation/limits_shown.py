@@ -1,11 +1,11 @@
 """Variables that show a container an amount of its limits, where a node plugin does not set them itself."""
 
+from timekeeper.core.admission.mutation.visible_devices import Variable
+from timekeeper.core.admission.pods import sequence_of
 from timekeeper.core.dialects import BY_NAME
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.quantity import integral
 from timekeeper.core.values import GPURequest
-from webhook.mutation.visible_devices import Variable
-from webhook.wire.pod_review import sequence_of
 
 
 def wanted(container: Json, request: GPURequest) -> tuple[Variable, ...]:

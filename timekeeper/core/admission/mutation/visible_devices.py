@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from timekeeper.core import names
+from timekeeper.core.admission.json_patch import Operation, add, remove, replace
+from timekeeper.core.admission.marks import VISIBLE_DEVICES
+from timekeeper.core.admission.pods import sequence_of
 from timekeeper.core.dialects import BY_NAME
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.values import GPURequest
-from webhook.wire.json_patch import Operation, add, remove, replace
-from webhook.wire.marks import VISIBLE_DEVICES
-from webhook.wire.pod_review import sequence_of
 
 CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"
 

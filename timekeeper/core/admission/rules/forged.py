@@ -6,15 +6,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from timekeeper.core import names
+from timekeeper.core.admission import marks
+from timekeeper.core.admission.mutation import sidecar
+from timekeeper.core.admission.pods import CONTAINER_LISTS, annotations_of, labels_of, sequence_of
+from timekeeper.core.admission.policy import AdmissionPolicy
 from timekeeper.core.dialects import BY_NAME, DIALECTS
 from timekeeper.core.json_values import Json
 from timekeeper.core.standings import WORDS
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation, shown
-from webhook.mutation import sidecar
-from webhook.policy import AdmissionPolicy
-from webhook.wire import marks
-from webhook.wire.pod_review import CONTAINER_LISTS, annotations_of, labels_of, sequence_of
 
 OURS = (f"{names.DOMAIN}/", *names.BY_CONTAINER)
 OWNED = tuple(dict.fromkeys(owned for dialect in DIALECTS for owned in dialect.owned))

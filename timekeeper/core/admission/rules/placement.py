@@ -4,15 +4,20 @@ import re
 from collections.abc import Iterator
 
 from timekeeper.core import names
+from timekeeper.core.admission.pods import annotations_of, labels_of, sequence_of
+from timekeeper.core.admission.policy import (
+    DEFAULT_SCHEDULERS,
+    AdmissionPolicy,
+    is_above_budget_class,
+    scheduler_of,
+)
+from timekeeper.core.admission.rules.size import size_violations
 from timekeeper.core.dialects import BY_NAME, DIALECTS, gas, nano, replaced_schedulers, tencent
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.name_lists import excess, listed
 from timekeeper.core.request.request import containers
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation, shown
-from webhook.policy import DEFAULT_SCHEDULERS, AdmissionPolicy, is_above_budget_class, scheduler_of
-from webhook.rules.size import size_violations
-from webhook.wire.pod_review import annotations_of, labels_of, sequence_of
 
 LEGACY_SIDECAR = "gpu-sidecar"
 

@@ -3,12 +3,16 @@
 from collections.abc import Iterable, Iterator
 
 from timekeeper.core import names
-from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE_PATTERN, gas
-from timekeeper.core.json_values import Json, mapping, sequence
-from timekeeper.core.values import GPURequest
-from timekeeper.core.violation import Violation, shown
-from webhook.mutation import limits_shown, mps, visible_devices
-from webhook.rules.denylist import (
+from timekeeper.core.admission.marks import VISIBLE_DEVICES
+from timekeeper.core.admission.mutation import limits_shown, mps, visible_devices
+from timekeeper.core.admission.pods import (
+    CONTAINER_LISTS,
+    added_ephemeral,
+    annotations_of,
+    sequence_of,
+    variables_of,
+)
+from timekeeper.core.admission.rules.denylist import (
     NODE_PATHS,
     may_steer,
     names_devices,
@@ -17,15 +21,11 @@ from webhook.rules.denylist import (
     reaches_node,
     steers_isolation,
 )
-from webhook.rules.device_annotations import requests_devices
-from webhook.wire.marks import VISIBLE_DEVICES
-from webhook.wire.pod_review import (
-    CONTAINER_LISTS,
-    added_ephemeral,
-    annotations_of,
-    sequence_of,
-    variables_of,
-)
+from timekeeper.core.admission.rules.device_annotations import requests_devices
+from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE_PATTERN, gas
+from timekeeper.core.json_values import Json, mapping, sequence
+from timekeeper.core.values import GPURequest
+from timekeeper.core.violation import Violation, shown
 
 _SHOWN_BY_PLUGIN = tuple(name for each in DIALECTS if each.shown_by_plugin for name in each.resources)
 

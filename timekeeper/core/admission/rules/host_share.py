@@ -3,15 +3,15 @@
 from collections.abc import Iterator
 
 from timekeeper.core import names
+from timekeeper.core.admission.pods import sequence_of
+from timekeeper.core.admission.policy import AdmissionPolicy
+from timekeeper.core.admission.rules.modes import mode_of
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.request.estimates import estimated_rate, without_constraints
 from timekeeper.core.request.held import cards_text, most_milli
 from timekeeper.core.request.host import CPU, MEMORY, CardHost, container_milli, requested
 from timekeeper.core.values import Card, GPURequest
 from timekeeper.core.violation import Violation, shown
-from webhook.policy import AdmissionPolicy
-from webhook.rules.modes import mode_of
-from webhook.wire.pod_review import sequence_of
 
 RULE = "host-share"
 NOT_JUDGED = (

@@ -8,16 +8,21 @@ other webhooks are called.
 from collections.abc import Mapping
 
 from timekeeper.core import names
+from timekeeper.core.admission import marks
+from timekeeper.core.admission.json_patch import Operation, add, escaped, merged, remove
+from timekeeper.core.admission.mutation import limits_shown, mps, sidecar, visible_devices
+from timekeeper.core.admission.pods import annotations_of, sequence_of, variables_of
+from timekeeper.core.admission.policy import (
+    AdmissionPolicy,
+    PriorityClass,
+    is_above_budget_class,
+    scheduler_of,
+)
 from timekeeper.core.dialects import BY_NAME
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.request.devices import DIALECT as DEVICE
 from timekeeper.core.values import GPURequest
 from timekeeper.core.wire import HeldFor, StandingWord
-from webhook.mutation import limits_shown, mps, sidecar, visible_devices
-from webhook.policy import AdmissionPolicy, PriorityClass, is_above_budget_class, scheduler_of
-from webhook.wire import marks
-from webhook.wire.json_patch import Operation, add, escaped, merged, remove
-from webhook.wire.pod_review import annotations_of, sequence_of, variables_of
 
 PLACEMENT = {names.GPU_PLACEMENT: "1"}
 

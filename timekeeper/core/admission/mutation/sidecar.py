@@ -11,12 +11,18 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from timekeeper.core import names
+from timekeeper.core.admission.json_patch import Operation, add
+from timekeeper.core.admission.mutation.visible_devices import (
+    CAPABILITIES,
+    VOID,
+    Variable,
+    from_annotation,
+    wanted,
+)
+from timekeeper.core.admission.pods import sequence_of
+from timekeeper.core.admission.policy import Sidecar
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.values import GPURequest
-from webhook.mutation.visible_devices import CAPABILITIES, VOID, Variable, from_annotation, wanted
-from webhook.policy import Sidecar
-from webhook.wire.json_patch import Operation, add
-from webhook.wire.pod_review import sequence_of
 
 TOKEN_VOLUME = "bursar-token"  # noqa: S105 a volume's name
 SPOOL_VOLUME = "bursar-spool"

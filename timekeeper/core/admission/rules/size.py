@@ -10,11 +10,11 @@ from collections.abc import Iterator
 
 import orjson
 
+from timekeeper.core.admission.marks import VISIBLE_DEVICES
+from timekeeper.core.admission.pods import CONTAINER_LISTS, annotations_of, sequence_of
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation, shown
-from webhook.wire.marks import VISIBLE_DEVICES
-from webhook.wire.pod_review import CONTAINER_LISTS, annotations_of, sequence_of
 
 MAX_BYTES = 1024 * 1024
 # The API server refuses every update of a pod with more than 256 KiB of annotations, a status too, but it

@@ -1,11 +1,11 @@
 """Ephemeral containers that an update adds to a pod. They hold no card and are not charged. Those that
 existed before are not reviewed again."""
 
+from timekeeper.core.admission.json_patch import Operation
+from timekeeper.core.admission.marks import VISIBLE_DEVICES
+from timekeeper.core.admission.mutation.visible_devices import VOID, set_variable
+from timekeeper.core.admission.pods import added_ephemeral, sequence_of, variables_of
 from timekeeper.core.json_values import Json
-from webhook.mutation.visible_devices import VOID, set_variable
-from webhook.wire.json_patch import Operation
-from webhook.wire.marks import VISIBLE_DEVICES
-from webhook.wire.pod_review import added_ephemeral, sequence_of, variables_of
 
 
 def hide_cards(pod: Json, old: Json) -> tuple[Operation, ...]:

@@ -1,0 +1,213 @@
+"""What admission needs of the table of standings: a namespace's standing and policy."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from timekeeper.core import standings
+from timekeeper.core.accelerators import UnknownAccelerators
+from timekeeper.core.admission.policy import (
+    AdmissionPolicy,
+    Mode,
+    PriorityClass,
+    Sidecar,
+    Standing,
+    UnknownStanding,
+)
+from timekeeper.core.json_values import Json, mapping, sequence
+from timekeeper.core.request.host import CardHost
+from timekeeper.core.wire import HeldFor
+
+
+@dataclass(frozen=True, slots=True)
+class StandingsEntry:
+    """A namespace in the table."""
+
+    standing: Standing
+    remaining: int | None  # remaining amount, milli-GPU x ms; None: unlimited
+    valid_until_ms: int | None  # end of the standing by the timekeeper's clock; None: until the table changes
+    mode: Mode | None = None  # the namespace's own; None: the cluster's
+    rules: Mapping[str, str] = field(default_factory=dict)  # the namespace's own modes
+    exempt: frozenset[str] = frozenset()  # users and groups besides the cluster's
+    caps: standings.Caps = standings.NO_CAPS
+    reserves_declared: bool = False  # pods reserve their whole declared time
+    requires_duration: bool = False  # pods must declare how long they mean to run
+    host_share_milli: int | None = None  # its own `AdmissionPolicy.host_share_milli`; None: the cluster's
+    deciding_group: str = ""  # key of the group's entry if its account determines the standing
+
+
+@dataclass(frozen=True, slots=True)
+class StandingsSettings:
+    """The cluster's ``_settings`` as the timekeeper sends them."""
+
+    mode: Mode
+    scheduler_name: str
+    sidecar: bool
+    in_budget: PriorityClass
+    over_budget: PriorityClass
+    unknown_standing: UnknownStanding
+    max_grace_s: int
+    lookahead_ms: int | None  # None: not sent
+    unknown_accelerators: UnknownAccelerators = "refuse"
+    rules: Mapping[str, str] = field(default_factory=dict)
+    exempt: frozenset[str] = frozenset()
+    room: CardHost | None = None  # CPU and memory for each card
+    host_share_milli: int = 2_000
+
+
+StandingsTable = standings.StandingsTable[StandingsSettings, StandingsEntry]
+
+UNKNOWN = Standing("UNKNOWN")
+PREEMPTION_POLICIES = ("PreemptLowerPriority", "Never")
+
+# A class can be deleted and created again with another value. Numbers that were not confirmed for so long are
+# not written into pods, because the API server refuses a pod whose numbers differ from its class.
+CLASSES_HOLD_MS = 5_000
+
+
+def standing(
+    table: StandingsTable | None, namespace: str, spent: int, now_ms: int, stale_after_ms: int
+) -> Standing:
+    """The namespace's standing now.
+
+    ``spent``: what this worker admitted of the namespace in the last seconds, in milli-GPU x ms.
+    """
+    if table is None:
+        return UNKNOWN
+    entry = table.entry_of(namespace)
+    over = entry.standing.status == "OVER_BUDGET"
+    if table.is_unknown(over, entry.valid_until_ms, now_ms, stale_after_ms):
+        return UNKNOWN
+    if not over and entry.remaining is not None and 0 < spent >= entry.remaining:
+        return replace(entry.standing, status="OVER_BUDGET", by_estimate=True)
+    return entry.standing
+
+
+def is_fresh(table: StandingsTable | None, now_ms: int) -> bool:
+    """Whether the numbers of priority classes in the table may be written into pods."""
+    return table is not None and not table.is_stale(now_ms, CLASSES_HOLD_MS)
+
+
+def effective_policy(
+    flags: AdmissionPolicy, table: StandingsTable | None, fresh: bool = True, namespace: str = ""
+) -> AdmissionPolicy:
+    """A namespace's policy now: from the table where there is one, else from this process's flags.
+
+    A class without a value in the table gets the flags' value where the name is the same, unless the class is
+    absent. From a table that is not `is_fresh` no preemption policy is taken; an absent class stays absent,
+    because a pod without the class is better than a refused pod.
+    """
+    if table is None:
+        return flags
+    settings, own = table.settings, table.entry_of(namespace)
+    return replace(
+        flags,
+        known=True,
+        mode=own.mode or settings.mode,
+        rules={**settings.rules, **own.rules},
+        exempt=settings.exempt | own.exempt,
+        scheduler_name=settings.scheduler_name,
+        in_budget=_valued(settings.in_budget, flags, fresh),
+        over_budget=_valued(settings.over_budget, flags, fresh),
+        unknown_standing=settings.unknown_standing,
+        max_grace_s=settings.max_grace_s,
+        unknown_accelerators=settings.unknown_accelerators,
+        sidecar=_sidecar(flags.sidecar, settings),
+        caps=own.caps,
+        reserves_declared=own.reserves_declared,
+        requires_duration=own.requires_duration,
+        room=settings.room,
+        host_share_milli=own.host_share_milli or settings.host_share_milli,
+    )
+
+
+def _valued(given: PriorityClass, flags: AdmissionPolicy, fresh: bool) -> PriorityClass:
+    if given.value is not None or given.absent:
+        return given if fresh else replace(given, preemption_policy=None)
+    return next((known for known in (flags.in_budget, flags.over_budget) if known.name == given.name), given)
+
+
+def _sidecar(flags: Sidecar | None, settings: StandingsSettings) -> Sidecar | None:
+    """None where flag or table disables it."""
+    return flags if settings.sidecar else None
+
+
+def read_settings(raw: Json) -> StandingsSettings:
+    """The cluster's settings in `wire.Standings`. Raises `standings.UndecodableStandingsError`."""
+    classes = raw["priorityClasses"]
+    return StandingsSettings(
+        mode=_mode(raw["mode"]),
+        rules=_rules(raw.get("rules")),
+        exempt=_exempt(raw.get("exempt")),
+        scheduler_name=_text(raw["schedulerName"]),
+        sidecar=raw["sidecar"] is True,
+        in_budget=_class(classes["inBudget"]),
+        over_budget=_class(classes["overBudget"]),
+        unknown_standing="overBudget" if raw["unknownStanding"] == "overBudget" else "inBudget",
+        max_grace_s=standings.whole_number(raw["maxGracePeriodMs"]) // 1000,
+        lookahead_ms=standings.whole_number_or_none(raw.get("lookaheadMs")),
+        unknown_accelerators=_accelerators(raw.get("unknownAccelerators")),
+        room=standings.card_host(raw),
+        host_share_milli=standings.whole_number(mapping(raw.get("host")).get("timesMilli", 2_000)),
+    )
+
+
+def _class(raw: Json) -> PriorityClass:
+    """The timekeeper publishes no table before it has listed all classes: one without a value is absent."""
+    value, policy = standings.whole_number_or_none(raw["value"]), raw.get("preemptionPolicy")
+    known = value is not None and policy in PREEMPTION_POLICIES
+    return PriorityClass(_text(raw["name"]), value, policy if known else None, absent=value is None)
+
+
+def read_entry(raw: Json) -> StandingsEntry:
+    """A namespace's entry there. Raises the same."""
+    until_ms = standings.whole_number_or_none(raw["validUntil"])
+    return StandingsEntry(
+        Standing(
+            standings.standing_word(raw["standing"]),
+            standings.whole_number_or_none(raw["ratio"]),
+            standings.whole_number_or_none(raw["warnAt"]),
+            on_exhausted=_text(raw["onExhausted"]),
+            until_ms=until_ms,
+            hold=_hold(raw.get("hold")),
+        ),
+        standings.whole_number_or_none(raw["remaining"]),
+        until_ms,
+        _mode(raw["mode"]) if raw.get("mode") else None,
+        _rules(raw.get("rules")),
+        _exempt(raw.get("exempt")),
+        standings.caps(raw),
+        raw.get("reserve") == "declared",
+        raw.get("requireDuration") is True,
+        standings.whole_number_or_none(raw.get("hostShare")),
+        standings.deciding_group(raw),
+    )
+
+
+def _mode(raw: object) -> Mode:
+    return "observe" if raw == "observe" else "meter" if raw == "meter" else "enforce"
+
+
+def _accelerators(raw: object) -> UnknownAccelerators:
+    """What becomes of accelerators that no dialect reads; refused by a timekeeper of a release that does not
+    say so, as that release's own webhook refused `amd.com/gpu`."""
+    return "meter" if raw == "meter" else "pass" if raw == "pass" else "refuse"
+
+
+def _hold(raw: object) -> HeldFor:
+    """How new pods are held; "" from a timekeeper of a release that does not say so."""
+    return "budget" if raw == "budget" else "turn" if raw == "turn" else ""
+
+
+def _rules(raw: object) -> Mapping[str, str]:
+    """The modes by rule; a timekeeper of another release may send none, or rules that are unknown here."""
+    return {_text(rule): _text(mode) for rule, mode in mapping(raw).items()}
+
+
+def _exempt(raw: object) -> frozenset[str]:
+    return frozenset(_text(each) for each in sequence(raw))
+
+
+def _text(raw: object) -> str:
+    if not isinstance(raw, str) or not raw:
+        raise standings.UndecodableStandingsError("standings: a name is missing")
+    return raw
