@@ -42,6 +42,12 @@ DECISIONS = Counter(
 DECISIONS_DROPPED = Counter(
     "bursar_decisions_dropped", "the settler's own decisions that were lost because more than 10,000 waited"
 )
+WOULD = Counter(
+    "bursar_would_pods",
+    "new pods of metered namespaces by what enforcement would have done: `admitted`, `demoted`, `held`,"
+    " `refused`; and `evicted`; `unjudged` and `dropped`: too many at once",
+    ["verdict"],
+)
 HELD = Gauge(
     "bursar_held_pods", "pods that wait behind the gate `bursar.dev/budget`", multiprocess_mode="mostrecent"
 )

@@ -94,6 +94,11 @@ GOOD: dict[str, Row] = {
     "map_posts": {"id": 1, "received_ms": 1, "term": "", "earlier": "[]"},
     "map_hours": {"hour_ms": 0, "known_ms": 1},
     "stranded": {"namespace": "a", "hour_ms": 0, "amount": 1},
+    "would": {
+        **{"uid": "u", "verdict": "refused", "namespace": "a", "pod": "p", "rule": "amount", "sentence": ""},
+        **{"at_ms": 1, "judged_ms": 1},
+    },
+    "would_since": {"id": 1, "since_ms": 1, "only_meter": False},
     "terms": {"id": 1, "term": 0, "holder": "h", "since_ms": 0},
     "waiting": {"namespace": "a", "rate_milli": 1},
     "held_pods": {

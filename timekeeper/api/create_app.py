@@ -9,6 +9,7 @@ from flask import Flask, Response, g, request
 
 from timekeeper import metrics
 from timekeeper.accounts.prometheus_answers import PrometheusQueries
+from timekeeper.api import would
 from timekeeper.api.http.answers import answer
 from timekeeper.api.http.openapi import document
 from timekeeper.api.http.routes import JSON, ApiRoute
@@ -55,6 +56,7 @@ RESOURCES = (
     sessions,
     held,
     usage,
+    would,
     heartbeats,
     node_usage,
     bindings,

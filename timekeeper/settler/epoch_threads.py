@@ -20,10 +20,12 @@ from timekeeper.settler.evictions.calls import EvictorContext, view_of
 from timekeeper.settler.evictions.evictor import Step, keep_evicting
 from timekeeper.settler.evictions.rounds import IdleRound, OvertimeRound, OveruseRound
 from timekeeper.settler.grace_policies import GracePolicies
+from timekeeper.settler.new_pods import NewPods
 from timekeeper.settler.notifier import Notifier
 from timekeeper.settler.releaser import CALLS_AT_ONCE, Releaser, keep_releasing, patch_with
 from timekeeper.settler.settler import Settler
 from timekeeper.settler.use_reader import UseReader
+from timekeeper.settler.would import WouldJudge
 from timekeeper.store.engine.engine import Store
 from timekeeper.store.fencing import FencedStore
 from timekeeper.store.retention import forget_decisions, roll_up_daily
@@ -41,7 +43,7 @@ def start_thread(name: str, work: Work, stop: Event) -> Thread:
 @dataclass(frozen=True, slots=True)
 class EpochThreads:
     """What the threads of one epoch work with. ``now_ms``: the API server's clock; ``record``: keeps a
-    decision."""
+    decision; ``new_pods``: those to be judged."""
 
     store: Store
     api: Api
@@ -49,6 +51,7 @@ class EpochThreads:
     events: EventRecorder
     record: Record
     now_ms: Callable[[], int]
+    new_pods: NewPods
 
     def start(self, settings: TimekeeperSettings, stop: Event) -> tuple[Thread, ...]:
         """Start all that the settings ask for; returns those that must not read the database once it is
@@ -60,6 +63,8 @@ class EpochThreads:
         if settings.retain_ms:
             start_thread("retain", partial(self._roll_up, settings.retain_ms), stop)
         reading = self._start_reading(settings.prometheus, stop) if settings.prometheus.is_given else ()
+        judge = WouldJudge(self.new_pods, self.store, self.settler, self.now_ms)
+        reading = (*reading, start_thread("would", judge.keep, stop))
         return reading if settings.only_meter else (*reading, *self._start_governing(stop))
 
     def _start_reading(self, prometheus: PrometheusSettings, stop: Event) -> tuple[Thread, ...]:

@@ -22,10 +22,11 @@ from timekeeper.settler.budget_entries import BudgetNotice
 from timekeeper.settler.cluster.cluster_state import WatchUpdate
 from timekeeper.settler.cluster.watches import sources, start_watching
 from timekeeper.settler.epoch_threads import EpochThreads, start_thread
+from timekeeper.settler.new_pods import NewPods
 from timekeeper.settler.pod_notices import PodNotice, state_after
 from timekeeper.settler.published_ca import publish
 from timekeeper.settler.settler import Settler, run
-from timekeeper.store import decisions
+from timekeeper.store import decisions, fencing, would
 from timekeeper.store.decisions import SOURCE, last_standings
 from timekeeper.store.engine.engine import ConflictError, Store, UnavailableError, open_store
 from timekeeper.store.fencing import EpochOverError
@@ -178,17 +179,19 @@ def _settle(settings: TimekeeperSettings, store: Store, api: Api, me: str, stop:
     except UnavailableError as error:
         log("ledger-unreadable", level="error", error=error)
         return 1
-    with store.reading() as connection:
+    with fencing.writing(store, settler.epoch) as connection:
+        since_ms = would.begin(connection, now_ms(), settings.only_meter)
         last = last_standings(connection, settler.ledger.history.current_keys())
     settler.ledger.budget_states.update({name: state_after(reason) for name, reason in last.items()})
     metrics.LEADS.set(1)
     metrics.TERM.set(settler.epoch.number)
     updates: Queue[WatchUpdate] = Queue(_MAX_QUEUED)
-    for source in sources(settings.namespace, settings.only_meter, settler.is_charged):
+    new_pods = NewPods(since_ms, lambda name: settler.cluster.metered.meters(name))
+    for source in sources(settings.namespace, settings.only_meter, settler.is_charged, new_pods.offer):
         start_watching(source, api, updates, now_ms, stop, _failed)
     if settings.only_meter and not settings.is_local:
         start_thread("ca", partial(publish, api, settings.namespace, Path(settings.ca)), stop)
-    threads = EpochThreads(store, api, settler, events, recorder.record, now_ms)
+    threads = EpochThreads(store, api, settler, events, recorder.record, now_ms, new_pods)
     readers = (recording, *threads.start(settings, stop))
     log("settler-started", sessions=len(settler.ledger.sessions), term=settler.epoch.number, holder=me)
     try:

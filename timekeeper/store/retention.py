@@ -7,7 +7,7 @@ from threading import Event
 from typing import Protocol
 
 from timekeeper.runtime.log import log
-from timekeeper.store import decisions
+from timekeeper.store import decisions, would
 from timekeeper.store.engine.engine import ConflictError, Connection, UnavailableError
 from timekeeper.store.fencing import EpochOverError
 from timekeeper.store.postings import forget_nodes, roll_up
@@ -95,13 +95,15 @@ def roll_up_daily(ledger: Writable, clock: Callable[[], int], retain_ms: int, st
 
 
 def forget_decisions(ledger: Writable, clock: Callable[[], int], retain_ms: int, stop: Event) -> None:
-    """Every ten minutes delete the decisions that were last taken longer ago, until ``stop`` or until the
-    epoch is over."""
+    """Every ten minutes delete the decisions that were last taken longer ago, and what would have happened
+    before, until ``stop`` or until the epoch is over."""
     pause_s = 0.0
     while not stop.wait(pause_s):
         try:
             with ledger.writing() as connection:
-                count = decisions.forget(connection, clock() - retain_ms, _DECISIONS)
+                before_ms = clock() - retain_ms
+                found = [each.forget(connection, before_ms, _DECISIONS) for each in (decisions, would)]
+                count = max(found)
         except EpochOverError:
             return
         except (UnavailableError, ConflictError) as error:

@@ -1,5 +1,5 @@
-"""The parts of the admission manifests that follow from the code: CEL expressions and the excluded
-namespaces. Tests compare the manifests with them.
+"""The parts of the admission manifests that follow from the code: CEL expressions. Tests compare the
+manifests with them.
 """
 
 from collections.abc import Iterable
@@ -21,7 +21,6 @@ from timekeeper.core.admission.rules.forged import (
 from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE, PREFIXES
 from timekeeper.core.dialects.dialect import Dialect
 
-SYSTEM_NAMESPACES = ("kube-system", "gpu-operator", names.NAMESPACE, names.AGENTS_NAMESPACE)
 EXEMPT = f"{names.DOMAIN}/exempt"  # on a namespace; a policy restricts who may set it
 
 # Of a pod: annotations, labels, volumes, gates, containers of each kind; and variables, mounts, limits and

@@ -177,7 +177,7 @@ def _left_out(cluster: ClusterReader) -> frozenset[str]:
         labelled += [each["metadata"]["name"] for each in exempt]
     except ListRefusedError as error:
         _say(f"namespaces that are exempt by label are included: {error}")
-    return frozenset((*cel.SYSTEM_NAMESPACES, *labelled))
+    return frozenset((*names.SYSTEM_NAMESPACES, *labelled))
 
 
 def _judged(cluster: ClusterReader) -> JudgedClasses:

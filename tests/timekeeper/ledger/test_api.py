@@ -53,6 +53,8 @@ ROUTES = [
     ("/v1/usage", "get", "usage", ""),
     ("/v1/usage?namespace=team-a", "get", "usage", "team-a"),
     ("/v1/estimate", "get", "usage", ""),
+    ("/v1/would", "get", "usage", ""),
+    ("/v1/would?namespace=team-a", "get", "usage", "team-a"),
     ("/v1/estimate?namespace=team-a", "get", "usage", "team-a"),
     ("/v1/sessions", "get", "sessions", ""),
     ("/v1/doubts", "get", "sessions", ""),

@@ -62,6 +62,11 @@ BAD = [
     ("ck_map_posts_there_is_one", "map_posts", {"id": 2}),
     ("ck_map_hours_is_of_an_hour", "map_hours", {"known_ms": 3_600_001}),
     ("ck_stranded_is_of_an_hour", "stranded", {"hour_ms": 1}),
+    ("ck_would_is_of_a_pod", "would", {"namespace": ""}),
+    ("ck_would_verdict_is_known", "would", {"verdict": "guessed", "rule": ""}),
+    ("ck_would_rules_refuse", "would", {"verdict": "held"}),
+    ("ck_would_since_there_is_one", "would_since", {"id": 2}),
+    ("ck_would_since_is_a_time", "would_since", {"since_ms": -1}),
     ("ck_terms_there_is_one", "terms", {"id": 2}),
     ("ck_terms_counts", "terms", {"id": 1, "term": -1}),
 ]

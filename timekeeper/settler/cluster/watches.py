@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from queue import Queue
 from threading import Event, Thread
 
@@ -56,13 +55,21 @@ class WatchSource:
 
 
 def sources(
-    namespace: str, only_meter: bool = False, is_charged: Callable[[str], bool] = lambda _uid: False
+    namespace: str,
+    only_meter: bool = False,
+    is_charged: Callable[[str], bool] = lambda _uid: False,
+    offer: Callable[[Json], None] = lambda _raw: None,
 ) -> tuple[WatchSource, ...]:
     """Everything that the settler watches; ``namespace`` contains the budgets. A ledger alone gives pods no
-    priority class, and reads none. ``is_charged``: as `read_charged_pod` has it; called in the watch's
-    thread."""
+    priority class, and reads none. ``is_charged``: as `read_charged_pod` has it; ``offer``: gets
+    each pod as it is. Both are called in the watch's thread."""
+
+    def read_pod(raw: Json) -> Item | None:
+        offer(raw)
+        return read_charged_pod(raw, is_charged)
+
     every = (
-        WatchSource("pods", "/api/v1/pods", _PODS_WATCH_S, partial(read_charged_pod, is_charged=is_charged)),
+        WatchSource("pods", "/api/v1/pods", _PODS_WATCH_S, read_pod),
         WatchSource("nodes", "/api/v1/nodes", _WATCH_S, read_node),
         WatchSource("leases", LEASES, _WATCH_S, read_lease),
         WatchSource("configmaps", f"/api/v1/namespaces/{namespace}/configmaps", _WATCH_S, read_config_map),

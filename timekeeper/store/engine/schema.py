@@ -428,6 +428,41 @@ STRANDED = Table(
     comment="milli-GPU x ms that each namespace stranded in a UTC hour",
 )
 
+WOULD = Table(
+    "would",
+    METADATA,
+    Column("id", _KEY, primary_key=True),
+    Column("uid", Text, nullable=False),
+    Column("verdict", Text, nullable=False),
+    Column("namespace", Text, nullable=False),
+    Column("pod", Text, nullable=False),
+    Column("rule", Text, nullable=False),
+    Column("sentence", Text, nullable=False),
+    Column("at_ms", BigInteger, nullable=False),
+    Column("judged_ms", BigInteger, nullable=False),
+    CheckConstraint("uid <> '' AND namespace <> '' AND at_ms >= 0", name="is_of_a_pod"),
+    CheckConstraint(
+        "verdict IN ('admitted', 'demoted', 'held', 'refused', 'unjudged', 'evicted')",
+        name="verdict_is_known",
+    ),
+    CheckConstraint("rule = '' OR verdict = 'refused'", name="rules_refuse"),
+    UniqueConstraint("uid", "verdict"),
+    Index(None, "namespace", "at_ms"),
+    Index(None, "at_ms"),
+    comment="what would have happened to pods of metered namespaces, had budgets been enforced",
+)
+
+WOULD_SINCE = Table(
+    "would_since",
+    METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("since_ms", BigInteger, nullable=False),
+    Column("only_meter", Boolean, nullable=False),
+    CheckConstraint("id = 1", name="there_is_one"),
+    CheckConstraint("since_ms >= 0", name="is_a_time"),
+    comment="pods created before this time are judged, or were there before the ledger",
+)
+
 TERMS = Table(
     "terms",
     METADATA,

@@ -43,6 +43,8 @@ from timekeeper.store.engine.schema import (
     STRANDED,
     TERMS,
     WAITING,
+    WOULD,
+    WOULD_SINCE,
 )
 from timekeeper.store.engine.upgrade import by_bytes, revision, streamed
 
@@ -66,6 +68,8 @@ TABLES = (
     ENDS,
     DECISIONS,
     NOTIFIED,
+    WOULD,
+    WOULD_SINCE,
     DAYS,
     WAITING,
     HELD_PODS,

@@ -38,6 +38,8 @@ from timekeeper.store.engine.schema import (
     STANDINGS,
     TERMS,
     WAITING,
+    WOULD,
+    WOULD_SINCE,
 )
 from timekeeper.store.engine.upgrade import newest_revision, take_time
 from timekeeper.store.postings import add_all_rollups
@@ -48,7 +50,7 @@ _BATCH = 500
 # Rows that a timekeeper writes before the first charge. All but decisions are recreated at every start.
 _PASSING = (
     *(ENTRY_ERRORS, WAITING, HELD_PODS, DECLARED_PODS, STANDINGS, PULSE, NODE_USES, BINDINGS, ENDS),
-    *(DECISIONS, NOTIFIED),
+    *(DECISIONS, NOTIFIED, WOULD, WOULD_SINCE),
 )
 
 _INT64 = 2**63

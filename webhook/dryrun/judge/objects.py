@@ -17,7 +17,7 @@ from timekeeper.core.admission.rules.pod_rules import pod_violations
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.request.request import parse_new
 from timekeeper.core.violation import Violation, message, shown
-from webhook.admission import budgets, cel, pods, workloads
+from webhook.admission import budgets, pods, workloads
 from webhook.dryrun.judge.assumed_cluster import AssumedCluster
 from webhook.wire import defaulting, pod_review
 from webhook.wire.pod_review import AdmissionAnswer, PodReview
@@ -117,7 +117,7 @@ def _of_kind(subject: _Subject, world: AssumedCluster) -> AdmissionOutcome:
     paths = workloads.of_kind(group, kind, (*workloads.BUILT_IN, *world.template_paths))
     if not paths and (group, kind) != ("", "Pod"):
         return subject.outcome("not-reviewed")
-    if subject.namespace in cel.SYSTEM_NAMESPACES:
+    if subject.namespace in names.SYSTEM_NAMESPACES:
         return subject.outcome("not-reviewed", f"Admission excludes namespace {subject.namespace}.")
     return _workload(subject, paths, world) if paths else _pod(subject, world)
 

@@ -1,0 +1,154 @@
+"""What admission would have done with a pod of a metered namespace."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.timekeeper.worlds import MINUTE, T0, gpu_pod
+from tests.webhook.rule_examples import SEES_ALL
+from tests.webhook.worlds import (
+    WITHOUT_SIDECAR,
+    admitted,
+    half,
+    plain,
+    with_annotations,
+    with_class,
+)
+from tests.worlds import Json, limits_of
+from timekeeper.accounts.exhaustion.evictions import BudgetEvictionMemory
+from timekeeper.accounts.exhaustion.terms import EvictionTerms
+from timekeeper.accounts.pods import LedgerPod, read_pod
+from timekeeper.accounts.would.leaving import LeavingMemory, leaving
+from timekeeper.accounts.would.verdicts import ADMITTED, AdmissionTerms, Verdict, verdict
+from timekeeper.core.admission.policy import Standing
+
+IN_BUDGET, OVER = Standing("IN_BUDGET"), Standing("OVER_BUDGET", 1_000, 800)
+DENIES, HOLDS = replace(OVER, on_exhausted="deny"), replace(OVER, on_exhausted="hold")
+WAITS = replace(IN_BUDGET, hold="turn")
+LOWER = "The namespace has used its GPU budget: the pod would get priority class gpu-lower-priority."
+CARDS = admitted(limits_of("main", nvidia_com__gpu="1"))
+LONG = admitted(half(), terminationGracePeriodSeconds=601)
+DENIED = (
+    "Namespace team-a has used its GPU budget (onExhausted: deny). New GPU pods are refused until the budget"
+    " is raised. Ask your budget administrator."
+)
+GATE = "It would wait behind a gate until the namespace's {} lets it through."
+GRACE = (
+    "spec.terminationGracePeriodSeconds: a GPU pod holds its cards during its grace period, and this one is"
+    ' too long, got "601"; allowed: at most 600 seconds; for example terminationGracePeriodSeconds: 30'
+)
+
+
+def judged(raw: Json, now: Standing = IN_BUDGET, is_bound: bool = False) -> Verdict | None:
+    return verdict(raw, "team-a", AdmissionTerms(WITHOUT_SIDECAR, now), is_bound)
+
+
+@pytest.mark.parametrize(
+    ("raw", "now", "expected"),
+    [
+        (CARDS, IN_BUDGET, ADMITTED),
+        (CARDS, Standing("UNLIMITED"), ADMITTED),
+        (CARDS, Standing("UNKNOWN"), ADMITTED),
+        (CARDS, OVER, Verdict("demoted", sentence=LOWER)),
+        (with_class(CARDS, "batch", -10), OVER, ADMITTED),
+        (CARDS, HOLDS, Verdict("held", sentence=GATE.format("budget"))),
+        (CARDS, WAITS, Verdict("held", sentence=GATE.format("turn"))),
+        (CARDS, DENIES, Verdict("refused", "budget-exhausted", DENIED)),
+        (LONG, IN_BUDGET, Verdict("refused", "grace-period", GRACE)),
+        (admitted(plain()), OVER, None),
+    ],
+)  # fmt: skip
+def test_a_pod_has_the_verdict_of_its_request_and_of_the_standing(
+    raw: Json, now: Standing, expected: Verdict | None
+) -> None:
+    assert judged(raw, now) == expected
+
+
+@pytest.mark.parametrize("now", [DENIES, HOLDS, OVER, WAITS])
+def test_a_rule_that_refuses_counts_before_the_budget(now: Standing) -> None:
+    found = judged(LONG, now)
+
+    assert found is not None
+    assert (found.word, found.rule) == ("refused", "grace-period")
+
+
+def test_a_rule_that_only_warns_refuses_nothing() -> None:
+    lenient = replace(WITHOUT_SIDECAR, rules={"grace-period": "warn"})
+
+    assert verdict(LONG, "team-a", AdmissionTerms(lenient, IN_BUDGET)) == ADMITTED
+
+
+def test_a_way_to_cards_without_a_request_would_be_refused() -> None:
+    found = judged(admitted(plain(env=SEES_ALL)))
+
+    assert found is not None
+    assert (found.word, found.rule) == ("refused", "sees-cards-without-asking")
+
+
+def test_what_schedulers_and_plugins_wrote_since_is_no_violation() -> None:
+    bound = with_annotations(CARDS, {"hami.io/vgpu-devices-allocated": "GPU-1,NVIDIA,1000,50:;"})
+    bound["spec"]["nodeName"] = "n1"
+    ours = with_annotations(bound, {"visible-devices.bursar.dev/main": "GPU-7"})
+
+    words = [each and each.word for each in (judged(bound), judged(bound, is_bound=True))]
+    assert words == ["refused", "admitted"]
+    assert judged(with_annotations(bound, {"bursar.dev/devices": "{}"}), is_bound=True) != ADMITTED
+    assert judged(ours, is_bound=True) == ADMITTED
+
+
+def test_a_sentence_has_one_line_of_at_most_500_characters_and_says_what_else_is_wrong() -> None:
+    raw = with_annotations(LONG, {f"bursar.dev/no-such-{number}": "x" for number in range(3)})
+    raw["spec"]["terminationGracePeriodSeconds"] = 10**600
+
+    found = judged(raw)
+
+    assert found is not None
+    assert len(found.sentence) <= 500
+    assert found.sentence.isprintable()
+    assert found.sentence.endswith(" (3 more problems)")
+
+
+def test_a_pod_of_another_form_is_not_judged() -> None:
+    broken = {"metadata": {"name": "p"}, "spec": {"containers": "none"}}
+
+    assert judged(broken) == Verdict("unjudged", sentence="pod.spec.containers: must be an array")
+
+
+TERMS = EvictionTerms("team-a", "team-a", 0, True, MINUTE, 6, 0, 1, 2, is_observed=True)
+
+
+def running(name: str, priority: int = 0) -> LedgerPod:
+    found = read_pod(gpu_pod(name, started_ms=T0))
+    assert isinstance(found, LedgerPod)
+    return replace(found, is_metered=True, priority=priority)
+
+
+def lived(pods: list[LedgerPod], seconds: int, terms: EvictionTerms = TERMS) -> list[tuple[int, str]]:
+    """Second -> who would have left, with a look each second."""
+    memory, gone = LeavingMemory(BudgetEvictionMemory(0)), []
+    for second in range(seconds):
+        found, memory = leaving(pods, {"team-a": terms}, memory, T0 + 1_000 * second, 1_000 * second)
+        for each in found:
+            memory = memory.after(each, 1_000 * second)
+            gone.append((second, each.pod.name))
+    return gone
+
+
+def test_pods_would_leave_once_each_after_their_grace_by_priority_and_in_the_budgets_pace() -> None:
+    pods = [running("high", 5), running("low"), running("mid", 3)]
+
+    assert lived(pods, 200) == [(60, "low"), (70, "mid"), (80, "high")]
+
+
+def test_nobody_would_leave_before_charges_have_spent_the_budget() -> None:
+    assert lived([running("low")], 200, replace(TERMS, is_spent=False)) == []
+
+
+def test_a_pod_that_would_not_be_there_takes_nobodys_turn() -> None:
+    memory = LeavingMemory(BudgetEvictionMemory(0)).without({"uid-low"})
+    pods = [running("low"), running("mid", 3)]
+    _, memory = leaving(pods, {"team-a": TERMS}, memory, T0, 0)
+
+    found, _ = leaving(pods, {"team-a": TERMS}, memory, T0 + MINUTE, MINUTE)
+
+    assert [each.pod.name for each in found] == ["mid"]

@@ -1,0 +1,138 @@
+"""What admission would have done with a new pod, by the rules and the standing at that moment."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+from timekeeper.core import names
+from timekeeper.core.admission.marks import declared_time
+from timekeeper.core.admission.mutation.govern import class_status, keeps_own_class, placed_by
+from timekeeper.core.admission.pods import MalformedError, checked_pod
+from timekeeper.core.admission.policy import AdmissionPolicy, PriorityClass, SidecarImages, Standing
+from timekeeper.core.admission.rules.bypass import bypass_violations
+from timekeeper.core.admission.rules.exhausted import budget_violations
+from timekeeper.core.admission.rules.modes import split_by_mode
+from timekeeper.core.admission.rules.pod_rules import pod_violations
+from timekeeper.core.admission.table import (
+    StandingsTable,
+    effective_policy,
+    read_entry,
+    read_settings,
+    standing,
+)
+from timekeeper.core.json_values import Json
+from timekeeper.core.request.request import parse_new
+from timekeeper.core.violation import Violation
+
+VerdictWord = Literal["admitted", "demoted", "held", "refused", "unjudged", "evicted"]
+VERDICTS: tuple[VerdictWord, ...] = get_args(VerdictWord)
+MAX_SENTENCE = 500  # characters
+
+# the classes of the chart: a ledger alone reads none
+IN_BUDGET, OVER_BUDGET = PriorityClass("gpu-default-priority", 0), PriorityClass("gpu-lower-priority", -5)
+_DEFAULT = AdmissionPolicy(
+    known=True,
+    mode="enforce",
+    scheduler_name=names.SCHEDULER,
+    in_budget=IN_BUDGET,
+    over_budget=OVER_BUDGET,
+    unknown_standing="inBudget",
+    max_grace_s=600,
+    runtime_class="",
+    sidecar=None,
+    sidecar_images=SidecarImages(""),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What would have happened. ``rule``: the first one that refuses; "" for all else."""
+
+    word: VerdictWord
+    rule: str = ""
+    sentence: str = ""
+
+
+ADMITTED = Verdict("admitted")
+TOO_MANY = Verdict("unjudged", sentence="Too many pods were created at once to judge them all.")
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionTerms:
+    """A namespace's policy as if it were enforced, and its standing."""
+
+    policy: AdmissionPolicy
+    standing: Standing
+
+
+def terms_of(document: Json, namespace: str, now_ms: int) -> AdmissionTerms:
+    """The terms of the namespace's pods by the standings document, which is that of this moment. Raises
+    `standings.UndecodableStandingsError`."""
+    settings, default = read_settings(document["settings"]), read_entry(document["default"])
+    own = document["namespaces"].get(namespace)
+    known = {} if own is None else {namespace: read_entry(own)}
+    table = StandingsTable("", now_ms, settings, default, known, now_ms, now_ms)
+    policy = effective_policy(_DEFAULT, table, namespace=namespace)
+    enforced = replace(
+        policy,
+        mode="enforce",
+        in_budget=_existing(policy.in_budget, IN_BUDGET),
+        over_budget=_existing(policy.over_budget, OVER_BUDGET),
+    )
+    return AdmissionTerms(enforced, standing(table, namespace, 0, now_ms, 0))
+
+
+def _existing(known: PriorityClass, shipped: PriorityClass) -> PriorityClass:
+    """A class that the document knows no value of has that of the chart."""
+    return PriorityClass(known.name, shipped.value) if known.absent else known
+
+
+def verdict(raw: Json, namespace: str, terms: AdmissionTerms, is_bound: bool = False) -> Verdict | None:
+    """The verdict on a new pod; None: it requests no GPU, and would have been left alone. ``is_bound``: a
+    scheduler had placed it before it was seen. Refusals count before the gate, and the gate before the
+    class."""
+    policy, now = terms.policy, terms.standing
+    try:
+        pod = checked_pod(raw, "pod")
+    except MalformedError as error:
+        return Verdict("unjudged", sentence=_cut(str(error)))
+    parsed = parse_new(pod, policy.unknown_accelerators)
+    found, _ = split_by_mode(pod_violations(pod, parsed, policy), policy)
+    refusing = [
+        each for each in (*found, *bypass_violations(pod, parsed)) if not (is_bound and _is_of_placing(each))
+    ]
+    if refusing:
+        return _refused(refusing)
+    if parsed.request is None:
+        return None
+    if exhausted := budget_violations(namespace, now):
+        return _refused(exhausted)
+    by_other = placed_by(pod["spec"], parsed.request.dialect, policy) != policy.scheduler_name
+    hold = policy.hold_of(now, by_other)
+    if hold:
+        for_time = hold == "budget" and policy.reserves_declared and declared_time(pod)
+        waits = "budget can pay its declared time" if for_time else f"{hold} lets it through"
+        return Verdict("held", sentence=f"It would wait behind a gate until the namespace's {waits}.")
+    word = class_status(now.status, hold)
+    lower = policy.class_of(word)
+    if lower != policy.over_budget or keeps_own_class(pod["spec"], word, policy):
+        return ADMITTED
+    why = "has used its GPU budget" if word == "OVER_BUDGET" else "has no known standing"
+    return Verdict("demoted", sentence=f"The namespace {why}: the pod would get priority class {lower.name}.")
+
+
+def _is_of_placing(violation: Violation) -> bool:
+    """Whether schedulers and node plugins write what is refused: the node, and annotations of theirs."""
+    is_ours = violation.path.startswith(f"metadata.annotations[{names.DOMAIN}/")
+    return violation.rule == "node-name" or (violation.rule == "forged-annotation" and not is_ours)
+
+
+def _refused(violations: Iterable[Violation]) -> Verdict:
+    first, *others = violations
+    more = f" ({len(others)} more problem{'s' if len(others) > 1 else ''})" if others else ""
+    return Verdict("refused", first.rule, _cut(first.sentence(), MAX_SENTENCE - len(more)) + more)
+
+
+def _cut(sentence: str, most: int = MAX_SENTENCE) -> str:
+    printable = "".join(each if each.isprintable() else "?" for each in sentence)
+    return printable if len(printable) <= most else f"{printable[: most - 3]}..."

@@ -1,0 +1,138 @@
+"""Judges the new pods of metered namespaces as admission would, and finds the running ones that would have
+been evicted. Runs in a thread of the settler, which waits for nothing here; no pod is touched."""
+
+import time
+from collections.abc import Callable, Iterable
+from threading import Event
+
+import orjson
+
+from timekeeper import metrics
+from timekeeper.accounts.exhaustion.evictions import BudgetEvictionMemory
+from timekeeper.accounts.exhaustion.terms import EvictingNamespaces
+from timekeeper.accounts.would.leaving import LeavingMemory, leaving
+from timekeeper.accounts.would.verdicts import TOO_MANY, Verdict, terms_of, verdict
+from timekeeper.core.json_values import Json
+from timekeeper.runtime.clock import monotonic_ms
+from timekeeper.runtime.log import log, log_exception
+from timekeeper.settler.new_pods import NewPod, NewPods
+from timekeeper.settler.settler import Settler
+from timekeeper.store import would
+from timekeeper.store.engine.engine import ConflictError, Store, UnavailableError
+from timekeeper.store.fencing import EpochOverError, FencedStore
+from timekeeper.store.would import WouldRow
+
+TOGETHER = 50  # pods in one step: about 20 ms of work
+IDLE_S, AGAIN_S = 0.5, 5.0
+_NOTED_MS = 60_000
+_SENTENCE = "The namespace's GPU budget is spent (onExhausted: evict): the pod would have been evicted."
+
+
+class WouldJudge:
+    """Used by one thread for as long as the epoch lasts. ``steady``: a monotonic clock in milliseconds."""
+
+    def __init__(
+        self,
+        pods: NewPods,
+        store: Store,
+        settler: Settler,
+        now_ms: Callable[[], int],
+        steady: Callable[[], int] = monotonic_ms,
+    ) -> None:
+        self._pods, self._store, self._settler = pods, store, settler
+        self._now_ms, self._steady = now_ms, steady
+        self._fenced = FencedStore(store, settler.epoch)
+        self._taken: list[NewPod] = []  # judged when the database can be written
+        self._document: tuple[str, Json] = ("", {})
+        self._evicting = EvictingNamespaces()
+        self._leaving = LeavingMemory(BudgetEvictionMemory(steady()))
+        self._noted_ms = 0
+
+    def keep(self, stop: Event) -> None:
+        """Judge until ``stop``, or until the epoch is over. No other error ends it. It works for at most half
+        of the time."""
+        pause_s = 0.0
+        while not stop.wait(pause_s):
+            began_s = time.monotonic()
+            try:
+                is_busy = self.step()
+                pause_s = max(0.02, time.monotonic() - began_s) if is_busy else IDLE_S
+            except EpochOverError:
+                return
+            except (UnavailableError, ConflictError) as error:
+                pause_s = AGAIN_S
+                log("would-not-written", level="warning", error=error)
+            except Exception as error:
+                pause_s = AGAIN_S
+                log_exception("would-not-written", error)
+
+    def step(self) -> bool:
+        """Judge some of the pods that wait; returns whether there were any. Raises UnavailableError,
+        ConflictError, EpochOverError: then the same ones are judged again."""
+        document = self._settler.ledger.published
+        if not self._settler.has_decided or document is None:
+            return False
+        now_ms, current_ms = self._now_ms(), self._settler.cluster.pods_current_ms
+        metrics.WOULD.labels("dropped").inc(self._pods.take_dropped())
+        self._taken = self._taken or self._pods.take(TOGETHER)
+        if self._document[0] != document.revision:
+            self._document = document.revision, orjson.loads(document.body)
+        evicted, remembered = self._evicted(now_ms)
+        rows = [*self._judged(now_ms), *evicted]
+        is_old = bool(self._taken) or not 0 <= now_ms - self._noted_ms < _NOTED_MS
+        is_due = is_old and not self._pods.are_waiting()
+        if rows or is_due:
+            with self._fenced.writing() as connection:
+                would.record(connection, rows)
+                if is_due:
+                    would.note(connection, current_ms)
+            self._noted_ms = now_ms if is_due else self._noted_ms
+        self._leaving = remembered
+        for row in rows:
+            metrics.WOULD.labels(row.verdict).inc()
+        had_any, self._taken = bool(self._taken), []
+        return had_any
+
+    def _judged(self, now_ms: int) -> Iterable[WouldRow]:
+        is_metered = self._settler.cluster.metered.meters
+        for pod in self._taken:
+            found = self._verdict(pod, now_ms) if is_metered(pod.namespace) else None
+            if found is not None:
+                about = pod.uid, found.word, pod.namespace, pod.name, found.rule, found.sentence
+                yield WouldRow(*about, pod.created_ms, now_ms)
+
+    def _verdict(self, pod: NewPod, now_ms: int) -> Verdict | None:
+        if not pod.body:
+            return TOO_MANY
+        try:
+            terms = terms_of(self._document[1], pod.namespace, now_ms)
+            return verdict(orjson.loads(pod.body), pod.namespace, terms, pod.is_bound)
+        except Exception as error:  # a fault of ours costs one pod its verdict, not all pods theirs
+            log_exception("pod-not-judged", error, namespace=pod.namespace, pod=pod.name)
+            return Verdict("unjudged", sentence="The pod could not be judged; the timekeeper's log says why.")
+
+    def _evicted(self, now_ms: int) -> tuple[list[WouldRow], LeavingMemory]:
+        """The pods whose turn to leave it is, and what is then remembered. One that would not be there takes
+        no turn."""
+        cache, cluster = self._settler.ledger.statement_cache, self._settler.cluster
+        if cache is None:
+            return [], self._leaving
+        settings = self._settler.ledger.history.settings(now_ms)
+        exhausted = self._evicting.terms(cache.statements.namespaces, settings, now_ms)
+        metered = {name: each for name, each in exhausted.items() if cluster.metered.meters(name)}
+        pods = cluster.pods.copy().values() if metered else ()  # a copy is one step for other threads
+        found, remembered = leaving(pods, metered, self._leaving, now_ms, self._steady())
+        away: set[str] = set()
+        if found:
+            with self._store.reading() as connection:
+                away = would.not_there(connection, {each.pod.uid for each in found})
+        there = [each for each in found if each.pod.uid not in away]
+        remembered = remembered.without(away)
+        for each in there:
+            remembered = remembered.after(each, self._steady())
+        leavers = (each.pod for each in there)
+        rows = [
+            WouldRow(pod.uid, "evicted", pod.namespace, pod.name, "", _SENTENCE, now_ms, now_ms)
+            for pod in leavers
+        ]
+        return rows, remembered
