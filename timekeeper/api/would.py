@@ -18,7 +18,7 @@ from timekeeper.store.engine.engine import Connection
 from timekeeper.store.would import WouldGroup, WouldQuery, week_of, week_start_ms
 
 _PAGE = 1_000
-_WEEKS = 4  # without a time range: so many, this one too
+_WEEKS = 4  # without a time range: this one, and three before
 _COLUMNS = ("week", "from", "namespace", "verdict", "rule", "pods", "of", "late", "pod", "sentence")
 UNKNOWN = (
     "Exempt users, groups and namespaces, schedulers of the webhook's --other-schedulers, and"

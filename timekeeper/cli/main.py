@@ -28,6 +28,7 @@ from timekeeper.cli.simulation import simulate
 from timekeeper.cli.top import top
 from timekeeper.cli.views import budgets, cards, decisions, usage
 from timekeeper.cli.webhook_commands import audit, check
+from timekeeper.cli.would import would
 from timekeeper.core import __version__
 from timekeeper.core.budgets.policy import GROUP
 from timekeeper.core.charge_doubts import estimate_sentences
@@ -344,6 +345,7 @@ cli.add_command(check)
 cli.add_command(audit)
 cli.add_command(save)
 cli.add_command(top)
+cli.add_command(would)
 cli.add_command(scheduler)
 cli.add_command(dashboard)
 

@@ -12,7 +12,7 @@ from timekeeper.core import texts
 from timekeeper.core.budgets.policy import GROUP
 from timekeeper.dashboard import sessions
 from timekeeper.dashboard.api_caller import ApiCaller, ApiRefusedError
-from timekeeper.dashboard.pages import accounts, budgets, cluster, costs
+from timekeeper.dashboard.pages import accounts, budgets, cluster, costs, would
 from timekeeper.dashboard.pages import cluster as decisions
 from timekeeper.dashboard.pages import cluster as waste
 from timekeeper.dashboard.visits import FORBIDDEN, Download, PageContent, Visit, link, segment
@@ -35,6 +35,7 @@ PAGES: dict[str, PageMaker] = {
     "/costs": costs.costs,
     "/costs/<any(csv, focus):form>": costs.download,
     "/estimate": costs.estimated,
+    "/would": would.would,
     "/decisions": decisions.decisions,
     "/pods/<namespace>/<pod>": decisions.pod,
     "/pods/<namespace>/<kind>/<name>": decisions.owner,

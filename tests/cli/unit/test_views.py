@@ -519,3 +519,30 @@ def test_each_row_of_an_estimate_says_so() -> None:
         "There are samples for 50% of this time; the rest is unknown, not zero",
         "none",
     ]
+
+
+def test_what_would_have_happened_counts_the_weeks_new_pods_and_says_what_is_not_known() -> None:
+    row = {"week": "2026-W47", "namespace": "team-a", "rule": "host-pid", "pod": "p", "sentence": "why"}
+    answer = {
+        "rows": [
+            row | {"verdict": "refused", "pods": 12, "of": 340},
+            row | {"verdict": "evicted", "rule": "", "pods": 2, "of": 340},
+            row | {"verdict": "unjudged", "rule": "", "pods": 1, "of": 340},
+        ],
+        "enforced": ["team-b"],
+        "notes": ["Exempt users are not known."],
+        "next": "x",
+    }
+
+    rows = decisions.would(answer, None).rows
+
+    assert [(each["verdict"], each["rule"], each["shown"]) for each in rows] == [
+        ("refused", "host-pid", "12 of 340"),
+        ("evicted", "", "2"),
+        ("not judged", "", "1 of 340"),
+    ]
+    assert list(decisions.would_notes(answer)) == [
+        "Enforced, so nothing is shown: team-b (kubectl bursar decisions).",
+        "Exempt users are not known.",
+        "There are more rows: --from and --to, or a namespace, choose some.",
+    ]

@@ -65,6 +65,7 @@ class Installed:
     rights: set[tuple[str, str, str, str]]
     sessions: dict[str, Json]
     doubts: Json
+    would: list[Json]
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +88,32 @@ def installed(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFact
         assert published == (folder / "tls/ca.crt").read_text()
         found = sessions(control_plane, port, folder)
         doubts = read(control_plane, port, folder, "/v1/doubts")
-        yield Installed(before, objects(control_plane), rights(control_plane), found, doubts)
+        after, may = objects(control_plane), rights(control_plane)
+        judged = would(control_plane, port, folder)
+        yield Installed(before, after, may, found, doubts, judged)
+
+
+def would(cp: ControlPlane, port: int, folder: Path) -> list[Json]:
+    """What the API says of pods that are created now, in namespaces that have used their budgets."""
+    entries = {"would-hold": "gpuHours: 0\nonExhausted: hold", "would-lower": "gpuHours: 0"}
+    config = {"metadata": {"name": "budgets", "labels": {"bursar.dev/budgets": "true"}}, "data": entries}
+    cp.api.call("POST", f"/api/v1/namespaces/{NAMESPACE}/configmaps", config)
+    container = {"name": "main", "image": "app", "resources": {"limits": {GPU: "1"}}}
+    paths = {name: create_namespace(cp, name) for name in ("would-hold", "would-lower", "would-fit")}
+    for name in entries:
+        spent = f"/v1/budgets/{name}"
+        assert eventually(lambda at=spent: read(cp, port, folder, at)["standing"] == "OVER_BUDGET")  # type: ignore[misc]
+    for namespace, name, more in (
+        ("would-hold", "held", {}),
+        ("would-lower", "lower", {}),
+        ("would-lower", "refused", {"terminationGracePeriodSeconds": 3_000}),
+        ("would-fit", "fits", {}),
+    ):
+        spec = {"containers": [container], **more}
+        cp.api.call("POST", paths[namespace], {"metadata": {"name": name}, "spec": spec})
+    assert eventually(lambda: sum(each["pods"] for each in read(cp, port, folder, "/v1/would")["rows"]) == 4)
+    rows: list[Json] = read(cp, port, folder, "/v1/would")["rows"]
+    return rows
 
 
 def populate(cp: ControlPlane) -> None:
@@ -252,6 +278,17 @@ def test_what_is_not_certain_and_what_is_not_charged_is_named(installed: Install
     assert doubts.keys() == {"guessed"}
     assert installed.doubts["doubts"] == [{"doubt": doubts["guessed"], "sessions": 1}]
     assert installed.doubts["claims"] == [{"namespace": "team-a", "pods": 1}]
+
+
+def test_new_pods_have_the_verdict_that_enforcement_would_give(installed: Installed) -> None:
+    found = [(each["namespace"], each["pod"], each["verdict"], each["rule"]) for each in installed.would]
+
+    assert found == [
+        ("would-fit", "fits", "admitted", ""),
+        ("would-hold", "held", "held", ""),
+        ("would-lower", "lower", "demoted", ""),
+        ("would-lower", "refused", "refused", "grace-period"),
+    ]
 
 
 def is_ours(path: str, item: Json) -> bool:

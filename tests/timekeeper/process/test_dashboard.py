@@ -27,6 +27,7 @@ PAGES = (
     "/waste?group=pod&span=month",
     "/costs",
     "/costs?namespace=team-a&group=day",
+    "/would",
     "/decisions",
     "/decisions?kind=refused&namespace=team-a",
     "/pods/team-a/train-9",

@@ -79,10 +79,12 @@ def test_a_rule_that_only_warns_refuses_nothing() -> None:
 
 
 def test_a_way_to_cards_without_a_request_would_be_refused() -> None:
-    found = judged(admitted(plain(env=SEES_ALL)))
+    found = [judged(admitted(plain(env=SEES_ALL))), judged(admitted(plain(), runtimeClassName="nvidia"))]
 
-    assert found is not None
-    assert (found.word, found.rule) == ("refused", "sees-cards-without-asking")
+    assert [each and (each.word, each.rule) for each in found] == [
+        ("refused", "sees-cards-without-asking"),
+        ("refused", "runtime-class"),
+    ]
 
 
 def test_what_schedulers_and_plugins_wrote_since_is_no_violation() -> None:

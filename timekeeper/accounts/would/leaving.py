@@ -33,7 +33,7 @@ class LeavingMemory:
         return replace(self, evictions=evictions, gone=self.gone | {uid})
 
     def without(self, uids: Iterable[str]) -> "LeavingMemory":
-        """With these pods gone, or never admitted: nobody has to leave for them."""
+        """With these pods gone, or never admitted: no pod has to leave in their place."""
         return replace(self, gone=self.gone | set(uids))
 
 

@@ -27,6 +27,16 @@ _HELD = (
     Column("earliest", "EARLIEST"),
 )
 
+_WOULD = (
+    Column("week", "WEEK"),
+    Column("namespace", "NAMESPACE"),
+    Column("verdict", "WOULD BE"),
+    Column("rule", "RULE", blank="-"),
+    Column("shown", "PODS", True),
+    Column("pod", "NEWEST POD"),
+    Column("sentence", "WHY"),
+)
+
 
 def life(answer: Any) -> Sheet:
     """The life of a pod or of a controller's pods: decisions, charges, what it waits for, and the budget."""
@@ -82,3 +92,25 @@ def held(listed: Iterable[Any], answer: Any, now_ms: int, namespace: str | None)
         for raw in listed
     )
     return Sheet(_HELD, rows, answer, empty=f"no pod is held{within(namespace)}")
+
+
+def would(answer: Any, namespace: str | None) -> Sheet:
+    """A row for each verdict and rule of a namespace and week; ``12 of 340`` counts the week's new pods."""
+    rows = tuple(
+        {
+            **{key: raw[key] for key in ("week", "namespace", "rule", "pod", "sentence")},
+            "verdict": "not judged" if raw["verdict"] == "unjudged" else raw["verdict"],
+            "shown": str(raw["pods"]) if raw["verdict"] == "evicted" else f"{raw['pods']} of {raw['of']}",
+        }
+        for raw in answer["rows"]
+    )
+    return Sheet(_WOULD, rows, answer, empty=f"no pod was judged in this time{within(namespace)}")
+
+
+def would_notes(answer: Any) -> Iterator[str]:
+    """What is left out of the answer, and what is not known."""
+    if answer["enforced"]:
+        yield f"Enforced, so nothing is shown: {', '.join(answer['enforced'])} (kubectl bursar decisions)."
+    yield from answer["notes"]
+    if answer["next"]:
+        yield "There are more rows: --from and --to, or a namespace, choose some."

@@ -1,0 +1,32 @@
+"""``kubectl bursar would``: what enforcement would have done with pods of metered namespaces."""
+
+import click
+
+from timekeeper.cli import output, words
+from timekeeper.cli.connection import Options, connected
+from timekeeper.cli.flags import EVERYWHERE, FORM, ClusterCommand
+from timekeeper.cli.views import decisions
+
+_MOST = 10_000  # rows of one answer
+
+
+@click.command(cls=ClusterCommand, unless=("name",), short_help="What enforcement would have done")
+@click.pass_obj
+@click.argument("name", required=False, metavar="[NAMESPACE]", shell_complete=words.namespaces)
+@EVERYWHERE
+@click.option("--from", "begin", metavar="TIME", help="a time or a day; four weeks without it")
+@click.option("--to", "end", metavar="TIME", help="a time or a day")
+@FORM
+def would(
+    options: Options, name: str | None, all_namespaces: bool, begin: str | None, end: str | None, form: str
+) -> None:
+    """Which pods of namespaces in mode meter or observe would have been refused, demoted, held or evicted, by
+    namespace and week."""
+    if name and all_namespaces:
+        raise click.UsageError("--all-namespaces and a name exclude each other")
+    namespace = name or options.scope(all_namespaces)
+    with connected(options, namespace or "") as client:
+        answer = client.get("/v1/would", namespace=namespace, from_=begin, to=end, limit=str(_MOST))
+    output.show(decisions.would(answer, namespace), form)
+    for each in decisions.would_notes(answer):
+        click.echo(each, err=True)
