@@ -1,4 +1,4 @@
-"""docs/install.md, typed on a real API server by one who begins by observing: nothing later ends that."""
+"""The manifests, applied as docs/helm.md says by one who begins by observing: nothing later ends that."""
 
 import shutil
 from pathlib import Path
@@ -13,7 +13,7 @@ from tests.docs.shell import console, run
 
 pytestmark = pytest.mark.cluster
 
-INSTALL = (ROOT / "docs" / "install.md").read_text()
+HELM = (ROOT / "docs" / "helm.md").read_text()
 UPGRADE = (ROOT / "docs" / "upgrade.md").read_text()
 # policies that refuse no pod, and only say which account writes what is Bursar's own
 OWN = {"bursar-gpubudgets", "bursar-holds", "bursar-node-agent", "bursar-notices", "bursar-releases"}
@@ -52,8 +52,8 @@ def test_who_begins_by_observing_observes_after_every_step_until_the_steps_that_
 ) -> None:
     shutil.copytree(ROOT / "deploy", tmp_path / "deploy", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "readme.yaml").write_text(readmes_budgets())
-    run(control_plane, block(INSTALL, "mode: observe"), tmp_path)
-    run(control_plane, without_waiting(block(INSTALL, "webhook-configurations.yaml")), tmp_path)
+    run(control_plane, block(HELM, "mode: observe"), tmp_path)
+    run(control_plane, without_waiting(block(HELM, "webhook-configurations.yaml")), tmp_path)
     assert switches(control_plane) == OBSERVES
 
     for commands in (
@@ -67,7 +67,7 @@ def test_who_begins_by_observing_observes_after_every_step_until_the_steps_that_
 
     run(
         control_plane,
-        f"export KUBE_EDITOR='sed -i s/observe/enforce/'\n{block(INSTALL, 'kubectl edit')}",
+        f"export KUBE_EDITOR='sed -i s/observe/enforce/'\n{block(HELM, 'kubectl edit')}",
         tmp_path,
     )
     setting, denying, observes = switches(control_plane)

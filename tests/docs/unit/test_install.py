@@ -1,4 +1,4 @@
-"""What the page on installing has people type, against the manifests."""
+"""What the page on Helm has people type who apply the manifests, against the manifests."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def test_the_page_keeps_the_policy_on_holds_enforced_where_others_only_warn() -> None:
-    page = (ROOT / "docs/install.md").read_text()
+    page = (ROOT / "docs/helm.md").read_text()
     warned = re.search(r"sed -i 's/validationActions.*?\n(?=   kubectl)", page, re.DOTALL)
     assert warned is not None
 
