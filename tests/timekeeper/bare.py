@@ -10,7 +10,7 @@ from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import BudgetEntry, history_of
 from timekeeper.accounts.grants import Grant, GrantSums
 from timekeeper.accounts.posting import Posting, amount_within
-from timekeeper.accounts.session import admitted_in_budget
+from timekeeper.accounts.session import Session, admitted_in_budget
 from timekeeper.accounts.statements import AccountKey, Part, statements
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.core.request.cards import weight_of
@@ -57,6 +57,13 @@ class Shelf:
 
     postings: list[Posting] = field(default_factory=list)
     grants: list[Grant] = field(default_factory=list)
+    sessions: dict[str, Session] = field(default_factory=dict)
+
+    def posted_by_pods(self, namespace: str, span: Interval) -> list[tuple[str, str, int]]:
+        """Posted amounts with the pod's controller and labels, one for each posting."""
+        mine = (each for each in self.postings if each.namespace == namespace)
+        pods = ((self.sessions[each.session_uid], amount_within((each,), span)) for each in mine)
+        return [(session.owner, session.labels, amount) for session, amount in pods]
 
     def posted(self, parts: Iterable[Part]) -> dict[Part, int]:
         """Posted amounts, summed from single postings."""
@@ -129,6 +136,7 @@ class Life:
         decision = decide(self.cluster, ledger, TickInputs(read, history, names, self.shelf, now))
         if is_written:
             self.write(decision, read)
+            ledger.protected = decision.protected
             ledger.apply_changes(decision.changes, history, decision.statement_cache)
             ledger.forget(self.cluster.pods)
             self.cluster.mark_written(decision.session_changes.deferred)
@@ -139,6 +147,8 @@ class Life:
         self.entries += read.entries
         self.shelf.postings += decision.changes.postings
         self.shelf.grants += decision.changes.grants
+        changed = (*decision.changes.opened, *decision.changes.changed)
+        self.shelf.sessions |= {each.uid: each for each in changed}
 
     def check(self, names: tuple[str, ...], now: int) -> None:
         """Compare all cached totals with totals computed from scratch."""
