@@ -32,6 +32,12 @@ def used(connection: Connection, namespace: str, span: Interval, protection: Pro
     return sum(amount for owner, labels, amount in rows if selects(protection, owner, labels))
 
 
+def rate(connection: Connection, namespace: str, protection: Protection) -> int:
+    """The summed rate of the selected pods that hold cards, as far as is known."""
+    rows = connection.execute(_RATES, {"namespace": namespace})
+    return sum(int(rate) for owner, labels, rate in rows if selects(protection, owner, labels))
+
+
 def _rows(
     connection: Connection, query: Select[Any], namespace: str, span: Interval, **more: int
 ) -> list[PodsAmount]:
@@ -70,3 +76,13 @@ _OF_SESSIONS = _clipped(POSTINGS, SESSIONS).where(POSTINGS.c.session_uid == SESS
 _POSTED = _summed([_OF_SESSIONS, _clipped(FOLDED, FOLDED)])
 _OPEN = _summed([_OF_SESSIONS.where(SESSIONS.c.settled_ms.is_(None))])
 _OWED = _owed()
+_RATES = (
+    select(SESSIONS.c.owner, SESSIONS.c.labels, func.sum(SESSIONS.c.rate_milli))
+    .where(
+        SESSIONS.c.namespace == bindparam("namespace"),
+        SESSIONS.c.settled_ms.is_(None),
+        SESSIONS.c.ended_ms.is_(None),
+        SESSIONS.c.vanished_ms.is_(None),
+    )
+    .group_by(SESSIONS.c.owner, SESSIONS.c.labels)
+)
