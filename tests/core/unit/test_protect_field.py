@@ -30,8 +30,8 @@ WRONG = {
     "{owners: [Job]}": "protect: it has no floor; allowed: either cards or hours",
     "{owners: [Job], cards: 1, hours: 2}": "protect: it has two floors; allowed: either cards or hours",
     "{owners: [Job], hours: unlimited}": (
-        'protect.hours: "unlimited" is not a valid value; allowed: a number of GPU-hours a period with at most 8 '
-        "decimals"
+        'protect.hours: "unlimited" is not a valid value; allowed: a number of GPU-hours a period with at '
+        "most 8 decimals"
     ),
     "{owners: [a b], cards: 1}": (
         'protect.owners[0]: "a b" is not a valid value; allowed: a kind of controllers such as Deployment or '
@@ -43,12 +43,12 @@ WRONG = {
         "or example.com/tier"
     ),
     "{labels: {app: a b}, cards: 1}": (
-        'protect.labels.app: "a b" is not a valid value; allowed: a label\'s value of at most 63 letters, digits '
-        "and . _ -"
+        'protect.labels.app: "a b" is not a valid value; allowed: a label\'s value of at most 63 letters, '
+        "digits and . _ -"
     ),
     "{labels: {pod-template-hash: x}, cards: 1}": (
-        "protect.labels: pod-template-hash is written by a controller or by Bursar; allowed: labels of the pod "
-        "template"
+        "protect.labels: pod-template-hash is written by a controller or by Bursar; allowed: labels of the "
+        "pod template"
     ),
     "{owners: [Job], cards: 1, floor: 2}": (
         "protect.floor: no such field; allowed: labels, owners, cards, hours"
