@@ -43,6 +43,7 @@ class Standing:
     on_exhausted: str = "deprioritize"  # the budget's setting
     until_ms: int | None = None  # end of the budget's period, Unix milliseconds; None: it has no end
     hold: HeldFor = ""  # how new pods are held whatever the word is, but for UNKNOWN
+    is_protected: bool = False  # of a pod: it is in budget because `protect` selects it
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 1. A **debtor** is a pod of a namespace that is over budget now and whose budget says ``reclaim``. It ranks
    below every pod of a namespace that is in budget now, whatever priority either was stamped with. A
-   namespace that is back in budget has no debtors, whatever class its pods were given before. A pod that the
-   timekeeper has marked as idle is a debtor, too.
+   namespace that is back in budget has no debtors, whatever class its pods were given before; nor is a pod
+   one that its budget protects. A pod that the timekeeper has marked as idle is a debtor, too.
 2. Otherwise the priority in the pod's spec alone decides, as for kube-scheduler. That holds for namespaces
    that are UNLIMITED or UNKNOWN, and for one over budget whose budget says anything else: there the class
    that the webhook stamped is the whole effect.
@@ -25,9 +25,9 @@ def owes(standing: NamespaceStanding) -> bool:
 
 
 def is_debtor(pod: Pod, standings: NamespaceStandings) -> bool:
-    """True for a pod of a namespace that is over budget and whose budget says ``reclaim``, and for an idle
-    pod."""
-    return pod.is_idle or owes(standings.of(pod.namespace))
+    """True for a pod of a namespace that is over budget and whose budget says ``reclaim``, unless it protects
+    the pod; and for an idle pod."""
+    return pod.is_idle or owes(standings.of_pod(pod))
 
 
 def rank_of(pod: Pod, standings: NamespaceStandings) -> Rank:

@@ -6,7 +6,7 @@ A report of last month uses last month's entries. A change today affects nothing
 
 import functools
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 
@@ -14,6 +14,7 @@ from timekeeper.accounts.card_use.idleness import IdleTerms
 from timekeeper.core.budgets.mistakes import EntryError
 from timekeeper.core.budgets.policy import GROUP as GROUP
 from timekeeper.core.budgets.policy import UNLIMITED, Budget, BudgetSettings
+from timekeeper.core.budgets.protection import Protection
 from timekeeper.core.budgets.reader import read_entry
 from timekeeper.core.ledger.metering import FOREVER_MS, Interval
 from timekeeper.core.ledger.period_rules import Account, PeriodRule, account_in, period_rules
@@ -73,6 +74,7 @@ class History:
     unreadable_entries: tuple[EntryError, ...]
     groups: frozenset[str]  # groups that have an entry now, or that an entry names
     has_groups: bool  # whether there ever were any
+    protections: Mapping[str, Protection]  # namespace -> `protect` of its entry, if it has one now
     _dated: dict[str, _DatedValues]
     _period_rules: dict[str, tuple[PeriodRule, ...]] = field(default_factory=dict, compare=False)
     _memberships: dict[str, tuple[tuple[Interval, str], ...]] = field(default_factory=dict, compare=False)
@@ -271,6 +273,14 @@ class History:
                 yield PeriodRule(at, budget.period, self.settings(at).time_zone)
 
 
+def protected_span(history: History, namespace: str, at_ms: int) -> Interval:
+    """The period in which what protected pods use is summed: that of the namespace's account, or of its
+    group's where it has no limit of its own."""
+    budget = history.budget(namespace, at_ms).budget
+    is_groups = budget.amount is None and budget.group
+    return history.account(GROUP + budget.group if is_groups else namespace, at_ms).span
+
+
 def is_group(subject: str) -> bool:
     """True for a group's account, False for a namespace's."""
     return subject.startswith(GROUP)
@@ -314,7 +324,11 @@ def history_of(
     }
     groups = {_group(key, value) for key, each in dated.items() for value in each.values}
     now = {_group(key, each.values[-1]) for key, each in dated.items()}
-    return History(tuple(unreadable_entries), frozenset(now - {""}), bool(groups - {""}), dated)
+    newest = ((key, each.values[-1]) for key, each in dated.items())
+    protections = {
+        key: value.protect for key, value in newest if isinstance(value, Budget) and value.protect is not None
+    }
+    return History(tuple(unreadable_entries), frozenset(now - {""}), bool(groups - {""}), protections, dated)
 
 
 def _group(key: str, value: Budget | BudgetSettings | None) -> str:

@@ -11,7 +11,7 @@ from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import PodHold
 from timekeeper.core.ledger.reservation import Reservation, read_reservation, withdrawn_ms
-from timekeeper.core.object_names import owner_of
+from timekeeper.core.object_names import own_labels, owner_of
 from timekeeper.core.request.cards import decode_amounts
 from timekeeper.core.request.host import NO_HOST, HostAmount, HostShare, decode_host, encode_host, requested
 from timekeeper.core.request.metered import MeteredRequest, metered_request, of_devices
@@ -280,24 +280,9 @@ def _ended_for_good(container: Json, pods_policy: object, end: object, is_leavin
 
 
 def _labels(metadata: Json) -> str:
-    """The labels that a report may group by: the first 32 by name, without those of controllers and ours."""
-    labels = mapping(metadata.get("labels"))
-    own = {name: labels[name] for name in sorted(labels) if not name.startswith(_CONTROLLER_LABELS)}
-    return json.dumps(dict(list(own.items())[:_MAX_LABELS]), separators=(",", ":"))
+    return json.dumps(own_labels(metadata), separators=(",", ":"))
 
 
-_CONTROLLER_LABELS = (
-    "bursar.dev/",
-    "pod-template-hash",
-    "pod-template-generation",
-    "controller-revision-hash",
-    "controller-uid",
-    "job-name",
-    "batch.kubernetes.io/",
-    "statefulset.kubernetes.io/",
-    "apps.kubernetes.io/pod-index",
-)
-_MAX_LABELS = 32
 _MAX_SECONDS = 2**31 - 1  # of activeDeadlineSeconds
 
 

@@ -52,7 +52,8 @@ def budget(options: Options, names: tuple[str, ...], all_namespaces: bool, form:
             raise click.UsageError("--all-namespaces and a name exclude each other")
         with connected(options, "") as client:
             answer = client.get("/v1/budgets")
-            sheet = budgets.budgets([*answer["groups"], *answer["budgets"]], answer)
+            found = [*answer["groups"], *answer["budgets"]]
+            sheet = budgets.budgets(found, answer)
     else:
         wanted = names or (options.one_namespace(),)
         with connected(
@@ -63,6 +64,8 @@ def budget(options: Options, names: tuple[str, ...], all_namespaces: bool, form:
             for name in budgets.unknown(found):
                 click.echo(f"{name} has no budget and uses nothing. -A lists the names with one.", err=True)
     output.show(sheet, form)
+    for sentence in budgets.protections(found) if form == "table" else ():
+        click.echo(sentence)
 
 
 @cli.command(cls=ClusterCommand, name="usage", short_help="Charges of a time, grouped")

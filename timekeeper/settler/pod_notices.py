@@ -1,7 +1,7 @@
 """Messages on pods about their namespace's budget: `kubectl describe pod` shows them as Events."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Literal
@@ -46,10 +46,13 @@ def state_of(statement: Statement) -> BudgetState:
 
 
 def change_notices(
-    changes: Mapping[str, tuple[BudgetState, Statement]], pods: Iterable[LedgerPod], mode: str
+    changes: Mapping[str, tuple[BudgetState, Statement]],
+    pods: Iterable[LedgerPod],
+    mode: str,
+    protected: Set[str] = frozenset(),
 ) -> Iterator[PodNotice]:
     """Notices on the pods of namespaces whose state changed. ``changes``: namespace -> its state before, and
-    its account now; ``mode``: the cluster's mode of admission."""
+    its account now; ``mode``: the cluster's mode of admission; ``protected``: UIDs of protected pods."""
     by_namespace = defaultdict[str, list[LedgerPod]](list)
     for pod in pods:
         if pod.namespace in changes and pod.ended_ms is None:
@@ -58,7 +61,18 @@ def change_notices(
         text = change_text(name, before, statement, statement.in_force.budget.mode or mode)
         if text is not None:
             waiting_first = sorted(by_namespace[name], key=lambda pod: (pod.node != "", pod.name))
-            yield from (PodNotice(pod, *text) for pod in waiting_first[:MAX_PODS])
+            spared = _protected_text(name, statement) if text[0] == "OverBudget" else text
+            yield from (
+                PodNotice(pod, *(spared if pod.uid in protected else text))
+                for pod in waiting_first[:MAX_PODS]
+            )
+
+
+def _protected_text(name: str, statement: Statement) -> tuple[str, str, Literal["Normal", "Warning"]]:
+    """What is said on a protected pod instead of what befalls the others."""
+    used = _used(name, statement.deciding)
+    text = f"{used} This pod is protected (protect in the entry {name}): it keeps its class and its cards."
+    return "OverBudget", text, "Normal"
 
 
 def demotion_notice(pod: LedgerPod, lower_class: str, now_ms: int) -> PodNotice | None:

@@ -209,6 +209,7 @@ class Settler:
     def _commit(self, decision: TickDecision, history: History, now_ms: int) -> None:
         """The changes are written: update ledger and cluster state accordingly."""
         may_forget = bool(decision.changes.changed or self.cluster.deleted_pods or self.cluster.pods_relisted)
+        self.ledger.protected = decision.protected  # before its sessions: see `view_of`
         self.ledger.apply_changes(decision.changes, history, decision.statement_cache)
         self.ledger.classes_version = self.cluster.classes_version
         self._ends_ms = self._ends_read_ms
@@ -231,6 +232,7 @@ class Settler:
             reserved,
             later,
             len(waits.untried),
+            frozenset(uid for each in decision.protected.values() for uid in each.uids if uid in waits.held),
         )
 
     def _cards_held(self, history: History, now_ms: int) -> dict[str, int]:

@@ -70,8 +70,10 @@ def report(
     _not_charged(cluster)
     _clocks(cluster)
     if decision.statement_cache is not ledger.statement_cache:
-        changed = _standings(ledger, decision)
-        for pod_notice in change_notices(changed, cluster.pods.values(), settings.mode) if changed else ():
+        changed, chosen = _standings(ledger, decision), decision.protected
+        protected = {uid for name in changed if name in chosen for uid in chosen[name].uids}
+        pods = cluster.pods.values() if changed else ()
+        for pod_notice in change_notices(changed, pods, settings.mode, protected):
             notices.pod(pod_notice)
         for each in of_standings(changed, settings.mode, now_ms):
             notices.record(each)

@@ -62,6 +62,7 @@ EXAMPLES: Mapping[str, str] = {
     "reserve": "reserve: declared",
     "overtime": "overtime: warn",
     "hostShare": "hostShare: 2",
+    "protect": "protect: {labels: {tier: serving}, cards: 4}",
     "requireDuration": "requireDuration: true",
     "idleBelow": "idleBelow: 0.05",
     "idleAfter": "idleAfter: 1h",

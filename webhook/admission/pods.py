@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from timekeeper.core.request.request import parse_new
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation, shown
+from timekeeper.core.wire import HeldFor
 from webhook.admission.answers import answer, is_exempt, split_by_mode
 from webhook.admission.reinvocation import (
     accelerators_of_first_call,
@@ -91,6 +92,11 @@ def budget_violations(namespace: str, standing: Standing) -> tuple[Violation, ..
     return (Violation("budget-exhausted", "metadata.namespace", shown(namespace), sentence, "", ""),)
 
 
+def _audit(standing: Standing, hold: HeldFor) -> dict[str, str]:
+    protected = {"protected": "true"} if standing.is_protected else {}
+    return {"standing": standing.status} | ({"held": hold} if hold else {}) | protected
+
+
 def _governed(
     review: PodReview, request: GPURequest, standing: Standing, policy: AdmissionPolicy
 ) -> AdmissionAnswer:
@@ -103,6 +109,6 @@ def _governed(
         "governed" if operations else "unchanged" if governing else "observed",
         operations=tuple(operations),
         warnings=governing_warnings(review, request, standing, policy, hold),
-        audit={"standing": standing.status} | ({"held": hold} if hold else {}),
+        audit=_audit(standing, hold),
         request=request,
     )

@@ -18,6 +18,11 @@ def cost(request: GPURequest, lookahead_ms: int | None) -> int:
     It is what the timekeeper reserves while the card is unknown: the compute share at weight 1,
     over the lookahead; without a lookahead in the table, over LIFE_MS.
     """
+    return share_milli(request) * (LIFE_MS if lookahead_ms is None else lookahead_ms)
+
+
+def share_milli(request: GPURequest) -> int:
+    """The most compute that the pod requests at one time, in thousandths of a card."""
     together = alone = 0
     for each in request.asks:
         share_milli = each.ask.devices * each.ask.share_milli
@@ -25,7 +30,7 @@ def cost(request: GPURequest, lookahead_ms: int | None) -> int:
             alone = max(alone, share_milli)
         else:
             together += share_milli
-    return max(together, alone) * (LIFE_MS if lookahead_ms is None else lookahead_ms)
+    return max(together, alone)
 
 
 class AdmissionBurst:

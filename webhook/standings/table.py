@@ -8,6 +8,7 @@ import orjson
 from timekeeper.core import standings
 from timekeeper.core.accelerators import UnknownAccelerators
 from timekeeper.core.json_values import Json, mapping, sequence
+from timekeeper.core.protected import Published, decoded
 from timekeeper.core.request.host import CardHost
 from timekeeper.core.wire import HeldFor
 from webhook.policy import AdmissionPolicy, Mode, PriorityClass, Sidecar, Standing, UnknownStanding
@@ -28,6 +29,7 @@ class StandingsEntry:
     requires_duration: bool = False  # pods must declare how long they mean to run
     host_share_milli: int | None = None  # its own `AdmissionPolicy.host_share_milli`; None: the cluster's
     deciding_group: str = ""  # key of the group's entry if its account determines the standing
+    protect: Published | None = None  # which pods keep their class when the budget is spent
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +180,7 @@ def _entry(raw: Json) -> StandingsEntry:
         raw.get("requireDuration") is True,
         standings.whole_number_or_none(raw.get("hostShare")),
         standings.deciding_group(raw),
+        decoded(raw),
     )
 
 

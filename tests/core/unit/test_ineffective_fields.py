@@ -19,6 +19,7 @@ NONE = "gpuHours: unlimited\n"
         (LIMIT + "evictGrace: 1m\nevictRate: 9\novertime: evict\n", ["evictGrace", "evictRate", "overtime"]),
         (LIMIT + "onExhausted: evict\nevictGrace: 1m\nevictRate: 9\n", []),
         (NONE + "reserve: declared\n", ["reserve"]),
+        (NONE + "protect: {owners: [Job], cards: 1}\n", ["protect"]),
         (NONE + "reserve: declared\ngroup: g\novertime: evict\n", []),
     ],
 )

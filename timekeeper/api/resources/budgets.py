@@ -14,6 +14,7 @@ from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, may, serve
 from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.ledger_reader import AccountReading
 from timekeeper.api.ledger.recent_value import RecentValue, oldest_ms
+from timekeeper.api.resources import protected_answers
 from timekeeper.core.budgets.policy import ineffective_fields
 from timekeeper.core.ledger.metering import FOREVER_MS
 
@@ -147,6 +148,7 @@ def shown(
         "validUntil": statement.valid_until_ms,
         "exhaustedAt": statement.exhausted_ms,
         "group": groups[budget.group] if group else None,
+        "protect": protected_answers.shown(account.protected),
         "warnings": [*ineffective_fields(budget), *warnings],
     }
 

@@ -20,6 +20,7 @@ from timekeeper.api.http.parameters import AFTER, LIMIT, SUBJECT_AS_NAMESPACE, c
 from timekeeper.api.http.routes import CSV, JSON, ApiRoute, Call, Right, serve
 from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.ledger_reader import AccountReading
+from timekeeper.api.resources.protected_answers import ProtectedPaceAnswer, pace
 from timekeeper.core.ledger.metering import FOREVER_MS, Interval, period_at
 from timekeeper.core.wire import Version
 from timekeeper.store import ledger
@@ -35,7 +36,7 @@ class PaceAnswer(TypedDict):
 class ForecastAnswer(TypedDict):
     """A namespace or group. `remaining`: null if unlimited; `to`: the period's end, null if it has none;
     `now`: at the rate of the pods that run; `fastest`, `slowest`: the band, at the largest and smallest of
-    this and of the paces of the last 7 whole days."""
+    this and of the paces of the last 7 whole days; `protected`: null if the entry protects no pods."""
 
     namespace: str
     standing: str
@@ -44,6 +45,7 @@ class ForecastAnswer(TypedDict):
     now: PaceAnswer
     fastest: PaceAnswer
     slowest: PaceAnswer
+    protected: ProtectedPaceAnswer | None
 
 
 class ForecastsAnswer(TypedDict):
@@ -202,6 +204,7 @@ class Paces:
             "now": _shown(found.now),
             "fastest": _shown(found.fastest),
             "slowest": _shown(found.slowest),
+            "protected": pace(account.protected, self._now_ms),
         }
 
 

@@ -6,7 +6,7 @@ ledger adds what it costs. Nothing is written.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, NotRequired, TypedDict
 
 import orjson
@@ -24,6 +24,7 @@ from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.ledger_reader import AccountReading, stated_now
 from timekeeper.api.resources.forecasts import ForecastAnswer, Paces
 from timekeeper.api.resources.grants import Namespace
+from timekeeper.api.resources.protected_simulation import protecting, supposed_protection
 from timekeeper.api.resources.simulated_answers import cost_answer, pod_answer, visibility
 from timekeeper.core.budgets.mistakes import EntryError
 from timekeeper.core.budgets.policy import BudgetSettings
@@ -139,7 +140,8 @@ class CostAnswer(TypedDict):
 class SimulatedPodAnswer(TypedDict):
     """A pod. `outcome`: `refused` (at admission), `not-governed` (it requests no GPU), `fits`, `preempts`
     (once `victims` have left), `waits`, or `unknown` (no extender was asked). `held`: what it is held for
-    until its release, or empty; its placement is then as of its release. `reasons`: why nodes refuse it."""
+    until its release, or empty; its placement is then as of its release. `protected`: its budget is spent and
+    protects it. `reasons`: why nodes refuse it."""
 
     name: str
     outcome: str
@@ -147,6 +149,7 @@ class SimulatedPodAnswer(TypedDict):
     warnings: list[str]
     standing: str
     held: str
+    protected: bool
     priorityClass: str
     priority: int
     scheduler: str
@@ -197,6 +200,7 @@ class _Supposed:
     settings: BudgetSettings
     price: tuple[str, str]
     standings: Mapping[str, Any]
+    note: str  # what is not known of them; "": nothing
 
 
 def register(app: Flask, services: Services) -> None:
@@ -221,7 +225,11 @@ def register(app: Flask, services: Services) -> None:
 
 def _simulated(services: Services, asked: SimulationRequest, caller: Caller) -> dict[str, Any]:
     known = _supposed(services, asked)
-    reviews = [_reviewed(services, asked.namespace, pod, known, caller) for pod in asked.pods]
+    reviews = []
+    for each in asked.pods:
+        reviews.append(review := _reviewed(services, asked.namespace, each, known, caller))
+        standings = protecting(known.standings, asked.namespace, each["metadata"]["uid"], review)
+        known = replace(known, standings=standings)
     placed, note = _placed(services, reviews, known)
     rates = {uid: rate_of(_placement(each), known.settings) for uid, each in placed.items()}
     additions = {raw["metadata"]["uid"]: _longest_ms(raw["spec"]) for raw in asked.pods}
@@ -242,7 +250,7 @@ def _simulated(services: Services, asked: SimulationRequest, caller: Caller) -> 
         "cost": cost_answer(together, known.price),
         "before": _first_gone([paces[each.namespace].of(each) for each in present]),
         "after": _first_gone([paces[each.namespace].of(each, supposed_pods) for each in known.accounts]),
-        "note": note,
+        "note": "; ".join(filter(None, (note, known.note))),
     }
 
 
@@ -271,6 +279,7 @@ def _supposed(services: Services, asked: SimulationRequest) -> _Supposed:
         found = stated_now(connection, history, subjects, now_ms)
         statement, _ = found[asked.namespace]
         served = mapping(orjson.loads(services.ledger.served(connection).body or b"{}"))
+        published = services.ledger.served(connection).protected.get(asked.namespace)
         queued = {each.namespace for each in held_pods.held(connection, asked.namespace) if each.needs_budget}
     settings = history.settings(now_ms)
     document = publish(
@@ -282,10 +291,11 @@ def _supposed(services: Services, asked: SimulationRequest) -> _Supposed:
         None,
         queued=queued,
         room=card_host(mapping(served.get("settings"))),
+        protected=(protected := supposed_protection(history, asked.namespace, published)).pods,
     )
     accounts = tuple(AccountReading(each, found[each][0], found[each][0].standing, "") for each in subjects)
     price = history.price(asked.namespace, now_ms)
-    return _Supposed(accounts, settings, price, orjson.loads(document.body))
+    return _Supposed(accounts, settings, price, orjson.loads(document.body), protected.note)
 
 
 def _with_budget(connection: Connection, asked: SimulationRequest, now_ms: int) -> History:

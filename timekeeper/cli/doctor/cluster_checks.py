@@ -184,6 +184,7 @@ POLICIES = (  # deploy/manifests, compared by a test
     "bursar-overhead",
     "bursar-placed-by-others",
     "bursar-privileged",
+    "bursar-protections",
     "bursar-ranges",
     "bursar-releases",
     "bursar-sidecar",

@@ -1,10 +1,10 @@
 """Budgets and grants as sheets."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from timekeeper.cli.output import Column, Sheet
-from timekeeper.core.texts import hours, moment, percent
+from timekeeper.core.texts import gpus, hours, moment, percent
 
 _BUDGETS = (
     Column("namespace", "NAMESPACE"),
@@ -40,6 +40,20 @@ _STYLES = {"OVER_BUDGET": "bold red", "IN_BUDGET": "green", "UNKNOWN": "yellow"}
 def budgets(answers: Iterable[Any], answer: Any) -> Sheet:
     """A row for each budget, in GPU-hours; those of groups among them."""
     return Sheet(_BUDGETS, tuple(map(_budget, answers)), answer, _STYLES, "no namespace has a budget")
+
+
+def protections(answers: Iterable[Any]) -> Iterator[str]:
+    """A sentence for each budget that protects pods: what they use, and of which floor."""
+    for raw in answers:
+        protect = raw.get("protect")
+        if protect is None:
+            continue
+        cards, amount = protect["cardsMilli"], protect["amount"]
+        floor = f"{hours(amount)} GPU-hours" if amount is not None else f"{gpus(cards)} cards at one time"
+        yield (
+            f"{raw['namespace']} protects pods up to {floor}: those that it selects have used"
+            f" {hours(protect['used'])} GPU-hours in this period; their rate is {gpus(protect['rateMilli'])}."
+        )
 
 
 def unknown(answers: Iterable[Any]) -> list[str]:

@@ -4,6 +4,7 @@ thousandths."""
 from dataclasses import dataclass
 
 from timekeeper.core.accelerators import UnknownAccelerators
+from timekeeper.core.budgets.protection import Protection
 
 GPU_HOUR = 3_600_000_000  # milli-GPU x milliseconds in one GPU-hour
 
@@ -62,6 +63,7 @@ class Budget:
     require_duration: bool = False  # a pod must declare how long it means to run
     overtime: str = ""  # "": the cluster's
     host_share_milli: int | None = None  # None: the cluster's
+    protect: Protection | None = None  # which pods keep class and cards when the budget is spent
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +140,10 @@ def _dormant_fields(budget: Budget) -> tuple[str, ...]:
         "notifyFormat": (
             budget.notify_format != "bursar" and not budget.notify,
             "it has no effect without notify",
+        ),
+        "protect": (
+            budget.protect is not None and budget.amount is None and not budget.group,
+            "it has no effect where neither the namespace nor a group of it has a limit",
         ),
         "overtime": (
             bool(budget.overtime) and budget.reserve != "declared",

@@ -4,6 +4,7 @@ Values in, changes out. The cached totals in the ledger state are updated on the
 again only after the changes are written.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from timekeeper.accounts.budget_history import DEFAULTS, History
@@ -12,10 +13,12 @@ from timekeeper.accounts.ends import ReportedEnd
 from timekeeper.accounts.grants import Grant
 from timekeeper.accounts.held.order import HeldPod
 from timekeeper.accounts.pods import LedgerPod
+from timekeeper.accounts.protection import ProtectedPods
 from timekeeper.accounts.standings import StandingsDocument, publish
 from timekeeper.settler.budget_entries import EntryChanges
 from timekeeper.settler.cluster.cluster_state import ClusterState
 from timekeeper.settler.decide import settlement
+from timekeeper.settler.decide.protected_pods import TickPostings, protected_pods
 from timekeeper.settler.decide.reserved_changes import DeclaredChanges, changed_reservations, follow_reserved
 from timekeeper.settler.decide.session_changes import SessionChanges, advanced_watermarks, changed_sessions
 from timekeeper.settler.decide.settlement import Settlement
@@ -49,6 +52,7 @@ class TickDecision:
     changes: Changes
     session_changes: SessionChanges
     statement_cache: StatementCache
+    protected: Mapping[str, ProtectedPods]  # by namespace
 
 
 def listed_namespaces(history: History, cluster: ClusterState, ledger: LedgerState) -> tuple[str, ...]:
@@ -91,7 +95,9 @@ def decide(cluster: ClusterState, ledger: LedgerState, tick: TickInputs) -> Tick
     cache, grants = statement_cache.refreshed(
         ledger.statement_cache, invalid, _statement_inputs(ledger, tick, session_changes, settled, declared)
     )
-    published = _published(cluster, ledger, tick, cache)
+    postings = TickPostings({**session_changes.sessions, **settled.settled}, settled.by_namespace())
+    protected = protected_pods(cluster, ledger, history, postings, tick.stored, now_ms)
+    published = _published(cluster, ledger, tick, cache, protected)
     changes = _changes(ledger, tick, session_changes, settled, grants, published)
     new_nodes = frozenset(watermarks.keys() - ledger.watermarks.keys())
     changes = replace(
@@ -103,7 +109,7 @@ def decide(cluster: ClusterState, ledger: LedgerState, tick: TickInputs) -> Tick
     )
     if abs(now_ms - ledger.pulse.decided_ms) >= PULSE_MS or changes != Changes():
         changes = replace(changes, pulse=Pulse(now_ms, now_ms, "", cluster.claims().text))
-    return TickDecision(changes, session_changes, cache)
+    return TickDecision(changes, session_changes, cache, protected)
 
 
 def _statement_inputs(
@@ -131,7 +137,11 @@ def _statement_inputs(
 
 
 def _published(
-    cluster: ClusterState, ledger: LedgerState, tick: TickInputs, cache: StatementCache
+    cluster: ClusterState,
+    ledger: LedgerState,
+    tick: TickInputs,
+    cache: StatementCache,
+    protected: Mapping[str, ProtectedPods],
 ) -> StandingsDocument | None:
     """The standings document. It is recomputed if a statement, an entry or a priority class changed, and
     every second."""
@@ -140,6 +150,7 @@ def _published(
     is_same = (
         cache is ledger.statement_cache
         and queued == ledger.queued
+        and protected is ledger.protected
         and tick.history is ledger.history
         and cluster.classes_version == ledger.classes_version
     )
@@ -157,6 +168,7 @@ def _published(
         ledger.entry_cache,
         queued,
         cluster.card_host(),
+        protected,
     )
 
 
