@@ -11,7 +11,7 @@ Notices are annotations of the pods, so a settler that takes over continues wher
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from timekeeper.accounts.exhaustion.terms import EvictionTerms
@@ -137,14 +137,20 @@ def due(
     past: BudgetEvictionMemory,
     now_ms: int,
     at_ms: int,
+    was_enforced: Callable[[LedgerPod], bool] = lambda _: True,
 ) -> EvictionPlan:
     """The evictions that are due, and the notices to be written, each in the order in which pods must leave.
 
     ``exhausted``: namespace -> terms. ``now_ms``: the clock of notices; ``at_ms``: the monotonic clock of
-    ``past``.
+    ``past``. ``was_enforced``: whether a pod was created under enforcement; no other must leave.
     """
+
+    def terms_for(pod: LedgerPod) -> EvictionTerms | None:
+        terms = exhausted.get(pod.namespace)
+        return terms if terms is None or terms.is_observed or was_enforced(pod) else None
+
     concerned = [
-        (pod, exhausted.get(pod.namespace), past.notice_of(pod, at_ms))
+        (pod, terms_for(pod), past.notice_of(pod, at_ms))
         for pod in pods
         if pod.namespace in exhausted or pod.evict_after_ms is not None or pod.uid in past.written
     ]

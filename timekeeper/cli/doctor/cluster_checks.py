@@ -178,6 +178,7 @@ POLICIES = (  # deploy/manifests, compared by a test
     "bursar-grace",
     "bursar-growth",
     "bursar-holds",
+    "bursar-mode-labels",
     "bursar-node-access",
     "bursar-node-agent",
     "bursar-notices",

@@ -6,7 +6,7 @@ moment. What must outlast a restart is in the pods' annotations.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from timekeeper import metrics
@@ -83,7 +83,7 @@ class BudgetRound:
         began_s = self._seconds()
         if began_s >= self._next_s:
             pods = self._quiet.pods_to_plan(self._context.view.pods(), exhausted, self._memory, now_ms)
-            found = due(pods, exhausted, self._memory, now_ms, self._context.steady())
+            found = self._due(pods, exhausted, now_ms)
             took_s = self._seconds() - began_s
             is_idle = not found.evictions and not found.changes
             self._next_s = began_s + (_pause_s(took_s) if is_idle else took_s * 2)
@@ -94,9 +94,19 @@ class BudgetRound:
         if not changed:
             return None
         pods = (each for each in self._context.view.pods() if each.namespace in changed)
-        found = due(pods, exhausted, self._memory, now_ms, self._context.steady())
+        found = self._due(pods, exhausted, now_ms)
         self._memory = replace(self._memory, void=self._memory.void | found.void)
         return found
+
+    def _due(
+        self, pods: Iterable[LedgerPod], exhausted: Mapping[str, EvictionTerms], now_ms: int
+    ) -> EvictionPlan:
+        history = self._context.view.history()
+
+        def was_enforced(pod: LedgerPod) -> bool:
+            return history.was_enforced(pod.namespace, pod.created_ms, pod.is_governed)
+
+        return due(pods, exhausted, self._memory, now_ms, self._context.steady(), was_enforced)
 
     def _exhausted(self, now_ms: int) -> dict[str, EvictionTerms] | None:
         """The namespaces whose pods must leave; None where that is not known now."""
