@@ -1,7 +1,7 @@
 """Rank: which pods may be evicted for which. The only definition of it.
 
-1. A **debtor** is a governed pod of a namespace that is over budget now and whose budget says ``reclaim``. It ranks
-   below every pod of a namespace that is in budget now, whatever priority either was stamped with. A
+1. A **debtor** is a governed pod of a namespace that is over budget now and whose budget says ``reclaim``.
+   It ranks below every pod of a namespace that is in budget now, whatever priority either was stamped with. A
    namespace that is back in budget has no debtors, whatever class its pods were given before. A pod that the
    timekeeper has marked as idle is a debtor, too.
 2. Otherwise the priority in the pod's spec alone decides, as for kube-scheduler. That holds for namespaces

@@ -279,14 +279,8 @@ def test_the_mode_of_the_namespace_is_the_first_condition_of_what_a_pod_may_be()
     by_mode = {name for name, expression in first.items() if expression and mode in expression}
     assert by_mode == BY_MODE | OF_CLASSES
     for name in by_mode:
-        assert (
-            str(first[name]).split()
-            == (
-                f"{mode} == params.?data['_judged'].orValue('enforce')"
-                if name in BY_MODE
-                else f"{mode} == 'enforce'"
-            ).split()
-        )
+        judged = "params.?data['_judged'].orValue('enforce')" if name in BY_MODE else "'enforce'"
+        assert str(first[name]).split() == f"{mode} == {judged}".split()
 
 
 _LOOP = re.compile(r"\.(?:exists|exists_one|all|filter|map)\(")
