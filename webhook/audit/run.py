@@ -30,6 +30,7 @@ from webhook.dryrun import inputs
 from webhook.dryrun.flags import AuditSettings, program
 from webhook.dryrun.judge.assumed_cluster import AssumedCluster
 from webhook.dryrun.judge.reports import printable
+from webhook.policy import Mode
 from webhook.rules import device_classes
 from webhook.rules.device_classes import JudgedClasses
 from webhook.rules.host_share import RULE as HOST_SHARE
@@ -142,6 +143,7 @@ def _all(
     found: list[AdmissionFinding] = []
     troubles: list[str] = []
     scope = _Scope(namespace, _left_out(cluster), _judged(cluster))
+    world = replace(world, mode_labels=_mode_labels(cluster))
     if _judges_hosts(world):
         nodes = _nodes(cluster, "the rule host-share is not judged")
         world = replace(world, room=card_host((each.cards, each.allocatable) for each in nodes.values()))
@@ -178,6 +180,22 @@ def _left_out(cluster: ClusterReader) -> frozenset[str]:
     except ListRefusedError as error:
         _say(f"namespaces that are exempt by label are included: {error}")
     return frozenset((*cel.SYSTEM_NAMESPACES, *labelled))
+
+
+def _mode_labels(cluster: ClusterReader) -> dict[str, Mode]:
+    """The mode that each namespace's label names; prints an error where the labels must not be read. Raises
+    ClusterUnreachableError."""
+    try:
+        found = list(cluster.objects("/api/v1/namespaces", names.MODE_LABEL))
+    except ListRefusedError as error:
+        _say(f"labels for the mode of a namespace are not read: {error}")
+        return {}
+    modes: dict[str, Mode] = {}
+    for each in found:
+        word = mapping(each["metadata"].get("labels")).get(names.MODE_LABEL)
+        if word in ("enforce", "observe", "meter"):
+            modes[each["metadata"]["name"]] = word
+    return modes
 
 
 def _judged(cluster: ClusterReader) -> JudgedClasses:
