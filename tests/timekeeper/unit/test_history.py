@@ -96,7 +96,6 @@ def test_a_budget_taken_away_and_given_again_refills_nothing() -> None:
 BERLIN, TOKYO, NEW_YORK = (
     f"timeZone: {zone}" for zone in ("Europe/Berlin", "Asia/Tokyo", "America/New_York")
 )
-HOUR = 3_600_000
 
 
 def test_a_changed_time_zone_counts_from_the_end_of_the_running_period_on() -> None:
