@@ -1,7 +1,7 @@
 """Rank: which pods may be evicted for which. The only definition of it.
 
-1. A **debtor** is a pod of a namespace that is over budget now and whose budget says ``reclaim``. It ranks
-   below every pod of a namespace that is in budget now, whatever priority either was stamped with. A
+1. A **debtor** is a governed pod of a namespace that is over budget now and whose budget says ``reclaim``.
+   It ranks below every pod of a namespace that is in budget now, whatever priority either was stamped with. A
    namespace that is back in budget has no debtors, whatever class its pods were given before; nor is a pod
    one that its budget protects. A pod that the timekeeper has marked as idle is a debtor, too.
 2. Otherwise the priority in the pod's spec alone decides, as for kube-scheduler. That holds for namespaces
@@ -25,9 +25,10 @@ def owes(standing: NamespaceStanding) -> bool:
 
 
 def is_debtor(pod: Pod, standings: NamespaceStandings) -> bool:
-    """True for a pod of a namespace that is over budget and whose budget says ``reclaim``, unless it protects
-    the pod; and for an idle pod."""
-    return pod.is_idle or owes(standings.of_pod(pod))
+    """True for a governed pod of a namespace that is over budget and whose budget says ``reclaim``, unless it
+    protects the pod; and for an idle pod. A pod that admission did not govern was created without
+    enforcement."""
+    return pod.is_idle or (pod.governed and owes(standings.of_pod(pod)))
 
 
 def rank_of(pod: Pod, standings: NamespaceStandings) -> Rank:

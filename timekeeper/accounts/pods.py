@@ -51,6 +51,7 @@ class LedgerPod:
     delete_after_ms: int | None = None
     idle_until_ms: int | None = None  # it was warned that it is idle, and is left alone until then
     is_reclaimable: bool = False
+    is_governed: bool = False  # it has the label that admission gives where it enforces
     declared_ms: int = 0  # how long it means to run, if it reserves that; 0: it reserves the lookahead
     host: HostAmount = NO_HOST  # what it requests of its node's CPU and memory
     fixed_host: HostShare | None = None  # the same beside what its node had, as its Binding says
@@ -199,6 +200,7 @@ def _read(raw: Json, where: tuple[str, str, str], request: GPURequest) -> Ledger
         delete_after_ms=hold.millis(annotations.get(names.DELETE_AFTER)),
         idle_until_ms=hold.millis(annotations.get(names.IDLE_UNTIL)),
         is_reclaimable=names.RECLAIMABLE in annotations,
+        is_governed=mapping(metadata.get("labels")).get(names.GOVERNED) == "true",
         declared_ms=_declared_ms(annotations.get(names.DECLARED)) if held == "budget" else 0,
         host=requested(raw),
         fixed_host=_fixed_host(annotations.get(names.HOST)),

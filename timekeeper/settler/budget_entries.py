@@ -5,10 +5,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from timekeeper import metrics
-from timekeeper.accounts.budget_history import SETTINGS, BudgetEntry, History, entry_value
+from timekeeper.accounts.budget_history import (
+    LABEL,
+    SETTINGS,
+    BudgetEntry,
+    History,
+    entry_value,
+    settled_value,
+)
 from timekeeper.core.budgets import reader as budgets
 from timekeeper.core.budgets.mistakes import EntryError
-from timekeeper.core.budgets.policy import BudgetSettings, group_key, ineffective_fields
+from timekeeper.core.budgets.policy import MODES, BudgetSettings, group_key, ineffective_fields
 from timekeeper.core.budgets.reader import precedence
 from timekeeper.core.names import CLUSTER_SETTINGS
 from timekeeper.settler.cluster.cluster_state import BudgetConfigMap, ClusterState
@@ -52,7 +59,7 @@ def mode_changes(entries: Sequence[BudgetEntry], history: History) -> Iterator[M
 
 def _mode(key: str, text: str | None) -> str:
     """The mode that an entry names; "" where it names none, or is no valid entry."""
-    value = None if text is None else entry_value(key, text)
+    value = None if text is None else settled_value(key, text)
     return "" if value is None or isinstance(value, EntryError) else value.mode
 
 
@@ -75,10 +82,15 @@ class EntryChanges:
 
 
 def read_entries(
-    config_maps: Mapping[str, BudgetConfigMap], history: History, reported: Mapping[str, str], at_ms: int
+    config_maps: Mapping[str, BudgetConfigMap],
+    history: History,
+    reported: Mapping[str, str],
+    at_ms: int,
+    labels: Mapping[str, str] | None = None,
 ) -> EntryChanges:
     """Entries that differ from the newest version in the ledger, dated ``at_ms``. ``reported``: errors that
-    were already reported, by key.
+    were already reported, by key; ``labels``: the label ``bursar.dev/mode`` of each namespace, None where
+    they are not known.
 
     A broken entry produces no change, so the last good version stays in force. An entry that is in no
     ConfigMap any more ends.
@@ -88,7 +100,9 @@ def read_entries(
     texts = _texts(config_maps)
     good = [*reading.budgets, *([SETTINGS] if reading.settings else [])]
     changed = [BudgetEntry(key, texts[key][0], at_ms) for key in good if history.text(key) != texts[key][0]]
-    ended = [BudgetEntry(key, None, at_ms) for key in sorted(history.current_keys() - texts.keys())]
+    keys = {key for key in history.current_keys() if not key.startswith(LABEL)}
+    ended = [BudgetEntry(key, None, at_ms) for key in sorted(keys - texts.keys())]
+    labelled = [] if labels is None else list(_labelled(labels, history, at_ms))
     errors = _errors(reading)
     elsewhere = {error.key: config_maps[error.config_map] for error in reading.errors if error.config_map}
     notices = [
@@ -115,7 +129,15 @@ def read_entries(
         BudgetNotice(_config_map_of(change.key, texts), "ModeChanged", change.sentence())
         for change in mode_changes((*changed, *ended), history)
     ]
-    return EntryChanges((*changed, *ended), errors, tuple(notices))
+    return EntryChanges((*changed, *ended, *labelled), errors, tuple(notices))
+
+
+def _labelled(labels: Mapping[str, str], history: History, at_ms: int) -> Iterator[BudgetEntry]:
+    """The labels that differ from the newest in the ledger. A word that is no mode says nothing."""
+    words = {LABEL + name: word for name, word in labels.items() if word in MODES}
+    for key in sorted(words.keys() | {LABEL + name for name in history.labelled}):
+        if history.text(key) != words.get(key):
+            yield BudgetEntry(key, words.get(key), at_ms)
 
 
 def _config_map_of(key: str, texts: Mapping[str, tuple[str, BudgetConfigMap]]) -> BudgetConfigMap:

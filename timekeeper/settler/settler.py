@@ -86,7 +86,7 @@ class Settler:
         self._failed = ""
         self._self_check = SelfCheck()
         self._missing_namespaces = MissingNamespaces()
-        self._unchanged: tuple[int, History, EntryChanges] | None = None
+        self._unchanged: tuple[tuple[int, int], History, EntryChanges] | None = None
         self._reserved: SimpleQueue[Sequence[DeclaredReservation]] = SimpleQueue()
         self._later = FutureHeadroom()
         self._listed_names: tuple[History, int, int, tuple[str, ...]] | None = None
@@ -257,16 +257,18 @@ class Settler:
         return True
 
     def _entries(self, now_ms: int) -> EntryChanges:
-        """The budgets as they are now. An unchanged result is reused until a ConfigMap or the history
-        changes."""
-        ledger, budgets = self.ledger, self.cluster.budgets_version
+        """The budgets as they are now. An unchanged result is reused until a ConfigMap, a namespace or the
+        history changes."""
+        ledger, budgets = self.ledger, (self.cluster.budgets_version, self.cluster.existing_version)
         if (
             self._unchanged is not None
             and self._unchanged[0] == budgets
             and self._unchanged[1] is ledger.history
         ):
             return self._unchanged[2]
-        read = read_entries(self.cluster.config_maps, ledger.history, ledger.errors, now_ms)
+        read = read_entries(
+            self.cluster.config_maps, ledger.history, ledger.errors, now_ms, self.cluster.mode_labels()
+        )
         is_unchanged = not read.entries and not read.notices and read.errors == ledger.errors
         self._unchanged = (budgets, ledger.history, read) if is_unchanged else None
         return read

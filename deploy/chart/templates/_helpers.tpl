@@ -63,7 +63,7 @@ topologySpreadConstraints:
 {{/* What a policy does with what it finds: (list . "bursar-ways-around") */}}
 {{- define "bursar.actions" -}}
 {{- $values := (index . 0).Values -}}
-{{- if or (ne $values.mode "enforce") (has (index . 1) $values.policies.warn) -}}
+{{- if has (index . 1) $values.policies.warn -}}
 [Warn, Audit]
 {{- else -}}
 [Deny]

@@ -24,7 +24,7 @@ from webhook.wire import defaulting
 def world(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registered]:
     """The webhook, registered, and the policies, in a cluster with a class of the users' own."""
     with Registered(control_plane, tmp_path_factory.mktemp("review")) as made:
-        for policies in ("bypass", "ranges"):
+        for policies in ("modes", "bypass", "ranges"):
             made.kubectl("apply", "--server-side", "-f", str(MANIFESTS / f"admission-{policies}.yaml"))
         made.post_runtime_classes()
         for way in ("the whole node", "a device class as a limit"):

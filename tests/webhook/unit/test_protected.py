@@ -85,7 +85,7 @@ def test_no_more_is_admitted_than_the_floor_has_room_for_also_between_two_tables
 
 
 def test_of_a_floor_of_hours_a_pod_takes_what_it_uses_within_the_lookahead() -> None:
-    half_an_hour = {"cards": None, "amount": 10**12, "left": 500 * 600_000 * 2}
+    half_an_hour: Json = {"cards": None, "amount": 10**12, "left": 500 * 600_000 * 2}
     world = World(protect=protect(**half_an_hour))
 
     assert [outcome(world.create(serving())) for _ in range(3)] == [

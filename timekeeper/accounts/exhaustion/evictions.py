@@ -138,15 +138,15 @@ def due(
     past: BudgetEvictionMemory,
     now_ms: int,
     at_ms: int,
-    is_protected: Callable[[LedgerPod], bool] = lambda _: False,
+    is_spared: Callable[[LedgerPod], bool] = lambda _: False,
 ) -> EvictionPlan:
     """The evictions that are due, and the notices to be written, each in the order in which pods must leave.
 
     ``exhausted``: namespace -> terms. ``now_ms``: the clock of notices; ``at_ms``: the monotonic clock of
-    ``past``. ``is_protected``: whether the budget protects the pod.
+    ``past``. ``is_spared``: whether the budget protects the pod, or it was created without enforcement.
     """
     concerned = [
-        (pod, None if is_protected(pod) else exhausted.get(pod.namespace), past.notice_of(pod, at_ms))
+        (pod, None if is_spared(pod) else exhausted.get(pod.namespace), past.notice_of(pod, at_ms))
         for pod in pods
         if pod.namespace in exhausted or pod.evict_after_ms is not None or pod.uid in past.written
     ]

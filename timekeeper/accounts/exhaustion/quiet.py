@@ -32,7 +32,7 @@ class PlanCache:
         exhausted: Mapping[str, EvictionTerms],
         past: BudgetEvictionMemory,
         now_ms: int,
-        is_protected: Callable[[LedgerPod], bool] = lambda _: False,
+        is_spared: Callable[[LedgerPod], bool] = lambda _: False,
     ) -> Iterator[LedgerPod]:
         """The pods that `due` must decide about."""
         if now_ms < self._at_ms or len(self._known) > 2 * len(pods) + 100:
@@ -48,7 +48,7 @@ class PlanCache:
             if valid is None or pod.uid in unsure:
                 yield pod
                 continue
-            if is_protected(pod):
+            if is_spared(pod):
                 if pod.evict_after_ms is not None:
                     yield pod
                 continue

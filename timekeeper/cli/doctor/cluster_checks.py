@@ -178,6 +178,7 @@ POLICIES = (  # deploy/manifests, compared by a test
     "bursar-grace",
     "bursar-growth",
     "bursar-holds",
+    "bursar-mode-labels",
     "bursar-node-access",
     "bursar-node-agent",
     "bursar-notices",
@@ -225,11 +226,12 @@ def _all(facts: Facts, subject: str, listed: Any, remark: str = "") -> Iterator[
 
 
 def _lenient(bindings: Any) -> list[str]:
-    """The bindings that do not refuse."""
+    """The bindings that do not refuse, beside those for namespaces that are observed."""
     return sorted(
         each["metadata"]["name"]
         for each in items(bindings)
-        if "Deny" not in sequence(mapping(each.get("spec")).get("validationActions"))
+        if not each["metadata"]["name"].endswith("-observed")
+        and "Deny" not in sequence(mapping(each.get("spec")).get("validationActions"))
     )
 
 

@@ -65,9 +65,10 @@ class KnownPriorityClass:
 
 @dataclass(frozen=True, slots=True)
 class ExistingNamespace:
-    """A namespace that exists."""
+    """A namespace that exists. ``mode``: what its label names; "": it has none."""
 
     name: str
+    mode: str = ""
 
 
 Item = (
@@ -135,7 +136,7 @@ class ClusterState:
     config_maps: dict[str, BudgetConfigMap] = field(default_factory=dict)
     # priority class -> value and preemption policy
     classes: dict[str, tuple[int, str]] = field(default_factory=dict)
-    existing_namespaces: dict[str, bool] = field(default_factory=dict)  # name -> True
+    existing_namespaces: dict[str, str] = field(default_factory=dict)  # name -> its label for the mode
     unbound: set[str] = field(default_factory=set)  # UIDs of pods that wait for a node
     listed_sources: set[str] = field(default_factory=set)  # sources that have been listed once
     pods_current_ms: int = 0  # until when the pods are known to be complete
@@ -165,7 +166,7 @@ class ClusterState:
     budgets_version: int = 0  # of the ConfigMaps
     classes_version: int = 0  # of the priority classes
     namespaces_version: int = 0  # of the set of namespaces with pods
-    existing_version: int = 0  # of the set of existing namespaces
+    existing_version: int = 0  # of the existing namespaces and their labels
     # the inventory's version, and how much CPU and memory there is for each card in it
     _card_host: tuple[int, CardHost | None] = (-1, None)
 
@@ -179,6 +180,10 @@ class ClusterState:
         if lease is None or lease.renewed_ms is None or not self.pods_current_ms:
             return None
         return min(self.pods_current_ms, lease.renewed_ms)
+
+    def mode_labels(self) -> Mapping[str, str] | None:
+        """What the labels of namespaces name as their mode; None before the namespaces are listed."""
+        return self.existing_namespaces if "namespaces" in self.listed_sources else None
 
     def cards(self, node: str) -> tuple[Card, ...]:
         """The node's cards; empty for a node that is not known."""
@@ -304,8 +309,8 @@ class ClusterState:
                 self._set("configmaps", name, None if deleted else item)
             case KnownPriorityClass(name, value, preemption_policy):
                 self._set("priorityclasses", name, None if deleted else (value, preemption_policy))
-            case ExistingNamespace(name):
-                self._set("namespaces", name, None if deleted else True)
+            case ExistingNamespace(name, mode):
+                self._set("namespaces", name, None if deleted else mode)
 
     def _put_read(self, item: LedgerPod | UnreadablePod, deleted: bool, at_ms: int) -> None:
         """The pod as it counts in its namespace: as admission wrote it, or as it is metered."""

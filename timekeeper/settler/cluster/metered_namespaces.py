@@ -36,6 +36,6 @@ def metered_namespaces(history: History, at_ms: int, only_meter: bool = False) -
     if only_meter:
         return MeteredNamespaces(True, {}, models)
 
-    names = (key for key in history.current_keys() if not key.startswith("_"))
+    names = {key for key in history.current_keys() if not key.startswith("_")} | history.labelled
     named = {name: history.is_metered(name, at_ms) for name in names}
     return MeteredNamespaces(history.is_metered("", at_ms), named, models)

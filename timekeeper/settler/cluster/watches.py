@@ -157,8 +157,9 @@ def read_priority_class(raw: Json) -> KnownPriorityClass:
 
 
 def read_namespace(raw: Json) -> ExistingNamespace:
-    """A namespace's name."""
-    return ExistingNamespace(_name(raw))
+    """A namespace's name, and its label for the mode."""
+    labels = mapping(mapping(raw.get("metadata")).get("labels"))
+    return ExistingNamespace(_name(raw), str(labels.get(names.MODE_LABEL, "")))
 
 
 def _name(raw: Json) -> str:

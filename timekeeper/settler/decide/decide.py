@@ -7,7 +7,7 @@ again only after the changes are written.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from timekeeper.accounts.budget_history import DEFAULTS, History
+from timekeeper.accounts.budget_history import DEFAULTS, LABEL, History
 from timekeeper.accounts.changes import Changes, Pulse
 from timekeeper.accounts.ends import ReportedEnd
 from timekeeper.accounts.grants import Grant
@@ -56,9 +56,9 @@ class TickDecision:
 
 
 def listed_namespaces(history: History, cluster: ClusterState, ledger: LedgerState) -> tuple[str, ...]:
-    """The namespaces whose standing may differ from the default: those with an entry, and if the default has
-    a limit, those with pods or charges."""
-    named = {key for key in history.current_keys() if not key.startswith("_")}
+    """The namespaces whose standing or mode may differ from the default: those with an entry or a label, and
+    if the default has a limit, those with pods or charges."""
+    named = {key for key in history.current_keys() if not key.startswith("_")} | history.labelled
     if history.text(DEFAULTS) is not None:
         named |= ledger.namespaces | cluster.namespaces.keys()
     return tuple(sorted(named))
@@ -89,7 +89,7 @@ def decide(cluster: ClusterState, ledger: LedgerState, tick: TickInputs) -> Tick
         | waiting
         | ledger.changed_grants
         | declared.namespaces,
-        keys=frozenset(each.key for each in tick.entry_changes.entries),
+        keys=frozenset(each.key.removeprefix(LABEL) for each in tick.entry_changes.entries),
         everything=is_rebuilt,
     )
     cache, grants = statement_cache.refreshed(

@@ -77,15 +77,15 @@ class BudgetRound:
     def _plan(self, exhausted: Mapping[str, EvictionTerms], now_ms: int) -> EvictionPlan | None:
         """What is to be done about all pods; if these were looked at lately, about those of namespaces whose
         standing has changed since; None if there are none."""
-        is_protected = self._context.view.is_protected
+        is_spared = self._spares(exhausted)
         states = {name: (each.is_spent, each.is_observed) for name, each in exhausted.items()}
         changed = {name for name, _ in states.items() ^ self._states.items()}
         self._states = states
         began_s = self._seconds()
         if began_s >= self._next_s:
             everything = self._context.view.pods()
-            pods = self._quiet.pods_to_plan(everything, exhausted, self._memory, now_ms, is_protected)
-            found = due(pods, exhausted, self._memory, now_ms, self._context.steady(), is_protected)
+            pods = self._quiet.pods_to_plan(everything, exhausted, self._memory, now_ms, is_spared)
+            found = due(pods, exhausted, self._memory, now_ms, self._context.steady(), is_spared)
             took_s = self._seconds() - began_s
             is_idle = not found.evictions and not found.changes
             self._next_s = began_s + (_pause_s(took_s) if is_idle else took_s * 2)
@@ -96,9 +96,24 @@ class BudgetRound:
         if not changed:
             return None
         pods = (each for each in self._context.view.pods() if each.namespace in changed)
-        found = due(pods, exhausted, self._memory, now_ms, self._context.steady(), is_protected)
+        found = due(pods, exhausted, self._memory, now_ms, self._context.steady(), is_spared)
         self._memory = replace(self._memory, void=self._memory.void | found.void)
         return found
+
+    def _spares(self, exhausted: Mapping[str, EvictionTerms]) -> Callable[[LedgerPod], bool]:
+        """Whether a pod stays though its namespace is exhausted: the budget protects it, or it was created
+        without enforcement."""
+        is_protected, history = self._context.view.is_protected, self._context.view.history()
+
+        def is_spared(pod: LedgerPod) -> bool:
+            terms = exhausted.get(pod.namespace)
+            if is_protected(pod):
+                return True
+            if terms is None or terms.is_observed:
+                return False
+            return not history.was_enforced(pod.namespace, pod.created_ms, pod.is_governed)
+
+        return is_spared
 
     def _exhausted(self, now_ms: int) -> dict[str, EvictionTerms] | None:
         """The namespaces whose pods must leave; None where that is not known now."""

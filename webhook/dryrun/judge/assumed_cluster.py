@@ -36,11 +36,14 @@ class AssumedCluster:
     classes: Mapping[str, int] = field(default_factory=dict)  # values of priority classes
     budgets: ParsedBudgets = NO_BUDGETS
     room: CardHost | None = None  # CPU and memory for each card, of the nodes that are known
+    mode_labels: Mapping[str, Mode] = field(default_factory=dict)  # by namespace
 
     def policy_for(self, namespace: str) -> AdmissionPolicy:
         """The policy of the namespace's pods."""
         policy = effective_policy(self.flags, self.table, True, namespace)
-        return replace(policy, known=True, mode=self.mode or policy.mode, room=self.room)
+        own = self.table.namespaces.get(namespace) if self.table else None
+        label = None if own is not None and own.mode else self.mode_labels.get(namespace)
+        return replace(policy, known=True, mode=self.mode or label or policy.mode, room=self.room)
 
     def standing_of(self, namespace: str) -> Standing:
         """The namespace's standing."""
