@@ -39,6 +39,9 @@ OBJECT_NAMES: Mapping[str, ObjectName] = {
     names.CORDONED_CARDS: ObjectName(
         "annotation of a node", "administrator", "UUIDs of cards that must not be given out"
     ),
+    names.MODE_LABEL: ObjectName(
+        "label of a namespace", "administrator", "its mode, unless its budget entry names one"
+    ),
     names.GOVERNED: ObjectName("label", "webhook", "Bursar governs the pod"),
     names.REQUEST: ObjectName("annotation", "webhook", "its request in canonical form"),
     names.STANDING: ObjectName("annotation", "webhook", "the standing of its namespace at its creation"),

@@ -172,8 +172,7 @@ def test_the_chart_is_installed_upgraded_rolled_back_and_uninstalled_and_leaves_
     control_plane: ControlPlane, folder: Path
 ) -> None:
     cp = control_plane
-    # with placement, as the manifests have it
-    observing = typed("helm upgrade bursar", page=INSTALL).partition(" --set placement=off")[0]
+    observing = typed("helm upgrade bursar", page=INSTALL)
     run(cp, typed("helm install bursar", page=INSTALL).replace("REGISTRY", "bursar"), folder)
     assert installed(cp) == {"bursar-timekeeper"}
     run(cp, observing, folder)

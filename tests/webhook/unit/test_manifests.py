@@ -271,7 +271,8 @@ def test_the_longest_grace_period_is_the_default_of_the_budgets() -> None:
 
 
 def test_the_mode_of_the_namespace_is_the_first_condition_of_what_a_pod_may_be() -> None:
-    mode = "params.?data[request.namespace].orValue(params.?data['_default'].orValue('enforce'))"
+    cluster = "params.?data['_default'].orValue(params.?data['_initial'].orValue('enforce'))"
+    mode = f"params.?data[request.namespace].orValue({cluster})"
     first = {
         name: (each.get("matchConditions") or [{}])[0].get("expression") for name, each in POLICIES.items()
     }
@@ -370,7 +371,7 @@ def test_the_lists_of_the_policies_are_those_of_the_webhook() -> None:
 def test_the_parameters_that_the_policies_read_are_those_that_are_written() -> None:
     text = json.dumps([POLICIES["bursar-device-claims"], POLICIES["bursar-device-class-limits"]])
 
-    assert set(re.findall(r"params\.\?data\['(\w+)'\]", text)) == {DEFAULT} | (
+    assert set(re.findall(r"params\.\?data\['(\w+)'\]", text)) == {DEFAULT, "_initial"} | (
         JudgedClasses().data().keys() - {"notJudged"}
     )
 
