@@ -123,3 +123,37 @@ def test_the_table_names_the_protected_pods_while_the_namespace_is_over_budget(t
     town.change("configmaps", budgets(team_a=CARDS.replace("gpuHours: 1", "gpuHours: 99")))
     town.advance(MINUTE)
     assert table(town) == {"standing": "IN_BUDGET", "left": 500, "uids": []}
+
+
+def test_it_protects_also_where_the_groups_budget_is_spent_and_counts_in_its_period(town: Town) -> None:
+    own = "gpuHours: unlimited\ngroup: all\nprotect: {labels: {tier: serving}, hours: 0.4}"
+    town.begin(
+        ("nodes", node(cards=4)),
+        (
+            "configmaps",
+            budgets(team_a=own, **{"_group.all": "gpuHours: 0.1\nperiod: hour\nonExhausted: deny"}),
+        ),
+        ("pods", serving("web", percent=50)),
+    )
+    town.advance(30 * MINUTE)
+    spent = table(town)
+    town.advance(45 * MINUTE)
+    later = table(town)
+    town.advance(30 * MINUTE)
+
+    assert (spent["standing"], spent["uids"]) == ("OVER_BUDGET", ["uid-web"])
+    assert later["uids"] == ["uid-web"]
+    assert town.budget()["protect"]["used"] == GPU // 2 * 45 * MINUTE
+    assert (table(town)["standing"], table(town)["uids"]) == ("OVER_BUDGET", [])
+
+
+def test_what_is_posted_of_a_pod_that_runs_on_counts_once(home: Town) -> None:
+    """Its node was silent, so what it used until then was posted; then the node is heard again."""
+    home.advance(HOUR)
+    home.advance(3 * HOUR, heard=False)
+    posted = home.postings("uid-web")
+    home.advance(HOUR)
+
+    assert posted == [(T0, T0 + HOUR, GPU // 2, "settled")]
+    assert home.budget()["protect"]["used"] == GPU // 2 * 5 * HOUR
+    assert home.settler.ledger.protected["team-a"].used == GPU // 2 * 5 * HOUR
