@@ -17,7 +17,7 @@ BOUND, WAITING, GATED = range(3)  # stages of a pod
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class Selected:
     """A pod that ``protect`` selects, and that nothing has asked to leave. Pods with a node go before those
     that a scheduler may place, and these before those behind a gate."""
 
@@ -38,7 +38,7 @@ class ProtectedPods:
 
 def choose(
     protection: Protection,
-    candidates: Iterable[Candidate],
+    candidates: Iterable[Selected],
     takes: Callable[[str], int],
     used: int = 0,
     before: Set[str] = frozenset(),

@@ -4,20 +4,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timekeeper.accounts.protection import BOUND, GATED, WAITING, Candidate, choose, selects
+from timekeeper.accounts.protection import BOUND, GATED, WAITING, Selected, choose, selects
 from timekeeper.core.budgets.protection import Protection
 
 FOUR_CARDS = Protection((("tier", "serving"),), cards_milli=4_000)
 
 
-def chosen(takes: dict[str, int], *candidates: Candidate, before: frozenset[str] = frozenset()) -> str:
+def chosen(takes: dict[str, int], *candidates: Selected, before: frozenset[str] = frozenset()) -> str:
     """The protected pods and what is left."""
     found = choose(FOUR_CARDS, candidates, takes.__getitem__, before=before)
     return f"{''.join(sorted(found.uids))} {found.left}"
 
 
-def bound(uid: str, at_ms: int) -> Candidate:
-    return Candidate(uid, BOUND, at_ms)
+def bound(uid: str, at_ms: int) -> Selected:
+    return Selected(uid, BOUND, at_ms)
 
 
 def test_the_oldest_are_protected_until_the_floor_is_used() -> None:
@@ -34,7 +34,11 @@ def test_the_first_that_has_no_room_ends_the_choice_so_that_no_smaller_one_goes_
 
 def test_a_pod_with_cards_goes_before_one_that_waits_and_that_before_a_gated_one() -> None:
     takes = dict.fromkeys("abc", 2_000)
-    gated, waits, holds = Candidate("a", GATED, 1), Candidate("b", WAITING, 2), bound("c", 3)
+    gated, waits, holds = (
+        Selected("a", GATED, 1),
+        Selected("b", WAITING, 2),
+        bound("c", 3),
+    )
 
     assert chosen(takes, gated, waits, holds) == "bc 0"
     assert chosen(takes, gated, waits) == "ab 0"
@@ -62,11 +66,11 @@ def test_a_floor_of_nothing_protects_no_pod_whose_amount_is_not_known() -> None:
 UIDS = st.sampled_from("abcdefghijkl")
 STAGES = st.sampled_from((BOUND, WAITING, GATED))
 TAKES = st.dictionaries(UIDS, st.integers(0, 3_000))
-CANDIDATES = st.lists(st.builds(Candidate, UIDS, STAGES, st.integers(0, 9)), unique_by=lambda each: each.uid)
+CANDIDATES = st.lists(st.builds(Selected, UIDS, STAGES, st.integers(0, 9)), unique_by=lambda each: each.uid)
 
 
 @given(CANDIDATES, TAKES, st.integers(0, 5_000))
-def test_the_floor_is_never_exceeded(pods: list[Candidate], takes: dict[str, int], used: int) -> None:
+def test_the_floor_is_never_exceeded(pods: list[Selected], takes: dict[str, int], used: int) -> None:
     found = choose(FOUR_CARDS, pods, lambda uid: takes.get(uid, 500), used)
     given_out = sum(takes.get(uid, 500) for uid in found.uids)
 
@@ -75,7 +79,7 @@ def test_the_floor_is_never_exceeded(pods: list[Candidate], takes: dict[str, int
 
 @given(st.lists(CANDIDATES, min_size=2, max_size=6), TAKES)
 def test_a_protected_pod_stays_protected_as_long_as_it_is_there(
-    moments: list[list[Candidate]], takes: dict[str, int]
+    moments: list[list[Selected]], takes: dict[str, int]
 ) -> None:
     before: frozenset[str] = frozenset()
     for pods in moments:

@@ -12,9 +12,9 @@ from timekeeper.api.http.answers import BalancesAnswer, BudgetsAnswer, OneBalanc
 from timekeeper.api.http.parameters import AFTER, LIMIT, MEMBERS_OF, NAMESPACE_IN_PATH, cursor, shaped
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, may, serve
 from timekeeper.api.http.services import Services
+from timekeeper.api.ledger import protected_answers
 from timekeeper.api.ledger.ledger_reader import AccountReading
 from timekeeper.api.ledger.recent_value import RecentValue, oldest_ms
-from timekeeper.api.resources import protected_answers
 from timekeeper.core.budgets.policy import ineffective_fields
 from timekeeper.core.ledger.metering import FOREVER_MS
 

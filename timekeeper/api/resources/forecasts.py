@@ -20,7 +20,7 @@ from timekeeper.api.http.parameters import AFTER, LIMIT, SUBJECT_AS_NAMESPACE, c
 from timekeeper.api.http.routes import CSV, JSON, ApiRoute, Call, Right, serve
 from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.ledger_reader import AccountReading
-from timekeeper.api.resources.protected_answers import ProtectedPaceAnswer, pace
+from timekeeper.api.ledger.protected_answers import ProtectedPaceAnswer, pace
 from timekeeper.core.ledger.metering import FOREVER_MS, Interval, period_at
 from timekeeper.core.wire import Version
 from timekeeper.store import ledger

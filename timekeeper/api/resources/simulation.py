@@ -17,6 +17,7 @@ from timekeeper.accounts.budget_history import GROUP, History
 from timekeeper.accounts.decisions.forecasts import Addition
 from timekeeper.accounts.decisions.simulation import SimulatedPlacement, SimulatedUse, rate_of, supposed
 from timekeeper.accounts.standings import publish
+from timekeeper.accounts.supposed_protection import protecting, supposed_protection
 from timekeeper.api.http.answers import answer
 from timekeeper.api.http.bodies import Body
 from timekeeper.api.http.routes import JSON, ApiRoute, read_body
@@ -24,7 +25,6 @@ from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.ledger_reader import AccountReading, stated_now
 from timekeeper.api.resources.forecasts import ForecastAnswer, Paces
 from timekeeper.api.resources.grants import Namespace
-from timekeeper.api.resources.protected_simulation import protecting, supposed_protection
 from timekeeper.api.resources.simulated_answers import cost_answer, pod_answer, visibility
 from timekeeper.core.budgets.mistakes import EntryError
 from timekeeper.core.budgets.policy import BudgetSettings

@@ -10,8 +10,8 @@ from timekeeper.accounts.protection import (
     BOUND,
     GATED,
     WAITING,
-    Candidate,
     ProtectedPods,
+    Selected,
     choose,
     selects,
 )
@@ -60,7 +60,7 @@ class _Choice:
 
     def of_all(self) -> dict[str, ProtectedPods]:
         protections = self.history.protections
-        candidates: dict[str, list[Candidate]] = {name: [] for name in protections}
+        candidates: dict[str, list[Selected]] = {name: [] for name in protections}
         for pod in self.cluster.pods.values() if protections else ():
             protection = protections.get(pod.namespace)
             if protection is not None:
@@ -69,17 +69,17 @@ class _Choice:
         self.ledger.selected_use.retain(spans.keys(), spans.values())
         return {name: self._of(name, each, spans[name]) for name, each in candidates.items()}
 
-    def _candidate(self, pod: LedgerPod, protection: Protection) -> Iterator[Candidate]:
+    def _candidate(self, pod: LedgerPod, protection: Protection) -> Iterator[Selected]:
         session = self._session(pod.uid)
         who = (pod.owner, pod.labels) if session is None else (session.owner, session.labels)
         if not selects(protection, *who):
             return
         if pod.is_charged:
-            yield Candidate(pod.uid, BOUND, pod.hold.bound_ms or pod.created_ms)
+            yield Selected(pod.uid, BOUND, pod.hold.bound_ms or pod.created_ms)
         elif pod.can_be_bound:
-            yield Candidate(pod.uid, GATED if pod.is_gated else WAITING, pod.created_ms)
+            yield Selected(pod.uid, GATED if pod.is_gated else WAITING, pod.created_ms)
 
-    def _of(self, namespace: str, candidates: list[Candidate], span: Interval) -> ProtectedPods:
+    def _of(self, namespace: str, candidates: list[Selected], span: Interval) -> ProtectedPods:
         protection, before = self.history.protections[namespace], self.ledger.protected.get(namespace)
         is_hours = protection.amount is not None
         ahead_ms = min(self.history.settings(self.now_ms).lookahead_ms, span.end_ms - self.now_ms)
