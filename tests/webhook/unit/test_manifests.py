@@ -257,6 +257,8 @@ def test_policies_leave_out_the_same_namespaces_as_the_webhooks_but_those_that_g
 
     not_exempt = {"matchExpressions": [{"key": cel.EXEMPT, "operator": "NotIn", "values": ["true"]}]}
     everywhere = dict.fromkeys(EVERYWHERE) | dict.fromkeys(BUT_EXEMPT, not_exempt)
+    ours = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": [NAMESPACE]}
+    everywhere |= {"bursar-protections": {"matchExpressions": [ours]}}
     assert selectors == dict.fromkeys(POLICIES, GOVERNED_NAMESPACES) | everywhere
 
 

@@ -197,6 +197,7 @@ POLICIES = (  # deploy/manifests, compared by a test
 OF_OUR_OWN_FIELDS = (
     "bursar-gpubudgets",
     "bursar-holds",
+    "bursar-mode-labels",
     "bursar-node-agent",
     "bursar-notices",
     "bursar-releases",
