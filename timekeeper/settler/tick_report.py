@@ -71,9 +71,9 @@ def report(
     _clocks(cluster)
     if decision.statement_cache is not ledger.statement_cache:
         changed = _standings(ledger, decision)
-        for pod_notice in change_notices(changed, cluster.pods.values(), settings.mode) if changed else ():
+        for pod_notice in change_notices(changed, cluster.pods.values(), settings) if changed else ():
             notices.pod(pod_notice)
-        for each in of_standings(changed, settings.mode, now_ms):
+        for each in of_standings(changed, settings, now_ms):
             notices.record(each)
         _forecasts(ledger, decision, notices, now_ms)
     metrics.EVIDENCE.set(len(ledger.sessions))

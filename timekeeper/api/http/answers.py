@@ -109,10 +109,11 @@ class GroupStanding(TypedDict):
 class BudgetAnswer(AccountAnswer):
     """An account with its group's. `standing`, `validUntil` and `exhaustedAt` consider both; the other
     figures are the namespace's own. `group`: null without a group; only name and standing for callers that
-    may not `get budgets` of it."""
+    may not `get budgets` of it. `placement`: `off` where pods keep their scheduler, else `on`."""
 
     namespace: Subject
     group: GroupAccount | GroupStanding | None
+    placement: str
     warnings: list[str]
 
 

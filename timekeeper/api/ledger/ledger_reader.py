@@ -82,6 +82,7 @@ class AccountReading:
     standing: str
     error: str
     group_error: str = ""
+    placement: str = "on"  # of the cluster
 
 
 class LedgerReader:
@@ -207,7 +208,7 @@ class LedgerReader:
 
     def _readings(self, connection: Connection, names: Collection[str]) -> list[AccountReading]:
         now_ms, history = self.moment(connection)
-        errors = ledger.entry_errors(connection)
+        errors, placement = ledger.entry_errors(connection), history.settings(now_ms).placement
         found = stated_now(connection, history, names, now_ms)
         served = self.served(connection)
         return [
@@ -217,6 +218,7 @@ class LedgerReader:
                 served.word(name) if served.revision and not is_group(name) else each.standing,
                 errors.get(name) or errors.get(each.in_force.key, ""),
                 errors.get(GROUP + each.in_force.budget.group, ""),
+                placement,
             )
             for name, (each, _) in found.items()
         ]

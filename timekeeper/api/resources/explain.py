@@ -27,6 +27,7 @@ from timekeeper.core.budgets.policy import group_key
 from timekeeper.core.decisions import CAPPED, DELETED, HELD, SCHEDULER_NAME, WAITING, Decision
 from timekeeper.core.ledger.metering import FOREVER_MS
 from timekeeper.core.object_names import timestamp
+from timekeeper.core.texts import NOT_PLACED
 from timekeeper.core.wire import Version
 from timekeeper.store import held_pods, sessions
 from timekeeper.store.decisions import DecisionFilter, DecisionRow, jobs_of, page
@@ -132,7 +133,10 @@ def _explained(services: Services, which: DecisionFilter, subject: str) -> Respo
         "subject": subject,
         "steps": [shown(each, history, visible) for each in rows],
         "charges": [_charge(each) for each in charged],
-        "waitsFor": list(_waits_for(waits, held, statement, history, now_ms)),
+        "waitsFor": [
+            *_waits_for(waits, held, statement, history, now_ms),
+            *([NOT_PLACED] if not charged and not history.places(which.namespace, now_ms) else []),
+        ],
         "budget": budget_sentence(which.namespace, statement),
     }
     return answer(body)
