@@ -57,7 +57,7 @@ class Machine(Agents):
         self.relist()
         self.nodes_are_heard()
         for team, node in zip(TEAMS, NODES, strict=True):
-            self.binds(6, 30, team, node, 300, True, 0, 1_900, 10**10, team == TEAMS[0], "bursar-scheduler")
+            self.binds(6, 30, team, node, 300, True, 0, 1_900, 10**10, team == TEAMS[0])
 
     def teardown(self) -> None:
         """Everything settles, and is checked once more."""
@@ -81,7 +81,6 @@ class Machine(Agents):
         cpu=st.integers(0, 70_000),
         memory=st.integers(0, 2**39),
         is_fixed=st.booleans(),
-        scheduler=st.sampled_from(("bursar-scheduler", "bursar-scheduler", "default-scheduler")),
     )
     def binds(
         self,
@@ -95,11 +94,10 @@ class Machine(Agents):
         cpu: int,
         memory: int,
         is_fixed: bool,
-        scheduler: str,
     ) -> None:
         """A pod is bound, perhaps with the name of a deleted one (as in a StatefulSet); perhaps some time
-        ago, and running since. ``is_fixed``: its Binding wrote down what it requests of the node. Another
-        ``scheduler`` than Bursar's writes nothing down, whatever `placement` says by now."""
+        ago, and running since. ``is_fixed``: its Binding wrote down what it requests of the node. One pod
+        in three is bound by another scheduler, which writes nothing down, whatever `placement` says."""
         if node in self.absent:
             return
         number, ago = next(self.numbers), min(ago, self.now - self.began)
@@ -110,8 +108,9 @@ class Machine(Agents):
         parts = tuple(
             replace(part, cpu=cpu // (at + 1), bytes_=memory // (at + 1)) for at, part in enumerate(parts)
         )
-        ours = scheduler == "bursar-scheduler"
-        host = truth.host(parts, CARDS, self.sizes[node]) if is_fixed and ours else ""
+        is_ours = percent % 3 != 1
+        scheduler = "bursar-scheduler" if is_ours else "default-scheduler"
+        host = truth.host(parts, CARDS, self.sizes[node]) if is_fixed and is_ours else ""
         pod = truth.Pod(f"uid-{number}", name, team, node, parts, self.now - ago, grace, host, scheduler)
         pod.seen = self.spoke.get(node, 0)
         self.pods.append(pod)

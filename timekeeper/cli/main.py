@@ -339,7 +339,7 @@ def _is_placed(options: Options, namespace: str | None) -> bool:
     so."""
     name = options.system_namespace if namespace is None else namespace
     try:
-        with connected(options, name, is_quiet=True) as client:
+        with connected(options, namespace or "", is_quiet=True) as client:
             return bool(client.get(f"/v1/budgets/{quote(name, safe='')}").get("placement") != "off")
     except CommandError:
         return True
