@@ -14,7 +14,7 @@ from timekeeper.core.request.request import parse_new
 from timekeeper.core.violation import Violation
 from timekeeper.core.wire import HeldFor, StandingWord
 from webhook.mutation import govern
-from webhook.policy import AdmissionPolicy, PriorityClass, Sidecar, SidecarImages
+from webhook.policy import AdmissionPolicy, PriorityClass, Sidecar, SidecarImages, without_placement
 from webhook.rules.pod_rules import pod_violations
 from webhook.wire.pod_review import API_VERSION
 
@@ -42,6 +42,7 @@ OURS = (
 
 OBSERVING = replace(POLICY, mode="observe")
 WITHOUT_SIDECAR = replace(POLICY, sidecar=None)
+UNPLACED = without_placement(replace(POLICY, places=False))
 # the selector of the reviewed namespaces: all but those of the system and the exempt ones
 GOVERNED_NAMESPACES = {
     "matchExpressions": [

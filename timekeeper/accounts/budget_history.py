@@ -13,7 +13,7 @@ from itertools import groupby, pairwise
 from timekeeper.accounts.card_use.idleness import IdleTerms
 from timekeeper.core.budgets.mistakes import EntryError
 from timekeeper.core.budgets.policy import GROUP as GROUP
-from timekeeper.core.budgets.policy import MODES, UNLIMITED, Budget, BudgetSettings
+from timekeeper.core.budgets.policy import MODES, UNLIMITED, Budget, BudgetSettings, places
 from timekeeper.core.budgets.protection import Protection
 from timekeeper.core.budgets.reader import read_entry
 from timekeeper.core.ledger.metering import FOREVER_MS, Interval
@@ -179,6 +179,8 @@ class History:
         action = next((each.idle for each in entries if each.idle), settings.idle)
         if self.is_metered(namespace, at_ms) or action not in ("reclaim", "evict"):
             return None
+        if action == "reclaim" and not self.places(namespace, at_ms):
+            return None
         return IdleTerms(
             "evict" if action == "evict" else "reclaim", settings.idle_after_ms, settings.idle_grace_ms
         )
@@ -194,6 +196,10 @@ class History:
     def is_metered(self, namespace: str, at_ms: int) -> bool:
         """Whether its pods are charged by their spec alone, and left alone: its mode is not `enforce`."""
         return self.mode(namespace, at_ms) != "enforce"
+
+    def places(self, namespace: str, at_ms: int) -> bool:
+        """Whether Bursar places the namespace's new pods."""
+        return places(self.budget(namespace, at_ms).budget, self.settings(at_ms))
 
     def metered_since(self, namespace: str, at_ms: int) -> int:
         """When the mode in force at that time began, if it is not `enforce`; 0: it was never another."""

@@ -61,6 +61,16 @@ class LedgerPod:
     is_only_metered: bool = False  # and where its namespace is enforced it is not charged
     doubt: str = ""  # what of its request is an assumption, and why; of a metered pod
 
+    def has_other_scheduler(self, ours: str) -> bool:
+        """Whether another scheduler than ``ours`` places it."""
+        return self.scheduler not in ("", ours)
+
+    def is_charged_by_spec(self, ours: str) -> bool:
+        """Whether Bursar gave it no cards: it is metered, or admission left it to another scheduler. What is
+        decided at its creation does not change with a setting."""
+        left_to_another = self.standing != "" and not self.devices and self.has_other_scheduler(ours)
+        return self.is_metered or left_to_another
+
     @property
     def length_ms(self) -> int:
         """What it reserves: its declared time and its grace period; 0: it declared none."""

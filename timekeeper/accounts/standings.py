@@ -8,7 +8,7 @@ from typing import Literal
 
 from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.protection import ProtectedPods
-from timekeeper.core.budgets.policy import HOLDS, Budget, BudgetSettings
+from timekeeper.core.budgets.policy import HOLDS, Budget, BudgetSettings, effect_of, places
 from timekeeper.core.ledger.metering import Balance
 from timekeeper.core.protected import encoded
 from timekeeper.core.request.host import DOMINANT_HOST, CardHost
@@ -214,10 +214,10 @@ def _class(name: str, classes: Mapping[str, tuple[int, str]]) -> PriorityClassWi
 def _entry(statement: Statement, settings: BudgetSettings) -> StandingEntry:
     budget, standing = statement.in_force.budget, statement.standing
     deciding, warning = statement.deciding, statement.warning
-    over = standing == "OVER_BUDGET"
+    over, is_placed = standing == "OVER_BUDGET", places(budget, settings)
     entry: StandingEntry = {
         "standing": "OVER_BUDGET" if over else "IN_BUDGET" if standing == "IN_BUDGET" else "UNLIMITED",
-        "onExhausted": deciding.in_force.budget.on_exhausted,
+        "onExhausted": effect_of(deciding.in_force.budget.on_exhausted, is_placed),
         "priorityClass": settings.over_budget_class if over else settings.in_budget_class,
         "ratio": warning.balance.ratio_milli,
         "warnAt": warning.in_force.budget.warn_at_milli,
@@ -230,6 +230,8 @@ def _entry(statement: Statement, settings: BudgetSettings) -> StandingEntry:
         "policy": budget.policy,
         "group": budget.group,
     }
+    if not is_placed:
+        entry["placement"] = "off"
     if deciding is statement.group:
         entry["groupDecides"] = True
     if budget.reserve == "declared":

@@ -31,6 +31,7 @@ from timekeeper.cli.webhook_commands import audit, check
 from timekeeper.core import __version__
 from timekeeper.core.budgets.policy import GROUP
 from timekeeper.core.charge_doubts import estimate_sentences
+from timekeeper.core.texts import NOT_PLACED
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -324,9 +325,27 @@ def map_(options: Options, node: str | None, stranded: bool, form: str) -> None:
 def waiting(options: Options, pod: str | None, all_namespaces: bool, form: str) -> None:
     """The GPU pods that are not bound, and why, as the extender knows them."""
     namespace = options.scope(all_namespaces)
-    with connected_to_extender(options) as client:
-        pods = list(client.pages("/v1/waiting", "pods", namespace=namespace, name=pod))
+    try:
+        with connected_to_extender(options) as client:
+            pods = list(client.pages("/v1/waiting", "pods", namespace=namespace, name=pod))
+    except CommandError as error:
+        if _is_placed(options, namespace):
+            raise
+        raise CommandError(f"{NOT_PLACED}.") from error
     output.show(cards.waiting(pods, pods, time.time(), namespace, pod), form)
+    if not pods and not _is_placed(options, namespace):
+        click.echo(f"{NOT_PLACED}.", err=True)
+
+
+def _is_placed(options: Options, namespace: str | None) -> bool:
+    """Whether Bursar places the pods of the namespace, or of one without an entry; also where nobody says
+    so."""
+    name = options.system_namespace if namespace is None else namespace
+    try:
+        with connected(options, namespace or "", is_quiet=True) as client:
+            return bool(client.get(f"/v1/budgets/{quote(name, safe='')}").get("placement") != "off")
+    except CommandError:
+        return True
 
 
 @cli.command(cls=ClusterCommand, without=("namespace",), short_help="What is wrong, and what mends it")

@@ -228,6 +228,8 @@ class StandingEntry(TypedDict):
     # when the standing may change by time alone (with ``deny``: the period's end); null: never
     validUntil: int | None
     mode: Literal["enforce", "observe", "meter"]  # the namespace's own, else the cluster's
+    # its pods keep their scheduler, and get no cards of Bursar; absent: Bursar places them
+    placement: NotRequired[Literal["off"]]
     rules: dict[str, str]  # override the cluster's
     exempt: list[str]  # in addition to the cluster's
     policy: str

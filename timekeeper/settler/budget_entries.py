@@ -1,7 +1,7 @@
 """Compares the budget ConfigMaps with the ledger: which entries take effect now, and what is wrong with the
 others."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from timekeeper import metrics
@@ -112,13 +112,10 @@ def read_entries(
         for key, sentence in errors.items()
         if reported.get(key) != sentence
     ]
-    for entry in changed:
-        value = reading.budgets.get(entry.key) or (reading.settings if entry.key == SETTINGS else None)
-        sentences = ineffective_fields(value) if value else ()
-        notices += [
-            BudgetNotice(texts[entry.key][1], "IneffectiveField", f"{entry.key}: {sentence}")
-            for sentence in sentences
-        ]
+    notices += [
+        BudgetNotice(texts[key][1], "IneffectiveField", f"{key}: {sentence}")
+        for key, sentence in _ineffective(reading, {each.key for each in changed}, history, at_ms)
+    ]
     fresh = {entry.key for entry in (*changed, *ended)}
     notices += [
         BudgetNotice(texts[missing.key][1], "MissingGroup", missing.sentence())
@@ -138,6 +135,22 @@ def _labelled(labels: Mapping[str, str], history: History, at_ms: int) -> Iterat
     for key in sorted(words.keys() | {LABEL + name for name in history.labelled}):
         if history.text(key) != words.get(key):
             yield BudgetEntry(key, words.get(key), at_ms)
+
+
+def _ineffective(
+    reading: budgets.ParsedBudgets, changed: Set[str], history: History, at_ms: int
+) -> Iterator[tuple[str, str]]:
+    """Key and sentence of each field without effect, of the entries that changed; and of the others, what has
+    lost its effect by the settings."""
+    before = history.settings(at_ms)
+    settings = reading.settings or before
+    for key, budget in reading.budgets.items():
+        known = () if key in changed else ineffective_fields(budget, before.placement)
+        yield from (
+            (key, each) for each in ineffective_fields(budget, settings.placement) if each not in known
+        )
+    if SETTINGS in changed and reading.settings is not None:
+        yield from ((SETTINGS, each) for each in ineffective_fields(settings))
 
 
 def _config_map_of(key: str, texts: Mapping[str, tuple[str, BudgetConfigMap]]) -> BudgetConfigMap:

@@ -77,9 +77,9 @@ def report(
         changed, chosen = _standings(ledger, decision), decision.protected
         protected = {uid for name in changed if name in chosen for uid in chosen[name].uids}
         pods = cluster.pods.values() if changed else ()
-        for pod_notice in change_notices(changed, pods, settings.mode, protected):
+        for pod_notice in change_notices(changed, pods, settings, protected):
             notices.pod(pod_notice)
-        for each in of_standings(changed, settings.mode, now_ms):
+        for each in of_standings(changed, settings, now_ms):
             notices.record(each)
         _forecasts(ledger, decision, notices, now_ms)
     metrics.EVIDENCE.set(len(ledger.sessions))

@@ -45,6 +45,7 @@ EXAMPLES: Mapping[str, str] = {
     "exempt": "exempt: ['system:serviceaccount:team-a:builder']",
     "timeZone": "timeZone: Europe/Berlin",
     "mode": "mode: enforce",
+    "placement": "placement: on",
     "schedulerName": "schedulerName: bursar-scheduler",
     "sidecar": "sidecar: on",
     "chargeBy": "chargeBy: dominant",

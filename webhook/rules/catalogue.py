@@ -279,6 +279,13 @@ PLACING = (
         "no scheduler would place the pod and assign its cards",
     ),
     Rule(
+        "placement-off",
+        "where `placement` is `off`, a request or constraint that only Bursar's scheduler serves, such as a "
+        "part of a card, and its schedulerName",
+        "no scheduler would place the pod as it requests. Whole devices of a node's plugin are admitted, and "
+        "pods that the scheduler of their own system places",
+    ),
+    Rule(
         "priority-class",
         "a priority class above the one of pods in budget",
         "the pod would go before pods whose namespace has budget left. It is replaced in every mode but "

@@ -12,6 +12,7 @@ from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation, shown
 from webhook.policy import DEFAULT_SCHEDULERS, AdmissionPolicy, is_above_budget_class, scheduler_of
 from webhook.rules.size import size_violations
+from webhook.rules.unplaced import unplaced_violations
 from webhook.wire.pod_review import annotations_of, labels_of, sequence_of
 
 LEGACY_SIDECAR = "gpu-sidecar"
@@ -37,7 +38,10 @@ def placement_violations(
     if not _LISTED.isdisjoint(annotations):
         yield from _constraints(annotations)
     yield from _init_containers(spec)
-    yield from _scheduler(pod, request, policy)
+    if policy.places:
+        yield from _scheduler(pod, request, policy)
+    else:
+        yield from unplaced_violations(pod, request, policy)
     yield from _priority_class(spec, policy)
     yield from _grace_period(spec, policy)
     yield from _legacy_sidecar(spec)

@@ -69,3 +69,13 @@ topologySpreadConstraints:
 [Deny]
 {{- end -}}
 {{- end }}
+
+{{/* off: pods keep their scheduler. YAML 1.1 also writes on and off as true and false. */}}
+{{- define "bursar.placement" -}}
+{{- if has (toString .Values.placement) (list "off" "false") }}off{{ else }}on{{ end }}
+{{- end }}
+
+{{/* Not empty if a scheduler of the chart places GPU pods. */}}
+{{- define "bursar.scheduler" -}}
+{{- if and .Values.scheduler.enabled (eq (include "bursar.placement" .) "on") }}true{{ end }}
+{{- end }}

@@ -813,3 +813,47 @@ def test_the_roles_are_the_workloads_of_the_manifests() -> None:
     kinds = ("Deployment", "StatefulSet", "DaemonSet")
 
     assert {each["metadata"]["name"] for each in documents if each["kind"] in kinds} == set(WORKLOADS)
+
+
+def unplaced(second: bool = False, **data: str) -> Facts:
+    """The cluster with these budgets; ``second``: with the second kube-scheduler."""
+    roles = ROLES if second else ROLES[:-1]
+    entries = {
+        "metadata": {"name": "bursar-budgets"},
+        "data": {name.replace("_a", "-a"): text for name, text in data.items()},
+    }
+    budgets = listed(entries, *([configuration()] if second else []))
+    return replace(SOUND, workloads=[listed(*roles), listed(agent())], budgets=budgets, time_zone="UTC")
+
+
+OFF = {"_settings": "placement: off", "team_a": "gpuHours: 1"}
+
+
+def test_without_placement_no_scheduler_is_missed() -> None:
+    found = results(unplaced(**OFF)  # type: ignore[arg-type])
+
+    assert {each.level for each in found} == {"ok"}
+    said = {each.subject: each.sentence for each in found}
+    assert said["kube-scheduler"] == "placement is off, so none calls the extender"
+    assert (
+        said["placement"] == "it is off by _settings: pods keep their scheduler, and get no cards of Bursar"
+    )
+    assert "bursar-scheduler" not in said
+
+
+def test_a_namespace_that_is_placed_needs_the_scheduler() -> None:
+    data = OFF | {"team_a": "gpuHours: 1\nplacement: on"}
+
+    missed = {each.subject for each in results(unplaced(**data)) if each.level == "error"}
+
+    assert missed == {"bursar-scheduler", "kube-scheduler"}
+    assert {each.level for each in results(unplaced(second=True, **data))} == {"ok"}
+
+
+def test_what_has_no_effect_without_placement_is_named() -> None:
+    data = {"_settings": "timeZone: UTC", "team_a": "gpuHours: 1\nonExhausted: reclaim\nplacement: off"}
+
+    (found,) = [each for each in results(unplaced(second=True, **data)) if each.level != "ok"]
+
+    assert (found.level, found.subject) == ("warning", "placement")
+    assert found.sentence.startswith("team-a: onExhausted: reclaim acts as deprioritize")

@@ -519,3 +519,12 @@ def test_each_row_of_an_estimate_says_so() -> None:
         "There are samples for 50% of this time; the rest is unknown, not zero",
         "none",
     ]
+
+
+def test_a_budget_without_placement_says_what_reclaim_comes_to() -> None:
+    off, on = budgets.budgets([budget(placement="off"), budget(placement="on")], None).rows
+
+    assert (off["onExhausted"], on["onExhausted"]) == (
+        "reclaim, as deprioritize: placement is off",
+        "reclaim",
+    )

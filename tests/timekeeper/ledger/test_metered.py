@@ -370,3 +370,22 @@ def test_an_end_that_an_extender_saw_moves_no_pods_beginning_before_the_ledgers(
     town.tick()
 
     assert town.postings() == [(begun[0], ended_ms, 1_000, "settled")]
+
+
+@pytest.mark.parametrize("relisted", [True, False])
+def test_a_pod_that_went_before_its_session_opened_is_charged_by_the_mode_of_its_session(
+    town: Town, relisted: bool
+) -> None:
+    opened(town, mode="observe")
+    pod = gpu_pod("p", node="mixed", percent=50, started_ms=T0)
+    town.hear("pods", pod)
+    if relisted:
+        town.objects["pods"].clear()
+        town.hear_all("pods")
+    else:
+        town.hear("pods", pod, deleted=True)
+    settings(town, "mode: enforce", "weights: {H100: 4}")
+    town.tick()
+
+    (session,) = town.settler.ledger.sessions.values()
+    assert (session.devices != "", session.doubt) == (True, None)

@@ -126,11 +126,13 @@ class ProtectedAnswer(TypedDict):
 class BudgetAnswer(AccountAnswer):
     """An account with its group's. `standing`, `validUntil` and `exhaustedAt` consider both; the other
     figures are the namespace's own. `group`: null without a group; only name and standing for callers that
-    may not `get budgets` of it. `protect`: null if the entry protects no pods."""
+    may not `get budgets` of it. `protect`: null if the entry protects no pods; `placement`: `off` where pods
+    keep their scheduler, else `on`."""
 
     namespace: Subject
     group: GroupAccount | GroupStanding | None
     protect: ProtectedAnswer | None
+    placement: str
     warnings: list[str]
 
 

@@ -86,6 +86,7 @@ class AccountReading:
     error: str
     group_error: str = ""
     protected: ProtectedReading | None = None  # of an entry with `protect`
+    placement: str = "on"  # of the cluster
 
 
 class LedgerReader:
@@ -214,7 +215,7 @@ class LedgerReader:
 
     def _readings(self, connection: Connection, names: Collection[str]) -> list[AccountReading]:
         now_ms, history = self.moment(connection)
-        errors = ledger.entry_errors(connection)
+        errors, placement = ledger.entry_errors(connection), history.settings(now_ms).placement
         found = stated_now(connection, history, names, now_ms)
         served = self.served(connection)
         return [
@@ -225,6 +226,7 @@ class LedgerReader:
                 errors.get(name) or errors.get(each.in_force.key, ""),
                 errors.get(GROUP + each.in_force.budget.group, ""),
                 read_protected(connection, history, name, served.protected.get(name), now_ms),
+                placement,
             )
             for name, (each, _) in found.items()
         ]

@@ -141,6 +141,7 @@ def shown(
     if group and budget.group not in groups:
         groups[budget.group] = _group(budget.group, group, account.group_error, with_group)
     warnings = _group_warnings(budget.group, group) if with_group else ()
+    placement = budget.placement or account.placement
     return {
         "namespace": account.namespace,
         **_account(statement, account.error),
@@ -149,7 +150,8 @@ def shown(
         "exhaustedAt": statement.exhausted_ms,
         "group": groups[budget.group] if group else None,
         "protect": protected_answers.shown(account.protected),
-        "warnings": [*ineffective_fields(budget), *warnings],
+        "placement": placement,
+        "warnings": [*ineffective_fields(budget, placement), *warnings],
     }
 
 

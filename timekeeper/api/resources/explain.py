@@ -30,6 +30,7 @@ from timekeeper.core.decisions import CAPPED, DELETED, HELD, SCHEDULER_NAME, WAI
 from timekeeper.core.ledger.metering import FOREVER_MS
 from timekeeper.core.object_names import timestamp
 from timekeeper.core.protected import Published
+from timekeeper.core.texts import NOT_PLACED
 from timekeeper.core.wire import Version
 from timekeeper.store import held_pods, sessions
 from timekeeper.store.decisions import DecisionFilter, DecisionRow, jobs_of, page
@@ -139,7 +140,10 @@ def _explained(services: Services, which: DecisionFilter, subject: str) -> Respo
         "subject": subject,
         "steps": [shown(each, history, visible) for each in rows],
         "charges": [_charge(each) for each in charged],
-        "waitsFor": list(_waits_for(waits, held, statement, history, now_ms)),
+        "waitsFor": [
+            *_waits_for(waits, held, statement, history, now_ms),
+            *([NOT_PLACED] if not charged and not history.places(which.namespace, now_ms) else []),
+        ],
         "budget": budget_sentence(which.namespace, statement),
         "protected": list(_protected(which.namespace, protected, published, rows, charged)),
     }

@@ -35,6 +35,7 @@ from timekeeper.core.object_names import timestamp
 from timekeeper.core.request.cards import CardAmount, NamedAmount
 from timekeeper.core.request.host import decode_host
 from timekeeper.core.standings import card_host
+from timekeeper.core.texts import NOT_PLACED
 from timekeeper.core.values import Card
 from timekeeper.core.wire import Version
 from timekeeper.runtime.auth.gate import Caller
@@ -201,6 +202,7 @@ class _Supposed:
     price: tuple[str, str]
     standings: Mapping[str, Any]
     note: str  # what is not known of them; "": nothing
+    is_left_to_others: bool  # Bursar does not place the namespace's pods
 
 
 def register(app: Flask, services: Services) -> None:
@@ -295,7 +297,8 @@ def _supposed(services: Services, asked: SimulationRequest) -> _Supposed:
     )
     accounts = tuple(AccountReading(each, found[each][0], found[each][0].standing, "") for each in subjects)
     price = history.price(asked.namespace, now_ms)
-    return _Supposed(accounts, settings, price, orjson.loads(document.body), protected.note)
+    is_left = not history.places(asked.namespace, now_ms)
+    return _Supposed(accounts, settings, price, orjson.loads(document.body), protected.note, is_left)
 
 
 def _with_budget(connection: Connection, asked: SimulationRequest, now_ms: int) -> History:
@@ -349,6 +352,8 @@ def _placed(
     pods = [each["pod"] for each in reviews if each["pod"] is not None and each["standing"]]
     if not pods:
         return {}, ""
+    if known.is_left_to_others:
+        return {}, f"{NOT_PLACED}. So neither place, cost nor forecast of these pods is known"
     if not services.peers.extender.url:
         return {}, _NO_EXTENDER
     body = {"version": 1, "pods": pods, "standings": known.standings}

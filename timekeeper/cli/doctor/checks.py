@@ -35,6 +35,7 @@ from timekeeper.cli.doctor.facts import (
 )
 from timekeeper.cli.doctor.meter_checks import described_cards
 from timekeeper.cli.doctor.node_checks import AGENT, clocks, nodes, runtimes
+from timekeeper.cli.doctor.placement_checks import needs_scheduler, placement
 from timekeeper.cli.doctor.taint_checks import taints
 from timekeeper.cli.output import Column, Sheet
 from timekeeper.core.json_values import mapping, sequence
@@ -91,7 +92,8 @@ def workloads(facts: Facts) -> Iterator[CheckResult]:
     for name in (ALONE if each == DEPLOYMENT and ALONE in found else each for each in wanted_here):
         home = NODE_NAMESPACE if name == AGENT else facts.system_namespace
         if name not in found:
-            yield _missing(name, facts)
+            if name != DEPLOYMENT or needs_scheduler(facts):
+                yield _missing(name, facts)
             continue
         wanted, ready = _replicas(found[name])
         if ready < wanted:
@@ -266,6 +268,7 @@ CHECKS: tuple[Check, ...] = (
     time_zone,
     schedulers,
     budgets,
+    placement,
     nodes,
     taints,
     runtimes,

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from timekeeper.cli.output import Column, Sheet
+from timekeeper.core.budgets.policy import effect_of
 from timekeeper.core.texts import gpus, hours, moment, percent
 
 _BUDGETS = (
@@ -77,11 +78,18 @@ def _budget(raw: Any) -> dict[str, str]:
         "reserved": hours(raw["reserved"]),
         "remaining": hours(raw["remaining"]),
         "percent": percent(used, raw["granted"]),
-        "onExhausted": raw["onExhausted"] if raw["granted"] is not None or group else "",
+        "onExhausted": _effect(raw) if raw["granted"] is not None or group else "",
         "periodEnd": moment(raw["period"]["to"]),
         "exhaustedAt": "exhausted" if is_over else moment(raw["exhaustedAt"]),
         "group": group.get("name", ""),
     }
+
+
+def _effect(raw: Any) -> str:
+    """What happens when it is exhausted, as the entry names it, and what it comes to."""
+    named = str(raw["onExhausted"])
+    comes_to = effect_of(named, raw.get("placement") != "off")
+    return named if named == comes_to else f"{named}, as {comes_to}: placement is off"
 
 
 def grants(listed: Iterable[Any], answer: Any) -> Sheet:

@@ -160,6 +160,7 @@ _BUDGET_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
     "group": ("group", scalars.name),
     "policy": ("policy", scalars.one_of(POLICIES)),
     "mode": ("mode", scalars.one_of(policy.MODES)),
+    "placement": ("placement", scalars.on_or_off),
     "maxGPUs": ("max_gpus_milli", scalars.cards),
     "maxGPUsPerPod": ("max_gpus_per_pod_milli", scalars.cards),
     "maxWaiting": ("max_waiting", scalars.count),
@@ -180,6 +181,7 @@ _BUDGET_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
 _OF_NAMESPACES = (
     "group",
     "mode",
+    "placement",
     "rules",
     "exempt",
     "policy",
@@ -198,8 +200,9 @@ _OF_NAMESPACES = (
 _SETTING_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
     "timeZone": ("time_zone", scalars.zone),
     "mode": ("mode", scalars.one_of(policy.MODES)),
+    "placement": ("placement", scalars.on_or_off),
     "schedulerName": ("scheduler_name", scalars.name),
-    "sidecar": ("sidecar", scalars.sidecar),
+    "sidecar": ("sidecar", scalars.on_or_off),
     "chargeBy": ("charge_by", scalars.one_of(policy.CHARGE_BY)),
     "lookahead": ("lookahead_ms", scalars.duration_ms),
     "maxGracePeriod": ("max_grace_period_ms", scalars.duration_ms),

@@ -152,6 +152,8 @@ class ClusterState:
     metered: MeteredNamespaces = ALL_GOVERNED
     # UID -> pod as read, where ``pods`` has another view of it, or would have one if it were metered
     as_read: dict[str, LedgerPod | UnreadablePod] = field(default_factory=dict)
+    # the same of `deleted_pods`: a session that is not open yet opens as by the modes of its tick
+    deleted_as_read: dict[str, LedgerPod | UnreadablePod] = field(default_factory=dict)
     # UID -> namespace of a pod that holds what its resource claims alone give it
     claiming: dict[str, str] = field(default_factory=dict)
     _claims: ClaimingPods | None = None  # of them; None: to be counted anew
@@ -226,6 +228,11 @@ class ClusterState:
         for each in changed:
             if metered.differs(before, each.namespace):
                 self._put_read(each, False, at_ms)
+        for uid, gone in self.deleted_pods.items():
+            read = self.deleted_as_read.get(uid) or replace(gone.pod, is_metered=False)
+            view = self._view(read) if metered.differs(before, read.namespace) else None
+            if view is not None:
+                self.deleted_pods[uid] = replace(gone, pod=_with_earlier(gone.pod, view))
 
     def wrong_clocks(self) -> dict[str, int]:
         """By how many milliseconds the clocks of nodes with cards are ahead, where they are wrong."""
@@ -250,6 +257,7 @@ class ClusterState:
         self.changed_pods = dict(deferred)
         self.end_watermarks = {uid: mark for uid, mark in self.end_watermarks.items() if uid in deferred}
         self.deleted_pods.clear()
+        self.deleted_as_read.clear()
         self.deleted_waiting.clear()
         self.unreadable.clear()
         self.unreadable_omitted = 0
@@ -289,7 +297,7 @@ class ClusterState:
         for uid in [uid for uid in self.pods if uid not in there]:
             self._remove_pod(self.pods[uid], at_ms, seen=False)
         for uid in [uid for uid in self.as_read if uid not in there]:
-            del self.as_read[uid]
+            self.deleted_as_read[uid] = self.as_read.pop(uid)
         self.claiming.clear()
         self._claims = None
         for item in items:
@@ -355,6 +363,8 @@ class ClusterState:
         """Keep what cannot be had from the view again."""
         is_known = view is item or (isinstance(item, LedgerPod) and is_bare(item))
         is_nothing = isinstance(item, UnreadablePod) and item.pod is None
+        if deleted and not is_known and not is_nothing:
+            self.deleted_as_read[item.uid] = item
         if deleted or is_known or is_nothing:
             self.as_read.pop(item.uid, None)
         else:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from timekeeper.core.budgets.policy import Budget, BudgetSettings
+from timekeeper.core.budgets.policy import UNLIMITED, Budget, BudgetSettings, places
 from timekeeper.core.budgets.reader import ParsedBudgets
 from timekeeper.core.request.host import CardHost
 from timekeeper.core.wire import StandingWord
@@ -70,12 +70,14 @@ def table_of(reading: ParsedBudgets) -> StandingsTable:
     """The table of standings for these budgets while nothing is used."""
     settings = reading.settings or BudgetSettings()
     default = reading.budgets.get("_defaults")
-    own = {name: _entry(budget) for name, budget in reading.budgets.items() if not name.startswith("_")}
+    own = {
+        name: _entry(budget, settings) for name, budget in reading.budgets.items() if not name.startswith("_")
+    }
     return StandingsTable(
         etag="",
         generated_ms=0,
         settings=_settings(settings),
-        default=_entry(default) if default else StandingsEntry(Standing("UNLIMITED"), None, None),
+        default=_entry(default or UNLIMITED, settings),
         namespaces=own,
         read_ms=0,
         confirmed_ms=0,
@@ -99,7 +101,7 @@ def _settings(settings: BudgetSettings) -> StandingsSettings:
     )
 
 
-def _entry(budget: Budget) -> StandingsEntry:
+def _entry(budget: Budget, settings: BudgetSettings) -> StandingsEntry:
     standing = Standing(
         "UNLIMITED" if budget.amount is None else "IN_BUDGET",
         on_exhausted=budget.on_exhausted,
@@ -115,6 +117,7 @@ def _entry(budget: Budget) -> StandingsEntry:
         reserves_declared=budget.reserve == "declared",
         requires_duration=budget.require_duration,
         host_share_milli=budget.host_share_milli,
+        places=places(budget, settings),
     )
 
 
