@@ -815,7 +815,7 @@ def test_the_roles_are_the_workloads_of_the_manifests() -> None:
     assert {each["metadata"]["name"] for each in documents if each["kind"] in kinds} == set(WORKLOADS)
 
 
-def unplaced(second: bool = False, **data: str) -> Facts:
+def unplaced(second: bool = False, **data: Any) -> Facts:
     """The cluster with these budgets; ``second``: with the second kube-scheduler."""
     roles = ROLES if second else ROLES[:-1]
     entries = {
@@ -826,11 +826,11 @@ def unplaced(second: bool = False, **data: str) -> Facts:
     return replace(SOUND, workloads=[listed(*roles), listed(agent())], budgets=budgets, time_zone="UTC")
 
 
-OFF = {"_settings": "placement: off", "team_a": "gpuHours: 1"}
+OFF: dict[str, Any] = {"_settings": "placement: off", "team_a": "gpuHours: 1"}
 
 
 def test_without_placement_no_scheduler_is_missed() -> None:
-    found = results(unplaced(**OFF)  # type: ignore[arg-type])
+    found = results(unplaced(**OFF))
 
     assert {each.level for each in found} == {"ok"}
     said = {each.subject: each.sentence for each in found}
