@@ -280,7 +280,7 @@ PLACING = (
     ),
     Rule(
         "placement-off",
-        "where `placement` is `off`, a request, constraint or schedulerName that only Bursar's scheduler serves",
+        "where `placement` is `off`, what only Bursar's scheduler serves: a share, a constraint, its own name",
         "no scheduler would place the pod as it requests. Whole devices of a node's plugin are admitted",
     ),
     Rule(
