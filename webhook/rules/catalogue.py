@@ -280,7 +280,7 @@ PLACING = (
     ),
     Rule(
         "placement-off",
-        "where `placement` is `off`, what only Bursar's scheduler serves: a share, a constraint, its own name",
+        "where `placement` is `off`, what only Bursar's scheduler serves: a share, a constraint, its name",
         "no scheduler would place the pod as it requests. Whole devices of a node's plugin are admitted",
     ),
     Rule(
