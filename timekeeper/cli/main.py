@@ -338,8 +338,8 @@ def waiting(options: Options, pod: str | None, all_namespaces: bool, form: str) 
 
 
 def _is_placed(options: Options, namespace: str | None) -> bool:
-    """Whether Bursar places the pods of the namespace, or of one without an entry; also where nobody says
-    so."""
+    """Whether Bursar places the pods of the namespace, or of one without an entry; True where the timekeeper
+    does not say so."""
     name = options.system_namespace if namespace is None else namespace
     try:
         with connected(options, namespace or "", is_quiet=True) as client:

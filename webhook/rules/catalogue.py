@@ -280,10 +280,8 @@ PLACING = (
     ),
     Rule(
         "placement-off",
-        "where `placement` is `off`, a request or constraint that only Bursar's scheduler serves, such as a "
-        "part of a card, and its schedulerName",
-        "no scheduler would place the pod as it requests. Whole devices of a node's plugin are admitted, and "
-        "pods that the scheduler of their own system places",
+        "where `placement` is `off`, what only Bursar's scheduler serves: a share, a constraint, its name",
+        "no scheduler would place the pod as it requests. Whole devices of a node's plugin are admitted",
     ),
     Rule(
         "priority-class",

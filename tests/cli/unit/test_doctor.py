@@ -815,22 +815,19 @@ def test_the_roles_are_the_workloads_of_the_manifests() -> None:
     assert {each["metadata"]["name"] for each in documents if each["kind"] in kinds} == set(WORKLOADS)
 
 
-def unplaced(second: bool = False, **data: Any) -> Facts:
+def unplaced(data: dict[str, str], second: bool = False) -> Facts:
     """The cluster with these budgets; ``second``: with the second kube-scheduler."""
     roles = ROLES if second else ROLES[:-1]
-    entries = {
-        "metadata": {"name": "bursar-budgets"},
-        "data": {name.replace("_a", "-a"): text for name, text in data.items()},
-    }
+    entries = {"metadata": {"name": "bursar-budgets"}, "data": data}
     budgets = listed(entries, *([configuration()] if second else []))
     return replace(SOUND, workloads=[listed(*roles), listed(agent())], budgets=budgets, time_zone="UTC")
 
 
-OFF: dict[str, Any] = {"_settings": "placement: off", "team_a": "gpuHours: 1"}
+OFF = {"_settings": "placement: off", "team-a": "gpuHours: 1"}
 
 
 def test_without_placement_no_scheduler_is_missed() -> None:
-    found = results(unplaced(**OFF))
+    found = results(replace(unplaced(OFF), nodes=listed(node("cpu", inventory=False))))
 
     assert {each.level for each in found} == {"ok"}
     said = {each.subject: each.sentence for each in found}
@@ -841,19 +838,33 @@ def test_without_placement_no_scheduler_is_missed() -> None:
     assert "bursar-scheduler" not in said
 
 
-def test_a_namespace_that_is_placed_needs_the_scheduler() -> None:
-    data = OFF | {"team_a": "gpuHours: 1\nplacement: on"}
+def test_without_placement_nodes_need_no_inventory_and_no_agent() -> None:
+    ordinary = node("plain", inventory=False, capacity={"nvidia.com/gpu": "1"}, labels=GFD)
+    bare = node("bare", inventory=False, capacity={"nvidia.com/gpu": "1"})
+    roles = [listed(*ROLES[:-1]), listed()]
 
-    missed = {each.subject for each in results(unplaced(**data)) if each.level == "error"}
+    def found(*nodes: dict[str, Any]) -> list[tuple[str, str]]:
+        facts = replace(unplaced(OFF), workloads=roles, nodes=listed(*nodes))
+        return [(each.level, each.sentence) for each in results(facts) if each.level != "ok"]
+
+    assert found(ordinary) == []
+    ((level, sentence),) = found(ordinary, bare)
+    assert (level, "nothing describes its cards" in sentence) == ("warning", True)
+
+
+def test_a_namespace_that_is_placed_needs_the_scheduler() -> None:
+    data = OFF | {"team-a": "gpuHours: 1\nplacement: on"}
+
+    missed = {each.subject for each in results(unplaced(data)) if each.level == "error"}
 
     assert missed == {"bursar-scheduler", "kube-scheduler"}
-    assert {each.level for each in results(unplaced(second=True, **data))} == {"ok"}
+    assert {each.level for each in results(unplaced(data, second=True))} == {"ok"}
 
 
 def test_what_has_no_effect_without_placement_is_named() -> None:
-    data = {"_settings": "timeZone: UTC", "team_a": "gpuHours: 1\nonExhausted: reclaim\nplacement: off"}
+    data = {"_settings": "timeZone: UTC", "team-a": "gpuHours: 1\nonExhausted: reclaim\nplacement: off"}
 
-    (found,) = [each for each in results(unplaced(second=True, **data)) if each.level != "ok"]
+    (found,) = [each for each in results(unplaced(data, second=True)) if each.level != "ok"]
 
     assert (found.level, found.subject) == ("warning", "placement")
     assert found.sentence.startswith("team-a: onExhausted: reclaim acts as deprioritize")

@@ -11,6 +11,7 @@ from werkzeug.test import Client, TestResponse
 
 from tests.timekeeper.dashboards import ADMIN, HOSTILE, READER, URL, Dashboards, form, log_in, status, waits
 from tests.timekeeper.worlds import T0, token, user_status
+from timekeeper.core.texts import NOT_PLACED
 from timekeeper.store.engine.schema import PULSE, SESSIONS
 
 PAGES = (
@@ -416,3 +417,17 @@ def test_the_first_page_says_what_is_not_certain_and_what_is_not_charged(
     page = html.unescape(visitor.get("/", base_url=URL).text)
     assert f'<p class="note">The rate of 1 running session is not certain: {HOSTILE}.</p>' in page
     assert '<p class="note">3 pods hold devices by resource claims alone, which are not charged yet' in page
+
+
+def test_the_page_of_a_namespace_without_placement_says_what_is_not_known(
+    dashboards: Dashboards, visitor: Client
+) -> None:
+    log_in(visitor)
+    assert "lacement is off" not in visitor.get("/namespaces/vision", base_url=URL).text
+    text = "gpuHours: 2000\nperiod: month\nonExhausted: reclaim\nplacement: off"
+    dashboards.books.entries(("vision", text, T0))
+
+    page = html.unescape(visitor.get("/namespaces/vision", base_url=URL).text)
+
+    assert f'<p class="note">P{NOT_PLACED[1:]}.</p>' in page
+    assert '<p class="note">onExhausted: reclaim acts as deprioritize' in page

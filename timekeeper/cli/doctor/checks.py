@@ -92,7 +92,7 @@ def workloads(facts: Facts) -> Iterator[CheckResult]:
     for name in (ALONE if each == DEPLOYMENT and ALONE in found else each for each in wanted_here):
         home = NODE_NAMESPACE if name == AGENT else facts.system_namespace
         if name not in found:
-            if name != DEPLOYMENT or needs_scheduler(facts):
+            if name not in (DEPLOYMENT, AGENT) or needs_scheduler(facts):
                 yield _missing(name, facts)
             continue
         wanted, ready = _replicas(found[name])
@@ -256,6 +256,11 @@ def time_zone(facts: Facts) -> Iterator[CheckResult]:
         yield CheckResult("warning", "time zone", sentence, command)
 
 
+def cards(facts: Facts) -> Iterator[CheckResult]:
+    """The nodes have an inventory to place by; or where Bursar places no pod, cards to charge by."""
+    yield from nodes(facts) if needs_scheduler(facts) else described_cards(facts)
+
+
 CHECKS: tuple[Check, ...] = (
     version,
     namespace,
@@ -269,7 +274,7 @@ CHECKS: tuple[Check, ...] = (
     schedulers,
     budgets,
     placement,
-    nodes,
+    cards,
     taints,
     runtimes,
     accelerators,
