@@ -232,6 +232,7 @@ def test_a_budget_is_reported_in_amounts_and_in_exact_hours(home: Town) -> None:
         "validUntil": at_ms("2026-12-01T00:00:00Z"),
         "exhaustedAt": None,
         "group": None,
+        "protect": None,
         "warnings": [],
         "lastError": None,
     }
