@@ -2,8 +2,8 @@
 
 1. A **debtor** is a governed pod of a namespace that is over budget now and whose budget says ``reclaim``.
    It ranks below every pod of a namespace that is in budget now, whatever priority either was stamped with. A
-   namespace that is back in budget has no debtors, whatever class its pods were given before; nor is a pod
-   one that its budget protects. A pod that the timekeeper has marked as idle is a debtor, too.
+   namespace that is back in budget has no debtors, whatever class its pods were given before. A pod that its
+   budget protects is no debtor. A pod that the timekeeper has marked as idle is one.
 2. Otherwise the priority in the pod's spec alone decides, as for kube-scheduler. That holds for namespaces
    that are UNLIMITED or UNKNOWN, and for one over budget whose budget says anything else: there the class
    that the webhook stamped is the whole effect.

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 
 from timekeeper.accounts.card_use.idleness import IdleTerms
+from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core.budgets.mistakes import EntryError
 from timekeeper.core.budgets.policy import GROUP as GROUP
 from timekeeper.core.budgets.policy import MODES, UNLIMITED, Budget, BudgetSettings, places
@@ -98,6 +99,10 @@ class History:
         """The keys that have a text now."""
         return frozenset(key for key, dated in self._dated.items() if dated.texts[-1] is not None)
 
+    def namespaces(self) -> frozenset[str]:
+        """The namespaces that have an entry, or a label that names a mode, now."""
+        return frozenset(key for key in self.current_keys() if not key.startswith("_")) | self.labelled
+
     def newest_ms(self) -> int:
         """When the newest entry took effect; 0 without entries."""
         return max((dated.from_ms[-1] for dated in self._dated.values()), default=0)
@@ -125,18 +130,18 @@ class History:
         """The mode of the namespace at that time: `enforce`, `observe` or `meter`."""
         return self.budget(namespace, at_ms).budget.mode or self.settings(at_ms).mode
 
-    def was_enforced(self, namespace: str, created_ms: int, is_governed: bool) -> bool:
-        """Whether a pod was created under enforcement: by the mode at that time. Near a change of the mode,
-        and before the first entry, by what admission wrote on the pod (``is_governed``)."""
+    def was_enforced(self, pod: LedgerPod) -> bool:
+        """Whether the pod was created under enforcement: by the mode at that time. Near a change of the mode,
+        and before the first entry, by what admission wrote on the pod."""
         if self.always_enforced:
             return True
-        moments = self._moments(namespace)
-        if not moments or created_ms < moments[0]:
-            return is_governed
-        near = (at for at in moments if abs(at - created_ms) < MODE_UNCERTAIN_MS)
-        times = (created_ms - MODE_UNCERTAIN_MS, *near)
-        modes = {self.mode(namespace, at) == "enforce" for at in times}
-        return is_governed if len(modes) > 1 else modes.pop()
+        moments = self._moments(pod.namespace)
+        if not moments or pod.created_ms < moments[0]:
+            return pod.is_governed
+        near = (at for at in moments if abs(at - pod.created_ms) < MODE_UNCERTAIN_MS)
+        times = (pod.created_ms - MODE_UNCERTAIN_MS, *near)
+        modes = {self.mode(pod.namespace, at) == "enforce" for at in times}
+        return pod.is_governed if len(modes) > 1 else modes.pop()
 
     def version(self, subject: str, at_ms: int) -> str:
         """The entry in force for a namespace or group at that time, as ``KEY@MILLISECONDS`` of when it took

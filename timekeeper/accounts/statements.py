@@ -103,7 +103,7 @@ def statements(
     members spent. Groups without members are stated too.
     """
     names = tuple(names)
-    teller = _StatementMaker(history, sums, _members(history, spenders), now_ms, history.labelled)
+    teller = _StatementMaker(history, sums, _members(history, spenders), now_ms)
     group_subjects = _group_subjects(history, names, teller.members, now_ms)
     chains = teller.chains((*group_subjects, *names))
     make = {subject: teller.make(subject, chains[subject], None) for subject in group_subjects}
@@ -126,7 +126,7 @@ def stated(
 ) -> dict[str, tuple[Statement, GrantSums]]:
     """The accounts of these namespaces and groups, listed or not, each with its grants including those that
     are due."""
-    teller = _StatementMaker(history, sums, _members(history, spenders), now_ms, history.labelled)
+    teller = _StatementMaker(history, sums, _members(history, spenders), now_ms)
     groups: dict[str, Statement] = {}
     found = {}
     for subject in subjects:
@@ -164,7 +164,6 @@ class _StatementMaker:
     sums: LedgerTotals
     members: Members
     now_ms: int
-    labelled: frozenset[str]  # namespaces whose mode a label names
 
     def chains(self, subjects: Iterable[str]) -> dict[str, tuple[Account, ...]]:
         """Each subject's accounts that must be recomputed. What they need is announced together."""
@@ -222,7 +221,7 @@ class _StatementMaker:
         is_listed = (
             each.in_force.key == subject
             or is_group(subject)
-            or subject in self.labelled
+            or subject in self.history.labelled
             or bool(each.balance.spent or each.balance.reserved)
             or granted_in(accounts[-1]) != NO_GRANTS
             or any(grant.kind == CARRY for grant in due.grants)

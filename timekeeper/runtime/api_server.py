@@ -26,6 +26,7 @@ LIST_S = 30.0
 ANSWER_S = 15.0
 
 MERGE = "application/merge-patch+json"
+APPLY = "application/apply-patch+yaml"  # server-side
 STRATEGIC_MERGE = "application/strategic-merge-patch+json"
 
 

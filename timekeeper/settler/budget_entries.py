@@ -5,14 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from timekeeper import metrics
-from timekeeper.accounts.budget_history import (
-    LABEL,
-    SETTINGS,
-    BudgetEntry,
-    History,
-    entry_value,
-    settled_value,
-)
+from timekeeper.accounts.budget_history import LABEL, SETTINGS, BudgetEntry, History, entry_value
 from timekeeper.core.budgets import reader as budgets
 from timekeeper.core.budgets.mistakes import EntryError
 from timekeeper.core.budgets.policy import MODES, BudgetSettings, group_key, ineffective_fields
@@ -59,7 +52,7 @@ def mode_changes(entries: Sequence[BudgetEntry], history: History) -> Iterator[M
 
 def _mode(key: str, text: str | None) -> str:
     """The mode that an entry names; "" where it names none, or is no valid entry."""
-    value = None if text is None else settled_value(key, text)
+    value = None if text is None else entry_value(key, text)
     return "" if value is None or isinstance(value, EntryError) else value.mode
 
 

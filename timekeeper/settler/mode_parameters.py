@@ -9,14 +9,13 @@ from collections.abc import Callable, Mapping
 from threading import Event
 
 from timekeeper.accounts.budget_history import History
-from timekeeper.runtime.api_server import ANSWER_S, Answered, Api
+from timekeeper.runtime.api_server import ANSWER_S, APPLY, Answered, Api
 from timekeeper.runtime.log import log
 
 # of the policies on pods that refuse, of those that warn, and of the policies on device claims
 CONFIG_MAPS = ("bursar-modes", "bursar-modes-observed", "bursar-device-classes")
 DEFAULT = "_default"
 
-_APPLY = "application/apply-patch+yaml"
 _QUERY = "fieldManager=bursar-timekeeper-modes&force=true"
 _LOOK_S = 0.5
 _AGAIN_S = 15.0
@@ -25,8 +24,7 @@ _AGAIN_S = 15.0
 def modes(history: History, at_ms: int) -> Mapping[str, str]:
     """The mode of the cluster, and of each namespace that has another one."""
     default = history.mode("", at_ms)
-    names = {key for key in history.current_keys() if not key.startswith("_")} | history.labelled
-    found = {name: history.mode(name, at_ms) for name in sorted(names)}
+    found = {name: history.mode(name, at_ms) for name in sorted(history.namespaces())}
     return {DEFAULT: default} | {name: mode for name, mode in found.items() if mode != default}
 
 
@@ -72,7 +70,7 @@ class ModeParameters:
         path = f"/api/v1/namespaces/{self._namespace}/configmaps/{name}?{_QUERY}"
         metadata = {"name": name, "namespace": self._namespace}
         body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": dict(self._wanted)}
-        reply = self._api.call("PATCH", path, body, content_type=_APPLY, timeout_s=ANSWER_S)
+        reply = self._api.call("PATCH", path, body, content_type=APPLY, timeout_s=ANSWER_S)
         is_written = isinstance(reply, Answered) and reply.status < 300
         return "" if is_written else f"{name}: {reply.message}"
 

@@ -233,6 +233,7 @@ def test_a_budget_is_reported_in_amounts_and_in_exact_hours(home: Town) -> None:
         "exhaustedAt": None,
         "group": None,
         "placement": "on",
+        "protect": None,
         "warnings": [],
         "lastError": None,
     }

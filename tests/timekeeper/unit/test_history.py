@@ -1,13 +1,16 @@
 """Entries dated by when they took effect, and the accounts that follow from them."""
 
 from dataclasses import replace
+from typing import cast
 
 from tests.timekeeper.clocks import at_ms
-from tests.timekeeper.worlds import DAY, HOUR, MINUTE
+from tests.timekeeper.worlds import DAY, HOUR, MINUTE, gpu_pod
 from timekeeper.accounts.budget_history import BillingInterval, BudgetEntry, History, history_of
+from timekeeper.accounts.pods import LedgerPod, read_pod
 from timekeeper.core.budgets.policy import UNLIMITED, Budget, BudgetSettings
 from timekeeper.core.ledger.metering import FOREVER_MS, Interval
 
+POD = cast(LedgerPod, read_pod(gpu_pod("p")))
 MONTH = "gpuHours: 10\nperiod: month"
 WEEK = "gpuHours: 10\nperiod: week"
 OBSERVED = f"{MONTH}\nmode: observe"
@@ -279,9 +282,8 @@ def test_a_pod_was_created_under_the_mode_of_that_time_and_near_a_change_as_admi
     )
 
     def was_enforced(at: int) -> tuple[bool, bool]:
-        return of.was_enforced("team-a", at, is_governed=False), of.was_enforced(
-            "team-a", at, is_governed=True
-        )
+        pod = replace(POD, created_ms=at)
+        return of.was_enforced(pod), of.was_enforced(replace(pod, is_governed=True))
 
     assert was_enforced(0) == was_enforced(HOUR - 1) == (False, True)  # before the first entry
     assert was_enforced(2 * HOUR - MINUTE) == (False, False)
@@ -289,4 +291,4 @@ def test_a_pod_was_created_under_the_mode_of_that_time_and_near_a_change_as_admi
     assert was_enforced(2 * HOUR + MINUTE - 1) == (False, True)
     assert was_enforced(2 * HOUR + MINUTE) == (True, True)
     assert was_enforced(3 * HOUR + MINUTE) == (False, False)
-    assert history(("team-a", MONTH, HOUR)).was_enforced("team-a", 0, is_governed=False)
+    assert history(("team-a", MONTH, HOUR)).was_enforced(replace(POD, created_ms=0))

@@ -108,12 +108,7 @@ def candidate(over: OverusingPod, pod: LedgerPod | None, history: History, now_m
     """The overusing pod, as the watches and the budgets show it now; no pod that was created without
     enforcement."""
     grace_ms = history.overuse_grace_ms(over.namespace, now_ms)
-    is_there = (
-        pod is not None
-        and pod.is_charged
-        and pod.node == over.node
-        and history.was_enforced(pod.namespace, pod.created_ms, pod.is_governed)
-    )
+    is_there = pod is not None and pod.is_charged and pod.node == over.node and history.was_enforced(pod)
     return EvictionCandidate(over, grace_ms, pod if is_there else None)
 
 

@@ -122,7 +122,7 @@ def _overtime_of(pod: LedgerPod, history: History, in_force_ms: int, now_ms: int
         return None
     if pod.hold.deletion_ms is not None or now_ms < bound_ms + pod.declared_ms:
         return None
-    if not history.was_enforced(pod.namespace, pod.created_ms, pod.is_governed):
+    if not history.was_enforced(pod):
         return None
     may_end_ms = bound_ms + pod.length_ms
     is_ended = history.ends_overtime(pod.namespace, in_force_ms)

@@ -160,7 +160,7 @@ class LedgerReader:
 
     def _listed(self, connection: Connection) -> list[str]:
         history = self.history(connection)
-        names = {key for key in history.current_keys() if not key.startswith("_")} | history.labelled
+        names = history.namespaces()
         if history.text(DEFAULTS) is not None:
             names |= ledger.namespaces(connection)
         return sorted(names)

@@ -280,10 +280,10 @@ def _supposed(services: Services, asked: SimulationRequest) -> _Supposed:
         subjects = (asked.namespace, GROUP + group) if group else (asked.namespace,)
         found = stated_now(connection, history, subjects, now_ms)
         statement, _ = found[asked.namespace]
-        served = mapping(orjson.loads(services.ledger.served(connection).body or b"{}"))
-        published = services.ledger.served(connection).protected.get(asked.namespace)
+        standings = services.ledger.served(connection)
         queued = {each.namespace for each in held_pods.held(connection, asked.namespace) if each.needs_budget}
-    settings = history.settings(now_ms)
+    settings, served = history.settings(now_ms), mapping(orjson.loads(standings.body or b"{}"))
+    protected = supposed_protection(history, asked.namespace, standings.protected.get(asked.namespace))
     document = publish(
         settings,
         _classes(served),
@@ -293,7 +293,7 @@ def _supposed(services: Services, asked: SimulationRequest) -> _Supposed:
         None,
         queued=queued,
         room=card_host(mapping(served.get("settings"))),
-        protected=(protected := supposed_protection(history, asked.namespace, published)).pods,
+        protected=protected.pods,
     )
     accounts = tuple(AccountReading(each, found[each][0], found[each][0].standing, "") for each in subjects)
     price = history.price(asked.namespace, now_ms)

@@ -58,7 +58,7 @@ class TickDecision:
 def listed_namespaces(history: History, cluster: ClusterState, ledger: LedgerState) -> tuple[str, ...]:
     """The namespaces whose standing or mode may differ from the default: those with an entry or a label, and
     if the default has a limit, those with pods or charges."""
-    named = {key for key in history.current_keys() if not key.startswith("_")} | history.labelled
+    named = history.namespaces()
     if history.text(DEFAULTS) is not None:
         named |= ledger.namespaces | cluster.namespaces.keys()
     return tuple(sorted(named))

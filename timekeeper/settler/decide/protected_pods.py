@@ -71,8 +71,8 @@ class _Choice:
 
     def _candidate(self, pod: LedgerPod, protection: Protection) -> Iterator[Selected]:
         session = self._session(pod.uid)
-        who = (pod.owner, pod.labels) if session is None else (session.owner, session.labels)
-        if not selects(protection, *who):
+        bound = pod if session is None else session  # its labels count as of its binding
+        if not selects(protection, bound.owner, bound.labels):
             return
         if pod.is_charged:
             yield Selected(pod.uid, BOUND, pod.hold.bound_ms or pod.created_ms)
@@ -107,14 +107,12 @@ class _Choice:
     def _used(self, namespace: str, protection: Protection, span: Interval) -> int:
         totals, new = self.ledger.open_totals, self.tick.postings.get(namespace, ())
         before = self.ledger.selected_use.posted(namespace, span, protection, self.stored)
-        theirs = {each.session_uid: self._session(each.session_uid) for each in new}
-        known = {uid: each for uid, each in theirs.items() if each is not None}
         pending = (
             totals.pending_of(uid, span)
             for uid in totals.sessions_of(namespace)
             if (session := self._session(uid)) is not None and selects_session(protection, session)
         )
-        return before + posted_of(new, known, namespace, span, protection) + sum(pending)
+        return before + posted_of(new, self._session, namespace, span, protection) + sum(pending)
 
     def _session(self, uid: str) -> Session | None:
         return self.tick.sessions.get(uid) or self.ledger.session(uid)

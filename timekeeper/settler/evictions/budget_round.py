@@ -106,12 +106,12 @@ class BudgetRound:
         is_protected, history = self._context.view.is_protected, self._context.view.history()
 
         def is_spared(pod: LedgerPod) -> bool:
-            terms = exhausted.get(pod.namespace)
             if is_protected(pod):
                 return True
+            terms = exhausted.get(pod.namespace)
             if terms is None or terms.is_observed:
                 return False
-            return not history.was_enforced(pod.namespace, pod.created_ms, pod.is_governed)
+            return not history.was_enforced(pod)
 
         return is_spared
 

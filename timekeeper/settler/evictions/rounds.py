@@ -9,7 +9,6 @@ past its declared time: what is left are pods whose kubelet does not, or is not 
 from collections.abc import Callable, Iterable
 
 from timekeeper import metrics
-from timekeeper.accounts.budget_history import History
 from timekeeper.accounts.card_use import idleness
 from timekeeper.accounts.card_use.evictions import RESULTS, EvictionHistory, candidate, due
 from timekeeper.accounts.card_use.idleness import DueStep, IdlePod, Spared
@@ -102,7 +101,11 @@ class IdleRound:
             found = {each.uid: each for each in self._read(connection, now_ms)}
         metrics.IDLE_PODS.set(len(found))
         history, in_force_ms = view.history(), _in_force_ms(self._context, now_ms)
-        found = {uid: each for uid, each in found.items() if _was_enforced(view.pod(uid), history)}
+        found = {
+            uid: each
+            for uid, each in found.items()
+            if (pod := view.pod(uid)) is not None and history.was_enforced(pod)
+        }
         pods = (each for each in view.pods() if not self._was_just_written(each.uid))
         for action in idleness.due(pods, found, lambda name: history.idle_terms(name, in_force_ms), now_ms):
             self._follow(action)
@@ -186,10 +189,6 @@ def _evict(
     if history.is_limited(at_ms) or history.is_paused(pod.uid, at_ms):
         return history
     return history.after(pod.uid, pod.node, evict(context, pod, reason), context.steady())
-
-
-def _was_enforced(pod: LedgerPod | None, history: History) -> bool:
-    return pod is not None and history.was_enforced(pod.namespace, pod.created_ms, pod.is_governed)
 
 
 def _in_force_ms(context: EvictorContext, now_ms: int) -> int:

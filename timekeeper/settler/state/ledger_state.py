@@ -174,8 +174,7 @@ class LedgerState:
         for posting in changes.postings:
             self.posted[posting.session_uid] = (*self.posted.get(posting.session_uid, ()), posting)
             by_namespace.setdefault(posting.namespace, []).append(posting)
-        touched = (self.session(each.session_uid) for each in changes.postings)
-        self.selected_use.apply(changes.postings, {each.uid: each for each in touched if each is not None})
+        self.selected_use.apply(changes.postings, self.session)
         for namespace, start, end in self.totals if by_namespace else ():
             new = by_namespace.get(namespace, ())
             self.totals[namespace, start, end] += amount_within(new, Interval(start, end))

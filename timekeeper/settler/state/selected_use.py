@@ -1,6 +1,6 @@
 """What the pods that a budget entry's ``protect`` selects have used in a period."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from timekeeper.accounts.posting import Posting, amount_within
@@ -10,6 +10,7 @@ from timekeeper.core.budgets.protection import Protection
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.settler.state.totals import StoredTotals
 
+SessionOf = Callable[[str], Session | None]  # by UID
 _Key = tuple[str, Interval, Protection]
 
 
@@ -28,11 +29,10 @@ class SelectedUse:
             self._posted[key] = sum(amounts)
         return self._posted[key]
 
-    def apply(self, postings: Iterable[Posting], sessions: Mapping[str, Session]) -> None:
-        """These are written; ``sessions``: theirs, by UID."""
-        new = tuple(postings)
-        for key in self._posted if new else ():
-            self._posted[key] += posted_of(new, sessions, *key)
+    def apply(self, postings: Sequence[Posting], session_of: SessionOf) -> None:
+        """These are written."""
+        for key in self._posted if postings else ():
+            self._posted[key] += posted_of(postings, session_of, *key)
 
     def retain(self, namespaces: Iterable[str], spans: Iterable[Interval]) -> None:
         """Drop what concerns other namespaces or periods."""
@@ -44,16 +44,19 @@ class SelectedUse:
 
 def posted_of(
     postings: Iterable[Posting],
-    sessions: Mapping[str, Session],
+    session_of: SessionOf,
     namespace: str,
     span: Interval,
     protection: Protection,
 ) -> int:
     """What these postings charge to selected pods of the namespace inside the span."""
-    theirs = (each for each in postings if each.namespace == namespace and each.session_uid in sessions)
-    return amount_within(
-        (each for each in theirs if selects_session(protection, sessions[each.session_uid])), span
-    )
+
+    def is_selected(posting: Posting) -> bool:
+        session = session_of(posting.session_uid)
+        return session is not None and selects_session(protection, session)
+
+    theirs = (each for each in postings if each.namespace == namespace)
+    return amount_within(filter(is_selected, theirs), span)
 
 
 def selects_session(protection: Protection, session: Session) -> bool:
