@@ -36,8 +36,6 @@ _UNNEEDED = (
     "node-route-controller",
     "persistentvolume-attach-detach-controller",
     "persistentvolume-expander-controller",
-    "persistentvolume-protection-controller",
-    "persistentvolumeclaim-protection-controller",
     "service-lb-controller",
     "storageversion-garbage-collector-controller",
     "ttl-controller",
