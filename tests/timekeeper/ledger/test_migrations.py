@@ -1,5 +1,7 @@
 """The schema: made by migrations, the same as the code's, and refusing what must never be."""
 
+from typing import Any
+
 import pytest
 import sqlalchemy
 from alembic.autogenerate import compare_metadata
@@ -13,7 +15,7 @@ from timekeeper.store.engine.schema import METADATA
 from timekeeper.store.engine.upgrade import MIGRATIONS, upgrade
 
 # For each CHECK, by its name: a row that it refuses.
-BAD = [
+BAD: list[tuple[str, str, dict[str, Any]]] = [
     ("ck_entries_key_is_named", "entries", {"key": ""}),
     ("ck_entries_from_is_a_time", "entries", {"from_ms": -1}),
     ("ck_grants_period_is_not_empty", "grants", {"period_end_ms": 0}),
