@@ -25,13 +25,12 @@ from deploy.local.errors import LocalError
 from deploy.local.stack import Stack, Tuning
 from tests.support.waiting import eventually
 
-# No test needs them on a lent control plane; they take a third of what it takes while nothing happens.
+# No test needs them on a lent control plane, where each follows objects and looks now and then.
 _UNNEEDED = (
     "certificatesigningrequest-approving-controller",
     "certificatesigningrequest-cleaner-controller",
     "certificatesigningrequest-signing-controller",
     "ephemeral-volume-controller",
-    "horizontal-pod-autoscaler-controller",
     "legacy-serviceaccount-token-cleaner-controller",
     "node-route-controller",
     "persistentvolume-attach-detach-controller",
