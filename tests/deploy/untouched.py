@@ -118,9 +118,14 @@ def moving(cp: ControlPlane) -> list[str]:
     return sorted(pods().keys() - running - (waits & is_tried))
 
 
-# What writes to these by the clock: kubelets renew Leases and send heartbeats, here by kwok.
-_CLOCKED = ("nodes", "leases")
-_TICKING = ("lastHeartbeatTime", "renewTime", "resourceVersion", "time")
+# Fields that are written by the clock: kubelets send heartbeats and renew Leases, here by kwok, and
+# kube-scheduler counts how often it has tried a pod in vain.
+_COUNTS = ("count", "lastTimestamp", "series", "deprecatedCount", "deprecatedLastTimestamp", "managedFields")
+_TICKING = {
+    "nodes": ("resourceVersion", "time", "lastHeartbeatTime"),
+    "leases": ("resourceVersion", "time", "renewTime"),
+    "events": ("resourceVersion", *_COUNTS),
+}
 
 
 def objects(cp: ControlPlane) -> dict[str, Json]:
@@ -135,7 +140,7 @@ def objects(cp: ControlPlane) -> dict[str, Json]:
                 metadata = item["metadata"]
                 path = f"{root}/{resource['name']}/{metadata.get('namespace', '')}/{metadata['name']}"
                 metadata.get("managedFields", []).sort(key=_manager)
-                found[path] = _still(item) if resource["name"] in _CLOCKED else item
+                found[path] = _still(item, _TICKING.get(resource["name"], ()))
     return found
 
 
@@ -144,10 +149,10 @@ def _manager(entry: Json) -> tuple[str, ...]:
     return tuple(str(entry.get(key, "")) for key in ("manager", "operation", "subresource", "apiVersion"))
 
 
-def _still(value: Any) -> Any:
+def _still(value: Any, ticking: tuple[str, ...]) -> Any:
     if isinstance(value, dict):
-        return {key: _still(each) for key, each in value.items() if key not in _TICKING}
-    return [_still(each) for each in value] if isinstance(value, list) else value
+        return {key: _still(each, ticking) for key, each in value.items() if key not in ticking}
+    return [_still(each, ticking) for each in value] if isinstance(value, list) else value
 
 
 def differing(before: dict[str, Json], after: dict[str, Json]) -> set[str]:
