@@ -118,13 +118,10 @@ def moving(cp: ControlPlane) -> list[str]:
     return sorted(pods().keys() - running - (waits & is_tried))
 
 
-# Fields that are written by the clock: kubelets send heartbeats and renew Leases, here by kwok, and
-# kube-scheduler counts how often it has tried a pod in vain.
-_COUNTS = ("count", "lastTimestamp", "series", "deprecatedCount", "deprecatedLastTimestamp", "managedFields")
+# Fields that are written by the clock: kubelets send heartbeats and renew Leases, here by kwok.
 _TICKING = {
     "nodes": ("resourceVersion", "time", "lastHeartbeatTime"),
     "leases": ("resourceVersion", "time", "renewTime"),
-    "events": ("resourceVersion", *_COUNTS),
 }
 
 
@@ -138,10 +135,25 @@ def objects(cp: ControlPlane) -> dict[str, Json]:
                 continue
             for item in cp.api.call("GET", f"{root}/{resource['name']}")["items"]:
                 metadata = item["metadata"]
+                if resource["name"] == "events":
+                    found[_event(root, item)] = {}
+                    continue
                 path = f"{root}/{resource['name']}/{metadata.get('namespace', '')}/{metadata['name']}"
                 metadata.get("managedFields", []).sort(key=_manager)
                 found[path] = _still(item, _TICKING.get(resource["name"], ()))
     return found
+
+
+def _event(root: str, item: Json) -> str:
+    """What, of whom and by whom: kube-scheduler says again every few minutes, in the same Event or another,
+    that it has no node for a pod."""
+    about = item.get("involvedObject") or item["regarding"]
+    by = (
+        item.get("reportingComponent")
+        or item.get("reportingController")
+        or item.get("source", {}).get("component")
+    )
+    return f"{root}/events/{about.get('namespace', '')}/{about['name']}: {item['reason']} by {by}"
 
 
 def _manager(entry: Json) -> tuple[str, ...]:
