@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
+from operator import attrgetter
 from sys import intern
 
 from timekeeper.core import names
@@ -156,7 +157,7 @@ def metered_view(pod: LedgerPod, models: Mapping[str, str]) -> LedgerPod | None:
     had nothing of Bursar's; only a gate and a notice stay, which are withdrawn. ``models``: of devices that
     the settings name. None if it holds nothing."""
     if is_bare(pod):
-        return replace(pod, is_metered=True)
+        return _metered(pod)
     metered = pod.metered or MeteredRequest(pod.request)
     request = of_devices(metered.request, models) if metered.request.asks else None
     if request is None:
@@ -173,6 +174,17 @@ def metered_view(pod: LedgerPod, models: Mapping[str, str]) -> LedgerPod | None:
         is_metered=True,
         doubt=metered.doubt,
     )
+
+
+_VALUES = attrgetter(*(each.name for each in fields(LedgerPod)))
+_IS_METERED = [each.name for each in fields(LedgerPod)].index("is_metered")
+
+
+def _metered(pod: LedgerPod) -> LedgerPod:
+    """As `replace`, which takes a tenth of all that an event of the watch costs."""
+    values = list(_VALUES(pod))
+    values[_IS_METERED] = True
+    return LedgerPod(*values)
 
 
 def is_bare(pod: LedgerPod) -> bool:

@@ -30,7 +30,7 @@ from timekeeper.cli.views import budgets, cards, decisions, usage
 from timekeeper.cli.webhook_commands import audit, check
 from timekeeper.core import __version__
 from timekeeper.core.budgets.policy import GROUP
-from timekeeper.core.charge_doubts import estimate_sentences
+from timekeeper.core.findings import estimate_sentences
 from timekeeper.core.texts import NOT_PLACED
 
 

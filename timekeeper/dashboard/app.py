@@ -54,9 +54,13 @@ _HEADERS = {
 }
 
 
-def with_dashboard(api: "WSGIApplication", clock: Callable[[], int]) -> "WSGIApplication":
-    """The REST API with the dashboard's pages before it. ``clock``: milliseconds since 1970."""
+def with_dashboard(
+    api: "WSGIApplication", clock: Callable[[], int], only_meter: bool = False
+) -> "WSGIApplication":
+    """The REST API with the dashboard's pages before it. ``clock``: milliseconds since 1970; ``only_meter``:
+    of a ledger alone."""
     dashboard = create_dashboard(api, clock)
+    dashboard.jinja_env.globals["has_extender"] = not only_meter
 
     def serve(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "")

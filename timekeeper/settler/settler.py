@@ -10,6 +10,7 @@ from timekeeper.accounts.budget_history import History, history_of
 from timekeeper.accounts.changes import Changes, Pulse
 from timekeeper.accounts.decisions.ledger_decisions import of_changes
 from timekeeper.accounts.ends import ReportedEnd
+from timekeeper.accounts.failing_watches import watches_text
 from timekeeper.accounts.held.declared import DeclaredReservation
 from timekeeper.accounts.held.limits import HeldView
 from timekeeper.accounts.held.order import capped_namespaces, cards_held
@@ -248,8 +249,10 @@ class Settler:
         """Until every source has been listed once, write only the pulse: an absent object proves nothing
         yet."""
         now_ms, last = self._clock(), self.ledger.pulse
-        pulse = Pulse(now_ms, last.decided_ms, f"waiting for {', '.join(missing)}")
-        if pulse.state == last.state and abs(now_ms - last.tick_ms) < PULSE_MS:
+        state, watches = f"waiting for {', '.join(missing)}", watches_text(self.cluster.failing)
+        pulse = Pulse(now_ms, last.decided_ms, state, watches=watches)
+        is_same = (state, watches) == (last.state, last.watches)
+        if is_same and abs(now_ms - last.tick_ms) < PULSE_MS:
             return False
         with fencing.writing(self._store, self.epoch) as connection:
             postings.apply(connection, Changes(pulse=pulse))

@@ -271,6 +271,19 @@ def test_one_is_not_many() -> None:
     ]
 
 
+@pytest.mark.parametrize("where", [SOUND, alone()], ids=["governed", "alone"])
+def test_a_watch_that_fails_is_an_error(where: Facts) -> None:
+    failing = [{"source": "nodes", "since": 0, "error": "403 nodes is forbidden"}]
+    answer = {"sessions": 0, "doubts": [], "claims": [], "watches": failing}
+
+    (found,) = [each for each in results(replace(where, doubts=answer)) if each.subject == "watches"]
+    assert (found.level, found.sentence) == (
+        "error",
+        "nodes are not followed since 1970-01-01 00:00Z: 403 nodes is forbidden; what changes counts later",
+    )
+    assert found.command.startswith("kubectl logs ")
+
+
 def test_an_account_that_may_not_read_doubts_is_told_so() -> None:
     assert said_of_charges(replace(SOUND, doubts=NotReadable("forbidden"))) == [
         ("unknown", "charges", "forbidden")
@@ -529,6 +542,38 @@ def test_nodes_and_pods_with_accelerators_are_named_whatever_the_setting_is(
     paid = replace(facts, device_pods=listed(tpu_pod("paid", {"bursar.dev/governed": "true"})))
     (found,) = (each for each in results(paid) if each.subject == "accelerators")
     assert found.level == ("ok" if setting == "meter" else "warning")
+
+
+@pytest.mark.parametrize(
+    ("texts", "level", "said"),
+    [
+        ({"_settings": "mode: observe"}, "ok", "with mode: observe pods that request it are charged"),
+        ({"team-a": "gpuHours: 1\nmode: meter"}, "warning", "are refused; pods that hold some, charged"),
+    ],
+    ids=["cluster", "namespace"],
+)
+def test_pods_of_namespaces_that_are_metered_are_charged(
+    texts: dict[str, str], level: str, said: str
+) -> None:
+    maps = [{"metadata": {"name": "bursar-budgets"}, "data": {key: text}} for key, text in texts.items()]
+    nodes = listed(node("t1", inventory=False, capacity={"google.com/tpu": "4"}))
+    facts = replace(SOUND, nodes=nodes, budgets=listed(*maps), device_pods=listed(tpu_pod("free", {})))
+
+    (found,) = (each for each in results(facts) if each.subject == "accelerators")
+
+    assert (found.level, said in found.sentence) == (level, True), found.sentence
+    assert "not charged" not in found.sentence
+
+
+def test_beside_a_ledger_on_somebodys_machine_nothing_is_missed_in_the_cluster() -> None:
+    nothing: dict[str, Any] = {"mutating": listed(), "validating": None, "policies": listed()}
+    none = replace(SOUND, namespace=None, workloads=[listed(), listed()], budgets=listed(), **nothing)
+    bare = replace(none, nodes=listed(node("g", False, {"nvidia.com/gpu": "1"}, GFD)), leases=listed())
+
+    found = results(replace(bare, is_by_address=True))
+    assert {each.level for each in found} == {"ok"}
+    assert {each.subject for each in found} >= {"API server", "timekeeper", "charges"}
+    assert "bursar-webhook" in {each.subject for each in results(bare) if each.level == "error"}
 
 
 def test_an_account_that_was_never_made_is_made_by_the_sample() -> None:

@@ -19,7 +19,7 @@ from timekeeper.cli.output import Column, CommandError, Sheet
 from timekeeper.cli.simulation import _documents, namespace_of, pods_of
 from timekeeper.cli.views import budgets, cards, decisions, simulation, usage
 from timekeeper.core import texts
-from timekeeper.core.charge_doubts import estimate_sentences
+from timekeeper.core.findings import estimate_sentences
 
 HOUR = 3_600_000_000
 MIDNIGHT = 1_795_219_200_000  # 2026-11-21T00:00:00Z, a second count by `date -d`

@@ -120,6 +120,19 @@ def test_a_metered_pod_is_charged_by_what_its_own_system_says(
     assert opened(town, pod, more=more) == {"p": (rate, models)}
 
 
+def test_a_pod_is_charged_whatever_its_scheduler_is_called(town: Town) -> None:
+    """A fraction counts where a binder of KAI has labelled the pod; annotations alone hold nothing."""
+    fraction = {"gpu-fraction": "0.5"}
+    renamed = holding({}, name="renamed", scheduler="our-kai", **fraction)
+    renamed["metadata"]["labels"] = {"runai-gpu-group": "a-group"}
+    said = holding({}, name="said", scheduler="our-kai", **fraction)
+    rates = opened(town, holding({GPU: "1"}, scheduler="nobody-knows"), renamed, said)
+
+    assert rates == {"p": (1_000, "NVIDIA-A100-SXM4-40GB"), "renamed": (500, "NVIDIA-A100-SXM4-40GB")}
+    doubts = {each.name: each.doubt for each in town.settler.ledger.sessions.values() if each.doubt}
+    assert doubts == {"renamed": "its scheduler our-kai is not known: its annotations are read as KAI's"}
+
+
 @pytest.mark.parametrize(
     ("pod", "doubt"),
     [

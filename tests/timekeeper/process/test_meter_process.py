@@ -91,12 +91,16 @@ def test_meter_serves_one_person_on_the_loopback_and_writes_nothing(tmp_path: Pa
             status, body = asked(port, "/v1/idle", token)
             return (json.loads(body)["prometheus"] or {}) if status == 200 else {}
 
-        assert eventually(lambda: measuring().get("measured") == 1), measuring()
+        assert eventually(lambda: measuring().get("measured") == 1, measuring, within_s=40)
         estimate = asked(port, "/v1/estimate", token)
         assert (estimate[0], json.loads(estimate[1])["estimated"]) == (200, True)
         assert asked(port, path)[0] == 401
         assert asked(port, path, f"{token[:-1]}{'A' if token[-1] != 'A' else 'B'}")[0] == 401
         assert file.stat().st_mode & 0o777 == 0o600
-        assert f"http://127.0.0.1:{port}/" in (tmp_path / "log").read_text()
+        said = (tmp_path / "log").read_text().splitlines()
+        assert [line for line in said if "level=" not in line] == [
+            f"Open http://127.0.0.1:{port}/ and log in with the token in bursar-meter.db.token"
+        ]
+        assert [line for line in said if "level=info" in line] == []
     assert (tmp_path / "bursar-meter.db").is_file()
     assert (api.patches, api.events, api.deletions, api.evictions, api.reviews) == ([], [], [], [], [])

@@ -54,7 +54,7 @@ Check = Callable[[Facts], Iterator[CheckResult]]
 
 def results(facts: Facts) -> list[CheckResult]:
     """Of all checks, in order."""
-    checks = CHECKS_ALONE if runs_alone(facts) else CHECKS
+    checks = CHECKS_OUTSIDE if is_outside(facts) else CHECKS_ALONE if runs_alone(facts) else CHECKS
     return [result for check in checks for result in check(facts)]
 
 
@@ -65,6 +65,11 @@ def runs_alone(facts: Facts) -> bool:
     template = mapping(mapping(mapping(found).get("spec")).get("template"))
     containers = sequence(mapping(template.get("spec")).get("containers"))
     return any("meter" in sequence(mapping(each).get("args")) for each in containers)
+
+
+def is_outside(facts: Facts) -> bool:
+    """Whether the ledger is on somebody's machine: it has an address, and nothing is installed."""
+    return facts.is_by_address and facts.namespace is None
 
 
 def namespace(facts: Facts) -> Iterator[CheckResult]:
@@ -296,6 +301,12 @@ CHECKS_ALONE: tuple[Check, ...] = (
     doubts,
     idle,
     clocks,
+)
+
+
+# of a ledger on somebody's machine
+CHECKS_OUTSIDE = tuple(
+    each for each in CHECKS_ALONE if each not in (namespace, workloads, time_zone, budgets)
 )
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from timekeeper.accounts.claiming import ClaimingPods, claiming_pods
+from timekeeper.accounts.failing_watches import FailingWatch
 from timekeeper.accounts.metered import WHOLE_CARDS, CardParts
 from timekeeper.accounts.pods import LedgerPod, UnreadablePod, is_bare, metered_view
 from timekeeper.core.ledger import hold
@@ -103,13 +104,25 @@ class StreamAlive:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamFailed:
+    """A list or a watch failed; ``sentence`` says how. Changes arrive later."""
+
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOpened:
+    """The watch of a source that failed is accepted again; earlier updates may still arrive."""
+
+
+@dataclass(frozen=True, slots=True)
 class WatchUpdate:
     """One update of a watch; ``at_ms``: when the list was requested (`ListReplaced`), else when the update
     arrived."""
 
     source: str
     at_ms: int
-    change: ListReplaced | ItemChanged | StreamAlive
+    change: ListReplaced | ItemChanged | StreamAlive | StreamFailed | StreamOpened
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +152,7 @@ class ClusterState:
     existing_namespaces: dict[str, str] = field(default_factory=dict)  # name -> its label for the mode
     unbound: set[str] = field(default_factory=set)  # UIDs of pods that wait for a node
     listed_sources: set[str] = field(default_factory=set)  # sources that have been listed once
+    failing: dict[str, FailingWatch] = field(default_factory=dict)  # by source
     pods_current_ms: int = 0  # until when the pods are known to be complete
     changed_pods: dict[str, int] = field(default_factory=dict)  # UID -> since when the pod waits for a tick
     # UID -> pod whose end is not written yet
@@ -242,13 +256,19 @@ class ClusterState:
 
     def apply(self, update: WatchUpdate) -> None:
         """Take in one update of a watch."""
+        if isinstance(update.change, StreamFailed):
+            known = self.failing.get(update.source)
+            since_ms = known.since_ms if known else update.at_ms
+            self.failing[update.source] = FailingWatch(since_ms, update.change.sentence)
+            return
+        self.failing.pop(update.source, None)
         match update.change:
             case ListReplaced(items):
                 self._replace(update.source, items, update.at_ms)
                 self.listed_sources.add(update.source)
             case ItemChanged(item, deleted):
                 self._put(self._with_report(item, update.at_ms), deleted, update.at_ms)
-        if update.source == "pods":
+        if update.source == "pods" and not isinstance(update.change, StreamOpened):
             self.pods_current_ms = max(self.pods_current_ms, update.at_ms)
 
     def mark_written(self, deferred: Mapping[str, int]) -> None:

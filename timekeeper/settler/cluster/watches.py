@@ -12,7 +12,7 @@ from timekeeper.accounts.pods import read_charged_pod
 from timekeeper.core import names
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.kube.holders import fresh_holders, kubelets_boot
-from timekeeper.core.kube.reflector import WatchFailed
+from timekeeper.core.kube.reflector import WatchFailed, WatchOpened
 from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import NodeSight
 from timekeeper.core.ledger.node_clock import LEASES, clock_ahead_ms
@@ -33,6 +33,8 @@ from timekeeper.settler.cluster.cluster_state import (
     ListReplaced,
     NodeLease,
     StreamAlive,
+    StreamFailed,
+    StreamOpened,
     WatchUpdate,
 )
 
@@ -112,6 +114,9 @@ def follow_source(
     for event in events:
         if isinstance(event, WatchFailed):
             failed(source.name, event.sentence)
+            yield WatchUpdate(source.name, clock(), StreamFailed(event.sentence))
+        elif isinstance(event, WatchOpened):
+            yield WatchUpdate(source.name, clock(), StreamOpened())
         elif isinstance(event, ValuesListed):
             yield WatchUpdate(source.name, event.at_ms, ListReplaced(event.values))
         elif isinstance(event, ValueChanged):

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from timekeeper.accounts.budget_history import DEFAULTS, LABEL, History
 from timekeeper.accounts.changes import Changes, Pulse
 from timekeeper.accounts.ends import ReportedEnd
+from timekeeper.accounts.failing_watches import watches_text
 from timekeeper.accounts.grants import Grant
 from timekeeper.accounts.held.order import HeldPod
 from timekeeper.accounts.pods import LedgerPod
@@ -108,8 +109,12 @@ def decide(cluster: ClusterState, ledger: LedgerState, tick: TickInputs) -> Tick
         undeclared=declared.removed,
     )
     if abs(now_ms - ledger.pulse.decided_ms) >= PULSE_MS or changes != Changes():
-        changes = replace(changes, pulse=Pulse(now_ms, now_ms, "", cluster.claims().text))
+        changes = replace(changes, pulse=_pulse(cluster, now_ms))
     return TickDecision(changes, session_changes, cache, protected)
+
+
+def _pulse(cluster: ClusterState, now_ms: int) -> Pulse:
+    return Pulse(now_ms, now_ms, "", cluster.claims().text, watches_text(cluster.failing))
 
 
 def _statement_inputs(
