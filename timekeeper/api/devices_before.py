@@ -7,8 +7,8 @@ from threading import Lock
 import orjson
 
 from timekeeper.accounts import estimate as estimating
+from timekeeper.accounts.card_use.prometheus_answers import PrometheusQueries, Series, read_series
 from timekeeper.accounts.estimate import EstimateQueries, HeldDevices
-from timekeeper.accounts.prometheus_answers import PrometheusQueries, Series, read_series
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.runtime.http.problem_details import Problem
 

@@ -11,7 +11,7 @@ from timekeeper import metrics
 from timekeeper.accounts.card_use.dcgm import QUERY, MeasuredPods, Pod, PodOnNode, measured_pods
 from timekeeper.accounts.card_use.figures import MeasuredSession, UsageSample, UsageTotals, cards_of
 from timekeeper.accounts.card_use.idleness import IdlePod
-from timekeeper.accounts.prometheus_answers import PrometheusQueries, read_series
+from timekeeper.accounts.card_use.prometheus_answers import PrometheusQueries, read_series
 from timekeeper.accounts.session import HOLD
 from timekeeper.core.decisions import MESSAGE, WARNED, Decision, Record
 from timekeeper.core.object_names import timestamp
