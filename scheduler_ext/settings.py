@@ -169,6 +169,12 @@ class ExtenderSettings:
         POLICIES, "fragmentation", "placement policy of pods and namespaces without one of their own"
     )
     scheduler_name: str = flag(str, names.SCHEDULER, "schedulerName of the pods that this extender requeues")
+    touch: str = choice(
+        ("all", "own"),
+        "all",
+        "whose waiting pods a new leader touches: those of all schedulers, or of --scheduler-name alone,"
+        " where the kube-scheduler has no other profile",
+    )
     max_grace_period_ms: int = flag(
         _DURATION_MS, "10m", "longest time for which an orphaned pod keeps its cards"
     )

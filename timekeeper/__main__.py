@@ -17,7 +17,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command until its end; 2, with a sentence, where the settings are wrong."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     settings = read(given, os.environ)
-    configure("settler" if settings.command == "settle" else "timekeeper", settings.log_format)
+    role = "settler" if settings.command == "settle" else "timekeeper"
+    configure(role, settings.log_format, settings.logs_problems)
     try:
         return _run(settings, given)
     except UnusableError as error:

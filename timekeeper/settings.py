@@ -184,6 +184,7 @@ class TimekeeperSettings:
     aggregated_fd: int | None = argument("--aggregated-fd", type=int, help=argparse.SUPPRESS)
     holder: str = argument("--holder", default="", help=argparse.SUPPRESS)
     only_meter: bool = argument("--only-meter", action="store_true", help=argparse.SUPPRESS)
+    logs_problems: bool = argument("--logs-problems", action="store_true", help=argparse.SUPPRESS)
 
     def __post_init__(self) -> None:
         """Refuses arguments that the command needs or does not take."""
@@ -239,7 +240,8 @@ def _on_a_laptop(
     if not database.startswith("sqlite:///"):
         parser.error("--database: meter outside of a cluster keeps its ledger in an SQLite file")
     workers = settings.workers if is_given("--workers") else 1
-    return replace(settings, listen=Address(host, port), database=database, workers=workers)
+    local = replace(settings, listen=Address(host, port), database=database, workers=workers)
+    return replace(local, logs_problems=not is_given("--log-format"))
 
 
 def flags_of(environment: Mapping[str, str]) -> Parser[TimekeeperSettings]:

@@ -1,11 +1,12 @@
 """A small client of the API server for the local control plane and its tests. Standard library.
 
-Most calls are looks of the main thread, again and again, until something is so. They share a connection: a
-handshake takes several times the processor time of the request itself. Every other call has its own.
+The calls of the main thread share a connection: a handshake takes several times the processor time of the
+request itself. Every other call has its own.
 """
 
 import http.client
 import json
+import select
 import ssl
 import threading
 from dataclasses import dataclass, field
@@ -48,15 +49,16 @@ class AdminApi:
         content = None if body is None else json.dumps(body)
         headers = {"Authorization": f"Bearer {self.token}", "Content-Type": content_type}
         request = (method, path, content, headers)
-        is_look = method == "GET" and threading.current_thread() is threading.main_thread()
+        is_main = threading.current_thread() is threading.main_thread()
         key = (self.url, self.ca_file)
-        kept = _kept.pop(key, None) if is_look else None
-        if kept is not None:
+        kept = _kept.pop(key, None) if is_main else None
+        if kept is not None and _is_open(kept):
             try:
                 return _result(*self._asked(kept, key, request, timeout_s))
             except (OSError, http.client.HTTPException):  # the server has closed it meanwhile
-                pass
-        return _result(*self._asked(self._connection(), key if is_look else None, request, timeout_s))
+                if method != "GET":  # it may have been done
+                    raise
+        return _result(*self._asked(self._connection(), key if is_main else None, request, timeout_s))
 
     def _connection(self) -> http.client.HTTPSConnection:
         target = urlsplit(self.url)
@@ -94,6 +96,15 @@ class AdminApi:
         except (ApiError, OSError, http.client.HTTPException):
             return False
         return True
+
+
+def _is_open(kept: http.client.HTTPSConnection) -> bool:
+    """Whether the server has not closed it: nothing was asked, so all there could be to read is its end. One
+    that is closed is left."""
+    is_open = kept.sock is not None and not select.select([kept.sock], [], [], 0)[0]
+    if not is_open:
+        kept.close()
+    return is_open
 
 
 def _result(response: http.client.HTTPResponse, text: str) -> Any:

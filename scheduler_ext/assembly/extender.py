@@ -232,7 +232,16 @@ class Extender:
         mark = None if wanted.form == "none" else marker(self._api, *wanted.pod, self._say)
         touch = toucher(self._api, self.cache, self._settings.max_grace_period_ms, self._say)
         election = election_of(self._api, wanted, self._say)
-        return Leadership(election, self.cache, mark, touch, self._say, lambda: self._upkeep.seed())
+        name = self._settings.scheduler_name
+        return Leadership(
+            election,
+            self.cache,
+            mark,
+            touch,
+            self._say,
+            lambda: self._upkeep.seed(),
+            is_bound_here=lambda pod: self._settings.touch == "all" or pod.scheduler == name,
+        )
 
     @cached_property
     def policies(self) -> Policies:

@@ -193,8 +193,8 @@ class Binder:
     def _is_denied(self, pod: Pod) -> bool:
         """True if the namespace's budget refuses the pod. A budget in observe mode only logs that."""
         standings = self._standings()
-        denied = standings.of(pod.namespace).refuses
-        if not denied and as_if_enforced(standings).of(pod.namespace).refuses:
+        denied = standings.of_pod(pod).refuses
+        if not denied and as_if_enforced(standings).of_pod(pod).refuses:
             self._log("would-refuse", pod=pod.full_name, uid=pod.uid, reason=SPENT.sentence)
         return denied
 

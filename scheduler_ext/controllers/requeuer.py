@@ -257,7 +257,7 @@ class Requeuer:
         return {name: each for name, each in found.items() if each is not None}
 
     def _is_candidate(self, each: WaitingPod, candidates: Candidates, standings: NamespaceStandings) -> bool:
-        if standings.of(each.pod.namespace).refuses:
+        if standings.of_pod(each.pod).refuses:
             return False
         if each.pod.scheduler != self._scheduler or not candidates.may(each.pod.uid):
             return False

@@ -46,7 +46,7 @@ class Leadership:
     """``mark`` writes a word on this replica's own pod and returns whether that succeeded; None for a single
     replica, which needs no mark. ``touch`` voids Bindings of these pods' present versions, with that word,
     and returns those for which that is not certain. ``led`` is called each time this replica becomes
-    leader.
+    leader. ``is_bound_here``: whether an extender may be called for the pod; others are not touched.
 
     `heard`, `listing` and `opens` may be called from any thread; `run` does the work in one.
     """
@@ -61,9 +61,11 @@ class Leadership:
         led: Callable[[], object] = lambda: None,
         patience_s: float = 10.0,
         now_s: Callable[[], float] = time.monotonic,
+        is_bound_here: Callable[[Pod], bool] = lambda _pod: True,
     ) -> None:
         self._election, self._cache, self._mark, self._touch, self._log = election, cache, mark, touch, log
         self._led, self._patience_s, self._now_s = led, patience_s, now_s
+        self._is_bound_here = is_bound_here
         self._changed = threading.Condition()
         self._asked = threading.Event()
         self._me, self._claims = uuid.uuid4().hex, 0
@@ -241,7 +243,7 @@ class Leadership:
             self._asked.set()
 
     def _begin_touching(self) -> None:
-        self._left = [pod for pod in self._cache.snapshot.pods.values() if may_be_bound(pod)]
+        self._left = self._still_waiting(each.uid for each in self._cache.snapshot.pods.values())
         self._too_large, self._failing_since = {}, None
         self._enter("fences")
         self._log("fences", pods=len(self._left))
@@ -295,9 +297,10 @@ class Leadership:
         return min(LOOKS_AGAIN_S, every_s) if self._too_large else every_s
 
     def _still_waiting(self, uids: Iterable[str]) -> list[Pod]:
-        """Of these pods those that may still be bound, as the watch shows them."""
+        """Of these pods those that an extender may still bind, as the watch shows them."""
         now = self._cache.snapshot.pods
-        return [pod for uid in uids if (pod := now.get(uid)) is not None and may_be_bound(pod)]
+        found = [pod for uid in uids if (pod := now.get(uid)) is not None and may_be_bound(pod)]
+        return list(filter(self._is_bound_here, found))
 
     @property
     def _word(self) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from scheduler_ext.model.pod import Pod
 from timekeeper.core.standings import NO_CAPS, Caps
 from timekeeper.core.wire import StandingWord
 
@@ -18,6 +19,7 @@ class NamespaceStanding:
     watched: StandingWord | None = None  # in observe mode: what `status` would be with enforcement on
     caps: Caps = NO_CAPS  # in observe mode nothing is refused for them
     deciding_group: str = ""  # key of the group's budget entry if its account determines the standing
+    protected: frozenset[str] = frozenset()  # UIDs of pods that are spared while it is over budget
 
     @property
     def over(self) -> bool:
@@ -46,6 +48,12 @@ class NamespaceStandings:
     def of(self, namespace: str) -> NamespaceStanding:
         """The namespace's standing; the default if it is not listed."""
         return self.listed.get(namespace, self.default)
+
+    def of_pod(self, pod: Pod) -> NamespaceStanding:
+        """The standing that applies to a pod as one that waits for cards or holds them: a protected one is in
+        budget. Its namespace still preempts for none of its pods."""
+        standing = self.of(pod.namespace)
+        return standing if pod.uid not in standing.protected else replace(standing, status="IN_BUDGET")
 
     @property
     def watches(self) -> bool:

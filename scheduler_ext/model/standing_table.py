@@ -7,6 +7,7 @@ import orjson
 from scheduler_ext.model.standing import UNHEARD, NamespaceStanding, NamespaceStandings
 from timekeeper.core import standings
 from timekeeper.core.json_values import Json
+from timekeeper.core.protected import decoded
 from timekeeper.core.request.host import DOMINANT_HOST
 from timekeeper.core.wire import StandingWord
 
@@ -75,9 +76,15 @@ def _entry(raw: Json) -> Entry:
             watched,
             standings.caps(raw),
             standings.deciding_group(raw),
+            _protected(raw),
         ),
         standings.whole_number_or_none(raw["validUntil"]),
     )
+
+
+def _protected(raw: Json) -> frozenset[str]:
+    published = decoded(raw)
+    return frozenset() if published is None else published.uids
 
 
 def _text(raw: object) -> str:

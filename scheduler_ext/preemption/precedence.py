@@ -1,9 +1,9 @@
 """Rank: which pods may be evicted for which. The only definition of it.
 
-1. A **debtor** is a pod of a namespace that is over budget now and whose budget says ``reclaim``. It ranks
-   below every pod of a namespace that is in budget now, whatever priority either was stamped with. A
-   namespace that is back in budget has no debtors, whatever class its pods were given before. A pod that the
-   timekeeper has marked as idle is a debtor, too.
+1. A **debtor** is a governed pod of a namespace that is over budget now and whose budget says ``reclaim``.
+   It ranks below every pod of a namespace that is in budget now, whatever priority either was stamped with. A
+   namespace that is back in budget has no debtors, whatever class its pods were given before. A pod that its
+   budget protects is no debtor. A pod that the timekeeper has marked as idle is one.
 2. Otherwise the priority in the pod's spec alone decides, as for kube-scheduler. That holds for namespaces
    that are UNLIMITED or UNKNOWN, and for one over budget whose budget says anything else: there the class
    that the webhook stamped is the whole effect.
@@ -25,9 +25,10 @@ def owes(standing: NamespaceStanding) -> bool:
 
 
 def is_debtor(pod: Pod, standings: NamespaceStandings) -> bool:
-    """True for a pod of a namespace that is over budget and whose budget says ``reclaim``, and for an idle
-    pod."""
-    return pod.is_idle or owes(standings.of(pod.namespace))
+    """True for a governed pod of a namespace that is over budget and whose budget says ``reclaim``, unless it
+    protects the pod; and for an idle pod. A pod that admission did not govern was created without
+    enforcement."""
+    return pod.is_idle or (pod.governed and owes(standings.of_pod(pod)))
 
 
 def rank_of(pod: Pod, standings: NamespaceStandings) -> Rank:

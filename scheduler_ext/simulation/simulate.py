@@ -82,7 +82,7 @@ class _Simulation:
         request = pod.request
         if request is None:
             return _refused(pod, refusal.malformed(pod.malformed))
-        if self._books.standings.of(pod.namespace).refuses:
+        if self._books.standings.of_pod(pod).refuses:
             return _refused(pod, refusal.SPENT)
         capped = self._caps.refusal(pod, self.snapshot)
         if capped is not None:

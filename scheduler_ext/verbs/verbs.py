@@ -228,7 +228,7 @@ class Verbs:
         allocation = snapshot.allocation(pod.uid)
         if allocation is not None and allocation.state == "assumed":
             return None
-        if self._standings().of(pod.namespace).refuses:
+        if self._standings().of_pod(pod).refuses:
             return refusal.SPENT
         return self._caps.refusal(pod, snapshot)
 

@@ -77,7 +77,7 @@ class DeniedPods:
             return refused[shape] is not None
 
         for pod in sorted(pods, key=lambda each: queue_key(each, ANYWHERE, standings)):
-            if standings.of(pod.namespace).refuses or is_refused(pod):
+            if standings.of_pod(pod).refuses or is_refused(pod):
                 continue
             ahead.append(pod)
             found.append((pod, self.uids.get(pod.uid, "cap")))

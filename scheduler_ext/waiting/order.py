@@ -78,7 +78,7 @@ def queue_key(pod: Pod, node: str, standings: NamespaceStandings) -> QueueKey:
     then the order that its dialect's own priority gives; then age."""
     order = pod.request.order if pod.request is not None else 0
     held = pod.reserved is not None and pod.reserved.node == node
-    return not held, standings.of(pod.namespace).over, -pod.priority, -order, pod.asked_ms, pod.uid
+    return not held, standings.of_pod(pod).over, -pod.priority, -order, pod.asked_ms, pod.uid
 
 
 def _accepts(each: WaitingPod, node: NodeInfo) -> bool:

@@ -31,6 +31,7 @@ BENCHMARKS = {
     "reports": ["reports"],
     "dashboard": ["dashboard"],
     "ledger": ["ledger"],
+    "metered": ["metered"],
     "growth": ["growth"],
     "sidecar": ["sidecar"],
     "agent": ["agent"],

@@ -31,6 +31,7 @@ from deploy.local.ports import free_port
 from deploy.local.scheduler import GPU_PROFILE
 from tests.bench.command import arguments, write
 from tests.bench.contestants import compiled
+from timekeeper.core.kube.reflector import OPENED
 from timekeeper.runtime.api_server import Answered, Api
 from timekeeper.runtime.connect import connect
 
@@ -206,6 +207,8 @@ def bindings_seen(api: Api, version: str, path: str = PODS, within_s: float = WI
     last = time.monotonic() + within_s
     while time.monotonic() < last:  # the API server may close a watch at any time
         for event in api.watch(path, version):
+            if event["type"] == OPENED:
+                continue
             pod = event["object"]
             version = pod["metadata"]["resourceVersion"]
             if pod.get("spec", {}).get("nodeName") and pod["metadata"]["uid"] not in seen:

@@ -22,7 +22,7 @@ from deploy.local.kwok_nodes import kwok_node
 from tests.support.control_plane import create_namespace
 from tests.support.waiting import eventually
 from tests.timekeeper.oracle import Terms, bound_at, kubelet_says, rate
-from timekeeper.core.kube.reflector import ExpiredError, UnreachableError
+from timekeeper.core.kube.reflector import OPENED, ExpiredError, UnreachableError
 from timekeeper.runtime.api_server import Answered
 from timekeeper.runtime.connect import connect
 
@@ -179,6 +179,8 @@ class Traffic:
         while not self._ended.is_set():
             try:
                 for event in self._api.watch(PODS, version, for_s=60):
+                    if event["type"] == OPENED:
+                        continue
                     version = event["object"]["metadata"]["resourceVersion"]
                     if event["type"] in ("ADDED", "MODIFIED", "DELETED"):
                         self._see(event["object"], event["type"] == "DELETED")

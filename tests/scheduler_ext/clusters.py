@@ -98,7 +98,11 @@ class World:
         """A pod of our profile with one GPU container."""
         annotations = fields.pop("annotations", {})
         body = {
-            "metadata": {"name": name, "annotations": annotations},
+            "metadata": {
+                "name": name,
+                "annotations": annotations,
+                "labels": {"bursar.dev/governed": "true"},
+            },
             "spec": {
                 "schedulerName": PROFILE,
                 "restartPolicy": "Never",

@@ -41,7 +41,8 @@ def unscheduled(name: str, share: int, priority: int = 0, namespace: str = "team
 
 def in_namespace(raw: Json, namespace: str, **labels: str) -> Json:
     """The pod in another namespace."""
-    return {**raw, "metadata": {**raw["metadata"], "namespace": namespace, "labels": labels}}
+    governed = {"bursar.dev/governed": "true"}
+    return {**raw, "metadata": {**raw["metadata"], "namespace": namespace, "labels": governed | labels}}
 
 
 def budget_over(namespace: str, allowed: int = 0) -> PDBs:

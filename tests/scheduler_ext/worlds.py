@@ -48,9 +48,11 @@ def holders(
 
 
 def asking(*containers: Json, name: str = "p", init: list[Json] | None = None, **fields: Any) -> Json:
-    """A waiting pod; its UID is ``uid-<name>``. Keywords beside ``annotations`` go into its spec."""
+    """A waiting pod that admission governs; its UID is ``uid-<name>``. Keywords beside ``annotations`` go
+    into its spec."""
     raw = pod(*containers, init=init, annotations=fields.pop("annotations", None), **fields)
-    raw["metadata"] |= {"name": name, "uid": f"uid-{name}", "resourceVersion": "1"}
+    labels = {"bursar.dev/governed": "true"}
+    raw["metadata"] |= {"name": name, "uid": f"uid-{name}", "resourceVersion": "1", "labels": labels}
     return raw
 
 

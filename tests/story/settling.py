@@ -120,6 +120,12 @@ class Database:
         ended = sorted((end, start, name) for name, start, end in self.sums() if end <= before_ms)
         return {name: Interval(start, end) for end, start, name in ended}
 
+    def posted_by_pods(self, namespace: str, span: Interval) -> list[tuple[str, str, int]]:
+        """See `StoredTotals`."""
+        theirs = (each for each in self.by_namespace.get(namespace, ()))
+        pods = ((self.sessions[each.session_uid], amount_within((each,), span)) for each in theirs)
+        return [(session.owner, session.labels, amount) for session, amount in pods]
+
     @contextmanager
     def reading(self) -> Iterator[Any]:
         """A connection that answers which epoch is the newest, and takes reservations of declared time: all
@@ -255,6 +261,7 @@ class Timekeeper:
         if not is_written:
             return ()
         self.database.write(decision.changes)
+        ledger.protected = decision.protected
         ledger.apply_changes(decision.changes, history, decision.statement_cache)
         ledger.classes_version = self.cluster.classes_version
         ledger.forget(self.cluster.pods)
@@ -263,7 +270,10 @@ class Timekeeper:
         reserved = frozenset(ledger.declared.rows.keys() & waits.held.keys())
         later = self._later.of(ledger, made, self._lists, now_ms)
         view = waits.held, waits.rates, dict(waits.seen), made, history, now_ms
-        self.held_view = HeldView(*view, {}, reserved, later, len(waits.untried))
+        spared = (
+            frozenset(uid for each in decision.protected.values() for uid in each.uids) & waits.held.keys()
+        )
+        self.held_view = HeldView(*view, {}, reserved, later, len(waits.untried), spared)
         return read.entries
 
     def _inputs(self, read: EntryChanges, history: History, now_ms: int) -> TickInputs:
@@ -303,4 +313,9 @@ class Timekeeper:
             lambda: self.ledger.history,
             lambda: tuple(self.cluster.pods.values()),
             statements,
+            self._is_protected,
         )
+
+    def _is_protected(self, pod: LedgerPod) -> bool:
+        chosen = self.ledger.protected.get(pod.namespace)
+        return chosen is not None and (pod.uid in chosen.uids or self.ledger.session(pod.uid) is None)

@@ -25,8 +25,25 @@ from deploy.local.errors import LocalError
 from deploy.local.stack import Stack, Tuning
 from tests.support.waiting import eventually
 
+# No test needs them on a lent control plane, where each follows objects and looks now and then.
+_UNNEEDED = (
+    "certificatesigningrequest-approving-controller",
+    "certificatesigningrequest-cleaner-controller",
+    "certificatesigningrequest-signing-controller",
+    "ephemeral-volume-controller",
+    "legacy-serviceaccount-token-cleaner-controller",
+    "node-route-controller",
+    "persistentvolume-attach-detach-controller",
+    "persistentvolume-expander-controller",
+    "service-lb-controller",
+    "storageversion-garbage-collector-controller",
+    "ttl-controller",
+)
 # The API server looks up the endpoints of webhooks' Services itself, as kube-proxy would for it.
-_OPTIONS = Options(api_flags=("--enable-aggregator-routing=true",))
+_OPTIONS = Options(
+    api_flags=("--enable-aggregator-routing=true",),
+    controller_flags=("--controllers=" + ",".join(f"-{name}" for name in _UNNEEDED),),
+)
 _ALL = b"/registry/"
 # Controllers and the API server write these in the first seconds, or again and again.
 _OF_THE_SYSTEM = (

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from tests.timekeeper.listed import Listed
 from tests.timekeeper.worlds import DAY, HOUR, MINUTE, READ, SECOND, T0, Json, budgets, gpu_pod, lease, node
 from timekeeper.accounts.balance import Statement
-from timekeeper.accounts.budget_history import BudgetEntry, history_of
+from timekeeper.accounts.budget_history import BudgetEntry, history_of, protected_span
 from timekeeper.accounts.grants import Grant, GrantSums
 from timekeeper.accounts.posting import Posting, amount_within
-from timekeeper.accounts.session import admitted_in_budget
+from timekeeper.accounts.session import Session, admitted_in_budget
 from timekeeper.accounts.statements import AccountKey, Part, statements
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.core.request.cards import weight_of
@@ -33,6 +33,8 @@ TEAMS = ("team-a", "team-b", "team-c", "other")
 SPANS = (0, 1, 250, 7 * SECOND, 40 * SECOND, 9 * MINUTE, 11 * MINUTE, HOUR, 5 * HOUR, DAY)
 # a pod that reserves two hours
 DECLARED = {"bursar.dev/held": "budget", "bursar.dev/declared": "7200"}
+SERVING = '"tier":"serving"'
+PROTECTING = 5  # of BUDGETS
 ALWAYS = Interval(0, T0 + 1000 * DAY)
 BUDGETS: tuple[dict[str, str], ...] = (
     {"team_a": "gpuHours: 1\nperiod: hour", "team_b": "gpuHours: 3\nperiod: day"},
@@ -46,6 +48,10 @@ BUDGETS: tuple[dict[str, str], ...] = (
         "_defaults": "gpuHours: 1\nperiod: day\ngroup: rest",
         "_group.rest": "gpuHours: 1\nperiod: day",
     },
+    {
+        "team_a": "gpuHours: 1\nperiod: day\nprotect: {labels: {tier: serving}, hours: 0.5}",
+        "team_b": "gpuHours: 1\nperiod: hour\nprotect: {labels: {tier: serving}, cards: 2}",
+    },
     {"team_a": "gpuHours: 1", "_settings": "settleAfter: 5m\nlookahead: 1m\nweights: {A100: 2}"},
     {"team_a": "gpuHours: 1", "_settings": "settleAfter: 5m\ntimeZone: Asia/Kolkata"},
 )
@@ -57,6 +63,13 @@ class Shelf:
 
     postings: list[Posting] = field(default_factory=list)
     grants: list[Grant] = field(default_factory=list)
+    sessions: dict[str, Session] = field(default_factory=dict)
+
+    def posted_by_pods(self, namespace: str, span: Interval) -> list[tuple[str, str, int]]:
+        """Posted amounts with the pod's controller and labels, one for each posting."""
+        mine = (each for each in self.postings if each.namespace == namespace)
+        pods = ((self.sessions[each.session_uid], amount_within((each,), span)) for each in mine)
+        return [(session.owner, session.labels, amount) for session, amount in pods]
 
     def posted(self, parts: Iterable[Part]) -> dict[Part, int]:
         """Posted amounts, summed from single postings."""
@@ -129,6 +142,7 @@ class Life:
         decision = decide(self.cluster, ledger, TickInputs(read, history, names, self.shelf, now))
         if is_written:
             self.write(decision, read)
+            ledger.protected = decision.protected
             ledger.apply_changes(decision.changes, history, decision.statement_cache)
             ledger.forget(self.cluster.pods)
             self.cluster.mark_written(decision.session_changes.deferred)
@@ -139,6 +153,8 @@ class Life:
         self.entries += read.entries
         self.shelf.postings += decision.changes.postings
         self.shelf.grants += decision.changes.grants
+        changed = (*decision.changes.opened, *decision.changes.changed)
+        self.shelf.sessions |= {each.uid: each for each in changed}
 
     def check(self, names: tuple[str, ...], now: int) -> None:
         """Compare all cached totals with totals computed from scratch."""
@@ -163,7 +179,27 @@ class Life:
         assert timeless({"": said.default}) == timeless({"": made.default})
         assert timeless(said.namespaces) == timeless(made.namespaces)
         assert timeless(said.groups) == timeless(made.groups)
+        self.check_protected(now)
         self.note_grants(now)
+
+    def check_protected(self, now: int) -> None:
+        """Of each floor no more is given out than there is; what selected pods used, from single sessions."""
+        ledger = self.ledger
+        assert ledger.protected.keys() == ledger.history.protections.keys()
+        for name, chosen in ledger.protected.items():
+            known = {**self.shelf.sessions, **ledger.sessions}
+            mine = {uid for uid, each in known.items() if each.namespace == name and SERVING in each.labels}
+            held = sum(known[uid].requested_milli for uid in chosen.uids & known.keys())
+            assert all(uid in mine or uid not in known for uid in chosen.uids)
+            if chosen.protection.cards_milli is not None:
+                assert held + chosen.left <= chosen.protection.cards_milli
+                continue
+            span = protected_span(ledger.history, name, now)
+            used = amount_within((each for each in self.shelf.postings if each.session_uid in mine), span)
+            for uid in mine & ledger.sessions.keys():
+                session = ledger.sessions[uid]
+                used += ledger.unsettled(session, ledger.watermarks.get(session.node)).pending(span, now)
+            assert chosen.used == used
 
     def note_grants(self, now: int) -> None:
         """What the settler reads in its next tick."""
@@ -210,6 +246,7 @@ class Life:
             "started_ms": bound + span // 2 if more % 3 and more % 7 else None,
             "ended_ms": None,
             "annotations": DECLARED if more % 7 and more % 4 == 1 else None,
+            "labels": {"tier": "serving"} if which % 2 else None,
         }
         self.tell(name)
 

@@ -45,6 +45,7 @@ class FakeApiServer(StoredObjects):
         self.refusals: dict[str, tuple[int, Json]] = {}  # the pod's name -> how its eviction is refused
         self.bearers: set[str | None] = set()
         self.expired = False
+        self.forbidden: set[str] = set()  # kinds that may not be listed or watched
         self.ahead_s = 0  # its clock is ahead of this machine's
         self.holders: list[str] = []  # who wrote himself into it, each once in a row
         self.cut: set[str] = set()  # URLs under which the Lease cannot be reached
@@ -107,6 +108,8 @@ def serving(api: FakeApiServer) -> Iterator[str]:
                 self.answer(*api.lease("GET", LEASE, {}))
             elif source is None:
                 self.answer(404, {"message": "not found"})
+            elif source in api.forbidden:
+                self.answer(403, {"message": f"{source} is forbidden"})
             elif asked.get("watch") == "true" and api.expired:
                 self.answer(410, {"message": "too old"})
             elif asked.get("watch") == "true":

@@ -241,6 +241,16 @@ class History:
         assert read is not None
         return read
 
+    @property
+    def is_serving(self) -> bool:
+        """Every third pod has the label of those that the budget protects."""
+        return self.number % 3 == 0
+
+    @property
+    def amount(self) -> int:
+        """What it is charged in all, once it has ended."""
+        return parts_milli(self.asks.held()) * max(0, self.end - self.bound)
+
     def life(self) -> Life:
         """From its binding until nothing holds its cards."""
         yield Wait(self.batch.in_seconds(0, 120, self.rng))
@@ -318,6 +328,8 @@ class History:
         self.raw["spec"]["containers"] = [*(ordinary or [worlds.container("main")]), worlds.container("idle")]
         if self.asks.init is not None:
             self.raw["spec"]["initContainers"] = [self.asks.init.container("setup")]
+        if self.is_serving:
+            self.raw["metadata"].setdefault("labels", {})["tier"] = "serving"
         devices = json.dumps({"version": 1, "containers": self.asks.placed})
         self.raw["metadata"]["annotations"]["bursar.dev/devices"] = devices
         yield self.told()

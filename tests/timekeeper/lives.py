@@ -38,7 +38,7 @@ BUDGETS: tuple[tuple[str | None, Budget | None], ...] = (
     ("gpuHours: 0.25\nperiod: day", Budget(GPU_HOUR // 4, "day")),
     ("gpuHours: 100\nperiod: month", Budget(100 * GPU_HOUR, "month")),
     ("gpuHours: 2\nperiod: once", Budget(2 * GPU_HOUR, "once")),
-    ("gpuHours: unlimited", Budget(None)),
+    ("gpuHours: unlimited\nplacement: off", Budget(None)),
     (None, None),
 )
 SETTINGS: tuple[tuple[str | None, Terms], ...] = (
@@ -63,7 +63,7 @@ SETTINGS: tuple[tuple[str | None, Terms], ...] = (
         "chargeBy: compute\nmaxGracePeriod: 30s\ntimeZone: America/New_York",
         Terms("compute", most_grace=30_000, zone="America/New_York"),
     ),
-    ("settleAfter: 2h", Terms(settle_after=7_200_000)),
+    ("settleAfter: 2h\nplacement: off", Terms(settle_after=7_200_000)),
     ("mode: meter\nweights: {H100: 2.5}", Terms(weights=(("H100", Fraction(5, 2)),), governs=False)),
     ("mode: observe\nchargeBy: mean", Terms("mean", governs=False)),
     (

@@ -96,7 +96,8 @@ class Machine(Agents):
         is_fixed: bool,
     ) -> None:
         """A pod is bound, perhaps with the name of a deleted one (as in a StatefulSet); perhaps some time
-        ago, and running since. ``is_fixed``: its Binding wrote down what it requests of the node."""
+        ago, and running since. ``is_fixed``: its Binding wrote down what it requests of the node. One pod
+        in three is bound by another scheduler, which writes nothing down, whatever `placement` says."""
         if node in self.absent:
             return
         number, ago = next(self.numbers), min(ago, self.now - self.began)
@@ -107,8 +108,10 @@ class Machine(Agents):
         parts = tuple(
             replace(part, cpu=cpu // (at + 1), bytes_=memory // (at + 1)) for at, part in enumerate(parts)
         )
-        host = truth.host(parts, CARDS, self.sizes[node]) if is_fixed else ""
-        pod = truth.Pod(f"uid-{number}", name, team, node, parts, self.now - ago, grace, host)
+        is_ours = percent % 3 != 1
+        scheduler = "bursar-scheduler" if is_ours else "default-scheduler"
+        host = truth.host(parts, CARDS, self.sizes[node]) if is_fixed and is_ours else ""
+        pod = truth.Pod(f"uid-{number}", name, team, node, parts, self.now - ago, grace, host, scheduler)
         pod.seen = self.spoke.get(node, 0)
         self.pods.append(pod)
         self.mistrust()

@@ -334,7 +334,7 @@ def rate(raw: Json, cards: Json, terms: Terms, size: tuple[int, int] = (0, 0)) -
     ``cards``: the node's, by UUID. Containers that run together add up; one that runs before the others
     counts only as far as it takes more than they do. ``size``: what the node can allocate of CPU and memory.
     """
-    if not terms.governs:
+    if not terms.governs or raw["spec"].get("schedulerName", "bursar-scheduler") != "bursar-scheduler":
         return _metered(raw, cards, terms, size)
     given = json.loads(raw["metadata"]["annotations"]["bursar.dev/devices"])["containers"]
     taken: dict[str, dict[bool, list[tuple[int, int]]]] = {}

@@ -118,6 +118,7 @@ class Pod:
     bound: int
     grace_s: int
     host: str = ""  # the annotation of a Binding that wrote it down
+    scheduler: str = "bursar-scheduler"  # another one writes no placement
     phase: str = "Pending"
     first: int | None = None  # when its cards were first used
     end: int | None = None  # when its cards were released
@@ -209,12 +210,15 @@ class Pod:
         }
         if self.host:
             metadata["annotations"]["bursar.dev/host"] = self.host
+        if self.scheduler != "bursar-scheduler":
+            del metadata["annotations"]["bursar.dev/devices"]
         if self.gone is not None:
             metadata |= {"deletionTimestamp": iso(self.gone), "deletionGracePeriodSeconds": 0}
         return {
             "metadata": metadata,
             "spec": {
                 "nodeName": self.node,
+                "schedulerName": self.scheduler,
                 "terminationGracePeriodSeconds": self.grace_s,
                 "initContainers": [part.raw() for part in self.parts if part.init],
                 "containers": [part.raw() for part in self.parts if not part.init],

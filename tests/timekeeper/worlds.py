@@ -58,6 +58,7 @@ def gpu_pod(
     standing: str = "IN_BUDGET",
     grace_s: int = 30,
     annotations: Json | None = None,
+    labels: Json | None = None,
 ) -> Json:
     """A pod with one GPU container ``main`` on card ``card`` of its node; the times define its progress.
     Without ``bound_ms`` it is bound when it starts, else at T0."""
@@ -77,6 +78,8 @@ def gpu_pod(
         "uid": f"uid-{name}",
         "creationTimestamp": iso(created_ms),
     }
+    if labels:
+        body["metadata"]["labels"] = {**body["metadata"].get("labels", {}), **labels}
     body["status"] = _status(bound_ms if node else None, started_ms, ended_ms, phase)
     return body
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from tests.webhook.worlds import (
     POLICY,
+    UNPLACED,
     admitted,
     governed,
     half,
@@ -125,6 +126,7 @@ def examples() -> dict[str, Violation]:
     (found["ephemeral-sees-cards"],) = ephemeral_violations(EPHEMERAL, admitted(half()))
     (found["budget-exhausted"],) = budget_violations("team-a", SPENT)
     (found["above-cap"],) = cap_violations(parse(admitted(container(gpu_count="4"))).request, FOUR_IN_PARTS)
+    (found["placement-off"],) = violations_of(admitted(half()), UNPLACED)
     (found["no-duration"],) = violations_of(admitted(half()), replace(POLICY, requires_duration=True))
     hog = admitted(container(requests={"cpu": "62"}, gpu_percent="1"))
     (found["host-share"],) = violations_of(hog, ROOMY)

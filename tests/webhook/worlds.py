@@ -11,7 +11,13 @@ import jsonpatch
 
 from tests.worlds import Json, container, pod
 from timekeeper.core.admission.mutation import govern
-from timekeeper.core.admission.policy import AdmissionPolicy, PriorityClass, Sidecar, SidecarImages
+from timekeeper.core.admission.policy import (
+    AdmissionPolicy,
+    PriorityClass,
+    Sidecar,
+    SidecarImages,
+    without_placement,
+)
 from timekeeper.core.admission.rules.pod_rules import pod_violations
 from timekeeper.core.request.request import parse_new
 from timekeeper.core.violation import Violation
@@ -42,6 +48,7 @@ OURS = (
 
 OBSERVING = replace(POLICY, mode="observe")
 WITHOUT_SIDECAR = replace(POLICY, sidecar=None)
+UNPLACED = without_placement(replace(POLICY, places=False))
 # the selector of the reviewed namespaces: all but those of the system and the exempt ones
 GOVERNED_NAMESPACES = {
     "matchExpressions": [

@@ -6,14 +6,16 @@ A report of last month uses last month's entries. A change today affects nothing
 
 import functools
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 
 from timekeeper.accounts.card_use.idleness import IdleTerms
+from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core.budgets.mistakes import EntryError
 from timekeeper.core.budgets.policy import GROUP as GROUP
-from timekeeper.core.budgets.policy import UNLIMITED, Budget, BudgetSettings
+from timekeeper.core.budgets.policy import MODES, UNLIMITED, Budget, BudgetSettings, places
+from timekeeper.core.budgets.protection import Protection
 from timekeeper.core.budgets.reader import read_entry
 from timekeeper.core.ledger.metering import FOREVER_MS, Interval
 from timekeeper.core.ledger.period_rules import Account, PeriodRule, account_in, period_rules
@@ -21,11 +23,17 @@ from timekeeper.core.ledger.period_rules import Account, PeriodRule, account_in,
 DAY_MS = 86_400_000
 SETTINGS = "_settings"
 DEFAULTS = "_defaults"
+# ``_mode.NAMESPACE``: the mode that the namespace's label names; no ConfigMap may have such a key
+LABEL = "_mode."
+# Admission follows a changed mode within seconds. So long before and after a change, a pod's own label tells
+# how it was created.
+MODE_UNCERTAIN_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetEntry:
-    """The text of one key of the budget ConfigMaps from a moment on. ``text`` None: the key was removed."""
+    """The text of one key of the budget ConfigMaps from a moment on, or of a namespace's label (`LABEL`).
+    ``text`` None: the key was removed."""
 
     key: str
     text: str | None
@@ -73,7 +81,10 @@ class History:
     unreadable_entries: tuple[EntryError, ...]
     groups: frozenset[str]  # groups that have an entry now, or that an entry names
     has_groups: bool  # whether there ever were any
+    protections: Mapping[str, Protection]  # namespace -> `protect` of its entry, if it has one now
     _dated: dict[str, _DatedValues]
+    always_enforced: bool = True  # no namespace ever had another mode
+    labelled: frozenset[str] = frozenset()  # the namespaces whose label names a mode now
     _period_rules: dict[str, tuple[PeriodRule, ...]] = field(default_factory=dict, compare=False)
     _memberships: dict[str, tuple[tuple[Interval, str], ...]] = field(default_factory=dict, compare=False)
     # the last two accounts of each subject that were requested: the present one, and perhaps its predecessor
@@ -88,6 +99,10 @@ class History:
         """The keys that have a text now."""
         return frozenset(key for key, dated in self._dated.items() if dated.texts[-1] is not None)
 
+    def namespaces(self) -> frozenset[str]:
+        """The namespaces that have an entry, or a label that names a mode, now."""
+        return frozenset(key for key in self.current_keys() if not key.startswith("_")) | self.labelled
+
     def newest_ms(self) -> int:
         """When the newest entry took effect; 0 without entries."""
         return max((dated.from_ms[-1] for dated in self._dated.values()), default=0)
@@ -99,18 +114,39 @@ class History:
         return value if isinstance(value, BudgetSettings) else BudgetSettings()
 
     def budget(self, subject: str, at_ms: int) -> BudgetInForce:
-        """A namespace's own entry, else ``_defaults``, else no limit. For a group: its own, else no limit."""
-        for key in (subject,) if is_group(subject) else (subject, DEFAULTS):
-            dated = self._dated.get(key)
-            value = dated.at(at_ms) if dated else None
-            if isinstance(value, Budget):
-                return BudgetInForce(key, value)
-        return BudgetInForce("", UNLIMITED)
+        """A namespace's own entry, else ``_defaults``, else no limit. For a group: its own, else no limit.
+
+        Its mode is that of the namespace's own entry, else that of its label, else that of ``_defaults``
+        where this is in force; "": the cluster's.
+        """
+        found = self._entry_in_force(subject, at_ms)
+        label = self._dated.get(LABEL + subject)
+        if label is None or (found.key == subject and found.budget.mode):
+            return found
+        value = label.at(at_ms)
+        return _with_mode(found, value.mode) if isinstance(value, Budget) else found
+
+    def mode(self, namespace: str, at_ms: int) -> str:
+        """The mode of the namespace at that time: `enforce`, `observe` or `meter`."""
+        return self.budget(namespace, at_ms).budget.mode or self.settings(at_ms).mode
+
+    def was_enforced(self, pod: LedgerPod) -> bool:
+        """Whether the pod was created under enforcement: by the mode at that time. Near a change of the mode,
+        and before the first entry, by what admission wrote on the pod."""
+        if self.always_enforced:
+            return True
+        moments = self._moments(pod.namespace)
+        if not moments or pod.created_ms < moments[0]:
+            return pod.is_governed
+        near = (at for at in moments if abs(at - pod.created_ms) < MODE_UNCERTAIN_MS)
+        times = (pod.created_ms - MODE_UNCERTAIN_MS, *near)
+        modes = {self.mode(pod.namespace, at) == "enforce" for at in times}
+        return pod.is_governed if len(modes) > 1 else modes.pop()
 
     def version(self, subject: str, at_ms: int) -> str:
         """The entry in force for a namespace or group at that time, as ``KEY@MILLISECONDS`` of when it took
         effect; "" if none is."""
-        key = self.budget(subject, at_ms).key
+        key = self._entry_in_force(subject, at_ms).key
         dated = self._dated.get(key)
         return f"{key}@{dated.from_ms[bisect_right(dated.from_ms, at_ms) - 1]}" if dated else ""
 
@@ -148,6 +184,8 @@ class History:
         action = next((each.idle for each in entries if each.idle), settings.idle)
         if self.is_metered(namespace, at_ms) or action not in ("reclaim", "evict"):
             return None
+        if action == "reclaim" and not self.places(namespace, at_ms):
+            return None
         return IdleTerms(
             "evict" if action == "evict" else "reclaim", settings.idle_after_ms, settings.idle_grace_ms
         )
@@ -162,7 +200,11 @@ class History:
 
     def is_metered(self, namespace: str, at_ms: int) -> bool:
         """Whether its pods are charged by their spec alone, and left alone: its mode is not `enforce`."""
-        return (self.budget(namespace, at_ms).budget.mode or self.settings(at_ms).mode) != "enforce"
+        return self.mode(namespace, at_ms) != "enforce"
+
+    def places(self, namespace: str, at_ms: int) -> bool:
+        """Whether Bursar places the namespace's new pods."""
+        return places(self.budget(namespace, at_ms).budget, self.settings(at_ms))
 
     def metered_since(self, namespace: str, at_ms: int) -> int:
         """When the mode in force at that time began, if it is not `enforce`; 0: it was never another."""
@@ -236,6 +278,14 @@ class History:
             yield Interval(start, end)
             start = end
 
+    def _entry_in_force(self, subject: str, at_ms: int) -> BudgetInForce:
+        for key in (subject,) if is_group(subject) else (subject, DEFAULTS):
+            dated = self._dated.get(key)
+            value = dated.at(at_ms) if dated else None
+            if isinstance(value, Budget):
+                return BudgetInForce(key, value)
+        return BudgetInForce("", UNLIMITED)
+
     def _entries(self, namespace: str, at_ms: int) -> tuple[Budget, ...]:
         """The namespace's own entry and ``_defaults``, if they exist."""
         found = (self._dated[key].at(at_ms) for key in (namespace, DEFAULTS) if key in self._dated)
@@ -254,7 +304,7 @@ class History:
 
     def _moments(self, subject: str, after_ms: int = -1) -> list[int]:
         """When anything that affects the subject may have changed, in order."""
-        keys = (subject, SETTINGS) if is_group(subject) else (subject, DEFAULTS, SETTINGS)
+        keys = (subject, SETTINGS) if is_group(subject) else (subject, DEFAULTS, SETTINGS, LABEL + subject)
         dated = (self._dated[key].from_ms for key in keys if key in self._dated)
         return sorted({at for each in dated for at in each if at > after_ms})
 
@@ -269,6 +319,14 @@ class History:
             budget = self.budget(subject, at).budget
             if budget.amount is not None:
                 yield PeriodRule(at, budget.period, self.settings(at).time_zone)
+
+
+def protected_span(history: History, namespace: str, at_ms: int) -> Interval:
+    """The period in which what protected pods use is summed: that of the namespace's account, or of its
+    group's where it has no limit of its own."""
+    budget = history.budget(namespace, at_ms).budget
+    is_groups = budget.amount is None and budget.group
+    return history.account(GROUP + budget.group if is_groups else namespace, at_ms).span
 
 
 def is_group(subject: str) -> bool:
@@ -288,8 +346,21 @@ def entry_value(key: str, text: str) -> EntryValue:
 
 def settled_value(key: str, text: str) -> EntryValue:
     """The value of an entry that has taken effect: what this release no longer allows is read, too."""
+    if key.startswith(LABEL):
+        return _labelled(text)
     value = entry_value(key, text)
     return read_entry(key, text, lenient=True) if isinstance(value, EntryError) else value
+
+
+@functools.lru_cache(maxsize=8)
+def _labelled(word: str) -> Budget:
+    """What a namespace's label says, as an entry that says nothing else."""
+    return replace(UNLIMITED, mode=word if word in MODES else "")
+
+
+@functools.lru_cache(maxsize=16_384)
+def _with_mode(found: BudgetInForce, mode: str) -> BudgetInForce:
+    return replace(found, budget=replace(found.budget, mode=mode)) if mode else found
 
 
 def history_of(
@@ -314,7 +385,26 @@ def history_of(
     }
     groups = {_group(key, value) for key, each in dated.items() for value in each.values}
     now = {_group(key, each.values[-1]) for key, each in dated.items()}
-    return History(tuple(unreadable_entries), frozenset(now - {""}), bool(groups - {""}), dated)
+    newest = ((key, each.values[-1]) for key, each in dated.items())
+    protections = {
+        key: value.protect for key, value in newest if isinstance(value, Budget) and value.protect is not None
+    }
+    values = (value for each in dated.values() for value in each.values)
+    always_enforced = all(value is None or value.mode in ("", "enforce") for value in values)
+    labelled = frozenset(
+        key.removeprefix(LABEL)
+        for key, each in dated.items()
+        if key.startswith(LABEL) and each.texts[-1] is not None
+    )
+    return History(
+        tuple(unreadable_entries),
+        frozenset(now - {""}),
+        bool(groups - {""}),
+        protections,
+        dated,
+        always_enforced,
+        labelled,
+    )
 
 
 def _group(key: str, value: Budget | BudgetSettings | None) -> str:

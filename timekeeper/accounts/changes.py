@@ -20,6 +20,7 @@ class Pulse:
     decided_ms: int  # when it last decided; 0: not yet
     state: str  # what it is waiting for; "": nothing
     claims: str | None = None  # the text of `ClaimingPods`; None: not known
+    watches: str = ""  # `watches_text` of those that fail
 
 
 NEVER = Pulse(0, 0, "")

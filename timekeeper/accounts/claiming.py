@@ -18,6 +18,12 @@ class ClaimingPods:
     text: str
 
 
+def read_claims(text: str | None) -> dict[str, int] | None:
+    """How many each namespace has, the most first; "": all others. None: they are not counted yet."""
+    found: dict[str, int] | None = orjson.loads(text) if text else None
+    return found
+
+
 def claiming_pods(namespaces: Iterable[str]) -> ClaimingPods:
     """Counted by namespace, the most first. ``namespaces``: of each pod."""
     found = Counter(namespaces)

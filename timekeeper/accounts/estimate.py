@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from timekeeper.accounts.budget_history import History, is_group
+from timekeeper.accounts.card_use.prometheus_answers import Series
 from timekeeper.accounts.metered import CardParts, metered_charge
 from timekeeper.accounts.pods import LedgerPod, metered_view, read_pod
-from timekeeper.accounts.prometheus_answers import Series
 from timekeeper.core.accelerators import DOMAINS, accelerator_of
 from timekeeper.core.budgets.policy import BudgetSettings, group_key
 from timekeeper.core.dialects.nvidia_parts import MIG, SHARED

@@ -1,4 +1,5 @@
-"""What a metered pod is charged: by its request, on the cards of its node as they are known."""
+"""What a pod is charged to which Bursar gave no cards: by its request, on the cards of its node as they are
+known."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -38,7 +39,7 @@ class MeteredCharge:
 def metered_charge(
     pod: LedgerPod, described: Sequence[Card], parts: CardParts, settings: BudgetSettings
 ) -> MeteredCharge:
-    """The charge of a pod of which `metered_view` was taken, on a node whose cards are described so."""
+    """The charge of a pod that `is_charged_by_spec`, on a node whose cards are described so."""
     cards = [replace(each, model=card_model(each.model)) for each in described]
     request = _in_parts(without_constraints(pod.request), parts.part_milli)
     rate = estimated_rate(request, cards, settings.weights, settings.charge_by, settings.unit_costs)

@@ -106,12 +106,12 @@ def open_session(
 
     Charged by its placement if that is one the request could have been given, else by the request. With
     ``chargeBy: dominant-host`` by its part of the node's CPU and memory if that is more: as its Binding fixed
-    it, else as it is now. A metered pod is charged by its request alone, and from ``since_ms`` on at the
-    earliest; ``parts``: what its node's plugin counts.
+    it, else as it is now. A pod to which Bursar gave no cards is charged by its request alone, and a metered
+    one from ``since_ms`` on at the earliest; ``parts``: what its node's plugin counts.
     """
     on_node, doubt = tuple(cards), ""
     placement = _placement(pod, on_node)
-    if pod.is_metered:
+    if pod.is_charged_by_spec(settings.scheduler_name):
         charge = metered_charge(pod, on_node, parts, settings)
         rate, models, devices, requested = charge.rate_milli, charge.models, "", charge.requested
         doubt = charge.doubt

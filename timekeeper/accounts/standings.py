@@ -7,10 +7,19 @@ from dataclasses import dataclass
 from typing import Literal
 
 from timekeeper.accounts.balance import Statement
-from timekeeper.core.budgets.policy import HOLDS, Budget, BudgetSettings
+from timekeeper.accounts.protection import ProtectedPods
+from timekeeper.core.budgets.policy import HOLDS, Budget, BudgetSettings, effect_of, places
 from timekeeper.core.ledger.metering import Balance
+from timekeeper.core.protected import encoded
 from timekeeper.core.request.host import DOMINANT_HOST, CardHost
-from timekeeper.core.wire import CapsWire, HeldFor, PriorityClassWire, StandingEntry, StandingSettings
+from timekeeper.core.wire import (
+    CapsWire,
+    HeldFor,
+    PriorityClassWire,
+    ProtectWire,
+    StandingEntry,
+    StandingSettings,
+)
 
 # Readers use ``generated`` as our clock, so an unchanged document is renewed this often.
 _RENEWED_INTERVAL_MS = 300_000
@@ -36,6 +45,7 @@ class _EncodedEntry:
 
     statement: Statement
     is_queued: bool
+    protected: ProtectedPods | None
     body: bytes
     text_digest: bytes
     numbers: bytes
@@ -49,7 +59,11 @@ class EntryCache:
         self._entries: dict[str, _EncodedEntry] = {}
 
     def encoded(
-        self, settings: BudgetSettings, statements: Mapping[str, Statement], queued: Set[str]
+        self,
+        settings: BudgetSettings,
+        statements: Mapping[str, Statement],
+        queued: Set[str],
+        protected: Mapping[str, ProtectedPods],
     ) -> list[_EncodedEntry]:
         """``queued``: namespaces whose pods wait for their budget."""
         if self._settings != settings or len(self._entries) > 2 * len(statements) + 100:
@@ -57,8 +71,10 @@ class EntryCache:
         entries = self._entries
         for name, each in statements.items():
             known, is_queued = entries.get(name), name in queued
-            if known is None or known.statement is not each or known.is_queued != is_queued:
-                entries[name] = _encoded(name, each, settings, is_queued)
+            pods = protected.get(name)
+            is_same = known is not None and known.statement is each and known.is_queued == is_queued
+            if known is None or not is_same or known.protected != pods:
+                entries[name] = _encoded(name, each, settings, is_queued, pods)
         return [entries[name] for name in statements]
 
 
@@ -72,15 +88,18 @@ def publish(
     entries: EntryCache | None = None,
     queued: Set[str] = frozenset(),
     room: CardHost | None = None,
+    protected: Mapping[str, ProtectedPods] | None = None,
 ) -> StandingsDocument:
     """The document now. Returns the last one, byte for byte, if no reader would act differently on a new one.
 
     If only numbers changed in a large document, it waits for its turn: at most a quarter of a megabyte is
     written per second. ``entries``: the cache of the last call, if kept. ``queued``: namespaces whose pods
-    wait for their budget. ``room``: CPU and memory for each card; None where it is not known.
+    wait for their budget. ``room``: CPU and memory for each card; None where it is not known. ``protected``:
+    namespace -> its protected pods, where its entry has ``protect``.
     """
     cache = entries or EntryCache()
-    first, *others = cache.encoded(settings, {"": default, **dict(sorted(namespaces.items()))}, queued)
+    stated = {"": default, **dict(sorted(namespaces.items()))}
+    first, *others = cache.encoded(settings, stated, queued, protected or {})
     shown = _bytes(_settings(settings, classes, room))
     era = str(now_ms // _RENEWED_INTERVAL_MS).encode()
     text_digest = _digest([shown, era, *(each.text_digest for each in (first, *others))])
@@ -120,15 +139,31 @@ def _hold(statement: Statement, is_queued: bool) -> HeldFor:
     return "turn" if has_turns else ""
 
 
-def _encoded(name: str, statement: Statement, settings: BudgetSettings, is_queued: bool) -> _EncodedEntry:
+def _encoded(
+    name: str, statement: Statement, settings: BudgetSettings, is_queued: bool, pods: ProtectedPods | None
+) -> _EncodedEntry:
     """The entry with its key, as it appears in the document."""
     entry = _entry(statement, settings)
     if hold := _hold(statement, is_queued):
         entry["hold"] = hold
+    left = None
+    if pods is not None:
+        entry["protect"], left = _protect(pods, statement)
     body = b"%b:%b" % (_bytes(name), _bytes(entry))
     text_digest = {field: value for field, value in entry.items() if field not in _NUMBERS}
-    numbers = [entry["ratio"], entry.get("groupDecides"), _grains(statement.deciding.balance)]
-    return _EncodedEntry(statement, is_queued, body, _bytes([name, text_digest]), _bytes(numbers))
+    if pods is not None:
+        text_digest["protect"] = {**entry["protect"], "left": 0}
+    numbers = [entry["ratio"], entry.get("groupDecides"), _grains(statement.deciding.balance), left]
+    return _EncodedEntry(statement, is_queued, pods, body, _bytes([name, text_digest]), _bytes(numbers))
+
+
+def _protect(pods: ProtectedPods, statement: Statement) -> tuple[ProtectWire, int]:
+    """The part of an entry, and of what is left of the floor the thousandths: readers do not act otherwise on
+    less of a difference. The pods are named while it matters."""
+    uids = pods.uids if statement.standing == "OVER_BUDGET" else ()
+    has_turns = statement.in_force.budget.max_waiting is not None
+    wire = encoded(pods.protection, pods.left, uids, has_turns)
+    return wire, pods.left * _GRAIN // max(1, pods.protection.floor)
 
 
 def _digest(parts: Iterable[bytes]) -> str:
@@ -179,10 +214,10 @@ def _class(name: str, classes: Mapping[str, tuple[int, str]]) -> PriorityClassWi
 def _entry(statement: Statement, settings: BudgetSettings) -> StandingEntry:
     budget, standing = statement.in_force.budget, statement.standing
     deciding, warning = statement.deciding, statement.warning
-    over = standing == "OVER_BUDGET"
+    over, is_placed = standing == "OVER_BUDGET", places(budget, settings)
     entry: StandingEntry = {
         "standing": "OVER_BUDGET" if over else "IN_BUDGET" if standing == "IN_BUDGET" else "UNLIMITED",
-        "onExhausted": deciding.in_force.budget.on_exhausted,
+        "onExhausted": effect_of(deciding.in_force.budget.on_exhausted, is_placed),
         "priorityClass": settings.over_budget_class if over else settings.in_budget_class,
         "ratio": warning.balance.ratio_milli,
         "warnAt": warning.in_force.budget.warn_at_milli,
@@ -195,6 +230,8 @@ def _entry(statement: Statement, settings: BudgetSettings) -> StandingEntry:
         "policy": budget.policy,
         "group": budget.group,
     }
+    if not is_placed:
+        entry["placement"] = "off"
     if deciding is statement.group:
         entry["groupDecides"] = True
     if budget.reserve == "declared":

@@ -221,6 +221,7 @@ class _StatementMaker:
         is_listed = (
             each.in_force.key == subject
             or is_group(subject)
+            or subject in self.history.labelled
             or bool(each.balance.spent or each.balance.reserved)
             or granted_in(accounts[-1]) != NO_GRANTS
             or any(grant.kind == CARRY for grant in due.grants)

@@ -8,7 +8,7 @@ from typing import Any
 from flask import Flask, Response, g, request
 
 from timekeeper import metrics
-from timekeeper.accounts.prometheus_answers import PrometheusQueries
+from timekeeper.accounts.card_use.prometheus_answers import PrometheusQueries
 from timekeeper.api import would
 from timekeeper.api.http.answers import answer
 from timekeeper.api.http.openapi import document

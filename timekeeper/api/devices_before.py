@@ -7,8 +7,8 @@ from threading import Lock
 import orjson
 
 from timekeeper.accounts import estimate as estimating
+from timekeeper.accounts.card_use.prometheus_answers import PrometheusQueries, Series, read_series
 from timekeeper.accounts.estimate import EstimateQueries, HeldDevices
-from timekeeper.accounts.prometheus_answers import PrometheusQueries, Series, read_series
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.runtime.http.problem_details import Problem
 
@@ -24,22 +24,24 @@ class DevicesBefore:
 
     prometheus: PrometheusQueries
     _asking: Lock = field(default_factory=Lock)
-    _kept: HeldDevices | None = None
+    _kept: tuple[EstimateQueries, HeldDevices] | None = None
     _until_s: float = 0.0
 
     def get(self, span: Interval, queries: EstimateQueries) -> HeldDevices:
-        """What Prometheus says, or said in the last hour. Raises a Problem while another caller asks it."""
+        """What Prometheus says to these queries, or said in the last hour. Raises a Problem while another
+        caller asks it."""
         kept = self._kept
-        if kept is not None and kept.span == span and time.monotonic() < self._until_s:
-            return kept
+        if kept and (kept[0], kept[1].span) == (queries, span) and time.monotonic() < self._until_s:
+            return kept[1]
         if not self._asking.acquire(blocking=False):
             busy = "the estimate is being made; ask again in a minute"
             raise Problem(429, busy, headers={"Retry-After": "10"})
         try:
             held, known, failures = series_of(self.prometheus, span, queries)
-            self._kept = estimating.held_devices(span, held, known, failures)
+            found = estimating.held_devices(span, held, known, failures)
+            self._kept = queries, found
             self._until_s = time.monotonic() + (_FAILED_KEPT_S if failures else _KEPT_S)
-            return self._kept
+            return found
         finally:
             self._asking.release()
 

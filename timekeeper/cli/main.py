@@ -31,7 +31,8 @@ from timekeeper.cli.webhook_commands import audit, check
 from timekeeper.cli.would import would
 from timekeeper.core import __version__
 from timekeeper.core.budgets.policy import GROUP
-from timekeeper.core.charge_doubts import estimate_sentences
+from timekeeper.core.findings import estimate_sentences
+from timekeeper.core.texts import NOT_PLACED
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -53,7 +54,8 @@ def budget(options: Options, names: tuple[str, ...], all_namespaces: bool, form:
             raise click.UsageError("--all-namespaces and a name exclude each other")
         with connected(options, "") as client:
             answer = client.get("/v1/budgets")
-            sheet = budgets.budgets([*answer["groups"], *answer["budgets"]], answer)
+            found = [*answer["groups"], *answer["budgets"]]
+            sheet = budgets.budgets(found, answer)
     else:
         wanted = names or (options.one_namespace(),)
         with connected(
@@ -64,6 +66,8 @@ def budget(options: Options, names: tuple[str, ...], all_namespaces: bool, form:
             for name in budgets.unknown(found):
                 click.echo(f"{name} has no budget and uses nothing. -A lists the names with one.", err=True)
     output.show(sheet, form)
+    for sentence in budgets.protections(found) if form == "table" else ():
+        click.echo(sentence)
 
 
 @cli.command(cls=ClusterCommand, name="usage", short_help="Charges of a time, grouped")
@@ -322,9 +326,27 @@ def map_(options: Options, node: str | None, stranded: bool, form: str) -> None:
 def waiting(options: Options, pod: str | None, all_namespaces: bool, form: str) -> None:
     """The GPU pods that are not bound, and why, as the extender knows them."""
     namespace = options.scope(all_namespaces)
-    with connected_to_extender(options) as client:
-        pods = list(client.pages("/v1/waiting", "pods", namespace=namespace, name=pod))
+    try:
+        with connected_to_extender(options) as client:
+            pods = list(client.pages("/v1/waiting", "pods", namespace=namespace, name=pod))
+    except CommandError as error:
+        if _is_placed(options, namespace):
+            raise
+        raise CommandError(f"{NOT_PLACED}.") from error
     output.show(cards.waiting(pods, pods, time.time(), namespace, pod), form)
+    if not pods and not _is_placed(options, namespace):
+        click.echo(f"{NOT_PLACED}.", err=True)
+
+
+def _is_placed(options: Options, namespace: str | None) -> bool:
+    """Whether Bursar places the pods of the namespace, or of one without an entry; True where the timekeeper
+    does not say so."""
+    name = options.system_namespace if namespace is None else namespace
+    try:
+        with connected(options, namespace or "", is_quiet=True) as client:
+            return bool(client.get(f"/v1/budgets/{quote(name, safe='')}").get("placement") != "off")
+    except CommandError:
+        return True
 
 
 @cli.command(cls=ClusterCommand, without=("namespace",), short_help="What is wrong, and what mends it")

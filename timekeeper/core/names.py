@@ -37,6 +37,9 @@ SAME_GPU = "bursar.dev/same-gpu"
 MIN_GPU_MEMORY = "bursar.dev/min-gpu-memory"
 USER_ANNOTATIONS = (POLICY, MODELS, EXCLUDE_MODELS, UUIDS, TOPOLOGY, SAME_GPU, MIN_GPU_MEMORY)
 
+# label of a namespace: its mode, where its budget entry names none. A policy restricts who may set it
+MODE_LABEL = "bursar.dev/mode"
+
 # what the webhook writes at admission
 GOVERNED = "bursar.dev/governed"
 REQUEST = "bursar.dev/request"

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Literal
 
 from timekeeper.core import names
@@ -37,6 +38,9 @@ OBJECT_NAMES: Mapping[str, ObjectName] = {
     names.BUDGETS_LABEL: ObjectName("label of a ConfigMap", "administrator", "it has budget entries"),
     names.CORDONED_CARDS: ObjectName(
         "annotation of a node", "administrator", "UUIDs of cards that must not be given out"
+    ),
+    names.MODE_LABEL: ObjectName(
+        "label of a namespace", "administrator", "its mode, unless its budget entry names one"
     ),
     names.GOVERNED: ObjectName("label", "webhook", "Bursar governs the pod"),
     names.REQUEST: ObjectName("annotation", "webhook", "its request in canonical form"),
@@ -107,6 +111,34 @@ def owner_of(metadata: Json) -> str:
             owner = f"Deployment/{deployment}" if is_deployments else f"{kind}/{name}"
             return owner if _OWNER.fullmatch(owner) else ""
     return ""
+
+
+# written by controllers for each of their pods, or by Bursar
+_WRITTEN_LABELS = (
+    "bursar.dev/",
+    "pod-template-hash",
+    "pod-template-generation",
+    "controller-revision-hash",
+    "controller-uid",
+    "job-name",
+    "batch.kubernetes.io/",
+    "statefulset.kubernetes.io/",
+    "apps.kubernetes.io/pod-index",
+)
+_MAX_LABELS = 32
+
+
+def is_own_label(name: str) -> bool:
+    """Whether a label of this name is the pod's own: no controller writes it, nor does Bursar."""
+    return not name.startswith(_WRITTEN_LABELS)
+
+
+def own_labels(metadata: Json) -> dict[str, object]:
+    """The labels that the ledger keeps of a pod, which reports group by and budgets select by: of its own
+    the first 32 by name."""
+    labels = mapping(metadata.get("labels"))
+    own = (name for name in sorted(labels) if is_own_label(name))
+    return {name: labels[name] for name in islice(own, _MAX_LABELS)}
 
 
 def timestamp(at_ms: int, to: Literal["seconds", "milliseconds", "microseconds"] = "seconds") -> str:

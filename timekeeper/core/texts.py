@@ -5,6 +5,11 @@ from decimal import Decimal
 
 GPU_HOUR = Decimal(3_600_000_000)
 
+NOT_PLACED = (
+    "placement is off here: a pod's own scheduler chooses its node and cards. Bursar knows neither the cards "
+    "nor why a pod waits; kubectl describe pod has that scheduler's reason"
+)
+
 
 def hours(amount: int | None) -> str:
     """An amount as GPU-hours with two decimals, or two digits of a small one; ``unlimited`` for None."""

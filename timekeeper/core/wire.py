@@ -197,6 +197,19 @@ class CapsWire(TypedDict):
     pod: int | None  # each pod
 
 
+class ProtectWire(TypedDict):
+    """Which pods keep class and cards when the budget is spent: those that have all ``labels`` and a
+    controller of one of ``owners`` (empty: any), up to a floor."""
+
+    labels: dict[str, str]
+    owners: list[str]
+    cards: int | None  # the floor, in milli-GPU, unweighted; null: it is ``amount``
+    amount: int | None  # the floor, in milli-GPU x milliseconds a period; null: it is ``cards``
+    left: int  # of the floor, for further pods, in its unit
+    uids: list[str]  # the pods that are protected now; empty unless the standing is OVER_BUDGET
+    turns: bool  # new pods wait for their turn (`maxWaiting`)
+
+
 class StandingEntry(TypedDict):
     """One namespace. Amounts in milli-GPU x milliseconds, times in milliseconds since 1970.
 
@@ -215,6 +228,8 @@ class StandingEntry(TypedDict):
     # when the standing may change by time alone (with ``deny``: the period's end); null: never
     validUntil: int | None
     mode: Literal["enforce", "observe", "meter"]  # the namespace's own, else the cluster's
+    # its pods keep their scheduler, and get no cards of Bursar; absent: Bursar places them
+    placement: NotRequired[Literal["off"]]
     rules: dict[str, str]  # override the cluster's
     exempt: list[str]  # in addition to the cluster's
     policy: str
@@ -227,6 +242,7 @@ class StandingEntry(TypedDict):
     hostShare: NotRequired[int]  # its own `host.timesMilli`; absent: the cluster's
     caps: NotRequired[CapsWire]  # of the namespace's own budget; absent: it has none
     groupCaps: NotRequired[CapsWire]  # of its group's budget; absent: it has none
+    protect: NotRequired[ProtectWire]  # absent: it protects none
 
 
 class Standings(TypedDict):

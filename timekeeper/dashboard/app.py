@@ -55,9 +55,13 @@ _HEADERS = {
 }
 
 
-def with_dashboard(api: "WSGIApplication", clock: Callable[[], int]) -> "WSGIApplication":
-    """The REST API with the dashboard's pages before it. ``clock``: milliseconds since 1970."""
+def with_dashboard(
+    api: "WSGIApplication", clock: Callable[[], int], only_meter: bool = False
+) -> "WSGIApplication":
+    """The REST API with the dashboard's pages before it. ``clock``: milliseconds since 1970; ``only_meter``:
+    of a ledger alone."""
     dashboard = create_dashboard(api, clock)
+    dashboard.jinja_env.globals["has_extender"] = not only_meter
 
     def serve(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "")
@@ -81,7 +85,7 @@ def create_dashboard(api: "WSGIApplication", clock: Callable[[], int]) -> Flask:
         used=budgets.used_of,
         segment=segment,
     )
-    app.jinja_env.globals.update(link=link, percent=texts.percent, age=texts.age)
+    app.jinja_env.globals.update(link=link, percent=texts.percent, age=texts.age, not_placed=texts.NOT_PLACED)
     for rule, make in PAGES.items():
         app.add_url_rule(rule, rule, _view(api, clock, make), methods=["GET"])
 

@@ -5,6 +5,7 @@ A caller must know whether a call that changes something was done. `Answered`: t
 """
 
 from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import urlencode
@@ -15,7 +16,7 @@ from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionErro
 
 from timekeeper.core.json_values import Json
 from timekeeper.core.kube.initial_events import NotStreamedError
-from timekeeper.core.kube.reflector import ExpiredError, UnreachableError
+from timekeeper.core.kube.reflector import OPENED, ExpiredError, UnreachableError
 from timekeeper.runtime.clock import ServerClock
 
 PAGE = 500
@@ -26,6 +27,7 @@ LIST_S = 30.0
 ANSWER_S = 15.0
 
 MERGE = "application/merge-patch+json"
+APPLY = "application/apply-patch+yaml"  # server-side
 STRATEGIC_MERGE = "application/strategic-merge-patch+json"
 
 
@@ -97,19 +99,21 @@ class Api:
                 return
 
     def watch(self, path: str, version: str, for_s: int = WATCH_S) -> Iterator[Json]:
-        """The raw events from this resource version on, until the API server closes the stream after
-        ``for_s``. Raises UnreachableError or ExpiredError."""
+        """The raw events from this resource version on, after one that says that the API server sends them,
+        until it closes the stream after ``for_s``. Raises UnreachableError or ExpiredError."""
         for line in self._events(path, {"resourceVersion": version}, for_s):
-            yield _event(line)
+            yield _event(line) if line else {"type": OPENED}
 
     def initial_events(self, path: str, for_s: int = WATCH_S) -> Generator[bytes]:
         """The lines of a watch that begins with one event for each object, read at quorum, and a bookmark
         after them (`timekeeper.core.kube.initial_events`). Raises NotStreamedError where the API server
         refuses that, UnreachableError or ExpiredError."""
         query = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
-        return self._events(path, query, for_s)
+        with closing(self._events(path, query, for_s)) as lines:
+            yield from filter(None, lines)
 
     def _events(self, path: str, query: Mapping[str, str], for_s: int) -> Generator[bytes]:
+        """The lines of a watch; an empty one first, once the API server has accepted it."""
         query = {"watch": "true", "allowWatchBookmarks": "true", **query, "timeoutSeconds": str(for_s)}
         timeout = urllib3.Timeout(connect=CONNECT_S, read=min(SILENCE_S, for_s + ANSWER_S))
         try:
@@ -121,6 +125,7 @@ class Api:
                     if "sendInitialEvents" in query and reply.status in (400, 422):
                         raise NotStreamedError(f"{reply.status} {reply.message}")
                     accepted(reply)
+                yield b""
                 yield from _lines(response)
         except (HTTPError, OSError, CredentialsError) as error:
             raise UnreachableError(f"the watch of {path} broke: {error}") from error

@@ -13,7 +13,13 @@ import orjson
 
 from timekeeper.core.json_values import Json
 from timekeeper.core.kube.initial_events import KnownVersions, NotStreamedError
-from timekeeper.core.kube.reflector import ObjectChanged, ObjectsListed, WatchFailed, reflect
+from timekeeper.core.kube.reflector import (
+    ObjectChanged,
+    ObjectsListed,
+    WatchFailed,
+    WatchOpened,
+    reflect,
+)
 from timekeeper.runtime.api_server import WATCH_S, Api
 from timekeeper.runtime.clock import now_ms
 
@@ -45,7 +51,7 @@ class NothingChanged:
     at_ms: int
 
 
-InformerEvent = ValuesListed[V] | ValueChanged[V] | NothingChanged | WatchFailed
+InformerEvent = ValuesListed[V] | ValueChanged[V] | NothingChanged | WatchFailed | WatchOpened
 
 
 def inform(
@@ -90,7 +96,7 @@ def inform(
                 yield ValuesListed(requested_ms, items)
             case ObjectChanged(item, deleted) if (value := current(item, deleted)) is not None:
                 yield ValueChanged(clock(), value, deleted)
-            case WatchFailed():
+            case WatchFailed() | WatchOpened():
                 yield event
             case _:
                 yield NothingChanged(clock())

@@ -26,7 +26,7 @@ _LONGEST = 300
 _LONGEST_TRACE = 8_000
 _STDERR = 2
 
-_process = {"role": "bursar", "format": "logfmt"}
+_process = {"role": "bursar", "format": "logfmt", "left out": ""}
 
 
 class Log(Protocol):
@@ -36,10 +36,10 @@ class Log(Protocol):
         """Never raises: no work fails because its line cannot be written."""
 
 
-def configure(role: str, log_format: str = "logfmt") -> None:
+def configure(role: str, log_format: str = "logfmt", only_problems: bool = False) -> None:
     """Sets the role and the format of this process's lines, and has uncaught exceptions written as events.
-    A forked child inherits all of it."""
-    _process.update(role=role, format=log_format)
+    ``only_problems``: nothing of the level info is written. A forked child inherits all of it."""
+    _process.update({"role": role, "format": log_format, "left out": "info" if only_problems else ""})
     sys.excepthook = _uncaught
     threading.excepthook = _uncaught_in_thread
 
@@ -57,6 +57,8 @@ def log_exception(event: str, error: BaseException, **fields: object) -> None:
 
 def write(level: str, event: str, fields: Mapping[str, object], trace: str = "") -> None:
     """Writes the line in one call, so that lines of several threads and processes do not mix."""
+    if level == _process["left out"]:
+        return
     try:
         os.write(_STDERR, (line(level, event, fields, trace) + "\n").encode())
     except OSError:  # stderr is gone, and no other place is left to report it

@@ -93,7 +93,7 @@ def make_service(settings: TimekeeperSettings, limits: HttpLimits) -> HttpServic
     heartbeats = HeartbeatHandler(services)
     beside = (aggregated_service(settings, api, services, count),) if settings.aggregated_listen else ()
     return HttpService(
-        with_dashboard(app_of(services), now_ms),
+        with_dashboard(app_of(services), now_ms, settings.only_meter),
         settings.threads,
         limits,
         routes=(heartbeat_route(heartbeats),),

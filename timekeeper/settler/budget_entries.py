@@ -1,14 +1,14 @@
 """Compares the budget ConfigMaps with the ledger: which entries take effect now, and what is wrong with the
 others."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from timekeeper import metrics
-from timekeeper.accounts.budget_history import SETTINGS, BudgetEntry, History, entry_value
+from timekeeper.accounts.budget_history import LABEL, SETTINGS, BudgetEntry, History, entry_value
 from timekeeper.core.budgets import reader as budgets
 from timekeeper.core.budgets.mistakes import EntryError
-from timekeeper.core.budgets.policy import BudgetSettings, group_key, ineffective_fields
+from timekeeper.core.budgets.policy import MODES, BudgetSettings, group_key, ineffective_fields
 from timekeeper.core.budgets.reader import precedence
 from timekeeper.core.names import CLUSTER_SETTINGS
 from timekeeper.settler.cluster.cluster_state import BudgetConfigMap, ClusterState
@@ -75,10 +75,15 @@ class EntryChanges:
 
 
 def read_entries(
-    config_maps: Mapping[str, BudgetConfigMap], history: History, reported: Mapping[str, str], at_ms: int
+    config_maps: Mapping[str, BudgetConfigMap],
+    history: History,
+    reported: Mapping[str, str],
+    at_ms: int,
+    labels: Mapping[str, str] | None = None,
 ) -> EntryChanges:
     """Entries that differ from the newest version in the ledger, dated ``at_ms``. ``reported``: errors that
-    were already reported, by key.
+    were already reported, by key; ``labels``: the label ``bursar.dev/mode`` of each namespace, None where
+    they are not known.
 
     A broken entry produces no change, so the last good version stays in force. An entry that is in no
     ConfigMap any more ends.
@@ -88,7 +93,9 @@ def read_entries(
     texts = _texts(config_maps)
     good = [*reading.budgets, *([SETTINGS] if reading.settings else [])]
     changed = [BudgetEntry(key, texts[key][0], at_ms) for key in good if history.text(key) != texts[key][0]]
-    ended = [BudgetEntry(key, None, at_ms) for key in sorted(history.current_keys() - texts.keys())]
+    keys = {key for key in history.current_keys() if not key.startswith(LABEL)}
+    ended = [BudgetEntry(key, None, at_ms) for key in sorted(keys - texts.keys())]
+    labelled = [] if labels is None else list(_labelled(labels, history, at_ms))
     errors = _errors(reading)
     elsewhere = {error.key: config_maps[error.config_map] for error in reading.errors if error.config_map}
     notices = [
@@ -98,13 +105,10 @@ def read_entries(
         for key, sentence in errors.items()
         if reported.get(key) != sentence
     ]
-    for entry in changed:
-        value = reading.budgets.get(entry.key) or (reading.settings if entry.key == SETTINGS else None)
-        sentences = ineffective_fields(value) if value else ()
-        notices += [
-            BudgetNotice(texts[entry.key][1], "IneffectiveField", f"{entry.key}: {sentence}")
-            for sentence in sentences
-        ]
+    notices += [
+        BudgetNotice(texts[key][1], "IneffectiveField", f"{key}: {sentence}")
+        for key, sentence in _ineffective(reading, {each.key for each in changed}, history, at_ms)
+    ]
     fresh = {entry.key for entry in (*changed, *ended)}
     notices += [
         BudgetNotice(texts[missing.key][1], "MissingGroup", missing.sentence())
@@ -115,7 +119,31 @@ def read_entries(
         BudgetNotice(_config_map_of(change.key, texts), "ModeChanged", change.sentence())
         for change in mode_changes((*changed, *ended), history)
     ]
-    return EntryChanges((*changed, *ended), errors, tuple(notices))
+    return EntryChanges((*changed, *ended, *labelled), errors, tuple(notices))
+
+
+def _labelled(labels: Mapping[str, str], history: History, at_ms: int) -> Iterator[BudgetEntry]:
+    """The labels that differ from the newest in the ledger. A word that is no mode says nothing."""
+    words = {LABEL + name: word for name, word in labels.items() if word in MODES}
+    for key in sorted(words.keys() | {LABEL + name for name in history.labelled}):
+        if history.text(key) != words.get(key):
+            yield BudgetEntry(key, words.get(key), at_ms)
+
+
+def _ineffective(
+    reading: budgets.ParsedBudgets, changed: Set[str], history: History, at_ms: int
+) -> Iterator[tuple[str, str]]:
+    """Key and sentence of each field without effect, of the entries that changed; and of the others, what has
+    lost its effect by the settings."""
+    before = history.settings(at_ms)
+    settings = reading.settings or before
+    for key, budget in reading.budgets.items():
+        known = () if key in changed else ineffective_fields(budget, before.placement)
+        yield from (
+            (key, each) for each in ineffective_fields(budget, settings.placement) if each not in known
+        )
+    if SETTINGS in changed and reading.settings is not None:
+        yield from ((SETTINGS, each) for each in ineffective_fields(settings))
 
 
 def _config_map_of(key: str, texts: Mapping[str, tuple[str, BudgetConfigMap]]) -> BudgetConfigMap:

@@ -11,14 +11,13 @@ from timekeeper import metrics
 from timekeeper.accounts.balance import NO_BUDGET, BudgetStatus, Statement, read_status, status_of
 from timekeeper.core.json_values import mapping
 from timekeeper.core.kube.reflector import ExpiredError, UnreachableError
-from timekeeper.runtime.api_server import ANSWER_S, Answered, Api
+from timekeeper.runtime.api_server import ANSWER_S, APPLY, Answered, Api
 from timekeeper.runtime.log import log
 
 GROUP_VERSION = "bursar.dev/v1alpha1"
 KIND, PLURAL, NAME = "GPUBudget", "gpubudgets", "budget"
 _PATH = f"/apis/{GROUP_VERSION}"
 _QUERY = "fieldManager=bursar-timekeeper&force=true"
-_APPLY = "application/apply-patch+yaml"
 
 URGENT_S = 0.05  # between writes of new standings and new objects
 ORDINARY_S = 0.5  # between writes of figures alone
@@ -129,7 +128,7 @@ class BudgetObjects:
             "metadata": {"name": NAME, "namespace": name},
             "status": status.wire(),
         }
-        reply = self._api.call("PATCH", path, body, content_type=_APPLY, timeout_s=ANSWER_S)
+        reply = self._api.call("PATCH", path, body, content_type=APPLY, timeout_s=ANSWER_S)
         if isinstance(reply, Answered) and reply.status < 300:
             self._written[name] = status
             metrics.BUDGET_OBJECTS.labels("written").inc()

@@ -8,6 +8,7 @@ from pathlib import Path
 from threading import Event, Thread
 
 from timekeeper.accounts.balance import Statement
+from timekeeper.accounts.budget_history import History
 from timekeeper.core.decisions import Record
 from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.event_recorder import EventRecorder
@@ -20,6 +21,7 @@ from timekeeper.settler.evictions.calls import EvictorContext, view_of
 from timekeeper.settler.evictions.evictor import Step, keep_evicting
 from timekeeper.settler.evictions.rounds import IdleRound, OvertimeRound, OveruseRound
 from timekeeper.settler.grace_policies import GracePolicies
+from timekeeper.settler.mode_parameters import ModeParameters
 from timekeeper.settler.new_pods import NewPods
 from timekeeper.settler.notifier import Notifier
 from timekeeper.settler.releaser import CALLS_AT_ONCE, Releaser, keep_releasing, patch_with
@@ -65,16 +67,19 @@ class EpochThreads:
         reading = self._start_reading(settings.prometheus, stop) if settings.prometheus.is_given else ()
         judge = WouldJudge(self.new_pods, self.store, self.settler, self.now_ms)
         reading = (*reading, start_thread("would", judge.keep, stop))
-        return reading if settings.only_meter else (*reading, *self._start_governing(stop))
+        governing = () if settings.only_meter else self._start_governing(settings.namespace, stop)
+        return (*reading, *governing)
 
     def _start_reading(self, prometheus: PrometheusSettings, stop: Event) -> tuple[Thread, ...]:
         client = PrometheusClient(prometheus, self.api, SMALL_BYTES)
         reader = UseReader(client, self.store, self.settler, self.record, self.now_ms)
         return (start_thread("use", reader.keep, stop),)
 
-    def _start_governing(self, stop: Event) -> tuple[Thread, ...]:
+    def _start_governing(self, namespace: str, stop: Event) -> tuple[Thread, ...]:
         """What changes pods, or needs objects that an installed webhook has beside it."""
         start_thread("budget-objects", self._budget_objects().keep, stop)
+        modes = ModeParameters(self.api, namespace, self._history, self.now_ms, time.monotonic)
+        start_thread("modes", modes.keep, stop)
         start_thread("grace-policies", GracePolicies(self.api, self._longest_grace_ms).keep, stop)
         return (
             start_thread("evict", partial(keep_evicting, self._eviction_steps()), stop),
@@ -125,6 +130,10 @@ class EpochThreads:
         """The accounts of the last tick; None before the first decision."""
         cache = self.settler.ledger.statement_cache
         return None if cache is None or not self.settler.has_decided else cache.statements.namespaces
+
+    def _history(self) -> History | None:
+        """The budgets in force; None before the first decision."""
+        return self.settler.ledger.history if self.settler.has_decided else None
 
     def _longest_grace_ms(self) -> int | None:
         """`maxGracePeriod` now, in milliseconds; None before the first decision."""

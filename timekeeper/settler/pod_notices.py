@@ -1,7 +1,7 @@
 """Messages on pods about their namespace's budget: `kubectl describe pod` shows them as Events."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Literal
@@ -11,7 +11,7 @@ from timekeeper.accounts.budget_history import is_group
 from timekeeper.accounts.held.limits import QueuedPod
 from timekeeper.accounts.held.order import HeldPod
 from timekeeper.accounts.pods import LedgerPod
-from timekeeper.core.budgets.policy import GPU_HOUR
+from timekeeper.core.budgets.policy import GPU_HOUR, BudgetSettings, effect_of, places
 from timekeeper.core.decisions import DELETED, MESSAGE, STANDING, Decision, Figure
 from timekeeper.core.ledger.metering import FOREVER_MS
 from timekeeper.core.names import BUDGET_GATE
@@ -46,19 +46,33 @@ def state_of(statement: Statement) -> BudgetState:
 
 
 def change_notices(
-    changes: Mapping[str, tuple[BudgetState, Statement]], pods: Iterable[LedgerPod], mode: str
+    changes: Mapping[str, tuple[BudgetState, Statement]],
+    pods: Iterable[LedgerPod],
+    settings: BudgetSettings,
+    protected: Set[str] = frozenset(),
 ) -> Iterator[PodNotice]:
     """Notices on the pods of namespaces whose state changed. ``changes``: namespace -> its state before, and
-    its account now; ``mode``: the cluster's mode of admission."""
+    its account now; ``protected``: UIDs of protected pods."""
     by_namespace = defaultdict[str, list[LedgerPod]](list)
     for pod in pods:
         if pod.namespace in changes and pod.ended_ms is None:
             by_namespace[pod.namespace].append(pod)
     for name, (before, statement) in sorted(changes.items()):
-        text = change_text(name, before, statement, statement.in_force.budget.mode or mode)
+        text = change_text(name, before, statement, settings)
         if text is not None:
             waiting_first = sorted(by_namespace[name], key=lambda pod: (pod.node != "", pod.name))
-            yield from (PodNotice(pod, *text) for pod in waiting_first[:MAX_PODS])
+            spared = _protected_text(name, statement) if text[0] == "OverBudget" else text
+            yield from (
+                PodNotice(pod, *(spared if pod.uid in protected else text))
+                for pod in waiting_first[:MAX_PODS]
+            )
+
+
+def _protected_text(name: str, statement: Statement) -> tuple[str, str, Literal["Normal", "Warning"]]:
+    """What is said on a protected pod instead of what befalls the others."""
+    used = _used(name, statement.deciding)
+    text = f"{used} This pod is protected (protect in the entry {name}): it keeps its class and its cards."
+    return "OverBudget", text, "Normal"
 
 
 def demotion_notice(pod: LedgerPod, lower_class: str, now_ms: int) -> PodNotice | None:
@@ -115,11 +129,11 @@ def unbound_deletion(
 
 
 def of_standings(
-    changes: Mapping[str, tuple[BudgetState, Statement]], mode: str, at_ms: int
+    changes: Mapping[str, tuple[BudgetState, Statement]], settings: BudgetSettings, at_ms: int
 ) -> Iterator[Decision]:
     """Of namespaces whose state changed; see `change_notices`."""
     for name, (before, statement) in sorted(changes.items()):
-        text = change_text(name, before, statement, statement.in_force.budget.mode or mode)
+        text = change_text(name, before, statement, settings)
         if text is None:
             continue
         nearly = statement.nearly_spent(NEARLY_SPENT_MILLI) if text[0] == "BudgetNearlyUsed" else None
@@ -165,13 +179,14 @@ def state_after(reason: str) -> BudgetState:
 
 
 def change_text(
-    name: str, before: BudgetState, statement: Statement, mode: str
+    name: str, before: BudgetState, statement: Statement, settings: BudgetSettings
 ) -> tuple[str, str, Literal["Normal", "Warning"]] | None:
     """Reason, sentence and type of a change that is reported; None for others."""
     now = state_of(statement)
     if now.standing == "OVER_BUDGET" != before.standing:
-        account = statement.deciding
-        effect = _EFFECTS.get(account.in_force.budget.on_exhausted, _EFFECTS["deprioritize"])
+        account, mode = statement.deciding, statement.in_force.budget.mode or settings.mode
+        is_placed = places(statement.in_force.budget, settings)
+        effect = _EFFECTS[effect_of(account.in_force.budget.on_exhausted, is_placed)]
         observed = f" The mode is {mode}, so this has no effect." if mode != "enforce" else ""
         return "OverBudget", f"{_used(name, account)} {effect}{observed}", "Warning"
     if before.standing == "OVER_BUDGET" != now.standing:

@@ -239,7 +239,13 @@ def _clock_of(api: Api) -> Callable[[], int]:
 
 def log_notice(notice: BudgetNotice) -> None:
     """Log the notice alone."""
-    log("budgets", config_map=notice.config_map.name, reason=notice.reason, message=notice.message)
+    log(
+        "budgets",
+        level="warning",
+        config_map=notice.config_map.name,
+        reason=notice.reason,
+        message=notice.message,
+    )
 
 
 def _say_nothing(_notice: PodNotice) -> None:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from threading import Event
 
-from timekeeper.runtime.api_server import ANSWER_S, Answered, Api
+from timekeeper.runtime.api_server import ANSWER_S, APPLY, Answered, Api
 from timekeeper.runtime.log import log
 
 NAME = "bursar-ca"
@@ -20,9 +20,7 @@ def publish(api: Api, namespace: str, file: Path, stop: Event) -> None:
     }
     path = f"/api/v1/namespaces/{namespace}/configmaps/{NAME}?fieldManager=bursar&force=true"
     while True:
-        answer = api.call(
-            "PATCH", path, published, content_type="application/apply-patch+yaml", timeout_s=ANSWER_S
-        )
+        answer = api.call("PATCH", path, published, content_type=APPLY, timeout_s=ANSWER_S)
         if isinstance(answer, Answered) and answer.status < 300:
             return
         log("ca-not-published", level="warning", config_map=f"{namespace}/{NAME}", answer=str(answer))

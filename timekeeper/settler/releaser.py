@@ -17,7 +17,7 @@ from typing import Any, Literal
 from timekeeper import metrics
 from timekeeper.accounts.held.declared import DeclaredReservation
 from timekeeper.accounts.held.limits import HeldView, ReleaseLimits, whole_seconds
-from timekeeper.accounts.held.order import HeldPod, next_released, queues_after
+from timekeeper.accounts.held.order import HeldPod, next_released, queues_after, queues_of
 from timekeeper.core import names
 from timekeeper.core.decisions import MESSAGE, Decision, Figure, Record, record_nothing
 from timekeeper.core.decisions import RELEASED as RELEASED_KIND
@@ -99,7 +99,7 @@ class Releaser:
         while self._steady() - at_ms < CONFIRMED_MS and (together := tuple(islice(remaining, self._at_once))):
             sent += len(together)
             answers = self._map(self._remove_gate, together)
-            results = [self._release(*each, view.at_ms) for each in zip(together, answers, strict=True)]
+            results = [self._release(*each, view) for each in zip(together, answers, strict=True)]
             if "unclear" in results:
                 break  # an answer takes long: decide anew
         return sent
@@ -113,8 +113,8 @@ class Releaser:
         return False
 
     def _chosen(self, view: HeldView) -> list[HeldPod]:
-        """First those that have reserved their time and have the gate all the same, then those whose turn it
-        is."""
+        """First those that have reserved their time and have the gate all the same, then protected ones, then
+        those whose turn it is."""
         if self._queues[0] is not view.pods:
             before, queues = self._queues
             self._queues = (view.pods, queues_after(queues, before, view.pods))
@@ -122,8 +122,12 @@ class Releaser:
         again = [view.pods[uid] for uid in sorted(held)][:MAX_AT_ONCE]
         sent = [view.pods[uid] for uid in self._sent if uid not in view.reserved]
         passed = self._paused.keys() | view.reserved
-        limits, most = ReleaseLimits(view).of, MAX_AT_ONCE - len(again)
-        return again + next_released(self._queues[1], sent, limits, self._served, most, passed)
+        limits, most = ReleaseLimits(view), MAX_AT_ONCE - len(again)
+        if view.protected:
+            queues = queues_of(view.pods[uid] for uid in view.protected)
+            spared = next_released(queues, sent, limits.of_protected, self._served, most, passed)
+            again, sent, most = again + spared, sent + spared, most - len(spared)
+        return again + next_released(self._queues[1], sent, limits.of, self._served, most, passed)
 
     def _reserve(self, chosen: Sequence[HeldPod], view: HeldView) -> None:
         """Write what these pods reserve of their declared time, in one transaction; without such pods the
@@ -160,7 +164,7 @@ class Releaser:
             waiting = {pod.namespace for pod in view.pods.values()}
             self._served = {name: number for name, number in self._served.items() if name in waiting}
 
-    def _release(self, pod: HeldPod, answer: tuple[Result, str], at_ms: int) -> Result:
+    def _release(self, pod: HeldPod, answer: tuple[Result, str], view: HeldView) -> Result:
         """Note what became of the call for this pod."""
         result, error = answer
         metrics.RELEASES.labels(result).inc()
@@ -181,8 +185,9 @@ class Releaser:
             error=error or None,
         )
         if result == "released":
-            self._report(pod.namespace, pod.name, pod.uid, RELEASED, _note(pod))
-            self._record(_decision(pod, at_ms))
+            note = _note(pod, pod.uid in view.protected)
+            self._report(pod.namespace, pod.name, pod.uid, RELEASED, note)
+            self._record(_decision(pod, note, view.at_ms))
         return result
 
     def _remove_gate(self, pod: HeldPod) -> tuple[Result, str]:
@@ -206,10 +211,10 @@ def removal(pod: HeldPod) -> dict[str, Any]:
     return {"metadata": {"uid": pod.uid}, "spec": {"schedulingGates": [gate]}}
 
 
-def _decision(pod: HeldPod, at_ms: int) -> Decision:
+def _decision(pod: HeldPod, note: str, at_ms: int) -> Decision:
     """The record of a release."""
     figures: dict[str, Figure] = {
-        MESSAGE: _note(pod),
+        MESSAGE: note,
         "rateMilli": pod.rate_milli,
         "priority": pod.priority,
         "waitedMs": max(0, at_ms - pod.created_ms),
@@ -220,13 +225,15 @@ def _decision(pod: HeldPod, at_ms: int) -> Decision:
     return Decision(at_ms, RELEASED_KIND, RELEASED, pod.namespace, figures, **where)
 
 
-def _note(pod: HeldPod) -> str:
+def _note(pod: HeldPod, is_protected: bool) -> str:
     if pod.length_ms:
         hours = hours_text(pod.rate_milli * pod.length_ms)
         return (
             f"The GPU budget of namespace {pod.namespace} has reserved {hours} GPU-hours, the declared time "
             "of this pod and its grace period; it is no longer held."
         )
+    if is_protected:
+        return f"The budget of namespace {pod.namespace} protects this pod (protect); it is no longer held."
     if pod.needs_budget:
         return f"The GPU budget of namespace {pod.namespace} can pay this pod; it is no longer held."
     return "It is this pod's turn; it is no longer held."

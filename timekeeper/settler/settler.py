@@ -10,6 +10,7 @@ from timekeeper.accounts.budget_history import History, history_of
 from timekeeper.accounts.changes import Changes, Pulse
 from timekeeper.accounts.decisions.ledger_decisions import of_changes
 from timekeeper.accounts.ends import ReportedEnd
+from timekeeper.accounts.failing_watches import watches_text
 from timekeeper.accounts.held.declared import DeclaredReservation
 from timekeeper.accounts.held.limits import HeldView
 from timekeeper.accounts.held.order import capped_namespaces, cards_held
@@ -86,7 +87,7 @@ class Settler:
         self._failed = ""
         self._self_check = SelfCheck()
         self._missing_namespaces = MissingNamespaces()
-        self._unchanged: tuple[int, History, EntryChanges] | None = None
+        self._unchanged: tuple[tuple[int, int], History, EntryChanges] | None = None
         self._reserved: SimpleQueue[Sequence[DeclaredReservation]] = SimpleQueue()
         self._later = FutureHeadroom()
         self._listed_names: tuple[History, int, int, tuple[str, ...]] | None = None
@@ -209,6 +210,7 @@ class Settler:
     def _commit(self, decision: TickDecision, history: History, now_ms: int) -> None:
         """The changes are written: update ledger and cluster state accordingly."""
         may_forget = bool(decision.changes.changed or self.cluster.deleted_pods or self.cluster.pods_relisted)
+        self.ledger.protected = decision.protected  # before its sessions: see `view_of`
         self.ledger.apply_changes(decision.changes, history, decision.statement_cache)
         self.ledger.classes_version = self.cluster.classes_version
         self._ends_ms = self._ends_read_ms
@@ -231,6 +233,7 @@ class Settler:
             reserved,
             later,
             len(waits.untried),
+            frozenset(uid for each in decision.protected.values() for uid in each.uids if uid in waits.held),
         )
 
     def _cards_held(self, history: History, now_ms: int) -> dict[str, int]:
@@ -246,8 +249,10 @@ class Settler:
         """Until every source has been listed once, write only the pulse: an absent object proves nothing
         yet."""
         now_ms, last = self._clock(), self.ledger.pulse
-        pulse = Pulse(now_ms, last.decided_ms, f"waiting for {', '.join(missing)}")
-        if pulse.state == last.state and abs(now_ms - last.tick_ms) < PULSE_MS:
+        state, watches = f"waiting for {', '.join(missing)}", watches_text(self.cluster.failing)
+        pulse = Pulse(now_ms, last.decided_ms, state, watches=watches)
+        is_same = (state, watches) == (last.state, last.watches)
+        if is_same and abs(now_ms - last.tick_ms) < PULSE_MS:
             return False
         with fencing.writing(self._store, self.epoch) as connection:
             postings.apply(connection, Changes(pulse=pulse))
@@ -255,16 +260,18 @@ class Settler:
         return True
 
     def _entries(self, now_ms: int) -> EntryChanges:
-        """The budgets as they are now. An unchanged result is reused until a ConfigMap or the history
-        changes."""
-        ledger, budgets = self.ledger, self.cluster.budgets_version
+        """The budgets as they are now. An unchanged result is reused until a ConfigMap, a namespace or the
+        history changes."""
+        ledger, budgets = self.ledger, (self.cluster.budgets_version, self.cluster.existing_version)
         if (
             self._unchanged is not None
             and self._unchanged[0] == budgets
             and self._unchanged[1] is ledger.history
         ):
             return self._unchanged[2]
-        read = read_entries(self.cluster.config_maps, ledger.history, ledger.errors, now_ms)
+        read = read_entries(
+            self.cluster.config_maps, ledger.history, ledger.errors, now_ms, self.cluster.mode_labels()
+        )
         is_unchanged = not read.entries and not read.notices and read.errors == ledger.errors
         self._unchanged = (budgets, ledger.history, read) if is_unchanged else None
         return read

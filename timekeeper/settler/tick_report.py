@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from timekeeper import metrics
 from timekeeper.accounts.balance import Statement
-from timekeeper.accounts.budget_history import History
+from timekeeper.accounts.budget_history import LABEL, History
 from timekeeper.accounts.changes import Changes
 from timekeeper.accounts.held.limits import queue_of, waiting_by_group
 from timekeeper.accounts.held.order import HeldPod
@@ -58,6 +58,10 @@ def report(
     settings = history.settings(now_ms)
     for notice in read.notices:
         notices.budget(notice)
+    for entry in read.entries:
+        if entry.key.startswith(LABEL):
+            name, word = entry.key.removeprefix(LABEL), entry.text or "none"
+            log("mode-label-changed", namespace=name, mode=word)
     _demotions(cluster, notices, history, settings, now_ms)
     _deletions(cluster, notices, now_ms)
     _deletions_before(cluster, ledger, decision.changes, notices)
@@ -70,10 +74,12 @@ def report(
     _not_charged(cluster)
     _clocks(cluster)
     if decision.statement_cache is not ledger.statement_cache:
-        changed = _standings(ledger, decision)
-        for pod_notice in change_notices(changed, cluster.pods.values(), settings.mode) if changed else ():
+        changed, chosen = _standings(ledger, decision), decision.protected
+        protected = {uid for name in changed if name in chosen for uid in chosen[name].uids}
+        pods = cluster.pods.values() if changed else ()
+        for pod_notice in change_notices(changed, pods, settings, protected):
             notices.pod(pod_notice)
-        for each in of_standings(changed, settings.mode, now_ms):
+        for each in of_standings(changed, settings, now_ms):
             notices.record(each)
         _forecasts(ledger, decision, notices, now_ms)
     metrics.EVIDENCE.set(len(ledger.sessions))
@@ -125,8 +131,7 @@ def _demotions(
         notice = None if pod is None else demotion_notice(pod, settings.over_budget_class, now_ms)
         if notice is None:
             continue
-        budget = history.budget(notice.pod.namespace, now_ms).budget
-        if (budget.mode or settings.mode) == "enforce":
+        if history.mode(notice.pod.namespace, now_ms) == "enforce":
             notices.pod(notice)
 
 

@@ -11,7 +11,7 @@ from timekeeper import metrics
 from timekeeper.accounts.card_use.dcgm import QUERY, MeasuredPods, Pod, PodOnNode, measured_pods
 from timekeeper.accounts.card_use.figures import MeasuredSession, UsageSample, UsageTotals, cards_of
 from timekeeper.accounts.card_use.idleness import IdlePod
-from timekeeper.accounts.prometheus_answers import PrometheusQueries, read_series
+from timekeeper.accounts.card_use.prometheus_answers import PrometheusQueries, read_series
 from timekeeper.accounts.session import HOLD
 from timekeeper.core.decisions import MESSAGE, WARNED, Decision, Record
 from timekeeper.core.object_names import timestamp
@@ -22,6 +22,7 @@ from timekeeper.store.engine.engine import ConflictError, Store, UnavailableErro
 from timekeeper.store.fencing import EpochOverError, FencedStore
 from timekeeper.store.node_usage import MEASURED_EVERY_MS, NODE, Hour, PrometheusState
 
+_NOTHING_HELD_S = 5.0  # the use of the first pod is known soon
 _TOGETHER = 500  # figures in one transaction: the settler waits for no longer one
 
 
@@ -44,15 +45,16 @@ class UseReader:
         self._heard_ms = 0
 
     def keep(self, stop: Event) -> None:
-        """Read once a minute until ``stop``, or until the epoch is over. No other error ends it."""
+        """Read once a minute, or more often while no pod holds cards, until ``stop``, or until the epoch is
+        over. No other error ends it."""
         pause_s = 0.0
         while not stop.wait(pause_s):
             pause_s = MEASURED_EVERY_MS / 1000
             try:
-                if self._settler.has_decided:
-                    self.step()
-                else:
+                if not self._settler.has_decided:
                     pause_s = 1.0
+                elif not self.step():
+                    pause_s = _NOTHING_HELD_S
             except EpochOverError:
                 break
             except (UnavailableError, ConflictError) as error:
@@ -61,9 +63,9 @@ class UseReader:
                 log_exception("card-use-not-written", error)
         self._prometheus.close()
 
-    def step(self) -> None:
-        """Read once, write what was read, and record the pods that have been idle for long. Raises
-        UnavailableError, ConflictError, EpochOverError."""
+    def step(self) -> int:
+        """Read once, write what was read, and record the pods that have been idle for long. Returns how many
+        pods hold cards. Raises UnavailableError, ConflictError, EpochOverError."""
         holders, sessions = self._holding()
         now_ms = self._now_ms()
         found, error = self._measured(holders, now_ms)
@@ -83,6 +85,7 @@ class UseReader:
         if self._settler.only_meter:
             metrics.IDLE_PODS.set(len(idle))
         self._tell([each for each in idle if each.uid in sessions], settings.idle_after_ms, now_ms)
+        return len(holders)
 
     def _holding(self) -> tuple[dict[Pod, PodOnNode], dict[str, MeasuredSession]]:
         """The pods that hold cards, and the sessions of those that are metered."""

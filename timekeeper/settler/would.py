@@ -15,6 +15,7 @@ from timekeeper.accounts.would.verdicts import TOO_MANY, Verdict, terms_of, verd
 from timekeeper.core.json_values import Json
 from timekeeper.runtime.clock import monotonic_ms
 from timekeeper.runtime.log import log, log_exception
+from timekeeper.settler.evictions.calls import view_of
 from timekeeper.settler.new_pods import NewPod, NewPods
 from timekeeper.settler.settler import Settler
 from timekeeper.store import would
@@ -41,6 +42,7 @@ class WouldJudge:
     ) -> None:
         self._pods, self._store, self._settler = pods, store, settler
         self._now_ms, self._steady = now_ms, steady
+        self._view = view_of(settler)
         self._fenced = FencedStore(store, settler.epoch)
         self._taken: list[NewPod] = []  # judged when the database can be written
         self._document: tuple[str, Json] = ("", {})
@@ -121,7 +123,9 @@ class WouldJudge:
         exhausted = self._evicting.terms(cache.statements.namespaces, settings, now_ms)
         metered = {name: each for name, each in exhausted.items() if cluster.metered.meters(name)}
         pods = cluster.pods.copy().values() if metered else ()  # a copy is one step for other threads
-        found, remembered = leaving(pods, metered, self._leaving, now_ms, self._steady())
+        found, remembered = leaving(
+            pods, metered, self._leaving, now_ms, self._steady(), self._view.is_protected
+        )
         away: set[str] = set()
         if found:
             with self._store.reading() as connection:

@@ -8,7 +8,6 @@ from itertools import groupby
 from sys import intern
 from typing import Any, TypeVar
 
-import orjson
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
@@ -284,23 +283,15 @@ def standings(connection: Connection) -> str:
 
 def pulse(connection: Connection) -> Pulse | None:
     """The settler's last write; None if it never wrote."""
-    columns = (PULSE.c.tick_ms, PULSE.c.decided_ms, PULSE.c.state)
+    columns = (PULSE.c.tick_ms, PULSE.c.decided_ms, PULSE.c.state, PULSE.c.claims, PULSE.c.watches)
     row = connection.execute(select(*columns)).one_or_none()
-    return Pulse(*row) if row else None
+    return Pulse(*row[:4], row[4] or "") if row else None
 
 
 def first_ms(connection: Connection) -> int | None:
     """The first moment that is charged; None: nothing was yet."""
     found = (select(func.min(each)).scalar_subquery() for each in (SESSIONS.c.opened_ms, FOLDED.c.from_ms))
     return min((each for each in connection.execute(select(*found)).one() if each is not None), default=None)
-
-
-def claims(connection: Connection) -> dict[str, int] | None:
-    """How many pods of each namespace hold devices by resource claims alone, the most first; "": of all
-    others. None: the settler has not counted them yet."""
-    text = connection.execute(select(PULSE.c.claims)).scalar_one_or_none()
-    found: dict[str, int] | None = orjson.loads(text) if text else None
-    return found
 
 
 def _pairs(connection: Connection, statement: Select[Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from timekeeper.core.admission.rules.pod_rules import pod_violations, unrequeste
 from timekeeper.core.request.request import parse_new
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation
+from timekeeper.core.wire import HeldFor
 from webhook.admission.answers import answer, is_exempt
 from webhook.admission.reinvocation import (
     accelerators_of_first_call,
@@ -73,6 +74,11 @@ def validate(review: PodReview, policy: AdmissionPolicy) -> AdmissionAnswer:
     return answer(good, violations, policy, is_exempt(review, policy))
 
 
+def _audit(standing: Standing, hold: HeldFor) -> dict[str, str]:
+    protected = {"protected": "true"} if standing.is_protected else {}
+    return {"standing": standing.status} | ({"held": hold} if hold else {}) | protected
+
+
 def _governed(
     review: PodReview, request: GPURequest, standing: Standing, policy: AdmissionPolicy
 ) -> AdmissionAnswer:
@@ -85,6 +91,6 @@ def _governed(
         "governed" if operations else "unchanged" if governing else "observed",
         operations=tuple(operations),
         warnings=governing_warnings(review, request, standing, policy, hold),
-        audit={"standing": standing.status} | ({"held": hold} if hold else {}),
+        audit=_audit(standing, hold),
         request=request,
     )

@@ -94,6 +94,9 @@ def _cut(line: str) -> str:
 
 def _of_standing(namespace: str, standing: Standing, policy: AdmissionPolicy, is_held: bool) -> Iterator[str]:
     """``is_held``: the pod waits for the budget."""
+    if standing.is_protected:
+        yield f"Namespace {namespace} has no GPU budget left for others. This pod is protected: {_PROTECTED}"
+        return
     used, ours = f"Namespace {namespace} has used", policy.class_of(standing.status)
     gets = _gets(ours) if policy.mode == "enforce" else ""
     effect = _HELD if is_held else gets
@@ -119,6 +122,7 @@ def _of_standing(namespace: str, standing: Standing, policy: AdmissionPolicy, is
         yield f"{used} {whole}.{tenth} % of its GPU budget."
 
 
+_PROTECTED = "it is in budget, because protect selects it and its floor has room."
 _HELD = " This pod is held until the budget can pay it."
 
 

@@ -2,15 +2,16 @@
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import BinaryIO
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, BinaryIO
 
 from timekeeper.core import names
+from timekeeper.core.admission.policy import Mode
 from timekeeper.core.admission.rules import device_classes
 from timekeeper.core.admission.rules.device_classes import JudgedClasses
 from timekeeper.core.admission.rules.host_share import RULE as HOST_SHARE
-from timekeeper.core.budgets.policy import BudgetSettings
+from timekeeper.core.budgets.policy import MODES, BudgetSettings
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.request.cards import UndecodableError
 from timekeeper.core.request.host import allocatable, card_host
@@ -75,7 +76,7 @@ def _reader(settings: AuditSettings) -> ClusterReader:
 def _print_use(settings: AuditSettings, world: AssumedCluster) -> int:
     try:
         cluster = _reader(settings)
-        nodes, left_out = _nodes(cluster, _ALIKE), _left_out(cluster)
+        nodes, left_out = _nodes(cluster, _ALIKE), _left_out(_labelled(cluster))
         pods = (
             each
             for each in cluster.objects(_path("/api/v1", settings.namespace, "pods"))
@@ -141,7 +142,9 @@ def _all(
     ClusterUnreachableError."""
     found: list[AdmissionFinding] = []
     troubles: list[str] = []
-    scope = _Scope(namespace, _left_out(cluster), _judged(cluster))
+    labelled = _labelled(cluster)
+    scope = _Scope(namespace, _left_out(labelled), _judged(cluster))
+    world = replace(world, mode_labels=labelled.modes)
     if _judges_hosts(world):
         nodes = _nodes(cluster, "the rule host-share is not judged")
         world = replace(world, room=card_host((each.cards, each.allocatable) for each in nodes.values()))
@@ -168,16 +171,32 @@ def _of_nodes(cluster: ClusterReader, world: AssumedCluster) -> list[AdmissionFi
         return []
 
 
-def _left_out(cluster: ClusterReader) -> frozenset[str]:
-    """The namespaces that admission excludes, by name and by label; prints an error where the labels must not
-    be read. Raises ClusterUnreachableError."""
-    labelled: list[str] = []
+@dataclass(frozen=True, slots=True)
+class _Labelled:
+    """What the labels of namespaces say: which admission excludes, and the mode of which."""
+
+    exempt: tuple[str, ...] = ()
+    modes: Mapping[str, Mode] = field(default_factory=dict)
+
+
+def _left_out(labelled: _Labelled) -> frozenset[str]:
+    """The namespaces that admission excludes, by name and by label."""
+    return frozenset((*names.SYSTEM_NAMESPACES, *labelled.exempt))
+
+
+def _labelled(cluster: ClusterReader) -> _Labelled:
+    """Prints an error where namespaces must not be read. Raises ClusterUnreachableError."""
     try:
-        exempt = cluster.objects("/api/v1/namespaces", f"{cel.EXEMPT}=true")
-        labelled += [each["metadata"]["name"] for each in exempt]
+        found = [each["metadata"] for each in cluster.objects("/api/v1/namespaces")]
     except ListRefusedError as error:
         _say(f"namespaces that are exempt by label are included: {error}")
-    return frozenset((*names.SYSTEM_NAMESPACES, *labelled))
+        return _Labelled()
+    labels = {each["name"]: mapping(each.get("labels")) for each in found}
+    words: dict[str, Any] = {name: each.get(names.MODE_LABEL) for name, each in labels.items()}
+    return _Labelled(
+        tuple(name for name, each in labels.items() if each.get(cel.EXEMPT) == "true"),
+        {name: word for name, word in words.items() if word in MODES},
+    )
 
 
 def _judged(cluster: ClusterReader) -> JudgedClasses:

@@ -13,11 +13,10 @@ from timekeeper.core.admission.rules.device_classes import (
     judge,
 )
 from timekeeper.core.json_values import mapping, sequence
-from timekeeper.runtime.api_server import Answered, Api
+from timekeeper.runtime.api_server import APPLY, Answered, Api
 from timekeeper.runtime.log import Log
 
 CLASSES = "/apis/resource.k8s.io/v1/deviceclasses"
-_APPLY = "application/apply-patch+yaml"
 _TIMEOUT_S = 10.0
 _MANAGER = "bursar-certificates"
 
@@ -81,7 +80,7 @@ class DeviceClasses:
 
     def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> tuple[int, Any]:
         """The answer; status 0 where none came."""
-        reply = self.api.call(method, path, body, content_type=_APPLY, timeout_s=_TIMEOUT_S)
+        reply = self.api.call(method, path, body, content_type=APPLY, timeout_s=_TIMEOUT_S)
         if not isinstance(reply, Answered):
             return 0, {"message": reply.message}
         return reply.status, reply.body

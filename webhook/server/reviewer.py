@@ -5,10 +5,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from timekeeper.core.admission.policy import AdmissionPolicy, Standing
+from timekeeper.core.admission.protection import cost, protected, takes_of
 from timekeeper.core.admission.table import StandingsTable, effective_policy, is_fresh, standing
 from webhook.admission import pods
 from webhook.admission.reinvocation import as_before, earlier_standing, first_governed_request
-from webhook.standings.burst import AdmissionBurst, cost
+from webhook.standings.burst import AdmissionBurst
 from webhook.wire.pod_review import AdmissionAnswer, PodReview
 
 NO_CA = "the CA bundle for sidecars is not loaded yet"
@@ -36,7 +37,7 @@ class Reviewer:
     ) -> None:
         self._flags, self._table, self._ca = flags, table, ca
         self._now_ms, self._stale_after_ms, self._asked = now_ms, stale_after_ms, asked
-        self._admitted = AdmissionBurst()
+        self._admitted, self._protected = AdmissionBurst(), AdmissionBurst()
         self._inputs: tuple[StandingsTable | None, str, bool] | None = None
         self._policies: dict[str, AdmissionPolicy] = {}
 
@@ -57,18 +58,25 @@ class Reviewer:
         table = self._table()
         policy = self._policy_of(review.namespace, table)
         before = earlier_standing(review, policy)
+        protect = table.entry_of(review.namespace).protect if table else None
+        lookahead_ms = table.settings.lookahead_ms if table else None
 
         def standing_of(namespace: str) -> Standing:
             now_ms = self._now_ms()
             spent = 0 if before else self._admitted.spent(namespace, now_ms)
             now = standing(table, namespace, spent, now_ms, self._stale_after_ms)
-            return as_before(now) if before == "OVER_BUDGET" else now
+            if before == "OVER_BUDGET":
+                return as_before(now)
+            taken = 0 if before else self._protected.spent(namespace, now_ms)
+            return protected(now, protect, review.pod, taken, lookahead_ms)
 
         answer = pods.mutate(review, standing_of, policy)
         request = first_governed_request(review, answer)
         if request is not None:
-            lookahead_ms = table.settings.lookahead_ms if table else None
             self._admitted.add(review.namespace, cost(request, lookahead_ms), self._now_ms())
+            if protect is not None and "protected" in answer.audit:
+                takes = takes_of(protect, request, lookahead_ms)
+                self._protected.add(review.namespace, takes, self._now_ms())
         return answer
 
     def beside(self, table: StandingsTable) -> "Reviewer":

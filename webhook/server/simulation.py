@@ -11,6 +11,8 @@ import orjson
 from timekeeper.core.admission.json_patch import patched
 from timekeeper.core.admission.pods import MalformedError
 from timekeeper.core.admission.policy import AdmissionPolicy
+from timekeeper.core.admission.protection import takes_of
+from timekeeper.core.admission.table import StandingsTable
 from timekeeper.core.json_values import Json
 from timekeeper.core.standings import UndecodableStandingsError
 from timekeeper.runtime.http.service import HttpAnswer, PostCall, plain_text
@@ -42,12 +44,21 @@ def simulation_call(admission: Reviewer, now_ms: Callable[[], int], log: Log) ->
             return plain_text(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
         ms = 1000 * (time.perf_counter() - began)
         log("simulated", level="info", namespace=review.namespace, verdict=answer.verdict, ms=f"{ms:.2f}")
-        return HttpAnswer(HTTPStatus.OK, "application/json", _answer(review, answer, policy))
+        takes = _takes(table, review, answer)
+        return HttpAnswer(HTTPStatus.OK, "application/json", _answer(review, answer, policy, takes))
 
     return call
 
 
-def _answer(review: PodReview, answer: AdmissionAnswer, policy: AdmissionPolicy) -> bytes:
+def _takes(table: StandingsTable, review: PodReview, answer: AdmissionAnswer) -> int:
+    """What a protected pod takes of the floor; 0 for others."""
+    published = table.entry_of(review.namespace).protect
+    if published is None or answer.request is None or "protected" not in answer.audit:
+        return 0
+    return max(1, takes_of(published, answer.request, table.settings.lookahead_ms))
+
+
+def _answer(review: PodReview, answer: AdmissionAnswer, policy: AdmissionPolicy, takes: int) -> bytes:
     pod = _numbered(patched(review.pod, answer.operations), policy)
     return orjson.dumps(
         {
@@ -57,6 +68,7 @@ def _answer(review: PodReview, answer: AdmissionAnswer, policy: AdmissionPolicy)
             "warnings": answer.warnings,
             "standing": answer.audit.get("standing", ""),
             "held": answer.audit.get("held", ""),
+            "protected": takes,
             "pod": None if answer.refusal else pod,
         }
     )

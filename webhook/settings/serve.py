@@ -134,6 +134,11 @@ class WebhookSettings:
         "enforce",
         "*enforce: refuse and demote; observe: only report what would happen",
     )
+    placement: str = choice(
+        ("on", "off"),
+        "on",
+        "*on: Bursar's scheduler places GPU pods; off: pods keep their scheduler, and get no cards of Bursar",
+    )
     scheduler_name: str = flag(str, names.SCHEDULER, "*schedulerName of GPU pods")
     in_budget_class: PriorityClass = flag(
         priority_class, "gpu-default-priority=0", "*NAME=VALUE of the priority class in budget"
@@ -190,6 +195,7 @@ class WebhookSettings:
             other_schedulers=self.other_schedulers,
             mps_pipes=self.mps_pipe_directory if self.mps == "on" else "",
             gpu_node_taint=self.gpu_node_taint,
+            places=self.placement == "on",
         )
 
 

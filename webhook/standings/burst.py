@@ -7,25 +7,7 @@ each time by less than one pod. The counts are in memory only and end with the w
 
 from collections import Counter, deque
 
-from timekeeper.core.values import GPURequest
-
-LIFE_MS = 5_000
-
-
-def cost(request: GPURequest, lookahead_ms: int | None) -> int:
-    """The amount that the pod takes from the budget until the table includes it, in milli-GPU x ms.
-
-    It is what the timekeeper reserves while the card is unknown: the compute share at weight 1,
-    over the lookahead; without a lookahead in the table, over LIFE_MS.
-    """
-    together = alone = 0
-    for each in request.asks:
-        share_milli = each.ask.devices * each.ask.share_milli
-        if each.init:
-            alone = max(alone, share_milli)
-        else:
-            together += share_milli
-    return max(together, alone) * (LIFE_MS if lookahead_ms is None else lookahead_ms)
+from timekeeper.core.admission.protection import LIFE_MS
 
 
 class AdmissionBurst:

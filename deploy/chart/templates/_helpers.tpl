@@ -63,9 +63,19 @@ topologySpreadConstraints:
 {{/* What a policy does with what it finds: (list . "bursar-ways-around") */}}
 {{- define "bursar.actions" -}}
 {{- $values := (index . 0).Values -}}
-{{- if or (ne $values.mode "enforce") (has (index . 1) $values.policies.warn) -}}
+{{- if has (index . 1) $values.policies.warn -}}
 [Warn, Audit]
 {{- else -}}
 [Deny]
 {{- end -}}
+{{- end }}
+
+{{/* off: pods keep their scheduler. YAML 1.1 also writes on and off as true and false. */}}
+{{- define "bursar.placement" -}}
+{{- if has (toString .Values.placement) (list "off" "false") }}off{{ else }}on{{ end }}
+{{- end }}
+
+{{/* Not empty if a scheduler of the chart places GPU pods. */}}
+{{- define "bursar.scheduler" -}}
+{{- if and .Values.scheduler.enabled (eq (include "bursar.placement" .) "on") }}true{{ end }}
 {{- end }}

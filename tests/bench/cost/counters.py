@@ -29,8 +29,8 @@ EVENT = "instructions:u"
 def counts(prepare: Prepare) -> dict[str, float]:
     """Of one call, the mean of a round."""
     found = {
-        "bytecodes": _mean(prepare, _bytecodes),
-        "C calls": _mean(prepare, _c_calls),
+        "bytecodes": _mean(prepare, bytecodes),
+        "C calls": _mean(prepare, c_calls),
         "peak KiB": _mean(prepare, _peak_kib),
     }
     sql_steps = _mean(prepare, _sql_steps)
@@ -41,7 +41,7 @@ def _mean(prepare: Prepare, count: Callable[[Callable[[], object]], float]) -> f
     return round(sum(count(prepare()) for _ in range(ROUND)) / ROUND, 1)
 
 
-def _bytecodes(call: Callable[[], object]) -> float:
+def bytecodes(call: Callable[[], object]) -> float:
     counted = 0
 
     def in_frame(frame: FrameType, event: str, _: Any) -> Any:
@@ -62,7 +62,7 @@ def _bytecodes(call: Callable[[], object]) -> float:
     return counted
 
 
-def _c_calls(call: Callable[[], object]) -> float:
+def c_calls(call: Callable[[], object]) -> float:
     counted = 0
 
     def profile(frame: FrameType, event: str, _: Any) -> None:

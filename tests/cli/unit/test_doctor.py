@@ -271,6 +271,19 @@ def test_one_is_not_many() -> None:
     ]
 
 
+@pytest.mark.parametrize("where", [SOUND, alone()], ids=["governed", "alone"])
+def test_a_watch_that_fails_is_an_error(where: Facts) -> None:
+    failing = [{"source": "nodes", "since": 0, "error": "403 nodes is forbidden"}]
+    answer = {"sessions": 0, "doubts": [], "claims": [], "watches": failing}
+
+    (found,) = [each for each in results(replace(where, doubts=answer)) if each.subject == "watches"]
+    assert (found.level, found.sentence) == (
+        "error",
+        "nodes are not followed since 1970-01-01 00:00Z: 403 nodes is forbidden; what changes counts later",
+    )
+    assert found.command.startswith("kubectl logs ")
+
+
 def test_an_account_that_may_not_read_doubts_is_told_so() -> None:
     assert said_of_charges(replace(SOUND, doubts=NotReadable("forbidden"))) == [
         ("unknown", "charges", "forbidden")
@@ -529,6 +542,38 @@ def test_nodes_and_pods_with_accelerators_are_named_whatever_the_setting_is(
     paid = replace(facts, device_pods=listed(tpu_pod("paid", {"bursar.dev/governed": "true"})))
     (found,) = (each for each in results(paid) if each.subject == "accelerators")
     assert found.level == ("ok" if setting == "meter" else "warning")
+
+
+@pytest.mark.parametrize(
+    ("texts", "level", "said"),
+    [
+        ({"_settings": "mode: observe"}, "ok", "with mode: observe pods that request it are charged"),
+        ({"team-a": "gpuHours: 1\nmode: meter"}, "warning", "are refused; pods that hold some, charged"),
+    ],
+    ids=["cluster", "namespace"],
+)
+def test_pods_of_namespaces_that_are_metered_are_charged(
+    texts: dict[str, str], level: str, said: str
+) -> None:
+    maps = [{"metadata": {"name": "bursar-budgets"}, "data": {key: text}} for key, text in texts.items()]
+    nodes = listed(node("t1", inventory=False, capacity={"google.com/tpu": "4"}))
+    facts = replace(SOUND, nodes=nodes, budgets=listed(*maps), device_pods=listed(tpu_pod("free", {})))
+
+    (found,) = (each for each in results(facts) if each.subject == "accelerators")
+
+    assert (found.level, said in found.sentence) == (level, True), found.sentence
+    assert "not charged" not in found.sentence
+
+
+def test_beside_a_ledger_on_somebodys_machine_nothing_is_missed_in_the_cluster() -> None:
+    nothing: dict[str, Any] = {"mutating": listed(), "validating": None, "policies": listed()}
+    none = replace(SOUND, namespace=None, workloads=[listed(), listed()], budgets=listed(), **nothing)
+    bare = replace(none, nodes=listed(node("g", False, {"nvidia.com/gpu": "1"}, GFD)), leases=listed())
+
+    found = results(replace(bare, is_by_address=True))
+    assert {each.level for each in found} == {"ok"}
+    assert {each.subject for each in found} >= {"API server", "timekeeper", "charges"}
+    assert "bursar-webhook" in {each.subject for each in results(bare) if each.level == "error"}
 
 
 def test_an_account_that_was_never_made_is_made_by_the_sample() -> None:
@@ -813,3 +858,58 @@ def test_the_roles_are_the_workloads_of_the_manifests() -> None:
     kinds = ("Deployment", "StatefulSet", "DaemonSet")
 
     assert {each["metadata"]["name"] for each in documents if each["kind"] in kinds} == set(WORKLOADS)
+
+
+def unplaced(data: dict[str, str], second: bool = False) -> Facts:
+    """The cluster with these budgets; ``second``: with the second kube-scheduler."""
+    roles = ROLES if second else ROLES[:-1]
+    entries = {"metadata": {"name": "bursar-budgets"}, "data": data}
+    budgets = listed(entries, *([configuration()] if second else []))
+    return replace(SOUND, workloads=[listed(*roles), listed(agent())], budgets=budgets, time_zone="UTC")
+
+
+OFF = {"_settings": "placement: off", "team-a": "gpuHours: 1"}
+
+
+def test_without_placement_no_scheduler_is_missed() -> None:
+    found = results(replace(unplaced(OFF), nodes=listed(node("cpu", inventory=False))))
+
+    assert {each.level for each in found} == {"ok"}
+    said = {each.subject: each.sentence for each in found}
+    assert said["kube-scheduler"] == "placement is off, so none calls the extender"
+    assert (
+        said["placement"] == "it is off by _settings: pods keep their scheduler, and get no cards of Bursar"
+    )
+    assert "bursar-scheduler" not in said
+
+
+def test_without_placement_nodes_need_no_inventory_and_no_agent() -> None:
+    ordinary = node("plain", inventory=False, capacity={"nvidia.com/gpu": "1"}, labels=GFD)
+    bare = node("bare", inventory=False, capacity={"nvidia.com/gpu": "1"})
+    roles = [listed(*ROLES[:-1]), listed()]
+
+    def found(*nodes: dict[str, Any]) -> list[tuple[str, str]]:
+        facts = replace(unplaced(OFF), workloads=roles, nodes=listed(*nodes))
+        return [(each.level, each.sentence) for each in results(facts) if each.level != "ok"]
+
+    assert found(ordinary) == []
+    ((level, sentence),) = found(ordinary, bare)
+    assert (level, "nothing describes its cards" in sentence) == ("warning", True)
+
+
+def test_a_namespace_that_is_placed_needs_the_scheduler() -> None:
+    data = OFF | {"team-a": "gpuHours: 1\nplacement: on"}
+
+    missed = {each.subject for each in results(unplaced(data)) if each.level == "error"}
+
+    assert missed == {"bursar-scheduler", "kube-scheduler"}
+    assert {each.level for each in results(unplaced(data, second=True))} == {"ok"}
+
+
+def test_what_has_no_effect_without_placement_is_named() -> None:
+    data = {"_settings": "timeZone: UTC", "team-a": "gpuHours: 1\nonExhausted: reclaim\nplacement: off"}
+
+    (found,) = [each for each in results(unplaced(data, second=True)) if each.level != "ok"]
+
+    assert (found.level, found.subject) == ("warning", "placement")
+    assert found.sentence.startswith("team-a: onExhausted: reclaim acts as deprioritize")

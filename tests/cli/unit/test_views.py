@@ -19,7 +19,7 @@ from timekeeper.cli.output import Column, CommandError, Sheet
 from timekeeper.cli.simulation import _documents, namespace_of, pods_of
 from timekeeper.cli.views import budgets, cards, decisions, simulation, usage
 from timekeeper.core import texts
-from timekeeper.core.charge_doubts import estimate_sentences
+from timekeeper.core.findings import estimate_sentences
 
 HOUR = 3_600_000_000
 MIDNIGHT = 1_795_219_200_000  # 2026-11-21T00:00:00Z, a second count by `date -d`
@@ -546,3 +546,12 @@ def test_what_would_have_happened_counts_the_weeks_new_pods_and_says_what_is_not
         "Exempt users are not known.",
         "There are more rows: --from and --to, or a namespace, choose some.",
     ]
+
+
+def test_a_budget_without_placement_says_what_reclaim_comes_to() -> None:
+    off, on = budgets.budgets([budget(placement="off"), budget(placement="on")], None).rows
+
+    assert (off["onExhausted"], on["onExhausted"]) == (
+        "reclaim, as deprioritize: placement is off",
+        "reclaim",
+    )

@@ -2,6 +2,7 @@
 
 import pytest
 
+from timekeeper.core.budgets.mistakes import EntryError
 from timekeeper.core.budgets.policy import Budget, ineffective_fields
 from timekeeper.core.budgets.reader import read_entry
 
@@ -19,7 +20,14 @@ NONE = "gpuHours: unlimited\n"
         (LIMIT + "evictGrace: 1m\nevictRate: 9\novertime: evict\n", ["evictGrace", "evictRate", "overtime"]),
         (LIMIT + "onExhausted: evict\nevictGrace: 1m\nevictRate: 9\n", []),
         (NONE + "reserve: declared\n", ["reserve"]),
+        (NONE + "protect: {owners: [Job], cards: 1}\n", ["protect"]),
         (NONE + "reserve: declared\ngroup: g\novertime: evict\n", []),
+        (
+            LIMIT + "placement: off\nonExhausted: reclaim\nidle: reclaim\npolicy: spread\n",
+            ["onExhausted", "idle", "policy"],
+        ),
+        (LIMIT + "placement: off\nonExhausted: evict\nidle: evict\n", []),
+        (LIMIT + "placement: on\nonExhausted: reclaim\nidle: reclaim\npolicy: spread\n", []),
     ],
 )
 def test_a_field_without_effect_is_named(text: str, fields: list[str]) -> None:
@@ -27,3 +35,36 @@ def test_a_field_without_effect_is_named(text: str, fields: list[str]) -> None:
     assert isinstance(budget, Budget)
 
     assert [each.partition(":")[0] for each in ineffective_fields(budget)] == fields
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [("placement: off", "off"), ("placement: false", "off"), ("placement: on", "on"), ("", "")],
+)
+def test_placement_is_on_or_off_as_yaml_writes_them(text: str, found: str) -> None:
+    for key, given in (("team-a", LIMIT + text), ("_settings", text or "timeZone: UTC")):
+        value = read_entry(key, given)
+        assert not isinstance(value, EntryError)
+        assert value.placement == (found or ("" if key == "team-a" else "on"))
+
+
+def test_a_group_has_no_placement_and_another_word_is_refused() -> None:
+    grouped, wrong = (
+        read_entry("_group.g", LIMIT + "placement: off"),
+        read_entry("team-a", "placement: no way"),
+    )
+
+    assert isinstance(grouped, EntryError)
+    assert isinstance(wrong, EntryError)
+    assert "placement: a group's entry cannot set it" in grouped.sentence()
+    assert "on, off" in "".join(each.sentence() for each in wrong.each())
+
+
+def test_the_clusters_placement_decides_where_the_entry_names_none() -> None:
+    budget = read_entry("team-a", LIMIT + "onExhausted: reclaim")
+    assert isinstance(budget, Budget)
+
+    assert ineffective_fields(budget, "off") == (
+        "onExhausted: reclaim acts as deprioritize: where placement is off, Bursar takes no cards for other "
+        "pods",
+    )

@@ -5,12 +5,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from timekeeper.core.kube.reflector import (
+    OPENED,
     ExpiredError,
     ObjectChanged,
     ObjectsListed,
     UnreachableError,
     WatchEvent,
     WatchFailed,
+    WatchOpened,
     WatchProgress,
     reflect,
 )
@@ -97,6 +99,30 @@ def test_after_failures_the_watch_continues_at_its_version_with_growing_pauses()
     ]
     assert server.waits[:3] == [200, 400, 800]
     assert server.calls == ["list", "list", "list", "watch 3", "watch 3"]
+
+
+def test_the_first_watch_that_opens_after_a_failure_says_so_once() -> None:
+    """Its pause stays long until something arrives: a server may cut each watch at once."""
+    opened = {"type": OPENED}
+    server = Server(
+        [((), "3")],
+        [
+            [opened, UnreachableError("403 forbidden")],
+            [UnreachableError("403 forbidden")],
+            [opened],
+            [opened],
+        ],
+    )
+
+    assert server.events(6) == [
+        ObjectsListed(()),
+        WatchFailed("403 forbidden"),
+        WatchFailed("403 forbidden"),
+        WatchOpened(),
+        WatchProgress(),
+        WatchProgress(),
+    ]
+    assert server.waits[:2] == [200, 400]
 
 
 def test_waits_have_an_upper_bound() -> None:

@@ -52,6 +52,11 @@ BAD: tuple[tuple[str, str], ...] = (
         "settings.mode: the mode has a value of its own; for example --set mode=",
     ),
     (
+        "--set=settings.placement=off",
+        "settings.placement: placement has a value of its own; for example --set placement=",
+    ),
+    ("--set=placement=none", "at '/placement': value must be one of 'on', 'off'"),
+    (
         "--set=policies.warn={bursar-holds}",
         "at '/policies/warn/0': value must be one of 'bursar-anti-",
     ),
@@ -249,6 +254,39 @@ def test_the_operator_scrapes_what_a_prometheus_without_it_scrapes(helm: Path) -
         )
         for job in jobs
     }
+
+
+@pytest.mark.parametrize("database", ["", "--set=database.secretName=bursar-database"])
+def test_without_placement_nothing_of_the_scheduler_is_installed_and_the_setting_is_written(
+    helm: Path, tmp_path: Path, database: str
+) -> None:
+    values = tmp_path / "off.yaml"
+    values.write_text("placement: off\nsettings: {idle: evict}\n" + yaml.safe_dump(ON))  # YAML 1.1: false
+    flags = [f"--values={values}", "--set=podDisruptionBudgets=true", *filter(None, [database])]
+
+    texts = rendered.rendered(helm, *flags)
+
+    objects = [each for text in texts.values() for each in loaded(text)]
+    names = {(each["kind"], each["metadata"]["name"]) for each in objects}
+    with_it = {each for text in rendered.rendered(helm).values() for each in map(_named, loaded(text))}
+    gone = {name for kind, name in with_it - names if kind != "ConfigMap"}
+    assert gone <= {
+        *("bursar-kube-scheduler", "bursar-volume-scheduler", "bursar-scheduler", "bursar-extender"),
+        "bursar-timekeeper",  # of the other database
+    }
+    assert not [name for _, name in names if "scheduler" in name or "extender" in name]
+    (settings,) = [each["data"] for each in objects if each["metadata"]["name"] == "bursar-settings"]
+    assert yaml.safe_load(settings["_settings"]) == {"mode": "enforce", "placement": "off", "idle": "evict"}
+    assert "- --placement=off\n" in texts["webhook.yaml"]
+    assert not [name for name, text in texts.items() if "--extender-url" in text]
+    (rules,) = [each["spec"]["groups"] for each in objects if each["kind"] == "PrometheusRule"]
+    both = yaml.safe_load((rendered.ROOT / "deploy/monitoring/alerts.yaml").read_text())["spec"]["groups"]
+    assert rules == [each for each in both if each["name"] != "bursar-extender"]
+    assert not re.search(r"absent\(bursar_extender", json.dumps(rules))
+
+
+def _named(each: Values) -> tuple[str, str]:
+    return each["kind"], each["metadata"]["name"]
 
 
 @pytest.mark.soak

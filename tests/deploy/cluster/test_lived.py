@@ -24,6 +24,7 @@ from tests.support.control_plane import create_namespace, kubectl
 from tests.support.waiting import at_once
 from timekeeper.core.budgets import reader as budgets
 from timekeeper.core.names import API_SERVICE
+from timekeeper.settler.mode_parameters import CONFIG_MAPS
 
 AUDITED = f"system:serviceaccounts:{NAMESPACE}"
 # by account: rights that this life does not use; the first are used in tests/scheduler_ext/test_preempting
@@ -41,6 +42,8 @@ ELSEWHERE = {
         # pods that an exhausted budget ends: used in tests/story/cluster
         Right("delete", "pods"),
         Right("patch", "pods/status"),
+        # an apply that creates is logged as a patch
+        *(Right("create", "configmaps", "", NAMESPACE, name) for name in CONFIG_MAPS),
     ),
     # used in tests/webhook/cluster/test_device_classes
     "bursar-certificates": (

@@ -42,10 +42,11 @@ def test_the_policies_that_may_warn_are_those_that_say_what_is_refused() -> None
     switched = {name for text in texts for name in re.findall(r'"bursar.actions" \(list \. "(\S+)"', text)}
     allowed = rendered.schema()["properties"]["policies"]["properties"]["warn"]["items"]["enum"]
     always = {"bursar-gpubudgets", "bursar-holds", "bursar-node-agent", "bursar-notices", "bursar-releases"}
+    always |= {"bursar-mode-labels"}
 
     assert sorted(switched) == allowed
     bindings = {each["metadata"]["name"] for each in of_kind("ValidatingAdmissionPolicyBinding")}
-    assert bindings == switched | always
+    assert {each.removesuffix("-observed") for each in bindings} == switched | always
 
 
 def test_the_chart_has_the_version_of_the_code() -> None:

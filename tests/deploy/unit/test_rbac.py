@@ -14,6 +14,7 @@ from tests.deploy.rights import ANYWHERE, Right, granted, of_role, role
 from timekeeper.core.dialects import DIALECTS
 from timekeeper.core.names import API_SERVICE, DOMAIN
 from timekeeper.settler.grace_policies import POLICIES as GRACE_POLICIES
+from timekeeper.settler.mode_parameters import CONFIG_MAPS
 from webhook.settings.certificates import CONFIGURATION
 
 Reasons = dict[str, set[Right]]
@@ -76,6 +77,11 @@ NEEDED: dict[str, Reasons] = {
         "budget entries for namespaces that do not exist": followed("namespaces"),
         "until when a node was heard": followed("leases", "coordination.k8s.io", "kube-node-lease"),
         "budgets": followed("configmaps", "", NAMESPACE),
+        "to tell the policies the mode of each namespace": {
+            Right(verb, "configmaps", "", NAMESPACE, name=name)
+            for verb in ("create", "patch")
+            for name in CONFIG_MAPS
+        },
         "to release held pods, as the policy bursar-releases allows": {Right("patch", "pods")},
         "to have pods leave that are over their memory share or their budget": {
             Right("create", "pods/eviction")

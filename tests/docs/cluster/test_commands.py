@@ -80,6 +80,14 @@ def test_the_commands_about_namespaces_and_settings_change_them(admin: Administr
     assert settings == {"_settings": "mode: enforce"}
 
 
+def test_one_namespace_gets_its_mode_by_its_entry(admin: Administrator) -> None:
+    admin.typed("kubectl apply --server-side -f deploy/samples/budgets.yaml")
+    editor = "export KUBE_EDITOR='sed -i -e s/warnAt/mode/ -e s/0[.]8/enforce/'"
+    admin.typed(f"{editor}\n{block('install', 'kubectl edit')}")
+    budgets = admin.cp.api.call("GET", f"{SYSTEM}/configmaps/bursar-budgets")["data"]
+    assert "mode: enforce" in budgets["team-a"]
+
+
 def test_the_commands_about_secrets_and_samples_make_them(admin: Administrator) -> None:
     admin.typed(block("notifications", "openssl"))
     assert admin.secret("bursar-notifications") == {"key"}

@@ -1,4 +1,4 @@
-"""docs/helm.md, typed on a real API server: install, upgrade, rollback and uninstall by helm."""
+"""docs/install.md and docs/helm.md, typed on a real API server: install, upgrade, rollback and uninstall."""
 
 import json
 import shutil
@@ -32,6 +32,7 @@ from timekeeper.core import __version__
 pytestmark = pytest.mark.cluster
 
 PAGE = (ROOT / "docs" / "helm.md").read_text()
+INSTALL = (ROOT / "docs" / "install.md").read_text()
 HALF = {"bursar.dev/gpu-percent": "50"}
 WEBHOOK = "/apis/apps/v1/namespaces/bursar-system/deployments/bursar-webhook"
 CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/gpubudgets.bursar.dev"
@@ -58,9 +59,9 @@ LATER = {
 }
 
 
-def typed(part: str, *more: str) -> str:
+def typed(part: str, *more: str, page: str = PAGE) -> str:
     """The page's first command that begins so, and what is added to it."""
-    lines = (line for block in console(PAGE) for line in block.splitlines())
+    lines = (line for block in console(page) for line in block.splitlines())
     return " ".join([next(line for line in lines if line.startswith(part)), *more])
 
 
@@ -145,6 +146,14 @@ def missing(cp: ControlPlane) -> str:
     return cp.kubectl("get", "-o", "name", "-f", "-", input=json.dumps(listed)).stderr
 
 
+def installed(cp: ControlPlane) -> set[str]:
+    """Workloads, and what admission consists of."""
+    workloads = "deployments,statefulsets,daemonsets"
+    admission = "mutatingwebhookconfigurations,validatingadmissionpolicies,customresourcedefinitions"
+    found = cp.kubectl("get", f"{workloads},{admission}", "-A", "-o", "name").stdout.split()
+    return {name.partition("/")[2] for name in found if "bursar" in name}
+
+
 def left(cp: ControlPlane) -> list[str]:
     """What is ours in the cluster, but in our own namespaces; no nodes, which the tests make."""
     kinds = cp.kubectl("api-resources", "--verbs=list", "--namespaced=false", "-o", "name").stdout.split()
@@ -163,7 +172,13 @@ def test_the_chart_is_installed_upgraded_rolled_back_and_uninstalled_and_leaves_
     control_plane: ControlPlane, folder: Path
 ) -> None:
     cp = control_plane
-    run(cp, typed("helm install bursar", "--set mode=observe"), folder)
+    observing = typed("helm upgrade bursar", page=INSTALL)
+    run(cp, typed("helm install bursar", page=INSTALL).replace("REGISTRY", "bursar"), folder)
+    assert installed(cp) == {"bursar-timekeeper"}
+    run(cp, observing, folder)
+    run(cp, observing.replace("observe", "meter"), folder)
+    assert installed(cp) == {"bursar-timekeeper"}
+    run(cp, observing, folder)
     assert missing(cp) == ""
     setting, *others = switches(cp)
     assert (setting.strip(), *others) == OBSERVES

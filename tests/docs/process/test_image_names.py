@@ -1,4 +1,4 @@
-"""The command of docs/install.md that names the images, in a shell."""
+"""The command of docs/helm.md that names the images, in a shell."""
 
 import re
 import shutil
@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def test_the_command_that_sets_the_registry_leaves_no_image_that_cannot_be_pulled(tmp_path: Path) -> None:
-    page = (ROOT / "docs/install.md").read_text()
+    page = (ROOT / "docs/helm.md").read_text()
     (command,) = re.findall(r"sed -i \"s#.*", page)
     for folder in ("manifests", "postgresql"):
         shutil.copytree(ROOT / "deploy" / folder, tmp_path / "deploy" / folder)

@@ -61,15 +61,19 @@ TYPED = {
         "helm uninstall": "docs/cluster/test_helm.py",
         "delete namespace": "docs/cluster/test_helm.py",
         "kustomize": "docs/cluster/test_commands.py",
-    },
-    "docs/install.md": {
-        "kubectl label node": "docs/cluster/test_first_hour.py",
-        "bursar.dev/inventory=": "docs/cluster/test_first_hour.py",
-        "bursar.dev/exempt=true": "docs/cluster/test_commands.py",
+        'sed -i "s#': "docs/process/test_image_names.py",
         "mode: observe'": "docs/cluster/test_install.py",
         "webhook-configurations.yaml": "docs/cluster/test_install.py",
-        "--dry-run=server": "docs/cluster/test_access.py",
         "kubectl edit": "docs/cluster/test_install.py",
+    },
+    "docs/install.md": {
+        "bursar-timekeeper meter": "timekeeper/process/test_meter_process.py",
+        "helm install": "docs/cluster/test_helm.py",
+        "helm upgrade": "docs/cluster/test_helm.py",
+        "bursar.dev/exempt=true": "docs/cluster/test_commands.py",
+        "kubectl edit": "docs/cluster/test_commands.py",
+        "kubectl label node": "docs/cluster/test_first_hour.py",
+        "--dry-run=server": "docs/cluster/test_access.py",
     },
     "docs/kube-scheduler.md": {
         "sed -i": "docs/cluster/test_commands.py",
@@ -81,10 +85,10 @@ TYPED = {
     },
     "docs/meter.md": {
         "bursar-timekeeper meter": "timekeeper/process/test_meter_process.py",
-        "helm install": "deploy/cluster/test_meter.py",
     },
     "docs/node-agent.md": {
         "kubectl label node": "docs/cluster/test_commands.py",
+        "bursar.dev/inventory=": "docs/cluster/test_first_hour.py",
         "kubectl create role ": "docs/cluster/test_monitoring.py",
     },
     "docs/notifications.md": {"openssl": "docs/cluster/test_commands.py"},
@@ -143,7 +147,10 @@ NOT_TYPED = {
         "request=gpu-percent:50": "scheduler_ext/process/test_view.py asks the same without curl",
         "jq": "jq is not among the tools of the tests",
     },
-    "docs/install.md": {"docker build": "it needs a registry; packaging tests read the recipe"},
+    "docs/install.md": {
+        "docker build": "it needs a registry; packaging tests read the recipe",
+        "pip install": "it needs a package index; packaging/process/test_wheel.py installs what it installs",
+    },
     "docs/metrics.md": {"kubectl port-forward": NO_KUBELET},
     "docs/performance.md": {"tests.bench.cost": "a benchmark, which takes minutes"},
     "docs/review.md": {

@@ -77,6 +77,9 @@ def teams(plane: ControlPlane, extender: Process, timekeeper: SimulatedTimekeepe
     teams.clear()
 
 
+GOVERNED = {"bursar.dev/governed": "true"}
+
+
 class Teams(World):
     """Two namespaces: team-a, which is in budget, and team-b, whose standing the test says."""
 
@@ -103,7 +106,8 @@ class Teams(World):
 
     def make(self, namespace: str, name: str, percent: int, **fields: Any) -> None:
         """A pod of our profile."""
-        body = {"metadata": {"name": name}, "spec": spec(percent) | {"restartPolicy": "Never"} | fields}
+        metadata = {"name": name, "labels": GOVERNED}
+        body = {"metadata": metadata, "spec": spec(percent) | {"restartPolicy": "Never"} | fields}
         self.plane.api.call("POST", f"/api/v1/namespaces/{namespace}/pods", body)
 
     def hog(self, name: str, cpu: int, memory: str = "1Gi") -> None:
@@ -119,7 +123,7 @@ class Teams(World):
             "spec": {
                 "replicas": replicas,
                 "selector": {"matchLabels": labels},
-                "template": {"metadata": {"labels": labels}, "spec": spec(percent)},
+                "template": {"metadata": {"labels": GOVERNED | labels}, "spec": spec(percent)},
             },
         }
         self.plane.api.call("POST", "/apis/apps/v1/namespaces/team-b/deployments", body)

@@ -6,6 +6,7 @@ import ssl
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -99,11 +100,16 @@ def running(plane: ControlPlane, replicas: list[Replica]) -> Iterator[list[Repli
         plane.kubectl("delete", "lease", lease, "-n", HOME)
 
 
-@pytest.fixture(params=["beside", "behind"])
+@pytest.fixture
 def replicas(request: pytest.FixtureRequest) -> list[Replica]:
-    """Each form in turn."""
+    """The form that a test names."""
     found: list[Replica] = request.getfixturevalue(request.param)
     return found
+
+
+def in_soak(form: str) -> Any:
+    """This form belongs to `make soak`: each form and each kind of outage has one case in `make test`."""
+    return pytest.param(form, marks=pytest.mark.soak)
 
 
 def leader_of(replicas: list[Replica]) -> Replica:
@@ -111,6 +117,7 @@ def leader_of(replicas: list[Replica]) -> Replica:
     return eventually(lambda: next((each for each in replicas if each.leads()), None))
 
 
+@pytest.mark.parametrize("replicas", ["beside", in_soak("behind")], indirect=True)
 def test_leaders_killed_in_a_burst_are_followed_and_no_card_is_overcommitted_or_lost(
     world: World, replicas: list[Replica]
 ) -> None:
@@ -132,6 +139,7 @@ def test_leaders_killed_in_a_burst_are_followed_and_no_card_is_overcommitted_or_
     assert sum(len(said(each.extender.log)) for each in replicas) > 2
 
 
+@pytest.mark.parametrize("replicas", [in_soak("beside"), "behind"], indirect=True)
 def test_a_leader_stopped_and_continued_does_no_harm_and_binding_goes_on_meanwhile(
     world: World, replicas: list[Replica]
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 from scheduler_ext.cache.informers import PODS
 from tests.support.http_server import JsonHandler, Served
 from tests.support.kubeconfig import kubeconfig
-from timekeeper.core.kube.reflector import WatchFailed
+from timekeeper.core.kube.reflector import WatchFailed, WatchOpened
 from timekeeper.runtime.connect import connect
 from timekeeper.runtime.informer import InformerEvent, NothingChanged, ValueChanged, ValuesListed, inform
 
@@ -75,7 +75,8 @@ def names(found: list[InformerEvent[Json]]) -> list[str]:
         elif isinstance(each, ValueChanged):
             short.append(("-" if each.deleted else "+") + each.value["metadata"]["name"])
         else:
-            short.append("progress" if isinstance(each, NothingChanged) else "failed")
+            words = {NothingChanged: "progress", WatchOpened: "opened", WatchFailed: "failed"}
+            short.append(words[type(each)])
     return short
 
 
@@ -126,9 +127,9 @@ def test_after_a_half_event_or_garbage_it_goes_on_from_the_last_whole_one(
 ) -> None:
     script = Scripted(line("ADDED", "b", 11) + broken, line("ADDED", "c", 13), orderly=False)
 
-    found, waits, _ = heard(script, 5)
+    found, waits, _ = heard(script, 6)
 
-    assert [each for each in found if each != "failed"][:3] == ["list", "+b", "+c"]
+    assert [each for each in found if each not in ("failed", "opened")][:3] == ["list", "+b", "+c"]
     assert script.asked[:3] == ["list", "10", "11"]
     assert waits[0] >= 200
 
@@ -158,9 +159,9 @@ def test_a_server_that_refuses_is_called_ever_less_often_and_nothing_is_listed_a
 ) -> None:
     script = Scripted(status, status, status, line("ADDED", "b", 11))
 
-    found, waits, _ = heard(script, 5)
+    found, waits, _ = heard(script, 6)
 
-    assert found == ["list", "failed", "failed", "failed", "+b"]
+    assert found == ["list", "failed", "failed", "failed", "opened", "+b"]
     assert waits == [200, 400, 800]
     assert script.asked == ["list", "10", "10", "10", "10"]
 

@@ -186,3 +186,30 @@ def test_only_a_pod_that_cannot_be_bound_either_counts_as_too_large(
 
     assert (done.too_large, done.uncertain) == (((pod,), ()) if is_too_large else ((), (pod,)))
     assert lines == ["too-large" if is_too_large else "untouched"]
+
+
+def test_waiting_pods_of_schedulers_that_do_not_call_it_are_not_touched() -> None:
+    touched = list[str]()
+
+    def touch(pods: Sequence[Pod], _word: str) -> Touched:
+        touched.extend(pod.name for pod in pods)
+        return Touched()
+
+    cache = ClusterCache(lambda: 0, lambda _names: None)
+    cache.nodes_listed([])
+    schedulers = {"ours": "bursar-scheduler", "theirs": "default-scheduler"}
+    raws = {name: percent(50, name) for name in schedulers}
+    for name, scheduler in schedulers.items():
+        raws[name]["spec"]["schedulerName"] = scheduler
+    cache.pods_listed([read(each) for each in raws.values()])
+    leadership = Leadership(
+        Looked(),
+        cache,
+        None,
+        touch,
+        machine.mute,
+        is_bound_here=lambda pod: pod.scheduler == "bursar-scheduler",
+    )
+    leadership.step()
+
+    assert (touched, leadership.leads()) == (["ours"], True)

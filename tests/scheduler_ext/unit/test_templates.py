@@ -22,7 +22,7 @@ READ = sorted(
 
 def test_pods_of_one_template_share_their_request_and_nothing_else() -> None:
     one, other = percent(50, name="a"), percent(50, name="b", schedulingGates=[{"name": "g"}], priority=7)
-    other["metadata"] |= {"labels": {"app": "b"}, "annotations": {"note": "b"}}
+    other["metadata"] |= {"labels": {"app": "b", **other["metadata"]["labels"]}, "annotations": {"note": "b"}}
 
     assert read(one).request is read(copy.deepcopy(other)).request
     assert [(each.uid, each.priority, each.gated) for each in map(read, (one, other))] == [

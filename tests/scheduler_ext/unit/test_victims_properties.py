@@ -210,7 +210,7 @@ def pod_on(at: int, each: Holdings) -> Json:
         for card in each.on
     ]
     raw = bound(raw, "n", json.dumps({"version": 1, "containers": {"main": slices}}))
-    labels = {"group": str(each.group)}
+    labels = {"group": str(each.group), "bursar.dev/governed": "true"}
     return of(raw, "debts" if each.debtor else "pays", labels=labels, started=f"00:00:0{each.started_s}")
 
 

@@ -388,6 +388,19 @@ def test_a_namespace_that_is_observed_is_only_reported(
     assert "event=would-evict namespace=team-a pods=2" in capfd.readouterr().err
 
 
+def test_a_pod_that_was_created_without_enforcement_stays_and_a_newer_one_leaves(
+    spending: Spending,
+) -> None:
+    spending.begin(pod("p"), team_a=ONE_HOUR + "\nmode: meter")
+    assert spending.turn(30 * MINUTE) == []
+    spending.town.change("configmaps", budgets(_settings=SETTINGS, team_a=ONE_HOUR))
+    assert spending.turn(5 * MINUTE) == []
+    spending.town.hear("pods", pod("q", 1, age_ms=-35 * MINUTE))
+
+    assert spending.turn(40 * MINUTE) == ["q"]
+    assert spending.notice("p") is None
+
+
 def test_an_ended_period_evicts_no_pod_before_the_settler_has_decided_again(
     spending: Spending,
 ) -> None:

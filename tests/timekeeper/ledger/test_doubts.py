@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from tests.timekeeper.worlds import HOUR, T0, Town, budgets, gpu_pod, node
+from tests.timekeeper.worlds import HOUR, MINUTE, T0, Town, budgets, gpu_pod, lease, node
 from timekeeper.accounts.claiming import claiming_pods
 from timekeeper.accounts.session import MAX_DOUBT
+from timekeeper.settler.cluster.cluster_state import StreamAlive, StreamFailed, StreamOpened, WatchUpdate
 
 Json = dict[str, Any]
 UNKNOWN = "nothing describes its node's cards: each card counts with weight 1, memory as whole cards"
@@ -74,6 +75,76 @@ def test_running_sessions_are_counted_by_their_doubts(doubtful: Town) -> None:
 
     answer = doubtful.get("/v1/doubts").get_json()
     assert (answer["sessions"], answer["doubts"]) == (1, [{"doubt": UNKNOWN, "sessions": 1}])
+
+
+def failing(town: Town, source: str, change: StreamFailed | StreamOpened | StreamAlive) -> list[Json]:
+    """`watches` of the answer after this update of a source, a minute later."""
+    town.clock.turn(MINUTE)
+    town.settler.apply(WatchUpdate(source, town.clock(), change))
+    town.tick()
+    found: list[Json] = town.get("/v1/doubts").get_json()["watches"]
+    return found
+
+
+@pytest.mark.parametrize("again", [StreamOpened(), StreamAlive()], ids=["opened", "bookmark"])
+def test_each_watch_that_fails_is_named_until_it_is_accepted(
+    doubtful: Town, again: StreamOpened | StreamAlive
+) -> None:
+    first = {"source": "nodes", "since": T0 + MINUTE, "error": "403 nodes is forbidden"}
+    second = {"source": "pods", "since": T0 + 2 * MINUTE, "error": "503"}
+
+    assert failing(doubtful, "nodes", StreamFailed("403 nodes is forbidden")) == [first]
+    assert failing(doubtful, "pods", StreamFailed("503")) == [first, second]
+    assert failing(doubtful, "pods", StreamFailed("504")) == [first, second | {"error": "504"}]
+    said = "ok\n" + "".join(
+        f"watch of {each}: it fails; GET /v1/doubts says why\n" for each in ("nodes", "pods")
+    )
+    assert (doubtful.get("/readyz").status_code, doubtful.get("/readyz").text) == (200, said)
+    assert failing(doubtful, "nodes", again) == [second | {"error": "504"}]
+    assert failing(doubtful, "pods", again) == []
+    assert doubtful.get("/readyz").text == "ok\n"
+
+
+def test_a_source_that_was_never_listed_is_named_with_its_error(town: Town) -> None:
+    town.settler.apply(WatchUpdate("nodes", T0, StreamFailed("403 nodes is forbidden")))
+    town.tick()
+
+    ready = town.get("/readyz")
+    assert (ready.status_code, ready.text.splitlines()[1:]) == (
+        503,
+        ["watch of nodes: it fails; GET /v1/doubts says why"],
+    )
+    (found,) = town.get("/v1/doubts").get_json()["watches"]
+    assert found["error"] == "403 nodes is forbidden"
+
+
+def test_a_watch_that_is_accepted_again_proves_nothing_before_its_events(town: Town) -> None:
+    """A session on estimates is charged to where the watch of pods is known to be complete."""
+    begun(town, "meter", whole("sure", "n1"))
+    before = town.settler.cluster.pods_current_ms
+    failing(town, "pods", StreamFailed("cut"))
+    failing(town, "pods", StreamOpened())
+    assert town.settler.cluster.pods_current_ms == before
+
+    failing(town, "pods", StreamAlive())
+    assert town.settler.cluster.pods_current_ms == town.clock()
+
+
+def test_pods_that_came_and_went_while_the_watch_was_refused_are_charged(town: Town) -> None:
+    begun(town, "meter", whole("stays", "n1"), whole("goes", "n1"))
+    failing(town, "pods", StreamFailed("403 pods is forbidden"))
+    town.hear("pods", whole("goes", "n1"), deleted=True, unheard=True)
+    town.hear("pods", whole("comes", "plain"), unheard=True)
+    town.clock.turn(HOUR)
+    town.hear("leases", lease(town.clock(), "n1"))
+    town.hear_all("pods")
+    town.tick()
+
+    shown = {each["pod"]: each for each in town.get("/v1/sessions").get_json()["sessions"]}
+    assert shown.keys() == {"stays", "goes", "comes"}
+    assert shown["comes"]["bound"] == T0
+    assert shown["goes"]["vanished"] is not None
+    assert town.get("/v1/doubts").get_json()["watches"] == []
 
 
 def test_an_explanation_names_the_doubt(doubtful: Town) -> None:

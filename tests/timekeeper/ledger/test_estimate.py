@@ -9,13 +9,14 @@ from dataclasses import replace
 from decimal import Decimal
 
 import pytest
+from sqlalchemy import event
 
 from tests.support.routed import client_of
 from tests.timekeeper.ledger.test_doubts import whole
 from tests.timekeeper.worlds import DAY, HOUR, MINUTE, T0, Json, Town, budgets, node
 from timekeeper.api.create_app import app_of
 from timekeeper.api.http.services import Services
-from timekeeper.core.charge_doubts import estimate_sentences
+from timekeeper.core.findings import estimate_sentences
 
 ONE_DATABASE = "what Prometheus has; of the database it reads one moment, and the budgets"
 
@@ -222,3 +223,35 @@ def test_without_prometheus_it_says_which_flag_is_missing(town: Town) -> None:
 
     assert (answer["estimated"], answer["knownMs"], answer["rows"]) == (True, 0, [])
     assert "--prometheus-url" in answer["findings"][0]
+
+
+def test_devices_that_settings_name_now_are_asked_for_at_once(before: Before) -> None:
+    """An answer is kept for an hour, for the same queries."""
+    before.holds("team-a", "example_com_npu", "", 1, 3)
+    before.answer()
+    asked = len(before.prometheus.asked)
+    before.answer()
+    assert len(before.prometheus.asked) == asked
+
+    named = ENTRIES | {"_settings": f"{ENTRIES['_settings']}\ndevices: {{example.com/npu: NPU}}"}
+    before.town.change("configmaps", budgets(**named))
+    before.town.advance(MINUTE)
+    rows = before.answer()["rows"]
+
+    assert len(before.prometheus.asked) > asked
+    assert [(each["namespace"], each["gpuHours"]) for each in rows] == [("team-a", "3")]
+
+
+def test_the_beginning_of_the_ledger_is_not_looked_for_at_each_request(before: Before) -> None:
+    """It takes all sessions to find it."""
+    looked: list[str] = []
+
+    def see(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        looked.extend([statement] if "min(sessions.opened_ms)" in statement else ())
+
+    event.listen(before.town.store.engine, "before_cursor_execute", see)
+    try:
+        assert [before.answer()["to"] for _ in range(3)] == [T0] * 3
+    finally:
+        event.remove(before.town.store.engine, "before_cursor_execute", see)
+    assert len(looked) == 1

@@ -19,6 +19,7 @@ from tests.support.profile import IS_SOAK, examples
 from tests.timekeeper.clocks import iso
 from tests.timekeeper.histories import Batch, History
 from tests.timekeeper.worlds import HOUR, SECOND, T0, Json, Town, budgets, gpu_pod, node
+from timekeeper.core.budgets.policy import GPU_HOUR
 
 pytestmark = pytest.mark.untraced
 
@@ -26,8 +27,14 @@ HISTORIES = examples(100, soak=20_000)
 TOGETHER = 300
 
 
+# the floor lasts for a part of the histories
+PROTECTING = "gpuHours: 1\nperiod: once\nonExhausted: evict\nprotect: {labels: {tier: serving}, hours: 1}"
+
+
 def test_each_pod_is_charged_for_exactly_the_cards_and_the_time_that_it_holds(town: Town) -> None:
-    town.begin()
+    """Also under a budget that is spent and protects some of them; and what these have used is their sum."""
+    town.begin(("configmaps", budgets(team_a=PROTECTING)))
+    serving_used = 0
     first = int(os.environ.get("BURSAR_SEED") or (random.SystemRandom().randrange(10**9) if IS_SOAK else 0))
     for number in range(first, first + HISTORIES, TOGETHER):
         batch = Batch(town, random.Random(number))
@@ -35,8 +42,12 @@ def test_each_pod_is_charged_for_exactly_the_cards_and_the_time_that_it_holds(to
         try:
             batch.live(histories)
             batch.settle(histories)
+            serving_used += sum(each.amount for each in histories if each.is_serving)
+            assert town.budget()["protect"]["used"] == serving_used
+            assert town.settler.ledger.protected["team-a"].used == serving_used
         except AssertionError as error:
             raise AssertionError(f"BURSAR_SEED={number}") from error
+    assert serving_used > GPU_HOUR
 
 
 # weight in thousandths, as `_settings` below has it

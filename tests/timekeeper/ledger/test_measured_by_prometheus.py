@@ -11,7 +11,7 @@ from tests.timekeeper.ledger.test_doubts import whole
 from tests.timekeeper.worlds import HOUR, MINUTE, T0, Json, Town, budgets, gpu_pod, node
 from timekeeper.accounts.card_use.figures import CardSample, UsageSample
 from timekeeper.accounts.decisions.notifications import is_sent
-from timekeeper.core.charge_doubts import idle_sentences
+from timekeeper.core.findings import idle_sentences
 from timekeeper.settler.use_reader import UseReader
 from timekeeper.store import node_usage
 

@@ -120,6 +120,19 @@ def test_a_metered_pod_is_charged_by_what_its_own_system_says(
     assert opened(town, pod, more=more) == {"p": (rate, models)}
 
 
+def test_a_pod_is_charged_whatever_its_scheduler_is_called(town: Town) -> None:
+    """A fraction counts where a binder of KAI has labelled the pod; annotations alone hold nothing."""
+    fraction = {"gpu-fraction": "0.5"}
+    renamed = holding({}, name="renamed", scheduler="our-kai", **fraction)
+    renamed["metadata"]["labels"] = {"runai-gpu-group": "a-group"}
+    said = holding({}, name="said", scheduler="our-kai", **fraction)
+    rates = opened(town, holding({GPU: "1"}, scheduler="nobody-knows"), renamed, said)
+
+    assert rates == {"p": (1_000, "NVIDIA-A100-SXM4-40GB"), "renamed": (500, "NVIDIA-A100-SXM4-40GB")}
+    doubts = {each.name: each.doubt for each in town.settler.ledger.sessions.values() if each.doubt}
+    assert doubts == {"renamed": "its scheduler our-kai is not known: its annotations are read as KAI's"}
+
+
 @pytest.mark.parametrize(
     ("pod", "doubt"),
     [
@@ -370,3 +383,22 @@ def test_an_end_that_an_extender_saw_moves_no_pods_beginning_before_the_ledgers(
     town.tick()
 
     assert town.postings() == [(begun[0], ended_ms, 1_000, "settled")]
+
+
+@pytest.mark.parametrize("relisted", [True, False])
+def test_a_pod_that_went_before_its_session_opened_is_charged_by_the_mode_of_its_session(
+    town: Town, relisted: bool
+) -> None:
+    opened(town, mode="observe")
+    pod = gpu_pod("p", node="mixed", percent=50, started_ms=T0)
+    town.hear("pods", pod)
+    if relisted:
+        town.objects["pods"].clear()
+        town.hear_all("pods")
+    else:
+        town.hear("pods", pod, deleted=True)
+    settings(town, "mode: enforce", "weights: {H100: 4}")
+    town.tick()
+
+    (session,) = town.settler.ledger.sessions.values()
+    assert (session.devices != "", session.doubt) == (True, None)

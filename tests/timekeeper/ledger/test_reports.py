@@ -488,25 +488,11 @@ def test_a_label_of_every_legal_form_is_a_column(books: Books) -> None:
         assert row["labels"] == {name: f"v{at}"}
 
 
-@pytest.mark.parametrize(
-    "label",
-    [
-        *(
-            "label:",
-            "label:a b",
-            'label:a"',
-            "label:a'--",
-            "label:$.a",
-            "label:a/b/c",
-            "label:-a",
-            "label:a%00",
-        )
-    ],
-)
-def test_a_label_that_no_pod_can_have_is_refused(books: Books, label: str) -> None:
-    answer = books.get(f"/v1/usage?group={label}")
+def test_a_label_that_no_pod_can_have_is_refused(books: Books) -> None:
+    for name in ("", "a b", 'a"', "a'--", "$.a", "a/b/c", "-a", "a%00"):
+        answer = books.get(f"/v1/usage?group=label:{name}")
 
-    assert (answer.status_code, answer.get_json()["field"]) == (400, "group")
+        assert (answer.status_code, answer.get_json()["field"]) == (400, "group"), name
 
 
 FOCUS_MANDATORY = {
@@ -808,9 +794,12 @@ def test_a_page_that_may_be_old_is_read_once_for_each_question_and_right(books: 
     assert books.get(path, reader, **old).status_code == 403
 
 
+MANY = examples(20_000, soak=100_000)  # lines of a report
+
+
 @pytest.fixture(scope="module")
 def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], str]]:
-    """The URL of the database of a kind that has 100,000 sessions of a second each. Tests share it, for they
+    """The URL of the database of a kind that has ``MANY`` sessions of a second each. Tests share it, for they
     only read it: its rows are counted at the end."""
     made: dict[str, str] = {}
     with ExitStack() as stack:
@@ -826,7 +815,7 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str]
         for url in made.values():
             with closing(Books(url)) as books, books.store.reading() as connection:
                 for table in (SESSIONS, POSTINGS):
-                    assert connection.scalar(select(func.count()).select_from(table)) == 100_000
+                    assert connection.scalar(select(func.count()).select_from(table)) == MANY
 
 
 def _crowd(url: str) -> None:
@@ -836,7 +825,7 @@ def _crowd(url: str) -> None:
             rest = {name: value for name, value in row.items() if name not in (uid, "namespace")}
             same: list[Any] = [bindparam(name, value) for name, value in rest.items()]
             n = select(literal(1_000_000).label("n")).cte("n", recursive=True)
-            n = n.union_all(select(n.c.n + 1).where(n.c.n < 1_099_999))
+            n = n.union_all(select(n.c.n + 1).where(n.c.n < 999_999 + MANY))
             number = cast(n.c.n, Text)
             rows = select("uid-" + number, "t" + func.substr(number, 5), *same)  # a thousand namespaces
             names = [uid, "namespace", *rest]
@@ -851,7 +840,7 @@ def many(request: pytest.FixtureRequest, crowded: Callable[[str], str]) -> Itera
 
 
 @pytest.mark.untraced
-def test_a_report_of_100_000_lines_is_sent_while_it_is_read(many: Books) -> None:
+def test_a_report_of_many_lines_is_sent_while_it_is_read(many: Books) -> None:
     answer = many.get(f"/v1/usage?from={T0}&to={T0 + DAY}&group=pod")
     lines = size = 0
 
@@ -863,8 +852,8 @@ def test_a_report_of_100_000_lines_is_sent_while_it_is_read(many: Books) -> None
     tracemalloc.stop()
     answer.close()
 
-    assert (lines, answer.headers.get("Content-Length")) == (100_000, None)
-    assert size > 5_000_000
+    assert (lines, answer.headers.get("Content-Length")) == (MANY, None)
+    assert size > 50 * MANY
     assert peak < size / 2
 
 
@@ -910,7 +899,7 @@ def test_the_database_waits_for_who_takes_a_whole_report_slowly(many: Books) -> 
         assert connection.exec_driver_sql(idle).scalar_one() == 1
         connection.exec_driver_sql("SELECT pg_sleep(0.5)")  # the server's own clock: five times its patience
 
-    assert sum(piece.count(b"uid-") for piece in pieces if isinstance(piece, bytes)) > 90_000
+    assert sum(piece.count(b"uid-") for piece in pieces if isinstance(piece, bytes)) > MANY * 9 // 10
     answer.close()
 
 

@@ -115,21 +115,21 @@ def test_what_runs_is_read_once_for_all_ranges(priced: Books) -> None:
     assert sum("heartbeats" in each for each in statements.texts) == 1
 
 
-@pytest.mark.parametrize(
-    ("query", "field"),
-    [
-        ("beside=2026-13", "beside"),
-        ("beside=2026-10/", "beside"),
-        ("beside=5/5", "beside"),
-        ("beside=2026-10-02/2026-10-01", "beside"),
-        (f"beside={','.join(['2026-10'] * 5)}", "beside"),
-        ("beside=2026-10&by=day", "beside"),
-        ("beside=2026-10&format=focus", "beside"),
-    ],
+NO_RANGES = (
+    "beside=2026-13",
+    "beside=2026-10/",
+    "beside=5/5",
+    "beside=2026-10-02/2026-10-01",
+    f"beside={','.join(['2026-10'] * 5)}",
+    "beside=2026-10&by=day",
+    "beside=2026-10&format=focus",
 )
-def test_ranges_that_are_none_are_refused(books: Books, query: str, field: str) -> None:
-    answer = books.get(f"/v1/usage?{query}")
-    assert (answer.status_code, answer.get_json()["field"]) == (400, field)
+
+
+def test_ranges_that_are_none_are_refused(books: Books) -> None:
+    for query in NO_RANGES:
+        answer = books.get(f"/v1/usage?{query}")
+        assert (answer.status_code, answer.get_json()["field"]) == (400, "beside"), query
 
 
 def test_months_and_days_of_the_time_zone_are_ranges(books: Books) -> None:

@@ -1,6 +1,7 @@
 """The law of what the settler keeps: sums, rates and statements that are carried from tick to tick are those
 that the sessions, grants and postings make one by one, whatever happened in between."""
 
+import random
 from collections.abc import Iterable
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.profile import examples
-from tests.timekeeper.bare import ALWAYS, NODES, SPANS, Life
+from tests.timekeeper.bare import ALWAYS, NODES, PROTECTING, SPANS, Life
 from tests.timekeeper.worlds import DAY, HOUR, MINUTE, SECOND, T0, lease
 from timekeeper.accounts.changes import Changes
 from timekeeper.settler.cluster.cluster_state import StreamAlive, WatchUpdate
@@ -48,6 +49,18 @@ def test_what_is_kept_is_what_everything_together_makes(
     history: list[tuple[str, int, int, int]], tick_each: int
 ) -> None:
     lived(history, tick_each)
+
+
+@pytest.mark.parametrize("seed", range(examples(12, soak=1_000)))
+def test_what_selected_pods_used_and_hold_is_what_their_sessions_make(seed: int) -> None:
+    """See `Life.check_protected`."""
+    rng = random.Random(seed)
+    acts = [each for each in OFTEN * 3 + SELDOM if each not in ("budget", "clock_is_turned_back")]
+    drawn = [(rng.choice(acts), rng.randrange(4), rng.choice(SPANS), rng.randrange(100)) for _ in range(80)]
+
+    life = lived([("budget", 0, 0, PROTECTING), *drawn])
+
+    assert life.ledger.protected.keys() == {"team-a", "team-b"}
 
 
 def test_what_a_pod_with_grace_owes_grows_by_time_alone() -> None:

@@ -11,6 +11,8 @@ from werkzeug.test import Client, TestResponse
 
 from tests.timekeeper.dashboards import ADMIN, HOSTILE, READER, URL, Dashboards, form, log_in, status, waits
 from tests.timekeeper.worlds import T0, token, user_status
+from timekeeper.core.texts import NOT_PLACED
+from timekeeper.dashboard.app import with_dashboard
 from timekeeper.store.engine.schema import PULSE, SESSIONS
 
 PAGES = (
@@ -401,12 +403,26 @@ def test_what_is_no_page_is_answered_by_the_api(visitor: Client) -> None:
         assert (style.status_code, style.headers["Cache-Control"]) == (200, "no-cache")
 
 
+def test_a_ledger_alone_says_that_there_is_no_extender(tmp_path: Path) -> None:
+    made = Dashboards(tmp_path)
+    try:
+        client = Client(with_dashboard(made.books.app, made.books.clock, only_meter=True))
+        log_in(client)
+        pages = [client.get(path, base_url=URL).text for path in ("/map", "/waiting")]
+    finally:
+        made.close()
+
+    assert ["There is no extender" in page for page in pages] == [True, True]
+    assert ["has posted no" in page for page in pages] == [False, False]
+
+
 def test_the_first_page_says_what_is_not_certain_and_what_is_not_charged(
     dashboards: Dashboards, visitor: Client
 ) -> None:
     log_in(visitor)
     assert "not certain" not in visitor.get("/", base_url=URL).text
     pulse = {"id": 1, "tick_ms": T0, "decided_ms": T0, "state": "", "claims": '{"team-a":2,"":1}'}
+    pulse["watches"] = f'{{"nodes":[{T0},"403 nodes is forbidden"]}}'
 
     with dashboards.books.store.writing() as connection:
         one = select(SESSIONS.c.uid).where(SESSIONS.c.settled_ms.is_(None)).limit(1).scalar_subquery()
@@ -416,4 +432,19 @@ def test_the_first_page_says_what_is_not_certain_and_what_is_not_charged(
 
     page = html.unescape(visitor.get("/", base_url=URL).text)
     assert f'<p class="note">The rate of 1 running session is not certain: {HOSTILE}.</p>' in page
+    assert '<p class="note">Nodes are not followed since' in page
     assert '<p class="note">3 pods hold devices by resource claims alone, which are not charged yet' in page
+
+
+def test_the_page_of_a_namespace_without_placement_says_what_is_not_known(
+    dashboards: Dashboards, visitor: Client
+) -> None:
+    log_in(visitor)
+    assert "lacement is off" not in visitor.get("/namespaces/vision", base_url=URL).text
+    text = "gpuHours: 2000\nperiod: month\nonExhausted: reclaim\nplacement: off"
+    dashboards.books.entries(("vision", text, T0))
+
+    page = html.unescape(visitor.get("/namespaces/vision", base_url=URL).text)
+
+    assert f'<p class="note">P{NOT_PLACED[1:]}.</p>' in page
+    assert '<p class="note">onExhausted: reclaim acts as deprioritize' in page

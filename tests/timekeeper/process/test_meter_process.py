@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+import pytest
+
 from deploy.local.launcher import Launcher
 from deploy.local.ports import free_port
 from tests.support.http_server import JsonHandler, Served
@@ -18,6 +20,14 @@ from tests.support.kubeconfig import kubeconfig
 from tests.support.waiting import eventually
 from tests.timekeeper.fake_api_server import FakeApiServer, serving
 from tests.timekeeper.worlds import T0, gpu_pod
+
+COMMAND = "bursar-timekeeper meter --kubeconfig ~/.kube/config"
+PAGES = [Path(__file__).parents[3] / "docs" / page for page in ("install.md", "meter.md")]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_pages_have_the_command_that_is_tested_here(page: Path) -> None:
+    assert COMMAND in [line.strip() for line in page.read_text().splitlines()]
 
 
 def asked(port: int, path: str, token: str = "") -> tuple[int, Any]:
@@ -61,8 +71,9 @@ def test_meter_serves_one_person_on_the_loopback_and_writes_nothing(tmp_path: Pa
         (tmp_path / "log").open("wb") as log,
     ):
         port = free_port()
-        command = [sys.executable, "-m", "timekeeper", "meter", f"--listen=127.0.0.1:{port}"]
-        command += [f"--kubeconfig={kubeconfig(tmp_path, url)}", f"--prometheus-url={prometheus}"]
+        typed = COMMAND.replace("~/.kube/config", str(kubeconfig(tmp_path, url))).split()[1:]
+        command = [sys.executable, "-m", "timekeeper", *typed, f"--listen=127.0.0.1:{port}"]
+        command.append(f"--prometheus-url={prometheus}")
         variables = {"PATH": os.defpath, "HOME": str(tmp_path), "PYTHONPATH": os.getcwd()}
         launcher.start(command, log, env=variables, folder=tmp_path)
         assert eventually(lambda: asked(port, "/readyz")[0] == 200), (tmp_path / "log").read_text()
@@ -80,13 +91,17 @@ def test_meter_serves_one_person_on_the_loopback_and_writes_nothing(tmp_path: Pa
             status, body = asked(port, "/v1/idle", token)
             return (json.loads(body)["prometheus"] or {}) if status == 200 else {}
 
-        assert eventually(lambda: measuring().get("measured") == 1), measuring()
+        assert eventually(lambda: measuring().get("measured") == 1, measuring, within_s=40)
         estimate = asked(port, "/v1/estimate", token)
         assert (estimate[0], json.loads(estimate[1])["estimated"]) == (200, True)
         assert asked(port, "/v1/would", token)[0] == 200
         assert asked(port, path)[0] == 401
         assert asked(port, path, f"{token[:-1]}{'A' if token[-1] != 'A' else 'B'}")[0] == 401
         assert file.stat().st_mode & 0o777 == 0o600
-        assert f"http://127.0.0.1:{port}/" in (tmp_path / "log").read_text()
+        said = (tmp_path / "log").read_text().splitlines()
+        assert [line for line in said if "level=" not in line] == [
+            f"Open http://127.0.0.1:{port}/ and log in with the token in bursar-meter.db.token"
+        ]
+        assert [line for line in said if "level=info" in line] == []
     assert (tmp_path / "bursar-meter.db").is_file()
     assert (api.patches, api.events, api.deletions, api.evictions, api.reviews) == ([], [], [], [], [])

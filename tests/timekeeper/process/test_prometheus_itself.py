@@ -15,8 +15,8 @@ from tests.support.http_server import JsonHandler, Served
 from tests.support.waiting import eventually
 from timekeeper.accounts.card_use.dcgm import QUERY, PodOnNode, measured_pods
 from timekeeper.accounts.card_use.figures import CardSample
+from timekeeper.accounts.card_use.prometheus_answers import read_series
 from timekeeper.accounts.estimate import STEP_MS, held_devices, queries
-from timekeeper.accounts.prometheus_answers import read_series
 from timekeeper.api.devices_before import series_of
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.ledger.metering import Interval

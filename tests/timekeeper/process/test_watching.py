@@ -26,6 +26,8 @@ from timekeeper.settler.cluster.cluster_state import (
     ItemChanged,
     ListReplaced,
     StreamAlive,
+    StreamFailed,
+    StreamOpened,
     WatchUpdate,
 )
 from timekeeper.settler.cluster.watches import (
@@ -122,11 +124,38 @@ def test_an_api_server_that_is_away_is_reported_and_called_again(tmp_path: Path)
             raise Enough
 
     with pytest.raises(Enough):
-        next(follow_source(source("pods"), away, Clock(T0), wait, lambda *each: failures.append(each)))
+        list(follow_source(source("pods"), away, Clock(T0), wait, lambda *each: failures.append(each)))
 
     assert waits == [200, 400, 800]
     assert {name for name, _ in failures} == {"pods"}
     assert "the API server cannot be reached" in failures[0][1]
+
+
+def test_a_refused_watch_is_told_until_one_is_accepted_and_nothing_is_lost(
+    api: FakeApiServer, server: Api
+) -> None:
+    """The API server sends nothing but the answer's head when it accepts one: no bookmark is waited for."""
+    api.put("nodes", node("n1"))
+    refused = StreamFailed("403 nodes is forbidden")
+    events = follow_source(source("nodes"), server, Clock(T0), lambda _: None, lambda *_: None)
+    api.forbidden.add("nodes")
+    refusals = [next(events).change for _ in range(2)]
+    api.forbidden.clear()
+    listed = next(events).change
+    api.forbidden.add("nodes")
+    ended = next(each.change for each in events if not isinstance(each.change, StreamAlive))
+    api.put("nodes", node("n2"))
+    api.forbidden.clear()
+    api.watching = False  # an accepted watch sends nothing
+    accepted_again = next(each.change for each in events if each.change != refused)
+    api.watching = True
+
+    assert refusals == [refused, refused]
+    assert listed == ListReplaced((read_node(node("n1")),))
+    assert ended == refused
+    assert accepted_again == StreamOpened()
+    later = (each.change for each in events)
+    assert next(each for each in later if each != StreamAlive()) == ItemChanged(read_node(node("n2")), False)
 
 
 def test_a_watch_runs_in_a_thread_of_its_own_and_ends_when_stopped(api: FakeApiServer, server: Api) -> None:

@@ -147,7 +147,7 @@ OVER, MAY_END = T0 + 10 * MINUTE, T0 + 10 * MINUTE + 30 * SECOND
         ("evict", MAY_END + HOUR - 1, (True, True, False)),
         ("evict", MAY_END + HOUR, (True, True, True)),
         ("warn", MAY_END, (False, False, False)),
-        ("evict\nmode: observe", MAY_END, (False, False, False)),
+        ("evict\nmode: observe", MAY_END, None),  # it was created without enforcement
     ],
 )
 def test_when_a_pod_past_its_declared_time_is_evicted_and_deleted(

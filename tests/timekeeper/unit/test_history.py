@@ -1,13 +1,19 @@
 """Entries dated by when they took effect, and the accounts that follow from them."""
 
+from dataclasses import replace
+from typing import cast
+
 from tests.timekeeper.clocks import at_ms
-from tests.timekeeper.worlds import DAY
+from tests.timekeeper.worlds import DAY, HOUR, MINUTE, gpu_pod
 from timekeeper.accounts.budget_history import BillingInterval, BudgetEntry, History, history_of
+from timekeeper.accounts.pods import LedgerPod, read_pod
 from timekeeper.core.budgets.policy import UNLIMITED, Budget, BudgetSettings
 from timekeeper.core.ledger.metering import FOREVER_MS, Interval
 
+POD = cast(LedgerPod, read_pod(gpu_pod("p")))
 MONTH = "gpuHours: 10\nperiod: month"
 WEEK = "gpuHours: 10\nperiod: week"
+OBSERVED = f"{MONTH}\nmode: observe"
 NOV_1, NOV_10, NOV_16 = (at_ms(f"2026-11-{day:02}T00:00:00Z") for day in (1, 10, 16))
 NOV_12, NOV_20, NOV_23, DEC_1 = (
     at_ms(text)
@@ -93,7 +99,6 @@ def test_a_budget_taken_away_and_given_again_refills_nothing() -> None:
 BERLIN, TOKYO, NEW_YORK = (
     f"timeZone: {zone}" for zone in ("Europe/Berlin", "Asia/Tokyo", "America/New_York")
 )
-HOUR = 3_600_000
 
 
 def test_a_changed_time_zone_counts_from_the_end_of_the_running_period_on() -> None:
@@ -239,3 +244,51 @@ def test_an_interval_is_cut_at_every_bound_of_an_account_and_at_each_midnight_in
     assert [each.start_ms for each in pieces] == sorted({start, NOV_10 - DAY, NOV_12, DEC_1} | midnights)
     assert [each.end_ms for each in pieces] == [*(each.start_ms for each in pieces[1:]), end]
     assert list(of.pieces("team-a", Interval(NOV_16, NOV_16))) == []
+
+
+def test_the_mode_is_the_entrys_then_the_labels_then_the_defaults_then_the_clusters() -> None:
+    labelled = ("_mode.team-a", "meter", 100)
+
+    def modes(*entries: tuple[str, str | None, int]) -> tuple[str, str]:
+        of = history(*entries)
+        return of.mode("team-a", 200), of.mode("team-b", 200)
+
+    assert modes() == ("enforce", "enforce")
+    assert modes(("_settings", "mode: observe", 0)) == ("observe", "observe")
+    assert modes(("_defaults", OBSERVED, 0)) == ("observe", "observe")
+    assert modes(("_defaults", OBSERVED, 0), labelled) == ("meter", "observe")
+    assert modes(("_defaults", OBSERVED, 0), ("team-a", MONTH, 0)) == ("enforce", "observe")
+    assert modes(("team-a", MONTH, 0), labelled) == ("meter", "enforce")
+    assert modes(("team-a", f"{MONTH}\nmode: observe", 0), labelled) == ("observe", "enforce")
+    assert modes(labelled, ("_mode.team-a", None, 150)) == ("enforce", "enforce")
+
+
+def test_a_label_changes_nothing_of_a_budget_but_its_mode() -> None:
+    of = history(("team-a", MONTH, 0), ("_mode.team-a", "meter", 100), ("_mode.team-b", "observe", 100))
+
+    before, after = of.budget("team-a", 99), of.budget("team-a", 100)
+    assert after == replace(before, budget=replace(before.budget, mode="meter"))
+    assert of.version("team-a", 100) == of.version("team-a", 99)
+    assert of.budget("team-b", 100).key == ""
+    assert of.labelled == {"team-a", "team-b"}
+    assert of.groups == frozenset()
+
+
+def test_a_pod_was_created_under_the_mode_of_that_time_and_near_a_change_as_admission_wrote() -> None:
+    of = history(
+        ("_settings", "mode: meter", HOUR),
+        ("_mode.team-a", "enforce", 2 * HOUR),
+        ("_mode.team-a", None, 3 * HOUR),
+    )
+
+    def was_enforced(at: int) -> tuple[bool, bool]:
+        pod = replace(POD, created_ms=at)
+        return of.was_enforced(pod), of.was_enforced(replace(pod, is_governed=True))
+
+    assert was_enforced(0) == was_enforced(HOUR - 1) == (False, True)  # before the first entry
+    assert was_enforced(2 * HOUR - MINUTE) == (False, False)
+    assert was_enforced(2 * HOUR - MINUTE + 1) == (False, True)
+    assert was_enforced(2 * HOUR + MINUTE - 1) == (False, True)
+    assert was_enforced(2 * HOUR + MINUTE) == (True, True)
+    assert was_enforced(3 * HOUR + MINUTE) == (False, False)
+    assert history(("team-a", MONTH, HOUR)).was_enforced(replace(POD, created_ms=0))

@@ -816,6 +816,59 @@ def test_an_exempt_namespace_meets_neither_webhook_nor_policy(world: Registered)
     world.kubectl("annotate", "pod", "-n", "ops", "own-affair", "ALIYUN_COM_GPU_MEM_IDX=1")
 
 
+# modes
+
+
+def test_only_who_has_the_right_changes_the_mode_of_a_namespace(world: Registered) -> None:
+    world.kubectl("create", "namespace", "ours")
+    label = ("label", "namespace", "ours", "--overwrite")
+
+    code, said = world.said(*label, "bursar.dev/mode=meter", "--as=tess")
+    assert code != 0
+    assert "metadata.labels[bursar.dev/mode]: this label decides whether GPU budgets are enforced" in said
+    code, said = world.said(*label, "bursar.dev/mode=off")
+    assert code != 0
+    assert 'this is no mode, got "off"; allowed: enforce, observe, meter, or no such label' in said
+    world.kubectl(*label, "bursar.dev/mode=meter")
+    assert world.said(*label, "app=y", "--as=tess")[0] == 0
+    assert world.said(*label, "bursar.dev/mode-", "--as=tess")[0] != 0
+    allow(world, "moira", ("bursar.dev", "modes", "create"), ("", "namespaces", "get,create,patch"))
+    assert world.said(*label, "bursar.dev/mode-", "--as=moira")[0] == 0
+
+
+def test_policies_refuse_warn_or_say_nothing_by_the_mode_and_guard_our_fields_in_each(
+    world: Registered,
+) -> None:
+    modes = {"watched": "observe", "free": "meter"}
+    for name in modes:
+        world.kubectl("create", "namespace", name)
+    for name in ("bursar-modes", "bursar-modes-observed"):
+        data = json.dumps({"data": modes})
+        world.kubectl("patch", "configmap", name, "-n", "bursar-system", "--type=merge", "-p", data)
+    bad = WAYS["the whole node"].bad
+
+    def said(namespace: str) -> str:
+        raw = json.dumps(bad | {"metadata": {"name": "bad", "namespace": namespace}})
+        return world.said("create", "--dry-run=server", "-f", "-", input=raw)[1]
+
+    eventually(lambda: " denied request: " not in said("free") + said("watched"), "the modes to be followed")
+    assert " denied request: " in said("team-a")
+    assert "Warning: Validation failed for ValidatingAdmissionPolicy 'bursar-ways-around'" in said("watched")
+    assert "ValidatingAdmissionPolicy" not in said("free")
+    for namespace in modes:
+        world.kubectl(
+            "create",
+            "-f",
+            "-",
+            input=json.dumps(
+                a_pod({"name": "c", "image": "x"}) | {"metadata": {"name": "own", "namespace": namespace}}
+            ),
+        )
+        code, refused = world.said("annotate", "pod", "-n", namespace, "own", "bursar.dev/standing=IN_BUDGET")
+        assert code != 0, refused
+        assert "ValidatingAdmissionPolicy 'bursar-written-once'" in refused
+
+
 # the page
 
 
@@ -829,7 +882,7 @@ def test_every_policy_and_rule_of_the_policies_is_on_the_page_and_no_other() -> 
     names = {each["metadata"]["name"] for each in documents if each["kind"] == "ValidatingAdmissionPolicy"}
     texts = [
         (MANIFESTS / f"admission-{name}.yaml").read_text()
-        for name in ("bypass", "node-access", "grace", "sizes", "updates")
+        for name in ("bypass", "modes", "node-access", "grace", "sizes", "updates")
     ]
     text = "".join(texts)
     rules = set(re.findall(r"[^:] \[([a-z-]+)\]['\n]", text))
@@ -837,6 +890,6 @@ def test_every_policy_and_rule_of_the_policies_is_on_the_page_and_no_other() -> 
     assert set(re.findall(r"`(bursar-[a-z-]+)`", page)) & names == names
     assert {rule for rule in rules if f"`{rule}`" not in page} == set()
     assert rules == {case.rule for case in (*WAYS.values(), *SUSPECT.values())} | {
-        *("forged-annotation", "forged-label", "exemption"),
+        *("forged-annotation", "forged-label", "exemption", "mode"),
         *("grace-period", "pod-parts", "pod-size", "sidecar-name"),
     }

@@ -53,7 +53,7 @@ def world(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory)
         made.kubectl("apply", "-f", "-", input=json.dumps(role | {"metadata": {"name": "pods"}}))
         users = ("--user=tess", f"--user={EXTENDER}")
         made.kubectl("create", "clusterrolebinding", "pods", "--clusterrole=pods", *users)
-        for name in ("policies", "bypass"):
+        for name in ("modes", "policies", "bypass"):
             made.kubectl("apply", "--server-side", "-f", str(MANIFESTS / f"admission-{name}.yaml"))
         probe = make(made, "probe", half())
         eventually(lambda: POLICY in edited(made, probe, {"bursar.dev/standing": "x"}, try_only=True), POLICY)

@@ -1,6 +1,7 @@
 """``python -m webhook review`` against a real API server: the verdicts are the same."""
 
 import json
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -13,7 +14,7 @@ from tests.webhook.rule_examples import PODS
 from tests.webhook.unit.test_configmaps import BAD as BAD_BUDGET
 from tests.webhook.unit.test_configmaps import GOOD as GOOD_BUDGET
 from tests.webhook.unit.test_configmaps import config_map
-from tests.webhook.unit.test_review_command import DEVICE_CLASS, Review, text_of
+from tests.webhook.unit.test_review_command import DEVICE_CLASS, Review, text_of, write
 from tests.webhook.unit.test_templates import BAD, GOOD, RESOURCES, workload
 from tests.webhook.worlds import admitted, half, plain
 from tests.worlds import Json
@@ -24,7 +25,7 @@ from webhook.wire import defaulting
 def world(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registered]:
     """The webhook, registered, and the policies, in a cluster with a class of the users' own."""
     with Registered(control_plane, tmp_path_factory.mktemp("review")) as made:
-        for policies in ("bypass", "ranges"):
+        for policies in ("modes", "bypass", "ranges"):
             made.kubectl("apply", "--server-side", "-f", str(MANIFESTS / f"admission-{policies}.yaml"))
         made.post_runtime_classes()
         for way in ("the whole node", "a device class as a limit"):
@@ -86,30 +87,77 @@ CASES: dict[str, object] = {
 }  # fmt: skip
 
 
+Said = tuple[Json | None, str]  # the object that the cluster would store; what kubectl says
+
+
+@pytest.fixture(scope="module")
+def cluster_says(world: Registered, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Said]:
+    """What kubectl says to the creation of each case, where nothing is stored: two of them for all, with a
+    file for each case. What it says names the file, and what would be stored comes in the order of files."""
+    folder = tmp_path_factory.mktemp("cases")
+    files = {
+        case: write(content, folder / f"case-{at}.yaml") for at, (case, content) in enumerate(CASES.items())
+    }
+    own = [case for case in CASES if case == "kube-system" or "budgets" in case]
+    found: dict[str, Said] = {}
+    for namespace, cases in (((), own), (("-n", "team-a"), [case for case in CASES if case not in own])):
+        named = [word for case in cases for word in ("-f", str(files[case]))]
+        done = world.cp.kubectl("create", "--dry-run=server", "-o", "json", *namespace, *named)
+        said = by_file(done.stderr)
+        stored = iter(documents(done.stdout))
+        for case in cases:
+            told = said.get(files[case].name, "")
+            found[case] = (None if told else next(stored), told)
+        assert next(stored, None) is None
+    return found
+
+
+def by_file(stderr: str) -> dict[str, str]:
+    """The errors of kubectl, by the name of the file that each is about; of several lines each."""
+    found: dict[str, str] = {}
+    name = ""
+    for line in stderr.splitlines(keepends=True):
+        if named := re.search(r"case-\d+\.yaml", line):
+            name = named[0]
+        elif line.startswith(("Warning:", "Error", "error")):
+            name = ""
+        found[name] = found.get(name, "") + line
+    return found
+
+
+def documents(text: str) -> list[Json]:
+    """The objects that kubectl has printed, one after the other."""
+    found, decoder, at = [], json.JSONDecoder(), 0
+    while at < len(text.rstrip()):
+        value, at = decoder.raw_decode(text, at)
+        found.append(value)
+        at += len(text[at:]) - len(text[at:].lstrip())
+    return found
+
+
 @pytest.mark.parametrize("case", CASES)
-def test_the_verdict_is_the_one_of_a_cluster(world: Registered, review: Review, case: str) -> None:
-    file = review.file(CASES[case])
+def test_the_verdict_is_the_one_of_a_cluster(
+    review: Review, cluster_says: dict[str, Said], case: str
+) -> None:
     flags = ("-o", "json", "--namespace", "team-a", "--priority-class", "urgent=7")
-    _, out, _ = review(*flags, file)
+    _, out, _ = review(*flags, review.file(CASES[case]))
     ours = json.loads(out)[0]
+    stored, said = cluster_says[case]
 
-    namespace = [] if case in ("kube-system",) or "budgets" in case else ["-n", "team-a"]
-    done = world.cp.kubectl("create", "--dry-run=server", "-o", "json", *namespace, "-f", file)
-
-    by_policy = "ValidatingAdmissionPolicy 'bursar-" in done.stderr and " denied request: " in done.stderr
-    denied = by_policy or ("bursar.dev" in done.stderr and "denied the request" in done.stderr)
-    if "(BadRequest)" in done.stderr:
+    by_policy = "ValidatingAdmissionPolicy 'bursar-" in said and " denied request: " in said
+    denied = by_policy or ("bursar.dev" in said and "denied the request" in said)
+    if "(BadRequest)" in said:
         assert ours["verdict"] in ("refused", "unreadable")
     else:
-        assert (ours["verdict"] == "refused") is denied, (ours, done.stderr)
+        assert (ours["verdict"] == "refused") is denied, (ours, said)
     if denied:
         assert ours["violations"]
         told = "rule" if by_policy else "path"  # policies name containers and volumes where we count them
-        assert [each[told] for each in ours["violations"] if each[told] not in done.stderr] == []
+        assert [each[told] for each in ours["violations"] if each[told] not in said] == []
     if ours["verdict"] == "unreadable":
-        assert done.returncode != 0
-    if ours["patched"] and done.returncode == 0:
-        assert seen(ours["patched"]) == seen(json.loads(done.stdout))
+        assert stored is None
+    if ours["patched"] and stored is not None:
+        assert seen(ours["patched"]) == seen(stored)
 
 
 def seen(pod: Json) -> Json:

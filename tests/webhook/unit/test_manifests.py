@@ -20,6 +20,7 @@ from timekeeper.core.admission.rules.device_classes import CONFIG_MAP, JudgedCla
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE, amounts, native
 from timekeeper.core.names import GOVERNED, NAMESPACE, USER_ANNOTATIONS
+from timekeeper.settler.mode_parameters import DEFAULT
 from webhook.admission import cel
 from webhook.settings.certificates import read_certificates
 from webhook.settings.serve import read
@@ -186,7 +187,14 @@ WARNING = {"bursar-privileged", "bursar-node-access"}
 EVERYWHERE = {
     *("bursar-exemptions", "bursar-holds", "bursar-releases", "bursar-notices", "bursar-growth"),
     *("bursar-sidecar", "bursar-grace", "bursar-eviction-grace", "bursar-placed-by-others"),
+    "bursar-mode-labels",
 }
+# what they find is refused, or only warned about, by the mode of the namespace
+BY_MODE = {
+    *("bursar-anti-affinity", "bursar-node-access", "bursar-overhead", "bursar-privileged"),
+    *("bursar-ranges", "bursar-sizes", "bursar-ways-around"),
+}
+OF_CLASSES = {"bursar-device-claims", "bursar-device-class-limits"}
 # also in the namespaces of the system; in exempt ones schedulers of other systems write the same annotations
 BUT_EXEMPT = {"bursar-written-once", "bursar-bindings"}
 
@@ -219,13 +227,24 @@ def test_every_policy_is_bound_and_refuses_but_the_one_that_only_warns() -> None
     governed = [{"key": GOVERNED, "operator": "Exists"}]
     params = {"selector": {"matchExpressions": governed}, "parameterNotFoundAction": "Allow"}
     assert bindings.get("bursar-eviction-grace", {}).pop("paramRef", None) == params
-    assert bindings == {
+    for name in BY_MODE:
+        for binding, parameters in ((name, "bursar-modes"), (f"{name}-observed", "bursar-modes-observed")):
+            assert bindings[binding].pop("paramRef") == {
+                "name": parameters,
+                "namespace": NAMESPACE,
+                "parameterNotFoundAction": "Allow",  # Deny would refuse pods while Helm uninstalls
+            }
+    refusing = {
         name: {
             "policyName": name,
             "validationActions": ["Warn", "Audit"] if name in WARNING else ["Deny"],
         }
         for name in POLICIES
     }
+    warning = {
+        f"{name}-observed": {"policyName": name, "validationActions": ["Warn", "Audit"]} for name in BY_MODE
+    }
+    assert bindings == refusing | warning
     assert {each["failurePolicy"] for each in POLICIES.values()} == {"Fail"}
     assert {each["matchConstraints"]["matchPolicy"] for each in POLICIES.values()} == {"Equivalent"}
 
@@ -235,6 +254,8 @@ def test_policies_leave_out_the_same_namespaces_as_the_webhooks_but_those_that_g
 
     not_exempt = {"matchExpressions": [{"key": cel.EXEMPT, "operator": "NotIn", "values": ["true"]}]}
     everywhere = dict.fromkeys(EVERYWHERE) | dict.fromkeys(BUT_EXEMPT, not_exempt)
+    ours = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": [NAMESPACE]}
+    everywhere |= {"bursar-protections": {"matchExpressions": [ours]}}
     assert selectors == dict.fromkeys(POLICIES, GOVERNED_NAMESPACES) | everywhere
 
 
@@ -246,6 +267,20 @@ def test_the_longest_grace_period_is_the_default_of_the_budgets() -> None:
             "longest",
             str(seconds),
         )
+
+
+def test_the_mode_of_the_namespace_is_the_first_condition_of_what_a_pod_may_be() -> None:
+    cluster = "params.?data['_default'].orValue(params.?data['_initial'].orValue('enforce'))"
+    mode = f"params.?data[request.namespace].orValue({cluster})"
+    first = {
+        name: (each.get("matchConditions") or [{}])[0].get("expression") for name, each in POLICIES.items()
+    }
+
+    by_mode = {name for name, expression in first.items() if expression and mode in expression}
+    assert by_mode == BY_MODE | OF_CLASSES
+    for name in by_mode:
+        judged = "params.?data['_judged'].orValue('enforce')" if name in BY_MODE else "'enforce'"
+        assert str(first[name]).split() == f"{mode} == {judged}".split()
 
 
 _LOOP = re.compile(r"\.(?:exists|exists_one|all|filter|map)\(")
@@ -277,7 +312,7 @@ def test_a_policy_on_new_pods_that_searches_them_has_such_a_condition() -> None:
         spec = POLICIES[name]
         (first, *_) = spec["matchConstraints"]["resourceRules"]
         if (first["operations"], first["resources"]) == (["CREATE"], ["pods"]):
-            conditions = spec.get("matchConditions") or spec["validations"]
+            conditions = [*spec.get("matchConditions", ()), *spec["validations"]]
             assert any(each["expression"].startswith(cel.small()) for each in conditions), name
     assert POLICIES["bursar-sizes"]["validations"][0]["expression"] == cel.small()
 
@@ -326,7 +361,7 @@ def test_the_lists_of_the_policies_are_those_of_the_webhook() -> None:
     assert variable("bursar-ways-around", "deviceMounts").count(name) == 4
     assert f"e.name == '{denylist.CUDA_VERSION}'" in variable("bursar-node-access", "cudaVersion")
     assert words("bursar-ways-around", "gpuRuntimeClasses") == denylist.RUNTIME_CLASSES
-    first = POLICIES["bursar-ways-around"]["matchConditions"][0]["expression"]
+    first = POLICIES["bursar-ways-around"]["matchConditions"][1]["expression"]
     assert cel.device_annotations() in first
     assert cel.device_annotations() in variable("bursar-ways-around", "deviceAnnotations")
     assert cel.device_annotations() in variable("bursar-bindings", "found")
@@ -335,9 +370,9 @@ def test_the_lists_of_the_policies_are_those_of_the_webhook() -> None:
 def test_the_parameters_that_the_policies_read_are_those_that_are_written() -> None:
     text = json.dumps([POLICIES["bursar-device-claims"], POLICIES["bursar-device-class-limits"]])
 
-    assert set(re.findall(r"params\.\?data\['(\w+)'\]", text)) == JudgedClasses().data().keys() - {
-        "notJudged"
-    }
+    assert set(re.findall(r"params\.\?data\['(\w+)'\]", text)) == {DEFAULT, "_initial"} | (
+        JudgedClasses().data().keys() - {"notJudged"}
+    )
 
 
 def test_the_sample_leaves_out_the_same_namespaces_and_gpu_pods() -> None:

@@ -41,6 +41,15 @@ spec:
 """
 
 
+def write(content: object, path: Path) -> Path:
+    """A file of this text, or of these objects; its path."""
+    if not isinstance(content, str | bytes):
+        documents = content if isinstance(content, list) else [content]
+        content = yaml.safe_dump_all(documents, sort_keys=False)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
 class Review:
     """The command, run in this process on files of one folder."""
 
@@ -49,12 +58,7 @@ class Review:
 
     def file(self, content: object, name: str = "m.yaml") -> str:
         """A file of this text, or of these objects."""
-        if not isinstance(content, str | bytes):
-            documents = content if isinstance(content, list) else [content]
-            content = yaml.safe_dump_all(documents, sort_keys=False)
-        path = self.folder / name
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        return str(path)
+        return str(write(content, self.folder / name))
 
     def __call__(self, *arguments: str) -> tuple[int, str, str]:
         """Exit code, stdout and stderr."""

@@ -22,12 +22,13 @@ from tests.webhook.worlds import (
 )
 from tests.worlds import Json, container
 from timekeeper.core.admission.policy import AdmissionPolicy, PriorityClass, Sidecar, Standing
+from timekeeper.core.admission.protection import cost
 from timekeeper.core.admission.table import CLASSES_HOLD_MS, StandingsTable, effective_policy, standing
 from timekeeper.core.request.request import parse
 from timekeeper.core.standings import NO_CAPS, Cap, Caps, UndecodableStandingsError
 from webhook.admission import pods
 from webhook.server.reviewer import NotReadyError, Reviewer
-from webhook.standings.burst import AdmissionBurst, cost
+from webhook.standings.burst import AdmissionBurst
 from webhook.standings.table import decode
 from webhook.wire.pod_review import PodReview, read
 

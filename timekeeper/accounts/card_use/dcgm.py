@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from timekeeper.accounts.card_use.figures import CardSample
 from timekeeper.accounts.card_use.overuse import FRESH_MS
-from timekeeper.accounts.prometheus_answers import Series
+from timekeeper.accounts.card_use.prometheus_answers import Series
 
 _LABELS = "UUID, GPU_I_ID, Hostname, namespace, pod, exported_namespace, exported_pod, job, instance"
 QUERY = f"max by ({_LABELS}) (avg_over_time(DCGM_FI_DEV_GPU_UTIL[2m]))"

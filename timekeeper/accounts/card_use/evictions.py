@@ -105,9 +105,10 @@ class EvictionDecision:
 
 
 def candidate(over: OverusingPod, pod: LedgerPod | None, history: History, now_ms: int) -> EvictionCandidate:
-    """The overusing pod, as the watches and the budgets show it now."""
+    """The overusing pod, as the watches and the budgets show it now; no pod that was created without
+    enforcement."""
     grace_ms = history.overuse_grace_ms(over.namespace, now_ms)
-    is_there = pod is not None and pod.is_charged and pod.node == over.node
+    is_there = pod is not None and pod.is_charged and pod.node == over.node and history.was_enforced(pod)
     return EvictionCandidate(over, grace_ms, pod if is_there else None)
 
 

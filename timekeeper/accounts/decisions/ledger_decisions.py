@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import yaml
 
-from timekeeper.accounts.budget_history import GROUP, BudgetEntry, History
+from timekeeper.accounts.budget_history import GROUP, LABEL, BudgetEntry, History
 from timekeeper.accounts.grants import Grant
 from timekeeper.accounts.usage import gpu_hours
 from timekeeper.core.budgets.mistakes import BadEntryError
@@ -39,6 +39,8 @@ def of_changes(
 
 
 def _of_entry(entry: BudgetEntry, before: History | None) -> Decision:
+    if entry.key.startswith(LABEL):
+        return _of_label(entry)
     earlier = None if before is None else before.text(entry.key)
     if entry.text is None:
         reason, verb = "EntryRemoved", "was removed"
@@ -50,6 +52,13 @@ def _of_entry(entry: BudgetEntry, before: History | None) -> Decision:
     if entry.text is not None:
         figures["textSha256"] = hashlib.sha256(entry.text.encode(errors="replace")).hexdigest()[:_DIGITS]
     return Decision(entry.from_ms, BUDGET, reason, entry.key, figures, budget=f"{entry.key}@{entry.from_ms}")
+
+
+def _of_label(entry: BudgetEntry) -> Decision:
+    """The label of a namespace names another mode, or none any more."""
+    name, word = entry.key.removeprefix(LABEL), entry.text or "no mode"
+    message = f"The label bursar.dev/mode of namespace {name} names {word} now."
+    return Decision(entry.from_ms, BUDGET, "ModeLabelChanged", name, {MESSAGE: message})
 
 
 def _changed_fields(earlier: str, later: str) -> str:

@@ -5,13 +5,14 @@
    lowest priority first, of equals the youngest, each some time after the last.
 3. A pod whose PodDisruptionBudget refused is tried again after the others, and deleted when ``pdbGrace`` is
    over.
-4. As soon as a namespace is not exhausted any more, its pods' notices are withdrawn.
+4. As soon as a namespace is not exhausted any more, its pods' notices are withdrawn; and that of a pod
+   as soon as its budget protects it.
 
 Notices are annotations of the pods, so a settler that takes over continues where the other one ended.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from timekeeper.accounts.exhaustion.terms import EvictionTerms
@@ -137,14 +138,15 @@ def due(
     past: BudgetEvictionMemory,
     now_ms: int,
     at_ms: int,
+    is_spared: Callable[[LedgerPod], bool] = lambda _: False,
 ) -> EvictionPlan:
     """The evictions that are due, and the notices to be written, each in the order in which pods must leave.
 
     ``exhausted``: namespace -> terms. ``now_ms``: the clock of notices; ``at_ms``: the monotonic clock of
-    ``past``.
+    ``past``. ``is_spared``: whether the budget protects the pod, or it was created without enforcement.
     """
     concerned = [
-        (pod, exhausted.get(pod.namespace), past.notice_of(pod, at_ms))
+        (pod, None if is_spared(pod) else exhausted.get(pod.namespace), past.notice_of(pod, at_ms))
         for pod in pods
         if pod.namespace in exhausted or pod.evict_after_ms is not None or pod.uid in past.written
     ]

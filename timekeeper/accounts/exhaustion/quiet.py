@@ -1,7 +1,7 @@
 """Which pods of exhausted namespaces need nothing for now, so that a look at all pods does not decide about
 each of them again. Pure but for its memory, which may be lost at any time."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from timekeeper.accounts.exhaustion.evictions import (
     NO_NOTICE,
@@ -32,6 +32,7 @@ class PlanCache:
         exhausted: Mapping[str, EvictionTerms],
         past: BudgetEvictionMemory,
         now_ms: int,
+        is_spared: Callable[[LedgerPod], bool] = lambda _: False,
     ) -> Iterator[LedgerPod]:
         """The pods that `due` must decide about."""
         if now_ms < self._at_ms or len(self._known) > 2 * len(pods) + 100:
@@ -46,6 +47,10 @@ class PlanCache:
             valid = terms.get(pod.namespace)
             if valid is None or pod.uid in unsure:
                 yield pod
+                continue
+            if is_spared(pod):
+                if pod.evict_after_ms is not None:
+                    yield pod
                 continue
             found = known.get(pod.uid)
             if found is None or found[0] is not pod or found[1] <= now_ms or found[2] != valid:

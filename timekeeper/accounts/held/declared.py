@@ -115,12 +115,14 @@ def due(pods: Iterable[LedgerPod], history: History, now_ms: int) -> list[Overti
 
 
 def _overtime_of(pod: LedgerPod, history: History, in_force_ms: int, now_ms: int) -> Overtime | None:
-    """None for a pod that reserves no declared time, has not begun, is within its time, or is over or
-    leaving."""
+    """None for a pod that reserves no declared time, has not begun, is within its time, is over or leaving,
+    or was created without enforcement."""
     bound_ms = pod.hold.bound_ms
     if not pod.declared_ms or not pod.node or bound_ms is None or pod.ended_ms is not None:
         return None
     if pod.hold.deletion_ms is not None or now_ms < bound_ms + pod.declared_ms:
+        return None
+    if not history.was_enforced(pod):
         return None
     may_end_ms = bound_ms + pod.length_ms
     is_ended = history.ends_overtime(pod.namespace, in_force_ms)

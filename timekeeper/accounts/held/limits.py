@@ -35,6 +35,7 @@ class HeldView:
     # namespace or group -> later periods, for the accounts of held pods that declare their time
     later: Mapping[str, tuple[LaterRoom, ...]] = field(default_factory=dict)
     untried: int = 0  # pods without gate that our scheduler has not tried yet to place
+    protected: Set[str] = frozenset()  # UIDs of held pods that the budget protects: no account keeps them
 
 
 @dataclass(slots=True)
@@ -56,6 +57,17 @@ class ReleaseLimits:
         if pod.length_ms and not self._is_payable(pod):
             return (Limit(f"whole cost of {pod.uid}", 0, is_cap=True),)
         return (*self._known[key], *alone)
+
+    def of_protected(self, pod: HeldPod) -> tuple[Limit, ...]:
+        """The limits of a pod that the budget protects: no account's, but `maxWaiting` and the caps."""
+        turn = () if self._observes(pod.namespace) else self._turn(pod.namespace)
+        return (*turn, *(self._caps(pod) if pod.by_other else ()))
+
+    def _turn(self, namespace: str) -> Iterator[Limit]:
+        history, now_ms = self.view.history, self.view.at_ms
+        most = history.budget(namespace, now_ms).budget.max_waiting if history else None
+        if most is not None:
+            yield Limit(f"{namespace}/waiting", most - self.view.seen.get(namespace, 0), each=1)
 
     def _is_payable(self, pod: HeldPod) -> bool:
         """Whether the declared time of the pod can ever be paid by the present budgets. One that cannot waits
@@ -115,9 +127,7 @@ class ReleaseLimits:
         mine = made.namespaces.get(namespace, made.default)
         keeps = declares or budget.reserve == "declared"
         limits = self._account(namespace, mine, 0, keeps)
-        if budget.max_waiting is not None:
-            places = budget.max_waiting - self.view.seen.get(namespace, 0)
-            limits.append(Limit(f"{namespace}/waiting", places, each=1))
+        limits += self._turn(namespace)
         if mine.group is not None:
             group = GROUP + budget.group
             limits += self._account(group, mine.group, self._waiting_of(budget.group), keeps)

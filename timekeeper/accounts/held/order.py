@@ -225,14 +225,9 @@ def cards_held(
             continue
         if pod.node:
             total[pod.namespace] += _held_milli(pod, cards(pod.node))
-        elif is_by_other(pod, scheduler) and not pod.is_gated:
+        elif pod.has_other_scheduler(scheduler) and not pod.is_gated:
             total[pod.namespace] += most_milli(pod.request)
     return total
-
-
-def is_by_other(pod: LedgerPod, scheduler: str) -> bool:
-    """True if another scheduler than this one places the pod."""
-    return pod.scheduler not in ("", scheduler)
 
 
 def _held_milli(pod: LedgerPod, cards: tuple[Card, ...]) -> int:

@@ -4,7 +4,7 @@
 here instead. After a restart the time of grace begins anew.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from timekeeper.accounts.exhaustion.evictions import (
@@ -43,16 +43,18 @@ def leaving(
     memory: LeavingMemory,
     now_ms: int,
     at_ms: int,
+    is_protected: Callable[[LedgerPod], bool] = lambda _: False,
 ) -> tuple[tuple[BudgetEviction, ...], LeavingMemory]:
     """The pods whose eviction is due now, at most one of each account, and what is remembered of the others.
-    ``exhausted``: namespace -> terms; ``at_ms``: by a monotonic clock."""
+    ``exhausted``: namespace -> terms; ``at_ms``: by a monotonic clock; ``is_protected``: whether the budget
+    protects the pod."""
     there = [each for each in pods if each.namespace in exhausted]
     if not there:
         return (), replace(memory, notices={}, gone=frozenset())
     terms = {name: replace(each, is_observed=False) for name, each in exhausted.items()}
     known = {each.uid for each in there}
     noticed = [_noticed(each, memory.notices) for each in there if each.uid not in memory.gone]
-    found = due(noticed, terms, memory.evictions, now_ms, at_ms)
+    found = due(noticed, terms, memory.evictions, now_ms, at_ms, is_protected)
     changed = {each.pod.uid: each.notice for each in found.changes}
     notices = {uid: each for uid, each in memory.notices.items() if uid in known} | changed
     return found.evictions, replace(memory, notices=notices, gone=memory.gone & known)

@@ -9,6 +9,7 @@ from timekeeper.core.admission.marks import declared_time
 from timekeeper.core.admission.mutation.govern import class_status, keeps_own_class, placed_by
 from timekeeper.core.admission.pods import MalformedError, checked_pod
 from timekeeper.core.admission.policy import AdmissionPolicy, PriorityClass, SidecarImages, Standing
+from timekeeper.core.admission.protection import protected
 from timekeeper.core.admission.rules.bypass import bypass_violations
 from timekeeper.core.admission.rules.exhausted import budget_violations
 from timekeeper.core.admission.rules.modes import split_by_mode
@@ -21,6 +22,7 @@ from timekeeper.core.admission.table import (
     standing,
 )
 from timekeeper.core.json_values import Json
+from timekeeper.core.protected import Published
 from timekeeper.core.request.request import parse_new
 from timekeeper.core.violation import Violation
 
@@ -63,6 +65,16 @@ class AdmissionTerms:
 
     policy: AdmissionPolicy
     standing: Standing
+    protect: Published | None = None
+    lookahead_ms: int | None = None
+
+    def standing_of(self, pod: Json) -> Standing:
+        """The pod's. What is left of the floor is without the pods that are protected now, of which it may
+        be one."""
+        published, taken = self.protect, 0
+        if published is not None and pod["metadata"].get("uid") in published.uids:
+            taken = -published.protection.floor
+        return protected(self.standing, published, pod, taken, self.lookahead_ms)
 
 
 def terms_of(document: Json, namespace: str, now_ms: int) -> AdmissionTerms:
@@ -79,7 +91,8 @@ def terms_of(document: Json, namespace: str, now_ms: int) -> AdmissionTerms:
         in_budget=_existing(policy.in_budget, IN_BUDGET),
         over_budget=_existing(policy.over_budget, OVER_BUDGET),
     )
-    return AdmissionTerms(enforced, standing(table, namespace, 0, now_ms, 0))
+    now = standing(table, namespace, 0, now_ms, 0)
+    return AdmissionTerms(enforced, now, table.entry_of(namespace).protect, settings.lookahead_ms)
 
 
 def _existing(known: PriorityClass, shipped: PriorityClass) -> PriorityClass:
@@ -91,7 +104,7 @@ def verdict(raw: Json, namespace: str, terms: AdmissionTerms, is_bound: bool = F
     """The verdict on a new pod; None: it requests no GPU, and would have been left alone. ``is_bound``: a
     scheduler had placed it before it was seen. Refusals count before the gate, and the gate before the
     class."""
-    policy, now = terms.policy, terms.standing
+    policy = terms.policy
     try:
         pod = checked_pod(raw, "pod")
     except MalformedError as error:
@@ -105,6 +118,7 @@ def verdict(raw: Json, namespace: str, terms: AdmissionTerms, is_bound: bool = F
         return _refused(refusing)
     if parsed.request is None:
         return None
+    now = terms.standing_of(pod)
     if exhausted := budget_violations(namespace, now):
         return _refused(exhausted)
     by_other = placed_by(pod["spec"], parsed.request.dialect, policy) != policy.scheduler_name

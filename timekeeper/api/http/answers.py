@@ -106,13 +106,33 @@ class GroupStanding(TypedDict):
     standing: StandingWord
 
 
+class ProtectedAnswer(TypedDict):
+    """The pods that `protect` of the entry selects by `labels` and kinds of `owners`. Of the floors
+    `cardsMilli` and `amount` one is null; `left`: of it for further pods, null: not known; `used`: what the
+    selected pods have used in the period, posted and pending; `rateMilli`: of those that hold cards, in
+    thousandths of a weighted GPU; `pods`: how many are protected now, 0 in budget, null: not known."""
+
+    labels: dict[str, str]
+    owners: list[str]
+    cardsMilli: int | None
+    amount: int | None
+    used: int
+    gpuHours: Hours
+    rateMilli: int
+    left: int | None
+    pods: int | None
+
+
 class BudgetAnswer(AccountAnswer):
     """An account with its group's. `standing`, `validUntil` and `exhaustedAt` consider both; the other
     figures are the namespace's own. `group`: null without a group; only name and standing for callers that
-    may not `get budgets` of it."""
+    may not `get budgets` of it. `protect`: null if the entry protects no pods; `placement`: `off` where pods
+    keep their scheduler, else `on`."""
 
     namespace: Subject
     group: GroupAccount | GroupStanding | None
+    protect: ProtectedAnswer | None
+    placement: str
     warnings: list[str]
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import Lock
 
-from timekeeper.accounts.prometheus_answers import PrometheusQueries
+from timekeeper.accounts.card_use.prometheus_answers import PrometheusQueries
 from timekeeper.api.ledger.heartbeat_writer import HeartbeatWriter
 from timekeeper.api.ledger.ledger_reader import LedgerReader
 from timekeeper.api.ledger.outages import OutageLog

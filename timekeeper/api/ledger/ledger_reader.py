@@ -2,7 +2,7 @@
 
 import gzip
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Lock
 
 import orjson
@@ -13,6 +13,8 @@ from timekeeper.accounts.changes import NEVER, Pulse
 from timekeeper.accounts.grants import GrantSums
 from timekeeper.accounts.statements import stated, working_set
 from timekeeper.accounts.usage import PriceInterval, ReportLine, ReportQuery, price_intervals
+from timekeeper.api.ledger.protected_reading import ProtectedReading, read_protected
+from timekeeper.core.protected import Published, decoded
 from timekeeper.store import held_pods, ledger
 from timekeeper.store.engine.engine import Connection, Store
 from timekeeper.store.engine.upgrade import take_time
@@ -60,6 +62,7 @@ class ServedStandings:
     packed: bytes
     words: Mapping[str, str]
     default: str
+    protected: Mapping[str, Published] = field(default_factory=dict)  # of entries with `protect`
 
     def word(self, namespace: str) -> str:
         """The namespace's standing."""
@@ -82,6 +85,8 @@ class AccountReading:
     standing: str
     error: str
     group_error: str = ""
+    protected: ProtectedReading | None = None  # of an entry with `protect`
+    placement: str = "on"  # of the cluster
 
 
 class LedgerReader:
@@ -114,7 +119,10 @@ class LedgerReader:
             document = orjson.loads(body)
             words = {name: entry["standing"] for name, entry in document["namespaces"].items()}
             packed = gzip.compress(body, FASTEST, mtime=0)
-            self._served = ServedStandings(revision, body, packed, words, document["default"]["standing"])
+            entries = document["namespaces"].items()
+            protected = {name: each for name, entry in entries if (each := decoded(entry)) is not None}
+            default = document["default"]["standing"]
+            self._served = ServedStandings(revision, body, packed, words, default, protected)
         return self._served
 
     def account_now(self, namespace: str) -> AccountReading:
@@ -152,7 +160,7 @@ class LedgerReader:
 
     def _listed(self, connection: Connection) -> list[str]:
         history = self.history(connection)
-        names = {key for key in history.current_keys() if not key.startswith("_")}
+        names = history.namespaces()
         if history.text(DEFAULTS) is not None:
             names |= ledger.namespaces(connection)
         return sorted(names)
@@ -207,7 +215,7 @@ class LedgerReader:
 
     def _readings(self, connection: Connection, names: Collection[str]) -> list[AccountReading]:
         now_ms, history = self.moment(connection)
-        errors = ledger.entry_errors(connection)
+        errors, placement = ledger.entry_errors(connection), history.settings(now_ms).placement
         found = stated_now(connection, history, names, now_ms)
         served = self.served(connection)
         return [
@@ -217,6 +225,8 @@ class LedgerReader:
                 served.word(name) if served.revision and not is_group(name) else each.standing,
                 errors.get(name) or errors.get(each.in_force.key, ""),
                 errors.get(GROUP + each.in_force.budget.group, ""),
+                read_protected(connection, history, name, served.protected.get(name), now_ms),
+                placement,
             )
             for name, (each, _) in found.items()
         ]

@@ -12,6 +12,7 @@ from timekeeper.api.http.answers import BalancesAnswer, BudgetsAnswer, OneBalanc
 from timekeeper.api.http.parameters import AFTER, LIMIT, MEMBERS_OF, NAMESPACE_IN_PATH, cursor, shaped
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, may, serve
 from timekeeper.api.http.services import Services
+from timekeeper.api.ledger import protected_answers
 from timekeeper.api.ledger.ledger_reader import AccountReading
 from timekeeper.api.ledger.recent_value import RecentValue, oldest_ms
 from timekeeper.core.budgets.policy import ineffective_fields
@@ -140,6 +141,7 @@ def shown(
     if group and budget.group not in groups:
         groups[budget.group] = _group(budget.group, group, account.group_error, with_group)
     warnings = _group_warnings(budget.group, group) if with_group else ()
+    placement = budget.placement or account.placement
     return {
         "namespace": account.namespace,
         **_account(statement, account.error),
@@ -147,7 +149,9 @@ def shown(
         "validUntil": statement.valid_until_ms,
         "exhaustedAt": statement.exhausted_ms,
         "group": groups[budget.group] if group else None,
-        "warnings": [*ineffective_fields(budget), *warnings],
+        "protect": protected_answers.shown(account.protected),
+        "placement": placement,
+        "warnings": [*ineffective_fields(budget, placement), *warnings],
     }
 
 

@@ -22,11 +22,15 @@ from timekeeper.api.http.parameters import (
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, serve
 from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.ledger_reader import stated_now
+from timekeeper.api.ledger.protected_answers import protected_sentence
+from timekeeper.api.ledger.protected_reading import ProtectedReading, read_protected
 from timekeeper.api.resources.decisions import READ, DecisionAnswer, shown, visible_to
 from timekeeper.core.budgets.policy import group_key
 from timekeeper.core.decisions import CAPPED, DELETED, HELD, SCHEDULER_NAME, WAITING, Decision
 from timekeeper.core.ledger.metering import FOREVER_MS
 from timekeeper.core.object_names import timestamp
+from timekeeper.core.protected import Published
+from timekeeper.core.texts import NOT_PLACED
 from timekeeper.core.wire import Version
 from timekeeper.store import held_pods, sessions
 from timekeeper.store.decisions import DecisionFilter, DecisionRow, jobs_of, page
@@ -34,6 +38,7 @@ from timekeeper.store.engine.engine import Connection
 from timekeeper.store.sessions import ChargedSession
 
 _MOST = 500
+_MOST_NAMED = 20
 _CRON_JOB = "CronJob"
 _KINDS = {
     **dict.fromkeys(("deployment", "deployments", "deploy"), "Deployment"),
@@ -62,7 +67,7 @@ class ChargeAnswer(TypedDict):
 class ExplanationAnswer(TypedDict):
     """`steps`: the newest 500 decisions about the subject, oldest first; `charges`: of its sessions;
     `waitsFor`: if it waited by the last of its decisions, what would have to change; `budget`: the
-    namespace's account now."""
+    namespace's account now; `protected`: what its entry protects, and whether these pods are, else empty."""
 
     version: Version
     namespace: str
@@ -71,6 +76,7 @@ class ExplanationAnswer(TypedDict):
     charges: list[ChargeAnswer]
     waitsFor: list[str]
     budget: str
+    protected: list[str]
 
 
 POD_ROUTE = ApiRoute(
@@ -125,6 +131,8 @@ def _explained(services: Services, which: DecisionFilter, subject: str) -> Respo
         waits = _waiting(rows, charged)
         held = held_pods.held(connection, which.namespace) if waits else []
         statement, _ = stated_now(connection, history, (which.namespace,), now_ms)[which.namespace]
+        published = ledger.served(connection).protected.get(which.namespace)
+        protected = read_protected(connection, history, which.namespace, published, now_ms)
     visible = visible_to(services, which.namespace)
     body = {
         "version": 1,
@@ -132,10 +140,32 @@ def _explained(services: Services, which: DecisionFilter, subject: str) -> Respo
         "subject": subject,
         "steps": [shown(each, history, visible) for each in rows],
         "charges": [_charge(each) for each in charged],
-        "waitsFor": list(_waits_for(waits, held, statement, history, now_ms)),
+        "waitsFor": [
+            *_waits_for(waits, held, statement, history, now_ms),
+            *([NOT_PLACED] if not charged and not history.places(which.namespace, now_ms) else []),
+        ],
         "budget": budget_sentence(which.namespace, statement),
+        "protected": list(_protected(which.namespace, protected, published, rows, charged)),
     }
     return answer(body)
+
+
+def _protected(
+    namespace: str,
+    reading: ProtectedReading | None,
+    published: Published | None,
+    rows: list[DecisionRow],
+    charged: list[ChargedSession],
+) -> Iterator[str]:
+    """What the entry protects, and which of these pods are protected now."""
+    if reading is None:
+        return
+    yield protected_sentence(namespace, reading)
+    names = {each.session.uid: each.session.name for each in charged}
+    names |= {each.run.decision.uid: each.run.decision.name for each in rows if each.run.decision.name}
+    now = sorted(names[uid] for uid in (published.uids if published else ()) if uid in names)
+    if now:
+        yield f"protected now: {', '.join(now[:_MOST_NAMED])}{' and more' if len(now) > _MOST_NAMED else ''}"
 
 
 def _when(row: DecisionRow) -> int:

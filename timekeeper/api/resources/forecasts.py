@@ -4,6 +4,7 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, TypedDict
 
 from flask import Flask, Response
@@ -20,6 +21,8 @@ from timekeeper.api.http.parameters import AFTER, LIMIT, SUBJECT_AS_NAMESPACE, c
 from timekeeper.api.http.routes import CSV, JSON, ApiRoute, Call, Right, serve
 from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.ledger_reader import AccountReading
+from timekeeper.api.ledger.protected_answers import ProtectedPaceAnswer, pace
+from timekeeper.api.ledger.recent_value import RecentValue
 from timekeeper.core.ledger.metering import FOREVER_MS, Interval, period_at
 from timekeeper.core.wire import Version
 from timekeeper.store import ledger
@@ -35,7 +38,7 @@ class PaceAnswer(TypedDict):
 class ForecastAnswer(TypedDict):
     """A namespace or group. `remaining`: null if unlimited; `to`: the period's end, null if it has none;
     `now`: at the rate of the pods that run; `fastest`, `slowest`: the band, at the largest and smallest of
-    this and of the paces of the last 7 whole days."""
+    this and of the paces of the last 7 whole days; `protected`: null if the entry protects no pods."""
 
     namespace: str
     standing: str
@@ -44,6 +47,7 @@ class ForecastAnswer(TypedDict):
     now: PaceAnswer
     fastest: PaceAnswer
     slowest: PaceAnswer
+    protected: ProtectedPaceAnswer | None
 
 
 class ForecastsAnswer(TypedDict):
@@ -120,6 +124,7 @@ ESTIMATE = ApiRoute(
     (SUBJECT_AS_NAMESPACE, choice("format", "of the rows", ("json", "csv"))),
 )
 _NO_PROMETHEUS = "an estimate needs the timekeeper's flag --prometheus-url or --prometheus-namespace"
+_BEGAN_MS = 60_000  # how long the beginning of the ledger is remembered
 _COLUMNS = (
     "estimated",
     "from",
@@ -141,7 +146,8 @@ ROUTES = (FORECAST, ESTIMATE)
 def register(app: Flask, services: Services) -> None:
     """Add the routes."""
     before = None if services.prometheus is None else DevicesBefore(services.prometheus)
-    serve(app, services, ESTIMATE, lambda call: _estimated(services, before, call))
+    began = RecentValue(partial(_began_ms, services))
+    serve(app, services, ESTIMATE, lambda call: _estimated(services, before, began, call))
 
     def forecasts(call: Call) -> Response:
         subject, after = call.get("namespace", ""), shaped(call.get("after"), str)
@@ -202,6 +208,7 @@ class Paces:
             "now": _shown(found.now),
             "fastest": _shown(found.fastest),
             "slowest": _shown(found.slowest),
+            "protected": pace(account.protected, self._now_ms),
         }
 
 
@@ -217,10 +224,18 @@ def _shown(pace: Pace) -> dict[str, int | None]:
     return {"rateMilli": pace.milli, "goneAt": pace.gone_ms}
 
 
-def _estimated(services: Services, before: DevicesBefore | None, call: Call) -> Response:
+def _began_ms(services: Services) -> int | None:
+    """The first moment that is charged, which no index has."""
+    with services.ledger.store.reading() as connection:
+        return ledger.first_ms(connection)
+
+
+def _estimated(
+    services: Services, before: DevicesBefore | None, began: RecentValue[int | None], call: Call
+) -> Response:
     with services.ledger.store.reading() as connection:
         now_ms, history = services.ledger.moment(connection)
-        first_ms = ledger.first_ms(connection)
+    first_ms = began.get(_BEGAN_MS)
     span = estimating.span_before(now_ms if first_ms is None else first_ms)
     devices = HeldDevices(span, {}, frozenset(), (_NO_PROMETHEUS,))
     if before is not None:

@@ -4,6 +4,8 @@ from flask import Flask, Response, request
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from timekeeper import metrics
+from timekeeper.accounts.changes import NEVER, Pulse
+from timekeeper.accounts.failing_watches import read_watches
 from timekeeper.api.http.routes import ApiRoute
 from timekeeper.api.http.services import Services
 from timekeeper.store.engine.engine import UnavailableError
@@ -44,11 +46,14 @@ def register(app: Flask, services: Services) -> None:
 
     @app.get("/readyz")
     def readyz() -> Response:
-        problems = _problems(services)
+        pulse, problems = _problems(services)
+        failing = read_watches(pulse.watches)
+        lines = [f"watch of {each}: it fails; GET /v1/doubts says why" for each in failing]
         if problems:
-            return _text("".join(f"{problem}\n" for problem in problems), 503)
+            return _text("".join(f"{each}\n" for each in (*problems, *lines)), 503)
         fault = services.clock_fault()  # it is corrected, so this process can serve
-        return _text(f"ok\n{fault}\n" if fault else "ok\n", 200)
+        lines += [fault] if fault else []
+        return _text("".join(f"{each}\n" for each in ("ok", *lines)), 200)
 
     @app.get("/metrics")
     def figures() -> Response:
@@ -57,23 +62,23 @@ def register(app: Flask, services: Services) -> None:
         return Response(metrics.exposition(), content_type=CONTENT_TYPE_LATEST)
 
 
-def _problems(services: Services) -> list[str]:
-    """The reasons not to be ready: the database, or the settler, whose pulse is in the database."""
+def _problems(services: Services) -> tuple[Pulse, list[str]]:
+    """The settler's pulse, which is in the database, and the reasons not to be ready: one of the two."""
     try:
         pulse = services.ledger.pulse()
     except UnavailableError as error:
-        return [f"database: {services.damage() or error}"]
+        return NEVER, [f"database: {services.damage() or error}"]
     services.outages.worked("read")
     if damage := services.damage():
-        return [f"database: {damage}"]
+        return NEVER, [f"database: {damage}"]
     now_ms, silent_ms = (
         services.clock(),
         _TAKEOVER_MS if services.ledger.store.is_shared else _SETTLER_SILENT_MS,
     )
     if abs(now_ms - pulse.tick_ms) > silent_ms:
-        return ["settler: it has written nothing recently"]
+        return pulse, ["settler: it has written nothing recently"]
     has_decided = abs(now_ms - pulse.decided_ms) <= silent_ms
-    return [f"settler: it {pulse.state}"] if pulse.state and not has_decided else []
+    return pulse, [f"settler: it {pulse.state}"] if pulse.state and not has_decided else []
 
 
 def _text(body: str, status: int) -> Response:

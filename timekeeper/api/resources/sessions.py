@@ -6,6 +6,9 @@ from typing import Any, TypedDict
 import orjson
 from flask import Flask, Response
 
+from timekeeper.accounts.changes import NEVER
+from timekeeper.accounts.claiming import read_claims
+from timekeeper.accounts.failing_watches import FailingWatch, read_watches
 from timekeeper.accounts.session import HOLD
 from timekeeper.accounts.usage import gpu_hours
 from timekeeper.api.http.answers import SessionsAnswer, answer
@@ -50,14 +53,23 @@ class ClaimingAnswer(TypedDict):
     pods: int
 
 
+class FailingWatchAnswer(TypedDict):
+    """The timekeeper's list or watch of a kind of objects fails: since when, and how."""
+
+    source: str
+    since: int
+    error: str
+
+
 class DoubtsAnswer(TypedDict):
     """`sessions`: how many running sessions have a doubt; `doubts`: the 20 most frequent; `claims`: where
-    pods are metered; null: not counted yet."""
+    pods are metered; null: not counted yet; `watches`: what is not followed now, and counts later."""
 
     version: Version
     sessions: int
     doubts: list[DoubtAnswer]
     claims: list[ClaimingAnswer] | None
+    watches: list[FailingWatchAnswer]
 
 
 SESSIONS = ApiRoute(
@@ -71,7 +83,8 @@ SESSIONS = ApiRoute(
 DOUBTS = ApiRoute(
     "GET",
     "/v1/doubts",
-    "why rates of running sessions are not certain, and where pods hold uncharged devices by resource claims",
+    "why rates of running sessions are not certain, where pods hold uncharged devices by resource claims, and"
+    " which watches of the API server fail",
     Right("get", "sessions"),
     {JSON: DoubtsAnswer},
 )
@@ -95,12 +108,14 @@ def register(app: Flask, services: Services) -> None:
     def doubts(_: Call) -> Response:
         with services.ledger.store.reading() as connection:
             total, found = sessions.doubts(connection, _DOUBTS)
-            claims = ledger_rows.claims(connection)
+            pulse = ledger_rows.pulse(connection) or NEVER
+        claims, failing = read_claims(pulse.claims), read_watches(pulse.watches)
         body = {
             "version": 1,
             "sessions": total,
             "doubts": [{"doubt": doubt, "sessions": number} for doubt, number in found],
             "claims": None if claims is None else [_claiming(*each) for each in claims.items()],
+            "watches": [_failing(*each) for each in failing.items()],
         }
         return answer(body)
 
@@ -158,6 +173,10 @@ def _shown(charged: ChargedSession) -> dict[str, Any]:
 
 def _claiming(namespace: str, pods: int) -> ClaimingAnswer:
     return {"namespace": namespace, "pods": pods}
+
+
+def _failing(source: str, watch: FailingWatch) -> FailingWatchAnswer:
+    return {"source": source, "since": watch.since_ms, "error": watch.error}
 
 
 def _cards(devices: str) -> list[str]:

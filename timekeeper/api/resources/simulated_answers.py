@@ -38,6 +38,7 @@ def pod_answer(
         "warnings": review["warnings"],
         "standing": review["standing"],
         "held": review["held"],
+        "protected": bool(review.get("protected")),  # absent in the answer of a former release
         "priorityClass": spec.get("priorityClassName", ""),
         "priority": spec.get("priority", 0),
         "scheduler": spec.get("schedulerName", ""),

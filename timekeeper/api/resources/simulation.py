@@ -6,7 +6,7 @@ ledger adds what it costs. Nothing is written.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, NotRequired, TypedDict
 
 import orjson
@@ -16,6 +16,7 @@ from timekeeper.accounts.balance import untouched
 from timekeeper.accounts.budget_history import GROUP, History
 from timekeeper.accounts.decisions.forecasts import Addition
 from timekeeper.accounts.decisions.simulation import SimulatedPlacement, SimulatedUse, rate_of, supposed
+from timekeeper.accounts.decisions.supposed_protection import protecting, supposed_protection
 from timekeeper.accounts.standings import publish
 from timekeeper.api.http.answers import answer
 from timekeeper.api.http.bodies import Body
@@ -34,6 +35,7 @@ from timekeeper.core.object_names import timestamp
 from timekeeper.core.request.cards import CardAmount, NamedAmount
 from timekeeper.core.request.host import decode_host
 from timekeeper.core.standings import card_host
+from timekeeper.core.texts import NOT_PLACED
 from timekeeper.core.values import Card
 from timekeeper.core.wire import Version
 from timekeeper.runtime.auth.gate import Caller
@@ -139,7 +141,8 @@ class CostAnswer(TypedDict):
 class SimulatedPodAnswer(TypedDict):
     """A pod. `outcome`: `refused` (at admission), `not-governed` (it requests no GPU), `fits`, `preempts`
     (once `victims` have left), `waits`, or `unknown` (no extender was asked). `held`: what it is held for
-    until its release, or empty; its placement is then as of its release. `reasons`: why nodes refuse it."""
+    until its release, or empty; its placement is then as of its release. `protected`: its budget is spent and
+    protects it. `reasons`: why nodes refuse it."""
 
     name: str
     outcome: str
@@ -147,6 +150,7 @@ class SimulatedPodAnswer(TypedDict):
     warnings: list[str]
     standing: str
     held: str
+    protected: bool
     priorityClass: str
     priority: int
     scheduler: str
@@ -197,6 +201,8 @@ class _Supposed:
     settings: BudgetSettings
     price: tuple[str, str]
     standings: Mapping[str, Any]
+    note: str  # what is not known of them; "": nothing
+    is_left_to_others: bool  # Bursar does not place the namespace's pods
 
 
 def register(app: Flask, services: Services) -> None:
@@ -221,7 +227,11 @@ def register(app: Flask, services: Services) -> None:
 
 def _simulated(services: Services, asked: SimulationRequest, caller: Caller) -> dict[str, Any]:
     known = _supposed(services, asked)
-    reviews = [_reviewed(services, asked.namespace, pod, known, caller) for pod in asked.pods]
+    reviews = []
+    for each in asked.pods:
+        reviews.append(review := _reviewed(services, asked.namespace, each, known, caller))
+        standings = protecting(known.standings, asked.namespace, each["metadata"]["uid"], review)
+        known = replace(known, standings=standings)
     placed, note = _placed(services, reviews, known)
     rates = {uid: rate_of(_placement(each), known.settings) for uid, each in placed.items()}
     additions = {raw["metadata"]["uid"]: _longest_ms(raw["spec"]) for raw in asked.pods}
@@ -242,7 +252,7 @@ def _simulated(services: Services, asked: SimulationRequest, caller: Caller) -> 
         "cost": cost_answer(together, known.price),
         "before": _first_gone([paces[each.namespace].of(each) for each in present]),
         "after": _first_gone([paces[each.namespace].of(each, supposed_pods) for each in known.accounts]),
-        "note": note,
+        "note": "; ".join(filter(None, (note, known.note))),
     }
 
 
@@ -270,9 +280,10 @@ def _supposed(services: Services, asked: SimulationRequest) -> _Supposed:
         subjects = (asked.namespace, GROUP + group) if group else (asked.namespace,)
         found = stated_now(connection, history, subjects, now_ms)
         statement, _ = found[asked.namespace]
-        served = mapping(orjson.loads(services.ledger.served(connection).body or b"{}"))
+        standings = services.ledger.served(connection)
         queued = {each.namespace for each in held_pods.held(connection, asked.namespace) if each.needs_budget}
-    settings = history.settings(now_ms)
+    settings, served = history.settings(now_ms), mapping(orjson.loads(standings.body or b"{}"))
+    protected = supposed_protection(history, asked.namespace, standings.protected.get(asked.namespace))
     document = publish(
         settings,
         _classes(served),
@@ -282,10 +293,12 @@ def _supposed(services: Services, asked: SimulationRequest) -> _Supposed:
         None,
         queued=queued,
         room=card_host(mapping(served.get("settings"))),
+        protected=protected.pods,
     )
     accounts = tuple(AccountReading(each, found[each][0], found[each][0].standing, "") for each in subjects)
     price = history.price(asked.namespace, now_ms)
-    return _Supposed(accounts, settings, price, orjson.loads(document.body))
+    is_left = not history.places(asked.namespace, now_ms)
+    return _Supposed(accounts, settings, price, orjson.loads(document.body), protected.note, is_left)
 
 
 def _with_budget(connection: Connection, asked: SimulationRequest, now_ms: int) -> History:
@@ -339,6 +352,8 @@ def _placed(
     pods = [each["pod"] for each in reviews if each["pod"] is not None and each["standing"]]
     if not pods:
         return {}, ""
+    if known.is_left_to_others:
+        return {}, f"{NOT_PLACED}. So neither place, cost nor forecast of these pods is known"
     if not services.peers.extender.url:
         return {}, _NO_EXTENDER
     body = {"version": 1, "pods": pods, "standings": known.standings}

@@ -2,6 +2,7 @@
 with their pods, and what to do."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from timekeeper.cli.doctor.facts import CheckResult, Facts, Level, NotReadable, items, some_of, unknown
@@ -32,9 +33,9 @@ def accelerators(facts: Facts) -> Iterator[CheckResult]:
             there.setdefault(resource, []).append(str(node["metadata"]["name"]))
     if there and isinstance(facts.device_pods, NotReadable):
         yield unknown(_SUBJECT, facts.device_pods)
-    setting = _setting(facts)
+    parsed = _parsed(facts)
     for resource, nodes in sorted(there.items()):
-        yield _result(facts, resource, nodes, setting)
+        yield _result(facts, resource, nodes, parsed)
 
 
 def advertised(node: Mapping[str, Any]) -> tuple[str, ...]:
@@ -43,30 +44,44 @@ def advertised(node: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(name for name in accelerators_in(capacity) if str(capacity[name]) not in ("", "0"))
 
 
-def _setting(facts: Facts) -> UnknownAccelerators:
-    """What the valid entry `_settings` says; an invalid one is the timekeeper's to report."""
-    texts = {
-        str(each["metadata"]["name"]): str(mapping(each.get("data"))["_settings"])
-        for each in items(facts.budgets)
-        if "_settings" in mapping(each.get("data"))
-    }
-    found = reader.read({name: {"_settings": text} for name, text in texts.items()}).settings
-    return (found or BudgetSettings()).unknown_accelerators
+@dataclass(frozen=True, slots=True)
+class _Settled:
+    """What the valid entries say; invalid ones are the timekeeper's to report."""
+
+    settings: BudgetSettings
+    modes: Mapping[str, str]  # of namespaces
+
+    def meters(self, namespace: str) -> bool:
+        """Whether the ledger charges the namespace's pods by their specs."""
+        return (self.modes.get(namespace) or self.settings.mode) != "enforce"
 
 
-def _result(facts: Facts, resource: str, nodes: list[str], setting: UnknownAccelerators) -> CheckResult:
-    charged, free = _holders(facts, resource)
+def _parsed(facts: Facts) -> _Settled:
+    data = {str(each["metadata"]["name"]): mapping(each.get("data")) for each in items(facts.budgets)}
+    texts = {name: {key: str(text) for key, text in each.items()} for name, each in data.items()}
+    found = reader.read(texts)
+    modes = {name: budget.mode for name, budget in found.budgets.items() if budget.mode}
+    return _Settled(found.settings or BudgetSettings(), modes)
+
+
+def _result(facts: Facts, resource: str, nodes: list[str], parsed: _Settled) -> CheckResult:
+    setting, mode = parsed.settings.unknown_accelerators, parsed.settings.mode
+    word, effect = f"unknownAccelerators: {setting}", _EFFECT[setting]
+    if mode != "enforce":
+        word, effect = f"mode: {mode}", _EFFECT["meter"]
+    charged, free = _holders(facts, resource, parsed)
     held = [f"charged: {some_of(charged)}"] if charged else []
     held += [f"not charged: {some_of(free)}"] if free else []
-    level: Level = "ok" if setting == "meter" and not free else "warning"
+    is_charged = setting == "meter" or mode != "enforce"
+    level: Level = "ok" if is_charged and not free else "warning"
     sentence = (
-        f"no dialect reads {described(resource)}, on {some_of(nodes)}; with unknownAccelerators:"
-        f" {setting} {_EFFECT[setting]}{''.join(f'; pods that hold some, {each}' for each in held)}"
+        f"no dialect reads {described(resource)}, on {some_of(nodes)}; with {word}"
+        f" {effect}{''.join(f'; pods that hold some, {each}' for each in held)}"
     )
-    return CheckResult(level, _SUBJECT, sentence, _what_to_do(facts, setting, free))
+    return CheckResult(level, _SUBJECT, sentence, _what_to_do(facts, is_charged, free))
 
 
-def _holders(facts: Facts, resource: str) -> tuple[list[str], list[str]]:
+def _holders(facts: Facts, resource: str, parsed: _Settled) -> tuple[list[str], list[str]]:
     """The pods that hold some, as ``namespace/name``: those that are charged, and the others."""
     charged: list[str] = []
     free: list[str] = []
@@ -75,13 +90,14 @@ def _holders(facts: Facts, resource: str) -> tuple[list[str], list[str]]:
             continue
         if any(resource in each.resources for each in device_containers(containers(pod))):
             metadata = mapping(pod.get("metadata"))
-            name = f"{metadata.get('namespace', '')}/{metadata.get('name', '')}"
-            (charged if is_governed(mapping(metadata.get("labels"))) else free).append(name)
+            namespace = str(metadata.get("namespace", ""))
+            is_charged = parsed.meters(namespace) or is_governed(mapping(metadata.get("labels")))
+            (charged if is_charged else free).append(f"{namespace}/{metadata.get('name', '')}")
     return charged, free
 
 
-def _what_to_do(facts: Facts, setting: UnknownAccelerators, free: list[str]) -> str:
-    if setting == "meter":
+def _what_to_do(facts: Facts, is_charged: bool, free: list[str]) -> str:
+    if is_charged:
         return f"create these pods again, which charges them ({_PAGE})" if free else ""
     edit = f"kubectl edit configmap bursar-settings -n {facts.system_namespace}"
     return f"{edit}: _settings, unknownAccelerators: meter charges new pods ({_PAGE})"

@@ -35,6 +35,7 @@ from timekeeper.cli.doctor.facts import (
 )
 from timekeeper.cli.doctor.meter_checks import described_cards
 from timekeeper.cli.doctor.node_checks import AGENT, clocks, nodes, runtimes
+from timekeeper.cli.doctor.placement_checks import needs_scheduler, placement
 from timekeeper.cli.doctor.taint_checks import taints
 from timekeeper.cli.output import Column, Sheet
 from timekeeper.core.json_values import mapping, sequence
@@ -53,7 +54,7 @@ Check = Callable[[Facts], Iterator[CheckResult]]
 
 def results(facts: Facts) -> list[CheckResult]:
     """Of all checks, in order."""
-    checks = CHECKS_ALONE if runs_alone(facts) else CHECKS
+    checks = CHECKS_OUTSIDE if is_outside(facts) else CHECKS_ALONE if runs_alone(facts) else CHECKS
     return [result for check in checks for result in check(facts)]
 
 
@@ -64,6 +65,11 @@ def runs_alone(facts: Facts) -> bool:
     template = mapping(mapping(mapping(found).get("spec")).get("template"))
     containers = sequence(mapping(template.get("spec")).get("containers"))
     return any("meter" in sequence(mapping(each).get("args")) for each in containers)
+
+
+def is_outside(facts: Facts) -> bool:
+    """Whether the ledger is on somebody's machine: it has an address, and nothing is installed."""
+    return facts.is_by_address and facts.namespace is None
 
 
 def namespace(facts: Facts) -> Iterator[CheckResult]:
@@ -91,7 +97,8 @@ def workloads(facts: Facts) -> Iterator[CheckResult]:
     for name in (ALONE if each == DEPLOYMENT and ALONE in found else each for each in wanted_here):
         home = NODE_NAMESPACE if name == AGENT else facts.system_namespace
         if name not in found:
-            yield _missing(name, facts)
+            if name not in (DEPLOYMENT, AGENT) or needs_scheduler(facts):
+                yield _missing(name, facts)
             continue
         wanted, ready = _replicas(found[name])
         if ready < wanted:
@@ -254,6 +261,11 @@ def time_zone(facts: Facts) -> Iterator[CheckResult]:
         yield CheckResult("warning", "time zone", sentence, command)
 
 
+def cards(facts: Facts) -> Iterator[CheckResult]:
+    """The nodes have an inventory to place by; or where Bursar places no pod, cards to charge by."""
+    yield from nodes(facts) if needs_scheduler(facts) else described_cards(facts)
+
+
 CHECKS: tuple[Check, ...] = (
     version,
     namespace,
@@ -266,7 +278,8 @@ CHECKS: tuple[Check, ...] = (
     time_zone,
     schedulers,
     budgets,
-    nodes,
+    placement,
+    cards,
     taints,
     runtimes,
     accelerators,
@@ -288,6 +301,12 @@ CHECKS_ALONE: tuple[Check, ...] = (
     doubts,
     idle,
     clocks,
+)
+
+
+# of a ledger on somebody's machine
+CHECKS_OUTSIDE = tuple(
+    each for each in CHECKS_ALONE if each not in (namespace, workloads, time_zone, budgets)
 )
 
 

@@ -19,6 +19,7 @@ from timekeeper.cli.doctor.facts import (
     unknown,
     upgrading,
 )
+from timekeeper.cli.doctor.placement_checks import needs_scheduler
 from timekeeper.cli.scheduler.configuration import GPU_PROFILE, MANAGED_RESOURCES, is_ours
 from timekeeper.cli.scheduler.static_pod import is_patched
 from timekeeper.core.json_values import mapping, sequence
@@ -38,7 +39,9 @@ def schedulers(facts: Facts) -> Iterator[CheckResult]:
     static = items(facts.static_schedulers)
     patched = [each for each in static if is_patched(each)]
     second = _second(facts)
-    if second is None and not patched:
+    if second is None and not patched and not needs_scheduler(facts):
+        yield CheckResult("ok", _SCHEDULER, "placement is off, so none calls the extender")
+    elif second is None and not patched:
         sentence = "no kube-scheduler calls the extender, so no GPU pod is bound"
         yield CheckResult(
             "error", _SCHEDULER, sentence, f"{applying(facts, 'scheduler.yaml')} ({_SCHEDULER_PAGE})"
@@ -178,12 +181,14 @@ POLICIES = (  # deploy/manifests, compared by a test
     "bursar-grace",
     "bursar-growth",
     "bursar-holds",
+    "bursar-mode-labels",
     "bursar-node-access",
     "bursar-node-agent",
     "bursar-notices",
     "bursar-overhead",
     "bursar-placed-by-others",
     "bursar-privileged",
+    "bursar-protections",
     "bursar-ranges",
     "bursar-releases",
     "bursar-sidecar",
@@ -195,6 +200,7 @@ POLICIES = (  # deploy/manifests, compared by a test
 OF_OUR_OWN_FIELDS = (
     "bursar-gpubudgets",
     "bursar-holds",
+    "bursar-mode-labels",
     "bursar-node-agent",
     "bursar-notices",
     "bursar-releases",
@@ -224,11 +230,12 @@ def _all(facts: Facts, subject: str, listed: Any, remark: str = "") -> Iterator[
 
 
 def _lenient(bindings: Any) -> list[str]:
-    """The bindings that do not refuse."""
+    """The bindings that do not refuse, beside those for namespaces that are observed."""
     return sorted(
         each["metadata"]["name"]
         for each in items(bindings)
-        if "Deny" not in sequence(mapping(each.get("spec")).get("validationActions"))
+        if not each["metadata"]["name"].endswith("-observed")
+        and "Deny" not in sequence(mapping(each.get("spec")).get("validationActions"))
     )
 
 

@@ -2,8 +2,13 @@
 
 from collections.abc import Iterator
 
-from timekeeper.cli.doctor.facts import CheckResult, Facts, NotReadable, unknown
-from timekeeper.core.charge_doubts import claiming_sentence, doubt_sentences, idle_sentences
+from timekeeper.cli.doctor.facts import CheckResult, Facts, NotReadable, logs_of, unknown
+from timekeeper.core.findings import (
+    claiming_sentence,
+    doubt_sentences,
+    idle_sentences,
+    watch_sentences,
+)
 
 _PAGE = "read docs/meter.md#what-is-charged; GET /v1/doubts has all"
 _USE = "read docs/meter.md#use-and-idle-pods; GET /v1/idle has all"
@@ -16,6 +21,8 @@ def doubts(facts: Facts) -> Iterator[CheckResult]:
     if isinstance(facts.doubts, NotReadable):
         yield unknown("charges", facts.doubts)
         return
+    for sentence in watch_sentences(facts.doubts):
+        yield CheckResult("error", "watches", sentence, logs_of(facts, "timekeeper"))
     for sentence in doubt_sentences(facts.doubts):
         yield CheckResult("warning", "charges", sentence, _PAGE)
     if not facts.doubts["sessions"]:

@@ -63,6 +63,7 @@ class Facts:
     # those on nodes that advertise accelerators of no dialect, on `MAX_NODES` nodes at most
     device_pods: Any = None
     idle: Any = None  # the answer to ``/v1/idle``
+    is_by_address: bool = False  # the timekeeper is at the address of ``--server``
 
 
 def read_facts(options: Options) -> Facts:
@@ -107,6 +108,7 @@ def _facts(options: Options, say: Say) -> Facts:
         idle=idle,
         readiness=_or_reason(lambda: _readiness(options)),
         now_s=time.time(),
+        is_by_address=bool(options.server),
     )
 
 

@@ -1,10 +1,11 @@
 """Budgets and grants as sheets."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from timekeeper.cli.output import Column, Sheet
-from timekeeper.core.texts import hours, moment, percent
+from timekeeper.core.budgets.policy import effect_of
+from timekeeper.core.texts import gpus, hours, moment, percent
 
 _BUDGETS = (
     Column("namespace", "NAMESPACE"),
@@ -42,6 +43,20 @@ def budgets(answers: Iterable[Any], answer: Any) -> Sheet:
     return Sheet(_BUDGETS, tuple(map(_budget, answers)), answer, _STYLES, "no namespace has a budget")
 
 
+def protections(answers: Iterable[Any]) -> Iterator[str]:
+    """A sentence for each budget that protects pods: what they use, and of which floor."""
+    for raw in answers:
+        protect = raw.get("protect")
+        if protect is None:
+            continue
+        cards, amount = protect["cardsMilli"], protect["amount"]
+        floor = f"{hours(amount)} GPU-hours" if amount is not None else f"{gpus(cards)} cards at one time"
+        yield (
+            f"{raw['namespace']} protects pods up to {floor}: those that it selects have used"
+            f" {hours(protect['used'])} GPU-hours in this period; their rate is {gpus(protect['rateMilli'])}."
+        )
+
+
 def unknown(answers: Iterable[Any]) -> list[str]:
     """The namespaces among them that have no budget and use nothing, as one that does not exist."""
     return [
@@ -63,11 +78,18 @@ def _budget(raw: Any) -> dict[str, str]:
         "reserved": hours(raw["reserved"]),
         "remaining": hours(raw["remaining"]),
         "percent": percent(used, raw["granted"]),
-        "onExhausted": raw["onExhausted"] if raw["granted"] is not None or group else "",
+        "onExhausted": _effect(raw) if raw["granted"] is not None or group else "",
         "periodEnd": moment(raw["period"]["to"]),
         "exhaustedAt": "exhausted" if is_over else moment(raw["exhaustedAt"]),
         "group": group.get("name", ""),
     }
+
+
+def _effect(raw: Any) -> str:
+    """What happens when it is exhausted, as the entry names it, and what it comes to."""
+    named = str(raw["onExhausted"])
+    comes_to = effect_of(named, raw.get("placement") != "off")
+    return named if named == comes_to else f"{named}, as {comes_to}: placement is off"
 
 
 def grants(listed: Iterable[Any], answer: Any) -> Sheet:

@@ -42,8 +42,8 @@ def _why(raw: Any) -> str:
     """What decides about the pod, first."""
     if raw["refusal"]:
         return str(raw["refusal"])
-    held = _HELD.get(raw["held"], "")
-    parts = [*([held] if held else []), *_placed(raw)]
+    spared = "the budget is spent and protects it" if raw.get("protected") else ""
+    parts = [*filter(None, (_HELD.get(raw["held"], ""), spared)), *_placed(raw)]
     return "; ".join(parts)
 
 

@@ -1,7 +1,7 @@
 """The values that decisions depend on: a namespace's standing, and the policy of its pods."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from timekeeper.core.accelerators import UnknownAccelerators
@@ -41,6 +41,7 @@ class Standing:
     on_exhausted: str = "deprioritize"  # the budget's setting
     until_ms: int | None = None  # end of the budget's period, Unix milliseconds; None: it has no end
     hold: HeldFor = ""  # how new pods are held whatever the word is, but for UNKNOWN
+    is_protected: bool = False  # of a pod: it is in budget because `protect` selects it
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ class AdmissionPolicy:
 
     known: bool  # False: these are this process's flags, because no table of standings was received yet
     mode: Mode
-    scheduler_name: str
+    scheduler_name: str  # of Bursar's scheduler
     in_budget: PriorityClass
     over_budget: PriorityClass
     unknown_standing: UnknownStanding
@@ -82,6 +83,8 @@ class AdmissionPolicy:
     runtime_class: str  # for pods that name none; empty: none is set
     sidecar: Sidecar | None  # None: none is injected
     sidecar_images: SidecarImages
+    # False: pods keep their scheduler, and get no cards, variables and sidecar of Bursar
+    places: bool = True
     rules: Mapping[str, str] = field(default_factory=dict)  # modes that differ from the catalogue's
     exempt: frozenset[str] = frozenset()  # users and groups; a rule that can be relaxed warns them
     other_schedulers: frozenset[str] = frozenset()  # of other systems; pods that these place stay theirs
@@ -112,6 +115,11 @@ class AdmissionPolicy:
         return standing.hold or ("turn" if by_other and self.caps.is_set else "")
 
 
+def without_placement(policy: AdmissionPolicy) -> AdmissionPolicy:
+    """The policy, and where Bursar places no pod, without what only its placement needs."""
+    return policy if policy.places else replace(policy, sidecar=None, runtime_class="", mps_pipes="")
+
+
 def is_above_budget_class(spec: Json, policy: AdmissionPolicy) -> bool:
     """Whether the user's class is above the one of pods in budget, by the values that the API server resolves
     before any webhook runs; false where either value is not known."""
@@ -122,8 +130,11 @@ def is_above_budget_class(spec: Json, policy: AdmissionPolicy) -> bool:
 
 def scheduler_of(dialect: str, given: str, policy: AdmissionPolicy) -> str:
     """The schedulerName that enforcing gives a pod. A scheduler of another system that may keep such pods
-    keeps them; pods that only such a scheduler places are never given to Bursar's."""
+    keeps them; pods that only such a scheduler places are never given to Bursar's, and where Bursar places
+    none, none are."""
     speaks = BY_NAME[dialect]
+    if not policy.places:
+        return given
     if given in speaks.schedulers and given in policy.other_schedulers:
         return given
     if not speaks.placed_by_others:

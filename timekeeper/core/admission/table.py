@@ -12,8 +12,10 @@ from timekeeper.core.admission.policy import (
     Sidecar,
     Standing,
     UnknownStanding,
+    without_placement,
 )
 from timekeeper.core.json_values import Json, mapping, sequence
+from timekeeper.core.protected import Published, decoded
 from timekeeper.core.request.host import CardHost
 from timekeeper.core.wire import HeldFor
 
@@ -33,6 +35,8 @@ class StandingsEntry:
     requires_duration: bool = False  # pods must declare how long they mean to run
     host_share_milli: int | None = None  # its own `AdmissionPolicy.host_share_milli`; None: the cluster's
     deciding_group: str = ""  # key of the group's entry if its account determines the standing
+    protect: Published | None = None  # which pods keep their class when the budget is spent
+    places: bool = True  # Bursar places its pods
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +101,12 @@ def effective_policy(
     because a pod without the class is better than a refused pod.
     """
     if table is None:
-        return flags
+        return without_placement(flags)
     settings, own = table.settings, table.entry_of(namespace)
-    return replace(
+    policy = replace(
         flags,
         known=True,
+        places=own.places,
         mode=own.mode or settings.mode,
         rules={**settings.rules, **own.rules},
         exempt=settings.exempt | own.exempt,
@@ -118,6 +123,7 @@ def effective_policy(
         room=settings.room,
         host_share_milli=own.host_share_milli or settings.host_share_milli,
     )
+    return without_placement(policy)
 
 
 def _valued(given: PriorityClass, flags: AdmissionPolicy, fresh: bool) -> PriorityClass:
@@ -180,6 +186,8 @@ def read_entry(raw: Json) -> StandingsEntry:
         raw.get("requireDuration") is True,
         standings.whole_number_or_none(raw.get("hostShare")),
         standings.deciding_group(raw),
+        decoded(raw),
+        raw.get("placement") != "off",
     )
 
 

@@ -4,6 +4,7 @@ thousandths."""
 from dataclasses import dataclass
 
 from timekeeper.core.accelerators import UnknownAccelerators
+from timekeeper.core.budgets.protection import Protection
 
 GPU_HOUR = 3_600_000_000  # milli-GPU x milliseconds in one GPU-hour
 
@@ -19,7 +20,7 @@ OVERUSE = ("observe", "evict")
 IDLE = ("off", "reclaim", "evict")
 RESERVE = ("lookahead", "declared")
 OVERTIME = ("warn", "evict")
-SIDECARS = ("on", "off")
+SWITCH = ("on", "off")
 RULE_MODES = ("enforce", "warn", "off")
 
 
@@ -43,6 +44,7 @@ class Budget:
     group: str = ""  # "": none
     policy: str = ""  # placement policy; of pods without an annotation; "": the extender's
     mode: str = ""  # "": the cluster's
+    placement: str = ""  # "": the cluster's
     rules: tuple[tuple[str, str], ...] = ()  # (rule, mode) overrides of the cluster's
     # users and groups whose objects get warnings instead of refusals, in addition to the cluster's
     exempt: tuple[str, ...] = ()
@@ -62,6 +64,7 @@ class Budget:
     require_duration: bool = False  # a pod must declare how long it means to run
     overtime: str = ""  # "": the cluster's
     host_share_milli: int | None = None  # None: the cluster's
+    protect: Protection | None = None  # which pods keep class and cards when the budget is spent
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,7 @@ class BudgetSettings:
     in_budget_class: str = "gpu-default-priority"  # priority class of pods admitted in budget
     over_budget_class: str = "gpu-lower-priority"  # priority class of pods admitted over budget
     mode: str = "enforce"
+    placement: str = "on"  # off: pods keep their scheduler, and get no cards of Bursar
     rules: tuple[tuple[str, str], ...] = ()
     exempt: tuple[str, ...] = ()
     scheduler_name: str = "bursar-scheduler"
@@ -107,10 +111,36 @@ class BudgetSettings:
 UNLIMITED = Budget(amount=None, on_exhausted="deprioritize")
 
 
-def ineffective_fields(entry: Budget | BudgetSettings) -> tuple[str, ...]:
+def places(budget: Budget, settings: BudgetSettings) -> bool:
+    """Whether Bursar places the pods of the namespace with this budget."""
+    return (budget.placement or settings.placement) != "off"
+
+
+def effect_of(on_exhausted: str, is_placed: bool) -> str:
+    """What ``onExhausted`` comes to: where Bursar gives out no cards, it takes none for others."""
+    return "deprioritize" if on_exhausted == "reclaim" and not is_placed else on_exhausted
+
+
+def ineffective_fields(entry: Budget | BudgetSettings, placement: str = "on") -> tuple[str, ...]:
     """A sentence for each field of the entry that has no effect, or not the requested one. Nothing is ignored
-    silently."""
-    return _dormant_fields(entry) if isinstance(entry, Budget) else ()
+    silently. ``placement``: the cluster's, as far as it is known."""
+    unplaced = _unplaced_fields(entry) if (entry.placement or placement) == "off" else ()
+    return (*(_dormant_fields(entry) if isinstance(entry, Budget) else ()), *unplaced)
+
+
+_TAKES_NO_CARDS = "where placement is off, Bursar takes no cards for other pods"
+
+
+def _unplaced_fields(entry: Budget | BudgetSettings) -> tuple[str, ...]:
+    """The same of what only Bursar's scheduler does."""
+    found = []
+    if isinstance(entry, Budget) and entry.on_exhausted == "reclaim":
+        found.append(f"onExhausted: reclaim acts as deprioritize: {_TAKES_NO_CARDS}")
+    if entry.idle == "reclaim":
+        found.append(f"idle: reclaim has no effect: {_TAKES_NO_CARDS}")
+    if isinstance(entry, Budget) and entry.policy:
+        found.append("policy: it has no effect where placement is off")
+    return tuple(found)
 
 
 def _dormant_fields(budget: Budget) -> tuple[str, ...]:
@@ -138,6 +168,10 @@ def _dormant_fields(budget: Budget) -> tuple[str, ...]:
         "notifyFormat": (
             budget.notify_format != "bursar" and not budget.notify,
             "it has no effect without notify",
+        ),
+        "protect": (
+            budget.protect is not None and budget.amount is None and not budget.group,
+            "it has no effect where neither the namespace nor a group of it has a limit",
         ),
         "overtime": (
             bool(budget.overtime) and budget.reserve != "declared",

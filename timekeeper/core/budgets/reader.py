@@ -10,6 +10,8 @@ from timekeeper.core.accelerators import UNKNOWN_ACCELERATORS
 from timekeeper.core.budgets import policy, scalars
 from timekeeper.core.budgets.mistakes import BadEntryError, EntryError, Mistakes, meant_field, unknown_field
 from timekeeper.core.budgets.policy import Budget, BudgetSettings, group_key
+from timekeeper.core.budgets.protect_field import FIELD as PROTECT
+from timekeeper.core.budgets.protect_field import read_protection
 from timekeeper.core.budgets.rule_ids import FIXED, SETTABLE
 from timekeeper.core.budgets.yaml_nodes import fields_of, line_of, pairs_of, value_of, values_of
 from timekeeper.core.names import BUDGET_CONFIG_MAPS
@@ -116,6 +118,11 @@ def _without_effect(
         if field in fields:
             problem = "a group cannot be in a group" if field == "group" else "a group's entry cannot set it"
             yield BadEntryError(line_of(fields[field]), field, problem, "omit the field")
+    if key == "_defaults" and PROTECT in fields:
+        problem = "a floor for every namespace, also for those to come, is no bound"
+        yield BadEntryError(
+            line_of(fields[PROTECT]), PROTECT, problem, "the field in a namespace's own entry"
+        )
     if budget is not None and budget.carry_over_milli > 0 and budget.period == "once":
         problem = "nothing is carried over where the period is once"
         yield BadEntryError(line_of(fields["carryOver"]), "carryOver", problem, "omit the field")
@@ -153,6 +160,7 @@ _BUDGET_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
     "group": ("group", scalars.name),
     "policy": ("policy", scalars.one_of(POLICIES)),
     "mode": ("mode", scalars.one_of(policy.MODES)),
+    "placement": ("placement", scalars.on_or_off),
     "maxGPUs": ("max_gpus_milli", scalars.cards),
     "maxGPUsPerPod": ("max_gpus_per_pod_milli", scalars.cards),
     "maxWaiting": ("max_waiting", scalars.count),
@@ -173,6 +181,7 @@ _BUDGET_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
 _OF_NAMESPACES = (
     "group",
     "mode",
+    "placement",
     "rules",
     "exempt",
     "policy",
@@ -185,13 +194,15 @@ _OF_NAMESPACES = (
     "requireDuration",
     "overtime",
     "hostShare",
+    PROTECT,
 )
 
 _SETTING_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
     "timeZone": ("time_zone", scalars.zone),
     "mode": ("mode", scalars.one_of(policy.MODES)),
+    "placement": ("placement", scalars.on_or_off),
     "schedulerName": ("scheduler_name", scalars.name),
-    "sidecar": ("sidecar", scalars.sidecar),
+    "sidecar": ("sidecar", scalars.on_or_off),
     "chargeBy": ("charge_by", scalars.one_of(policy.CHARGE_BY)),
     "lookahead": ("lookahead_ms", scalars.duration_ms),
     "maxGracePeriod": ("max_grace_period_ms", scalars.duration_ms),
@@ -224,7 +235,9 @@ _FIGURE_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
 
 
 def _budget(fields: dict[str, yaml.Node], lenient: bool, mistakes: Mistakes) -> Budget | None:
-    values = _read_fields(fields, _BUDGET_FIELDS, ("rules", "exempt"), mistakes)
+    values = _read_fields(fields, _BUDGET_FIELDS, ("rules", "exempt", PROTECT), mistakes)
+    if PROTECT in fields:
+        values["protect"] = read_protection(fields[PROTECT], mistakes)
     if "gpuHours" not in fields and not any(
         meant_field(field, ("gpuHours",)) for field in list(fields)[:MAX_ERRORS]
     ):
@@ -311,6 +324,6 @@ def _read_fields(
 
 def _home_of(field: str) -> str:
     """The entries that have this field; "" if none has."""
-    if field in _BUDGET_FIELDS:
+    if field in (*_BUDGET_FIELDS, PROTECT):
         return "budgets"
     return "_settings" if field in (*_SETTING_FIELDS, *_FIGURE_FIELDS, "priorityClasses") else ""

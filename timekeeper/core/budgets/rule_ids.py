@@ -51,6 +51,7 @@ FIXED = (
     "node-name",
     "not-governed",
     "own-scheduler",
+    "placement-off",
     "request-differs-from-limit",
     "same-gpu-conflict",
     "same-gpu-container",

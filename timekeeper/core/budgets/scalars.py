@@ -163,6 +163,6 @@ def yes_or_no(text: str) -> bool:
     return bool(one_of(("true", "false"))(text) == "true")
 
 
-def sidecar(text: str) -> str:
+def on_or_off(text: str) -> str:
     """on or off. YAML 1.1 also writes on and off as true and false."""
-    return str(one_of(policy.SIDECARS)({"true": "on", "false": "off"}.get(text, text)))
+    return str(one_of(policy.SWITCH)({"true": "on", "false": "off"}.get(text, text)))

@@ -104,6 +104,9 @@ class Dialect:
     plugin_erases: tuple[str, ...] = ()
     vgpu: VgpuResources | None = None  # where the resources are a number and amounts: what policies need
     counted: tuple[str, ...] = ()  # resources that count whole cards, MAX_CARDS at most, for policies
+    # resources, or what their names begin with, with - at its end: whole devices, which kube-scheduler and
+    # the node plugin give out alone
+    by_plugin: tuple[str, ...] = ()
     one_container: bool = False  # the node plugin serves one container of a pod, and no init container
     variables: Mapping[str, str] = field(default_factory=dict)  # resource -> variable that has its amount
     # other dialects, whose pods its nodes serve as well. Beside one of its own, their containers are its own.

@@ -225,6 +225,7 @@ DIALECT = Dialect(
     resources=(I915, XE),
     prefix=PREFIX,
     counted=(I915, XE),
+    by_plugin=(I915, XE),
     examples={I915: "1", XE: "1"},
     read=_read,
     reads=tuple(sorted(USER_ANNOTATIONS)),

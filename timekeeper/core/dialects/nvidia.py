@@ -48,6 +48,7 @@ DIALECT = Dialect(
     at_admission=nothing_at_admission,
     at_binding=nothing_at_binding,
     plugin_chooses=True,
+    by_plugin=(GPU,),
     reads=ANNOTATIONS.names,
     constrain=ANNOTATIONS.constrain,
     schedulers=("kai-scheduler", "koord-scheduler", "volcano"),

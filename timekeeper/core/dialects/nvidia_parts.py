@@ -96,6 +96,7 @@ DIALECTS = (
     Dialect(
         name="nvidia-shared",
         resources=(SHARED,),
+        by_plugin=(SHARED,),
         examples={SHARED: "1"},
         read=_read_shared,
         cards=_shared_cards,
@@ -108,6 +109,7 @@ DIALECTS = (
         name="nvidia-mig",
         resources=(),
         prefix=MIG,
+        by_plugin=(MIG,),
         examples={},
         read=_read_mig,
         cards=_mig_cards,

@@ -49,7 +49,15 @@ class WatchFailed:
     sentence: str
 
 
-WatchEvent = ObjectsListed | ObjectChanged | WatchProgress | WatchFailed
+@dataclass(frozen=True, slots=True)
+class WatchOpened:
+    """After a call that failed, the API server sends changes again. Earlier ones may be on their way."""
+
+
+WatchEvent = ObjectsListed | ObjectChanged | WatchProgress | WatchFailed | WatchOpened
+
+# The type of the event that `watch` yields first, once the API server has accepted it.
+OPENED = "OPENED"
 
 
 def reflect(
@@ -60,10 +68,11 @@ def reflect(
     """Yields ObjectsListed once the list is complete, then each change, forever; lists again after an expiry.
 
     ``list_all`` returns items and resource version. ``watch`` yields the raw events from a version on
-    (``{"type", "object"}``) and ends when the server closes the stream. Both raise UnreachableError or
-    ExpiredError. ``wait_ms`` sleeps, longer after each failure in a row.
+    (``{"type", "object"}``; the first may be of the type `OPENED`) and ends when the server closes the
+    stream. Both raise UnreachableError or ExpiredError. ``wait_ms`` sleeps, longer after each failure in a
+    row.
     """
-    version, pause = "", FIRST_WAIT_MS
+    version, pause, has_failed = "", FIRST_WAIT_MS, False
     while True:
         try:
             if not version:
@@ -71,10 +80,12 @@ def reflect(
                 yield ObjectsListed(items)
                 del items  # objects that end later need no memory
             for raw in watch(version):
-                event = _event(raw)
-                version, pause = _version(raw) or version, FIRST_WAIT_MS
+                event = WatchOpened() if raw.get("type") == OPENED and has_failed else _event(raw)
+                has_failed = False
                 if event is not None:
                     yield event
+                if not isinstance(event, WatchOpened):
+                    version, pause = _version(raw) or version, FIRST_WAIT_MS
             yield WatchProgress()
             wait_ms(FIRST_WAIT_MS // 10)  # no tight loop with a server that closes every watch at once
         except ExpiredError:
@@ -82,6 +93,7 @@ def reflect(
             wait_ms(pause)  # no tight loop with a server that expires every version at once
             pause = min(2 * pause, LONGEST_WAIT_MS)
         except UnreachableError as error:
+            has_failed = True
             yield WatchFailed(str(error))
             wait_ms(pause)
             pause = min(2 * pause, LONGEST_WAIT_MS)

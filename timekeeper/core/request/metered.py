@@ -13,6 +13,7 @@ from timekeeper.core.accelerators import accelerator_of
 from timekeeper.core.dialects import GPU_RESOURCE_PATTERN
 from timekeeper.core.dialects.amounts import MAX_CARDS, MAX_MEMORY_MIB, Container
 from timekeeper.core.dialects.others.device import MAX_DEVICES
+from timekeeper.core.dialects.others.kai import DIALECT as KAI
 from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.core.quantity import integral
 from timekeeper.core.request.devices import DIALECT as DEVICE
@@ -43,6 +44,8 @@ def metered_request(pod: Json, parsed: ParsedRequest) -> MeteredRequest | None:
     is_marked = not _OURS.isdisjoint(annotations)
     fractions = any(name.startswith(FRACTIONING) for name in annotations)
     devices = _has_devices(spec)
+    if parsed.request is None and _GROUP in mapping(metadata.get("labels")) and not parsed.violations:
+        return _of_a_kai(pod, metadata, annotations)
     if not (is_marked or fractions or devices or parsed.violations):
         return None if parsed.request is None else MeteredRequest(parsed.request)  # nearly always
     found, doubt = containers(pod), ""
@@ -59,6 +62,17 @@ def metered_request(pod: Json, parsed: ParsedRequest) -> MeteredRequest | None:
         return None
     dialect = own.request.dialect if own.request is not None else DEVICE
     return MeteredRequest(_shared(GPURequest(dialect, tuple(asks))), doubt)
+
+
+def _of_a_kai(pod: Json, metadata: Json, annotations: Json) -> MeteredRequest | None:
+    """Of a pod that the binder of a KAI has labelled, whose scheduler has another name than KAI's own."""
+    spec = mapping(pod.get("spec"))
+    named = {**pod, "spec": {**spec, "schedulerName": KAI.schedulers[0]}}
+    request = parse(_bare(named, metadata, annotations)).request
+    if request is None:
+        return None
+    doubt = f"its scheduler {spec.get('schedulerName')} is not known: its annotations are read as KAI's"
+    return MeteredRequest(_shared(request), doubt)
 
 
 def of_devices(request: GPURequest, models: Mapping[str, str]) -> GPURequest | None:
@@ -83,6 +97,7 @@ def _shared(request: GPURequest) -> GPURequest:
     return request
 
 
+_GROUP = KAI.placement_labels[0]
 _OURS = frozenset(names.USER_ANNOTATIONS)
 _FIELDS = ("initContainers", "containers")
 

@@ -5,7 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from timekeeper.core.budgets.policy import GROUP
-from timekeeper.core.charge_doubts import claiming_sentence, doubt_sentences, idle_sentences
+from timekeeper.core.findings import (
+    claiming_sentence,
+    doubt_sentences,
+    idle_sentences,
+    watch_sentences,
+)
 from timekeeper.dashboard.api_caller import Json
 from timekeeper.dashboard.pages.accounts import PassingOnForm, account_values, empty_form
 from timekeeper.dashboard.visits import PageContent, Visit, page_at, part, segment
@@ -50,6 +55,7 @@ def overview(visit: Visit) -> PageContent:
         "sort": "name" if by_name else "urgency",
         "find": wanted,
         "notes": [
+            *(watch_sentences(doubts) if doubts else ()),
             *([*doubt_sentences(doubts), claiming_sentence(doubts)] if doubts else ()),
             *(idle_sentences(idle) if idle else ()),
         ],

@@ -3,9 +3,9 @@
 from typing import Any
 
 from timekeeper.core.budgets.policy import GROUP
-from timekeeper.core.charge_doubts import measuring_sentences
 from timekeeper.core.cluster_map import WAITING_STATES
 from timekeeper.core.decisions import KINDS
+from timekeeper.core.findings import measuring_sentences
 from timekeeper.dashboard.api_caller import ApiRefusedError, Json
 from timekeeper.dashboard.charts.cards import card_row, filled, free_sentence, row_sentence, width_of
 from timekeeper.dashboard.visits import FORBIDDEN, PageContent, Visit, page_at, part, segment

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 
-from timekeeper.core.charge_doubts import estimate_sentences
+from timekeeper.core.findings import estimate_sentences
 from timekeeper.core.texts import hours, money
 from timekeeper.dashboard.visits import Download, PageContent, Visit, link, page_at
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from timekeeper.accounts.claiming import ClaimingPods, claiming_pods
+from timekeeper.accounts.failing_watches import FailingWatch
 from timekeeper.accounts.metered import WHOLE_CARDS, CardParts
 from timekeeper.accounts.pods import LedgerPod, UnreadablePod, is_bare, metered_view
 from timekeeper.core.ledger import hold
@@ -65,9 +66,10 @@ class KnownPriorityClass:
 
 @dataclass(frozen=True, slots=True)
 class ExistingNamespace:
-    """A namespace that exists."""
+    """A namespace that exists. ``mode``: what its label names; "": it has none."""
 
     name: str
+    mode: str = ""
 
 
 Item = (
@@ -102,13 +104,25 @@ class StreamAlive:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamFailed:
+    """A list or a watch failed; ``sentence`` says how. Changes arrive later."""
+
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOpened:
+    """The watch of a source that failed is accepted again; earlier updates may still arrive."""
+
+
+@dataclass(frozen=True, slots=True)
 class WatchUpdate:
     """One update of a watch; ``at_ms``: when the list was requested (`ListReplaced`), else when the update
     arrived."""
 
     source: str
     at_ms: int
-    change: ListReplaced | ItemChanged | StreamAlive
+    change: ListReplaced | ItemChanged | StreamAlive | StreamFailed | StreamOpened
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +149,10 @@ class ClusterState:
     config_maps: dict[str, BudgetConfigMap] = field(default_factory=dict)
     # priority class -> value and preemption policy
     classes: dict[str, tuple[int, str]] = field(default_factory=dict)
-    existing_namespaces: dict[str, bool] = field(default_factory=dict)  # name -> True
+    existing_namespaces: dict[str, str] = field(default_factory=dict)  # name -> its label for the mode
     unbound: set[str] = field(default_factory=set)  # UIDs of pods that wait for a node
     listed_sources: set[str] = field(default_factory=set)  # sources that have been listed once
+    failing: dict[str, FailingWatch] = field(default_factory=dict)  # by source
     pods_current_ms: int = 0  # until when the pods are known to be complete
     changed_pods: dict[str, int] = field(default_factory=dict)  # UID -> since when the pod waits for a tick
     # UID -> pod whose end is not written yet
@@ -151,6 +166,8 @@ class ClusterState:
     metered: MeteredNamespaces = ALL_GOVERNED
     # UID -> pod as read, where ``pods`` has another view of it, or would have one if it were metered
     as_read: dict[str, LedgerPod | UnreadablePod] = field(default_factory=dict)
+    # the same of `deleted_pods`: a session that is not open yet opens as by the modes of its tick
+    deleted_as_read: dict[str, LedgerPod | UnreadablePod] = field(default_factory=dict)
     # UID -> namespace of a pod that holds what its resource claims alone give it
     claiming: dict[str, str] = field(default_factory=dict)
     _claims: ClaimingPods | None = None  # of them; None: to be counted anew
@@ -165,7 +182,7 @@ class ClusterState:
     budgets_version: int = 0  # of the ConfigMaps
     classes_version: int = 0  # of the priority classes
     namespaces_version: int = 0  # of the set of namespaces with pods
-    existing_version: int = 0  # of the set of existing namespaces
+    existing_version: int = 0  # of the existing namespaces and their labels
     # the inventory's version, and how much CPU and memory there is for each card in it
     _card_host: tuple[int, CardHost | None] = (-1, None)
 
@@ -179,6 +196,10 @@ class ClusterState:
         if lease is None or lease.renewed_ms is None or not self.pods_current_ms:
             return None
         return min(self.pods_current_ms, lease.renewed_ms)
+
+    def mode_labels(self) -> Mapping[str, str] | None:
+        """What the labels of namespaces name as their mode; None before the namespaces are listed."""
+        return self.existing_namespaces if "namespaces" in self.listed_sources else None
 
     def cards(self, node: str) -> tuple[Card, ...]:
         """The node's cards; empty for a node that is not known."""
@@ -221,6 +242,11 @@ class ClusterState:
         for each in changed:
             if metered.differs(before, each.namespace):
                 self._put_read(each, False, at_ms)
+        for uid, gone in self.deleted_pods.items():
+            read = self.deleted_as_read.get(uid) or replace(gone.pod, is_metered=False)
+            view = self._view(read) if metered.differs(before, read.namespace) else None
+            if view is not None:
+                self.deleted_pods[uid] = replace(gone, pod=_with_earlier(gone.pod, view))
 
     def wrong_clocks(self) -> dict[str, int]:
         """By how many milliseconds the clocks of nodes with cards are ahead, where they are wrong."""
@@ -230,13 +256,19 @@ class ClusterState:
 
     def apply(self, update: WatchUpdate) -> None:
         """Take in one update of a watch."""
+        if isinstance(update.change, StreamFailed):
+            known = self.failing.get(update.source)
+            since_ms = known.since_ms if known else update.at_ms
+            self.failing[update.source] = FailingWatch(since_ms, update.change.sentence)
+            return
+        self.failing.pop(update.source, None)
         match update.change:
             case ListReplaced(items):
                 self._replace(update.source, items, update.at_ms)
                 self.listed_sources.add(update.source)
             case ItemChanged(item, deleted):
                 self._put(self._with_report(item, update.at_ms), deleted, update.at_ms)
-        if update.source == "pods":
+        if update.source == "pods" and not isinstance(update.change, StreamOpened):
             self.pods_current_ms = max(self.pods_current_ms, update.at_ms)
 
     def mark_written(self, deferred: Mapping[str, int]) -> None:
@@ -245,6 +277,7 @@ class ClusterState:
         self.changed_pods = dict(deferred)
         self.end_watermarks = {uid: mark for uid, mark in self.end_watermarks.items() if uid in deferred}
         self.deleted_pods.clear()
+        self.deleted_as_read.clear()
         self.deleted_waiting.clear()
         self.unreadable.clear()
         self.unreadable_omitted = 0
@@ -284,7 +317,7 @@ class ClusterState:
         for uid in [uid for uid in self.pods if uid not in there]:
             self._remove_pod(self.pods[uid], at_ms, seen=False)
         for uid in [uid for uid in self.as_read if uid not in there]:
-            del self.as_read[uid]
+            self.deleted_as_read[uid] = self.as_read.pop(uid)
         self.claiming.clear()
         self._claims = None
         for item in items:
@@ -304,8 +337,8 @@ class ClusterState:
                 self._set("configmaps", name, None if deleted else item)
             case KnownPriorityClass(name, value, preemption_policy):
                 self._set("priorityclasses", name, None if deleted else (value, preemption_policy))
-            case ExistingNamespace(name):
-                self._set("namespaces", name, None if deleted else True)
+            case ExistingNamespace(name, mode):
+                self._set("namespaces", name, None if deleted else mode)
 
     def _put_read(self, item: LedgerPod | UnreadablePod, deleted: bool, at_ms: int) -> None:
         """The pod as it counts in its namespace: as admission wrote it, or as it is metered."""
@@ -350,6 +383,8 @@ class ClusterState:
         """Keep what cannot be had from the view again."""
         is_known = view is item or (isinstance(item, LedgerPod) and is_bare(item))
         is_nothing = isinstance(item, UnreadablePod) and item.pod is None
+        if deleted and not is_known and not is_nothing:
+            self.deleted_as_read[item.uid] = item
         if deleted or is_known or is_nothing:
             self.as_read.pop(item.uid, None)
         else:

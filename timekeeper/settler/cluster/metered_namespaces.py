@@ -36,6 +36,5 @@ def metered_namespaces(history: History, at_ms: int, only_meter: bool = False) -
     if only_meter:
         return MeteredNamespaces(True, {}, models)
 
-    names = (key for key in history.current_keys() if not key.startswith("_"))
-    named = {name: history.is_metered(name, at_ms) for name in names}
+    named = {name: history.is_metered(name, at_ms) for name in history.namespaces()}
     return MeteredNamespaces(history.is_metered("", at_ms), named, models)

@@ -11,7 +11,7 @@ from timekeeper.accounts.pods import read_charged_pod
 from timekeeper.core import names
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.kube.holders import fresh_holders, kubelets_boot
-from timekeeper.core.kube.reflector import WatchFailed
+from timekeeper.core.kube.reflector import WatchFailed, WatchOpened
 from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import NodeSight
 from timekeeper.core.ledger.node_clock import LEASES, clock_ahead_ms
@@ -32,6 +32,8 @@ from timekeeper.settler.cluster.cluster_state import (
     ListReplaced,
     NodeLease,
     StreamAlive,
+    StreamFailed,
+    StreamOpened,
     WatchUpdate,
 )
 
@@ -119,6 +121,9 @@ def follow_source(
     for event in events:
         if isinstance(event, WatchFailed):
             failed(source.name, event.sentence)
+            yield WatchUpdate(source.name, clock(), StreamFailed(event.sentence))
+        elif isinstance(event, WatchOpened):
+            yield WatchUpdate(source.name, clock(), StreamOpened())
         elif isinstance(event, ValuesListed):
             yield WatchUpdate(source.name, event.at_ms, ListReplaced(event.values))
         elif isinstance(event, ValueChanged):
@@ -164,8 +169,9 @@ def read_priority_class(raw: Json) -> KnownPriorityClass:
 
 
 def read_namespace(raw: Json) -> ExistingNamespace:
-    """A namespace's name."""
-    return ExistingNamespace(_name(raw))
+    """A namespace's name, and its label for the mode."""
+    labels = mapping(mapping(raw.get("metadata")).get("labels"))
+    return ExistingNamespace(_name(raw), str(labels.get(names.MODE_LABEL, "")))
 
 
 def _name(raw: Json) -> str:

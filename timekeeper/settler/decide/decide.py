@@ -4,18 +4,22 @@ Values in, changes out. The cached totals in the ledger state are updated on the
 again only after the changes are written.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from timekeeper.accounts.budget_history import DEFAULTS, History
+from timekeeper.accounts.budget_history import DEFAULTS, LABEL, History
 from timekeeper.accounts.changes import Changes, Pulse
 from timekeeper.accounts.ends import ReportedEnd
+from timekeeper.accounts.failing_watches import watches_text
 from timekeeper.accounts.grants import Grant
 from timekeeper.accounts.held.order import HeldPod
 from timekeeper.accounts.pods import LedgerPod
+from timekeeper.accounts.protection import ProtectedPods
 from timekeeper.accounts.standings import StandingsDocument, publish
 from timekeeper.settler.budget_entries import EntryChanges
 from timekeeper.settler.cluster.cluster_state import ClusterState
 from timekeeper.settler.decide import settlement
+from timekeeper.settler.decide.protected_pods import TickPostings, protected_pods
 from timekeeper.settler.decide.reserved_changes import DeclaredChanges, changed_reservations, follow_reserved
 from timekeeper.settler.decide.session_changes import SessionChanges, advanced_watermarks, changed_sessions
 from timekeeper.settler.decide.settlement import Settlement
@@ -49,12 +53,13 @@ class TickDecision:
     changes: Changes
     session_changes: SessionChanges
     statement_cache: StatementCache
+    protected: Mapping[str, ProtectedPods]  # by namespace
 
 
 def listed_namespaces(history: History, cluster: ClusterState, ledger: LedgerState) -> tuple[str, ...]:
-    """The namespaces whose standing may differ from the default: those with an entry, and if the default has
-    a limit, those with pods or charges."""
-    named = {key for key in history.current_keys() if not key.startswith("_")}
+    """The namespaces whose standing or mode may differ from the default: those with an entry or a label, and
+    if the default has a limit, those with pods or charges."""
+    named = history.namespaces()
     if history.text(DEFAULTS) is not None:
         named |= ledger.namespaces | cluster.namespaces.keys()
     return tuple(sorted(named))
@@ -85,13 +90,15 @@ def decide(cluster: ClusterState, ledger: LedgerState, tick: TickInputs) -> Tick
         | waiting
         | ledger.changed_grants
         | declared.namespaces,
-        keys=frozenset(each.key for each in tick.entry_changes.entries),
+        keys=frozenset(each.key.removeprefix(LABEL) for each in tick.entry_changes.entries),
         everything=is_rebuilt,
     )
     cache, grants = statement_cache.refreshed(
         ledger.statement_cache, invalid, _statement_inputs(ledger, tick, session_changes, settled, declared)
     )
-    published = _published(cluster, ledger, tick, cache)
+    postings = TickPostings({**session_changes.sessions, **settled.settled}, settled.by_namespace())
+    protected = protected_pods(cluster, ledger, history, postings, tick.stored, now_ms)
+    published = _published(cluster, ledger, tick, cache, protected)
     changes = _changes(ledger, tick, session_changes, settled, grants, published)
     new_nodes = frozenset(watermarks.keys() - ledger.watermarks.keys())
     changes = replace(
@@ -102,8 +109,12 @@ def decide(cluster: ClusterState, ledger: LedgerState, tick: TickInputs) -> Tick
         undeclared=declared.removed,
     )
     if abs(now_ms - ledger.pulse.decided_ms) >= PULSE_MS or changes != Changes():
-        changes = replace(changes, pulse=Pulse(now_ms, now_ms, "", cluster.claims().text))
-    return TickDecision(changes, session_changes, cache)
+        changes = replace(changes, pulse=_pulse(cluster, now_ms))
+    return TickDecision(changes, session_changes, cache, protected)
+
+
+def _pulse(cluster: ClusterState, now_ms: int) -> Pulse:
+    return Pulse(now_ms, now_ms, "", cluster.claims().text, watches_text(cluster.failing))
 
 
 def _statement_inputs(
@@ -131,7 +142,11 @@ def _statement_inputs(
 
 
 def _published(
-    cluster: ClusterState, ledger: LedgerState, tick: TickInputs, cache: StatementCache
+    cluster: ClusterState,
+    ledger: LedgerState,
+    tick: TickInputs,
+    cache: StatementCache,
+    protected: Mapping[str, ProtectedPods],
 ) -> StandingsDocument | None:
     """The standings document. It is recomputed if a statement, an entry or a priority class changed, and
     every second."""
@@ -140,6 +155,7 @@ def _published(
     is_same = (
         cache is ledger.statement_cache
         and queued == ledger.queued
+        and protected is ledger.protected
         and tick.history is ledger.history
         and cluster.classes_version == ledger.classes_version
     )
@@ -157,6 +173,7 @@ def _published(
         ledger.entry_cache,
         queued,
         cluster.card_host(),
+        protected,
     )
 
 

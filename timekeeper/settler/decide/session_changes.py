@@ -114,7 +114,8 @@ class _Tick:
 
     def _may_come(self, pod: LedgerPod, opened: Session) -> bool:
         """Whether the pod's rate would differ if its node arrived, or arrived with other cards."""
-        if opened.doubt and (pod.devices or (pod.is_metered and pod.node not in self.cluster.nodes)):
+        by_spec = pod.is_charged_by_spec(self.settings.scheduler_name)
+        if opened.doubt and (pod.devices or (by_spec and pod.node not in self.cluster.nodes)):
             return True
         by_host = self.settings.charge_by == DOMINANT_HOST and pod.fixed_host is None
         return by_host and pod.node not in self.cluster.nodes

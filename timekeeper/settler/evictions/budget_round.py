@@ -77,13 +77,15 @@ class BudgetRound:
     def _plan(self, exhausted: Mapping[str, EvictionTerms], now_ms: int) -> EvictionPlan | None:
         """What is to be done about all pods; if these were looked at lately, about those of namespaces whose
         standing has changed since; None if there are none."""
+        is_spared = self._spares(exhausted)
         states = {name: (each.is_spent, each.is_observed) for name, each in exhausted.items()}
         changed = {name for name, _ in states.items() ^ self._states.items()}
         self._states = states
         began_s = self._seconds()
         if began_s >= self._next_s:
-            pods = self._quiet.pods_to_plan(self._context.view.pods(), exhausted, self._memory, now_ms)
-            found = due(pods, exhausted, self._memory, now_ms, self._context.steady())
+            everything = self._context.view.pods()
+            pods = self._quiet.pods_to_plan(everything, exhausted, self._memory, now_ms, is_spared)
+            found = due(pods, exhausted, self._memory, now_ms, self._context.steady(), is_spared)
             took_s = self._seconds() - began_s
             is_idle = not found.evictions and not found.changes
             self._next_s = began_s + (_pause_s(took_s) if is_idle else took_s * 2)
@@ -94,9 +96,24 @@ class BudgetRound:
         if not changed:
             return None
         pods = (each for each in self._context.view.pods() if each.namespace in changed)
-        found = due(pods, exhausted, self._memory, now_ms, self._context.steady())
+        found = due(pods, exhausted, self._memory, now_ms, self._context.steady(), is_spared)
         self._memory = replace(self._memory, void=self._memory.void | found.void)
         return found
+
+    def _spares(self, exhausted: Mapping[str, EvictionTerms]) -> Callable[[LedgerPod], bool]:
+        """Whether a pod stays though its namespace is exhausted: the budget protects it, or it was created
+        without enforcement."""
+        is_protected, history = self._context.view.is_protected, self._context.view.history()
+
+        def is_spared(pod: LedgerPod) -> bool:
+            if is_protected(pod):
+                return True
+            terms = exhausted.get(pod.namespace)
+            if terms is None or terms.is_observed:
+                return False
+            return not history.was_enforced(pod)
+
+        return is_spared
 
     def _exhausted(self, now_ms: int) -> dict[str, EvictionTerms] | None:
         """The namespaces whose pods must leave; None where that is not known now."""
@@ -106,19 +123,19 @@ class BudgetRound:
         settings = self._context.view.history().settings(now_ms)
         return self._evicting.terms(stated[0], settings, now_ms)
 
-    def _is_in_force(self, namespace: str) -> EvictionTerms | None:
-        """The namespace's terms at this moment, read anew, while this settler's epoch lasts."""
+    def _is_in_force(self, pod: LedgerPod) -> EvictionTerms | None:
+        """The pod's terms at this moment, read anew, while this settler's epoch lasts."""
         with self._context.store.reading() as connection:
             fencing.confirm(connection, self._context.epoch)
         now_ms, stated = self._context.clock(), self._context.view.statements()
-        if stated is None or namespace not in stated[0]:
+        if stated is None or pod.namespace not in stated[0] or self._context.view.is_protected(pod):
             return None
         settings = self._context.view.history().settings(now_ms)
-        return terms_of(namespace, stated[0][namespace], settings, now_ms)
+        return terms_of(pod.namespace, stated[0][pod.namespace], settings, now_ms)
 
     def _evict(self, leaving: BudgetEviction) -> None:
         pod = leaving.pod
-        terms = self._is_in_force(pod.namespace)
+        terms = self._is_in_force(pod)
         if terms is None or not terms.is_spent or terms.is_observed:
             return
         before = self._memory.attempts.get(pod.uid)
@@ -141,13 +158,13 @@ class BudgetRound:
 
     def _write(self, change: NoticeChange) -> None:
         pod, notice = change.pod, change.notice
-        terms = self._is_in_force(pod.namespace)
+        terms = self._is_in_force(pod)
         is_needed = terms is not None and not terms.is_observed
         if is_needed != (notice.evict_after_ms is not None):
             return  # the account changed meanwhile: the next step decides again
         spared = None
         if change.is_spared:
-            text = reasons.spared(pod.namespace)
+            text = reasons.spared(pod.namespace, self._context.view.is_protected(pod))
             spared = disruption(False, reasons.SPARED, text, self._context.clock())
         reply = calls.write_notice(self._context.api, pod, notice, spared)
         if not self._accepted(reply):

@@ -129,6 +129,8 @@ class SettlerView:
     pods: Callable[[], tuple[LedgerPod, ...]]  # all that exist
     # each listed namespace's account as of this time; None before the first decision
     statements: Callable[[], tuple[Mapping[str, Statement], int] | None]
+    # whether the budget protects the pod; True also of one about which the ledger has not decided yet
+    is_protected: Callable[[LedgerPod], bool] = lambda _: False
 
 
 def view_of(settler: Settler) -> SettlerView:
@@ -146,7 +148,11 @@ def view_of(settler: Settler) -> SettlerView:
             return None
         return cache.statements.namespaces, settler.ledger.pulse.decided_ms
 
-    return SettlerView(pod, lambda: settler.ledger.history, pods, statements)
+    def is_protected(pod: LedgerPod) -> bool:
+        chosen = settler.ledger.protected.get(pod.namespace)
+        return chosen is not None and (pod.uid in chosen.uids or settler.ledger.session(pod.uid) is None)
+
+    return SettlerView(pod, lambda: settler.ledger.history, pods, statements, is_protected)
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,8 +137,10 @@ def spent_protected(terms: EvictionTerms, delete_after: str) -> str:
     )
 
 
-def spared(namespace: str) -> str:
+def spared(namespace: str, is_protected: bool = False) -> str:
     """Why the pod's notice was withdrawn."""
+    if is_protected:
+        return f"The budget of namespace {namespace} protects this pod (protect)."
     return f"Namespace {namespace} is in its GPU budget again."
 
 

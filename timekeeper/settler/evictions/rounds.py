@@ -101,6 +101,11 @@ class IdleRound:
             found = {each.uid: each for each in self._read(connection, now_ms)}
         metrics.IDLE_PODS.set(len(found))
         history, in_force_ms = view.history(), _in_force_ms(self._context, now_ms)
+        found = {
+            uid: each
+            for uid, each in found.items()
+            if (pod := view.pod(uid)) is not None and history.was_enforced(pod)
+        }
         pods = (each for each in view.pods() if not self._was_just_written(each.uid))
         for action in idleness.due(pods, found, lambda name: history.idle_terms(name, in_force_ms), now_ms):
             self._follow(action)

@@ -17,6 +17,7 @@ from timekeeper.accounts.held.declared import (
 )
 from timekeeper.accounts.held.order import HeldPod
 from timekeeper.accounts.posting import Posting, amount_within
+from timekeeper.accounts.protection import ProtectedPods
 from timekeeper.accounts.reserved import pod_uid
 from timekeeper.accounts.session import Session, evidence
 from timekeeper.accounts.standings import EntryCache, StandingsDocument
@@ -24,10 +25,11 @@ from timekeeper.accounts.statements import AccountKey, Part, Statements
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.settler.pod_notices import BudgetState
 from timekeeper.settler.state.open_session_totals import OpenSessionTotals
+from timekeeper.settler.state.selected_use import SelectedUse
 from timekeeper.settler.state.statement_cache import StatementCache
 from timekeeper.settler.state.totals import GrantCache
 from timekeeper.settler.state.unbound_pods import UnboundPods
-from timekeeper.store import held_pods
+from timekeeper.store import held_pods, selected_use
 from timekeeper.store import ledger as reading
 from timekeeper.store.engine.engine import Connection, Store
 
@@ -124,6 +126,9 @@ class LedgerState:
     listed: set[str] = field(default_factory=set)
     # UID of a waiting pod -> UIDs of the unsettled sessions for its reserved cards
     reserved: dict[str, set[str]] = field(default_factory=dict)
+    # namespace -> its protected pods, as of the last tick; a new object with each change
+    protected: Mapping[str, ProtectedPods] = field(default_factory=dict)
+    selected_use: SelectedUse = field(default_factory=SelectedUse)
 
     def __post_init__(self) -> None:
         for session in self.sessions.values():
@@ -169,6 +174,7 @@ class LedgerState:
         for posting in changes.postings:
             self.posted[posting.session_uid] = (*self.posted.get(posting.session_uid, ()), posting)
             by_namespace.setdefault(posting.namespace, []).append(posting)
+        self.selected_use.apply(changes.postings, self.session)
         for namespace, start, end in self.totals if by_namespace else ():
             new = by_namespace.get(namespace, ())
             self.totals[namespace, start, end] += amount_within(new, Interval(start, end))
@@ -302,6 +308,11 @@ class DatabaseTotals:
         """Each subject's latest account that ended by then and has a grant, as a span."""
         with self.store.reading() as connection:
             return reading.last_granted(connection, before_ms)
+
+    def posted_by_pods(self, namespace: str, span: Interval) -> list[selected_use.PodsAmount]:
+        """What is posted of the namespace inside the span: controller, labels as JSON, and amount."""
+        with self.store.reading() as connection:
+            return selected_use.posted_by_pods(connection, namespace, span)
 
 
 def read_grants(connection: Connection, ledger: LedgerState, now_ms: int) -> None:

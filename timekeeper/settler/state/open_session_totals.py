@@ -123,6 +123,10 @@ class OpenSessionTotals:
             sums.pending[key] = sum(self._sessions[uid].pending(key) for uid in sums.uids)
         return sums.pending[key]
 
+    def pending_of(self, uid: str, span: Interval) -> int:
+        """The same of one of its open sessions."""
+        return self._sessions[uid].pending((span.start_ms, span.end_ms))
+
     def declared(self, namespace: str, span: Interval) -> int:
         """What the namespace's open sessions reserve of their declared time inside the span."""
         sums, key = self._namespaces.get(namespace), (span.start_ms, span.end_ms)

@@ -25,6 +25,9 @@ class StoredTotals(Protocol):
     def last_granted(self, before_ms: int) -> dict[str, Interval]:
         """Subject -> span of its latest account with a grant that ended by then."""
 
+    def posted_by_pods(self, namespace: str, span: Interval) -> Iterable[tuple[str, str, int]]:
+        """What is posted of the namespace inside the span: controller, labels as JSON, and amount."""
+
 
 @dataclass(slots=True)
 class GrantCache:

@@ -5,7 +5,7 @@ import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from timekeeper.accounts.held.order import HeldPod, is_by_other
+from timekeeper.accounts.held.order import HeldPod
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.accounts.session import admitted_in_budget
 from timekeeper.core.budgets.policy import BudgetSettings
@@ -131,7 +131,7 @@ class UnboundPods:
             if not self.seen[namespace]:
                 del self.seen[namespace]
         self.untried.discard(uid)
-        if pod is not None and pod.is_untried and not is_by_other(pod, self._settings.scheduler_name):
+        if pod is not None and pod.is_untried and not pod.has_other_scheduler(self._settings.scheduler_name):
             self.untried.add(uid)
         if pod is not None and not pod.is_gated:
             self._seen[uid] = pod.namespace
@@ -146,7 +146,7 @@ class UnboundPods:
             pod.created_ms,
             self.most_rate(pod),
             pod.held == "budget",
-            by_other := is_by_other(pod, self._settings.scheduler_name),
+            by_other := pod.has_other_scheduler(self._settings.scheduler_name),
             pod.length_ms,
             self.most_milli(pod.request) if by_other else 0,
             pod.owner,

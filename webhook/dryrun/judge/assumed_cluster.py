@@ -10,7 +10,7 @@ from timekeeper.core.admission.table import (
     StandingsTable,
     effective_policy,
 )
-from timekeeper.core.budgets.policy import Budget, BudgetSettings
+from timekeeper.core.budgets.policy import UNLIMITED, Budget, BudgetSettings, places
 from timekeeper.core.budgets.reader import ParsedBudgets
 from timekeeper.core.request.host import CardHost
 from timekeeper.core.wire import StandingWord
@@ -36,11 +36,14 @@ class AssumedCluster:
     classes: Mapping[str, int] = field(default_factory=dict)  # values of priority classes
     budgets: ParsedBudgets = NO_BUDGETS
     room: CardHost | None = None  # CPU and memory for each card, of the nodes that are known
+    mode_labels: Mapping[str, Mode] = field(default_factory=dict)  # by namespace
 
     def policy_for(self, namespace: str) -> AdmissionPolicy:
         """The policy of the namespace's pods."""
         policy = effective_policy(self.flags, self.table, True, namespace)
-        return replace(policy, known=True, mode=self.mode or policy.mode, room=self.room)
+        own = self.table.namespaces.get(namespace) if self.table else None
+        label = None if own is not None and own.mode else self.mode_labels.get(namespace)
+        return replace(policy, known=True, mode=self.mode or label or policy.mode, room=self.room)
 
     def standing_of(self, namespace: str) -> Standing:
         """The namespace's standing."""
@@ -67,12 +70,14 @@ def table_of(reading: ParsedBudgets) -> StandingsTable:
     """The table of standings for these budgets while nothing is used."""
     settings = reading.settings or BudgetSettings()
     default = reading.budgets.get("_defaults")
-    own = {name: _entry(budget) for name, budget in reading.budgets.items() if not name.startswith("_")}
+    own = {
+        name: _entry(budget, settings) for name, budget in reading.budgets.items() if not name.startswith("_")
+    }
     return StandingsTable(
         etag="",
         generated_ms=0,
         settings=_settings(settings),
-        default=_entry(default) if default else StandingsEntry(Standing("UNLIMITED"), None, None),
+        default=_entry(default or UNLIMITED, settings),
         namespaces=own,
         read_ms=0,
         confirmed_ms=0,
@@ -96,7 +101,7 @@ def _settings(settings: BudgetSettings) -> StandingsSettings:
     )
 
 
-def _entry(budget: Budget) -> StandingsEntry:
+def _entry(budget: Budget, settings: BudgetSettings) -> StandingsEntry:
     standing = Standing(
         "UNLIMITED" if budget.amount is None else "IN_BUDGET",
         on_exhausted=budget.on_exhausted,
@@ -112,6 +117,7 @@ def _entry(budget: Budget) -> StandingsEntry:
         reserves_declared=budget.reserve == "declared",
         requires_duration=budget.require_duration,
         host_share_milli=budget.host_share_milli,
+        places=places(budget, settings),
     )
 
 

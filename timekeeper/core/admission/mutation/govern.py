@@ -53,7 +53,7 @@ def govern(
         *_scheduler(pod["spec"], request, policy),
         *_placement(pod["spec"], request, policy),
         *_toleration(pod["spec"], policy.gpu_node_taint),
-        *_containers(pod["spec"], request, policy.mps_pipes),
+        *_containers(pod["spec"], request, policy),
         *_sidecar(pod, request, policy),
     ]
 
@@ -195,17 +195,22 @@ def _resource(container: Json, path: str, amounts: Mapping[str, str]) -> list[Op
     ]
 
 
-def _containers(spec: Json, request: GPURequest, pipes: str) -> list[Operation]:
+def _containers(spec: Json, request: GPURequest, policy: AdmissionPolicy) -> list[Operation]:
     return [
         operation
         for field in ("initContainers", "containers")
         for index, container in enumerate(sequence_of(spec.get(field)))
-        for operation in _container(container, f"/spec/{field}/{index}", request, pipes)
+        for operation in _container(container, f"/spec/{field}/{index}", request, policy)
     ]
 
 
-def _container(container: Json, path: str, request: GPURequest, pipes: str) -> list[Operation]:
-    return [*_number(container, path, request), *_variables(container, path, request, pipes)]
+def _container(container: Json, path: str, request: GPURequest, policy: AdmissionPolicy) -> list[Operation]:
+    if not policy.places:
+        return visible_devices.without_users_own(container, variables_of(container), path, request)
+    return [
+        *_number(container, path, request),
+        *_variables(container, path, request, policy.mps_pipes),
+    ]
 
 
 def _variables(container: Json, path: str, request: GPURequest, pipes: str) -> list[Operation]:

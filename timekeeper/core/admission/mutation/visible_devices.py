@@ -50,6 +50,17 @@ def operations(container: Json, named: Sequence[str], path: str, request: GPUReq
     return [*changed, add(f"{path}/env/-", COMPUTE)]
 
 
+def without_users_own(
+    container: Json, named: Sequence[str], path: str, request: GPURequest
+) -> list[Operation]:
+    """Of a pod that Bursar does not place no variable is added, and one that its user set shows no card."""
+    present = sequence_of(container.get("env"))
+    if VISIBLE_DEVICES not in named or any(is_of_config_map(each, request) for each in present):
+        return []
+    asking = container["name"] in [each.container for each in request.asks]
+    return set_variable(present, named, f"{path}/env", None if asking else VOID)
+
+
 def set_variable(
     present: Sequence[Json], named: Sequence[str], path: str, visible: Variable | None
 ) -> list[Operation]:

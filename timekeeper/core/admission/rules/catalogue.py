@@ -279,6 +279,11 @@ PLACING = (
         "no scheduler would place the pod and assign its cards",
     ),
     Rule(
+        "placement-off",
+        "where `placement` is `off`, what only Bursar's scheduler serves: a share, a constraint, its name",
+        "no scheduler would place the pod as it requests. Whole devices of a node's plugin are admitted",
+    ),
+    Rule(
         "priority-class",
         "a priority class above the one of pods in budget",
         "the pod would go before pods whose namespace has budget left. It is replaced in every mode but "

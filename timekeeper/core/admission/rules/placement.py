@@ -12,6 +12,7 @@ from timekeeper.core.admission.policy import (
     scheduler_of,
 )
 from timekeeper.core.admission.rules.size import size_violations
+from timekeeper.core.admission.rules.unplaced import unplaced_violations
 from timekeeper.core.dialects import BY_NAME, DIALECTS, gas, nano, replaced_schedulers, tencent
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.name_lists import excess, listed
@@ -42,7 +43,10 @@ def placement_violations(
     if not _LISTED.isdisjoint(annotations):
         yield from _constraints(annotations)
     yield from _init_containers(spec)
-    yield from _scheduler(pod, request, policy)
+    if policy.places:
+        yield from _scheduler(pod, request, policy)
+    else:
+        yield from unplaced_violations(pod, request, policy)
     yield from _priority_class(spec, policy)
     yield from _grace_period(spec, policy)
     yield from _legacy_sidecar(spec)

@@ -1,5 +1,5 @@
-"""Sentences about charges that are not certain, about devices that nothing charges yet, and about pods that
-use none of their cards; and about the estimate of the time before the ledger."""
+"""Sentences about what the ledger's answers show: charges that are not certain, devices that nothing charges
+yet, watches that fail, pods that use none of their cards, and estimates."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -37,6 +37,13 @@ def claiming_sentence(answer: Json) -> str:
     where = ", ".join(f"{each['namespace'] or 'others'} ({each['pods']})" for each in claims)
     holders = "1 pod holds" if pods == 1 else f"{pods} pods hold"
     return f"{holders} devices by resource claims alone, which are not charged yet: {where}"
+
+
+def watch_sentences(answer: Json) -> Iterator[str]:
+    """One for each kind of objects that the timekeeper cannot follow. ``answer``: of ``/v1/doubts``."""
+    for each in answer.get("watches") or ():
+        since = moment(each["since"])
+        yield f"{each['source']} are not followed since {since}: {each['error']}; what changes counts later"
 
 
 def idle_sentences(answer: Json) -> Iterator[str]:

@@ -1,0 +1,64 @@
+"""The modes of namespaces as the policies read them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tests.timekeeper.worlds import T0
+from timekeeper.accounts.budget_history import BudgetEntry, History, history_of
+from timekeeper.runtime.api_server import Answered
+from timekeeper.settler.mode_parameters import CONFIG_MAPS, ModeParameters, modes
+
+
+def history(*entries: tuple[str, str | None]) -> History:
+    return history_of(BudgetEntry(key, text, T0) for key, text in entries)
+
+
+ONE = ("team-a", "gpuHours: 1\nmode: observe")
+
+
+def test_only_namespaces_with_another_mode_than_the_clusters_are_listed() -> None:
+    of = history(ONE, ("team-b", "gpuHours: 1"), ("_mode.team-c", "meter"), ("_mode.team-d", "enforce"))
+
+    assert modes(of, T0) == {"_default": "enforce", "team-a": "observe", "team-c": "meter"}
+    assert modes(history(("_settings", "mode: observe"), ONE), T0) == {"_default": "observe"}
+
+
+class Objects:
+    """Takes what is applied, by path; with ``away`` it answers 500."""
+
+    def __init__(self) -> None:
+        self.applied: list[tuple[str, Mapping[str, str]]] = []
+        self.away = False
+
+    def call(self, method: str, path: str, body: Mapping[str, Any], **_: Any) -> Answered:
+        assert method == "PATCH"
+        if self.away:
+            return Answered(500, {"message": "etcd is away"})
+        name = path.partition("?")[0].removeprefix("/api/v1/namespaces/bursar-system/configmaps/")
+        self.applied.append((name, body["data"]))
+        return Answered(200, {})
+
+
+def test_parameters_are_written_when_a_mode_changes_and_again_in_time() -> None:
+    objects, now_s, of = Objects(), [0.0], [None, history(), history(ONE), history(ONE)]
+    parameters = ModeParameters(objects, "bursar-system", lambda: of[0], lambda: T0, lambda: now_s[0])  # type: ignore[arg-type]
+
+    def written(at_s: float) -> Mapping[str, str] | None:
+        now_s[0], objects.applied = at_s, []
+        parameters.step()
+        assert not objects.applied or [name for name, _ in objects.applied] == list(CONFIG_MAPS)
+        return objects.applied[0][1] if objects.applied else None
+
+    assert written(0) is None  # nothing is decided
+    of.pop(0)
+    assert written(1) == {"_default": "enforce"}
+    assert written(2) is None
+    of.pop(0)
+    assert written(3) == {"_default": "enforce", "team-a": "observe"}
+    of.pop(0)
+    assert written(4) is None  # another entry changed
+    assert written(18) == {"_default": "enforce", "team-a": "observe"}
+    objects.away = True
+    assert written(40) is None
+    objects.away = False
+    assert written(56) == {"_default": "enforce", "team-a": "observe"}

@@ -1,0 +1,63 @@
+"""The standing of a pod that its namespace's ``protect`` selects: in budget, as long as the floor has room by
+the table and by what was admitted since."""
+
+from dataclasses import replace
+
+from timekeeper.core.admission.policy import Standing
+from timekeeper.core.json_values import Json, mapping
+from timekeeper.core.object_names import own_labels, owner_of
+from timekeeper.core.protected import Published
+from timekeeper.core.request.request import parse
+from timekeeper.core.values import GPURequest
+
+LIFE_MS = 5_000  # of what was admitted: the next table counts it
+
+
+def cost(request: GPURequest, lookahead_ms: int | None) -> int:
+    """The amount that the pod takes from the budget until the table includes it, in milli-GPU x ms.
+
+    It is what the timekeeper reserves while the card is unknown: the compute share at weight 1,
+    over the lookahead; without a lookahead in the table, over LIFE_MS.
+    """
+    return share_milli(request) * (LIFE_MS if lookahead_ms is None else lookahead_ms)
+
+
+def share_milli(request: GPURequest) -> int:
+    """The most compute that the pod requests at one time, in thousandths of a card."""
+    together = alone = 0
+    for each in request.asks:
+        share_milli = each.ask.devices * each.ask.share_milli
+        if each.init:
+            alone = max(alone, share_milli)
+        else:
+            together += share_milli
+    return max(together, alone)
+
+
+def takes_of(published: Published, request: GPURequest, lookahead_ms: int | None) -> int:
+    """What the pod takes of the floor, in its unit, while its cards are unknown."""
+    is_hours = published.protection.amount is not None
+    return cost(request, lookahead_ms) if is_hours else share_milli(request)
+
+
+def protected(
+    now: Standing, published: Published | None, pod: Json, taken: int, lookahead_ms: int | None
+) -> Standing:
+    """The pod's standing, where ``now`` is its namespace's. ``taken``: what of the floor was given out since
+    the table, in its unit. A pod that is not in budget only because nothing is known gets nothing."""
+    if published is None or not _matters(now) or not _selects(published, pod):
+        return now
+    request = parse(pod).request
+    if request is None or taken + max(1, takes_of(published, request, lookahead_ms)) > published.left:
+        return now
+    hold = "turn" if published.has_turns else "" if now.hold == "budget" else now.hold
+    return replace(now, status="IN_BUDGET", hold=hold, is_protected=True)
+
+
+def _matters(now: Standing) -> bool:
+    return now.status == "OVER_BUDGET" or (now.status == "IN_BUDGET" and now.hold == "budget")
+
+
+def _selects(published: Published, pod: Json) -> bool:
+    metadata = mapping(pod.get("metadata"))
+    return published.protection.selects(owner_of(metadata), own_labels(metadata))

@@ -1,0 +1,118 @@
+"""The protected pods of all namespaces whose entry has ``protect``, from what cluster and ledger say now."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from timekeeper.accounts.budget_history import History, protected_span
+from timekeeper.accounts.pods import LedgerPod
+from timekeeper.accounts.posting import Posting
+from timekeeper.accounts.protection import (
+    BOUND,
+    GATED,
+    WAITING,
+    ProtectedPods,
+    Selected,
+    choose,
+    selects,
+)
+from timekeeper.accounts.session import Session
+from timekeeper.core.budgets.protection import Protection
+from timekeeper.core.ledger.metering import Interval
+from timekeeper.settler.cluster.cluster_state import ClusterState
+from timekeeper.settler.state.ledger_state import LedgerState
+from timekeeper.settler.state.selected_use import posted_of, selects_session
+from timekeeper.settler.state.totals import StoredTotals
+
+
+@dataclass(frozen=True, slots=True)
+class TickPostings:
+    """What a tick changes: the sessions that it opens, changes or settles, and its postings by namespace."""
+
+    sessions: Mapping[str, Session]
+    postings: Mapping[str, tuple[Posting, ...]]
+
+
+def protected_pods(
+    cluster: ClusterState,
+    ledger: LedgerState,
+    history: History,
+    tick: TickPostings,
+    stored: StoredTotals,
+    now_ms: int,
+) -> Mapping[str, ProtectedPods]:
+    """The choice of each namespace; the same object while it is the same. Call it after the totals of open
+    sessions are brought up to now."""
+    if not history.protections and not ledger.protected:
+        return ledger.protected
+    choice = _Choice(cluster, ledger, history, tick, stored, now_ms)
+    found = choice.of_all()
+    return ledger.protected if found == ledger.protected else found
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    cluster: ClusterState
+    ledger: LedgerState
+    history: History
+    tick: TickPostings
+    stored: StoredTotals
+    now_ms: int
+
+    def of_all(self) -> dict[str, ProtectedPods]:
+        protections = self.history.protections
+        candidates: dict[str, list[Selected]] = {name: [] for name in protections}
+        for pod in self.cluster.pods.values() if protections else ():
+            protection = protections.get(pod.namespace)
+            if protection is not None:
+                candidates[pod.namespace] += self._candidate(pod, protection)
+        spans = {name: protected_span(self.history, name, self.now_ms) for name in protections}
+        self.ledger.selected_use.retain(spans.keys(), spans.values())
+        return {name: self._of(name, each, spans[name]) for name, each in candidates.items()}
+
+    def _candidate(self, pod: LedgerPod, protection: Protection) -> Iterator[Selected]:
+        session = self._session(pod.uid)
+        bound = pod if session is None else session  # its labels count as of its binding
+        if not selects(protection, bound.owner, bound.labels):
+            return
+        if pod.is_charged:
+            yield Selected(pod.uid, BOUND, pod.hold.bound_ms or pod.created_ms)
+        elif pod.can_be_bound:
+            yield Selected(pod.uid, GATED if pod.is_gated else WAITING, pod.created_ms)
+
+    def _of(self, namespace: str, candidates: list[Selected], span: Interval) -> ProtectedPods:
+        protection, before = self.history.protections[namespace], self.ledger.protected.get(namespace)
+        is_hours = protection.amount is not None
+        ahead_ms = min(self.history.settings(self.now_ms).lookahead_ms, span.end_ms - self.now_ms)
+
+        def takes(uid: str) -> int:
+            return self._rate_milli(uid) * max(0, ahead_ms) if is_hours else self._cards_milli(uid)
+
+        used = self._used(namespace, protection, span) if is_hours else 0
+        return choose(protection, candidates, takes, used, before.uids if before else frozenset())
+
+    def _rate_milli(self, uid: str) -> int:
+        session = self._session(uid)
+        return (
+            self.ledger.unbound_pods.most_rate(self.cluster.pods[uid])
+            if session is None
+            else session.rate_milli
+        )
+
+    def _cards_milli(self, uid: str) -> int:
+        """What it holds of its cards; without a node, the most that it can hold."""
+        session = self._session(uid)
+        held = session.requested_milli if session else 0
+        return held or self.ledger.unbound_pods.most_milli(self.cluster.pods[uid].request)
+
+    def _used(self, namespace: str, protection: Protection, span: Interval) -> int:
+        totals, new = self.ledger.open_totals, self.tick.postings.get(namespace, ())
+        before = self.ledger.selected_use.posted(namespace, span, protection, self.stored)
+        pending = (
+            totals.pending_of(uid, span)
+            for uid in totals.sessions_of(namespace)
+            if (session := self._session(uid)) is not None and selects_session(protection, session)
+        )
+        return before + posted_of(new, self._session, namespace, span, protection) + sum(pending)
+
+    def _session(self, uid: str) -> Session | None:
+        return self.tick.sessions.get(uid) or self.ledger.session(uid)
