@@ -133,7 +133,11 @@ class Lender:
     def _emptied_after(self, before: _State) -> Iterator[None]:
         plane, stack = self._plane, self._stack
         assert plane is not None
-        yield
+        try:
+            yield
+        except BaseException:  # a borrower that fails may leave anything behind
+            self.end()
+            raise
         with self._new_one_if_it_fails():
             if stack:
                 stack.check()
