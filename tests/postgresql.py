@@ -24,6 +24,7 @@ import psycopg
 from psycopg import sql
 
 from deploy.local.launcher import Launcher
+from deploy.local.limits import on_this_machine
 from deploy.local.ports import free_port
 from timekeeper.store.engine.engine import open_store
 from timekeeper.store.engine.upgrade import upgrade
@@ -84,13 +85,13 @@ class PostgreSQL:
         command = [str(self._bin / "postgres"), "-D", str(self.folder / "data"), *options]
         with self.log.open("ab") as log:
             self._running = self._launcher.start(_unprivileged(command), log, env={"LC_ALL": "C"})
-        until = time.monotonic() + _WITHIN_S
+        begun = time.monotonic()
         while True:
             try:
                 self._admin("SELECT 1")
             except psycopg.OperationalError:
                 assert self._running.poll() is None, self.log.read_text()
-                assert time.monotonic() < until, self.log.read_text()
+                assert time.monotonic() - begun < on_this_machine(_WITHIN_S), self.log.read_text()
                 time.sleep(0.02)
             else:
                 return

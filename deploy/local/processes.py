@@ -10,6 +10,7 @@ from types import TracebackType
 from deploy.local.errors import LocalError
 from deploy.local.golang import last_lines
 from deploy.local.launcher import Launcher
+from deploy.local.limits import on_this_machine
 
 _LOOK_EVERY_S = 0.02
 
@@ -78,10 +79,10 @@ class Processes:
         """Wait until `ready()`. Raises LocalError if time runs out or any process ends, for another than
         `name` may be the cause.
         """
-        end = time.monotonic() + within_s
+        begun = time.monotonic()
         while not ready():
             self.check()
-            if time.monotonic() > end:
+            if time.monotonic() - begun > on_this_machine(within_s):
                 raise LocalError(
                     f"{name} was not ready within {within_s:.0f} s:\n{last_lines(self.log(name))}"
                 )

@@ -27,6 +27,7 @@ from deploy.local.ending import undisturbed
 from deploy.local.errors import LocalError
 from deploy.local.golang import last_lines
 from deploy.local.launcher import Launcher
+from deploy.local.limits import on_this_machine
 from deploy.local.ports import free_port
 from deploy.local.scheduler import GPU_PROFILE
 
@@ -210,7 +211,7 @@ class Stack:
         """Send a role a signal, wait for its end, and return its exit code."""
         process = self.processes.pop(role)
         process.send_signal(signal_number)
-        return process.wait(timeout=_READY_WITHIN_S)
+        return process.wait(timeout=on_this_machine(_READY_WITHIN_S))
 
     def environment(self, traced: bool = True) -> dict[str, str]:
         """Of the caller's only PATH and, if ``traced``, coverage's variables. Roles are killed at the end and
@@ -229,7 +230,7 @@ class Stack:
             process = self._launcher.start(
                 [sys.executable, *arguments], log, env=self.environment(traced=False)
             )
-        if process.wait(timeout=_READY_WITHIN_S):
+        if process.wait(timeout=on_this_machine(_READY_WITHIN_S)):
             raise LocalError(f"{name} failed:\n{last_lines(self.log(name))}")
 
     def _kubeconfig(self, account: str) -> Path:
@@ -285,12 +286,11 @@ class Stack:
     ) -> None:
         """Wait until ``is_so()``. Raises LocalError if time runs out or a role has ended. A look may start a
         process: after one that took long the pause is longer too."""
-        looked = time.monotonic()
-        end = looked + within_s
+        begun = looked = time.monotonic()
         while not is_so():
             self.check()
             now = time.monotonic()
-            if now > end:
+            if now - begun > on_this_machine(within_s):
                 log = f":\n{last_lines(self.log(role))}" if role else ""
                 raise LocalError(f"waited {within_s:.0f} s for {what}; it did not happen{log}")
             time.sleep(max(_LOOK_EVERY_S, min(_LOOK_AT_LEAST_EVERY_S, 2 * (now - looked))))

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from deploy.local.limits import on_this_machine
+
 Seen = TypeVar("Seen")
 
 WITHIN_S = 80.0
@@ -19,14 +21,12 @@ def pause_s(begun: float, look_s: float = 0.0) -> float:
 
 
 def eventually(condition: Callable[[], Seen | None], what: object = "", within_s: float = WITHIN_S) -> Seen:
-    """Wait until `condition()` is true, and return its value. Fails after `within_s`, with `what` was awaited
-    (or with what it returns, if it can be called) and the last value."""
-    begun = time.monotonic()
-    end = begun + within_s
-    looked = begun
+    """Wait until `condition()` is true, and return its value. Fails after `within_s`, later on a busy machine,
+    with `what` was awaited (or with what it returns, if it can be called) and the last value."""
+    begun = looked = time.monotonic()
     while not (seen := condition()):
         now = time.monotonic()
-        if now > end:
+        if now - begun > on_this_machine(within_s):
             awaited = what() if callable(what) else what
             raise AssertionError(f"not within {within_s} s: {awaited}; last seen: {seen!r}")
         time.sleep(pause_s(begun, now - looked))
