@@ -21,8 +21,8 @@ def pause_s(begun: float, look_s: float = 0.0) -> float:
 
 
 def eventually(condition: Callable[[], Seen | None], what: object = "", within_s: float = WITHIN_S) -> Seen:
-    """Wait until `condition()` is true, and return its value. Fails after `within_s`, later on a busy machine,
-    with `what` was awaited (or with what it returns, if it can be called) and the last value."""
+    """Wait until `condition()` is true, and return its value. Fails after `within_s`, or later on a busy
+    machine, with `what` was awaited (or with what it returns, if it can be called) and the last value."""
     begun = looked = time.monotonic()
     while not (seen := condition()):
         now = time.monotonic()
