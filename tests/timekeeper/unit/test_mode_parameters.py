@@ -47,6 +47,8 @@ def test_parameters_are_written_when_a_mode_changes_and_again_in_time() -> None:
         now_s[0], objects.applied = at_s, []
         parameters.step()
         assert not objects.applied or [name for name, _ in objects.applied] == list(CONFIG_MAPS)
+        judged = {name: data["_judged"] for name, data in objects.applied if "_judged" in data}
+        assert judged == ({"bursar-modes-observed": "observe"} if objects.applied else {})
         return objects.applied[0][1] if objects.applied else None
 
     assert written(0) is None  # nothing is decided
