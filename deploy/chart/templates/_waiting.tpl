@@ -3,7 +3,7 @@ bursar.dev/budget, while pods wait behind it: they would wait for ever. The rele
 there, and opens gates if the policies' parameters are. Without a cluster, as for `helm template`, `lookup` finds nothing. */}}
 {{- define "bursar.nobodyWaits" }}
 {{- $meter := eq .Values.mode "meter" }}
-{{- $scheduler := default "bursar-scheduler" .Values.settings.schedulerName }}
+{{- $scheduler := default "bursar-scheduler" (get .Values.settings "schedulerName") }}
 {{- $names := list }}
 {{- if and .Release.IsUpgrade (or $meter (eq (include "bursar.placement" .) "off")) }}
 {{- $had_scheduler := lookup "v1" "ServiceAccount" "bursar-system" "bursar-scheduler" }}
