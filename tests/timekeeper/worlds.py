@@ -217,6 +217,7 @@ class Town:
         self.pod_notices: list[PodNotice] = []
         self.recorded: list[Decision] = []
         self._served: list[Services] = []
+        self.only_meter = False  # of the settler and the API that are started next
         self.settler = self._settler()
 
     @cached_property
@@ -227,7 +228,11 @@ class Town:
     def serve(self, damage: Callable[[], str] = lambda: "") -> Client:
         """A new process of the REST API, with empty caches."""
         gate = Gate(self.reviews.post, Expected("bursar", "test"), self.clock)
-        self._served.append(create_services(self.store, gate, self.clock, lambda: CA, 5_000, damage))
+        self._served.append(
+            create_services(
+                self.store, gate, self.clock, lambda: CA, 5_000, damage, only_meter=self.only_meter
+            )
+        )
         route = heartbeat_route(HeartbeatHandler(self._served[-1]))
         self.client = client_of(app_of(self._served[-1]), (route,))
         return self.client
@@ -309,6 +314,7 @@ class Town:
             seconds=lambda: 0.0,
             notify_pod=self.pod_notices.append,
             record=self.recorded.append,
+            only_meter=self.only_meter,
         )
 
     def start_anew(self) -> None:

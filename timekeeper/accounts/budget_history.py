@@ -13,6 +13,7 @@ from itertools import groupby, pairwise
 from timekeeper.accounts.card_use.idleness import IdleTerms
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core.budgets.mistakes import EntryError
+from timekeeper.core.budgets.modes import ModeSource
 from timekeeper.core.budgets.policy import GROUP as GROUP
 from timekeeper.core.budgets.policy import MODES, UNLIMITED, Budget, BudgetSettings, places
 from timekeeper.core.budgets.protection import Protection
@@ -85,6 +86,7 @@ class History:
     _dated: dict[str, _DatedValues]
     always_enforced: bool = True  # no namespace ever had another mode
     labelled: frozenset[str] = frozenset()  # the namespaces whose label names a mode now
+    only_meter: bool = False  # of a ledger that governs nothing: every namespace is metered
     _period_rules: dict[str, tuple[PeriodRule, ...]] = field(default_factory=dict, compare=False)
     _memberships: dict[str, tuple[tuple[Interval, str], ...]] = field(default_factory=dict, compare=False)
     # the last two accounts of each subject that were requested: the present one, and perhaps its predecessor
@@ -111,7 +113,8 @@ class History:
         """The settings in force at that time; the defaults if none were written."""
         dated = self._dated.get(SETTINGS)
         value = dated.at(at_ms) if dated else None
-        return value if isinstance(value, BudgetSettings) else BudgetSettings()
+        found = value if isinstance(value, BudgetSettings) else BudgetSettings()
+        return _metered(found) if self.only_meter else found
 
     def budget(self, subject: str, at_ms: int) -> BudgetInForce:
         """A namespace's own entry, else ``_defaults``, else no limit. For a group: its own, else no limit.
@@ -120,6 +123,8 @@ class History:
         where this is in force; "": the cluster's.
         """
         found = self._entry_in_force(subject, at_ms)
+        if self.only_meter:
+            return _with_mode(found, "meter")
         label = self._dated.get(LABEL + subject)
         if label is None or (found.key == subject and found.budget.mode):
             return found
@@ -129,6 +134,18 @@ class History:
     def mode(self, namespace: str, at_ms: int) -> str:
         """The mode of the namespace at that time: `enforce`, `observe` or `meter`."""
         return self.budget(namespace, at_ms).budget.mode or self.settings(at_ms).mode
+
+    def mode_source(self, namespace: str, at_ms: int) -> ModeSource:
+        """What the namespace's mode comes from."""
+        if self.only_meter:
+            return "ledger"
+        found, label = self._entry_in_force(namespace, at_ms), self._dated.get(LABEL + namespace)
+        if found.key == namespace and found.budget.mode:
+            return "entry"
+        value = label.at(at_ms) if label else None
+        if isinstance(value, Budget) and value.mode:
+            return "label"
+        return "defaults" if found.budget.mode else "cluster"
 
     def was_enforced(self, pod: LedgerPod) -> bool:
         """Whether the pod was created under enforcement: by the mode at that time. Near a change of the mode,
@@ -358,15 +375,23 @@ def _labelled(word: str) -> Budget:
     return replace(UNLIMITED, mode=word if word in MODES else "")
 
 
+@functools.lru_cache(maxsize=8)
+def _metered(settings: BudgetSettings) -> BudgetSettings:
+    return replace(settings, mode="meter")
+
+
 @functools.lru_cache(maxsize=16_384)
 def _with_mode(found: BudgetInForce, mode: str) -> BudgetInForce:
     return replace(found, budget=replace(found.budget, mode=mode)) if mode else found
 
 
 def history_of(
-    entries: Iterable[BudgetEntry], read: Callable[[str, str], EntryValue] = settled_value
+    entries: Iterable[BudgetEntry],
+    read: Callable[[str, str], EntryValue] = settled_value,
+    only_meter: bool = False,
 ) -> History:
-    """The history of entries in the order of their moments."""
+    """The history of entries in the order of their moments. ``only_meter``: of a ledger that governs
+    nothing."""
     rows: dict[str, list[tuple[BudgetEntry, Budget | BudgetSettings | None]]] = {}
     unreadable_entries = []
     for entry in entries:
@@ -404,6 +429,7 @@ def history_of(
         dated,
         always_enforced,
         labelled,
+        only_meter,
     )
 
 

@@ -94,11 +94,13 @@ def create_services(
     peers: Peers = NO_PEERS,
     open_metrics: bool = False,
     prometheus: PrometheusQueries | None = None,
+    only_meter: bool = False,
 ) -> Services:
     """See `create_app`. ``damage``: what is wrong with the database's file, "" if nothing is;
     ``clock_fault``: the same for this machine's clock; ``peers``: the roles that simulations ask;
-    ``open_metrics``: `/metrics` needs no token; ``prometheus``: for estimates, None: there is none."""
-    ledger = LedgerReader(store, clock)
+    ``open_metrics``: `/metrics` needs no token; ``prometheus``: for estimates, None: there is none;
+    ``only_meter``: the ledger governs nothing."""
+    ledger = LedgerReader(store, clock, only_meter)
     writer = HeartbeatWriter(store, ledger.served, heartbeat_interval_ms)
     return Services(
         ledger,

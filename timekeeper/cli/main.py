@@ -66,7 +66,7 @@ def budget(options: Options, names: tuple[str, ...], all_namespaces: bool, form:
             for name in budgets.unknown(found):
                 click.echo(f"{name} has no budget and uses nothing. -A lists the names with one.", err=True)
     output.show(sheet, form)
-    for sentence in budgets.protections(found) if form == "table" else ():
+    for sentence in (*budgets.modes(found), *budgets.protections(found)) if form == "table" else ():
         click.echo(sentence)
 
 

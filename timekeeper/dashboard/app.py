@@ -9,6 +9,7 @@ from flask import Flask, Response, make_response, redirect, render_template, req
 from werkzeug.exceptions import HTTPException
 
 from timekeeper.core import texts
+from timekeeper.core.budgets.modes import mode_sentence
 from timekeeper.core.budgets.policy import GROUP
 from timekeeper.dashboard import sessions
 from timekeeper.dashboard.api_caller import ApiCaller, ApiRefusedError
@@ -85,7 +86,8 @@ def create_dashboard(api: "WSGIApplication", clock: Callable[[], int]) -> Flask:
         used=budgets.used_of,
         segment=segment,
     )
-    app.jinja_env.globals.update(link=link, percent=texts.percent, age=texts.age, not_placed=texts.NOT_PLACED)
+    app.jinja_env.globals.update(link=link, percent=texts.percent, age=texts.age)
+    app.jinja_env.globals.update(not_placed=texts.NOT_PLACED, mode_sentence=mode_sentence)
     for rule, make in PAGES.items():
         app.add_url_rule(rule, rule, _view(api, clock, make), methods=["GET"])
 

@@ -89,6 +89,7 @@ def make_service(settings: TimekeeperSettings, limits: HttpLimits) -> HttpServic
         peers(settings.webhook_url, settings.extender_url, settings.token_file, ca),
         settings.metrics_access == "open",
         PrometheusClient(settings.prometheus, api, SMALL_BYTES) if settings.prometheus.is_given else None,
+        settings.only_meter,
     )
     heartbeats = HeartbeatHandler(services)
     beside = (aggregated_service(settings, api, services, count),) if settings.aggregated_listen else ()

@@ -8,16 +8,11 @@ from timekeeper import metrics
 from timekeeper.accounts.budget_history import LABEL, SETTINGS, BudgetEntry, History, entry_value
 from timekeeper.core.budgets import reader as budgets
 from timekeeper.core.budgets.mistakes import EntryError
+from timekeeper.core.budgets.modes import EFFECTS
 from timekeeper.core.budgets.policy import MODES, BudgetSettings, group_key, ineffective_fields
 from timekeeper.core.budgets.reader import precedence
 from timekeeper.core.names import CLUSTER_SETTINGS
 from timekeeper.settler.cluster.cluster_state import BudgetConfigMap, ClusterState
-
-_EFFECT = {
-    "enforce": "pods that break a rule are refused, and new pods over budget are demoted",
-    "observe": "no pod is refused, demoted or changed any more",
-    "meter": "pods are charged, and nothing else is done to them",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +25,15 @@ class ModeChange:
 
     def sentence(self) -> str:
         """The change and its effect, for the log."""
-        return f"{self.key}: the mode changes from {self.before} to {self.now}: {_EFFECT[self.now]}"
+        return f"{self.key}: the mode changes from {self.before} to {self.now}: {EFFECTS[self.now]}"
 
 
 def mode_changes(entries: Sequence[BudgetEntry], history: History) -> Iterator[ModeChange]:
     """The changes of mode that ``entries``, new, changed and ended, make to the newest entries of the
-    history. An entry without a mode has the cluster's, and is named only where its own mode changes."""
+    history. An entry without a mode has the cluster's, and is named only where its own mode changes. A
+    ledger that governs nothing has one mode."""
+    if history.only_meter:
+        return
     texts = {each.key: each.text for each in entries}
     cluster_before = _mode(SETTINGS, history.text(SETTINGS)) or BudgetSettings().mode
     cluster_now = (

@@ -15,6 +15,7 @@ from timekeeper.runtime.log import log
 # of the policies on pods that refuse, of those that warn, and of the policies on device claims
 CONFIG_MAPS = ("bursar-modes", "bursar-modes-observed", "bursar-device-classes")
 DEFAULT = "_default"
+_JUDGED = {"bursar-modes-observed": {"_judged": "observe"}}  # else its policies warn where others refuse
 
 _QUERY = "fieldManager=bursar-timekeeper-modes&force=true"
 _LOOK_S = 0.5
@@ -69,7 +70,12 @@ class ModeParameters:
         """Why the object was not written; "" if it was."""
         path = f"/api/v1/namespaces/{self._namespace}/configmaps/{name}?{_QUERY}"
         metadata = {"name": name, "namespace": self._namespace}
-        body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": dict(self._wanted)}
+        body = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": metadata,
+            "data": {**self._wanted, **_JUDGED.get(name, {})},
+        }
         reply = self._api.call("PATCH", path, body, content_type=APPLY, timeout_s=ANSWER_S)
         is_written = isinstance(reply, Answered) and reply.status < 300
         return "" if is_written else f"{name}: {reply.message}"

@@ -100,7 +100,8 @@ class Settler:
             self.epoch = fencing.begin(connection, holder, clock())
         self._since_ms: int | None = None  # when this ledger began, if that is in this epoch
         self._arrears_ms = 0
-        self.ledger = read_ledger_state(store)  # after fencing: includes the previous settler's last write
+        # after fencing: includes the previous settler's last write
+        self.ledger = read_ledger_state(store, only_meter)
         self._follow_modes(self.ledger.history, max(clock(), self.ledger.history.newest_ms()))
         # until when ends were read, in ticks that were written; the previous settler did so until it ended
         self._ends_ms = self.ledger.pulse.decided_ms
@@ -169,7 +170,9 @@ class Settler:
         read = self._entries(now_ms)
         with self._store.reading() as connection:
             before = reading.entries(connection) if read.entries else ()
-            history = history_of((*before, *read.entries)) if read.entries else self.ledger.history
+            history = self.ledger.history
+            if read.entries:
+                history = history_of((*before, *read.entries), only_meter=self.only_meter)
             self._follow_modes(history, now_ms)
             self._load_sessions(connection)
             unseen = self._read_bindings(connection, now_ms)
@@ -204,7 +207,7 @@ class Settler:
     def _follow_modes(self, history: History, now_ms: int) -> None:
         """Entries only ever take effect when they are read, so the modes change with the history alone."""
         if history is not self._metered_by:
-            self.cluster.follow(metered_namespaces(history, now_ms, self.only_meter), now_ms)
+            self.cluster.follow(metered_namespaces(history, now_ms), now_ms)
             self._metered_by = history
 
     def _commit(self, decision: TickDecision, history: History, now_ms: int) -> None:

@@ -9,7 +9,7 @@ from timekeeper.core.admission.policy import AdmissionPolicy, Standing
 from timekeeper.core.admission.rules.exhausted import budget_violations
 from timekeeper.core.admission.rules.forged import without_sidecar_if_name_taken
 from timekeeper.core.admission.rules.isolation import ephemeral_violations
-from timekeeper.core.admission.rules.modes import split_by_mode
+from timekeeper.core.admission.rules.modes import split_by_mode, would_refuse
 from timekeeper.core.admission.rules.pod_rules import pod_violations, unrequested_devices
 from timekeeper.core.request.request import parse_new
 from timekeeper.core.values import GPURequest
@@ -49,8 +49,12 @@ def mutate(
         unread = UNREADABLE if policy.mode == "enforce" else ASSUMED
         return answer(unread if parsed.violations else NOTHING_TO_DO, violations, policy, exempt)
     standing = standing_of(review.namespace)
-    good = _governed(review, parsed.request, standing, without_sidecar_if_name_taken(violations, policy))
-    return answer(good, (*violations, *budget_violations(review.namespace, standing)), policy, exempt)
+    governing = without_sidecar_if_name_taken(violations, policy)
+    violations = (*violations, *budget_violations(review.namespace, standing))
+    is_refused = would_refuse(violations, policy, exempt)
+    return answer(
+        _governed(review, parsed.request, standing, governing, is_refused), violations, policy, exempt
+    )
 
 
 def validate(review: PodReview, policy: AdmissionPolicy) -> AdmissionAnswer:
@@ -80,8 +84,9 @@ def _audit(standing: Standing, hold: HeldFor) -> dict[str, str]:
 
 
 def _governed(
-    review: PodReview, request: GPURequest, standing: Standing, policy: AdmissionPolicy
+    review: PodReview, request: GPURequest, standing: Standing, policy: AdmissionPolicy, is_refused: bool
 ) -> AdmissionAnswer:
+    """``is_refused``: with enforcement on it would be, so its class is not spoken of."""
     by_other = placed_by(review.pod["spec"], request.dialect, policy) != policy.scheduler_name
     hold = policy.hold_of(standing, by_other)
     declared = declared_time(review.pod) if policy.reserves_declared and hold == "budget" else ""
@@ -90,7 +95,7 @@ def _governed(
     return AdmissionAnswer(
         "governed" if operations else "unchanged" if governing else "observed",
         operations=tuple(operations),
-        warnings=governing_warnings(review, request, standing, policy, hold),
+        warnings=governing_warnings(review, request, None if is_refused else standing, policy, hold),
         audit=_audit(standing, hold),
         request=request,
     )

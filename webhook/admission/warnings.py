@@ -30,14 +30,15 @@ CHARGED_AS_ASSUMED = (
 
 
 def governing_warnings(
-    review: PodReview, request: GPURequest, standing: Standing, policy: AdmissionPolicy, hold: HeldFor
+    review: PodReview, request: GPURequest, standing: Standing | None, policy: AdmissionPolicy, hold: HeldFor
 ) -> tuple[str, ...]:
-    """What the user of a pod that is being governed should know, most important first. ``hold``: how the pod
-    is held."""
-    word = govern.class_status(standing.status, hold)
+    """What the user of a pod that is being governed should know, most important first. ``standing``: None for
+    an observed pod that would be refused; ``hold``: how the pod is held."""
+    word = govern.class_status(standing.status if standing else "UNKNOWN", hold)
+    of_standing = _of_standing(review.namespace, standing, policy, hold == "budget") if standing else ()
     return within_limits(
         (
-            *_of_standing(review.namespace, standing, policy, hold == "budget"),
+            *of_standing,
             *_of_changes(review.pod, request, word, policy),
         )
     )

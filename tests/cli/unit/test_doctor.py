@@ -17,6 +17,7 @@ from tests import worlds
 from timekeeper.cli.doctor.checks import WORKLOADS, results
 from timekeeper.cli.doctor.cluster_checks import OF_OUR_OWN_FIELDS, POLICIES
 from timekeeper.cli.doctor.facts import Facts, NotReadable, Readiness
+from timekeeper.core.budgets.modes import EFFECTS, LABEL
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 MANIFESTS = Path(__file__).parents[3] / "deploy" / "manifests"
@@ -140,6 +141,16 @@ def bindings(*lenient: str) -> dict[str, Any]:
     )
 
 
+def parameters(default: str = "enforce", **modes: str) -> list[dict[str, Any]]:
+    """What the policies read, as the timekeeper writes it."""
+    data = {"_initial": "enforce", "_default": default}
+    data |= {name.replace("_", "-"): mode for name, mode in modes.items()}
+    observed = data | {"_judged": "observe"}
+    both = {"bursar-modes": data, "bursar-modes-observed": observed}
+    return [{"metadata": {"name": name}, "data": each} for name, each in both.items()]
+
+
+WRITTEN = parameters(team_a="observe")
 ROLES = [workload("bursar-webhook"), *OTHERS, second_scheduler()]
 GOOD = bundle(NOW + timedelta(days=300))
 CLASSES = [("gpu-default-priority", 1000), ("gpu-lower-priority", 10)]
@@ -157,6 +168,7 @@ SOUND = Facts(
     budgets=listed(
         {"metadata": {"name": "bursar-budgets"}, "data": {"_settings": "timeZone: Asia/Tokyo", "team-a": ""}},
         configuration(),
+        *WRITTEN,
     ),
     nodes=listed(
         node("g", capacity={"bursar.dev/gpu-percent": "100"}),
@@ -168,6 +180,8 @@ SOUND = Facts(
     static_schedulers=listed(static_pod("cp-1", patched=False)),
     time_zone="Asia/Tokyo",
     doubts={"sessions": 0, "doubts": [], "claims": None},
+    labelled=listed(),
+    modes={"": "enforce", "team-a": "observe", "team-b": "enforce"},
     readiness=Readiness(200, "ok", 0.2),
     now_s=NOW.timestamp(),
 )
@@ -405,7 +419,9 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "no extender": (
         {
             "budgets": listed(
-                {"metadata": {"name": "bursar-budgets"}, "data": {"a": ""}}, configuration(extenders=[])
+                {"metadata": {"name": "bursar-budgets"}, "data": {"a": ""}},
+                configuration(extenders=[]),
+                *WRITTEN,
             )
         }
         | {"time_zone": "UTC"},
@@ -414,7 +430,9 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "no profile": (
         {
             "budgets": listed(
-                {"metadata": {"name": "bursar-budgets"}, "data": {"a": ""}}, configuration(profiles=[])
+                {"metadata": {"name": "bursar-budgets"}, "data": {"a": ""}},
+                configuration(profiles=[]),
+                *WRITTEN,
             )
         }
         | {"time_zone": "UTC"},
@@ -423,7 +441,9 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "a resource is not managed": (
         {
             "budgets": listed(
-                {"metadata": {"name": "bursar-budgets"}, "data": {"a": ""}}, without("nvidia.com/gpu")
+                {"metadata": {"name": "bursar-budgets"}, "data": {"a": ""}},
+                without("nvidia.com/gpu"),
+                *WRITTEN,
             )
         }
         | {"time_zone": "UTC"},
@@ -466,7 +486,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
         *("error", "runtime", "runtimeClassName gone does not exist"),
     ),
     "no budget": (
-        {"budgets": listed(configuration()), "time_zone": "UTC"},
+        {"budgets": listed(configuration(), *WRITTEN), "time_zone": "UTC"},
         "warning",
         "budgets",
         "every namespace is unlimited",
@@ -864,7 +884,7 @@ def unplaced(data: dict[str, str], second: bool = False) -> Facts:
     """The cluster with these budgets; ``second``: with the second kube-scheduler."""
     roles = ROLES if second else ROLES[:-1]
     entries = {"metadata": {"name": "bursar-budgets"}, "data": data}
-    budgets = listed(entries, *([configuration()] if second else []))
+    budgets = listed(entries, *WRITTEN, *([configuration()] if second else []))
     return replace(SOUND, workloads=[listed(*roles), listed(agent())], budgets=budgets, time_zone="UTC")
 
 
@@ -913,3 +933,69 @@ def test_what_has_no_effect_without_placement_is_named() -> None:
 
     assert (found.level, found.subject) == ("warning", "placement")
     assert found.sentence.startswith("team-a: onExhausted: reclaim acts as deprioritize")
+
+
+def about(facts: Facts, subject: str) -> list[tuple[str, str]]:
+    return [(each.level, each.sentence) for each in results(facts) if each.subject == subject]
+
+
+def test_the_modes_of_the_cluster_and_of_namespaces_are_named_with_what_follows() -> None:
+    assert about(SOUND, "modes") == [
+        ("ok", f"enforce where nothing else is said: {EFFECTS['enforce']}"),
+        ("ok", f"observe in team-a: {EFFECTS['observe']}"),
+    ]
+    for unknown in (NotReadable("refused"), None):
+        assert about(replace(SOUND, modes=unknown), "modes") == []
+
+
+@pytest.mark.parametrize("where", [SOUND, alone()], ids=["governing", "alone"])
+def test_a_label_that_names_no_mode_is_named_with_its_namespace_and_the_words_that_do(where: Facts) -> None:
+    labels = {"team-a": "observe", "team-x": "observed"}
+    there = [{"metadata": {"name": name, "labels": {LABEL: word}}} for name, word in labels.items()]
+
+    (found,) = (each for each in results(replace(where, labelled=listed(*there))) if each.level != "ok")
+
+    assert (found.level, found.subject, found.sentence) == (
+        "warning",
+        "modes",
+        'namespace team-x has the label bursar.dev/mode with "observed", which is no mode and says nothing: '
+        "its mode is enforce; allowed: enforce, observe, meter, or no such label",
+    )
+    assert found.command == (
+        "kubectl label namespace team-x bursar.dev/mode=observe --overwrite, or bursar.dev/mode- to remove it"
+    )
+
+
+def with_parameters(*objects: dict[str, Any]) -> Facts:
+    """A cluster in which the policies read these."""
+    others = [each for each in SOUND.budgets["items"] if "bursar-modes" not in each["metadata"]["name"]]
+    return replace(SOUND, budgets=listed(*others, *objects))
+
+
+MODES, OBSERVED = WRITTEN
+DATA = OBSERVED["data"]
+
+
+@pytest.mark.parametrize(
+    ("objects", "said"),
+    [
+        ([OBSERVED], "the ConfigMap bursar-modes does not exist, so the policies on what a pod may be judge"),
+        ([MODES], "the ConfigMap bursar-modes-observed does not exist, so the policies warn nobody"),
+        ([{**MODES, "data": DATA | {"team-a": "obs"}}, OBSERVED], "team-a of the ConfigMap bursar-modes is"),
+        ([{**MODES, "data": {"_initial": "enforce"}}, OBSERVED], "nothing is written into the ConfigMap"),
+        ([parameters()[0], OBSERVED], "bursar-modes is old: policies judge team-a by another mode"),
+        ([parameters(team_a="observe", team_c="meter")[0], OBSERVED], "is old: policies judge team-c by"),
+        ([parameters("meter", team_b="enforce", team_a="observe")[0], OBSERVED], "is old: policies judge na"),
+        ([MODES, {**OBSERVED, "data": MODES["data"]}], "bursar-modes-observed lacks _judged: observe"),
+    ],
+)
+def test_policies_that_cannot_know_the_modes_of_namespaces_are_an_error(
+    objects: list[dict[str, Any]], said: str
+) -> None:
+    (found,) = (each for each in results(with_parameters(*objects)) if each.level != "ok")
+
+    assert (found.level, found.subject) == ("error", "modes of the policies")
+    assert said in found.sentence
+    assert "-l app.kubernetes.io/component=timekeeper --tail=-1 | grep modes-" in found.command
+    assert ("admission-modes.yaml" in found.command) == ("does not exist" in said)
+    assert about(replace(with_parameters(*objects), policies=listed()), found.subject) == []

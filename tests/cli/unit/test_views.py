@@ -555,3 +555,33 @@ def test_a_budget_without_placement_says_what_reclaim_comes_to() -> None:
         "reclaim, as deprioritize: placement is off",
         "reclaim",
     )
+
+
+def test_a_budget_has_its_mode_and_a_mode_that_enforces_nothing_says_what_follows() -> None:
+    found = [
+        budget(mode="enforce", modeFrom="cluster"),
+        budget(mode="observe", modeFrom="label"),
+        budget(mode="observe", modeFrom="entry"),
+        budget(namespace="_group.lab", mode=None, modeFrom=None),
+        budget(),  # of an older timekeeper
+    ]
+
+    rows = budgets.budgets(found, None).rows
+
+    assert [each["mode"] for each in rows] == [
+        *("enforce (cluster)", "observe (label)", "observe (entry)", "", "")
+    ]
+    assert list(budgets.modes(found)) == [
+        "In mode observe pods are charged, users are warned, and no pod is refused, demoted or changed."
+    ]
+
+
+def test_an_explanation_ends_with_the_mode_of_the_namespace() -> None:
+    answer = {
+        **{"subject": "Pod/p", "namespace": "team-a", "steps": [], "charges": [], "waitsFor": []},
+        **{"budget": "team-a is unlimited", "mode": "team-a is in mode meter"},
+    }
+
+    assert [each["what"] for each in decisions.life(answer).rows][1:] == [
+        *("team-a is unlimited", "team-a is in mode meter")
+    ]

@@ -168,6 +168,44 @@ def left(cp: ControlPlane) -> list[str]:
     )
 
 
+def pods_wait(cp: ControlPlane) -> None:
+    """Eleven for Bursar's scheduler, one behind its gate, one for another scheduler, and one with a node."""
+    waiting = {f"waits-{number:02}": {"schedulerName": "bursar-scheduler"} for number in range(11)}
+    gated: Json = {"schedulerName": "own", "schedulingGates": [{"name": "bursar.dev/budget"}]}
+    placed = {"schedulerName": "bursar-scheduler", "nodeName": "node-of-nobody"}
+    kinds: dict[str, Json] = {**waiting, "gated": gated, "own": {"schedulerName": "own"}, "placed": placed}
+    for name, fields in kinds.items():
+        spec = {"containers": [{"name": "main", "image": "example"}], **fields}
+        made = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+        done = cp.kubectl("create", "-n", "default", "-f", "-", input=json.dumps(made))
+        assert done.returncode == 0, done.stderr
+
+
+def refused(cp: ControlPlane, command: str, folder: Path) -> str:
+    """What helm says."""
+    with pytest.raises(AssertionError) as failed:
+        run(cp, command, folder)
+    return str(failed.value)
+
+
+def no_upgrade_leaves_waiting_pods_alone(cp: ControlPlane, observing: str, folder: Path) -> None:
+    """Upgrades that take away what pods wait for name them, until they are gone."""
+    listed = ", ".join(f"default/waits-{number:02}" for number in range(10))
+    end = "Delete them, or wait until each has a node, and upgrade again"
+
+    said = refused(cp, observing.replace("observe", "meter"), folder)
+    assert "mode: meter: 12 pods wait for bursar-scheduler or behind the gate bursar.dev/budget, and" in said
+    assert f"wait for ever: default/gated, {listed[:-18]}, and 2 more. {end}; after an upgrade to" in said
+    said = refused(cp, f"{observing} --set placement=off", folder)
+    assert (
+        f"placement: off: 11 pods wait for bursar-scheduler, and would wait for ever: {listed}, and" in said
+    )
+    assert f" and 1 more. {end}" in said
+    assert "bursar-scheduler" in installed(cp)
+
+    run(cp, "kubectl delete pods -n default --all --force --grace-period=0", folder)
+
+
 def test_the_chart_is_installed_upgraded_rolled_back_and_uninstalled_and_leaves_its_namespaces_alone(
     control_plane: ControlPlane, folder: Path
 ) -> None:
@@ -175,7 +213,10 @@ def test_the_chart_is_installed_upgraded_rolled_back_and_uninstalled_and_leaves_
     observing = typed("helm upgrade bursar", page=INSTALL)
     run(cp, typed("helm install bursar", page=INSTALL).replace("REGISTRY", "bursar"), folder)
     assert installed(cp) == {"bursar-timekeeper"}
+    pods_wait(cp)
+    run(cp, observing.replace("observe", "meter"), folder)  # it takes nothing away
     run(cp, observing, folder)
+    no_upgrade_leaves_waiting_pods_alone(cp, observing, folder)
     run(cp, observing.replace("observe", "meter"), folder)
     assert installed(cp) == {"bursar-timekeeper"}
     run(cp, observing, folder)

@@ -204,6 +204,8 @@ def test_a_budget_is_reported_in_amounts_and_in_exact_hours(home: Town) -> None:
     assert budget == {
         "version": 1,
         "namespace": "team-a",
+        "mode": "enforce",
+        "modeFrom": "cluster",
         "standing": "IN_BUDGET",
         "entry": "team-a",
         "onExhausted": "deprioritize",

@@ -302,3 +302,48 @@ def test_entries_that_a_later_release_cannot_read_are_reported_at_its_start(
     town.restart()
 
     assert "event=stored-entry-unreadable entry=team-a" in capfd.readouterr().err
+
+
+def modes_of(town: Town, *names: str) -> dict[str, tuple[str, str]]:
+    """The mode of each, and what it comes from, as the API says it."""
+    found = ((name, town.get(f"/v1/budgets/{name}").get_json()) for name in names)
+    return {name: (budget["mode"], budget["modeFrom"]) for name, budget in found}
+
+
+def labelled(name: str, mode: str) -> tuple[str, Json]:
+    return "namespaces", {"metadata": {"name": name, "labels": {"bursar.dev/mode": mode}}}
+
+
+def test_each_budget_has_the_mode_in_force_and_what_it_comes_from(town: Town) -> None:
+    own = {"team_a": MONTH + "\nmode: meter", "team_b": MONTH, "team_d": MONTH}
+    entries = budgets(_settings="mode: enforce", _defaults="gpuHours: 1\nmode: observe", **own)
+    town.begin(("configmaps", entries), labelled("team-a", "observe"), labelled("team-b", "observe"))
+
+    assert modes_of(town, "team-a", "team-b", "team-d", "unknown") == {
+        "team-a": ("meter", "entry"),
+        "team-b": ("observe", "label"),
+        "team-d": ("enforce", "cluster"),
+        "unknown": ("observe", "defaults"),
+    }
+    group = town.get("/v1/budgets/_group.lab").get_json()
+    assert (group["mode"], group["modeFrom"]) == (None, None)
+    assert town.get("/v1/explain/team-b/p").get_json()["mode"] == (
+        "team-b is in mode observe, by its label bursar.dev/mode: pods are charged, users are warned, and no "
+        "pod is refused, demoted or changed"
+    )
+
+
+def test_a_ledger_that_governs_nothing_meters_whatever_entries_labels_and_settings_say(town: Town) -> None:
+    town.only_meter = True
+    town.start_anew()
+    town.serve()
+    entries = budgets(_settings="mode: observe", team_a=MONTH + "\nmode: enforce", team_b=MONTH)
+    town.begin(("configmaps", entries), labelled("team-b", "enforce"))
+
+    names = ("team-a", "team-b", "unknown")
+    assert modes_of(town, *names) == dict.fromkeys(names, ("meter", "ledger"))
+    published = town.get("/v1/standings").get_json()
+    shown = (published["settings"], published["default"], *published["namespaces"].values())
+    assert [each["mode"] for each in shown] == ["meter"] * 4
+    assert 'bursar_mode{mode="meter"} 1.0' in town.get("/metrics").text
+    assert "ModeChanged" not in {each.reason for each in town.notices}

@@ -201,10 +201,11 @@ def test_a_pod_created_under_enforcement_is_never_judged_later(judged: Judged) -
 
 
 def test_a_ledger_alone_judges_whatever_entries_say(town: Town) -> None:
-    town.settler.only_meter = True
+    town.only_meter = True
+    town.start_anew()
+    town.serve()
     judged = Judged(town, only_meter=True)
     town.begin(("nodes", node()), ("configmaps", budgets(_settings="mode: enforce", team_a="gpuHours: 1")))
-    town.settler.cluster.follow(type(town.settler.cluster.metered)(True, {}, {}), town.clock())
     judged.create("refused", nodeName="n1")
     judged.judged()
 

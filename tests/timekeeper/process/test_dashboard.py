@@ -11,6 +11,7 @@ from werkzeug.test import Client, TestResponse
 
 from tests.timekeeper.dashboards import ADMIN, HOSTILE, READER, URL, Dashboards, form, log_in, status, waits
 from tests.timekeeper.worlds import T0, token, user_status
+from timekeeper.core.budgets.modes import EFFECTS
 from timekeeper.core.texts import NOT_PLACED
 from timekeeper.dashboard.app import with_dashboard
 from timekeeper.store.engine.schema import PULSE, SESSIONS
@@ -448,3 +449,22 @@ def test_the_page_of_a_namespace_without_placement_says_what_is_not_known(
 
     assert f'<p class="note">P{NOT_PLACED[1:]}.</p>' in page
     assert '<p class="note">onExhausted: reclaim acts as deprioritize' in page
+
+
+def test_the_pages_say_in_which_mode_a_namespace_is_and_what_follows(
+    dashboards: Dashboards, visitor: Client
+) -> None:
+    log_in(visitor)
+    spent = "Once it is used up"
+    assert spent in visitor.get("/namespaces/vision", base_url=URL).text
+    text = "gpuHours: 2000\nperiod: month\nonExhausted: reclaim\nmode: observe"
+    dashboards.books.entries(("vision", text, T0))
+
+    page = visitor.get("/namespaces/vision", base_url=URL).text
+    story = visitor.get("/pods/vision/any", base_url=URL).text
+
+    sentence = f"vision is in mode observe, by its entry: {EFFECTS['observe']}."
+    assert (f'<p class="note">{sentence}</p>' in page, spent in page) == (True, False)
+    assert f'<p class="note">{sentence}</p>' in story
+    row = r'<a href="/namespaces/vision">vision</a></th>\s*<td>observe</td>'
+    assert re.search(row, visitor.get("/", base_url=URL).text)

@@ -95,6 +95,9 @@ def test_meter_serves_one_person_on_the_loopback_and_writes_nothing(tmp_path: Pa
         estimate = asked(port, "/v1/estimate", token)
         assert (estimate[0], json.loads(estimate[1])["estimated"]) == (200, True)
         assert asked(port, "/v1/would", token)[0] == 200
+        budget = json.loads(asked(port, "/v1/budgets/team-a", token)[1])
+        published = json.loads(asked(port, "/v1/standings", token)[1])["default"]["mode"]
+        assert (budget["mode"], budget["modeFrom"], published) == ("meter", "ledger", "meter")
         assert asked(port, path)[0] == 401
         assert asked(port, path, f"{token[:-1]}{'A' if token[-1] != 'A' else 'B'}")[0] == 401
         assert file.stat().st_mode & 0o777 == 0o600

@@ -40,13 +40,18 @@ class Objects:
 
 
 def test_parameters_are_written_when_a_mode_changes_and_again_in_time() -> None:
-    objects, now_s, of = Objects(), [0.0], [None, history(), history(ONE), history(ONE)]
+    label = "_mode.team-c"
+    labelled, changed = history(ONE, (label, "observe")), history(ONE, (label, "meter"))
+    objects, now_s = Objects(), [0.0]
+    of = [None, history(), history(ONE), labelled, changed, history(ONE, (label, None)), history(ONE)]
     parameters = ModeParameters(objects, "bursar-system", lambda: of[0], lambda: T0, lambda: now_s[0])  # type: ignore[arg-type]
 
     def written(at_s: float) -> Mapping[str, str] | None:
         now_s[0], objects.applied = at_s, []
         parameters.step()
         assert not objects.applied or [name for name, _ in objects.applied] == list(CONFIG_MAPS)
+        judged = {name: data["_judged"] for name, data in objects.applied if "_judged" in data}
+        assert judged == ({"bursar-modes-observed": "observe"} if objects.applied else {})
         return objects.applied[0][1] if objects.applied else None
 
     assert written(0) is None  # nothing is decided
@@ -56,8 +61,14 @@ def test_parameters_are_written_when_a_mode_changes_and_again_in_time() -> None:
     of.pop(0)
     assert written(3) == {"_default": "enforce", "team-a": "observe"}
     of.pop(0)
+    assert written(3.1) == {"_default": "enforce", "team-a": "observe", "team-c": "observe"}
+    of.pop(0)
+    assert written(3.2) == {"_default": "enforce", "team-a": "observe", "team-c": "meter"}
+    of.pop(0)
+    assert written(3.3) == {"_default": "enforce", "team-a": "observe"}
+    of.pop(0)
     assert written(4) is None  # another entry changed
-    assert written(18) == {"_default": "enforce", "team-a": "observe"}
+    assert written(18.5) == {"_default": "enforce", "team-a": "observe"}
     objects.away = True
     assert written(40) is None
     objects.away = False

@@ -246,6 +246,24 @@ def test_while_observing_a_users_class_stays_with_a_warning_of_what_enforcing_wo
     )
 
 
+REFUSED, ADMITTED = "this would be refused", "this pod would"
+
+
+@pytest.mark.parametrize("on_exhausted", ["deny", "hold", "deprioritize"])
+@pytest.mark.parametrize("rule", ["", *sorted(PODS)])
+def test_no_pod_reads_both_that_it_would_be_refused_and_what_it_would_get(
+    rule: str, on_exhausted: str
+) -> None:
+    spent = Standing("OVER_BUDGET", 1_000, 800, on_exhausted=on_exhausted)
+    raw = PODS[rule] if rule else admitted(half())
+
+    told = mutated(raw, OBSERVING, spent).warnings
+
+    verdicts = {word for word in (REFUSED, ADMITTED) if any(word in each for each in told)}
+    is_refused = on_exhausted == "deny" or "observe" in dict(mutated(raw, OBSERVING).rules).values()
+    assert verdicts == {REFUSED if is_refused else ADMITTED}, told
+
+
 # a budget that refuses
 
 DENYING = Standing("OVER_BUDGET", 1_000, 800, on_exhausted="deny", until_ms=1_796_083_200_000)

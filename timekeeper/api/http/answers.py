@@ -7,6 +7,7 @@ from urllib.parse import urlencode
 import orjson
 from flask import Response, request
 
+from timekeeper.core.budgets.modes import ModeSource
 from timekeeper.core.forms import Form
 from timekeeper.core.wire import StandingWord, Subject, Version
 
@@ -127,9 +128,12 @@ class BudgetAnswer(AccountAnswer):
     """An account with its group's. `standing`, `validUntil` and `exhaustedAt` consider both; the other
     figures are the namespace's own. `group`: null without a group; only name and standing for callers that
     may not `get budgets` of it. `protect`: null if the entry protects no pods; `placement`: `off` where pods
-    keep their scheduler, else `on`."""
+    keep their scheduler, else `on`. `mode`: the one in force, null for a group; `modeFrom`: what it comes
+    from, the namespace's entry, its label, `_defaults`, the cluster, or a ledger that governs nothing."""
 
     namespace: Subject
+    mode: Literal["enforce", "observe", "meter"] | None
+    modeFrom: ModeSource | None
     group: GroupAccount | GroupStanding | None
     protect: ProtectedAnswer | None
     placement: str

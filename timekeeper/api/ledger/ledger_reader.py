@@ -14,6 +14,7 @@ from timekeeper.accounts.grants import GrantSums
 from timekeeper.accounts.statements import stated, working_set
 from timekeeper.accounts.usage import PriceInterval, ReportLine, ReportQuery, price_intervals
 from timekeeper.api.ledger.protected_reading import ProtectedReading, read_protected
+from timekeeper.core.budgets.modes import ModeSource
 from timekeeper.core.protected import Published, decoded
 from timekeeper.store import held_pods, ledger
 from timekeeper.store.engine.engine import Connection, Store
@@ -87,16 +88,20 @@ class AccountReading:
     group_error: str = ""
     protected: ProtectedReading | None = None  # of an entry with `protect`
     placement: str = "on"  # of the cluster
+    mode: str = ""  # of a namespace
+    mode_source: ModeSource = "cluster"
 
 
 class LedgerReader:
-    """Reads the database for callers. Entries and the standings document are cached until they change."""
+    """Reads the database for callers. Entries and the standings document are cached until they change.
+    ``only_meter``: the ledger governs nothing."""
 
-    def __init__(self, store: Store, clock: Callable[[], int]) -> None:
+    def __init__(self, store: Store, clock: Callable[[], int], only_meter: bool = False) -> None:
         self.store = store
+        self._only_meter = only_meter
         self._clock = clock
         self._lock = Lock()
-        self._history: tuple[int, History] = (0, history_of(()))
+        self._history: tuple[int, History] = (0, history_of((), only_meter=only_meter))
         self._served = NOT_SERVED
 
     def pulse(self) -> Pulse:
@@ -189,7 +194,7 @@ class LedgerReader:
         newest = ledger.newest_entry(connection)
         with self._lock:
             if self._history[0] != newest:
-                self._history = (newest, history_of(ledger.entries(connection)))
+                self._history = (newest, history_of(ledger.entries(connection), only_meter=self._only_meter))
             return self._history[1]
 
     def calendar(self) -> tuple[str, int]:
@@ -227,6 +232,8 @@ class LedgerReader:
                 errors.get(GROUP + each.in_force.budget.group, ""),
                 read_protected(connection, history, name, served.protected.get(name), now_ms),
                 placement,
+                "" if is_group(name) else history.mode(name, now_ms),
+                history.mode_source(name, now_ms),
             )
             for name, (each, _) in found.items()
         ]

@@ -144,6 +144,8 @@ def shown(
     placement = budget.placement or account.placement
     return {
         "namespace": account.namespace,
+        "mode": account.mode or None,
+        "modeFrom": account.mode_source if account.mode else None,
         **_account(statement, account.error),
         "standing": account.standing,
         "validUntil": statement.valid_until_ms,

@@ -25,6 +25,7 @@ from timekeeper.api.ledger.ledger_reader import stated_now
 from timekeeper.api.ledger.protected_answers import protected_sentence
 from timekeeper.api.ledger.protected_reading import ProtectedReading, read_protected
 from timekeeper.api.resources.decisions import READ, DecisionAnswer, shown, visible_to
+from timekeeper.core.budgets.modes import mode_sentence
 from timekeeper.core.budgets.policy import group_key
 from timekeeper.core.decisions import CAPPED, DELETED, HELD, SCHEDULER_NAME, WAITING, Decision
 from timekeeper.core.ledger.metering import FOREVER_MS
@@ -67,7 +68,8 @@ class ChargeAnswer(TypedDict):
 class ExplanationAnswer(TypedDict):
     """`steps`: the newest 500 decisions about the subject, oldest first; `charges`: of its sessions;
     `waitsFor`: if it waited by the last of its decisions, what would have to change; `budget`: the
-    namespace's account now; `protected`: what its entry protects, and whether these pods are, else empty."""
+    namespace's account now; `mode`: its mode now, and what follows; `protected`: what its entry protects, and
+    whether these pods are, else empty."""
 
     version: Version
     namespace: str
@@ -76,6 +78,7 @@ class ExplanationAnswer(TypedDict):
     charges: list[ChargeAnswer]
     waitsFor: list[str]
     budget: str
+    mode: str
     protected: list[str]
 
 
@@ -145,6 +148,11 @@ def _explained(services: Services, which: DecisionFilter, subject: str) -> Respo
             *([NOT_PLACED] if not charged and not history.places(which.namespace, now_ms) else []),
         ],
         "budget": budget_sentence(which.namespace, statement),
+        "mode": mode_sentence(
+            which.namespace,
+            history.mode(which.namespace, now_ms),
+            history.mode_source(which.namespace, now_ms),
+        ),
         "protected": list(_protected(which.namespace, protected, published, rows, charged)),
     }
     return answer(body)

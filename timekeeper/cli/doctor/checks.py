@@ -34,6 +34,7 @@ from timekeeper.cli.doctor.facts import (
     unknown,
 )
 from timekeeper.cli.doctor.meter_checks import described_cards
+from timekeeper.cli.doctor.mode_checks import modes, parameters
 from timekeeper.cli.doctor.node_checks import AGENT, clocks, nodes, runtimes
 from timekeeper.cli.doctor.placement_checks import needs_scheduler, placement
 from timekeeper.cli.doctor.taint_checks import taints
@@ -273,11 +274,13 @@ CHECKS: tuple[Check, ...] = (
     api_services,
     webhooks,
     policies,
+    parameters,
     priority_classes,
     timekeeper,
     time_zone,
     schedulers,
     budgets,
+    modes,
     placement,
     cards,
     taints,
@@ -297,6 +300,7 @@ CHECKS_ALONE: tuple[Check, ...] = (
     timekeeper,
     time_zone,
     budgets,
+    modes,
     described_cards,
     doubts,
     idle,

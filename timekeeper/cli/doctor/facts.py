@@ -13,6 +13,7 @@ from timekeeper.cli.client import Client
 from timekeeper.cli.connection import Options, connected
 from timekeeper.cli.output import CommandError, Say, progress
 from timekeeper.core.accelerators import accelerators_in
+from timekeeper.core.budgets.modes import LABEL
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.names import INVENTORY
 
@@ -63,6 +64,8 @@ class Facts:
     # those on nodes that advertise accelerators of no dialect, on `MAX_NODES` nodes at most
     device_pods: Any = None
     idle: Any = None  # the answer to ``/v1/idle``
+    labelled: Any = None  # the namespaces with a label for their mode
+    modes: Any = None  # namespace -> its mode by the ledger; "": of one without entry and label
     is_by_address: bool = False  # the timekeeper is at the address of ``--server``
 
 
@@ -82,7 +85,7 @@ def _facts(options: Options, say: Say) -> Facts:
         return _or_reason(lambda: get(*arguments))
 
     nodes = read("nodes")
-    zone, doubts, idle = _of_the_ledger(options, say)
+    zone, doubts, idle, modes = _of_the_ledger(options, say)
     return Facts(
         system_namespace=system,
         version=_or_reason(lambda: options.kubectl.run("get", "--raw", "/version")),
@@ -106,6 +109,8 @@ def _facts(options: Options, say: Say) -> Facts:
         time_zone=zone,
         doubts=doubts,
         idle=idle,
+        labelled=read("namespaces", "-l", LABEL),
+        modes=modes,
         readiness=_or_reason(lambda: _readiness(options)),
         now_s=time.time(),
         is_by_address=bool(options.server),
@@ -137,18 +142,30 @@ def _readiness(options: Options) -> Readiness:
         return _ask(client)
 
 
-def _of_the_ledger(options: Options, say: Say) -> tuple[Any, Any, Any]:
-    """The time zone of the present period, and the answers to ``/v1/doubts`` and ``/v1/idle``; by one
-    connection."""
+def _of_the_ledger(options: Options, say: Say) -> tuple[Any, Any, Any, Any]:
+    """The time zone of the present period, the answers to ``/v1/doubts`` and ``/v1/idle``, and the modes of
+    namespaces; by one connection."""
     say("the timekeeper answers")
     budget = f"/v1/budgets/{options.system_namespace}"
     try:
         with connected(options, "", is_quiet=True) as client:
-            zone = _or_reason(lambda: str(client.get(budget)["period"]["timeZone"]))
+            own = _or_reason(partial(client.get, budget))
+            zone = own if isinstance(own, NotReadable) else str(own["period"]["timeZone"])
             doubts, idle = (_or_reason(partial(client.get, path)) for path in ("/v1/doubts", "/v1/idle"))
-            return zone, doubts, idle
+            return zone, doubts, idle, _or_reason(lambda: _modes(own, client))
     except CommandError as error:
-        return (NotReadable(error.message),) * 3
+        return (NotReadable(error.message),) * 4
+
+
+def _modes(own: Any, client: Client) -> Any:
+    """By namespace. ``own``: the budget of Bursar's namespace, which has no entry; None where the timekeeper
+    does not know modes yet, or where it has one."""
+    if isinstance(own, NotReadable):
+        return own
+    if own.get("modeFrom") in (None, "entry", "label"):
+        return None
+    listed = client.get("/v1/budgets")["budgets"]
+    return {"": own["mode"], **{each["namespace"]: each["mode"] for each in listed}}
 
 
 def _ask(client: Client) -> Readiness:

@@ -4,11 +4,13 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from timekeeper.cli.output import Column, Sheet
+from timekeeper.core.budgets.modes import EFFECTS
 from timekeeper.core.budgets.policy import effect_of
 from timekeeper.core.texts import gpus, hours, moment, percent
 
 _BUDGETS = (
     Column("namespace", "NAMESPACE"),
+    Column("mode", "MODE"),
     Column("standing", "STANDING"),
     Column("granted", "GRANTED", True),
     Column("used", "USED", True),
@@ -57,6 +59,12 @@ def protections(answers: Iterable[Any]) -> Iterator[str]:
         )
 
 
+def modes(answers: Iterable[Any]) -> Iterator[str]:
+    """A sentence for each mode among them that enforces nothing."""
+    for mode in sorted({each.get("mode") or "enforce" for each in answers} - {"enforce"}):
+        yield f"In mode {mode} {EFFECTS[mode]}."
+
+
 def unknown(answers: Iterable[Any]) -> list[str]:
     """The namespaces among them that have no budget and use nothing, as one that does not exist."""
     return [
@@ -72,6 +80,7 @@ def _budget(raw: Any) -> dict[str, str]:
     is_over = raw["standing"] == "OVER_BUDGET"
     return {
         "namespace": raw["namespace"],
+        "mode": f"{raw['mode']} ({raw['modeFrom']})" if raw.get("mode") else "",
         "standing": raw["standing"],
         "granted": hours(raw["granted"]),
         "used": hours(used),

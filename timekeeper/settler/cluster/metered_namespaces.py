@@ -28,13 +28,7 @@ class MeteredNamespaces:
 ALL_GOVERNED = MeteredNamespaces()
 
 
-def metered_namespaces(history: History, at_ms: int, only_meter: bool = False) -> MeteredNamespaces:
-    """By the entries in force at that time. ``only_meter``: this ledger governs nothing, whatever they
-    say."""
-    settings = history.settings(at_ms)
-    models = dict(settings.devices)
-    if only_meter:
-        return MeteredNamespaces(True, {}, models)
-
+def metered_namespaces(history: History, at_ms: int) -> MeteredNamespaces:
+    """By the entries in force at that time."""
     named = {name: history.is_metered(name, at_ms) for name in history.namespaces()}
-    return MeteredNamespaces(history.is_metered("", at_ms), named, models)
+    return MeteredNamespaces(history.is_metered("", at_ms), named, dict(history.settings(at_ms).devices))

@@ -212,7 +212,7 @@ class LedgerState:
             self.reserved.pop(uid, None)
 
 
-def read_ledger_state(store: Store) -> LedgerState:
+def read_ledger_state(store: Store, only_meter: bool = False) -> LedgerState:
     """The database's content at one moment. The standings document is published anew, because its digest is
     not stored. Entries are parsed after the transaction: there may be thousands."""
     with store.reading() as connection:
@@ -232,7 +232,7 @@ def read_ledger_state(store: Store) -> LedgerState:
             pulse=reading.pulse(connection) or NEVER,
         )
     ledger.declared.add(declared)
-    ledger.history = history_of(entries)
+    ledger.history = history_of(entries, only_meter=only_meter)
     return ledger
 
 

@@ -54,6 +54,13 @@ def split_by_mode(
     return tuple(refusing), tuple(warned)
 
 
+def would_refuse(violations: Iterable[Violation], policy: AdmissionPolicy, exempt: bool) -> bool:
+    """Whether a violation refuses nothing only because the namespace is observed."""
+    if policy.mode != "observe":
+        return False
+    return any(effective_mode(each.rule, policy, exempt) == "observe" for each in violations)
+
+
 def rule_modes(
     violations: Iterable[Violation], policy: AdmissionPolicy, exempt: bool
 ) -> tuple[tuple[str, str], ...]:
