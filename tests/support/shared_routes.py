@@ -1,7 +1,7 @@
 """Compiled routes that the applications of a process share.
 
-Werkzeug compiles a route to Python when an application adds it. Each test of the REST API has an application of
-its own with the same routes: 15 ms of a processor, a third of many a test.
+Werkzeug compiles a route to Python when an application adds it. Each test of the REST API has an application
+of its own with the same routes: 15 ms of a processor, a third of many a test.
 """
 
 from typing import Any
