@@ -170,7 +170,7 @@ def _still(value: Any, ticking: tuple[str, ...]) -> Any:
 def differing(before: dict[str, Json], after: dict[str, Json]) -> set[str]:
     """The paths of objects that came, went or changed, and that are not Bursar's own."""
     differ = {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
-    return {path for path in differ if not is_ours(path, after.get(path) or before[path])}
+    return {path for path in differ if not is_ours(path, (after if path in after else before)[path])}
 
 
 def is_ours(path: str, item: Json) -> bool:
