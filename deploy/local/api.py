@@ -34,6 +34,7 @@ class AdminApi:
     url: str
     ca_file: Path
     token: str = field(repr=False)
+    user: str = ""  # acts as this one, where it is named
 
     def call(
         self,
@@ -48,6 +49,7 @@ class AdminApi:
         """
         content = None if body is None else json.dumps(body)
         headers = {"Authorization": f"Bearer {self.token}", "Content-Type": content_type}
+        headers |= {"Impersonate-User": self.user} if self.user else {}
         request = (method, path, content, headers)
         is_main = threading.current_thread() is threading.main_thread()
         key = (self.url, self.ca_file)

@@ -18,7 +18,7 @@ from deploy.local.cluster import ControlPlane
 from deploy.local.launcher import Launcher
 from deploy.local.ports import free_port
 from tests.deploy.reading import NAMESPACE, ROOT, loaded
-from tests.support.control_plane import kubectl
+from tests.support.control_plane import apply
 from tests.support.waiting import eventually
 
 Json = dict[str, Any]
@@ -95,9 +95,7 @@ class InstalledPods:
             for hook in document.get("webhooks", ()):
                 path = hook["clientConfig"].pop("service")["path"]
                 hook["clientConfig"]["url"] = f"{self.url('webhook')}{path}"
-        kubectl(
-            self._cp, "apply", "--server-side", "-f", "-", input="\n---\n".join(map(json.dumps, documents))
-        )
+        apply(self._cp, *documents)
 
     def _certify(self) -> None:
         command, variables = self._in_pod("certificates")

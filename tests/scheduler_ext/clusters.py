@@ -18,7 +18,7 @@ from deploy.local.api import AdminApi
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
 from tests.scheduler_ext.processes import ROOT, Process
-from tests.support.control_plane import kubectl
+from tests.support.control_plane import apply, apply_files, kubectl
 from tests.support.waiting import eventually
 from timekeeper.accounts.pods import LedgerPod, read_pod
 from timekeeper.accounts.session import open_session
@@ -37,18 +37,17 @@ PODS = "/api/v1/namespaces/default/pods"
 def plane(control_plane: ControlPlane) -> ControlPlane:
     """The control plane with our roles, and an account for the extender."""
     manifests = ROOT / "deploy" / "manifests"
-    for each in (
-        ("apply", "-f", str(manifests / "00-namespace.yaml"), "-f", str(manifests / "rbac.yaml")),
-        ("create", "serviceaccount", "extender", "-n", "bursar-system"),
-        (
-            "create",
-            "clusterrolebinding",
-            "x",
-            "--clusterrole=bursar-extender",
-            "--serviceaccount=bursar-system:extender",
-        ),
-    ):
-        kubectl(control_plane, *each)
+    apply_files(control_plane, [manifests / "00-namespace.yaml", manifests / "rbac.yaml"])
+    account = {"name": "extender", "namespace": "bursar-system"}
+    rbac = "rbac.authorization.k8s.io"
+    role = {"apiGroup": rbac, "kind": "ClusterRole", "name": "bursar-extender"}
+    subjects = [{"kind": "ServiceAccount"} | account]
+    binding = {"metadata": {"name": "x"}, "roleRef": role, "subjects": subjects}
+    apply(
+        control_plane,
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account},
+        {"apiVersion": f"{rbac}/v1", "kind": "ClusterRoleBinding"} | binding,
+    )
     return control_plane
 
 

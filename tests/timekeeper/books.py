@@ -12,6 +12,7 @@ from sqlalchemy import insert
 from werkzeug.test import TestResponse
 
 from tests.support.clock import Clock
+from tests.support.shared_routes import SharingFlask
 from tests.timekeeper.statements import open_shared
 from tests.timekeeper.worlds import ADMIN, DAY, GPU, T0, Reviews, user_status
 from timekeeper.api.create_app import app_of, create_services
@@ -61,7 +62,7 @@ class Books:
         self.reviews = Reviews({ADMIN: user_status("admin")})
         gate = Gate(self.reviews.post, Expected("bursar", "test"), self.clock)
         self.services = create_services(self.store, gate, self.clock, lambda: "", 5_000)
-        self.app = app_of(self.services)
+        self.app = app_of(self.services, SharingFlask)
         self.client: FlaskClient = self.app.test_client()
 
     def close(self) -> None:

@@ -14,6 +14,7 @@ from werkzeug.test import Client, TestResponse
 from tests import worlds
 from tests.support.clock import Clock
 from tests.support.routed import client_of
+from tests.support.shared_routes import SharingFlask
 from tests.timekeeper.clocks import iso
 from tests.timekeeper.statements import open_shared
 from timekeeper.accounts.pods import read_charged_pod
@@ -234,7 +235,7 @@ class Town:
             )
         )
         route = heartbeat_route(HeartbeatHandler(self._served[-1]))
-        self.client = client_of(app_of(self._served[-1]), (route,))
+        self.client = client_of(app_of(self._served[-1], SharingFlask), (route,))
         return self.client
 
     def close(self) -> None:

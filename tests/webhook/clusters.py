@@ -8,8 +8,9 @@ from typing import Any, Self
 
 import yaml
 
+from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
-from tests.support.control_plane import kubectl
+from tests.support.control_plane import apply, apply_files, collection, kubectl
 from tests.support.simulated_timekeeper import SimulatedTimekeeper, entry, standings
 from tests.support.tls import Tls
 from tests.support.waiting import eventually
@@ -74,7 +75,7 @@ class Cluster(Admin):
         super().__init__(cp)
         for namespace in ("bursar-system", "bursar-node", "team-a", "team-b"):
             cp.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
-        self.kubectl("apply", "--server-side", "-f", str(MANIFESTS / "priority-classes.yaml"))
+        apply_files(cp, [MANIFESTS / "priority-classes.yaml"])
 
     def apply(self, *objects: Json) -> tuple[int, str]:
         """Applies objects to namespace team-a: exit code and stderr."""
@@ -83,10 +84,14 @@ class Cluster(Admin):
     def denies(self, *objects: Json) -> bool:
         """True where the creation of one of these is denied. Nothing is created, so it may be asked again
         and again."""
-        text = "\n---\n".join(json.dumps({"apiVersion": "v1", "kind": "Pod"} | each) for each in objects)
-        namespace = () if any("namespace" in each["metadata"] for each in objects) else ("-n", "team-a")
-        _, said = self.said("create", "--dry-run=server", *namespace, "-f", "-", input=text)
-        return " denied " in said
+        return any(self._denies({"apiVersion": "v1", "kind": "Pod"} | each) for each in objects)
+
+    def _denies(self, one: Json) -> bool:
+        try:
+            self.cp.api.call("POST", f"{collection(one, 'team-a')}?dryRun=All", one)
+        except ApiError as error:
+            return " denied " in str(error)
+        return False
 
 
 class Registered(Cluster):
@@ -126,8 +131,7 @@ class Registered(Cluster):
             for each in document["webhooks"]:
                 path = each["clientConfig"]["service"]["path"]
                 each["clientConfig"] = {"url": (at or self.webhook.url) + path, "caBundle": bundle}
-        text = yaml.safe_dump_all(documents)
-        self.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", input=text)
+        apply(self.cp, *documents)
 
     def unregister(self) -> None:
         """Takes the configurations away, as in a cluster before Bursar."""

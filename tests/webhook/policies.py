@@ -6,6 +6,7 @@ from typing import Any
 
 from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
+from tests.support.control_plane import apply_files
 from tests.support.waiting import eventually
 from tests.webhook.cases import a_pod
 from tests.webhook.servers import ROOT
@@ -24,8 +25,7 @@ class Policies:
         self.cp = cp
         for namespace in ("bursar-system", "team-a"):
             self.namespace(namespace)
-        for file in sorted(MANIFESTS.glob("admission-*.yaml")):
-            self.kubectl("apply", "--server-side", "-f", str(file))
+        apply_files(cp, sorted(MANIFESTS.glob("admission-*.yaml")))
         bad = (a_pod(container(gpu_percent="150")), a_pod(plain("main"), hostPID=True))
         eventually(lambda: all("denied" in self.refusal(pod) for pod in bad), "the policies to be in force")
 

@@ -33,7 +33,7 @@ from cryptography import x509
 from deploy.local.cluster import ControlPlane
 from deploy.local.commands import Options
 from deploy.local.ports import free_port
-from tests.support.control_plane import kubectl
+from tests.support.control_plane import apply_files
 from tests.support.waiting import eventually
 from tests.webhook.servers import ROOT, environment
 from tests.webhook.worlds import half
@@ -73,8 +73,7 @@ def prepared(cp: ControlPlane, *manifests: str) -> None:
     """Our namespaces, a user's, and these files of deploy/manifests."""
     for name in (NAMESPACE, AGENTS_NAMESPACE, "team-a"):
         cp.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
-    for name in manifests:
-        kubectl(cp, "apply", "--server-side", "-f", str(MANIFESTS / f"{name}.yaml"))
+    apply_files(cp, [MANIFESTS / f"{name}.yaml" for name in manifests])
 
 
 def service(cp: ControlPlane) -> None:

@@ -116,9 +116,9 @@ def create_services(
     )
 
 
-def app_of(services: Services) -> Flask:
-    """The WSGI application."""
-    app = Flask("timekeeper", static_folder=None)
+def app_of(services: Services, of: type[Flask] = Flask) -> Flask:
+    """The WSGI application, of this class."""
+    app = of("timekeeper", static_folder=None)
     app.json.sort_keys = False  # type: ignore[attr-defined]
     for each in RESOURCES:
         each.register(app, services)

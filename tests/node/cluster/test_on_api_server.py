@@ -24,7 +24,7 @@ from sidecar.run import boot_ms
 from tests.deploy.reading import AGENTS, MANIFESTS, SAMPLES, the
 from tests.nvml import describe, fake_nvml
 from tests.sidecar.worlds import ROOT, Arrival, Timekeeper, events
-from tests.support.control_plane import kubectl
+from tests.support.control_plane import apply_files, kubectl
 from tests.support.waiting import eventually
 from timekeeper.core.request.cards import decode_inventory
 
@@ -78,7 +78,7 @@ class World:
 
 @pytest.fixture(scope="module")
 def world(control_plane: ControlPlane) -> World:
-    kubectl(control_plane, "apply", "--server-side", "-f", str(MANIFESTS))
+    apply_files(control_plane, sorted(MANIFESTS.glob("*.yaml")))
     world = World(control_plane)
     world.make_node("own")
     world.make_node("other", cards=1)

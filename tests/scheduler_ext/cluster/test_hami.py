@@ -14,7 +14,7 @@ from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
 from tests.scheduler_ext.clusters import PODS, World, scheduling
 from tests.scheduler_ext.processes import ROOT, Process
-from tests.support.control_plane import kubectl
+from tests.support.control_plane import apply_files
 from tests.support.waiting import eventually
 from timekeeper.accounts.pods import LedgerPod, read_pod
 from timekeeper.accounts.session import open_session
@@ -32,8 +32,8 @@ MERGE = "application/merge-patch+json"
 def plane(control_plane: ControlPlane) -> ControlPlane:
     """The control plane with our roles, the policies and the right to lock nodes."""
     manifests = ROOT / "deploy" / "manifests"
-    for file in ("00-namespace.yaml", "rbac.yaml", "admission-policies.yaml", "../samples/node-locks.yaml"):
-        kubectl(control_plane, "apply", "-f", str(manifests / file))
+    files = ("00-namespace.yaml", "rbac.yaml", "admission-policies.yaml", "../samples/node-locks.yaml")
+    apply_files(control_plane, [manifests / each for each in files])
     return control_plane
 
 

@@ -1,6 +1,7 @@
 """Making room on cards beside a real kube-scheduler and API server: what kube-scheduler cannot see is done by
 the preemptor, with the rights that it has in a cluster, and no more than that."""
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -42,8 +43,6 @@ def extender(
     for name, (value, policy) in CLASSES.items():
         body = {"metadata": {"name": name}, "value": value, "preemptionPolicy": policy}
         plane.api.call("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", body)
-    for name in ("team-a", "team-b"):
-        create_namespace(plane, name)
     policy = (ROOT / "deploy" / "manifests" / "admission-holds.yaml").read_text()
     kubectl(plane, "apply", "-f", "-", input=policy.replace("system:bursar-scheduler", "system:extender"))
     process = _process(plane, timekeeper, tmp_path_factory.mktemp("extender"))
@@ -66,11 +65,8 @@ def _process(plane: ControlPlane, timekeeper: SimulatedTimekeeper, folder: Path)
 
 @pytest.fixture
 def teams(plane: ControlPlane, extender: Process, timekeeper: SimulatedTimekeeper) -> Iterator["Teams"]:
-    """An empty cluster before and after, and an extender that remembers no evictions; team-b is within its
-    budget."""
-    extender.kill()
-    extender.start()
-    extender.ready()
+    """An empty cluster before and after, and namespaces of which the extender remembers no evictions; team-b
+    is within its budget."""
     teams = Teams(plane, extender, timekeeper)
     teams.say("IN_BUDGET")
     yield teams
@@ -81,21 +77,37 @@ GOVERNED = {"bursar.dev/governed": "true"}
 
 
 class Teams(World):
-    """Two namespaces: team-a, which is in budget, and team-b, whose standing the test says."""
+    """Two namespaces: team-a, which is in budget, and team-b, whose standing the test says. The cluster has
+    other names for them in each test."""
+
+    _numbers = itertools.count()
 
     def __init__(self, plane: ControlPlane, extender: Process, timekeeper: SimulatedTimekeeper) -> None:
         super().__init__(plane, extender)
         self.timekeeper = timekeeper
         self._revision = len(timekeeper.answered)
         self._said_before = len(extender.said())
+        self._number = next(self._numbers)
+        for namespace in ("team-a", "team-b"):
+            create_namespace(plane, self.own(namespace))
+
+    def own(self, namespace: str) -> str:
+        """The cluster's name for it."""
+        return f"{namespace}-{self._number}"
+
+    def pods_of(self, namespace: str) -> str:
+        """The path of its pods."""
+        return f"/api/v1/namespaces/{self.own(namespace)}/pods"
 
     def say(self, standing: str, **fields: Any) -> None:
         """How team-b stands from now on; the extender has heard it."""
         self._revision += 1
         self.timekeeper.document = standings(
             revision=str(self._revision),
-            team_a=entry("IN_BUDGET", onExhausted="reclaim"),
-            team_b=entry(standing, **{"onExhausted": "reclaim"} | fields),
+            **{
+                self.own("team-a"): entry("IN_BUDGET", onExhausted="reclaim"),
+                self.own("team-b"): entry(standing, **{"onExhausted": "reclaim"} | fields),
+            },
         )
         self.polls(2)
 
@@ -108,7 +120,7 @@ class Teams(World):
         """A pod of our profile."""
         metadata = {"name": name, "labels": GOVERNED}
         body = {"metadata": metadata, "spec": spec(percent) | {"restartPolicy": "Never"} | fields}
-        self.plane.api.call("POST", f"/api/v1/namespaces/{namespace}/pods", body)
+        self.plane.api.call("POST", self.pods_of(namespace), body)
 
     def hog(self, name: str, cpu: int, memory: str = "1Gi") -> None:
         """A pod of team-b with 1 % of a card and so much beside it, which is bound before this returns."""
@@ -126,7 +138,7 @@ class Teams(World):
                 "template": {"metadata": {"labels": GOVERNED | labels}, "spec": spec(percent)},
             },
         }
-        self.plane.api.call("POST", "/apis/apps/v1/namespaces/team-b/deployments", body)
+        self.plane.api.call("POST", f"/apis/apps/v1/namespaces/{self.own('team-b')}/deployments", body)
         eventually(lambda: len(self.running("team-b")) == replicas)
 
     def protect(self, name: str) -> None:
@@ -135,17 +147,20 @@ class Teams(World):
             "metadata": {"name": name},
             "spec": {"maxUnavailable": 0, "selector": {"matchLabels": {"app": name}}},
         }
-        path = "/apis/policy/v1/namespaces/team-b/poddisruptionbudgets"
+        path = self._budgets()
         self.plane.api.call("POST", path, body)
         eventually(lambda: self.plane.api.call("GET", f"{path}/{name}").get("status", {}).get("expectedPods"))
 
     def unprotect(self, name: str) -> None:
         """Without it again."""
-        self.plane.api.call("DELETE", f"/apis/policy/v1/namespaces/team-b/poddisruptionbudgets/{name}")
+        self.plane.api.call("DELETE", f"{self._budgets()}/{name}")
+
+    def _budgets(self) -> str:
+        return f"/apis/policy/v1/namespaces/{self.own('team-b')}/poddisruptionbudgets"
 
     def of(self, namespace: str) -> list[Json]:
         """Its pods."""
-        items: list[Json] = self.plane.api.call("GET", f"/api/v1/namespaces/{namespace}/pods")["items"]
+        items: list[Json] = self.plane.api.call("GET", self.pods_of(namespace))["items"]
         return items
 
     def pods(self) -> list[Json]:
@@ -162,7 +177,7 @@ class Teams(World):
 
     def where(self, name: str, namespace: str = "team-a") -> str:
         """The node the pod is bound to, or ""."""
-        pod = self.plane.api.call("GET", f"/api/v1/namespaces/{namespace}/pods/{name}")
+        pod = self.plane.api.call("GET", f"{self.pods_of(namespace)}/{name}")
         bound_to: str = pod["spec"].get("nodeName", "")
         return bound_to
 
@@ -176,12 +191,12 @@ class Teams(World):
         return any(each["type"] == "bursar.dev/CardsHeld" and each["status"] == "True" for each in conditions)
 
     def _status(self, name: str, namespace: str) -> Json:
-        status: Json = self.plane.api.call("GET", f"/api/v1/namespaces/{namespace}/pods/{name}")["status"]
+        status: Json = self.plane.api.call("GET", f"{self.pods_of(namespace)}/{name}")["status"]
         return status
 
     def patch(self, name: str, condition: Json, namespace: str = "team-b") -> str:
         """What an administrator is told who patches a condition of the pod; "" where it is done."""
-        path = f"/api/v1/namespaces/{namespace}/pods/{name}/status"
+        path = f"{self.pods_of(namespace)}/{name}/status"
         body = {"status": {"conditions": [condition]}}
         try:
             self.plane.api.call("PATCH", path, body, "application/strategic-merge-patch+json")
@@ -202,7 +217,7 @@ class Teams(World):
 
     def clear(self) -> None:
         """Remove everything, and wait until the extender knows."""
-        for namespace in ("team-a", "team-b"):
+        for namespace in map(self.own, ("team-a", "team-b")):
             self.plane.api.call("DELETE", f"/apis/apps/v1/namespaces/{namespace}/deployments")
             self.plane.api.call("DELETE", f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets")
             self.plane.api.call("DELETE", f"/api/v1/namespaces/{namespace}/pods")
@@ -256,10 +271,8 @@ def test_where_the_sums_fit_and_no_card_does_one_pod_leaves_and_no_other_takes_i
     assert teams.said("preempted") == 1
     assert not teams.held("high") or teams.where("high") == "n"
     assert teams.filters() - filters < 40
-    events = [
-        each["reason"] for each in teams.plane.api.call("GET", "/api/v1/namespaces/team-b/events")["items"]
-    ]
-    assert "Preempted" in events
+    events = teams.plane.api.call("GET", f"/api/v1/namespaces/{teams.own('team-b')}/events")["items"]
+    assert "Preempted" in [each["reason"] for each in events]
     teams.tidy(n=3)
 
 
@@ -327,11 +340,12 @@ def test_a_pod_disruption_budget_is_honoured_and_then_no_longer(teams: Teams) ->
 def test_a_debtor_that_deletes_itself_with_a_long_grace_period_gets_that_of_an_eviction(
     teams: Teams,
 ) -> None:
-    kubelets = kwok_node("n", cards=2, memory_mib=16_000)
+    # with a name of its own: its cards are held to the end of the grace periods, also when it is gone
+    kubelets = kwok_node("of-kubelet", cards=2, memory_mib=16_000)
     kubelets["metadata"]["annotations"].pop(FAKE_NODE.partition("=")[0])  # nothing ends a pod there
     teams.plane.api.call("POST", "/api/v1/nodes", kubelets)
     anywhere = [{"operator": "Exists"}]  # without a kubelet the node is not ready
-    path, names = "/api/v1/namespaces/team-b/pods", ("debtor", "neighbour")
+    path, names = teams.pods_of("team-b"), ("debtor", "neighbour")
     for name in names:
         teams.make("team-b", name, 100, terminationGracePeriodSeconds=7, tolerations=anywhere)
         eventually(lambda name=name: teams.where(name, "team-b"))  # type: ignore[misc]
@@ -415,9 +429,7 @@ def test_a_pod_for_whose_cpu_kube_schedulers_sum_overflows_saves_no_debtor(teams
     teams.deploy("trainers", replicas=2, percent=100)
     asked = {"resources": {"requests": {"cpu": "5P"}}}
     body = {"schedulerName": PROFILE, "containers": [{"name": n, "image": "x"} | asked for n in ("a", "b")]}
-    teams.plane.api.call(
-        "POST", "/api/v1/namespaces/team-b/pods", {"metadata": {"name": "vast"}, "spec": body}
-    )
+    teams.plane.api.call("POST", teams.pods_of("team-b"), {"metadata": {"name": "vast"}, "spec": body})
     eventually(lambda: teams.where("vast", "team-b") == "n")  # kube-scheduler counts it as nothing
     teams.make("team-a", "a1", 100)
     teams.waits("a1")
@@ -560,7 +572,7 @@ def test_pods_stockpiled_behind_gates_wait_while_the_grant_is_spent_under_deny(t
     teams.say("OVER_BUDGET", onExhausted="deny", spent=True)
 
     for namespace in ("team-a", "team-b"):
-        path = f"/api/v1/namespaces/{namespace}/pods/stock"
+        path = f"{teams.pods_of(namespace)}/stock"
         teams.plane.api.call(
             "PATCH", path, {"spec": {"schedulingGates": None}}, "application/merge-patch+json"
         )

@@ -22,7 +22,7 @@ from scheduler_ext.scoring.card_points import BUSY
 from scheduler_ext.scoring.load_series import query
 from tests.scheduler_ext.clusters import World, scheduling
 from tests.scheduler_ext.processes import ROOT, Process
-from tests.support.control_plane import kubectl
+from tests.support.control_plane import apply_files, kubectl
 from tests.support.http_server import JsonHandler, Served
 from tests.support.waiting import eventually
 
@@ -126,7 +126,7 @@ def plane(control_plane: ControlPlane, prometheus: Prometheus) -> ControlPlane:
     """The control plane with our roles, and the Service of Prometheus in the namespace monitoring."""
     kubectl(control_plane, "create", "namespace", "monitoring")
     for file in ("manifests/00-namespace.yaml", "manifests/rbac.yaml", "samples/prometheus.yaml"):
-        kubectl(control_plane, "apply", "-f", str(ROOT / "deploy" / file))
+        apply_files(control_plane, [ROOT / "deploy" / file])
     service = {
         "metadata": {"name": "prometheus-server", "labels": {"app.kubernetes.io/name": "prometheus"}},
         "spec": {

@@ -15,7 +15,7 @@ from deploy.local.identity import new_authority
 from deploy.local.scheduler import ExtenderTLS
 from tests.scheduler_ext.processes import ROOT
 from tests.scheduler_ext.replicas import HOME, PROFILE, Replica, Service, World, beside_a_scheduler, said
-from tests.support.control_plane import kubectl
+from tests.support.control_plane import apply_files
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.traced
@@ -27,8 +27,7 @@ FITTING = 96  # of 30% each, on 32 cards
 def plane(control_plane: ControlPlane) -> ControlPlane:
     """The control plane with our roles, and the manifests' account of the extender."""
     manifests = ROOT / "deploy" / "manifests"
-    for name in ("00-namespace", "rbac"):
-        kubectl(control_plane, "apply", "-f", str(manifests / f"{name}.yaml"))
+    apply_files(control_plane, [manifests / "00-namespace.yaml", manifests / "rbac.yaml"])
     lease = ("role", "extender", "--verb=get,create,update", "--resource=leases.coordination.k8s.io")
     to = ("--role=extender", "--user=system:kube-scheduler", f"--serviceaccount={HOME}:bursar-scheduler")
     for words in (lease, ("rolebinding", "extender", *to)):

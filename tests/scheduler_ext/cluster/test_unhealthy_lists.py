@@ -9,7 +9,7 @@ from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
 from tests.scheduler_ext.clusters import World, scheduling
 from tests.scheduler_ext.processes import ROOT, Process
-from tests.support.control_plane import kubectl
+from tests.support.control_plane import apply_files
 from tests.support.waiting import eventually
 
 ACCOUNT = "bursar-scheduler"
@@ -19,8 +19,8 @@ MAPS = "/api/v1/namespaces/kube-system/configmaps"
 @pytest.fixture(scope="module")
 def plane(control_plane: ControlPlane) -> ControlPlane:
     """The control plane with our roles, and the right to read ConfigMaps of kube-system."""
-    for file in ("manifests/00-namespace.yaml", "manifests/rbac.yaml", "samples/gpushare-health.yaml"):
-        kubectl(control_plane, "apply", "-f", str(ROOT / "deploy" / file))
+    files = ("manifests/00-namespace.yaml", "manifests/rbac.yaml", "samples/gpushare-health.yaml")
+    apply_files(control_plane, [ROOT / "deploy" / each for each in files])
     return control_plane
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from deploy.local.cluster import ControlPlane
+from tests.support.control_plane import apply
 from tests.support.waiting import eventually
 from tests.webhook.cases import SUSPECT
 from tests.webhook.cluster.test_templates import TRAINING
@@ -73,7 +74,7 @@ def reader(world: Clustered) -> Path:
         {"apiGroups": ["batch"], "resources": ["jobs", "cronjobs"], "verbs": ["get", "list"]},
     ]
     role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "rules": rules}
-    world.kubectl("apply", "-f", "-", input=json.dumps(role | {"metadata": {"name": "auditor"}}))
+    apply(world.cp, role | {"metadata": {"name": "auditor"}})
     world.said("create", "serviceaccount", "-n", "default", "auditor")
     world.said(
         "create", "clusterrolebinding", "auditor", "--clusterrole=auditor", "--serviceaccount=default:auditor"

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
-from tests.support.control_plane import create_namespace
+from tests.support.control_plane import apply, apply_files, create_namespace, refused
 from tests.support.profile import examples
 from tests.support.waiting import eventually
 from tests.webhook.cases import SUSPECT, WAYS, a_pod, mounting, told
@@ -49,8 +49,7 @@ def world(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory)
             eventually(lambda account=account: made.cp.api.answers(account), "the account")  # type: ignore[misc]
         made.post_runtime_classes()
         allow(made, "tess", *RIGHTS)
-        for file in sorted(MANIFESTS.glob("admission-*.yaml")):
-            made.kubectl("apply", "--server-side", "-f", str(file))
+        apply_files(made.cp, sorted(MANIFESTS.glob("admission-*.yaml")))
         judged_classes(made)
         probes = [WAYS["the whole node"].bad, WAYS["a device class as a limit"].bad]
         eventually(
@@ -73,7 +72,7 @@ def allow(world: Registered, user: str, *rights: tuple[str, str, str]) -> None:
         for group, resources, verbs in rights
     ]
     role: Json = {"kind": "ClusterRole", "apiVersion": "rbac.authorization.k8s.io/v1", "rules": rules}
-    world.kubectl("apply", "-f", "-", input=json.dumps(role | {"metadata": {"name": user}}))
+    apply(world.cp, role | {"metadata": {"name": user}})
     world.kubectl("create", "clusterrolebinding", user, f"--clusterrole={user}", f"--user={user}")
 
 
@@ -439,7 +438,7 @@ def void_for_everyone(world: Registered) -> Iterator[None]:
     """The sample for nodes whose default runtime is NVIDIA's, in force; and a pod from before."""
     make(world, a_pod(plain()), "older")
     assert debug(world, "older", "earlier") == (0, "")
-    world.kubectl("apply", "--server-side", "-f", str(VOID_FOR_EVERYONE))
+    apply_files(world.cp, [VOID_FOR_EVERYONE])
     probe = a_pod(plain("probe"))
 
     def acts() -> bool:
@@ -654,20 +653,16 @@ def test_marks_stay_as_they_are_by_whichever_way_they_are_written(
 ) -> None:
     """Some subresources drop such a change in silence, the others are kept from it by the policy."""
     name = f"marked-{subresource or 'whole'}"
-    if world.said("get", "pod", name, "-n", "team-a")[0]:
+    path = f"/api/v1/namespaces/team-a/pods/{name}"
+    if not world.cp.api.answers(path):
         make(world, a_pod(half()), name)
     before = stored(world, name)["metadata"]
-    flags = ("--subresource", subresource) if subresource else ()
-    patch = json.dumps({"metadata": CHANGES[change]})
 
-    code, said = world.said(
-        *("patch", "pod", name, "-n", "team-a", "--type=merge", *flags, "-p", patch, "--as=tess")
-    )
+    said = refused(world.cp, "PATCH", f"{path}/{subresource}", {"metadata": CHANGES[change]}, "tess")
 
     after = stored(world, name)["metadata"]
     assert (after["annotations"], after["labels"]) == (before["annotations"], before["labels"])
     if subresource in ("", "status"):
-        assert code != 0
         assert "ValidatingAdmissionPolicy 'bursar-written-once'" in said
 
 

@@ -17,6 +17,7 @@ import yaml
 
 from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
+from tests.support.control_plane import apply, apply_files
 from tests.support.simulated_timekeeper import SimulatedTimekeeper, entry, standings
 from tests.support.tls import Tls
 from tests.support.waiting import eventually
@@ -47,8 +48,7 @@ class World(Admin):
         self.certificates_log = folder / "certificates.log"
         for namespace in ("bursar-system", "team-a", "team-b", "strict"):
             self.post("/api/v1/namespaces", {"metadata": {"name": namespace}})
-        for name in ("priority-classes", "admission-policies"):
-            self.kubectl("apply", "--server-side", "-f", str(MANIFESTS / f"{name}.yaml"))
+        apply_files(cp, [MANIFESTS / f"{name}.yaml" for name in ("priority-classes", "admission-policies")])
 
     def refused(self, *arguments: str, input: str | None = None) -> str:
         """What kubectl says on stderr; it must fail."""
@@ -83,7 +83,7 @@ class World(Admin):
         for document in documents:
             for each in document["webhooks"]:
                 each["clientConfig"] = {"url": url + each["clientConfig"]["service"]["path"]}
-        self.kubectl("apply", "--server-side", "-f", "-", input=yaml.safe_dump_all(documents))
+        apply(self.cp, *documents)
 
     def ca_bundles(self) -> list[str]:
         """The caBundle of each webhook; empty where there is none."""

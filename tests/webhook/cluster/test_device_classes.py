@@ -11,6 +11,7 @@ from deploy.local.cluster import ControlPlane
 from deploy.local.commands import Options
 from deploy.local.kwok_nodes import kwok_node
 from deploy.local.tools import KUBERNETES
+from tests.support.control_plane import apply_files
 from tests.support.waiting import eventually
 from tests.support.worker_control_plane import Lender
 from tests.webhook.cases import a_pod, told
@@ -41,9 +42,7 @@ class World(Cluster):
     def __init__(self, cp: ControlPlane, folder: Path) -> None:
         super().__init__(cp)
         self._folder = folder
-        self.kubectl("apply", "--server-side", "-f", str(MANIFESTS / "rbac.yaml"))
-        for file in sorted(MANIFESTS.glob("admission-*.yaml")):
-            self.kubectl("apply", "--server-side", "-f", str(file))
+        apply_files(cp, [MANIFESTS / "rbac.yaml", *sorted(MANIFESTS.glob("admission-*.yaml"))])
         for name, driver, resource in GIVEN:
             self.device_class(name, driver, resource)
         self.set(noGPUDrivers="nic.example.com")

@@ -6,12 +6,12 @@ hand, from the pod as the API server has it.
 """
 
 import copy
-import json
 from collections.abc import Iterator
 
 import pytest
 
 from deploy.local.cluster import ControlPlane
+from tests.support.control_plane import apply, apply_files, refused
 from tests.support.waiting import eventually
 from tests.webhook.clusters import MANIFESTS, Registered
 from tests.webhook.worlds import half, plain
@@ -50,11 +50,11 @@ def world(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory)
             "verbs": ["get", "create", "update", "patch"],
         }
         role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "rules": [may]}
-        made.kubectl("apply", "-f", "-", input=json.dumps(role | {"metadata": {"name": "pods"}}))
+        apply(made.cp, role | {"metadata": {"name": "pods"}})
         users = ("--user=tess", f"--user={EXTENDER}")
         made.kubectl("create", "clusterrolebinding", "pods", "--clusterrole=pods", *users)
-        for name in ("modes", "policies", "bypass"):
-            made.kubectl("apply", "--server-side", "-f", str(MANIFESTS / f"admission-{name}.yaml"))
+        files = [MANIFESTS / f"admission-{name}.yaml" for name in ("modes", "policies", "bypass")]
+        apply_files(made.cp, files)
         probe = make(made, "probe", half())
         eventually(lambda: POLICY in edited(made, probe, {"bursar.dev/standing": "x"}, try_only=True), POLICY)
         forged = {"bursar.dev/devices": "{}"}
@@ -88,16 +88,13 @@ def binds(
         "target": {"kind": "Node", "name": "nowhere"},
     }
     path = f"/api/v1/namespaces/team-a/pods/{name}/binding" + ("?dryRun=All" if try_only else "")
-    code, said = world.said("create", f"--raw={path}", "-f", "-", f"--as={user}", input=json.dumps(whole))
-    return said if code else ""
+    return refused(world.cp, "POST", path, whole, user)
 
 
 def edited(world: Registered, name: str, annotations: Json, try_only: bool = False) -> str:
     """A tenant's change of a pod's annotations: what that is refused with, or nothing."""
-    patch = json.dumps({"metadata": {"annotations": annotations}})
-    where = ("patch", "pod", name, "-n", "team-a", "--type=merge", "--as=tess")
-    code, said = world.said(*where, *(["--dry-run=server"] if try_only else []), "-p", patch)
-    return said if code else ""
+    path = f"/api/v1/namespaces/team-a/pods/{name}" + ("?dryRun=All" if try_only else "")
+    return refused(world.cp, "PATCH", path, {"metadata": {"annotations": annotations}}, "tess")
 
 
 def started(raw: Json, name: str) -> dict[str, str]:

@@ -15,6 +15,7 @@ from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node, nvidia_capacity
 from tests.scheduler_ext.processes import Process as Extender
+from tests.support.control_plane import apply, apply_files, refused
 from tests.support.simulated_timekeeper import entry, standings
 from tests.support.waiting import eventually
 from tests.timekeeper.processes import Process as Timekeeper
@@ -144,9 +145,7 @@ class World:
 
     def changed(self, name: str, user: str, patch: Json) -> str:
         """The same for any change."""
-        where = ("patch", "pod", name, "-n", "team-a", "--type=merge", f"--as={user}")
-        code, said = self.cluster.said(*where, "-p", json.dumps(patch))
-        return said if code else ""
+        return refused(self.cluster.cp, "PATCH", f"{PODS}/{name}", patch, user)
 
     def bound(self, name: str, node: str, user: str, **metadata: Json) -> str:
         """What a Binding by this user is refused with; empty where it is not."""
@@ -156,9 +155,7 @@ class World:
             "metadata": {"name": name, **metadata},
             "target": {"kind": "Node", "name": node},
         }
-        arguments = ("create", f"--raw={PODS}/{name}/binding", "-f", "-", f"--as={user}")
-        code, said = self.cluster.said(*arguments, input=json.dumps(whole))
-        return said if code else ""
+        return refused(self.cluster.cp, "POST", f"{PODS}/{name}/binding", whole, user)
 
     def sessions(self) -> dict[str, tuple[int, int, int | None]]:
         """Rate, amount and time of settlement of each pod's session."""
@@ -185,8 +182,7 @@ def world(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory)
         made.post("/api/v1/namespaces/bursar-system/configmaps", settings)
         _nodes(made)
         _rights(made)
-        for file in sorted(MANIFESTS.glob("admission-*.yaml")):
-            made.kubectl("apply", "--server-side", "-f", str(file))
+        apply_files(made.cp, sorted(MANIFESTS.glob("admission-*.yaml")))
         timekeeper = stack.enter_context(prepared(folder("timekeeper"), control_plane.admin_kubeconfig))
         timekeeper.start_ready()
         extender = Extender(folder("extender"), f"--kubeconfig={control_plane.admin_kubeconfig}")
@@ -223,7 +219,7 @@ def _rights(made: Registered) -> None:
         "metadata": {"name": "pods"},
         "rules": [{"apiGroups": [""], "resources": resources, "verbs": verbs}],
     }
-    made.kubectl("apply", "-f", "-", input=json.dumps(role))
+    apply(made.cp, role)
     users = {"tess", KUEUE, OURS, CLUSTERS, *(case.account for case in CASES.values())}
     subjects = [f"--user={each}" for each in sorted(users)]
     made.kubectl("create", "clusterrolebinding", "pods", "--clusterrole=pods", *subjects)

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from deploy.local.cluster import ControlPlane
+from tests.support.control_plane import apply
 from tests.support.waiting import eventually
 from tests.webhook.policies import Policies
 from tests.webhook.unit.test_configmaps import config_map
@@ -30,7 +31,7 @@ def world(control_plane: ControlPlane) -> Policies:
 def allow(world: Policies, user: str, *more: Json) -> None:
     rules = [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["*"]}, *more]
     role = {"kind": "ClusterRole", "apiVersion": "rbac.authorization.k8s.io/v1", "rules": rules}
-    world.kubectl("apply", "-f", "-", input=json.dumps(role | {"metadata": {"name": user}}))
+    apply(world.cp, role | {"metadata": {"name": user}})
     world.kubectl("create", "clusterrolebinding", user, f"--clusterrole={user}", f"--user={user}")
 
 

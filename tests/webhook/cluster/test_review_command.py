@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from deploy.local.cluster import ControlPlane
+from tests.support.control_plane import apply_files
 from tests.support.waiting import eventually
 from tests.webhook.cases import WAYS
 from tests.webhook.clusters import MANIFESTS, Registered
@@ -25,8 +26,8 @@ from webhook.wire import defaulting
 def world(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registered]:
     """The webhook, registered, and the policies, in a cluster with a class of the users' own."""
     with Registered(control_plane, tmp_path_factory.mktemp("review")) as made:
-        for policies in ("modes", "bypass", "ranges"):
-            made.kubectl("apply", "--server-side", "-f", str(MANIFESTS / f"admission-{policies}.yaml"))
+        names = ("modes", "bypass", "ranges")
+        apply_files(made.cp, [MANIFESTS / f"admission-{each}.yaml" for each in names])
         made.post_runtime_classes()
         for way in ("the whole node", "a device class as a limit"):
             eventually(lambda bad=WAYS[way].bad: made.denies(bad), "the policies")  # type: ignore[misc]

@@ -76,7 +76,7 @@ def test_rotations_of_ca_and_leaf_under_load_fail_not_one_creation(
             stack.enter_context(Replica(cp, tmp_path, name, one.tls / "webhook", *asking_nobody(tmp_path)))
             for name in ("first", "second")
         ]
-        creators = stack.enter_context(Creators(cp, 2, pause_s=0.25))
+        creators = stack.enter_context(Creators(cp, 2, pause_s=0.5))
         seen = Seen(cp, replicas, creators)
         with watching(seen.look, every_s=0.3):
             eventually(lambda: len(certificates(ca_bundles(cp)[0])) == 2, "a CA to be staged", within_s=90)

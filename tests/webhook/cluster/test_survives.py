@@ -14,6 +14,7 @@ import yaml
 from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
+from tests.support.control_plane import apply, apply_files
 from tests.support.simulated_timekeeper import SimulatedTimekeeper, entry, standings
 from tests.support.tls import Tls
 from tests.support.waiting import eventually
@@ -44,8 +45,7 @@ class World(Admin):
     def __init__(self, cp: ControlPlane, folder: Path, stack: ExitStack) -> None:
         super().__init__(cp)
         self.tls = Tls(folder / "tls")
-        for name in ("priority-classes", "admission-policies"):
-            self.kubectl("apply", "--server-side", "-f", str(MANIFESTS / f"{name}.yaml"))
+        apply_files(cp, [MANIFESTS / f"{name}.yaml" for name in ("priority-classes", "admission-policies")])
         self.timekeeper = SimulatedTimekeeper(self.tls)
         stack.callback(self.timekeeper.end)
         self.timekeeper.document = standings(
@@ -92,7 +92,7 @@ class World(Admin):
                 each["clientConfig"] = {"url": webhook.url + path, "caBundle": self.ca}
                 selector = each.setdefault("namespaceSelector", {})
                 selector["matchLabels"] = {LABEL: way}
-        self.kubectl("apply", "--server-side", "-f", "-", input=yaml.safe_dump_all(documents))
+        apply(self.cp, *documents)
 
     def namespace(self, name: str, way: str, probe: Json | None = None, **labels: str) -> str:
         """A namespace of this way of injecting, with labels of this key (``_`` for the slash), complete and

@@ -9,7 +9,7 @@ import yaml
 from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
-from tests.support.control_plane import kubectl
+from tests.support.control_plane import apply, apply_files, kubectl
 from tests.support.waiting import eventually
 from tests.webhook.replicas import MANIFESTS, NAMESPACE, PODS, Replica, certify, gpu_pod, prepared, service
 from tests.webhook.worlds import half, plain
@@ -31,8 +31,8 @@ def down(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) 
     cp.api.call("POST", JOBS, job("admitted", {"run-for": "4s"}, half(), labels=GOVERNED))
     eventually(lambda: len(pods_of(cp, "admitted")) == 1, "the Job's pod")
     policies = [each.stem for each in sorted(MANIFESTS.glob("admission-*.yaml"))]
-    for name in ("priority-classes", *policies, "webhook-configurations"):
-        kubectl(cp, "apply", "--server-side", "-f", str(MANIFESTS / f"{name}.yaml"))
+    names = ("priority-classes", *policies, "webhook-configurations")
+    apply_files(cp, [MANIFESTS / f"{name}.yaml" for name in names])
     service(cp)
     nobody = Replica(cp, tmp_path_factory.mktemp("down"), "nobody", Path("/nowhere"))
     nobody.announce(ready=True)
@@ -101,11 +101,11 @@ def test_while_it_is_down_pods_that_are_none_of_its_business_are_created(
 
 
 def test_while_it_is_down_its_own_replicas_are_created(down: ControlPlane) -> None:
-    kubectl(down, "apply", "--server-side", "-f", str(MANIFESTS / "rbac.yaml"))
+    apply_files(down, [MANIFESTS / "rbac.yaml"])
     for name in ("webhook", "certificates"):
         documents = yaml.safe_load_all((MANIFESTS / f"{name}.yaml").read_text())
         (deployment,) = (each for each in documents if each["kind"] == "Deployment")
-        kubectl(down, "apply", "--server-side", "-f", "-", input=yaml.safe_dump(deployment))
+        apply(down, deployment)
 
     for name in ("webhook", "certificates"):
         chosen = ("get", "pods", "-n", NAMESPACE, "-l", f"app.kubernetes.io/component={name}", "-o", "name")
