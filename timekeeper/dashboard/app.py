@@ -85,7 +85,9 @@ def create_dashboard(api: "WSGIApplication", clock: Callable[[], int]) -> Flask:
         used=budgets.used_of,
         segment=segment,
     )
-    app.jinja_env.globals.update(link=link, percent=texts.percent, age=texts.age, not_placed=texts.NOT_PLACED)
+    app.jinja_env.globals.update(
+        link=link, percent=texts.percent, age=texts.age, floor=texts.floor, not_placed=texts.NOT_PLACED
+    )
     for rule, make in PAGES.items():
         app.add_url_rule(rule, rule, _view(api, clock, make), methods=["GET"])
 
