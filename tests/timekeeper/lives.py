@@ -39,8 +39,13 @@ BUDGETS: tuple[tuple[str | None, Budget | None], ...] = (
     ("gpuHours: 100\nperiod: month", Budget(100 * GPU_HOUR, "month")),
     ("gpuHours: 2\nperiod: once", Budget(2 * GPU_HOUR, "once")),
     ("gpuHours: unlimited\nplacement: off", Budget(None)),
+    ("gpuHours: 3.5\nperiod: day\nmode: meter", Budget(7 * GPU_HOUR // 2, "day", "meter")),
+    ("gpuHours: 1\nperiod: hour\nmode: enforce", Budget(GPU_HOUR, "hour", "enforce")),
+    ("gpuHours: unlimited\nmode: observe", Budget(None, mode="observe")),
     (None, None),
 )
+MODES = ("enforce", "observe", "meter")
+LABELS = (*MODES, "off", "")  # a word that is no mode says nothing, as no label
 SETTINGS: tuple[tuple[str | None, Terms], ...] = (
     (None, Terms()),
     (
@@ -77,7 +82,8 @@ SETTINGS: tuple[tuple[str | None, Terms], ...] = (
 )
 SIZES = ((64_000, 2**39), (7_910, 33_000_000_123), (192_000, 2**41))  # CPU and memory of a node
 Url = Callable[[ExitStack], str]
-Change = tuple[str, Any, int]  # a namespace's budget, or with "" the time zone, from a moment on
+# a namespace's budget, or the mode that its label names, or with "" the time zone, from a moment on
+Change = tuple[str, Any, int]
 
 
 @dataclass(frozen=True)
@@ -98,7 +104,10 @@ def _in_no_hurry(connection: Any, *_: object) -> None:
 
 def _change(books: Books, changes: list[Change]) -> None:
     for name, value, now in changes:
-        books.change(name, value, now) if name else books.move(value, now)
+        if isinstance(value, str):
+            books.label(name, value, now) if name else books.move(value, now)
+        else:
+            books.change(name, value, now)
 
 
 class Life(RuleBasedStateMachine):
@@ -120,6 +129,7 @@ class Life(RuleBasedStateMachine):
         self.runs: dict[tuple[str, str], int] = {}
         self.books = Books()
         self.budget_texts: dict[str, tuple[str | None, Budget | None]] = {}
+        self.labels = dict.fromkeys(TEAMS, "")
         self.settings_text: tuple[str | None, Terms] = SETTINGS[0]
         self.pods: list[truth.Pod] = []
         self.log: list[tuple[Json, bool]] = []
@@ -267,8 +277,18 @@ class Life(RuleBasedStateMachine):
         if self.connected:
             self._hear_config()
 
+    def put_label(self, team: str, word: str) -> None:
+        """The namespace has another label, or none any more."""
+        self.labels[team] = word
+        labels = {"bursar.dev/mode": word} if word else {}
+        namespace = {"metadata": {"name": team, "labels": labels}}
+        self.town.hear("namespaces", namespace, unheard=not self.connected)
+        if self.connected:
+            self._hear_config()
+
     def _hear_config(self) -> None:
-        self.config = [dict(self.budget_texts), {"_settings": self.settings_text}]
+        named = {team: word if word in MODES else "" for team, word in self.labels.items()}
+        self.config = [dict(self.budget_texts), {"_settings": self.settings_text}, named]
 
     def lists(self) -> None:
         """Everything is listed as it is now."""
@@ -359,9 +379,17 @@ class Life(RuleBasedStateMachine):
             for team, (_, budget) in self.config[0].items()
             if self.memory.latest(team) != budget
         ]
+        changes += [
+            (team, word, now)
+            for team, word in self.config[2].items()
+            if self.memory.labels.get(team, "") != word
+        ]
         terms = self.config[1]["_settings"][1]
         if terms != known.terms:
             known.terms = terms
             changes.append(("", terms.zone, now))
+        after = copy.deepcopy(self.memory)
+        _change(after, changes)
+        known.modes = {team: after.mode(team) for team in TEAMS}
         known.tick(now, self.beats, {name: truth.cards(CARDS) for name in NODES})
         return known, changes

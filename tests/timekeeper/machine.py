@@ -15,7 +15,7 @@ from hypothesis.stateful import initialize, invariant, precondition, rule
 from tests.timekeeper import truth
 from tests.timekeeper.agents import Agents
 from tests.timekeeper.clocks import at_ms
-from tests.timekeeper.lives import BUDGETS, CARDS, NODES, SETTINGS, SIZES, TEAMS
+from tests.timekeeper.lives import BUDGETS, CARDS, LABELS, NODES, SETTINGS, SIZES, TEAMS
 from tests.timekeeper.oracle import Terms
 from tests.timekeeper.oracle_accounts import Budget
 from tests.timekeeper.worlds import DAY, HOUR, MINUTE, SECOND, T0
@@ -241,6 +241,12 @@ class Machine(Agents):
         """Another amount or period, or the budget is removed."""
         self.budget_texts[team] = budget
         self.put_config()
+        self.tick()
+
+    @rule(team=st.sampled_from(TEAMS), word=st.sampled_from(LABELS))
+    def a_label_names_another_mode(self, team: str, word: str) -> None:
+        """It counts where the entry names none, for sessions that open later."""
+        self.put_label(team, word)
         self.tick()
 
     @rule(settings=st.sampled_from(SETTINGS))

@@ -82,8 +82,9 @@ class Seen:
 class Known:
     """What the settler knows: pods by UID, nodes, and when its watch of pods was last alive.
 
-    ``marks``: each node's watermark as written; ``words``: the reports about each node, the first ``old`` of
-    them from before the last write.
+    ``modes``: the mode that a namespace's entry or label names; without one it has the cluster's, in
+    ``terms``. ``marks``: each node's watermark as written; ``words``: the reports about each node, the first
+    ``old`` of them from before the last write.
     """
 
     pods: dict[str, Seen] = field(default_factory=dict)
@@ -92,12 +93,18 @@ class Known:
     heard: int = 0
     terms: Terms = Terms()
     words: dict[str, Word] = field(default_factory=dict)
+    modes: dict[str, str] = field(default_factory=dict)
 
     def copy(self) -> "Known":
         """An independent copy."""
         pods = {uid: replace(pod) for uid, pod in self.pods.items()}
         leases, marks, words = self.leases.copy(), self.marks.copy(), self.words.copy()
-        return Known(pods, leases, marks, self.heard, self.terms, words)
+        return Known(pods, leases, marks, self.heard, self.terms, words, self.modes.copy())
+
+    def terms_of(self, namespace: str) -> Terms:
+        """The terms of a session that opens now."""
+        mode = self.modes.get(namespace)
+        return replace(self.terms, governs=mode == "enforce") if mode else self.terms
 
     def says(self, node: str, word: Word) -> None:
         """A watch reports a node."""
@@ -168,9 +175,9 @@ class Known:
         """What is known is written: opened sessions, final ends, watermarks."""
         for uid, pod in self.pods.items():
             if pod.terms is None:
-                pod.terms, pod.bound = self.terms, bound_at(pod.raw)
+                pod.terms, pod.bound = self.terms_of(pod.namespace), bound_at(pod.raw)
                 size = self.words[pod.node].size if pod.node in self.words else (0, 0)
-                pod.rate = rate(pod.raw, cards[pod.node], self.terms, size)
+                pod.rate = rate(pod.raw, cards[pod.node], pod.terms, size)
             if not pod.over and pod.left is not None:
                 self._close(pod, beats.get(uid, 0))
             self._goes_on(uid, pod, now)

@@ -16,10 +16,11 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class Budget:
-    """``amount`` None: without a limit."""
+    """``amount`` None: without a limit. ``mode``: that the entry names, or ""."""
 
     amount: int | None
     period: str = "month"
+    mode: str = ""
 
 
 UNLIMITED = Budget(None)
@@ -28,11 +29,23 @@ UNLIMITED = Budget(None)
 @dataclass
 class Books:
     """The budgets in force by name, as (since when, budget), in order; None: removed. ``zones``: the time
-    zone since when. ``newest``: when the last change took effect."""
+    zone since when. ``labels``: the mode that a namespace's label names, or "". ``newest``: when the last
+    change took effect."""
 
     budgets: dict[str, list[tuple[int, Budget | None]]] = field(default_factory=dict)
     zones: list[tuple[int, str]] = field(default_factory=list)
+    labels: dict[str, str] = field(default_factory=dict)
     newest: int = 0
+
+    def label(self, name: str, mode: str, now: int) -> None:
+        """The namespace's label names another mode, or none any more."""
+        self.labels[name] = mode
+        self.newest = now
+
+    def mode(self, name: str) -> str:
+        """The mode in force by entry or label; "": the cluster's."""
+        budget = self.latest(name)
+        return (budget.mode if budget else "") or self.labels.get(name, "")
 
     def change(self, name: str, budget: Budget | None, now: int) -> None:
         """The budget changes."""

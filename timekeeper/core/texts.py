@@ -38,6 +38,15 @@ def gpus(milli: int) -> str:
     return f"{Decimal(milli) / 1000:f}"
 
 
+def floor(cards_milli: int | None, amount: int | None) -> str:
+    """The floor of ``protect``; of the two one is None."""
+    return (
+        f"{hours(amount)} GPU-hours a period"
+        if cards_milli is None
+        else f"{gpus(cards_milli)} cards at one time"
+    )
+
+
 def moment(time_ms: int | None) -> str:
     """A time in UTC; "" for None."""
     return "" if time_ms is None else f"{datetime.fromtimestamp(time_ms // 1000, UTC):%Y-%m-%d %H:%M}Z"

@@ -86,7 +86,7 @@ def create_dashboard(api: "WSGIApplication", clock: Callable[[], int]) -> Flask:
         used=budgets.used_of,
         segment=segment,
     )
-    app.jinja_env.globals.update(link=link, percent=texts.percent, age=texts.age)
+    app.jinja_env.globals.update(link=link, percent=texts.percent, age=texts.age, floor=texts.floor)
     app.jinja_env.globals.update(not_placed=texts.NOT_PLACED, mode_sentence=mode_sentence)
     for rule, make in PAGES.items():
         app.add_url_rule(rule, rule, _view(api, clock, make), methods=["GET"])

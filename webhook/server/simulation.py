@@ -55,7 +55,7 @@ def _takes(table: StandingsTable, review: PodReview, answer: AdmissionAnswer) ->
     published = table.entry_of(review.namespace).protect
     if published is None or answer.request is None or "protected" not in answer.audit:
         return 0
-    return max(1, takes_of(published, answer.request, table.settings.lookahead_ms))
+    return takes_of(published, answer.request, table.settings.lookahead_ms)
 
 
 def _answer(review: PodReview, answer: AdmissionAnswer, policy: AdmissionPolicy, takes: int) -> bytes:

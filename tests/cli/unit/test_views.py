@@ -43,6 +43,18 @@ def budget(**changed: Any) -> dict[str, Any]:
     }
 
 
+def test_a_budget_that_protects_pods_has_a_sentence_with_its_floor() -> None:
+    protect = {"cardsMilli": 1_500, "amount": None, "used": 3 * HOUR, "rateMilli": 500}
+    hours = protect | {"cardsMilli": None, "amount": 4 * HOUR}
+
+    assert list(budgets.protections([budget(protect=protect), budget(), budget(protect=hours)])) == [
+        "team-a protects pods up to 1.5 cards at one time: those that it selects have used 3.00 GPU-hours in"
+        " this period; their rate is 0.5.",
+        "team-a protects pods up to 4.00 GPU-hours a period: those that it selects have used 3.00 GPU-hours"
+        " in this period; their rate is 0.5.",
+    ]
+
+
 def test_a_budget_is_a_row_in_gpu_hours() -> None:
     (row,) = budgets.budgets([budget()], None).rows
 

@@ -53,6 +53,12 @@ def waits(name: str, share: int = 60, namespace: str = "team-a") -> Json:
     return {**raw, "metadata": {**raw["metadata"], "namespace": namespace}}
 
 
+def protecting(*names: str) -> Json:
+    """The budget's `protect`, by which these pods are protected now."""
+    selects = {"labels": {"tier": "serving"}, "owners": [], "cards": 1_000, "amount": None}
+    return selects | {"left": 0, "turns": False, "uids": [f"uid-{name}" for name in names]}
+
+
 def woken(world: World) -> list[str]:
     return [sent["metadata"]["uid"] for sent in world.running.api.made("patch")]
 
@@ -84,6 +90,38 @@ def test_filter_and_bind_refuse_its_pod_with_one_text_and_bind_that_of_another(w
     assert world.running.bind(world.running.api.pod("other", "team-b"), "a") == ""
 
 
+def test_a_protected_pod_is_offered_bound_and_simulated_where_the_others_are_refused(world: World) -> None:
+    world.say("OVER_BUDGET", protect=protecting("serving"))
+
+    assert world.filter(waits("batch"))["NodeNames"] == []
+    assert world.filter(waits("serving"))["NodeNames"] == ["a"]
+    assert world.running.bind(world.running.api.pod("batch"), "a") == TEXT
+    assert world.running.bind(world.running.api.pod("serving"), "a") == ""
+
+
+def test_a_pod_is_woken_once_it_is_protected(world: World) -> None:
+    for name in ("batch", "serving"):
+        world.filter(waits(name))
+
+    world.say("OVER_BUDGET", protect=protecting("serving"))
+
+    eventually(lambda: woken(world) == ["uid-serving"])
+    sent = world.running.api.made("patch")[-1]
+    assert sent["status"]["conditions"][0]["reason"] == "InBudget"
+
+
+def test_a_protected_pod_is_woken_for_a_freed_card(world: World) -> None:
+    world.say("OVER_BUDGET", protect=protecting("serving"))
+    world.running.put_pod(on(percent(100, "holder"), "a", "a-GPU-0"))
+    for name in ("batch", "serving"):
+        world.filter(waits(name))
+
+    ended = {**world.running.api.pod("holder"), "status": {"phase": "Succeeded"}}
+    world.running.api.put("pods", ended)
+
+    eventually(lambda: woken(world) == ["uid-serving"])
+
+
 @pytest.mark.parametrize(
     ("standing", "fields"),
     [
@@ -103,11 +141,13 @@ def test_a_pod_is_bound_unless_the_grant_is_known_to_be_spent_under_deny(
 
 
 def test_a_budget_in_observe_mode_only_logs_what_it_would_refuse(world: World) -> None:
-    world.say("OVER_BUDGET", mode="observe")
+    world.say("OVER_BUDGET", mode="observe", protect=protecting("serving"))
 
-    assert world.filter(waits("p"))["NodeNames"] == ["a"]
-    assert world.running.bind(world.running.api.pod("p"), "a") == ""
+    for name in ("serving", "p"):
+        assert world.filter(waits(name, 40))["NodeNames"] == ["a"]
+        assert world.running.bind(world.running.api.pod(name), "a") == ""
 
+    assert not [line for line in world.running.lines if line.startswith("would-refuse pod=team-a/serving ")]
     assert [line for line in world.running.lines if line.startswith("would-refuse pod=team-a/p ")]
 
 

@@ -78,6 +78,21 @@ def test_kube_schedulers_own_preemption_is_foreseen_even_against_a_promise_that_
     assert told(simulate(pod, books(snapshot, UNHEARD, promise))) == [("a", ["a-GPU-0"], ["low"])]
 
 
+def test_a_protected_pod_of_a_spent_budget_is_placed_and_is_no_victim_of_reclaim() -> None:
+    held = on(of(percent(100, "held"), "team-b"), "a", "a-GPU-0")
+    snapshot = rebuilt([node("a", card(0), card(1))], [held])
+    spent = NamespaceStanding("OVER_BUDGET", "deny", spent=True, protected=frozenset({"uid-serving"}))
+    spared = replace(OVER, protected=frozenset({"uid-held"}))
+    names = ("batch", "serving", "other")
+    pods = [read(waiting(100, name)) for name in names[:2]] + [read(waiting(100, "other", "team-c"))]
+
+    found = simulate(
+        pods, books(snapshot, standing(**{"team-a": spent, "team-b": spared, "team-c": IN_BUDGET}))
+    )
+
+    assert [(node, victims) for node, _, victims in told(found)] == [("", []), ("a", []), ("", [])]
+
+
 def test_a_spent_budget_and_a_cap_refuse_with_the_sentences_of_filter() -> None:
     snapshot = rebuilt([node("a", card(0), card(1))], [])
     spent = standing(**{"team-a": NamespaceStanding("OVER_BUDGET", "deny", spent=True)})

@@ -12,7 +12,9 @@ import pytest
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.postgresql import fresh_postgresql
-from tests.timekeeper.machine import Machine
+from tests.support.profile import IS_SOAK, examples
+from tests.timekeeper.lives import BUDGETS, LABELS, NODES, SETTINGS, TEAMS
+from tests.timekeeper.machine import BEGINNINGS, Machine
 from timekeeper.store.engine.engine import open_store
 from timekeeper.store.engine.upgrade import upgrade
 
@@ -97,3 +99,46 @@ def test_in_five_thousand_histories_the_ledger_says_what_the_evidence_proves(fre
     for done in range(0, SOAKED, TOGETHER):
         lived(fresh, TOGETHER, seed + done, SOAKED_STEPS, tell=tell)
         tell(f"{done + TOGETHER} histories")
+
+
+def flips(machine: Machine, rng: random.Random) -> set[tuple[str, bool]]:
+    """Entries and labels name other modes while pods are bound and end; which namespaces governed pods, and
+    which metered ones."""
+    machine.begins(rng.choice(BEGINNINGS), rng.choice(BUDGETS), rng.choice(SETTINGS))
+    for _ in range(12):
+        team = rng.choice(TEAMS)
+        if rng.random() < 0.5:
+            machine.a_label_names_another_mode(team, rng.choice(LABELS))
+        else:
+            machine.a_budget_changes(team, rng.choice(BUDGETS))
+        sizes = rng.randint(0, 70_000), rng.randint(0, 2**39)
+        machine.binds(
+            rng.randrange(6), rng.randint(1, 99), team, rng.choice(NODES), 30, True, 0, *sizes, True
+        )
+        machine.look()
+        machine.time_passes(rng.choice((1_000, 700_000)), True)
+        if rng.random() < 0.5:
+            machine.ends(rng.randrange(99), 0)
+        if rng.random() < 0.2:
+            machine.the_settler_is_killed()
+        machine.look()
+    return {(pod.namespace, pod.terms.governs) for pod in machine.written.pods.values() if pod.terms}
+
+
+@pytest.mark.timeout(900)
+def test_a_pod_is_charged_by_the_mode_of_its_namespace_at_its_binding(fresh: Url, tell: Tell) -> None:
+    """Modes flip by entries and by labels."""
+    seed = int(os.environ.get("BURSAR_SEED") or (random.SystemRandom().randrange(10**9) if IS_SOAK else 0))
+    tell(f"seed {seed}") if IS_SOAK else None
+    both = 0
+    for number in range(seed, seed + (histories := examples(5, soak=400))):
+        machine = type("Machine", (Machine,), {"url": staticmethod(fresh)})()
+        try:
+            kinds = flips(machine, random.Random(number))
+            machine.failed = False
+        except AssertionError as error:
+            raise AssertionError(f"BURSAR_SEED={number}") from error
+        finally:
+            machine.teardown()
+        both += any({(team, True), (team, False)} <= kinds for team in TEAMS)
+    assert both > histories // 2

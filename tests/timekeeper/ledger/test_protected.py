@@ -61,8 +61,8 @@ def test_explain_says_what_is_protected_and_that_this_pod_is(home: Town) -> None
     others = home.get("/v1/explain/team-a/train").get_json()["protected"]
 
     assert said == [
-        "team-a protects pods with tier=serving, up to 4 GPU-hours a period: once the budget is spent, they "
-        "keep class and cards; they have used 1 GPU-hours in this period",
+        "team-a protects pods with tier=serving, up to 4.00 GPU-hours a period: once the budget is spent, "
+        "they keep class and cards; they have used 1 GPU-hours in this period",
         "protected now: web",
     ]
     assert others == said[:1]

@@ -166,6 +166,32 @@ def test_a_supposed_budget_decides_class_hold_and_end_and_is_not_kept(planner: P
     assert planner.town.budget() == before
 
 
+def test_pods_that_the_budget_protects_are_placed_as_far_as_the_floor_has_room(planner: Planner) -> None:
+    """The second has room for half a card more, the third for none; one without the label never has."""
+    text = "gpuHours: 1\nperiod: month\nonExhausted: deny\nprotect: {labels: {tier: serving}, cards: 1}"
+    planner.town.hear("pods", gpu_pod("p", namespace="team-a", started_ms=T0))
+    planner.town.hear("configmaps", budgets(team_a=text, _settings="lookahead: 0s\n"))
+    planner.town.advance(3 * HOUR)
+    pods = [pod(name) for name in ("batch", "one", "two", "three")]
+    for each in pods[1:]:
+        each["metadata"]["labels"] = {"tier": "serving"}
+
+    answer = planner.asks(*pods)
+    other = planner.asks(pods[1], budget=text.replace("cards: 1", "cards: 2"))
+
+    assert [(each["outcome"], each["standing"]) for each in answer["pods"]] == [
+        ("refused", ""),
+        ("fits", "IN_BUDGET"),
+        ("fits", "IN_BUDGET"),
+        ("refused", ""),
+    ]
+    assert answer["note"] == ""
+    assert [each["outcome"] for each in other["pods"]] == ["refused"]
+    assert other["note"] == (
+        "what the supposed protect would select is not known: no simulated pod counts as protected"
+    )
+
+
 def test_the_budget_that_is_gone_first_may_be_the_groups_and_a_pod_uses_it_until_its_deadline(
     planner: Planner,
 ) -> None:

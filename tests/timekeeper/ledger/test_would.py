@@ -59,12 +59,20 @@ class Judged:
         self.town.list_all()
         self.town.tick()
 
-    def create(self, name: str, namespace: str = "team-a", *, created_ms: int = -1, **spec: Any) -> Json:
+    def create(
+        self,
+        name: str,
+        namespace: str = "team-a",
+        *,
+        created_ms: int = -1,
+        labels: Json | None = None,
+        **spec: Any,
+    ) -> Json:
         """A pod of the default scheduler for a whole card, as the watch first shows it."""
         raw = pod(limits_of("main", nvidia_com__gpu="1"), **spec)
         at_ms = self.town.clock() if created_ms < 0 else created_ms
         named = {"name": name, "namespace": namespace, "uid": f"uid-{name}", "creationTimestamp": iso(at_ms)}
-        raw["metadata"] = named | {"annotations": {}, "labels": {}}
+        raw["metadata"] = named | {"annotations": {}, "labels": labels or {}}
         self.show(raw)
         return raw
 
@@ -239,6 +247,62 @@ def test_a_pod_that_would_have_been_refused_is_not_evicted(judged: Judged) -> No
         ("evicted", "old-c", 1),
         ("refused", "refused", 1),
     ]
+
+
+SERVING = {"tier": "serving"}
+PROTECT = "\nprotect: {labels: {tier: serving}, cards: 1}"
+
+
+def protect(judged: Judged) -> None:
+    """team-a and team-c protect a card's worth of pods from now on."""
+    entries = {name: BATCH[name] + PROTECT for name in ("team-a", "team-c")}
+    judged.town.change("configmaps", budgets(**BATCH | entries))
+
+
+def verdicts(judged: Judged) -> Json:
+    """Of the pods of team-a, by the number of them."""
+    rows = judged.answer("?namespace=team-a")["rows"]
+    return {each["verdict"]: each["pods"] for each in rows}
+
+
+def test_a_pod_that_the_budget_protects_would_be_admitted_while_the_floor_has_room(judged: Judged) -> None:
+    protect(judged)
+    judged.create("batch")
+    judged.create("serving", labels=SERVING)
+    judged.judged()
+    assert verdicts(judged) == {"held": 1, "admitted": 1}
+
+    judged.town.advance()  # the table has no room any more
+    judged.create("beyond", labels=SERVING)
+    judged.judged()
+    assert verdicts(judged) == {"held": 2, "admitted": 1}
+
+
+def test_a_pod_that_is_protected_already_when_it_is_judged_finds_its_own_room(judged: Judged) -> None:
+    protect(judged)
+    judged.create("serving", labels=SERVING)
+    judged.town.advance(SECOND)
+    judged.create("younger", labels=SERVING)
+    judged.town.advance(SECOND)
+    judged.judged()
+
+    assert verdicts(judged) == {"held": 1, "admitted": 1}
+
+
+def test_running_pods_that_the_budget_protects_would_not_have_been_evicted(judged: Judged) -> None:
+    """The younger one has no room on the floor."""
+    protect(judged)
+    for name, card in (("serving", 5), ("younger", 6)):
+        raw = gpu_pod(name, namespace="team-c", started_ms=judged.town.clock(), card=card, labels=SERVING)
+        judged.town.hear("pods", raw)
+        judged.town.advance(SECOND)
+    for _ in range(40):
+        judged.judged()
+        judged.town.advance(10 * SECOND)
+
+    with judged.town.store.reading() as connection:
+        there = would.not_there(connection, {"uid-serving", "uid-younger", "uid-old-c"})
+    assert there == {"uid-younger", "uid-old-c"}
 
 
 def test_weeks_begin_on_monday_in_utc_and_the_newest_comes_first(judged: Judged) -> None:

@@ -468,3 +468,21 @@ def test_the_pages_say_in_which_mode_a_namespace_is_and_what_follows(
     assert f'<p class="note">{sentence}</p>' in story
     row = r'<a href="/namespaces/vision">vision</a></th>\s*<td>observe</td>'
     assert re.search(row, visitor.get("/", base_url=URL).text)
+
+
+@pytest.mark.parametrize(
+    ("floor", "up_to"), [("hours: 30", "30.00 GPU-hours a period"), ("cards: 1.5", "1.5 cards at one time")]
+)
+def test_the_page_of_a_namespace_says_what_its_protected_pods_used_and_up_to_what(
+    dashboards: Dashboards, visitor: Client, floor: str, up_to: str
+) -> None:
+    entry = f"gpuHours: 2000\nperiod: month\nprotect: {{owners: [Deployment], labels: {{a: b}}, {floor}}}"
+    dashboards.books.entries(("vision", entry, T0 - 1))
+    log_in(visitor)
+
+    page = visitor.get("/namespaces/vision", base_url=URL).text
+
+    tile = f"<dt>Protected</dt><dd>0.00<small>up to {up_to}</small></dd>"
+    assert tile in page
+    assert "Pods of Deployment with <code>a=b</code> are protected: once the budget is spent" in page
+    assert "<dt>Protected</dt>" not in visitor.get("/namespaces/team-a", base_url=URL).text

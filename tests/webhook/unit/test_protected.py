@@ -16,7 +16,6 @@ from webhook.standings.table import decode
 from webhook.wire.pod_review import AdmissionAnswer, read
 
 SERVING = {"tier": "serving"}
-LOOKAHEAD = {"lookaheadMs": 600_000}
 
 
 def protect(left: int = 1_000, **fields: Any) -> Json:
@@ -29,8 +28,10 @@ class World:
     """One worker with a clock that is turned by hand."""
 
     def __init__(self, **fields: Any) -> None:
-        self.now_ms = 0
-        self.document = standings(LOOKAHEAD, team_a=entry(**{"standing": "OVER_BUDGET"} | fields))
+        self.now_ms, lookahead_ms = 0, fields.pop("lookahead_ms", 600_000)
+        self.document = standings(
+            {"lookaheadMs": lookahead_ms}, team_a=entry(**{"standing": "OVER_BUDGET"} | fields)
+        )
         table = decode(orjson.dumps(self.document), "", 0)
         self.reviewer = Reviewer(POLICY, lambda: table, lambda: "ca", lambda: self.now_ms, 30_000)
 
@@ -93,6 +94,20 @@ def test_of_a_floor_of_hours_a_pod_takes_what_it_uses_within_the_lookahead() -> 
         "IN_BUDGET true",
         "OVER_BUDGET",
     ]
+
+
+def test_a_pod_that_uses_nothing_within_the_lookahead_takes_something_of_the_floor_all_the_same() -> None:
+    world = World(lookahead_ms=0, protect=protect(cards=None, amount=10**12, left=2))
+    body = {"review": review_of(serving(), dryRun=True), "standings": world.document}
+
+    assert [outcome(world.create(serving())) for _ in range(3)] == [
+        "IN_BUDGET true",
+        "IN_BUDGET true",
+        "OVER_BUDGET",
+    ]
+    answer = simulation_call(world.reviewer, lambda: 0, into([]))(orjson.dumps(body))
+    assert isinstance(answer.body, bytes)
+    assert orjson.loads(answer.body)["protected"] == 1
 
 
 def test_a_second_call_for_the_pod_leaves_out_what_the_first_took() -> None:

@@ -5,6 +5,7 @@ from typing import Any, TypedDict
 
 from timekeeper.accounts.usage import gpu_hours
 from timekeeper.api.ledger.protected_reading import ProtectedReading
+from timekeeper.core import texts
 from timekeeper.core.budgets.protection import Protection
 
 
@@ -46,11 +47,7 @@ def selector_text(protection: Protection) -> str:
     """What it selects, and its floor, for people."""
     labels = ", ".join(f"{name}={value}" for name, value in protection.labels)
     owners = f"pods of {' or '.join(protection.kinds)}" if protection.kinds else "pods"
-    floor = (
-        f"{protection.cards_milli / 1000:g} cards"
-        if protection.cards_milli is not None
-        else f"{gpu_hours(protection.amount or 0)} GPU-hours a period"
-    )
+    floor = texts.floor(protection.cards_milli, protection.amount)
     return f"{owners}{' with ' + labels if labels else ''}, up to {floor}"
 
 

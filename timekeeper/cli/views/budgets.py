@@ -6,7 +6,7 @@ from typing import Any
 from timekeeper.cli.output import Column, Sheet
 from timekeeper.core.budgets.modes import EFFECTS
 from timekeeper.core.budgets.policy import effect_of
-from timekeeper.core.texts import gpus, hours, moment, percent
+from timekeeper.core.texts import floor, gpus, hours, moment, percent
 
 _BUDGETS = (
     Column("namespace", "NAMESPACE"),
@@ -51,10 +51,9 @@ def protections(answers: Iterable[Any]) -> Iterator[str]:
         protect = raw.get("protect")
         if protect is None:
             continue
-        cards, amount = protect["cardsMilli"], protect["amount"]
-        floor = f"{hours(amount)} GPU-hours" if amount is not None else f"{gpus(cards)} cards at one time"
+        most = floor(protect["cardsMilli"], protect["amount"])
         yield (
-            f"{raw['namespace']} protects pods up to {floor}: those that it selects have used"
+            f"{raw['namespace']} protects pods up to {most}: those that it selects have used"
             f" {hours(protect['used'])} GPU-hours in this period; their rate is {gpus(protect['rateMilli'])}."
         )
 

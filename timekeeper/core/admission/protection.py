@@ -35,9 +35,10 @@ def share_milli(request: GPURequest) -> int:
 
 
 def takes_of(published: Published, request: GPURequest, lookahead_ms: int | None) -> int:
-    """What the pod takes of the floor, in its unit, while its cards are unknown."""
+    """What the pod takes of the floor, in its unit, while its cards are unknown: at least 1, so that pods
+    without a known amount end the floor, too."""
     is_hours = published.protection.amount is not None
-    return cost(request, lookahead_ms) if is_hours else share_milli(request)
+    return max(1, cost(request, lookahead_ms) if is_hours else share_milli(request))
 
 
 def protected(
@@ -48,7 +49,7 @@ def protected(
     if published is None or not _matters(now) or not _selects(published, pod):
         return now
     request = parse(pod).request
-    if request is None or taken + max(1, takes_of(published, request, lookahead_ms)) > published.left:
+    if request is None or taken + takes_of(published, request, lookahead_ms) > published.left:
         return now
     hold = "turn" if published.has_turns else "" if now.hold == "budget" else now.hold
     return replace(now, status="IN_BUDGET", hold=hold, is_protected=True)
