@@ -177,7 +177,7 @@ class ClusterState:
     most_deleted: int = MAX_DELETED
     # UIDs of pods that changed while unbound, or became or ceased to be so
     unbound_changes: set[str] = field(default_factory=set)
-    namespaces: dict[str, int] = field(default_factory=dict)  # namespace -> number of its pods
+    namespaces: dict[str, set[str]] = field(default_factory=dict)  # namespace -> UIDs of its pods
     inventory_version: int = 0  # of the nodes' cards
     budgets_version: int = 0  # of the ConfigMaps
     classes_version: int = 0  # of the priority classes
@@ -358,7 +358,7 @@ class ClusterState:
         """A pod that waited and is read in another way now holds nothing that is charged."""
         pod = self.pods.pop(uid, None)
         if pod is not None:
-            self._count_pod(pod.namespace, -1)
+            self._unlist_pod(pod)
             self.changed_pods.pop(uid, None)
             self._set_unbound(uid, waits=False)
 
@@ -445,7 +445,7 @@ class ClusterState:
         self.pods[pod.uid] = pod
         self.changed_pods.setdefault(pod.uid, at_ms)
         if before is None:
-            self._count_pod(pod.namespace, 1)
+            self._list_pod(pod)
         self._set_unbound(pod.uid, pod.can_be_bound)
 
     def _set_unbound(self, uid: str, waits: bool) -> None:
@@ -456,18 +456,20 @@ class ClusterState:
         else:
             self.unbound.discard(uid)
 
-    def _count_pod(self, namespace: str, more: int) -> None:
-        count = self.namespaces.get(namespace, 0) + more
-        if count == more or not count:
+    def _list_pod(self, pod: LedgerPod) -> None:
+        self.namespaces_version += pod.namespace not in self.namespaces
+        self.namespaces.setdefault(pod.namespace, set()).add(pod.uid)
+
+    def _unlist_pod(self, pod: LedgerPod) -> None:
+        rest = self.namespaces[pod.namespace]
+        rest.remove(pod.uid)
+        if not rest:
+            del self.namespaces[pod.namespace]
             self.namespaces_version += 1
-        if count:
-            self.namespaces[namespace] = count
-        else:
-            del self.namespaces[namespace]
 
     def _remove_pod(self, pod: LedgerPod, at_ms: int, seen: bool) -> None:
         if self.pods.pop(pod.uid, None) is not None:
-            self._count_pod(pod.namespace, -1)
+            self._unlist_pod(pod)
         self.changed_pods.pop(pod.uid, None)
         self._set_unbound(pod.uid, waits=False)
         if not pod.node:

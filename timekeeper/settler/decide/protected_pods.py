@@ -60,14 +60,14 @@ class _Choice:
 
     def of_all(self) -> dict[str, ProtectedPods]:
         protections = self.history.protections
-        candidates: dict[str, list[Selected]] = {name: [] for name in protections}
-        for pod in self.cluster.pods.values() if protections else ():
-            protection = protections.get(pod.namespace)
-            if protection is not None:
-                candidates[pod.namespace] += self._candidate(pod, protection)
         spans = {name: protected_span(self.history, name, self.now_ms) for name in protections}
         self.ledger.selected_use.retain(spans.keys(), spans.values())
-        return {name: self._of(name, each, spans[name]) for name, each in candidates.items()}
+        return {name: self._of(name, self._candidates(name), spans[name]) for name in protections}
+
+    def _candidates(self, namespace: str) -> list[Selected]:
+        protection, pods = self.history.protections[namespace], self.cluster.pods
+        uids = self.cluster.namespaces.get(namespace, ())
+        return [each for uid in uids for each in self._candidate(pods[uid], protection)]
 
     def _candidate(self, pod: LedgerPod, protection: Protection) -> Iterator[Selected]:
         session = self._session(pod.uid)
