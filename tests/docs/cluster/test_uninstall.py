@@ -88,7 +88,7 @@ def everything(cp: ControlPlane) -> list[str]:
 
 
 @pytest.fixture
-def folder(control_plane: ControlPlane, tmp_path: Path) -> Iterator[Path]:
+def folder(control_plane: ControlPlane, tmp_path: Path) -> Path:
     """Where the commands are typed: with the repository's files, the plugin, and a kubectl that runs here
     what is to run in the timekeeper's pod (there is no kubelet). `BURSAR_DATABASE` stands for its volume."""
     (tmp_path / "deploy").symlink_to(ROOT / "deploy")
@@ -100,11 +100,7 @@ def folder(control_plane: ControlPlane, tmp_path: Path) -> Iterator[Path]:
     for name, script in (("kubectl", kubectl), ("kubectl-bursar", plugin)):
         (tmp_path / "pods" / name).write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / "pods" / name).chmod(0o755)
-    yield tmp_path
-    run(control_plane, "kubectl delete node cards gpu-1 --ignore-not-found", tmp_path)
-    run(control_plane, "kubectl delete namespace astronomy --ignore-not-found", tmp_path)
-    delete = "kubectl delete --ignore-not-found -f"
-    run(control_plane, f"{delete} {ADMINISTRATOR}\n{delete} {MANIFESTS}", tmp_path)
+    return tmp_path
 
 
 def typed(cp: ControlPlane, folder: Path, timekeeper: Process, commands: str) -> str:
@@ -196,6 +192,38 @@ def lasting_rows(ledger: Path) -> list[Any]:
     return [line for line in lines if line.get("table") in LASTING]
 
 
+@pytest.mark.soak
+def test_the_manifests_alone_can_be_deleted_as_they_were_applied_and_stop_no_pod(
+    control_plane: ControlPlane, tmp_path: Path
+) -> None:
+    (tmp_path / "deploy").symlink_to(ROOT / "deploy")
+    half = {"bursar.dev/gpu-percent": "50"}
+    run(control_plane, "kubectl apply --server-side -f deploy/manifests", tmp_path)
+    assert refusal(control_plane, "refused", half) != ""
+
+    run(control_plane, "kubectl delete -f deploy/manifests", tmp_path)
+
+    assert refusal(control_plane, "gpu-alone", half) == ""
+    assert everything(control_plane) == []
+
+
+@pytest.mark.soak
+def test_after_the_namespace_alone_was_deleted_the_first_step_makes_pods_creatable_again(
+    control_plane: ControlPlane, tmp_path: Path
+) -> None:
+    (tmp_path / "deploy").symlink_to(ROOT / "deploy")
+    half = {"bursar.dev/gpu-percent": "50"}
+    run(control_plane, "kubectl apply --server-side -f deploy/manifests", tmp_path)
+    run(control_plane, "kubectl delete namespace bursar-system", tmp_path)
+    assert 'failed calling webhook "govern.bursar.dev"' in refusal(control_plane, "refused-again", half)
+
+    run(control_plane, next(iter(steps().values())), tmp_path)
+
+    assert refusal(control_plane, "gpu-again", half) == ""
+    run(control_plane, "kubectl delete -f deploy/manifests --ignore-not-found", tmp_path)
+    assert everything(control_plane) == []
+
+
 def test_uninstalled_by_the_page_pods_are_created_after_each_step_and_what_was_saved_comes_back_equal(
     control_plane: ControlPlane, folder: Path
 ) -> None:
@@ -260,35 +288,3 @@ def test_uninstalled_by_the_page_pods_are_created_after_each_step_and_what_was_s
 
     assert lasting_rows(folder / "before-upgrade/ledger.jsonl") == lasting_rows(saved / "ledger.jsonl")
     assert {line["table"] for line in lasting_rows(saved / "ledger.jsonl")} == LASTING
-
-
-@pytest.mark.soak
-def test_the_manifests_alone_can_be_deleted_as_they_were_applied_and_stop_no_pod(
-    control_plane: ControlPlane, tmp_path: Path
-) -> None:
-    (tmp_path / "deploy").symlink_to(ROOT / "deploy")
-    half = {"bursar.dev/gpu-percent": "50"}
-    run(control_plane, "kubectl apply --server-side -f deploy/manifests", tmp_path)
-    assert refusal(control_plane, "refused", half) != ""
-
-    run(control_plane, "kubectl delete -f deploy/manifests", tmp_path)
-
-    assert refusal(control_plane, "gpu-alone", half) == ""
-    assert everything(control_plane) == []
-
-
-@pytest.mark.soak
-def test_after_the_namespace_alone_was_deleted_the_first_step_makes_pods_creatable_again(
-    control_plane: ControlPlane, tmp_path: Path
-) -> None:
-    (tmp_path / "deploy").symlink_to(ROOT / "deploy")
-    half = {"bursar.dev/gpu-percent": "50"}
-    run(control_plane, "kubectl apply --server-side -f deploy/manifests", tmp_path)
-    run(control_plane, "kubectl delete namespace bursar-system", tmp_path)
-    assert 'failed calling webhook "govern.bursar.dev"' in refusal(control_plane, "refused-again", half)
-
-    run(control_plane, next(iter(steps().values())), tmp_path)
-
-    assert refusal(control_plane, "gpu-again", half) == ""
-    run(control_plane, "kubectl delete -f deploy/manifests --ignore-not-found", tmp_path)
-    assert everything(control_plane) == []

@@ -1,7 +1,9 @@
 """``python -m webhook audit`` of a real cluster: what runs already, by today's rules."""
 
+import io
 import json
 import subprocess
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -16,9 +18,18 @@ from tests.webhook.process.test_audit import audit
 from tests.webhook.unit.test_templates import BAD, GOOD, template, workload
 from tests.webhook.worlds import half
 from tests.worlds import Json, container
+from webhook.__main__ import main
 from webhook.audit.cluster import ClusterReader, connect
 
 pytestmark = pytest.mark.traced
+
+
+def audited(*flags: str) -> "subprocess.CompletedProcess[str]":
+    """The command, run in this process: most of what another takes is its start."""
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        code = main(["audit", *flags])
+    return subprocess.CompletedProcess(flags, code, out.getvalue(), err.getvalue())
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +95,7 @@ def reader(world: Clustered) -> Path:
 
 
 def test_a_reader_of_pods_and_workloads_finds_what_is_wrong(world: Clustered, tmp_path: Path) -> None:
-    done = audit("--kubeconfig", str(reader(world)), "-o", "json")
+    done = audited("--kubeconfig", str(reader(world)), "-o", "json")
 
     assert done.returncode == 1
     assert done.stderr.startswith(
@@ -113,7 +124,7 @@ def test_a_reader_of_pods_and_workloads_finds_what_is_wrong(world: Clustered, tm
 
 
 def test_the_use_of_each_namespace_is_counted(world: Clustered) -> None:
-    done = audit("--kubeconfig", str(world.cp.admin_kubeconfig), "--use", "-o", "json")
+    done = audited("--kubeconfig", str(world.cp.admin_kubeconfig), "--use", "-o", "json")
 
     assert (done.returncode, done.stderr) == (0, "")
     lines = json.loads(done.stdout)
@@ -121,13 +132,13 @@ def test_the_use_of_each_namespace_is_counted(world: Clustered) -> None:
         ("team-a", "bursar", 1, "0.5"),
         ("team-a", "unreadable", 3, "0"),
     ]
-    reading = audit("--kubeconfig", str(reader(world)), "--use")
+    reading = audited("--kubeconfig", str(reader(world)), "--use")
     assert reading.returncode == 0
     assert "requests of memory alone as whole ones: cannot list /api/v1/nodes" in reading.stderr
 
 
 def test_people_read_pods_of_one_controller_once(world: Clustered, tmp_path: Path) -> None:
-    done = audit("--kubeconfig", str(world.cp.admin_kubeconfig))
+    done = audited("--kubeconfig", str(world.cp.admin_kubeconfig))
 
     lines = done.stdout.splitlines()
     together = [line for line in lines if " and 2 more of ReplicaSet/wrong-" in line]
@@ -140,9 +151,9 @@ def test_kinds_of_ones_own_and_namespaces_without_findings(world: Clustered, tmp
     own = ("--template-path", "example.org/Training=spec.workers.*.template")
     admin = ("--kubeconfig", str(world.cp.admin_kubeconfig), "-o", "json")
 
-    found = json.loads(audit(*admin, *own).stdout)
-    none = audit(*admin, *own, "--namespace", "team-b")
-    absent = audit(*admin, "--namespace", "team-b", "--template-path", "example.org/Nothing=spec.template")
+    found = json.loads(audited(*admin, *own).stdout)
+    none = audited(*admin, *own, "--namespace", "team-b")
+    absent = audited(*admin, "--namespace", "team-b", "--template-path", "example.org/Nothing=spec.template")
 
     assert [each["violations"][0]["path"] for each in found if each["kind"] == "Training"] == [
         "spec.workers[0].template.spec.containers[0].resources.limits[bursar.dev/gpu-percent]"
@@ -173,7 +184,7 @@ def test_what_may_not_be_read_is_reported_and_the_rest_is_found(world: Clustered
     world.kubectl("patch", "clusterrole", "auditor", "--type", "merge", "-p", json.dumps(blind))
 
     def told() -> "subprocess.CompletedProcess[str]":
-        return audit("--kubeconfig", str(path), "-o", "json")
+        return audited("--kubeconfig", str(path), "-o", "json")
 
     eventually(lambda: told().returncode == 2, "the rights to be gone")
     done = told()
@@ -191,9 +202,9 @@ def test_an_exempt_namespace_is_not_looked_into(world: Clustered) -> None:
     world.cp.api.call("POST", "/api/v1/namespaces/node-tools/pods", taken)
     admin = ("--kubeconfig", str(world.cp.admin_kubeconfig), "--namespace", "node-tools", "-o", "json")
 
-    before = audit(*admin)
+    before = audited(*admin)
     world.kubectl("label", "namespace", "node-tools", "bursar.dev/exempt=true")
-    after = audit(*admin)
+    after = audited(*admin)
 
     assert [each["finding"] for each in json.loads(before.stdout)] == ["ungoverned"]
     assert (after.returncode, after.stdout, after.stderr) == (0, "[]\n", "")
@@ -233,7 +244,7 @@ def test_a_pod_behind_whose_limit_a_device_class_of_gpus_stands_is_found(world: 
     settings = ("create", "configmap", "-n", "bursar-system", "bursar-device-classes")
     world.kubectl(*settings, "--from-literal=noGPUDrivers=nic.example.com")
 
-    done = audit("--kubeconfig", str(world.cp.admin_kubeconfig), "--namespace", "team-c", "-o", "json")
+    done = audited("--kubeconfig", str(world.cp.admin_kubeconfig), "--namespace", "team-c", "-o", "json")
 
     assert [(each["name"], each["finding"]) for each in json.loads(done.stdout)] == [
         ("card", "would-be-refused")
@@ -249,7 +260,7 @@ def test_running_pods_that_a_policy_warns_of_are_listed_and_their_nearest_are_no
             body = {"metadata": {"name": name}, "spec": spec}
             world.cp.api.call("POST", "/api/v1/namespaces/team-d/pods", body)
 
-    done = audit("--kubeconfig", str(world.cp.admin_kubeconfig), "--namespace", "team-d", "-o", "json")
+    done = audited("--kubeconfig", str(world.cp.admin_kubeconfig), "--namespace", "team-d", "-o", "json")
 
     found = {each["name"]: [one["rule"] for one in each["violations"]] for each in json.loads(done.stdout)}
     assert found == {f"bad-{number}": [case.rule] for number, case in enumerate(SUSPECT.values())}

@@ -78,7 +78,7 @@ def test_rotations_of_ca_and_leaf_under_load_fail_not_one_creation(
         ]
         creators = stack.enter_context(Creators(cp, 2, pause_s=0.5))
         seen = Seen(cp, replicas, creators)
-        with watching(seen.look, every_s=0.3):
+        with watching(seen.look, every_s=1.0):
             eventually(lambda: len(certificates(ca_bundles(cp)[0])) == 2, "a CA to be staged", within_s=90)
             one.process.kill()
             eventually(lambda: len(seen.eras) > rotations or seen.failed(), "the rotations", within_s=240)
