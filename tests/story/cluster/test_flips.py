@@ -60,15 +60,14 @@ def test_no_pod_has_half_of_a_modes_treatment(
 
 
 def play(flips: Flips, rounds: int, pods: int) -> None:
-    """So many rounds of enforcement and of metering after it; the budget is spent in half of them."""
+    """So many rounds of enforcement and of metering after it; the budget is spent in half of them, mostly
+    beyond the step back."""
     each = pods // (2 * rounds)
-    kinds = [*SPENT, "", "", "", ""]
     for number in range(rounds):
-        spent = kinds[number % 4] if number % 2 else ""
-        spent = flips.rng.choice(SPENT) if number % 2 else ""
+        spent = SPENT[number // 2 % len(SPENT)] if number % 2 else ""
         flips.half_round("enforce", spent, each)
         delete = flips.rival() if spent == "reclaim" else None
-        flips.half_round("meter", "" if flips.rng.random() < 0.5 else spent, each)
+        flips.half_round("meter", spent if number % 3 else "", each)
         if delete is not None:
             delete()
 
