@@ -90,12 +90,19 @@ class Flips:
         self.did[f"{mode} {spent}".strip()] += bool(spent)
 
     def half_round(self, mode: str, spent: str, pods: int) -> None:
-        """The mode turns; a pod is created while the roles learn of it, the others once they have."""
+        """The mode turns; a pod is created while the roles learn of it, the others once they have. A step
+        back to metering opens all gates, whatever the budget says."""
         self.turn(mode, spent)
         self.create()
         self.stack.wait(f"both workers to {mode}", lambda: all(at_once(lambda: self._is_so(mode, spent), 6)))
         for _ in range(pods - 1):
             self.create()
+        if mode == "meter":
+            self.stack.wait("all gates to be open", lambda: not self._gated(), "timekeeper")
+
+    def _gated(self) -> list[str]:
+        pods = self.stack.cp.api.call("GET", self.path)["items"]
+        return [each["metadata"]["name"] for each in pods if each["spec"].get("schedulingGates")]
 
     def _is_so(self, mode: str, spent: str) -> bool:
         """Whether a new pod gets what the mode and the budget give."""

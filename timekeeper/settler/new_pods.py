@@ -21,7 +21,7 @@ _MIRROR = "kubernetes.io/config.mirror"  # of a static pod, which runs whether i
 @dataclass(frozen=True, slots=True)
 class NewPod:
     """``body``: its metadata and spec as JSON; empty where there was no room for it. ``is_bound``: a
-    scheduler had placed it before it was seen; ``body`` then names no node."""
+    scheduler had placed it before it was seen."""
 
     uid: str
     namespace: str
@@ -57,8 +57,7 @@ class NewPods:
         is_mirror = _MIRROR in mapping(metadata.get("annotations"))
         if is_mirror or namespace in SYSTEM_NAMESPACES or not self._is_metered(namespace):
             return
-        is_bound = _is_bound(raw)
-        body = _body(raw, is_bound)
+        body, is_bound = _body(raw), _is_bound(raw)
         with self._lock:
             body = body if self._bytes + len(body) <= self._most_bytes else b""
             if len(self._waiting) >= MAX_WAITING:
@@ -100,9 +99,8 @@ def _is_bound(raw: Json) -> bool:
     return "True" in placed and bool(mapping(raw.get("spec")).get("nodeName"))
 
 
-def _body(raw: Json, is_bound: bool) -> bytes:
-    left_out = ("ephemeralContainers", "nodeName") if is_bound else ("ephemeralContainers",)
-    spec = {name: each for name, each in mapping(raw.get("spec")).items() if name not in left_out}
+def _body(raw: Json) -> bytes:
+    spec = {name: each for name, each in mapping(raw.get("spec")).items() if name != "ephemeralContainers"}
     metadata = {name: each for name, each in mapping(raw.get("metadata")).items() if name != "managedFields"}
     try:
         return orjson.dumps({"metadata": metadata, "spec": spec})

@@ -40,6 +40,11 @@ _FIRST_CALL_WRITES = (
     "/spec/schedulingGates",
     "/spec/volumes",
 )
+_WRITTEN = {names.GOVERNED, names.STANDING, names.REQUEST}  # into each governed pod
+_NOTHING_WRITTEN = (
+    "Bursar wrote nothing here: the mode or a setting of the namespace changes at this moment, or another"
+    " webhook changed the pod"
+)
 
 
 def earlier_standing(review: PodReview, policy: AdmissionPolicy) -> StandingWord | None:
@@ -96,20 +101,24 @@ def accelerators_of_first_call(pod: Json, policy: AdmissionPolicy) -> UnknownAcc
 
 
 def not_governed(pod: Json, parsed: ParsedRequest, policy: AdmissionPolicy) -> Iterator[Violation]:
-    """A violation for each operation that governing by the recorded standing would still need."""
+    """A violation for each operation that governing by the recorded standing would still need, or one where
+    Bursar wrote nothing at all. Whether such a pod met a worker that still meters, or another webhook added
+    its request after us, cannot be told: it is refused."""
     if parsed.request is None:
+        return
+    if not _WRITTEN & {*labels_of(pod), *annotations_of(pod)}:
+        yield _not_governed("/metadata/labels", _NOTHING_WRITTEN)
         return
     recorded = _recorded_word(pod), policy, recorded_hold(pod), recorded_time(pod)
     for operation in govern(pod, parsed.request, *recorded):
         if not _refreshes_sidecar(pod, operation):
-            yield Violation(
-                "not-governed",
-                operation["path"],
-                "",
-                "another webhook or a race changed what Bursar wrote here",
-                "what Bursar writes",
-                "creating the pod again; if the error stays, ask the administrator of the cluster's webhooks",
-            )
+            problem = "another webhook or a race changed what Bursar wrote here"
+            yield _not_governed(str(operation["path"]), problem)
+
+
+def _not_governed(path: str, problem: str) -> Violation:
+    remedy = "creating the pod again; if the error stays, ask the administrator of the cluster's webhooks"
+    return Violation("not-governed", path, "", problem, "what Bursar writes", remedy)
 
 
 def _is_labelled(pod: Json) -> bool:

@@ -20,13 +20,16 @@ from tests.timekeeper.worlds import (
     user_status,
 )
 from tests.worlds import limits_of, pod
+from timekeeper.accounts.would.verdicts import VERDICTS, VerdictWord
 from timekeeper.settler.new_pods import MAX_BYTES, NewPods
-from timekeeper.settler.would import WouldJudge
+from timekeeper.settler.would import TOGETHER, WouldJudge
 from timekeeper.store import would
-from timekeeper.store.engine.engine import ConflictError, UnavailableError
+from timekeeper.store.engine.engine import ConflictError, Store, UnavailableError
 from timekeeper.store.fencing import EpochOverError, writing
+from timekeeper.store.would import WouldRow
 
 Json = dict[str, Any]
+ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  # its subject is no SQL
 BATCH = {
     "_settings": "mode: meter",
     "team-a": "gpuHours: 1\nonExhausted: hold",
@@ -93,6 +96,17 @@ class Judged:
         keys = "namespace", "verdict", "rule", "pods", "of"
         return [tuple(each[key] for key in keys) for each in self.answer(query)["rows"]]
 
+    def stored(self) -> list[tuple[Any, ...]]:
+        """(uid, verdict), also of namespaces that are enforced now"""
+        with self.town.store.reading() as connection:
+            found = connection.exec_driver_sql("SELECT uid, verdict FROM would ORDER BY id").all()
+        return [tuple(each) for each in found]
+
+    def since_ms(self) -> int:
+        """Up to which creation all pods are judged."""
+        with self.town.store.reading() as connection:
+            return int(connection.exec_driver_sql("SELECT since_ms FROM would_since").scalar_one())
+
 
 @pytest.fixture
 def judged(town: Town) -> Judged:
@@ -150,9 +164,7 @@ def test_nobody_is_judged_twice_and_no_pod_of_before(judged: Judged) -> None:
     judged.judged()
 
     assert judged.rows() == [("team-a", "held", "", 1, 1)]
-    with judged.town.store.reading() as connection:
-        rows = connection.exec_driver_sql("SELECT uid, verdict FROM would").all()
-    assert [tuple(each) for each in rows] == [("uid-held", "held")]
+    assert judged.stored() == [("uid-held", "held")]
 
 
 def test_a_pod_that_no_process_had_judged_is_judged_after_a_restart(judged: Judged) -> None:
@@ -395,3 +407,109 @@ def test_pods_of_the_systems_namespaces_and_static_pods_are_left_out(judged: Jud
 
     assert [each["pod"] for each in judged.answer()["rows"]] == ["static"]
     assert judged.rows() == [("team-d", "refused", "node-name", 1, 1)]
+
+
+@ON_SQLITE
+def test_a_pod_whose_namespace_is_enforced_before_it_is_judged_has_no_verdict(judged: Judged) -> None:
+    judged.create("early", "team-b")
+    judged.town.change("configmaps", budgets(**BATCH | {"team-b": "gpuHours: 1\nmode: enforce"}))
+    judged.judged()
+
+    assert judged.stored() == []
+
+
+@ON_SQLITE
+def test_nobody_of_an_enforced_namespace_would_have_been_evicted(judged: Judged) -> None:
+    judged.town.change("configmaps", budgets(**BATCH | {"team-c": BATCH["team-c"] + "\nmode: enforce"}))
+    for _ in range(20):
+        judged.judged()
+        judged.town.advance(10 * SECOND)
+
+    assert judged.stored() == []
+
+
+@ON_SQLITE
+def test_up_to_when_all_is_judged_is_written_once_a_minute_while_nothing_is_new(judged: Judged) -> None:
+    times = []
+    for seconds in (0, 10, 60):
+        judged.town.advance(seconds * SECOND)
+        judged.judged()
+        times.append(judged.since_ms())
+
+    assert times[0] == times[1] < times[2]
+
+
+@ON_SQLITE
+def test_up_to_when_all_is_judged_is_not_written_while_pods_wait(judged: Judged) -> None:
+    judged.judged()
+    judged.town.advance(MINUTE)
+    for number in range(TOGETHER + 1):
+        judged.create(f"p{number}")
+
+    times = [judged.since_ms()]
+    for _ in range(2):
+        judged.judge.step()
+        times.append(judged.since_ms())
+
+    assert times[0] == times[1] < times[2]
+
+
+@ON_SQLITE
+def test_without_a_time_range_there_are_four_weeks_with_this_one(judged: Judged) -> None:
+    assert would.week_of(judged.town.clock()) - would.week_of(judged.answer()["from"]) == 3
+
+
+@ON_SQLITE
+def test_where_all_pods_would_be_admitted_nothing_is_said_of_who_is_spared(judged: Judged) -> None:
+    judged.create("fine", "team-d")
+    judged.judged()
+    before = judged.answer()["notes"]
+    judged.create("held")
+    judged.judged()
+
+    assert (before, len(judged.answer()["notes"])) == ([], 1)
+
+
+def row(uid: str, verdict: VerdictWord, at_ms: int = T0, judged_ms: int = T0) -> WouldRow:
+    return WouldRow(uid, verdict, "team-a", uid, "", "", at_ms, judged_ms)
+
+
+def test_up_to_when_all_is_judged_never_goes_back(store: Store) -> None:
+    with store.writing() as connection:
+        would.begin(connection, T0, False)
+        would.note(connection, T0 + SECOND)
+        would.note(connection, T0)
+        assert would.begin(connection, T0 + MINUTE, False) == T0 + SECOND
+
+
+def test_a_pod_has_one_row_of_its_creation_and_one_of_its_eviction(store: Store) -> None:
+    rows = [row("a", "demoted"), row("a", "evicted"), row("a", "admitted"), row("a", "evicted", T0 + 1)]
+    with store.writing() as connection:
+        for some in (rows, rows, [row("b", "evicted")], [row("b", "held")]):
+            would.record(connection, some)
+        found = connection.exec_driver_sql("SELECT uid, verdict, at_ms FROM would ORDER BY id").all()
+
+    assert [tuple(each) for each in found] == [
+        ("a", "demoted", T0),
+        ("a", "evicted", T0),
+        ("b", "evicted", T0),
+        ("b", "held", T0),
+    ]
+
+
+def test_who_was_refused_held_or_evicted_would_not_be_there(store: Store) -> None:
+    with store.writing() as connection:
+        would.record(connection, [row(each, each) for each in VERDICTS])
+        away = would.not_there(connection, {*VERDICTS, "unknown"})
+
+    assert away == {"refused", "held", "evicted"}
+
+
+def test_a_pod_is_late_that_was_judged_more_than_ten_minutes_after_its_creation(store: Store) -> None:
+    rows = [row("a", "admitted", T0, T0 + 10 * MINUTE), row("b", "held", T0, T0 + 10 * MINUTE + 1)]
+    with store.writing() as connection:
+        would.record(connection, rows)
+        asked = would.WouldQuery(T0, T0 + 1, ("team-a",))
+        late = {each.verdict: each.late for each in would.groups(connection, asked, 10)}
+
+    assert late == {"admitted": 0, "held": 1}

@@ -154,3 +154,13 @@ def test_a_pod_that_would_not_be_there_takes_nobodys_turn() -> None:
     found, _ = leaving(pods, {"team-a": TERMS}, memory, T0 + MINUTE, MINUTE)
 
     assert [each.pod.name for each in found] == ["mid"]
+
+
+def test_the_notice_of_a_pod_that_ended_is_forgotten() -> None:
+    memory = LeavingMemory(BudgetEvictionMemory(0))
+    _, memory = leaving([running("low"), running("mid", 3)], {"team-a": TERMS}, memory, T0, 0)
+    before = set(memory.notices)
+
+    _, memory = leaving([running("mid", 3)], {"team-a": TERMS}, memory, T0 + 1_000, 1_000)
+
+    assert (before, set(memory.notices)) == ({"uid-low", "uid-mid"}, {"uid-mid"})

@@ -276,7 +276,7 @@ def test_a_metered_pod_that_admission_did_not_govern_is_refused() -> None:
     passing = replace(METERING, unknown_accelerators="pass")
 
     assert validated(TPU, passing) == ""
-    assert "another webhook or a race changed what Bursar wrote here" in validated(TPU, METERING)
+    assert "the mode or a setting of the namespace changes at this moment" in validated(TPU, METERING)
     assert "no dialect reads google.com/tpu" in validated(TPU, OTHERS)
 
 

@@ -201,7 +201,19 @@ def test_what_another_webhook_took_away_is_refused(case: str) -> None:
     answer = validate(review(raw), POLICY)
 
     assert ("not-governed", "enforce") in answer.rules
-    assert path in answer.refusal
+    assert f"{path}: another webhook or a race changed what Bursar wrote here" in answer.refusal
+
+
+def test_a_pod_that_a_worker_metered_while_another_enforces_is_refused_with_one_sentence() -> None:
+    """Nothing tells it from a pod whose request another webhook added after us."""
+    answer = mutated(admitted(half()), policy=replace(POLICY, mode="meter"))
+    metered = patched(admitted(half()), list(answer.operations))
+
+    assert validate(review(metered), POLICY).refusal == (
+        "/metadata/labels: Bursar wrote nothing here: the mode or a setting of the namespace changes at this"
+        " moment, or another webhook changed the pod; allowed: what Bursar writes; for example creating the"
+        " pod again; if the error stays, ask the administrator of the cluster's webhooks"
+    )
 
 
 def test_a_pod_is_measured_by_the_standing_that_was_recorded_in_it() -> None:
