@@ -14,7 +14,7 @@ from tests.timekeeper.worlds import T0, token, user_status
 from timekeeper.core.budgets.modes import EFFECTS
 from timekeeper.core.texts import NOT_PLACED
 from timekeeper.dashboard.app import with_dashboard
-from timekeeper.store.engine.schema import PULSE, SESSIONS
+from timekeeper.store.engine.schema import ENTRY_ERRORS, PULSE, SESSIONS
 
 PAGES = (
     "/",
@@ -430,10 +430,13 @@ def test_the_first_page_says_what_is_not_certain_and_what_is_not_charged(
         connection.execute(update(SESSIONS).where(SESSIONS.c.uid == one).values(doubt=HOSTILE))
         connection.execute(delete(PULSE))
         connection.execute(insert(PULSE).values(pulse))
+        broken = {"key": "team-x", "sentence": "ConfigMap b: team-x, line 1", "seen_ms": T0}
+        connection.execute(insert(ENTRY_ERRORS).values(broken))
 
     page = html.unescape(visitor.get("/", base_url=URL).text)
     assert f'<p class="note">The rate of 1 running session is not certain: {HOSTILE}.</p>' in page
     assert '<p class="note">Nodes are not followed since' in page
+    assert "A budget entry has a mistake, so this text does not count: ConfigMap b: team-x, line 1." in page
     assert '<p class="note">3 pods hold devices by resource claims alone, which are not charged yet' in page
 
 

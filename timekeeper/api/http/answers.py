@@ -146,12 +146,20 @@ class OneBudget(BudgetAnswer):
     version: Version
 
 
+class BrokenEntryAnswer(TypedDict):
+    """A budget entry with mistakes. `error`: its ConfigMap, and each mistake with its line and field."""
+
+    key: str
+    error: str
+
+
 class BudgetsAnswer(TypedDict):
-    """Budgets by name; groups' budgets are on the first page."""
+    """Budgets by name; groups' budgets, and the entries with mistakes, are on the first page."""
 
     version: Version
     budgets: list[BudgetAnswer]
     groups: list[BudgetAnswer]
+    broken: list[BrokenEntryAnswer]
     next: Next
 
 

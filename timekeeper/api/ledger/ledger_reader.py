@@ -163,6 +163,11 @@ class LedgerReader:
                 connection, [each for each in groups if group in ("", each.removeprefix(GROUP))]
             )
 
+    def broken_entries(self) -> dict[str, str]:
+        """The budget entries with a mistake, by key, and what is wrong with them."""
+        with self.store.reading() as connection:
+            return ledger.entry_errors(connection)
+
     def _listed(self, connection: Connection) -> list[str]:
         history = self.history(connection)
         names = history.namespaces()

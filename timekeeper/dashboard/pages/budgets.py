@@ -6,6 +6,7 @@ from typing import Any
 
 from timekeeper.core.budgets.policy import GROUP
 from timekeeper.core.findings import (
+    broken_sentences,
     claiming_sentence,
     doubt_sentences,
     idle_sentences,
@@ -55,6 +56,7 @@ def overview(visit: Visit) -> PageContent:
         "sort": "name" if by_name else "urgency",
         "find": wanted,
         "notes": [
+            *broken_sentences(answer),
             *(watch_sentences(doubts) if doubts else ()),
             *([*doubt_sentences(doubts), claiming_sentence(doubts)] if doubts else ()),
             *(idle_sentences(idle) if idle else ()),
