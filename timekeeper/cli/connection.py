@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from timekeeper.cli.client import Client
 from timekeeper.cli.kubectl import Kubectl
@@ -94,6 +95,9 @@ def _through_the_api_server(options: Options) -> Iterator[Client]:
 @contextmanager
 def _connected(options: Options, token: str, say: Say = silent) -> Iterator[Client]:
     say("kubectl connects to the timekeeper")
+    if _is_on_this_machine(options.server):
+        yield Client(options.server, token)  # a ledger on this machine has no certificate
+        return
     ca = _ca(options)
     host = f"bursar-timekeeper.{options.system_namespace}.svc"
     if options.server:
@@ -148,6 +152,11 @@ def _target(options: Options) -> tuple[str, int]:
 def _token(options: Options, namespace: str) -> str:
     if options.token_file:
         return _text_of(options.token_file, "--token-file")
+    if _is_on_this_machine(options.server):
+        raise CommandError(
+            f"{options.server} takes no token of the cluster: --token-file, or BURSAR_TOKEN_FILE, names the"
+            " file that bursar-timekeeper meter has printed"
+        )
     home, name = options.account_for(namespace)
     try:
         return options.kubectl.run("create", "token", name, "-n", home, "--audience", AUDIENCE).strip()
@@ -164,6 +173,12 @@ def _token(options: Options, namespace: str) -> str:
             f" account with deploy/samples/{sample}.yaml (docs/cli.md); --account names another one, for"
             f" {other}.{by_context}"
         ) from error
+
+
+def _is_on_this_machine(server: str) -> bool:
+    """Whether it can only be that of `bursar-timekeeper meter`: a forwarded one has TLS."""
+    parts = urlsplit(server)
+    return parts.scheme == "http" and parts.hostname in ("127.0.0.1", "::1", "localhost")
 
 
 def _ca(options: Options) -> str:

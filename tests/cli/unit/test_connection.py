@@ -1,6 +1,7 @@
 """Which pod and which account a command uses."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -80,6 +81,21 @@ def test_the_account_of_another_namespace_begins_at_the_first_page(
     flags: dict[str, str], is_at_home: bool
 ) -> None:
     assert dashboard_page(options({}, **flags), "team-a") == ("/namespaces/team-a" if is_at_home else "/")
+
+
+def test_a_ledger_on_this_machine_needs_neither_a_token_of_the_cluster_nor_a_ca(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("a.b.c\n")
+    there = options({}, server="http://127.0.0.1:8444", token_file=str(tmp_path / "token"))
+
+    with connection.connected(there, "team-a", is_quiet=True) as client:
+        assert client.url == "http://127.0.0.1:8444"
+    with pytest.raises(CommandError) as refused, connection.connected(replace(there, token_file=""), ""):
+        pass
+    assert refused.value.message.startswith(
+        "http://127.0.0.1:8444 takes no token of the cluster: --token-file"
+    )
+    with pytest.raises(CommandError), connection.connected(replace(there, server="https://127.0.0.1"), ""):
+        pass
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from tests.support.waiting import eventually
 from tests.timekeeper.fake_api_server import FakeApiServer, serving
 from tests.timekeeper.worlds import T0, gpu_pod
 
+EMPTY = {"version": 1, "budgets": [], "groups": [], "broken": []}
 COMMAND = "bursar-timekeeper meter --kubeconfig ~/.kube/config"
 PAGES = [Path(__file__).parents[3] / "docs" / page for page in ("install.md", "meter.md")]
 
@@ -103,8 +105,19 @@ def test_meter_serves_one_person_on_the_loopback_and_writes_nothing(tmp_path: Pa
         assert file.stat().st_mode & 0o777 == 0o600
         said = (tmp_path / "log").read_text().splitlines()
         assert [line for line in said if "level=" not in line] == [
-            f"Open http://127.0.0.1:{port}/ and log in with the token in bursar-meter.db.token"
+            f"Open http://127.0.0.1:{port}/ and log in with the token in bursar-meter.db.token",
+            "For kubectl bursar, in another terminal:",
+            f"export BURSAR_SERVER=http://127.0.0.1:{port}",
+            f"export BURSAR_TOKEN_FILE={file}",
         ]
+        named = {
+            words[0]: words[1] for line in said if (words := line.removeprefix("export ").split("=", 1))[1:]
+        }
+        typed_there = [sys.executable, "-m", "timekeeper.cli.main", "budget", "-A", "-o", "json"]
+        exported = {name: named[name] for name in ("BURSAR_SERVER", "BURSAR_TOKEN_FILE")}
+        without_kubectl = variables | exported | {"PATH": str(tmp_path)}
+        shown = subprocess.run(typed_there, env=without_kubectl, capture_output=True, text=True, check=False)
+        assert json.loads(shown.stdout or "null") == {**EMPTY, "next": None}, shown.stderr
         assert [line for line in said if "level=info" in line] == []
     assert (tmp_path / "bursar-meter.db").is_file()
     assert (api.patches, api.events, api.deletions, api.evictions, api.reviews) == ([], [], [], [], [])
