@@ -11,6 +11,7 @@ from timekeeper.cli.client import Client
 from timekeeper.cli.kubectl import Kubectl
 from timekeeper.cli.output import CommandError, Say, progress, silent, unreadable
 from timekeeper.core.names import AGGREGATED_GROUP, AUDIENCE
+from timekeeper.core.texts import LEDGER_ALONE
 
 READER = "bursar-reader"  # of one namespace: deploy/samples/reader.yaml
 ADMINISTRATOR = "bursar-admin"  # of all namespaces: deploy/samples/administrator.yaml
@@ -117,11 +118,22 @@ def connected_to_extender(options: Options) -> Iterator[Client]:
         if not url:
             say("kubectl connects to the extender")
             path = options.system_namespace, _leader(options), _EXTENDER_PORT
-            url = f"http://127.0.0.1:{stack.enter_context(options.kubectl.forwarded(*path))}"
+            try:
+                url = f"http://127.0.0.1:{stack.enter_context(options.kubectl.forwarded(*path))}"
+            except CommandError as error:
+                raise _without_scheduler(options, error) from error
         client = Client(url)
         client.say = say
         say("the extender answers")
         yield client
+
+
+def _without_scheduler(options: Options, error: CommandError) -> CommandError:
+    """What to say where kubectl finds no extender; the error itself where that is not what it says."""
+    if "notfound" not in error.message.lower().replace(" ", ""):
+        return error
+    where = f"there is no scheduler of Bursar in namespace {options.system_namespace}"
+    return CommandError(f"{where}; {LEDGER_ALONE}.")
 
 
 def _leader(options: Options) -> str:

@@ -1,5 +1,6 @@
 """Which pod and which account a command uses."""
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from timekeeper.cli import connection
 from timekeeper.cli.connection import Options
 from timekeeper.cli.dashboard import first_page as dashboard_page
 from timekeeper.cli.output import CommandError
+from timekeeper.core.texts import LEDGER_ALONE
 
 
 @dataclass
@@ -17,6 +19,7 @@ class PlayedKubectl:
     """Answers by the first two arguments after the verb; what it does not know, it refuses."""
 
     answers: dict[tuple[str, str], str] = field(default_factory=dict)
+    refuses: str = ""
 
     def run(self, verb: str, *arguments: str) -> str:
         known = self.answers.get((verb, arguments[0])) or self.answers.get((verb, " ".join(arguments[:2])))
@@ -26,6 +29,9 @@ class PlayedKubectl:
 
     def namespace(self) -> str:
         return "team-a"
+
+    def forwarded(self, namespace: str, target: str, port: int) -> AbstractContextManager[int]:
+        raise CommandError(self.refuses or f'kubectl port-forward: {target} "{namespace}" not found')
 
 
 def options(answers: Any, **flags: str) -> Options:
@@ -81,6 +87,18 @@ def test_the_account_of_another_namespace_begins_at_the_first_page(
     flags: dict[str, str], is_at_home: bool
 ) -> None:
     assert dashboard_page(options({}, **flags), "team-a") == ("/namespaces/team-a" if is_at_home else "/")
+
+
+def test_where_no_scheduler_is_installed_a_question_to_the_extender_says_so() -> None:
+    with pytest.raises(CommandError) as refused, connection.connected_to_extender(options({})):
+        pass
+    assert refused.value.message == (
+        f"there is no scheduler of Bursar in namespace bursar-system; {LEDGER_ALONE}."
+    )
+    down = Options(PlayedKubectl(refuses="the API server is away"))  # type: ignore[arg-type]
+    with pytest.raises(CommandError) as refused, connection.connected_to_extender(down):
+        pass
+    assert refused.value.message == "the API server is away"
 
 
 def test_a_ledger_on_this_machine_needs_neither_a_token_of_the_cluster_nor_a_ca(tmp_path: Path) -> None:
