@@ -100,6 +100,7 @@ def test_meter_serves_one_person_on_the_loopback_and_writes_nothing(tmp_path: Pa
         budget = json.loads(asked(port, "/v1/budgets/team-a", token)[1])
         published = json.loads(asked(port, "/v1/standings", token)[1])["default"]["mode"]
         assert (budget["mode"], budget["modeFrom"], published) == ("meter", "ledger", "meter")
+        assert str(file).encode() in asked(port, "/login")[1]
         assert asked(port, path)[0] == 401
         assert asked(port, path, f"{token[:-1]}{'A' if token[-1] != 'A' else 'B'}")[0] == 401
         assert file.stat().st_mode & 0o777 == 0o600

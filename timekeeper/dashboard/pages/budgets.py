@@ -46,6 +46,7 @@ def overview(visit: Visit) -> PageContent:
     found.sort(key=lambda each: (not by_name and urgency(each), each["namespace"]))
     at = page_at(visit.text("page"), len(found), ROWS)
     values = {
+        "use": _use(visit) if not answer["budgets"] else (),
         "rows": found[ROWS * at : ROWS * (at + 1)],
         "found": len(found),
         "totals": totals(answer["budgets"]),
@@ -63,6 +64,15 @@ def overview(visit: Visit) -> PageContent:
         ],
     }
     return PageContent("budgets.html", values)
+
+
+def _use(visit: Visit) -> list[Json]:
+    """What namespaces used this month, the largest first; nothing without the right to read it."""
+
+    def ask() -> Json:
+        return visit.api.recent("/v1/usage", group="namespace", sort="-gpuHours", limit=ROWS)
+
+    return list((part(ask).answer or {}).get("rows", ()))
 
 
 def groups(visit: Visit) -> PageContent:
