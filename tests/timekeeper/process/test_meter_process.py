@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -21,6 +22,8 @@ from tests.support.kubeconfig import kubeconfig
 from tests.support.waiting import eventually
 from tests.timekeeper.fake_api_server import FakeApiServer, serving
 from tests.timekeeper.worlds import T0, gpu_pod
+from timekeeper.core.budgets.policy import Budget
+from timekeeper.core.budgets.reader import read_entry
 
 EMPTY = {"version": 1, "budgets": [], "groups": [], "broken": []}
 COMMAND = "bursar-timekeeper meter --kubeconfig ~/.kube/config"
@@ -30,6 +33,14 @@ PAGES = [Path(__file__).parents[3] / "docs" / page for page in ("install.md", "m
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_pages_have_the_command_that_is_tested_here(page: Path) -> None:
     assert COMMAND in [line.strip() for line in page.read_text().splitlines()]
+
+
+def test_the_budget_on_trial_is_an_entry_with_a_price() -> None:
+    ((key, text),) = re.findall(r"--from-literal='([^=]+)=(.+)'", PAGES[1].read_text())
+
+    found = read_entry(key, text)
+    assert isinstance(found, Budget)
+    assert (key, found.amount, found.price) == ("team-a", 120 * 3_600_000_000, "2.5")
 
 
 def asked(port: int, path: str, token: str = "") -> tuple[int, Any]:
