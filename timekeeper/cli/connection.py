@@ -5,11 +5,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from timekeeper.cli.client import Client
 from timekeeper.cli.kubectl import Kubectl
 from timekeeper.cli.output import CommandError, Say, progress, silent, unreadable
 from timekeeper.core.names import AGGREGATED_GROUP, AUDIENCE
+from timekeeper.core.texts import LEDGER_ALONE
 
 READER = "bursar-reader"  # of one namespace: deploy/samples/reader.yaml
 ADMINISTRATOR = "bursar-admin"  # of all namespaces: deploy/samples/administrator.yaml
@@ -94,6 +96,9 @@ def _through_the_api_server(options: Options) -> Iterator[Client]:
 @contextmanager
 def _connected(options: Options, token: str, say: Say = silent) -> Iterator[Client]:
     say("kubectl connects to the timekeeper")
+    if _is_on_this_machine(options.server):
+        yield Client(options.server, token)  # a ledger on this machine has no certificate
+        return
     ca = _ca(options)
     host = f"bursar-timekeeper.{options.system_namespace}.svc"
     if options.server:
@@ -113,11 +118,22 @@ def connected_to_extender(options: Options) -> Iterator[Client]:
         if not url:
             say("kubectl connects to the extender")
             path = options.system_namespace, _leader(options), _EXTENDER_PORT
-            url = f"http://127.0.0.1:{stack.enter_context(options.kubectl.forwarded(*path))}"
+            try:
+                url = f"http://127.0.0.1:{stack.enter_context(options.kubectl.forwarded(*path))}"
+            except CommandError as error:
+                raise _without_scheduler(options, error) from error
         client = Client(url)
         client.say = say
         say("the extender answers")
         yield client
+
+
+def _without_scheduler(options: Options, error: CommandError) -> CommandError:
+    """What to say where kubectl finds no extender; the error itself where that is not what it says."""
+    if "notfound" not in error.message.lower().replace(" ", ""):
+        return error
+    where = f"there is no scheduler of Bursar in namespace {options.system_namespace}"
+    return CommandError(f"{where}; {LEDGER_ALONE}.")
 
 
 def _leader(options: Options) -> str:
@@ -148,6 +164,11 @@ def _target(options: Options) -> tuple[str, int]:
 def _token(options: Options, namespace: str) -> str:
     if options.token_file:
         return _text_of(options.token_file, "--token-file")
+    if _is_on_this_machine(options.server):
+        raise CommandError(
+            f"{options.server} takes no token of the cluster: --token-file, or BURSAR_TOKEN_FILE, names the"
+            " file that bursar-timekeeper meter has printed"
+        )
     home, name = options.account_for(namespace)
     try:
         return options.kubectl.run("create", "token", name, "-n", home, "--audience", AUDIENCE).strip()
@@ -164,6 +185,12 @@ def _token(options: Options, namespace: str) -> str:
             f" account with deploy/samples/{sample}.yaml (docs/cli.md); --account names another one, for"
             f" {other}.{by_context}"
         ) from error
+
+
+def _is_on_this_machine(server: str) -> bool:
+    """Whether it can only be that of `bursar-timekeeper meter`: a forwarded one has TLS."""
+    parts = urlsplit(server)
+    return parts.scheme == "http" and parts.hostname in ("127.0.0.1", "::1", "localhost")
 
 
 def _ca(options: Options) -> str:

@@ -46,6 +46,12 @@ def watch_sentences(answer: Json) -> Iterator[str]:
         yield f"{each['source']} are not followed since {since}: {each['error']}; what changes counts later"
 
 
+def broken_sentences(answer: Json) -> Iterator[str]:
+    """One for each budget entry with a mistake. ``answer``: of ``/v1/budgets``."""
+    for each in answer.get("broken", ()):
+        yield f"a budget entry has a mistake, so this text does not count: {each['error']}"
+
+
 def idle_sentences(answer: Json) -> Iterator[str]:
     """How many pods have been idle for long, and where; and what is wrong with their measurement. ``answer``:
     of ``/v1/idle``."""

@@ -11,6 +11,12 @@ NOT_PLACED = (
 )
 
 
+LEDGER_ALONE = (
+    "a ledger alone has no scheduler and no webhook: it knows neither which cards are free, nor why a pod "
+    "waits, nor what would happen to one"
+)
+
+
 def hours(amount: int | None) -> str:
     """An amount as GPU-hours with two decimals, or two digits of a small one; ``unlimited`` for None."""
     if amount is None:

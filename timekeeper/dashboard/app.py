@@ -57,12 +57,13 @@ _HEADERS = {
 
 
 def with_dashboard(
-    api: "WSGIApplication", clock: Callable[[], int], only_meter: bool = False
+    api: "WSGIApplication", clock: Callable[[], int], only_meter: bool = False, token_file: str = ""
 ) -> "WSGIApplication":
     """The REST API with the dashboard's pages before it. ``clock``: milliseconds since 1970; ``only_meter``:
-    of a ledger alone."""
+    of a ledger alone; ``token_file``: where its one visitor finds the token, "": visitors have accounts."""
     dashboard = create_dashboard(api, clock)
     dashboard.jinja_env.globals["has_extender"] = not only_meter
+    dashboard.jinja_env.globals["token_file"] = token_file
 
     def serve(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "")

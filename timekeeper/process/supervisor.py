@@ -1,6 +1,7 @@
 """``bursar-timekeeper serve``: preflight, then settler and serving workers as children, until SIGTERM."""
 
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -49,10 +50,18 @@ def serve(settings: TimekeeperSettings, arguments: Sequence[str]) -> int:
         host, port = sockets["--socket-fd"].getsockname()[:2]
         log("serving", address=f"{host}:{port}", workers=settings.workers)
         if settings.is_local:
-            print(
-                f"Open http://{host}:{port}/ and log in with the token in {settings.local_token}", flush=True
-            )
+            print(_greeting(f"http://{host}:{port}", settings.local_token), flush=True)
         return family.watch(stop)
+
+
+def _greeting(url: str, token: Path) -> str:
+    """How to see the ledger on this machine: in a browser, or by `kubectl bursar` in another terminal."""
+    return (
+        f"Open {url}/ and log in with the token in {token}\n"
+        "For kubectl bursar, in another terminal:\n"
+        f"export BURSAR_SERVER={url}\n"
+        f"export BURSAR_TOKEN_FILE={shlex.quote(str(token.resolve()))}"
+    )
 
 
 class _Family:

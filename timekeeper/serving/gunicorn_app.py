@@ -94,7 +94,7 @@ def make_service(settings: TimekeeperSettings, limits: HttpLimits) -> HttpServic
     heartbeats = HeartbeatHandler(services)
     beside = (aggregated_service(settings, api, services, count),) if settings.aggregated_listen else ()
     return HttpService(
-        with_dashboard(app_of(services), now_ms, settings.only_meter),
+        with_dashboard(app_of(services), now_ms, settings.only_meter, _token_file(settings)),
         settings.threads,
         limits,
         routes=(heartbeat_route(heartbeats),),
@@ -102,6 +102,10 @@ def make_service(settings: TimekeeperSettings, limits: HttpLimits) -> HttpServic
         refusal=refusal,
         beside=beside,
     )
+
+
+def _token_file(settings: TimekeeperSettings) -> str:
+    return str(settings.local_token.resolve()) if settings.is_local else ""
 
 
 def _gate(settings: TimekeeperSettings, api: Api, count: Count) -> Gate:

@@ -94,12 +94,11 @@ def read_entries(
     keys = {key for key in history.current_keys() if not key.startswith(LABEL)}
     ended = [BudgetEntry(key, None, at_ms) for key in sorted(keys - texts.keys())]
     labelled = [] if labels is None else list(_labelled(labels, history, at_ms))
-    errors = _errors(reading)
     elsewhere = {error.key: config_maps[error.config_map] for error in reading.errors if error.config_map}
+    homes = {error.key: elsewhere.get(error.key, texts[error.key][1]) for error in reading.errors}
+    errors = _errors(reading, homes)
     notices = [
-        BudgetNotice(
-            elsewhere.get(key, texts[key][1]), "BrokenBudget", f"{sentence}; {_in_force(history, key)}"
-        )
+        BudgetNotice(homes[key], "BrokenBudget", f"{sentence}; {_in_force(history, key)}")
         for key, sentence in errors.items()
         if reported.get(key) != sentence
     ]
@@ -167,11 +166,12 @@ def _texts(config_maps: Mapping[str, BudgetConfigMap]) -> dict[str, tuple[str, B
     return texts
 
 
-def _errors(reading: budgets.ParsedBudgets) -> dict[str, str]:
+def _errors(reading: budgets.ParsedBudgets, homes: Mapping[str, BudgetConfigMap]) -> dict[str, str]:
+    """By key, with the ConfigMap to correct: a ledger on somebody's machine posts no Event on it."""
     sentences: dict[str, list[str]] = {}
     for error in reading.errors:
         sentences.setdefault(error.key, []).append(error.sentence())
-    return {key: "; ".join(each) for key, each in sentences.items()}
+    return {key: f"ConfigMap {homes[key].name}: {'; '.join(each)}" for key, each in sentences.items()}
 
 
 class MissingNamespaces:

@@ -1,6 +1,8 @@
 """Which pod and which account a command uses."""
 
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ from timekeeper.cli import connection
 from timekeeper.cli.connection import Options
 from timekeeper.cli.dashboard import first_page as dashboard_page
 from timekeeper.cli.output import CommandError
+from timekeeper.core.texts import LEDGER_ALONE
 
 
 @dataclass
@@ -16,6 +19,7 @@ class PlayedKubectl:
     """Answers by the first two arguments after the verb; what it does not know, it refuses."""
 
     answers: dict[tuple[str, str], str] = field(default_factory=dict)
+    refuses: str = ""
 
     def run(self, verb: str, *arguments: str) -> str:
         known = self.answers.get((verb, arguments[0])) or self.answers.get((verb, " ".join(arguments[:2])))
@@ -25,6 +29,9 @@ class PlayedKubectl:
 
     def namespace(self) -> str:
         return "team-a"
+
+    def forwarded(self, namespace: str, target: str, port: int) -> AbstractContextManager[int]:
+        raise CommandError(self.refuses or f'kubectl port-forward: {target} "{namespace}" not found')
 
 
 def options(answers: Any, **flags: str) -> Options:
@@ -80,6 +87,33 @@ def test_the_account_of_another_namespace_begins_at_the_first_page(
     flags: dict[str, str], is_at_home: bool
 ) -> None:
     assert dashboard_page(options({}, **flags), "team-a") == ("/namespaces/team-a" if is_at_home else "/")
+
+
+def test_where_no_scheduler_is_installed_a_question_to_the_extender_says_so() -> None:
+    with pytest.raises(CommandError) as refused, connection.connected_to_extender(options({})):
+        pass
+    assert refused.value.message == (
+        f"there is no scheduler of Bursar in namespace bursar-system; {LEDGER_ALONE}."
+    )
+    down = Options(PlayedKubectl(refuses="the API server is away"))  # type: ignore[arg-type]
+    with pytest.raises(CommandError) as refused, connection.connected_to_extender(down):
+        pass
+    assert refused.value.message == "the API server is away"
+
+
+def test_a_ledger_on_this_machine_needs_neither_a_token_of_the_cluster_nor_a_ca(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("a.b.c\n")
+    there = options({}, server="http://127.0.0.1:8444", token_file=str(tmp_path / "token"))
+
+    with connection.connected(there, "team-a", is_quiet=True) as client:
+        assert client.url == "http://127.0.0.1:8444"
+    with pytest.raises(CommandError) as refused, connection.connected(replace(there, token_file=""), ""):
+        pass
+    assert refused.value.message.startswith(
+        "http://127.0.0.1:8444 takes no token of the cluster: --token-file"
+    )
+    with pytest.raises(CommandError), connection.connected(replace(there, server="https://127.0.0.1"), ""):
+        pass
 
 
 @pytest.mark.parametrize(

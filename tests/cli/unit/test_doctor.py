@@ -596,6 +596,45 @@ def test_beside_a_ledger_on_somebodys_machine_nothing_is_missed_in_the_cluster()
     assert "bursar-webhook" in {each.subject for each in results(bare) if each.level == "error"}
 
 
+@pytest.mark.parametrize("governs_nothing", [True, None], ids=["it says so", "it does not answer"])
+def test_the_namespace_of_a_budget_on_trial_does_not_make_a_ledger_on_somebodys_machine_installed(
+    governs_nothing: bool | None,
+) -> None:
+    nothing: dict[str, Any] = {"mutating": listed(), "validating": None, "policies": listed()}
+    here = replace(SOUND, workloads=[listed(), listed()], is_by_address=True, **nothing)
+    amd = replace(here, nodes=listed(node("amd", False, {"amd.com/gpu": "8"})), leases=listed())
+
+    found = results(replace(amd, governs_nothing=governs_nothing))
+
+    assert {each.level for each in found} == {"ok"}
+    installed = results(replace(amd, governs_nothing=False))
+    assert "bursar-webhook" in {each.subject for each in installed if each.level == "error"}
+
+
+def test_the_ledgers_word_that_it_governs_nothing_counts_before_the_arguments_of_its_workload() -> None:
+    said = {
+        each.subject for each in results(replace(alone(), governs_nothing=False)) if each.level == "error"
+    }
+    assert "bursar-webhook" in said
+    workload_alone = replace(alone(), workloads=[listed(workload("bursar-timekeeper")), listed()])
+    assert {each.level for each in results(replace(workload_alone, governs_nothing=True))} == {"ok"}
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        SOUND,
+        alone(),
+        replace(SOUND, workloads=[listed(), listed()], is_by_address=True, governs_nothing=True),
+    ],
+    ids=["governing", "alone", "outside"],
+)
+def test_each_budget_entry_with_a_mistake_is_an_error(where: Facts) -> None:
+    found = about(replace(where, broken=["ConfigMap bursar-budgets: team-a, line 1"]), "budget entries")
+
+    assert found == [("error", "ConfigMap bursar-budgets: team-a, line 1")]
+
+
 def test_an_account_that_was_never_made_is_made_by_the_sample() -> None:
     reason = 'kubectl create: failed to create token: serviceaccounts "bursar-admin" not found\nA token'
     (found,) = [

@@ -84,6 +84,7 @@ TYPED = {
         "scheduler undo": "cli/cluster/test_scheduler_patch.py",
     },
     "docs/meter.md": {
+        "create configmap": "timekeeper/process/test_meter_process.py",
         "bursar-timekeeper meter": "timekeeper/process/test_meter_process.py",
     },
     "docs/node-agent.md": {

@@ -41,8 +41,9 @@ def test_a_broken_entry_keeps_the_last_good_one_in_force(town: Town) -> None:
     assert town.budget()["gpuHours"]["granted"] == "10"
     assert town.budget("team-b")["gpuHours"]["granted"] == "20"
     error = town.budget()["lastError"]
-    assert error.startswith("team-a, line 1, gpuHours:")
+    assert error.startswith("ConfigMap bursar-budgets: team-a, line 1, gpuHours:")
     assert town.budget("team-b")["lastError"] is None
+    assert town.get("/v1/budgets").get_json()["broken"] == [{"key": "team-a", "error": error}]
     (notice,) = town.notices
     assert (notice.reason, notice.config_map.name) == ("BrokenBudget", "bursar-budgets")
     assert notice.config_map.uid == "uid-bursar-budgets"
@@ -113,7 +114,9 @@ def test_a_key_in_two_config_maps_counts_in_the_first_and_is_an_error(town: Town
     )
 
     assert town.budget()["gpuHours"]["granted"] == "10"
-    assert "also defined in ConfigMap bursar-budgets" in town.budget()["lastError"]
+    error = town.budget()["lastError"]
+    assert error.startswith("ConfigMap another: team-a, line 1: ")
+    assert "also defined in ConfigMap bursar-budgets" in error
 
 
 def test_what_is_not_built_is_reported_on_the_config_map_and_in_the_api(town: Town) -> None:

@@ -171,6 +171,20 @@ def test_nothing_that_an_editor_writes_changes_a_charge(town: Town, mode: str) -
     assert len({each.admitted_in_budget for each in town.settler.ledger.sessions.values()}) == 1
 
 
+@pytest.mark.parametrize("mode", ["meter", "observe"])
+def test_nothing_is_said_of_the_admission_of_a_pod_that_is_metered_alone(town: Town, mode: str) -> None:
+    opened(town, holding({GPU: "1"}), mode=mode)
+
+    (found,) = town.get("/v1/sessions").get_json()["sessions"]
+
+    assert found["admittedInBudget"] is None
+    town.clock.turn(SECOND)
+    settings(town, "mode: enforce")
+    town.tick()
+    (found,) = town.get("/v1/sessions").get_json()["sessions"]
+    assert found["admittedInBudget"] is None
+
+
 def test_observe_charges_as_meter_does(town: Town) -> None:
     pods = [holding({GPU: "1"}, each["metadata"]["name"], each["metadata"]["name"]) for each in NODES]
     observed = opened(town, *pods, mode="observe")

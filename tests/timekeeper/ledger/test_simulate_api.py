@@ -36,6 +36,7 @@ from tests.webhook.worlds import POLICY
 from tests.worlds import Json, card
 from timekeeper.api.create_app import app_of, create_services
 from timekeeper.api.peers import Peer, Peers
+from timekeeper.core.texts import LEDGER_ALONE
 from timekeeper.runtime.auth.gate import Gate
 from timekeeper.runtime.auth.tokens import Expected
 from timekeeper.runtime.http.problem_details import Problem
@@ -273,3 +274,14 @@ def test_a_role_that_gives_no_answer_is_named() -> None:
 
     assert found.value.status == 503
     assert "the webhook cannot be asked" in found.value.detail
+
+
+def test_a_ledger_alone_simulates_nothing_and_says_why_whatever_the_caller_may_do(town: Town) -> None:
+    town.only_meter = True
+    town.start_anew()
+    town.serve()
+    asked = {"version": 1, "namespace": "team-a", "pods": [gpu_pod()]}
+
+    assert town.post("/v1/simulate", asked, token("nobody")).status_code == 401
+    refused = town.post("/v1/simulate", asked)
+    assert (refused.status_code, refused.get_json()["detail"]) == (501, LEDGER_ALONE)

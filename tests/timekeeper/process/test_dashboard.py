@@ -9,12 +9,13 @@ import pytest
 from sqlalchemy import delete, insert, select, update
 from werkzeug.test import Client, TestResponse
 
+from tests.timekeeper.books import Run
 from tests.timekeeper.dashboards import ADMIN, HOSTILE, READER, URL, Dashboards, form, log_in, status, waits
-from tests.timekeeper.worlds import T0, token, user_status
+from tests.timekeeper.worlds import HOUR, T0, token, user_status
 from timekeeper.core.budgets.modes import EFFECTS
 from timekeeper.core.texts import NOT_PLACED
 from timekeeper.dashboard.app import with_dashboard
-from timekeeper.store.engine.schema import PULSE, SESSIONS
+from timekeeper.store.engine.schema import ENTRY_ERRORS, PULSE, SESSIONS
 
 PAGES = (
     "/",
@@ -417,6 +418,36 @@ def test_a_ledger_alone_says_that_there_is_no_extender(tmp_path: Path) -> None:
     assert ["has posted no" in page for page in pages] == [False, False]
 
 
+@pytest.mark.parametrize("hours", [{}, {"team-a": 2, "team-b": 3}], ids=["nothing yet", "two"])
+def test_without_a_budget_the_first_page_shows_the_use_of_namespaces(
+    tmp_path: Path, hours: dict[str, int]
+) -> None:
+    made = Dashboards(tmp_path)
+    made.books.write(*(Run(name, name, posted=((T0 - each * HOUR, T0, 1),)) for name, each in hours.items()))
+    try:
+        client = made.client()
+        log_in(client)
+        page = client.get("/", base_url=URL).text.partition("<main")[2]
+    finally:
+        made.close()
+
+    assert ('href="/would"' in page, 'href="/costs"' in page) == (True, True)
+    found = re.findall(r'<a href="/namespaces/[^"]*">(.*?)</a></th><td class="number">(.*?)</td>', page)
+    assert found == [(name, f"{each}.00") for name, each in reversed(hours.items())]
+
+
+def test_the_login_of_a_ledger_on_somebodys_machine_names_the_file_with_its_token(tmp_path: Path) -> None:
+    made = Dashboards(tmp_path)
+    try:
+        app = with_dashboard(made.books.app, made.books.clock, only_meter=True, token_file="/home/a/token")
+        pages = [Client(each).get("/login", base_url=URL).text for each in (app, made.app)]
+    finally:
+        made.close()
+
+    assert ["/home/a/token" in page for page in pages] == [True, False]
+    assert ["kubectl create token" in page for page in pages] == [False, True]
+
+
 def test_the_first_page_says_what_is_not_certain_and_what_is_not_charged(
     dashboards: Dashboards, visitor: Client
 ) -> None:
@@ -430,10 +461,13 @@ def test_the_first_page_says_what_is_not_certain_and_what_is_not_charged(
         connection.execute(update(SESSIONS).where(SESSIONS.c.uid == one).values(doubt=HOSTILE))
         connection.execute(delete(PULSE))
         connection.execute(insert(PULSE).values(pulse))
+        broken = {"key": "team-x", "sentence": "ConfigMap b: team-x, line 1", "seen_ms": T0}
+        connection.execute(insert(ENTRY_ERRORS).values(broken))
 
     page = html.unescape(visitor.get("/", base_url=URL).text)
     assert f'<p class="note">The rate of 1 running session is not certain: {HOSTILE}.</p>' in page
     assert '<p class="note">Nodes are not followed since' in page
+    assert "A budget entry has a mistake, so this text does not count: ConfigMap b: team-x, line 1." in page
     assert '<p class="note">3 pods hold devices by resource claims alone, which are not charged yet' in page
 
 

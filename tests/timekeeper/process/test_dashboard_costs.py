@@ -74,6 +74,31 @@ def test_a_month_stands_beside_the_one_before_and_what_is_expected_of_it(visitor
     ]
 
 
+@pytest.mark.parametrize(
+    ("query", "hours", "expected"),
+    # four hours of 36; until December 254 hours are left: 4 + 4 / 36 * 254 = 32.22
+    [("", 36, "32.22"), ("?namespace=_group.lab&group=namespace", 36, "32.22"), ("", 23, None)],
+)
+def test_a_young_ledgers_pace_is_that_of_the_time_it_has_seen(
+    tmp_path: Path, query: str, hours: int, expected: str | None
+) -> None:
+    made = Dashboards(tmp_path)
+    made.books.entries(("team-a", "gpuHours: 400\ngroup: lab", 0))
+    begun = T0 - hours * HOUR
+    made.books.write(run("young", "team-a", begun, 4))
+    client = made.client()
+    log_in(client)
+    try:
+        page = client.get(f"/costs{query}", base_url=URL).text
+        head, *rows = table(client, query)
+    finally:
+        made.close()
+
+    assert ("By the month's end" in head) is (expected is not None)
+    assert [row[head.index("By the month's end")] for row in rows if expected] == [expected] * bool(expected)
+    assert ("at the pace of the last 1d12h" in page) is (expected is not None)
+
+
 def test_the_page_says_when_its_month_begins_and_ends(dashboards: Dashboards, visitor: Client) -> None:
     dashboards.books.entries(("_settings", "timeZone: Europe/Berlin", 0))
     page = " ".join(re.sub(r"<[^>]+>", "", visitor.get("/costs", base_url=URL).text).split())

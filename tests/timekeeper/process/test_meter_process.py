@@ -3,6 +3,8 @@
 import http.client
 import json
 import os
+import re
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -20,7 +22,10 @@ from tests.support.kubeconfig import kubeconfig
 from tests.support.waiting import eventually
 from tests.timekeeper.fake_api_server import FakeApiServer, serving
 from tests.timekeeper.worlds import T0, gpu_pod
+from timekeeper.core.budgets.policy import Budget
+from timekeeper.core.budgets.reader import read_entry
 
+EMPTY = {"version": 1, "budgets": [], "groups": [], "broken": []}
 COMMAND = "bursar-timekeeper meter --kubeconfig ~/.kube/config"
 PAGES = [Path(__file__).parents[3] / "docs" / page for page in ("install.md", "meter.md")]
 
@@ -28,6 +33,14 @@ PAGES = [Path(__file__).parents[3] / "docs" / page for page in ("install.md", "m
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_pages_have_the_command_that_is_tested_here(page: Path) -> None:
     assert COMMAND in [line.strip() for line in page.read_text().splitlines()]
+
+
+def test_the_budget_on_trial_is_an_entry_with_a_price() -> None:
+    ((key, text),) = re.findall(r"--from-literal='([^=]+)=(.+)'", PAGES[1].read_text())
+
+    found = read_entry(key, text)
+    assert isinstance(found, Budget)
+    assert (key, found.amount, found.price) == ("team-a", 120 * 3_600_000_000, "2.5")
 
 
 def asked(port: int, path: str, token: str = "") -> tuple[int, Any]:
@@ -98,13 +111,25 @@ def test_meter_serves_one_person_on_the_loopback_and_writes_nothing(tmp_path: Pa
         budget = json.loads(asked(port, "/v1/budgets/team-a", token)[1])
         published = json.loads(asked(port, "/v1/standings", token)[1])["default"]["mode"]
         assert (budget["mode"], budget["modeFrom"], published) == ("meter", "ledger", "meter")
+        assert str(file).encode() in asked(port, "/login")[1]
         assert asked(port, path)[0] == 401
         assert asked(port, path, f"{token[:-1]}{'A' if token[-1] != 'A' else 'B'}")[0] == 401
         assert file.stat().st_mode & 0o777 == 0o600
         said = (tmp_path / "log").read_text().splitlines()
         assert [line for line in said if "level=" not in line] == [
-            f"Open http://127.0.0.1:{port}/ and log in with the token in bursar-meter.db.token"
+            f"Open http://127.0.0.1:{port}/ and log in with the token in bursar-meter.db.token",
+            "For kubectl bursar, in another terminal:",
+            f"export BURSAR_SERVER=http://127.0.0.1:{port}",
+            f"export BURSAR_TOKEN_FILE={file}",
         ]
+        named = {
+            words[0]: words[1] for line in said if (words := line.removeprefix("export ").split("=", 1))[1:]
+        }
+        typed_there = [sys.executable, "-m", "timekeeper.cli.main", "budget", "-A", "-o", "json"]
+        exported = {name: named[name] for name in ("BURSAR_SERVER", "BURSAR_TOKEN_FILE")}
+        without_kubectl = variables | exported | {"PATH": str(tmp_path)}
+        shown = subprocess.run(typed_there, env=without_kubectl, capture_output=True, text=True, check=False)
+        assert json.loads(shown.stdout or "null") == {**EMPTY, "next": None}, shown.stderr
         assert [line for line in said if "level=info" in line] == []
     assert (tmp_path / "bursar-meter.db").is_file()
     assert (api.patches, api.events, api.deletions, api.evictions, api.reviews) == ([], [], [], [], [])

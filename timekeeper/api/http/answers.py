@@ -146,12 +146,20 @@ class OneBudget(BudgetAnswer):
     version: Version
 
 
+class BrokenEntryAnswer(TypedDict):
+    """A budget entry with mistakes. `error`: its ConfigMap, and each mistake with its line and field."""
+
+    key: str
+    error: str
+
+
 class BudgetsAnswer(TypedDict):
-    """Budgets by name; groups' budgets are on the first page."""
+    """Budgets by name; groups' budgets, and the entries with mistakes, are on the first page."""
 
     version: Version
     budgets: list[BudgetAnswer]
     groups: list[BudgetAnswer]
+    broken: list[BrokenEntryAnswer]
     next: Next
 
 
@@ -235,10 +243,11 @@ class WrittenGrantsAnswer(TypedDict):
 class SessionAnswer(TypedDict):
     """One pod's hold of its cards. `admittedInBudget`: false if its namespace was over budget when it was
     created, and did not hold it; in mode `enforce` such a pod has the class of pods over budget; null for
-    cards that are reserved for a pod. `requestedMilli`, `requestedMib`: its unweighted share of them;
-    `rateMilli`: the rate it is charged at; `cards`: their UUIDs, empty if its placement is not trusted.
-    `ended`: null while it runs, if the pod vanished, and if no timestamp says when it ended: then it is
-    charged until its last evidence. `doubt`: why its rate is not certain, null: it is."""
+    cards that are reserved for a pod, and for a pod that is metered alone. `requestedMilli`,
+    `requestedMib`: its unweighted share of them; `rateMilli`: the rate it is charged at; `cards`: their
+    UUIDs, empty if its placement is not trusted. `ended`: null while it runs, if the pod vanished, and if
+    no timestamp says when it ended: then it is charged until its last evidence. `doubt`: why its rate is
+    not certain, null: it is."""
 
     uid: str
     namespace: str

@@ -44,6 +44,7 @@ _WHY = {
     422: "the idempotency key was used for another grant",
     429: "another simulation is running; retry",
     500: "internal error",
+    501: "the ledger runs alone",
     503: "the database or the API server is unreachable; retry",
 }
 

@@ -73,6 +73,9 @@ class ServedStandings:
 NOT_SERVED = ServedStandings("", b"", b"", {}, UNKNOWN)
 
 
+BEGAN_MS = 60_000  # how long the beginning of the ledger may be remembered
+
+
 @dataclass(frozen=True, slots=True)
 class AccountReading:
     """A statement of a namespace or group with the error of its entry, and its group's.
@@ -98,7 +101,7 @@ class LedgerReader:
 
     def __init__(self, store: Store, clock: Callable[[], int], only_meter: bool = False) -> None:
         self.store = store
-        self._only_meter = only_meter
+        self.only_meter = only_meter
         self._clock = clock
         self._lock = Lock()
         self._history: tuple[int, History] = (0, history_of((), only_meter=only_meter))
@@ -163,6 +166,16 @@ class LedgerReader:
                 connection, [each for each in groups if group in ("", each.removeprefix(GROUP))]
             )
 
+    def began_ms(self) -> int | None:
+        """The first moment that is charged, which no index has; None: nothing was yet."""
+        with self.store.reading() as connection:
+            return ledger.first_ms(connection)
+
+    def broken_entries(self) -> dict[str, str]:
+        """The budget entries with a mistake, by key, and what is wrong with them."""
+        with self.store.reading() as connection:
+            return ledger.entry_errors(connection)
+
     def _listed(self, connection: Connection) -> list[str]:
         history = self.history(connection)
         names = history.namespaces()
@@ -194,7 +207,7 @@ class LedgerReader:
         newest = ledger.newest_entry(connection)
         with self._lock:
             if self._history[0] != newest:
-                self._history = (newest, history_of(ledger.entries(connection), only_meter=self._only_meter))
+                self._history = (newest, history_of(ledger.entries(connection), only_meter=self.only_meter))
             return self._history[1]
 
     def calendar(self) -> tuple[str, int]:

@@ -8,7 +8,14 @@ from flask import Flask, Response, request
 from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import GROUP
 from timekeeper.accounts.usage import gpu_hours
-from timekeeper.api.http.answers import BalancesAnswer, BudgetsAnswer, OneBalance, OneBudget, answer
+from timekeeper.api.http.answers import (
+    BalancesAnswer,
+    BrokenEntryAnswer,
+    BudgetsAnswer,
+    OneBalance,
+    OneBudget,
+    answer,
+)
 from timekeeper.api.http.parameters import AFTER, LIMIT, MEMBERS_OF, NAMESPACE_IN_PATH, cursor, shaped
 from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, may, serve
 from timekeeper.api.http.services import Services
@@ -76,6 +83,7 @@ def register(app: Flask, services: Services) -> None:
             "version": 1,
             "budgets": [shown(each, True, made) for each in account],
             "groups": [shown(each, True) for each in group_accounts],
+            "broken": [] if after or group else _broken(services),
             "next": page,
         }
         return answer(body, page)
@@ -99,6 +107,11 @@ def register(app: Flask, services: Services) -> None:
     serve(app, services, BUDGET, budget)
     serve(app, services, BALANCES, balances)
     serve(app, services, BALANCE, balance)
+
+
+def _broken(services: Services) -> list[BrokenEntryAnswer]:
+    found = services.ledger.broken_entries()
+    return [{"key": key, "error": sentence} for key, sentence in sorted(found.items())]
 
 
 def figures(account: AccountReading) -> dict[str, Any]:

@@ -4,7 +4,6 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, Literal, TypedDict
 
 from flask import Flask, Response
@@ -20,7 +19,7 @@ from timekeeper.api.http.answers import Hours, Next, answer, tagged
 from timekeeper.api.http.parameters import AFTER, LIMIT, SUBJECT_AS_NAMESPACE, choice, cursor, shaped
 from timekeeper.api.http.routes import CSV, JSON, ApiRoute, Call, Right, serve
 from timekeeper.api.http.services import Services
-from timekeeper.api.ledger.ledger_reader import AccountReading
+from timekeeper.api.ledger.ledger_reader import BEGAN_MS, AccountReading
 from timekeeper.api.ledger.protected_answers import ProtectedPaceAnswer, pace
 from timekeeper.api.ledger.recent_value import RecentValue
 from timekeeper.core.ledger.metering import FOREVER_MS, Interval, period_at
@@ -124,7 +123,6 @@ ESTIMATE = ApiRoute(
     (SUBJECT_AS_NAMESPACE, choice("format", "of the rows", ("json", "csv"))),
 )
 _NO_PROMETHEUS = "an estimate needs the timekeeper's flag --prometheus-url or --prometheus-namespace"
-_BEGAN_MS = 60_000  # how long the beginning of the ledger is remembered
 _COLUMNS = (
     "estimated",
     "from",
@@ -146,7 +144,7 @@ ROUTES = (FORECAST, ESTIMATE)
 def register(app: Flask, services: Services) -> None:
     """Add the routes."""
     before = None if services.prometheus is None else DevicesBefore(services.prometheus)
-    began = RecentValue(partial(_began_ms, services))
+    began = RecentValue(services.ledger.began_ms)
     serve(app, services, ESTIMATE, lambda call: _estimated(services, before, began, call))
 
     def forecasts(call: Call) -> Response:
@@ -224,18 +222,12 @@ def _shown(pace: Pace) -> dict[str, int | None]:
     return {"rateMilli": pace.milli, "goneAt": pace.gone_ms}
 
 
-def _began_ms(services: Services) -> int | None:
-    """The first moment that is charged, which no index has."""
-    with services.ledger.store.reading() as connection:
-        return ledger.first_ms(connection)
-
-
 def _estimated(
     services: Services, before: DevicesBefore | None, began: RecentValue[int | None], call: Call
 ) -> Response:
     with services.ledger.store.reading() as connection:
         now_ms, history = services.ledger.moment(connection)
-    first_ms = began.get(_BEGAN_MS)
+    first_ms = began.get(BEGAN_MS)
     span = estimating.span_before(now_ms if first_ms is None else first_ms)
     devices = HeldDevices(span, {}, frozenset(), (_NO_PROMETHEUS,))
     if before is not None:

@@ -6,10 +6,10 @@ from typing import Any, TypedDict
 import orjson
 from flask import Flask, Response
 
+from timekeeper.accounts.budget_history import History
 from timekeeper.accounts.changes import NEVER
 from timekeeper.accounts.claiming import read_claims
 from timekeeper.accounts.failing_watches import FailingWatch, read_watches
-from timekeeper.accounts.session import HOLD
 from timekeeper.accounts.usage import gpu_hours
 from timekeeper.api.http.answers import SessionsAnswer, answer
 from timekeeper.api.http.parameters import (
@@ -102,7 +102,7 @@ def register(app: Flask, services: Services) -> None:
             zone = history.settings(now_ms).time_zone
             found = sessions.page(connection, _which(call, zone), now_ms, limit + 1)
         follows = cursor(found[limit - 1].session.uid) if len(found) > limit else None
-        body = {"version": 1, "sessions": [_shown(each) for each in found[:limit]], "next": follows}
+        body = {"version": 1, "sessions": [_shown(each, history) for each in found[:limit]], "next": follows}
         return answer(body, follows)
 
     def doubts(_: Call) -> Response:
@@ -140,8 +140,11 @@ def _which(call: Call, zone: str) -> SessionFilter:
     )
 
 
-def _shown(charged: ChargedSession) -> dict[str, Any]:
+def _shown(charged: ChargedSession, history: History) -> dict[str, Any]:
     session = charged.session
+    in_budget: bool | None = session.admitted_in_budget
+    if session.is_reserved or (not in_budget and history.is_metered(session.namespace, session.opened_ms)):
+        in_budget = None  # nothing of ours admitted it
     amount = charged.posted + charged.pending
     return {
         "uid": session.uid,
@@ -153,7 +156,7 @@ def _shown(charged: ChargedSession) -> dict[str, Any]:
         "labels": orjson.loads(session.labels),
         "cards": _cards(session.devices),
         "state": "open" if session.settled_ms is None else "settled",
-        "admittedInBudget": None if HOLD in session.uid else session.admitted_in_budget,
+        "admittedInBudget": in_budget,
         "rateMilli": session.rate_milli,
         "doubt": session.doubt,
         "requestedMilli": session.requested_milli,

@@ -35,7 +35,7 @@ from timekeeper.core.object_names import timestamp
 from timekeeper.core.request.cards import CardAmount, NamedAmount
 from timekeeper.core.request.host import decode_host
 from timekeeper.core.standings import card_host
-from timekeeper.core.texts import NOT_PLACED
+from timekeeper.core.texts import LEDGER_ALONE, NOT_PLACED
 from timekeeper.core.values import Card
 from timekeeper.core.wire import Version
 from timekeeper.runtime.auth.gate import Caller
@@ -186,7 +186,7 @@ SIMULATE = ApiRoute(
     None,
     {JSON: SimulationAnswer},
     body=BODY,
-    refuses=(413, 429),
+    refuses=(413, 429, 501),
     needs="`create simulations` in the namespace",
 )
 ROUTES = (SIMULATE,)
@@ -212,6 +212,8 @@ def register(app: Flask, services: Services) -> None:
     def simulation() -> Response:
         services.gate.caller(request.headers.get("Authorization"))
         asked = read_simulation(read_body(), services.clock())
+        if services.ledger.only_meter:
+            raise Problem(501, LEDGER_ALONE)
         authorization = request.headers.get("Authorization")
         caller = services.gate.allow(authorization, "create", "simulations", asked.namespace)
         if not services.peers.webhook.url:

@@ -60,17 +60,32 @@ def results(facts: Facts) -> list[CheckResult]:
 
 
 def runs_alone(facts: Facts) -> bool:
-    """Whether the timekeeper is a ledger alone: then nothing else has to be there."""
-    readable = (each for each in facts.workloads if not isinstance(each, NotReadable))
-    found = next((it for each in readable if (it := named(each, TIMEKEEPER))), None)
-    template = mapping(mapping(mapping(found).get("spec")).get("template"))
+    """Whether the timekeeper is a ledger alone: then nothing else has to be there. Where it does not answer,
+    its workload's arguments tell."""
+    if facts.governs_nothing is not None:
+        return facts.governs_nothing
+    template = mapping(mapping(mapping(_installed(facts)).get("spec")).get("template"))
     containers = sequence(mapping(template.get("spec")).get("containers"))
     return any("meter" in sequence(mapping(each).get("args")) for each in containers)
 
 
 def is_outside(facts: Facts) -> bool:
-    """Whether the ledger is on somebody's machine: it has an address, and nothing is installed."""
-    return facts.is_by_address and facts.namespace is None
+    """Whether the ledger is on somebody's machine: it has an address, the cluster has no timekeeper, and it
+    governs nothing, or does not answer and nothing of Bursar is installed."""
+    if not facts.is_by_address or _installed(facts) is not None:
+        return False
+    if facts.governs_nothing is None:
+        return not any(map(items, _readable(facts)))
+    return facts.governs_nothing
+
+
+def _installed(facts: Facts) -> Any:
+    """The timekeeper's workload in the cluster, or None."""
+    return next((found for each in _readable(facts) if (found := named(each, TIMEKEEPER))), None)
+
+
+def _readable(facts: Facts) -> list[Any]:
+    return [each for each in facts.workloads if not isinstance(each, NotReadable)]
 
 
 def namespace(facts: Facts) -> Iterator[CheckResult]:
@@ -224,6 +239,13 @@ def timekeeper(facts: Facts) -> Iterator[CheckResult]:
         yield CheckResult("warning", "clocks", sentence, "timedatectl set-ntp true, on the nodes and here")
 
 
+def broken_entries(facts: Facts) -> Iterator[CheckResult]:
+    """No budget entry has a mistake."""
+    command = f"kubectl edit configmap NAME -n {facts.system_namespace} (docs/budget-settings.md)"
+    for each in () if isinstance(facts.broken, NotReadable) else facts.broken:
+        yield CheckResult("error", "budget entries", each, command)
+
+
 def budgets(facts: Facts) -> Iterator[CheckResult]:
     """There is a budget."""
     if isinstance(facts.budgets, NotReadable):
@@ -280,6 +302,7 @@ CHECKS: tuple[Check, ...] = (
     time_zone,
     schedulers,
     budgets,
+    broken_entries,
     modes,
     placement,
     cards,
@@ -300,6 +323,7 @@ CHECKS_ALONE: tuple[Check, ...] = (
     timekeeper,
     time_zone,
     budgets,
+    broken_entries,
     modes,
     described_cards,
     doubts,

@@ -14,6 +14,7 @@ from timekeeper.cli.connection import Options, connected
 from timekeeper.cli.output import CommandError, Say, progress
 from timekeeper.core.accelerators import accelerators_in
 from timekeeper.core.budgets.modes import LABEL
+from timekeeper.core.findings import broken_sentences
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.names import INVENTORY
 
@@ -67,6 +68,8 @@ class Facts:
     labelled: Any = None  # the namespaces with a label for their mode
     modes: Any = None  # namespace -> its mode by the ledger; "": of one without entry and label
     is_by_address: bool = False  # the timekeeper is at the address of ``--server``
+    governs_nothing: bool | None = None  # by its own word; None: it gave none
+    broken: Any = ()  # a sentence for each budget entry with a mistake
 
 
 def read_facts(options: Options) -> Facts:
@@ -85,7 +88,7 @@ def _facts(options: Options, say: Say) -> Facts:
         return _or_reason(lambda: get(*arguments))
 
     nodes = read("nodes")
-    zone, doubts, idle, modes = _of_the_ledger(options, say)
+    ledger = _of_the_ledger(options, say)
     return Facts(
         system_namespace=system,
         version=_or_reason(lambda: options.kubectl.run("get", "--raw", "/version")),
@@ -106,14 +109,16 @@ def _facts(options: Options, say: Say) -> Facts:
         runtime_classes=read("runtimeclasses"),
         leases=read("leases", "-n", "kube-node-lease", "--show-managed-fields"),
         static_schedulers=read("pods", "-n", "kube-system", "-l", "component=kube-scheduler"),
-        time_zone=zone,
-        doubts=doubts,
-        idle=idle,
+        time_zone=ledger.time_zone,
+        doubts=ledger.doubts,
+        idle=ledger.idle,
         labelled=read("namespaces", "-l", LABEL),
-        modes=modes,
+        modes=ledger.modes,
         readiness=_or_reason(lambda: _readiness(options)),
         now_s=time.time(),
         is_by_address=bool(options.server),
+        governs_nothing=ledger.governs_nothing,
+        broken=ledger.broken,
     )
 
 
@@ -142,19 +147,34 @@ def _readiness(options: Options) -> Readiness:
         return _ask(client)
 
 
-def _of_the_ledger(options: Options, say: Say) -> tuple[Any, Any, Any, Any]:
-    """The time zone of the present period, the answers to ``/v1/doubts`` and ``/v1/idle``, and the modes of
-    namespaces; by one connection."""
+@dataclass(frozen=True, slots=True)
+class _Ledger:
+    """What the ledger says, as the fields of `Facts`."""
+
+    time_zone: Any
+    doubts: Any
+    idle: Any
+    modes: Any
+    broken: Any
+    governs_nothing: bool | None = None
+
+
+def _of_the_ledger(options: Options, say: Say) -> _Ledger:
+    """By one connection."""
     say("the timekeeper answers")
     budget = f"/v1/budgets/{options.system_namespace}"
     try:
         with connected(options, "", is_quiet=True) as client:
             own = _or_reason(partial(client.get, budget))
-            zone = own if isinstance(own, NotReadable) else str(own["period"]["timeZone"])
             doubts, idle = (_or_reason(partial(client.get, path)) for path in ("/v1/doubts", "/v1/idle"))
-            return zone, doubts, idle, _or_reason(lambda: _modes(own, client))
+            modes = _or_reason(lambda: _modes(own, client))
+            broken = _or_reason(lambda: list(broken_sentences(client.get("/v1/budgets", limit="1"))))
+            if isinstance(own, NotReadable):
+                return _Ledger(own, doubts, idle, modes, broken)
+            zone, governs_nothing = str(own["period"]["timeZone"]), own.get("modeFrom") == "ledger"
+            return _Ledger(zone, doubts, idle, modes, broken, governs_nothing)
     except CommandError as error:
-        return (NotReadable(error.message),) * 4
+        return _Ledger(*(NotReadable(error.message),) * 5)
 
 
 def _modes(own: Any, client: Client) -> Any:

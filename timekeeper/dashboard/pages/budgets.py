@@ -6,6 +6,7 @@ from typing import Any
 
 from timekeeper.core.budgets.policy import GROUP
 from timekeeper.core.findings import (
+    broken_sentences,
     claiming_sentence,
     doubt_sentences,
     idle_sentences,
@@ -45,6 +46,7 @@ def overview(visit: Visit) -> PageContent:
     found.sort(key=lambda each: (not by_name and urgency(each), each["namespace"]))
     at = page_at(visit.text("page"), len(found), ROWS)
     values = {
+        "use": _use(visit) if not answer["budgets"] else (),
         "rows": found[ROWS * at : ROWS * (at + 1)],
         "found": len(found),
         "totals": totals(answer["budgets"]),
@@ -55,12 +57,22 @@ def overview(visit: Visit) -> PageContent:
         "sort": "name" if by_name else "urgency",
         "find": wanted,
         "notes": [
+            *broken_sentences(answer),
             *(watch_sentences(doubts) if doubts else ()),
             *([*doubt_sentences(doubts), claiming_sentence(doubts)] if doubts else ()),
             *(idle_sentences(idle) if idle else ()),
         ],
     }
     return PageContent("budgets.html", values)
+
+
+def _use(visit: Visit) -> list[Json]:
+    """What namespaces used this month, the largest first; nothing without the right to read it."""
+
+    def ask() -> Json:
+        return visit.api.recent("/v1/usage", group="namespace", sort="-gpuHours", limit=ROWS)
+
+    return list((part(ask).answer or {}).get("rows", ()))
 
 
 def groups(visit: Visit) -> PageContent:

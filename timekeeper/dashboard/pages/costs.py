@@ -6,8 +6,8 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 
 from timekeeper.core.findings import estimate_sentences
-from timekeeper.core.texts import hours, money
-from timekeeper.dashboard.visits import Download, PageContent, Visit, link, page_at
+from timekeeper.core.texts import age, hours, money
+from timekeeper.dashboard.visits import Download, PageContent, Visit, link, page_at, part
 
 GROUPS = ("namespace", "group", "namespace,owner", "pod", "model", "node", "day")
 FORMS = {"csv": "csv", "focus": "focus-csv"}
@@ -139,7 +139,8 @@ def costs(visit: Visit) -> PageContent:
     group, month = _group(visit), visit.text("month") or running_month(visit)
     reports = _reports(visit, group, month)
     this = reports.of_month(month)
-    rows, total = _compared(visit, group, month, reports)
+    seen_ms = _seen_ms(visit) if this.has(visit.now_ms) and group not in _ALONE else 0
+    rows, total = _compared(visit, group, month, reports, seen_ms)
     at = page_at(visit.text("page"), len(rows), _ROWS)
     values = {
         "rows": rows[_ROWS * at : _ROWS * (at + 1)],
@@ -148,6 +149,7 @@ def costs(visit: Visit) -> PageContent:
         "earlier": visit.link(page=at) if at else None,
         "later": visit.link(page=at + 2) if _ROWS * (at + 1) < len(rows) else None,
         "total": total,
+        "pace": "7 days" if seen_ms == _WEEK_MS else age(seen_ms),
         "is_running": this.has(visit.now_ms),
         "is_priced": bool(total.bill.costs or (total.before and total.before.costs)),
         "is_cut": this.rows == MOST,
@@ -165,22 +167,33 @@ def costs(visit: Visit) -> PageContent:
 
 
 def _compared(
-    visit: Visit, group: str, month: str, reports: MonthReports
+    visit: Visit, group: str, month: str, reports: MonthReports, seen_ms: int
 ) -> tuple[list[Comparison], Comparison]:
-    """Each key's charges with those to compare, and their sums; last what only the month before has."""
+    """Each key's charges with those to compare, and their sums; last what only the month before has.
+    ``seen_ms``: see `_seen_ms`."""
     this = reports.of_month(month)
     if group in _ALONE:
         return [Comparison(each) for each in this.bills.values()], Comparison(this.total)
     before = reports.of_month(month_before(month))
     bills = {key: Bill(each.cells) for key, each in before.bills.items() if key not in this.bills}
     bills = {**this.bills, **bills}
-    if not this.has(visit.now_ms):
+    if not seen_ms:
         rows = [Comparison(bill, before.of(key)) for key, bill in bills.items()]
         return rows, Comparison(this.total, before.total)
     week = reports.of(_week(visit))
-    rest = Decimal(this.to_ms - visit.now_ms) / _WEEK_MS
+    rest = Decimal(this.to_ms - visit.now_ms) / seen_ms
     rows = [Comparison(bill, before.of(key), bill.later(week.of(key), rest)) for key, bill in bills.items()]
     return rows, Comparison(this.total, before.total, this.total.later(week.total, rest))
+
+
+def _seen_ms(visit: Visit) -> int:
+    """How much of the last week the ledger has seen; 0: less than a day, which tells no pace."""
+    scope = None if visit.namespace.startswith("_") else visit.scope
+    found = part(lambda: visit.api.get("/v1/would", namespace=scope, from_=visit.now_ms, limit=1)).answer
+    if found is None:
+        return _WEEK_MS  # those who may not read it there
+    seen_ms = min(_WEEK_MS, visit.now_ms - (found["began"] or visit.now_ms))
+    return seen_ms if seen_ms >= _DAY_MS else 0
 
 
 def download(visit: Visit, form: str) -> Download:
