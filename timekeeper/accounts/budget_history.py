@@ -113,8 +113,9 @@ class History:
         """The settings in force at that time; the defaults if none were written."""
         dated = self._dated.get(SETTINGS)
         value = dated.at(at_ms) if dated else None
-        found = value if isinstance(value, BudgetSettings) else BudgetSettings()
-        return _metered(found) if self.only_meter else found
+        if isinstance(value, BudgetSettings):
+            return value
+        return BudgetSettings(mode="meter") if self.only_meter else BudgetSettings()
 
     def budget(self, subject: str, at_ms: int) -> BudgetInForce:
         """A namespace's own entry, else ``_defaults``, else no limit. For a group: its own, else no limit.
@@ -123,8 +124,6 @@ class History:
         where this is in force; "": the cluster's.
         """
         found = self._entry_in_force(subject, at_ms)
-        if self.only_meter:
-            return _with_mode(found, "meter")
         label = self._dated.get(LABEL + subject)
         if label is None or (found.key == subject and found.budget.mode):
             return found
@@ -375,11 +374,6 @@ def _labelled(word: str) -> Budget:
     return replace(UNLIMITED, mode=word if word in MODES else "")
 
 
-@functools.lru_cache(maxsize=8)
-def _metered(settings: BudgetSettings) -> BudgetSettings:
-    return replace(settings, mode="meter")
-
-
 @functools.lru_cache(maxsize=16_384)
 def _with_mode(found: BudgetInForce, mode: str) -> BudgetInForce:
     return replace(found, budget=replace(found.budget, mode=mode)) if mode else found
@@ -391,7 +385,7 @@ def history_of(
     only_meter: bool = False,
 ) -> History:
     """The history of entries in the order of their moments. ``only_meter``: of a ledger that governs
-    nothing."""
+    nothing, whatever mode they name."""
     rows: dict[str, list[tuple[BudgetEntry, Budget | BudgetSettings | None]]] = {}
     unreadable_entries = []
     for entry in entries:
@@ -399,7 +393,8 @@ def history_of(
         if isinstance(value, EntryError):
             unreadable_entries.append(value)
         else:
-            rows.setdefault(entry.key, []).append((entry, value))
+            known = replace(value, mode="meter") if only_meter and value is not None else value
+            rows.setdefault(entry.key, []).append((entry, known))
     dated = {
         key: _DatedValues(
             tuple(entry.text for entry, _ in each),
@@ -414,8 +409,8 @@ def history_of(
     protections = {
         key: value.protect for key, value in newest if isinstance(value, Budget) and value.protect is not None
     }
-    values = (value for each in dated.values() for value in each.values)
-    always_enforced = all(value is None or value.mode in ("", "enforce") for value in values)
+    modes = {value.mode for each in dated.values() for value in each.values if value is not None}
+    always_enforced = not only_meter and modes <= {"", "enforce"}
     labelled = frozenset(
         key.removeprefix(LABEL)
         for key, each in dated.items()

@@ -45,7 +45,8 @@ def test_the_lesson_shows_what_it_says(stack: Stack, variables: str, tmp_path: P
         return run(stack.cp, f"{variables}\n{commands}", tmp_path)
 
     assert ["big", "200"] in [line.split() for line in typed(NODES).splitlines()]
-    assert typed(BUDGET).splitlines()[-1].split()[:3] == ["astronomy", "IN_BUDGET", "10.00"]
+    row = typed(BUDGET).splitlines()[-1].split()
+    assert row[:5] == ["astronomy", "enforce", "(cluster)", "IN_BUDGET", "10.00"]
     node, priority, devices = typed(POD).splitlines()[-3:]
     assert (node, priority) == ("big", "gpu-default-priority")
     (card,) = json.loads(devices)["containers"]["train"]
