@@ -52,7 +52,7 @@ def test_each_verdict_of_a_week_is_a_row_with_its_part_of_the_new_pods(dashboard
 
 def test_without_such_pods_the_page_says_what_was_judged(dashboards: Dashboards) -> None:
     assert "No pod was judged yet" in visit(dashboards)
-    assert "1 new pod would have been admitted as they are" in visit(dashboards, judged("a", "admitted"))
+    assert "1 new pod would have been admitted as it is." in visit(dashboards, judged("a", "admitted"))
 
 
 def test_an_enforced_namespace_is_named_as_such(dashboards: Dashboards) -> None:
