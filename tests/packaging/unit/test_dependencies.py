@@ -1,8 +1,10 @@
 """Which licences a dependency may have, and the page that lists them."""
 
 import tomllib
+from importlib.metadata import distributions
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
 from deploy.release import dependencies
 from deploy.release.archives import ROOT
@@ -55,3 +57,9 @@ def test_the_wheel_is_built_by_the_setuptools_that_is_tested() -> None:
     (backend,) = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
 
     assert backend in (ROOT / "constraints.txt").read_text().splitlines()
+
+
+def test_what_is_pinned_installs_on_the_first_release_of_the_oldest_python_that_we_name() -> None:
+    needs = {each.name: each.metadata.get("Requires-Python") or "" for each in distributions()}
+
+    assert {name: which for name, which in needs.items() if "3.11.0" not in SpecifierSet(which)} == {}
