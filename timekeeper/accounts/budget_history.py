@@ -124,11 +124,8 @@ class History:
         where this is in force; "": the cluster's.
         """
         found = self._entry_in_force(subject, at_ms)
-        label = self._dated.get(LABEL + subject)
-        if label is None or (found.key == subject and found.budget.mode):
-            return found
-        value = label.at(at_ms)
-        return _with_mode(found, value.mode) if isinstance(value, Budget) else found
+        labelled = self._mode_by_label(found, subject, at_ms)
+        return _with_mode(found, labelled) if labelled else found
 
     def mode(self, namespace: str, at_ms: int) -> str:
         """The mode of the namespace at that time: `enforce`, `observe` or `meter`."""
@@ -138,13 +135,20 @@ class History:
         """What the namespace's mode comes from."""
         if self.only_meter:
             return "ledger"
-        found, label = self._entry_in_force(namespace, at_ms), self._dated.get(LABEL + namespace)
-        if found.key == namespace and found.budget.mode:
-            return "entry"
-        value = label.at(at_ms) if label else None
-        if isinstance(value, Budget) and value.mode:
+        found = self._entry_in_force(namespace, at_ms)
+        if self._mode_by_label(found, namespace, at_ms):
             return "label"
-        return "defaults" if found.budget.mode else "cluster"
+        if not found.budget.mode:
+            return "cluster"
+        return "entry" if found.key == namespace else "defaults"
+
+    def _mode_by_label(self, found: BudgetInForce, namespace: str, at_ms: int) -> str:
+        """What the namespace's label says; "" where there is none, or where its own entry names a mode."""
+        label = self._dated.get(LABEL + namespace)
+        if label is None or (found.key == namespace and found.budget.mode):
+            return ""
+        value = label.at(at_ms)
+        return value.mode if isinstance(value, Budget) else ""
 
     def was_enforced(self, pod: LedgerPod) -> bool:
         """Whether the pod was created under enforcement: by the mode at that time. Near a change of the mode,
@@ -376,7 +380,7 @@ def _labelled(word: str) -> Budget:
 
 @functools.lru_cache(maxsize=16_384)
 def _with_mode(found: BudgetInForce, mode: str) -> BudgetInForce:
-    return replace(found, budget=replace(found.budget, mode=mode)) if mode else found
+    return replace(found, budget=replace(found.budget, mode=mode))
 
 
 def history_of(

@@ -10,8 +10,6 @@ from timekeeper.api.http.answers import Next, answer, tagged
 from timekeeper.api.http.parameters import AFTER, FROM, LIMIT, NAMESPACE, TO, choice, cursor, shaped, start_ms
 from timekeeper.api.http.routes import CSV, JSON, ApiRoute, Call, Right, serve
 from timekeeper.api.http.services import Services
-from timekeeper.api.ledger.ledger_reader import BEGAN_MS
-from timekeeper.api.ledger.recent_value import RecentValue
 from timekeeper.api.report_formats import as_csv, iso
 from timekeeper.core.wire import Version
 from timekeeper.runtime.http.problem_details import bad
@@ -75,8 +73,6 @@ ROUTES = (WOULD,)
 def register(app: Flask, services: Services) -> None:
     """Add the route."""
 
-    began = RecentValue(services.ledger.began_ms)
-
     def list_all(call: Call) -> Response:
         limit, after = call.get("limit", _PAGE), shaped(call.get("after"), int, int, int, str, str, str)
         start, end = after[:2] if after else _span(services, call)
@@ -93,7 +89,7 @@ def register(app: Flask, services: Services) -> None:
             cells = ({**each, "from": iso(each["from"])} for each in rows)
             body = b"".join(as_csv(_COLUMNS, cells))
             return tagged(Response(body, content_type=f"{CSV}; charset=utf-8"), follows)
-        span = {"version": 1, "from": start, "to": end, "began": began.get(BEGAN_MS)}
+        span = {"version": 1, "from": start, "to": end, "began": services.ledger.began_ms()}
         found_there = {"rows": rows, "enforced": enforced, "notes": _notes(page)}
         return answer({**span, **found_there, "next": follows}, follows)
 

@@ -60,6 +60,6 @@ def test_the_wheel_is_built_by_the_setuptools_that_is_tested() -> None:
 
 
 def test_what_is_pinned_installs_on_the_first_release_of_the_oldest_python_that_we_name() -> None:
-    needs = {each.name: each.metadata.get("Requires-Python") or "" for each in distributions()}
+    needs = {each.name: each.metadata["Requires-Python"] or "" for each in distributions()}
 
     assert {name: which for name, which in needs.items() if "3.11.0" not in SpecifierSet(which)} == {}

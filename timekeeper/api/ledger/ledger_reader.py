@@ -14,6 +14,7 @@ from timekeeper.accounts.grants import GrantSums
 from timekeeper.accounts.statements import stated, working_set
 from timekeeper.accounts.usage import PriceInterval, ReportLine, ReportQuery, price_intervals
 from timekeeper.api.ledger.protected_reading import ProtectedReading, read_protected
+from timekeeper.api.ledger.recent_value import RecentValue
 from timekeeper.core.budgets.modes import ModeSource
 from timekeeper.core.protected import Published, decoded
 from timekeeper.store import held_pods, ledger
@@ -73,7 +74,7 @@ class ServedStandings:
 NOT_SERVED = ServedStandings("", b"", b"", {}, UNKNOWN)
 
 
-BEGAN_MS = 60_000  # how long the beginning of the ledger may be remembered
+_BEGAN_MS = 60_000  # how long the beginning of the ledger is remembered, for no index has it
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,7 @@ class LedgerReader:
         self._lock = Lock()
         self._history: tuple[int, History] = (0, history_of((), only_meter=only_meter))
         self._served = NOT_SERVED
+        self._began = RecentValue(self._first_ms)
 
     def pulse(self) -> Pulse:
         """The settler's last write and decision."""
@@ -167,7 +169,10 @@ class LedgerReader:
             )
 
     def began_ms(self) -> int | None:
-        """The first moment that is charged, which no index has; None: nothing was yet."""
+        """The first moment that is charged, as it was a minute ago at most; None: nothing was yet."""
+        return self._began.get(_BEGAN_MS)
+
+    def _first_ms(self) -> int | None:
         with self.store.reading() as connection:
             return ledger.first_ms(connection)
 

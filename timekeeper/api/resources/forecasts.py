@@ -19,9 +19,8 @@ from timekeeper.api.http.answers import Hours, Next, answer, tagged
 from timekeeper.api.http.parameters import AFTER, LIMIT, SUBJECT_AS_NAMESPACE, choice, cursor, shaped
 from timekeeper.api.http.routes import CSV, JSON, ApiRoute, Call, Right, serve
 from timekeeper.api.http.services import Services
-from timekeeper.api.ledger.ledger_reader import BEGAN_MS, AccountReading
+from timekeeper.api.ledger.ledger_reader import AccountReading
 from timekeeper.api.ledger.protected_answers import ProtectedPaceAnswer, pace
-from timekeeper.api.ledger.recent_value import RecentValue
 from timekeeper.core.ledger.metering import FOREVER_MS, Interval, period_at
 from timekeeper.core.wire import Version
 from timekeeper.store import ledger
@@ -144,8 +143,7 @@ ROUTES = (FORECAST, ESTIMATE)
 def register(app: Flask, services: Services) -> None:
     """Add the routes."""
     before = None if services.prometheus is None else DevicesBefore(services.prometheus)
-    began = RecentValue(services.ledger.began_ms)
-    serve(app, services, ESTIMATE, lambda call: _estimated(services, before, began, call))
+    serve(app, services, ESTIMATE, lambda call: _estimated(services, before, call))
 
     def forecasts(call: Call) -> Response:
         subject, after = call.get("namespace", ""), shaped(call.get("after"), str)
@@ -222,12 +220,10 @@ def _shown(pace: Pace) -> dict[str, int | None]:
     return {"rateMilli": pace.milli, "goneAt": pace.gone_ms}
 
 
-def _estimated(
-    services: Services, before: DevicesBefore | None, began: RecentValue[int | None], call: Call
-) -> Response:
+def _estimated(services: Services, before: DevicesBefore | None, call: Call) -> Response:
     with services.ledger.store.reading() as connection:
         now_ms, history = services.ledger.moment(connection)
-    first_ms = began.get(BEGAN_MS)
+    first_ms = services.ledger.began_ms()
     span = estimating.span_before(now_ms if first_ms is None else first_ms)
     devices = HeldDevices(span, {}, frozenset(), (_NO_PROMETHEUS,))
     if before is not None:
