@@ -24,8 +24,8 @@ from tests.support.waiting import eventually
 Json = dict[str, Any]
 
 # where a pod's service account is; the processes replace the folder before they import anything else
-KUBELETS = "/var/run/secrets/kubernetes.io/serviceaccount"
-MOVED = """
+_KUBELETS = "/var/run/secrets/kubernetes.io/serviceaccount"
+_MOVED = """
 from pathlib import Path
 import timekeeper.runtime.connect as pod
 assert str(pod.SERVICE_ACCOUNT) == "{KUBELETS}"
@@ -119,19 +119,8 @@ class InstalledPods:
         (container,) = (each for each in pod["containers"] if each["name"] == role)
         folder = self._folder / role
         folder.mkdir()
-        (folder / "token").write_text(account_token(self._cp, pod["serviceAccountName"]))
         (folder / "bursar-token").write_text(account_token(self._cp, pod["serviceAccountName"], "bursar"))
-        (folder / "ca.crt").write_bytes(self._cp.ca_file.read_bytes())
-        (folder / "sitecustomize.py").write_text(MOVED.format(KUBELETS=KUBELETS, folder=folder))
-        address = urlsplit(self._cp.url)
-        variables = {
-            "PATH": os.defpath,
-            "PYTHONPATH": f"{folder}:{ROOT}",
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "KUBERNETES_SERVICE_HOST": str(address.hostname),
-            "KUBERNETES_SERVICE_PORT": str(address.port),
-            **{each["name"]: each.get("value", "of-the-pod") for each in container.get("env", [])},
-        }
+        variables = as_in_pod(self._cp, pod["serviceAccountName"], container, folder)
         return [sys.executable, "-m", module, *container["args"]], variables
 
     def _state(self) -> list[str]:
@@ -180,6 +169,25 @@ class InstalledPods:
             process.send_signal(signal.SIGTERM)
         codes = {role: process.wait(timeout=30) for role, process in self._processes.items()}
         assert codes == dict.fromkeys(codes, 0), codes
+
+
+def as_in_pod(cp: ControlPlane, account: str, container: Json, folder: Path) -> dict[str, str]:
+    """The environment of this container's process outside of a pod. The folder gets what a kubelet puts into
+    the pod: the account's token and the CA of the API server."""
+    (folder / "token").write_text(account_token(cp, account))
+    (folder / "ca.crt").write_bytes(cp.ca_file.read_bytes())
+    (folder / "sitecustomize.py").write_text(_MOVED.format(KUBELETS=_KUBELETS, folder=folder))
+    address = urlsplit(cp.url)
+    return {
+        "PATH": os.defpath,
+        "PYTHONPATH": f"{folder}:{ROOT}",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "KUBERNETES_SERVICE_HOST": str(address.hostname),
+        "KUBERNETES_SERVICE_PORT": str(address.port),
+        **{
+            each["name"]: each.get("value", "of-the-pod") for each in container.get("env", [])
+        },  # or a fieldRef
+    }
 
 
 def account_token(cp: ControlPlane, account: str, audience: str = "", namespace: str = NAMESPACE) -> str:

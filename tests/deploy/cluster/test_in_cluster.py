@@ -1,7 +1,6 @@
 """The roles with the arguments of their containers, and with what a kubelet puts into a pod: the service
 account's token and CA, and the API server's address in the environment. No kubeconfig."""
 
-import os
 import re
 import signal
 import ssl
@@ -12,7 +11,6 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -20,18 +18,10 @@ from deploy.local.cluster import ControlPlane
 from deploy.local.launcher import Launcher
 from deploy.local.ports import free_port
 from tests.deploy.dockerfile import console_scripts, last
-from tests.deploy.reading import MANIFESTS, NAMESPACE, ROOT, container, template, workloads
+from tests.deploy.installed import as_in_pod
+from tests.deploy.reading import MANIFESTS, ROOT, container, template, workloads
 from tests.support.control_plane import kubectl
 from tests.support.waiting import eventually
-
-# where a pod's service account is; the test's processes replace the folder before they import anything else
-KUBELETS = "/var/run/secrets/kubernetes.io/serviceaccount"
-MOVED = """
-from pathlib import Path
-import timekeeper.runtime.connect as pod
-assert str(pod.SERVICE_ACCOUNT) == "{KUBELETS}"
-pod.SERVICE_ACCOUNT = Path("{folder}")
-"""
 
 
 @pytest.fixture(scope="module")
@@ -60,20 +50,7 @@ def in_pod(cluster: ControlPlane, name: str, folder: Path) -> tuple[list[str], d
         for each in workloads()
         if each["metadata"]["name"] == workload
     ]
-    path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{account}/token"
-    token = cluster.api.call("POST", path, {"spec": {"expirationSeconds": 3600}})["status"]["token"]
-    (folder / "token").write_text(token)
-    (folder / "ca.crt").write_bytes(cluster.ca_file.read_bytes())
-    (folder / "sitecustomize.py").write_text(MOVED.format(KUBELETS=KUBELETS, folder=folder))
-    address = urlsplit(cluster.url)
-    variables = {
-        "PATH": os.defpath,
-        "PYTHONPATH": f"{folder}:{ROOT}",
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "KUBERNETES_SERVICE_HOST": str(address.hostname),
-        "KUBERNETES_SERVICE_PORT": str(address.port),
-        **{each["name"]: each.get("value", "of-the-pod") for each in one.get("env", [])},  # or a fieldRef
-    }
+    variables = as_in_pod(cluster, account, one, folder)
     target = one["image"].removeprefix("bursar/").partition(":")[0]
     (script,) = last(target, "ENTRYPOINT").words()
     role = console_scripts()[script].partition(".")[0]
