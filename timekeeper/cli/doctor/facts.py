@@ -167,8 +167,9 @@ def _of_the_ledger(options: Options, say: Say) -> _Ledger:
         with connected(options, "", is_quiet=True) as client:
             own = _or_reason(partial(client.get, budget))
             doubts, idle = (_or_reason(partial(client.get, path)) for path in ("/v1/doubts", "/v1/idle"))
-            modes = _or_reason(lambda: _modes(own, client))
-            broken = _or_reason(lambda: list(broken_sentences(client.get("/v1/budgets", limit="1"))))
+            listed = _or_reason(partial(client.get, "/v1/budgets"))
+            modes = _modes(own, listed)
+            broken = listed if isinstance(listed, NotReadable) else list(broken_sentences(listed))
             if isinstance(own, NotReadable):
                 return _Ledger(own, doubts, idle, modes, broken)
             zone, governs_nothing = str(own["period"]["timeZone"]), own.get("modeFrom") == "ledger"
@@ -177,15 +178,16 @@ def _of_the_ledger(options: Options, say: Say) -> _Ledger:
         return _Ledger(*(NotReadable(error.message),) * 5)
 
 
-def _modes(own: Any, client: Client) -> Any:
-    """By namespace. ``own``: the budget of Bursar's namespace, which has no entry; None where the timekeeper
-    does not know modes yet, or where it has one."""
+def _modes(own: Any, listed: Any) -> Any:
+    """By namespace, of all budgets as ``listed``. ``own``: the budget of Bursar's namespace, which has no
+    entry; None where the timekeeper does not know modes yet, or where it has one."""
     if isinstance(own, NotReadable):
         return own
     if own.get("modeFrom") in (None, "entry", "label"):
         return None
-    listed = client.get("/v1/budgets")["budgets"]
-    return {"": own["mode"], **{each["namespace"]: each["mode"] for each in listed}}
+    if isinstance(listed, NotReadable):
+        return listed
+    return {"": own["mode"], **{each["namespace"]: each["mode"] for each in listed["budgets"]}}
 
 
 def _ask(client: Client) -> Readiness:
