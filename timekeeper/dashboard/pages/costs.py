@@ -191,7 +191,7 @@ def _seen_ms(visit: Visit) -> int:
     scope = None if visit.namespace.startswith("_") else visit.scope
     found = part(lambda: visit.api.get("/v1/would", namespace=scope, from_=visit.now_ms, limit=1)).answer
     if found is None:
-        return _WEEK_MS  # those who may not read it there
+        return _WEEK_MS  # a visitor without the right to read it
     seen_ms = min(_WEEK_MS, visit.now_ms - (found["began"] or visit.now_ms))
     return seen_ms if seen_ms >= _DAY_MS else 0
 
