@@ -17,7 +17,8 @@ from tests import worlds
 from timekeeper.cli.doctor.checks import WORKLOADS, results
 from timekeeper.cli.doctor.cluster_checks import OF_OUR_OWN_FIELDS, POLICIES
 from timekeeper.cli.doctor.facts import Facts, NotReadable, Readiness
-from timekeeper.core.budgets.modes import EFFECTS, LABEL
+from timekeeper.core.budgets.modes import EFFECTS
+from timekeeper.core.names import MODE_LABEL
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 MANIFESTS = Path(__file__).parents[3] / "deploy" / "manifests"
@@ -990,7 +991,7 @@ def test_the_modes_of_the_cluster_and_of_namespaces_are_named_with_what_follows(
 @pytest.mark.parametrize("where", [SOUND, alone()], ids=["governing", "alone"])
 def test_a_label_that_names_no_mode_is_named_with_its_namespace_and_the_words_that_do(where: Facts) -> None:
     labels = {"team-a": "observe", "team-x": "observed"}
-    there = [{"metadata": {"name": name, "labels": {LABEL: word}}} for name, word in labels.items()]
+    there = [{"metadata": {"name": name, "labels": {MODE_LABEL: word}}} for name, word in labels.items()]
 
     (found,) = (each for each in results(replace(where, labelled=listed(*there))) if each.level != "ok")
 

@@ -13,10 +13,9 @@ from timekeeper.cli.client import Client
 from timekeeper.cli.connection import Options, connected
 from timekeeper.cli.output import CommandError, Say, progress
 from timekeeper.core.accelerators import accelerators_in
-from timekeeper.core.budgets.modes import LABEL
 from timekeeper.core.findings import broken_sentences
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
-from timekeeper.core.names import INVENTORY
+from timekeeper.core.names import INVENTORY, MODE_LABEL
 
 NODE_NAMESPACE = "bursar-node"
 MAX_NODES = 20  # whose pods are read
@@ -112,7 +111,7 @@ def _facts(options: Options, say: Say) -> Facts:
         time_zone=ledger.time_zone,
         doubts=ledger.doubts,
         idle=ledger.idle,
-        labelled=read("namespaces", "-l", LABEL),
+        labelled=read("namespaces", "-l", MODE_LABEL),
         modes=ledger.modes,
         readiness=_or_reason(lambda: _readiness(options)),
         now_s=time.time(),

@@ -12,9 +12,10 @@ from timekeeper.cli.doctor.facts import (
     named,
     some_of,
 )
-from timekeeper.core.budgets.modes import EFFECTS, LABEL
+from timekeeper.core.budgets.modes import EFFECTS
 from timekeeper.core.budgets.policy import MODES
 from timekeeper.core.json_values import mapping
+from timekeeper.core.names import MODE_LABEL
 
 _SUBJECT = "modes"
 _POLICIES = "modes of the policies"
@@ -30,7 +31,7 @@ def modes(facts: Facts) -> Iterator[CheckResult]:
     """The mode of the cluster, of each namespace with another one, and what follows; and labels that name no
     mode."""
     for each in [] if isinstance(facts.labelled, NotReadable) else items(facts.labelled):
-        name, word = each["metadata"]["name"], each["metadata"]["labels"][LABEL]
+        name, word = each["metadata"]["name"], each["metadata"]["labels"][MODE_LABEL]
         if word not in MODES:
             yield _no_mode(name, str(word), _known(facts))
     if not (known := _known(facts)):
@@ -50,10 +51,12 @@ def _known(facts: Facts) -> Mapping[str, str]:
 def _no_mode(name: str, word: str, known: Mapping[str, str]) -> CheckResult:
     mode = known.get(name, known.get("", ""))
     sentence = (
-        f'namespace {name} has the label {LABEL} with "{word}", which is no mode and says nothing'
+        f'namespace {name} has the label {MODE_LABEL} with "{word}", which is no mode and says nothing'
         f"{f': its mode is {mode}' if mode else ''}; allowed: {', '.join(MODES)}, or no such label"
     )
-    command = f"kubectl label namespace {name} {LABEL}=observe --overwrite, or {LABEL}- to remove it"
+    command = (
+        f"kubectl label namespace {name} {MODE_LABEL}=observe --overwrite, or {MODE_LABEL}- to remove it"
+    )
     return CheckResult("warning", _SUBJECT, sentence, command)
 
 

@@ -2,10 +2,10 @@
 
 from typing import Literal
 
+from timekeeper.core.names import MODE_LABEL
+
 # its own entry, its label, the entry `_defaults`, the cluster's mode, or a ledger that governs nothing
 ModeSource = Literal["entry", "label", "defaults", "cluster", "ledger"]
-
-LABEL = "bursar.dev/mode"
 
 EFFECTS = {
     "enforce": "pods that break a rule are refused, and new pods over budget are demoted",
@@ -14,7 +14,7 @@ EFFECTS = {
 }
 _BY: dict[ModeSource, str] = {
     "entry": "by its entry",
-    "label": f"by its label {LABEL}",
+    "label": f"by its label {MODE_LABEL}",
     "defaults": "by the entry _defaults",
     "cluster": "as the cluster is",
     "ledger": "for this ledger governs nothing",
