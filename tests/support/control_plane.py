@@ -6,16 +6,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from deploy.local.api import ApiError
 from deploy.local.cluster import ControlPlane
+from tests.deploy.reading import loaded
 from tests.support.waiting import eventually
+from timekeeper.runtime.api_server import APPLY
 
 Json = dict[str, Any]
 
-_APPLY = "application/apply-patch+yaml"
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 # Kinds without a namespace.
 _OF_THE_CLUSTER = {
     "ClusterRole",
@@ -47,7 +45,7 @@ def apply(cp: ControlPlane, *objects: Json, namespace: str = "default") -> None:
     ApiError."""
     for each in objects:
         path = f"{collection(each, namespace)}/{each['metadata']['name']}?fieldManager=kubectl&force=true"
-        cp.api.call("PATCH", path, each, _APPLY)
+        cp.api.call("PATCH", path, each, APPLY)
 
 
 def apply_files(cp: ControlPlane, files: Iterable[Path]) -> None:
@@ -58,7 +56,7 @@ def apply_files(cp: ControlPlane, files: Iterable[Path]) -> None:
 
 @cache
 def _objects(file: Path) -> tuple[Json, ...]:
-    return tuple(each for each in yaml.load_all(file.read_text(), _LOADER) if each)
+    return tuple(loaded(file.read_text()))
 
 
 def refused(cp: ControlPlane, method: str, path: str, body: Json, user: str = "") -> str:

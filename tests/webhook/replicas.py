@@ -38,6 +38,7 @@ from tests.support.waiting import eventually
 from tests.webhook.servers import ROOT, environment
 from tests.webhook.worlds import half
 from tests.worlds import Json
+from timekeeper.runtime.api_server import APPLY
 from timekeeper.runtime.connect import connect
 from webhook.controller.cluster import CertificateStore
 from webhook.controller.run import look
@@ -189,7 +190,7 @@ class Replica:
             "ports": [{"name": "https", "port": self.port, "protocol": "TCP"}],
         }
         path = f"{SLICES}/{self.name}?fieldManager=test&force=true"
-        self._cp.api.call("PATCH", path, body, "application/apply-patch+yaml")
+        self._cp.api.call("PATCH", path, body, APPLY)
 
     def terminate(self) -> int:
         """SIGTERM, and its exit code."""
