@@ -122,7 +122,9 @@ class WouldJudge:
         settings = self._settler.ledger.history.settings(now_ms)
         exhausted = self._evicting.terms(cache.statements.namespaces, settings, now_ms)
         metered = {name: each for name, each in exhausted.items() if cluster.metered.meters(name)}
-        pods = cluster.pods.copy().values() if metered else ()  # a copy is one step for other threads
+        # a copy is one step for other threads
+        uids = (uid for name in metered for uid in cluster.namespaces.get(name, set()).copy())
+        pods = [pod for uid in uids if (pod := cluster.pods.get(uid)) is not None]
         found, remembered = leaving(
             pods, metered, self._leaving, now_ms, self._steady(), self._view.is_protected
         )
