@@ -8,13 +8,12 @@ nothing is cached: then it runs beside lint, types and the tests that need none,
 """
 
 import argparse
-import json
 import os
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 # Before anything is imported that an old Python could not even read.
@@ -28,8 +27,6 @@ from tests.support import processor_time
 
 ROOT = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
-FAILED = ROOT / ".pytest_cache/v/cache/lastfailed"  # pytest's own record, by test
-MAX_TRIED_AGAIN = 8  # files; more that fail are no accident of a busy machine
 LEAST_COVERAGE = 96  # percent of branches and lines, over all test processes; raised as it rises
 
 ALL = "not soak"
@@ -136,31 +133,11 @@ def pytest(marks: str) -> list[str]:
     return ["-m", "pytest", "-q", "-m", marks, workers, *order]
 
 
-def tried_again(failed: Iterable[str]) -> list[str]:
-    """The files of these tests, if they may be tried once more: a few that use processes, sockets or
-    databases. A pure test fails for a reason of its own."""
-    files = sorted({test.partition("::")[0] for test in failed})
-    is_pure = any(Path(file).parent.name == "unit" for file in files)
-    return [] if is_pure or len(files) > MAX_TRIED_AGAIN else files
-
-
 def tests(name: str, marks: str, python: Sequence[str]) -> None:
-    """The tests that these marks choose. What failed beside others is tried once more, alone; both outcomes
-    are told. Raises FailedError."""
+    """The tests that these marks choose. Raises FailedError."""
     os.environ.setdefault("GOGC", "800")  # an API server works a fifth less
     os.environ.setdefault("GOMEMLIMIT", "800MiB")
-    try:
-        step(name, [*python, *pytest(marks)])
-    except FailedError:
-        failed = sorted(json.loads(FAILED.read_text())) if FAILED.exists() else []
-        files = tried_again(failed)
-        if not files:
-            raise
-        print(
-            "== these failed beside others; their files run once more, alone:", *failed, sep="\n", flush=True
-        )
-        step(f"{name}, once more", [*python, "-m", "pytest", "-q", "-m", marks, *files])
-        print("== these failed beside others and passed alone; mend them:", *failed, sep="\n", flush=True)
+    step(name, [*python, *pytest(marks)])
 
 
 def check() -> None:
