@@ -29,6 +29,8 @@ GATEWAY = "198.18.77.1"
 _SUBNET = "198.18.77.0/24"
 PAUSE = "docker.io/bursar/pause:1"
 
+CDI = FOLDER / "cdi"
+NRI = FOLDER / "nri"
 _SOCKET = FOLDER / "containerd.sock"
 _CONFIGURED = FOLDER / "config"
 _LOGS = FOLDER / "pods"
@@ -87,7 +89,7 @@ class NodeHost:
     def _lay_out(self) -> None:
         FOLDER.mkdir(mode=0o755)
         cleanup.remember()
-        for folder in (_CONFIGURED / "cni", _LOGS):
+        for folder in (_CONFIGURED / "cni", _LOGS, CDI, NRI):
             folder.mkdir(parents=True)
         (_CONFIGURED / "containerd.toml").write_text(_containerd_configuration(self.tools))
         (_CONFIGURED / "cni" / "bridge.conflist").write_text(json.dumps(_NETWORK))
@@ -225,11 +227,16 @@ def _containerd_configuration(tools: Mapping[str, Path]) -> str:
 version = 3
 root = "{FOLDER}/containerd"
 state = "{FOLDER}/tasks"
-disabled_plugins = ["io.containerd.nri.v1.nri"]
 [grpc]
   address = "{_SOCKET}"
 [ttrpc]
   address = "{_SOCKET}.ttrpc"
+[plugins.'io.containerd.nri.v1.nri']
+  socket_path = "{FOLDER}/nri/nri.sock"
+  plugin_path = "{FOLDER}/nri/plugins"
+  plugin_config_path = "{FOLDER}/nri/conf.d"
+[plugins.'io.containerd.nri.v1.nri'.default_validator]
+  enable = true
 [plugins.'io.containerd.internal.v1.opt']
   path = "{FOLDER}/opt"
 [plugins.'io.containerd.shim.v1.manager']
@@ -240,6 +247,7 @@ disabled_plugins = ["io.containerd.nri.v1.nri"]
   # A sandbox sets a score that needs CAP_SYS_RESOURCE, which this machine may not grant.
   restrict_oom_score_adj = true
   netns_mounts_under_state_dir = true
+  cdi_spec_dirs = ["{CDI}"]
 [plugins.'io.containerd.cri.v1.runtime'.cni]
   bin_dirs = {json.dumps(plugins)}
   conf_dir = "{_CONFIGURED}/cni"

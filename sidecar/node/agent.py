@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sidecar.node.state.health import CardHistory
     from sidecar.node.state.mps import MpsCards
     from sidecar.node.state.overuse import AgentEvent
-    from sidecar.node.values import NodeCard, NodeState, PodState
+    from sidecar.node.values import NodeCard, NodeState, NriState, PodState
     from sidecar.reporter import LogEvent
 
 HUNG_MS = 10_000  # the reader hangs if a reading takes this much longer than the interval
@@ -65,6 +65,7 @@ class Agent:
         self.node: NodeState | None = None  # None: there is no such Node object
         self.pods: tuple[PodState, ...] | None = None  # None until they were listed
         self.holders: str | None = None  # the annotation that `holder_survey` wants
+        self.nri: NriState | None = None  # None: not known, what the node says stays
         self.written_ms: int | None = None  # the last successful write
         self.writes = {"written": 0, "refused": 0, "failed": 0}
         self.looks = 0  # readings of the cards
@@ -167,8 +168,8 @@ class Agent:
     def _wanted(self) -> DesiredNode:
         cards = self.cards
         if not cards and not self.nvml_answers:
-            return DesiredNode(None, frozenset(), self.holders, True)  # no card was ever seen
-        return DesiredNode(cards, self._mps.advertised, self.holders, self._held() != frozenset())
+            return DesiredNode(None, frozenset(), self.holders, None, True)  # no card was ever seen
+        return DesiredNode(cards, self._mps.advertised, self.holders, self.nri, self._held() != frozenset())
 
     def _judge(self, answer: ApiAnswer, now_ms: int) -> None:
         if answer.status == 200:

@@ -12,7 +12,7 @@ from sidecar.node.values import DeviceReading
 from sidecar.value import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import Protocol
 
     from sidecar.node.values import CardFailed
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
         @property
         def waits(self) -> bool:
             """Whether `wait` waits for events; otherwise the cards are read at each interval alone."""
+
+        @property
+        def paths(self) -> Mapping[str, str]:
+            """By UUID the path of the card's device node; may be left out."""
 
         def look(self) -> DeviceReading:
             """All cards of the node, with their health and use, now."""
@@ -49,6 +53,12 @@ class GuardedReader:
     def waits(self) -> bool:
         """As of the reader, until it has failed to wait."""
         return not self._failed and self._reader.waits
+
+    @property
+    def paths(self) -> Mapping[str, str]:
+        """As of the reader; empty where it has none."""
+        found: Mapping[str, str] = getattr(self._reader, "paths", {})
+        return found
 
     def look(self) -> DeviceReading:
         """As of the reader; its exception is the error of the reading."""

@@ -87,6 +87,11 @@ class HolderSurvey:
         self._record = holders.closed(self._record, self._why_closed())
         return holders.text(self._record)
 
+    @property
+    def runtime_open(self) -> str:
+        """Why the default runtime gives all cards to each container; empty: it does not."""
+        return self._open
+
     def page(self) -> str:
         """The metrics."""
         record = self._record

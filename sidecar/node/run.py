@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from sidecar.node.devices import DeviceReader
+    from sidecar.node.nri_tasks import NriTasks
     from sidecar.node.settings import AgentSettings
     from sidecar.node.state.api_objects import NodePods
 
@@ -78,15 +79,18 @@ def until_the_end(settings: AgentSettings, loop: EventLoop) -> None:
     boot = node_boot()
     ports = _ports(server, events, settings.node_name)
     remove_taint = _taint_remover(server, settings) if settings.startup_taint else None
+    nri = _nri(settings, server, reader)
     agent = Agent(ports, boot, settings.look_every_ms, boot_ms(), remove_taint)
     reports = _usage_reports(settings, loop)
     tasks = UsageTasks(settings, agent, reports, events, boot)
     log("started", node=settings.node_name, api=settings.api_url, reports=bool(reports))
     _start("cards", lambda: watch_cards(reader, loop, settings.look_every_ms))
     _start("node", lambda: _follow_node(server, settings.node_name, loop))
-    _start("pods", lambda: _follow_pods(server, settings.node_name, loop))
+    _start("pods", lambda: _follow_pods(server, settings.node_name, loop, nri))
     _start("events", events.run)
-    _run_loop(loop, agent, tasks, board)
+    if nri:
+        nri.start()
+    _run_loop(loop, agent, tasks, board, nri)
 
 
 def watch_cards(reader: DeviceReader, loop: EventLoop, every_ms: int) -> None:
@@ -104,20 +108,24 @@ def watch_cards(reader: DeviceReader, loop: EventLoop, every_ms: int) -> None:
                 break
 
 
-def _run_loop(loop: EventLoop, agent: Agent, tasks: UsageTasks, board: metrics.MetricsPage) -> None:
+def _run_loop(
+    loop: EventLoop, agent: Agent, tasks: UsageTasks, board: metrics.MetricsPage, nri: NriTasks | None
+) -> None:
     faults: set[str] = set()
     wait_ms = 0
     while not tasks.ended(boot_ms()):
         try:
             event = loop.wait(wait_ms)
             while event is not None:  # all of them: a reading that waits in the queue must not look overdue
-                _handle(event, agent, tasks)
+                _handle(event, agent, tasks, nri)
                 event = loop.wait(0)
             now = boot_ms()
             agent.tick(now)
+            if nri:
+                nri.tick(agent, now)
             tasks.tick(now)
             agent.write_if_due(now)
-            board.show(_page(agent, tasks), agent.written_ms is not None)
+            board.show(_page(agent, tasks, nri), agent.written_ms is not None)
             due = tasks.due_ms()
             wait_ms = TICK_MS if due is None else max(0, min(TICK_MS, due - boot_ms()))
         except Exception as error:
@@ -128,12 +136,14 @@ def _run_loop(loop: EventLoop, agent: Agent, tasks: UsageTasks, board: metrics.M
                 log("fault", where="loop", reason=f"{type(error).__name__}: {error}")
 
 
-def _handle(event: object, agent: Agent, tasks: UsageTasks) -> None:
+def _handle(event: object, agent: Agent, tasks: UsageTasks, nri: NriTasks | None) -> None:
     now = boot_ms()
     match event:
         case ReadingTaken():
             agent.on_reading(event.reading, now)
             tasks.on_reading(event.reading, now)
+            if nri:
+                nri.on_reading(agent, tasks.runtime_open)
         case CardFailed():
             agent.on_card_failed(event, now)
         case NodeChanged():
@@ -150,9 +160,17 @@ def _handle(event: object, agent: Agent, tasks: UsageTasks) -> None:
             tasks.end(now)
 
 
-def _page(agent: Agent, tasks: UsageTasks) -> str:
+def _page(agent: Agent, tasks: UsageTasks, nri: NriTasks | None) -> str:
     wall = time.time_ns() // 1_000_000 - boot_ms()
-    return metrics.of_agent(agent, wall, tasks.events.results) + tasks.page()
+    return metrics.of_agent(agent, wall, tasks.events.results) + tasks.page() + (nri.page() if nri else "")
+
+
+def _nri(settings: AgentSettings, server: api.NodeApi, reader: DeviceReader) -> NriTasks | None:
+    if not settings.nri_socket:
+        return None
+    from sidecar.node.nri_tasks import NriTasks  # protobuf takes memory that an agent without NRI need not spend
+
+    return NriTasks(settings, server, reader)
 
 
 def _ports(server: api.NodeApi, events: EventPoster, node: str) -> AgentPorts:
@@ -205,8 +223,10 @@ def _follow_node(server: api.NodeApi, name: str, loop: EventLoop) -> None:
     follow(server, api_objects.node_path(name), api.JSON, changed, _LogOnChange("node"))
 
 
-def _follow_pods(server: api.NodeApi, name: str, loop: EventLoop) -> None:
+def _follow_pods(server: api.NodeApi, name: str, loop: EventLoop, nri: NriTasks | None) -> None:
     def changed(objects: dict[str, Any]) -> None:
+        if nri:
+            nri.on_pods(objects)
         loop.put(PodsChanged(api_objects.read_all(objects.values())))
 
     log_on_change = _LogOnChange("pods")

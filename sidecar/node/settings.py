@@ -117,6 +117,16 @@ class AgentSettings:
     runtime_configs: tuple[str, ...] = flag(
         _words, "", "configuration files of the container runtime, separated by commas"
     )
+    nri_socket: str = flag(
+        _text, "/var/run/nri/nri.sock", "socket of the container runtime's NRI; without it no plugin runs"
+    )
+    cdi: tuple[str, ...] = flag(
+        _words, "/etc/cdi,/var/run/cdi", "folders of CDI specifications, separated by commas"
+    )
+    dev: str = flag(_text, "/dev", "the node's /dev, for cards that no CDI specification names")
+    driver_libraries: str = flag(
+        _text, "", "folder on the node with the driver's libraries, for the same cards; default: none is mounted"
+    )
     close_on_strangers: bool = flag(
         _switch,
         "on",

@@ -116,6 +116,11 @@ class UsageTasks:
         self._reports.log_rest()
         return True
 
+    @property
+    def runtime_open(self) -> str:
+        """Why the default runtime gives all cards to each container; empty: it does not."""
+        return self._survey.runtime_open
+
     def page(self) -> str:
         """The metrics of cards, pods, reports and holders."""
         pods = self._pods.pods if self._pods else ()

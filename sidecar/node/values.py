@@ -113,6 +113,14 @@ class DeviceReading:
 
 
 @value
+class NriState:
+    """How the container runtime gives cards to containers."""
+
+    plugins: tuple[str, ...]  # NRI plugins that a container with cards needs; none: it is not by NRI
+    enforced: bool  # the runtime makes no container that requires a plugin which is away
+
+
+@value
 class CardFailed:
     """A driver event: these cards must not be used any more. ``fault`` is for people."""
 

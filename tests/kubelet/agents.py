@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deploy.local.cleanup import FOLDER
+from deploy.local.real_node import CDI, NRI
 from tests.deploy.reading import the
 from tests.kubelet.worlds import CARDS, MEMORY_MIB, MODEL, NODE, Json, World
 from tests.nvml.build import DESCRIPTION, describe
@@ -92,12 +93,15 @@ def daemon_set(world: World, folder: Path) -> Json:
         f"--timekeeper-url={world.stack.timekeeper_url}",
         f"--api-url={world.stack.cp.url}",
         "--look-every=1s",
+        f"--dev={_SEEN_AT}/dev",
     ]
     container["env"].append({"name": DESCRIPTION, "value": f"{_SEEN_AT}/cards"})
     container["volumeMounts"].append({"name": "fake-nvml", "mountPath": _SEEN_AT, "readOnly": True})
     volumes = {each["name"]: each for each in spec["volumes"]}
     volumes["pod-resources"]["hostPath"]["path"] = f"{FOLDER}/kubelet/pod-resources"
-    for name in ("containerd", "crio", "nvidia-runtime"):
+    for name in ("containerd", "crio", "nvidia-runtime", "cdi-run"):
         volumes[name]["hostPath"]["path"] = str(folder / name)  # this machine's own are none of the node's
+    volumes["nri"]["hostPath"]["path"] = str(NRI)
+    volumes["cdi"]["hostPath"]["path"] = str(CDI)
     spec["volumes"].append({"name": "fake-nvml", "hostPath": {"path": str(folder)}})
     return body

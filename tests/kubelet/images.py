@@ -92,6 +92,11 @@ def _sidecar(folder: Path) -> dict[str, Path]:
     shutil.copytree(ROOT / "sidecar", place / "sidecar", ignore=shutil.ignore_patterns("__pycache__"))
     (binding,) = (file for file in distribution("nvidia-ml-py").files or () if file.name == "pynvml.py")
     shutil.copy(str(binding.locate()), place)
+    for name in ("protobuf", "PyYAML"):
+        for file in distribution(name).files or ():
+            if file.suffix in (".py", ".so"):
+                (place / file).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(str(file.locate()), place / file)
     compileall.compile_dir(place, quiet=1, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
     files = (file for file in place.rglob("*") if file.is_file())
     return {f"/opt/bursar/{file.relative_to(place)}": file for file in files}

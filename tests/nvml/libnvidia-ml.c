@@ -268,6 +268,17 @@ int nvmlDeviceGetHandleByUUID(const char *uuid, device_t *device)
     return code ? code : code_of("NOT_FOUND");
 }
 
+int nvmlDeviceGetMinorNumber(device_t device, unsigned *minor)
+{
+    card_t card;
+    int code = look("nvmlDeviceGetMinorNumber", device, &card);
+    if (!code && card.number)
+        code = code_of("NOT_SUPPORTED");
+    if (!code)
+        *minor = (unsigned)(size_t)device - 1;
+    return code;
+}
+
 int nvmlDeviceGetUUID(device_t device, char *uuid, unsigned length)
 {
     card_t card;

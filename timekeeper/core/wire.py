@@ -72,11 +72,19 @@ class CardWire(TypedDict):
     mps: NotRequired[bool]
 
 
+class NriWire(TypedDict):
+    """How the node's container runtime gives cards to containers; absent: not by NRI."""
+
+    plugins: list[str]  # those that a container with cards needs: `bursar`, and others that take part
+    enforced: bool  # the runtime makes no container whose pod requires a plugin that is away
+
+
 class Inventory(TypedDict):
     """Node annotation ``bursar.dev/inventory``, written by the node agent."""
 
     version: Literal[1]
     cards: list[CardWire]
+    nri: NotRequired[NriWire]
 
 
 class Holders(TypedDict):

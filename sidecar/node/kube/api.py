@@ -45,10 +45,16 @@ class NodeApi:
         self._url, self._ca_file, self._token_file = urlsplit(url), ca_file, token_file
 
     def call(
-        self, method: str, path: str, body: object = None, content: str = JSON, accept: str = JSON
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        content: str = JSON,
+        accept: str = JSON,
+        within_s: float = CALL_S,
     ) -> ApiAnswer:
         """A call. Raises ApiUnreachable; a refusal is an answer."""
-        connection = self._connection(CALL_S)
+        connection = self._connection(within_s)
         try:
             response = self._sent(connection, method, path, body, content, accept)
             return _answer(response)

@@ -60,6 +60,7 @@ class NvmlReader:
         self._opened_at = 0
         self._handles: tuple[CardHandle, ...] = ()  # of this session
         self._properties: dict[str, tuple[str, int, int | None]] = {}  # by UUID: model, MiB, NUMA node
+        self.paths: dict[str, str] = {}  # by UUID the card's device node; a MIG instance has several
         self._near: tuple[tuple[str, ...], dict[str, _Paths | None]] = ((), {})  # paths of these cards
         self._meter = card_load.LoadMeter()
         self._silent_ones: frozenset[int] = frozenset()  # indices
@@ -184,6 +185,9 @@ class NvmlReader:
     def _read_properties(self, at: CardHandle) -> tuple[str, int, int | None]:
         nvml = self._nvml
         memory_mib = card_load.memory(nvml, at.handle).total // MIB
+        minor = card_load.unless_unsupported(nvml, lambda: nvml.nvmlDeviceGetMinorNumber(at.handle))
+        if at.mig is None and minor is not None:
+            self.paths = self.paths | {at.uuid: f"/dev/nvidia{minor}"}
         return str(nvml.nvmlDeviceGetName(at.handle)), memory_mib, self._numa(at.card)
 
     def _numa(self, handle: Any) -> int | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 
-from sidecar.node.values import NodeCard, NodeState
+from sidecar.node.values import NodeCard, NodeState, NriState
 from sidecar.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
@@ -46,13 +46,18 @@ class DesiredNode:
     cards: tuple[NodeCard, ...] | None
     mps: frozenset[str]  # the UUIDs of cards that processes use through MPS
     holders: str | None  # the annotation
+    nri: NriState | None
     held: bool  # pods hold cards of the node, or may do so
 
 
-def inventory(cards: tuple[NodeCard, ...], mps: frozenset[str] = frozenset()) -> str:
+def inventory(
+    cards: tuple[NodeCard, ...], mps: frozenset[str] = frozenset(), nri: NriState | None = None
+) -> str:
     """The annotation ``bursar.dev/inventory``, canonical: keys sorted, no blanks."""
     at = {card.uuid: card.index for card in cards}
     whole: Inventory = {"version": 1, "cards": [_wire(card, card.uuid in mps, at) for card in cards]}
+    if nri and nri.plugins:
+        whole["nri"] = {"plugins": list(nri.plugins), "enforced": nri.enforced}
     return json.dumps(whole, sort_keys=True, separators=(",", ":"))
 
 
@@ -75,6 +80,15 @@ def read_mps(text: str | None) -> frozenset[str]:
         return frozenset()
 
 
+def read_nri(text: str | None) -> NriState | None:
+    """What an inventory annotation says of NRI; None if it is malformed or says nothing."""
+    try:
+        raw = json.loads(text or "")["nri"]
+        return NriState(tuple(_of(str, each) for each in raw["plugins"]), _of(bool, raw["enforced"]))
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return None
+
+
 def boot_in(holders: str | None) -> str:
     """The boot ID in a holders annotation; empty if it is malformed."""
     try:
@@ -86,7 +100,7 @@ def boot_in(holders: str | None) -> str:
 
 def change(node: NodeState, wanted: DesiredNode) -> dict[str, Any]:
     """The merge patch of the node's status; empty if the node is as wanted."""
-    cards = None if wanted.cards is None else inventory(wanted.cards, wanted.mps)
+    cards = None if wanted.cards is None else inventory(wanted.cards, wanted.mps, wanted.nri or read_nri(node.inventory))
     annotations = {
         name: text
         for name, text, now in (

@@ -20,7 +20,7 @@ TWO_CARDS = {"bursar.dev/gpu-percent": "200", "bursar.dev/gpu-memory": str(2 * M
 
 
 def wanted(*cards: NodeCard, held: bool = False, holders: str | None = None) -> DesiredNode:
-    return DesiredNode(cards, frozenset(), holders, held)
+    return DesiredNode(cards, frozenset(), holders, None, held)
 
 
 def capacity(patch: dict[str, Any]) -> Any:
@@ -136,7 +136,7 @@ def test_other_peoples_resources_are_never_in_a_change() -> None:
 
 
 def test_of_a_node_without_cards_nothing_is_written_of_them() -> None:
-    assert change(node(), DesiredNode(None, frozenset(), None, True)) == {}
+    assert change(node(), DesiredNode(None, frozenset(), None, None, True)) == {}
 
 
 def test_the_resources_of_others_are_those_that_the_core_knows() -> None:

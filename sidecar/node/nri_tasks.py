@@ -1,0 +1,67 @@
+"""What the agent does as a plugin of the container runtime: it keeps the plugin's knowledge of cards and pods up
+to date, and writes into the inventory whether containers get their cards by NRI."""
+
+from __future__ import annotations
+
+import threading
+
+from sidecar.node.nri import plugin
+from sidecar.node.nri.cdi import Specifications
+from sidecar.node.nri.host import node_devices
+from sidecar.node.state.api_objects import read_pod
+from sidecar.node.state.node_patch import is_served_by_another, read_nri
+from sidecar.value import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from sidecar.node.agent import Agent
+    from sidecar.node.devices import DeviceReader
+    from sidecar.node.kube.api import NodeApi
+    from sidecar.node.settings import AgentSettings
+
+
+class NriTasks:
+    """`on_pods` may be called by another thread."""
+
+    def __init__(self, settings: AgentSettings, server: NodeApi, reader: DeviceReader) -> None:
+        self._settings, self._reader = settings, reader
+        self._plugin = plugin.Plugin(plugin.finder(server), settings.trusted_namespaces)
+        self._cdi = Specifications(settings.cdi)
+
+    def start(self) -> None:
+        """Connect to the runtime, in a thread of its own."""
+        work = threading.Thread(
+            target=plugin.follow, args=(self._plugin, self._settings.nri_socket), name="nri", daemon=True
+        )
+        work.start()
+
+    def on_pods(self, objects: Mapping[str, Mapping[str, Any]]) -> None:
+        """The metadata of the node's pods was read, by UID."""
+        read = ((uid, read_pod(raw), raw["metadata"].get("annotations") or {}) for uid, raw in objects.items())
+        self._plugin.pods = {uid: (pod, annotations) for uid, pod, annotations in read if pod.containers}
+
+    def on_reading(self, agent: Agent, runtime_open: str) -> None:
+        """The cards were read. ``runtime_open``: why the default runtime gives all cards to each container; empty:
+        it does not."""
+        if agent.node is None or not agent.cards:
+            return
+        leave = "a device plugin gives out the cards" if is_served_by_another(agent.node) else runtime_open
+        self._plugin.devices = node_devices(
+            (card.uuid for card in agent.cards),
+            self._reader.paths,
+            self._cdi,
+            self._settings.dev,
+            self._settings.driver_libraries,
+            leave,
+        )
+
+    def tick(self, agent: Agent, now_ms: int) -> None:
+        """Have the inventory say what there is now."""
+        if agent.node is not None:
+            agent.nri = self._plugin.state(read_nri(agent.node.inventory), now_ms)
+
+    def page(self) -> str:
+        """The metrics."""
+        return self._plugin.page()
