@@ -2,6 +2,7 @@
 MiB."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 WHOLE_MILLI = 1000
 CLOSEST = "closest"  # a topology: the cards of a container are as close to each other as the free ones can be
@@ -12,6 +13,11 @@ TILES = "gpu.intel.com/tiles"  # the named resource whose units are numbered
 MAX_TILES = 64  # of one card
 
 Amounts = tuple[tuple[str, int], ...]  # name and amount of each resource, sorted by name
+
+# What hands out a node's cards to containers. fractiond: KAI's NRI plugin; nvidia-nri: that of NVIDIA's
+# Container Toolkit; nri: that of Bursar's agent; cdi, runtime: the container runtime, by the variable of the
+# cards; "": unknown, and taken for the last
+HandedOutBy = Literal["", "fractiond", "nvidia-nri", "nri", "cdi", "runtime"]
 
 
 class UndecodableError(ValueError):

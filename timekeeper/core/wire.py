@@ -77,6 +77,8 @@ class Inventory(TypedDict):
 
     version: Literal[1]
     cards: list[CardWire]
+    # what hands out the cards to containers: `values.HandedOutBy`; absent, or another word: unknown
+    devices: NotRequired[str]
 
 
 class Holders(TypedDict):

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, get_args
 
 from timekeeper.core.request.card_amounts import NO_AMOUNT as NO_AMOUNT
 from timekeeper.core.request.card_amounts import CardAmount as CardAmount
@@ -19,6 +19,7 @@ from timekeeper.core.values import (
     Ask,
     Card,
     GPURequest,
+    HandedOutBy,
     Placement,
     Slice,
 )
@@ -28,6 +29,7 @@ Weights = tuple[tuple[str, int], ...]  # (model, thousandths)
 UnitCosts = tuple[tuple[str, int], ...]  # (named resource, `COSTS_PER_GPU` parts of a GPU for one unit)
 
 COSTS_PER_GPU = 10**12
+_HANDED_OUT_BY: Mapping[str, HandedOutBy] = {word: word for word in get_args(HandedOutBy)}
 _MAX_PATHS = 64  # to cards of one node
 _MAX_MILLI = 1_000_000  # of one card, whatever a unit costs, so that amounts of charge stay within 64 bits
 
@@ -43,6 +45,17 @@ def decode_inventory(text: str) -> tuple[Card, ...]:
     if len({card.uuid for card in cards}) < len(cards) or len({card.index for card in cards}) < len(cards):
         raise UndecodableError("inventory: a card is named twice")
     return cards
+
+
+def handed_out_by(inventory: str) -> HandedOutBy:
+    """What hands out the node's cards to containers, by the same annotation; "" where it does not say, says
+    another word, or cannot be decoded."""
+    if '"devices"' not in inventory:
+        return ""  # nearly always, and it saves reading the cards once more
+    try:
+        return _HANDED_OUT_BY.get(_versioned(inventory, "devices", str), "")
+    except UndecodableError:
+        return ""
 
 
 def decode_placement(text: str) -> Placement:
