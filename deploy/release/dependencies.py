@@ -26,6 +26,7 @@ ALLOWED = frozenset(
 # Packages that write no SPDX expression into their metadata: what they write there -> what it means. Where
 # BSD has no number, their licence text was read: it has three clauses.
 _MEANT = {
+    "3-Clause BSD License": "BSD-3-Clause",
     "Apache 2.0": "Apache-2.0",
     "BSD": "BSD-3-Clause",
     "License :: OSI Approved :: BSD License": "BSD-3-Clause",

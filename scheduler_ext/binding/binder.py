@@ -362,5 +362,8 @@ class Binder:
 
 def _written(pod: Pod, request: GPURequest, placement: Placement, name: str, there: Node | None) -> Written:
     """What the Binding writes on the pod, with the present time."""
-    cards, family = (there.cards, there.family) if there is not None else ((), "")
-    return written_for(pod, request, placement, name, time.time_ns(), cards, family)
+    now_ns = time.time_ns()
+    if there is None:
+        return written_for(pod, request, placement, name, now_ns)
+    family, plugins = there.family, there.runtime_plugins
+    return written_for(pod, request, placement, name, now_ns, there.cards, family, plugins)

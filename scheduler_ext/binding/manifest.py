@@ -1,5 +1,6 @@
 """What the extender sends to the API server to bind a pod."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scheduler_ext.clients.pod_patches import Body, pod_path
@@ -8,6 +9,7 @@ from timekeeper.core import names
 from timekeeper.core.dialects import BY_NAME, Dialect
 from timekeeper.core.dialects.dialect import PlacedRequest
 from timekeeper.core.request.cards import encode_placement
+from timekeeper.core.request.runtime_plugins import read_by
 from timekeeper.core.values import WHOLE_MILLI, Card, GPURequest, Placement
 
 
@@ -53,6 +55,7 @@ def written_for(
     now_ns: int,
     cards: tuple[Card, ...] = (),
     family: str = "",
+    plugins: Sequence[str] = (),
 ) -> Written:
     """What the Binding writes on the pod: the placement, the visible cards of each GPU container and of the
     sidecar, each GPU container's limits, and what the dialect's node plugin reads.
@@ -63,7 +66,7 @@ def written_for(
     whether the node runs MPS or not: the extender does not know, and a pod reads them only if the webhook
     runs with ``--mps on``.
 
-    ``family``: the node's dialect; its plugin reads what is written.
+    ``family``: the node's dialect; its plugin reads what is written. ``plugins``: of its container runtime.
     """
     of_node = BY_NAME.get(family)
     serving = of_node if of_node is not None and request.dialect in of_node.serves else None
@@ -73,6 +76,7 @@ def written_for(
         annotations |= _visible(placement)
     if dialect.limited_by_mps:
         annotations |= _limits(placement)
+    annotations |= read_by(plugins, dialect, placement, cards)
     annotations |= dialect.at_binding(
         PlacedRequest(request, placement, node, now_ns, pod.containers, pod.init_containers, cards)
     )

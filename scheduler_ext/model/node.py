@@ -21,7 +21,13 @@ from timekeeper.core.ledger.hold import NodeSight
 from timekeeper.core.name_lists import listed
 from timekeeper.core.request.cards import UndecodableError, is_like
 from timekeeper.core.request.host import MEMORY, HostAmount, HostShare, models_of
-from timekeeper.core.request.inventory import dialects_of, gpu_amounts, node_facts, read_cards
+from timekeeper.core.request.inventory import (
+    dialects_of,
+    gpu_amounts,
+    node_facts,
+    read_cards,
+    runtime_plugins,
+)
 from timekeeper.core.values import Card
 
 OURS = "bursar"
@@ -60,6 +66,7 @@ class Node:
     present: NodeHolders | None = None  # the pods that its node agent reports; None without a usable report
     silent: bool = False  # its kubelet has not renewed its Lease for long (`holders.is_silent`)
     lock: str = ""  # the lock on it, for the node plugins that need one; "" without
+    runtime_plugins: tuple[str, ...] = ()  # plugins of its container runtime that containers with cards need
     boot: str = ""  # boot ID, "" where neither the kubelet nor the agent reports one
 
     @property
@@ -119,6 +126,7 @@ def read_node(raw: Json, lockable: Collection[str] = tuple(BY_NAME), model_names
         present=present,
         silent=is_silent(raw),
         lock=_lock(family, raw),
+        runtime_plugins=runtime_plugins(raw) if cards else (),
         boot=kubelets_boot(raw) or (present.boot if present else ""),
     )
 

@@ -1,5 +1,5 @@
-"""What the agent does as a plugin of the container runtime: it keeps the plugin's knowledge of cards and pods up
-to date, and writes into the inventory whether containers get their cards by NRI."""
+"""What the agent does as a plugin of the container runtime: it tells the plugin of cards and pods, and the
+inventory of the plugin."""
 
 from __future__ import annotations
 
@@ -39,12 +39,14 @@ class NriTasks:
 
     def on_pods(self, objects: Mapping[str, Mapping[str, Any]]) -> None:
         """The metadata of the node's pods was read, by UID."""
-        read = ((uid, read_pod(raw), raw["metadata"].get("annotations") or {}) for uid, raw in objects.items())
+        read = (
+            (uid, read_pod(raw), raw["metadata"].get("annotations") or {}) for uid, raw in objects.items()
+        )
         self._plugin.pods = {uid: (pod, annotations) for uid, pod, annotations in read if pod.containers}
 
     def on_reading(self, agent: Agent, runtime_open: str) -> None:
-        """The cards were read. ``runtime_open``: why the default runtime gives all cards to each container; empty:
-        it does not."""
+        """The cards were read. ``runtime_open``: why the default runtime gives all cards to each container;
+        empty: it does not."""
         if agent.node is None or not agent.cards:
             return
         leave = "a device plugin gives out the cards" if is_served_by_another(agent.node) else runtime_open

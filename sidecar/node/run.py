@@ -168,7 +168,9 @@ def _page(agent: Agent, tasks: UsageTasks, nri: NriTasks | None) -> str:
 def _nri(settings: AgentSettings, server: api.NodeApi, reader: DeviceReader) -> NriTasks | None:
     if not settings.nri_socket:
         return None
-    from sidecar.node.nri_tasks import NriTasks  # protobuf takes memory that an agent without NRI need not spend
+    from sidecar.node.nri_tasks import (
+        NriTasks,
+    )  # protobuf takes memory that an agent without NRI need not spend
 
     return NriTasks(settings, server, reader)
 

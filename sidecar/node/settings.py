@@ -125,7 +125,9 @@ class AgentSettings:
     )
     dev: str = flag(_text, "/dev", "the node's /dev, for cards that no CDI specification names")
     driver_libraries: str = flag(
-        _text, "", "folder on the node with the driver's libraries, for the same cards; default: none is mounted"
+        _text,
+        "",
+        "folder on the node with the driver's libraries, for the same cards; default: none is mounted",
     )
     close_on_strangers: bool = flag(
         _switch,

@@ -15,10 +15,14 @@ from timekeeper.core.admission.rules.forged import OURS, is_owned
 from timekeeper.core.admission.rules.isolation import ephemeral_violations
 from timekeeper.core.admission.rules.modes import effective_mode
 from timekeeper.core.admission.rules.pod_rules import pod_violations
-from timekeeper.core.dialects import BY_ANNOTATION, BY_LABEL, GPU_RESOURCE_PATTERN
+from timekeeper.core.dialects import BY_ANNOTATION, BY_LABEL, GPU_RESOURCE_PATTERN, native
 from timekeeper.core.json_values import Json, annotations_of, mapping
+from timekeeper.core.request import plugin_names
+from timekeeper.core.request.cards import decode_placement
 from timekeeper.core.request.devices import device_containers
 from timekeeper.core.request.request import canonical, containers, parse, parse_new
+from timekeeper.core.request.runtime_plugins import REQUIRED, read_by
+from timekeeper.core.values import UndecodableError
 from timekeeper.core.violation import Violation
 from webhook.admission import workloads
 from webhook.admission.workloads import TemplatePath
@@ -148,16 +152,31 @@ def as_written(pod: Json) -> dict[str, Any]:
     metadata, spec = dict(mapping(pod.get("metadata"))), dict(mapping(pod.get("spec")))
     bound = bool(spec.pop("nodeName", None))
     governed = is_governed(pod)
+    given = annotations_of(pod)
+    for_plugins = _for_runtime_plugins(given) if governed and bound else {}
     metadata["annotations"] = {
         name: value
-        for name, value in annotations_of(pod).items()
-        if not (governed and _is_ours(name)) and not (bound and is_owned(name))
+        for name, value in given.items()
+        if not (governed and _is_ours(name))
+        and not (bound and is_owned(name))
+        and for_plugins.get(name) != value
     }
     if governed:
         labels = mapping(metadata.get("labels"))
         metadata["labels"] = {name: value for name, value in labels.items() if not _is_ours(name)}
         spec |= _without_ours(spec)
     return {**pod, "metadata": metadata, "spec": spec}
+
+
+def _for_runtime_plugins(annotations: Json) -> dict[str, str]:
+    """What the Binding wrote, if it did, for the plugins of the node's container runtime."""
+    try:
+        placement = decode_placement(str(annotations.get(names.DEVICES)))
+    except UndecodableError:
+        return {}
+    written = read_by((plugin_names.KAIS, *plugin_names.NVIDIAS), native.DIALECT, placement)
+    required = str(annotations.get(REQUIRED, ""))
+    return written | ({REQUIRED: required} if f'"{plugin_names.OURS}"' in required else {})
 
 
 def _without_ours(spec: Json) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Which CDI specification names which card.
 
-Specifications are the files ``*.yaml`` and ``*.json`` of the runtime's folders (cncf-tags/container-device-interface,
-SPEC.md). NVIDIA's tools name a card by its UUID, by its index, or both.
+Specifications are the files ``*.yaml`` and ``*.json`` of the runtime's folders (SPEC.md of
+cncf-tags/container-device-interface). NVIDIA's tools name a card by its UUID, by its index, or both.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _names_a_uuid(name: str) -> bool:
 def _devices(path: str) -> dict[str, tuple[str, ...]]:
     """By full name the cards' device nodes of each of NVIDIA's devices."""
     with open(path, "rb") as file:
-        whole = yaml.load(file.read(MAX_BYTES), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        whole = yaml.safe_load(file.read(MAX_BYTES))
     if not isinstance(whole, dict) or not isinstance(whole.get("kind"), str):
         raise ValueError("no specification")
     vendor, _, kind = whole["kind"].partition("/")

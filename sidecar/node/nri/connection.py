@@ -1,9 +1,8 @@
 """A connection to the runtime's NRI socket: ttrpc in both directions over one stream.
 
-Each frame of the stream begins with the number of a channel and a length, of four bytes each
-(containerd/nri, pkg/net/multiplex). On channel 1 the runtime calls the plugin, on channel 2 the plugin the runtime.
-A message of ttrpc begins with its length, the number of its stream, its type and flags (containerd/ttrpc,
-PROTOCOL.md).
+A frame begins with the number of its channel and a length, of four bytes each (containerd/nri,
+pkg/net/multiplex). On channel 1 the runtime calls the plugin, on channel 2 the plugin the runtime. A message
+of ttrpc begins with its length, the number of its stream, its type and flags (containerd/ttrpc, PROTOCOL.md).
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class Failed(Exception):
     """A call fails with this sentence; the connection goes on."""
 
 
-class Connection:
+class NriConnection:
     """One connection. One thread uses it."""
 
     def __init__(self, path: str) -> None:

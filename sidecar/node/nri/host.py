@@ -20,7 +20,7 @@ COMMON = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nv
 def node_devices(
     cards: Iterable[str], paths: Mapping[str, str], cdi: Specifications, dev: str, libraries: str, leave: str
 ) -> NodeDevices:
-    """``cards``: the UUIDs; ``paths``: by UUID a card's device node; ``dev``: where the node's /dev is mounted."""
+    """``cards``: the UUIDs; ``paths``: by UUID a card's device node; ``dev``: where the node's /dev is."""
     own = {uuid: node for uuid, path in paths.items() for node in _present((path,), dev)}
     names = cdi.names(paths)
     known = frozenset(cards)

@@ -1,7 +1,7 @@
 """The messages of NRI and of ttrpc that the plugin uses, as protobuf's classes.
 
 The fields are those of containerd/nri (pkg/api/api.proto, v1alpha1) and containerd/ttrpc (request.proto) that
-are read or written here; protobuf keeps the others as they are. A map is on the wire a list of keys and values.
+are read or written here. On the wire a map is a list of keys and values.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _MESSAGES = {
     "Configured": "events 2 int32",
     "Synchronize": "more 3 bool",
     "Synchronized": "more 2 bool",
-    "Sandbox": "name 2 string, uid 3 string, namespace 4 string, annotations 6* KeyValue, runtime_handler 7 string",
+    "Sandbox": "name 2 string, uid 3 string, namespace 4 string, annotations 6* KeyValue, "
+    "runtime_handler 7 string",
     "Container": "id 1 string, name 3 string, env 8* string",
     "CreateContainer": "pod 1 Sandbox, container 2 Container",
     "ContainerCreated": "adjust 1 Adjustment",
@@ -50,7 +51,9 @@ def _classes() -> dict[str, Any]:
     for message, fields in _MESSAGES.items():
         declared = file.message_type.add(name=message)
         for name, number, kind in (field.split() for field in fields.split(", ")):
-            several = FieldDescriptorProto.LABEL_REPEATED if "*" in number else FieldDescriptorProto.LABEL_OPTIONAL
+            several = (
+                FieldDescriptorProto.LABEL_REPEATED if "*" in number else FieldDescriptorProto.LABEL_OPTIONAL
+            )
             field = declared.field.add(name=name, number=int(number.rstrip("*")), label=several)
             if kind in _TYPES:
                 field.type = _TYPES[kind]

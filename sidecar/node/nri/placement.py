@@ -74,18 +74,16 @@ def cards_of(pod: PodState | None, container: str) -> tuple[str, ...]:
     return pod.cards if container == SIDECAR else dict(pod.containers).get(container, ())
 
 
-def is_left_to_others(devices: NodeDevices, handler: str, annotations: Mapping[str, str], container: str) -> bool:
-    """Whether something else gives the container its cards: NVIDIA's runtime, NVIDIA's NRI plugin, or a device
+def is_left_to_others(
+    devices: NodeDevices, handler: str, annotations: Mapping[str, str], container: str
+) -> bool:
+    """Whether something else gives the container its cards: NVIDIA's runtime, its NRI plugin, or a device
     plugin."""
-    return (
-        bool(devices.leave)
-        or handler.startswith(NVIDIA)
-        or OF_NVIDIAS_PLUGIN + container in annotations
-    )
+    return bool(devices.leave) or handler.startswith(NVIDIA) or OF_NVIDIAS_PLUGIN + container in annotations
 
 
 def given(devices: NodeDevices, cards: Iterable[str]) -> ContainerDevices:
-    """These cards, by CDI where a specification names each of them, else by device nodes. Raises `Refused`."""
+    """These cards: by CDI where a specification names each, else by device nodes. Raises `Refused`."""
     wanted = tuple(cards)
     if not wanted:
         return NOTHING

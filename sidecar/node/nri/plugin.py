@@ -12,7 +12,7 @@ from urllib.parse import quote
 from sidecar.log import log
 from sidecar.node.kube.api import METADATA, ApiUnreachable
 from sidecar.node.nri import placement
-from sidecar.node.nri.connection import Broken, Connection, Failed
+from sidecar.node.nri.connection import Broken, Failed, NriConnection
 from sidecar.node.nri.messages import message, parsed
 from sidecar.node.nri.placement import NodeDevices, Refused
 from sidecar.node.state.api_objects import read_pod
@@ -35,7 +35,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
 
 
 class Plugin:
-    """The answers. ``find``: reads a pod's metadata by namespace and name within so many seconds; None: there is
+    """The answers. ``find``: reads a pod's metadata by namespace, name and a limit in seconds; None: there is
     none; raises ApiUnreachable."""
 
     def __init__(
@@ -74,10 +74,24 @@ class Plugin:
     def page(self) -> str:
         """The metrics."""
         return (
-            metric("bursar_node_nri_connected", "gauge", "Whether the runtime's NRI is answered.", [({}, int(self.connected))])
-            + metric("bursar_node_nri_containers_total", "counter", "Containers by what they were given.",
-                [({"result": name}, count) for name, count in self.results.items()])
-            + metric("bursar_node_nri_slowest_seconds", "gauge", "The longest answer so far.", [({}, round(self.slowest_s, 6))])
+            metric(
+                "bursar_node_nri_connected",
+                "gauge",
+                "Whether the runtime's NRI is answered.",
+                [({}, int(self.connected))],
+            )
+            + metric(
+                "bursar_node_nri_containers_total",
+                "counter",
+                "Containers by what they were given.",
+                [({"result": name}, count) for name, count in self.results.items()],
+            )
+            + metric(
+                "bursar_node_nri_slowest_seconds",
+                "gauge",
+                "The longest answer so far.",
+                [({}, round(self.slowest_s, 6))],
+            )
         )
 
     def methods(self) -> dict[str, Callable[[bytes], bytes]]:
@@ -117,7 +131,11 @@ class Plugin:
         except Refused as error:
             raise Failed(str(error)) from None
         self.results["given" if cards else "none"] += 1
-        return _bytes(message("ContainerCreated", adjust=_adjustment(devices, asked.container.env))) if cards else b""
+        return (
+            _bytes(message("ContainerCreated", adjust=_adjustment(devices, asked.container.env)))
+            if cards
+            else b""
+        )
 
     def _validate(self, raw: bytes) -> bytes:
         """The runtime asks after all plugins. So no container comes to be of whose making the plugin does not
@@ -140,8 +158,8 @@ class Plugin:
         return _bytes(message("Validated", reject=True, reason=reason))
 
     def _pod(self, sandbox: Any) -> tuple[PodState | None, Mapping[str, str]]:
-        """The pod as the API server has it, and its annotations. Raises `Failed` where it must be known and is
-        not."""
+        """The pod as the API server has it, and its annotations. Raises `Failed` where it is not known and
+        must be."""
         stands = self.pods.get(sandbox.uid)
         is_placed = placement.is_placed({each.key: each.value for each in sandbox.annotations})
         if not is_placed or (stands is not None and stands[0].containers):
@@ -149,7 +167,9 @@ class Plugin:
         try:
             found = self._find(sandbox.namespace, sandbox.name, self._timeout_s * PART_OF_TIMEOUT)
         except ApiUnreachable as error:
-            raise Failed(f"the pod's placement is not known, for the API server does not answer: {error}") from None
+            raise Failed(
+                f"the pod's placement is not known, for the API server does not answer: {error}"
+            ) from None
         if found is None or found["metadata"]["uid"] != sandbox.uid:
             raise Failed("the sandbox names a placement, but the API server has no such pod")
         return read_pod(found), found["metadata"].get("annotations") or {}
@@ -163,7 +183,7 @@ class Plugin:
             log("nri-refused", reason=error)
             raise
         except Exception as error:
-            # A defect of ours must refuse the container: without an answer the runtime makes it without cards.
+            # A defect of ours must refuse: without an answer the runtime makes the container without cards.
             log("fault", where="nri", reason=f"{type(error).__name__}: {error}")
             raise Failed(f"Bursar's node agent failed: {type(error).__name__}") from None
         finally:
@@ -173,15 +193,15 @@ class Plugin:
 
 
 def follow(plugin: Plugin, socket: str, pause: Callable[[float], None] = time.sleep) -> None:
-    """Forever: connect to the runtime's socket and answer, and again when the connection breaks; from the first
-    reading of the cards on."""
+    """Forever, from the first reading of the cards on: connect to the runtime's socket and answer, and again
+    when the connection breaks."""
     while plugin.devices is None:
         pause(FIRST_PAUSE_S)
     pause_s, told = FIRST_PAUSE_S, ""
     while True:
         reason = ""
         try:
-            connection = Connection(socket)
+            connection = NriConnection(socket)
             try:
                 connection.serve(NAME, INDEX, plugin.methods())
             finally:
@@ -222,7 +242,9 @@ def _adjustment(devices: placement.ContainerDevices, env: list[str]) -> Any:
         adjust.linux.devices.add(path=node.path, type="c", major=node.major, minor=node.minor)
     if devices.libraries:
         options = ["rbind", "ro", "nosuid", "nodev"]
-        adjust.mounts.add(destination=placement.LIBRARIES, type="bind", source=devices.libraries, options=options)
+        adjust.mounts.add(
+            destination=placement.LIBRARIES, type="bind", source=devices.libraries, options=options
+        )
         told = dict(each.partition("=")[::2] for each in env).get(placement.PATHS, "")
         paths = (f"{placement.LIBRARIES}/lib64", *filter(None, told.split(":")))
         adjust.env.add(key=placement.PATHS, value=":".join(dict.fromkeys(paths)))

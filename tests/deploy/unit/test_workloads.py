@@ -176,7 +176,8 @@ def test_every_volume_is_mounted_and_every_mount_has_its_volume(workload: Json) 
 def test_the_paths_in_a_containers_arguments_lie_in_what_is_mounted(container: Json) -> None:
     folders = [mount["mountPath"] for mount in container.get("volumeMounts", [])]
     words = " ".join([*container.get("command", []), *container.get("args", [])]).split()
-    paths = [word.partition("=")[2].removeprefix("sqlite:///") for word in words if "=" in word]
+    values = [word.partition("=")[2].removeprefix("sqlite:///") for word in words if "=" in word]
+    paths = [path for value in values for path in value.split(",")]
 
     for path in (path for path in paths if path.startswith("/")):
         assert any(f"{path}/".startswith(f"{folder}/") for folder in folders), path

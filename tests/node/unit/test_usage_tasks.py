@@ -35,7 +35,7 @@ class World:
         self.hears(NodeChanged(node(boot=BOOT)))
 
     def hears(self, event: object) -> None:
-        _handle(event, self.agent, self.duties)
+        _handle(event, self.agent, self.duties, None)
 
     def runs(self, uid: str, pid: int) -> None:
         """The process runs in the pod of this UID."""
@@ -104,7 +104,7 @@ class Heard:
 def test_a_list_that_fails_is_reported_to_the_judgement(capfd: pytest.CaptureFixture[str]) -> None:
     heard = Heard()
     with pytest.raises(Over):
-        _follow_pods(Away(), "n1", heard)  # type: ignore[arg-type]
+        _follow_pods(Away(), "n1", heard, None)  # type: ignore[arg-type]
 
     assert heard.events == [PodsUnknown()]
     assert "event=not-followed" in capfd.readouterr().err

@@ -1,6 +1,7 @@
 """``python -m webhook audit``: what runs already, by today's rules."""
 
 import copy
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -193,6 +194,24 @@ def test_what_was_written_is_what_a_user_wrote() -> None:
     assert "nodeName" not in written["spec"]
     assert [each["name"] for each in written["spec"]["volumes"]] == ["v"]
     assert written["spec"]["initContainers"] == []
+
+
+def test_what_the_binding_wrote_for_a_plugin_of_the_runtime_is_no_finding_and_all_else_is() -> None:
+    stored = bound(governed(admitted(half())))
+    part = {"uuid": "GPU-0", "index": 0, "share_milli": 500, "memory_mib": 8000}
+    stored["metadata"]["annotations"] |= {
+        "bursar.dev/devices": json.dumps({"version": 1, "containers": {"main": [part]}}),
+        "nvidia.com/container.main.gpus.devices": "GPU-0",
+        "nvidia.com/container.main.gpu-memory.limit": "8000Mi",
+        "nvidia.cdi.k8s.io/container.main": "nvidia.com/gpu=GPU-0",
+    }
+    assert words(stored) == []
+
+    stored["metadata"]["annotations"]["nvidia.com/container.main.gpu-memory.limit"] = "16000Mi"
+    assert words(stored) == [("would-be-refused", ["device-annotation"])]
+
+    del stored["spec"]["nodeName"]
+    assert words(stored)[0][1].count("device-annotation") == 3
 
 
 def test_an_ephemeral_container_that_shows_itself_cards_is_found() -> None:

@@ -27,6 +27,7 @@ from tests.worlds import Json, container, limits_of, of_resources
 from timekeeper.core.admission.policy import PriorityClass
 from timekeeper.core.admission.rules.size import binding_bytes, growth, is_surely_small, weight
 from timekeeper.core.dialects import nano
+from timekeeper.core.request.plugin_names import KAIS, NVIDIAS
 from timekeeper.core.request.request import parse
 from timekeeper.core.values import Ask, ContainerAsk, GPURequest, Placement, Slice
 
@@ -330,9 +331,13 @@ def test_managed_fields_count_as_the_text_that_etcd_takes() -> None:
     st.integers(1, 63),
     st.sampled_from([50, 1000]),
     st.sampled_from(["bursar", "hami"]),
+    st.sampled_from([(), (KAIS,), ("bursar", KAIS, *sorted(NVIDIAS))]),
 )
+@example([1] * 30, 34, 50, "bursar", ("bursar", KAIS))
+@example([1] * 30, 53, 50, "bursar", ("bursar", "nvidia-ctk-installer"))
+@example([30], 53, 50, "bursar", ("bursar", "nvidia-ctk-installer"))
 def test_what_a_binding_writes_is_no_more_than_was_counted(
-    cards: list[int], name: int, share: int, dialect: str
+    cards: list[int], name: int, share: int, dialect: str, plugins: tuple[str, ...]
 ) -> None:
     called = [f"{index:02}".ljust(name, "n")[:63] for index in range(len(cards))]
     request = GPURequest(
@@ -350,7 +355,7 @@ def test_what_a_binding_writes_is_no_more_than_was_counted(
     )
     pod: Any = SimpleNamespace(containers=tuple(called), init_containers=())
 
-    written = written_for(pod, request, placement, "n" * 63, 1)
+    written = written_for(pod, request, placement, "n" * 63, 1, plugins=plugins)
 
     bytes_written = sum(len(key) + len(value) for key, value in written.annotations.items())
     assert bytes_written <= binding_bytes(request)

@@ -45,6 +45,18 @@ def decode_inventory(text: str) -> tuple[Card, ...]:
     return cards
 
 
+def nri_plugins(inventory: str) -> tuple[str, ...]:
+    """The NRI plugins of the node that containers with cards need, by the same annotation; none where it does
+    not say, or cannot be decoded."""
+    if '"nri"' not in inventory:
+        return ()  # often, and it saves reading the cards once more
+    try:
+        plugins = _versioned(inventory, "nri", dict).get("plugins")
+    except UndecodableError:
+        return ()
+    return tuple(each for each in plugins if isinstance(each, str)) if isinstance(plugins, list) else ()
+
+
 def decode_placement(text: str) -> Placement:
     """A pod's placement from its annotation ``bursar.dev/devices``. Raises UndecodableError."""
     containers = _versioned(text, "containers", dict)

@@ -10,12 +10,15 @@ from timekeeper.core.accelerators import accelerator_of
 from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE_PATTERN, Dialect
 from timekeeper.core.dialects.amounts import MAX_CARDS, NodeFacts
 from timekeeper.core.dialects.percent import COUNT_LABEL, MEMORY_LABEL, MODEL_LABEL
-from timekeeper.core.json_values import Json, annotations_of, mapping
+from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.quantity import integral
-from timekeeper.core.request.cards import UndecodableError, decode_inventory
+from timekeeper.core.request.cards import UndecodableError, decode_inventory, nri_plugins
+from timekeeper.core.request.plugin_names import KAIS
 from timekeeper.core.values import Card
 
 _NODE_ANNOTATIONS = frozenset(each.node_annotation for each in DIALECTS if each.node_annotation)
+# Source: KAI-Scheduler, pkg/common/constants; gpu-fractioning's operator writes it
+_FRACTIONED = "gpu-fractioning.nvidia.com/Ready"
 
 
 def read_cards(raw: Json) -> tuple[Card, ...] | None:
@@ -29,6 +32,19 @@ def read_cards(raw: Json) -> tuple[Card, ...] | None:
         return next(filter(None, (each.cards(facts) for each in described or dialects_of(facts))), None)
     except ValueError as error:
         raise UndecodableError(f"the node plugin's description: {error}") from error
+
+
+def runtime_plugins(raw: Json) -> tuple[str, ...]:
+    """The plugins of a Node's container runtime that containers with cards need, by the names under which
+    they register: the agent's word, and KAI's where its operator says in the node's status that it is ready.
+    Users can write neither."""
+    said = nri_plugins(str(annotations_of(raw).get(names.INVENTORY, "")))
+    return (*said, KAIS) if _is_fractioned(raw) and KAIS not in said else said
+
+
+def _is_fractioned(raw: Json) -> bool:
+    conditions = map(mapping, sequence(mapping(raw.get("status")).get("conditions")))
+    return any((each.get("type"), each.get("status")) == (_FRACTIONED, "True") for each in conditions)
 
 
 def charged_cards(raw: Json) -> tuple[Card, ...]:

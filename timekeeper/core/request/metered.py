@@ -18,10 +18,11 @@ from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.core.quantity import integral
 from timekeeper.core.request.devices import DIALECT as DEVICE
 from timekeeper.core.request.request import ParsedRequest, containers, one_container, parse
+from timekeeper.core.request.runtime_plugins import FRACTIOND
 from timekeeper.core.values import WHOLE_MILLI, Ask, ContainerAsk, GPURequest
 
 # KAI's fractions: of one container, whose name stands between one of these prefixes and a suffix
-FRACTIONING = ("nvidia.com/container.", "kai.scheduler/container.")
+FRACTIONING = (FRACTIOND, "kai.scheduler/container.")
 _MEMORY = (".gpu-memory.limit", ".gpu-memory.request")  # a quantity; the first that is there counts
 _CARDS = ".gpus.devices"  # UUIDs or indexes, by commas
 _MIB = 1 << 20

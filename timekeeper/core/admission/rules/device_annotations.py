@@ -69,6 +69,11 @@ DEVICE_ANNOTATIONS = (
         (("containerd/nri", "plugins/device-injector/device-injector.go"),),
     ),
     DeviceAnnotations(
+        ("required-plugins.noderesource.dev",),
+        "NRI's validator: plugins without which the runtime makes no container",
+        (("containerd/nri", "plugins/default-validator/default-validator.go"),),
+    ),
+    DeviceAnnotations(
         ("devices.gke.io",),
         "GKE's injector",
         (
