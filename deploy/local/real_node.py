@@ -31,6 +31,7 @@ PAUSE = "docker.io/bursar/pause:1"
 
 CDI = FOLDER / "cdi"
 NRI = FOLDER / "nri"
+STATIC_PODS = FOLDER / "static"
 _SOCKET = FOLDER / "containerd.sock"
 _CONFIGURED = FOLDER / "config"
 _LOGS = FOLDER / "pods"
@@ -89,7 +90,7 @@ class NodeHost:
     def _lay_out(self) -> None:
         FOLDER.mkdir(mode=0o755)
         cleanup.remember()
-        for folder in (_CONFIGURED / "cni", _LOGS, CDI, NRI):
+        for folder in (_CONFIGURED / "cni", _LOGS, CDI, NRI, STATIC_PODS):
             folder.mkdir(parents=True)
         (_CONFIGURED / "containerd.toml").write_text(_containerd_configuration(self.tools))
         (_CONFIGURED / "cni" / "bridge.conflist").write_text(json.dumps(_NETWORK))
@@ -286,6 +287,7 @@ _KUBELET = {
     "makeIPTablesUtilChains": False,
     "oomScoreAdj": 0,
     "podLogsDir": str(_LOGS),
+    "staticPodPath": str(STATIC_PODS),
     "volumePluginDir": f"{FOLDER}/volume-plugins",
     "resolvConf": "",
     "evictionHard": {"memory.available": "1Mi", "nodefs.available": "0%", "imagefs.available": "0%"},

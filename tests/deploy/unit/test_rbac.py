@@ -134,6 +134,7 @@ NEEDED: dict[str, Reasons] = {
             Right("patch", "nodes/status")
         },
         "which pods of its node have which cards": followed("pods"),
+        "a pod of which the watch has not told yet, when a container of it is made": {Right("get", "pods")},
         "to tell of cards that fail, of overuse and of strangers": {
             Right("create", "events", "events.k8s.io")
         },

@@ -7,16 +7,23 @@ ENXIO where the kernel's device cgroup allows it, and with EPERM where it does n
 import json
 import os
 import stat
+import time
 from collections.abc import Iterator
 
 import pytest
+import yaml
 
+from deploy.local.cleanup import FOLDER
+from deploy.local.real_node import CDI, STATIC_PODS
+from tests.kubelet import agents
 from tests.kubelet.agents import Agent
-from tests.kubelet.worlds import CARDS, Json, World, container, gpu_pod
+from tests.kubelet.worlds import CARDS, NAMESPACE, PODS, Json, World, container, gpu_pod
 
 pytestmark = pytest.mark.timeout(600)
 
 MAJOR = 195
+REFUSED = "the sandbox names a placement, but the API server has no such pod"
+LOOK_S = 2.5  # the agent looks each second
 # Makes each device node itself, as root may, and prints the cards that the kernel lets it open.
 OPENS = """
 import errno, os, time
@@ -37,7 +44,7 @@ print("opens", found, "has", nodes, flush=True)
 
 
 @pytest.fixture(scope="module")
-def nri(world: World, agent: Agent) -> Iterator[Agent]:
+def nri(world: World, agent: Agent) -> Agent:
     """The agent, with device nodes of two cards, once it answers the runtime."""
     dev = agent.description.parent / "dev"
     dev.mkdir()
@@ -65,13 +72,136 @@ def number_of(world: World, name: str, which: str = "main") -> list[int]:
     return sorted(CARDS.index(each["uuid"]) for each in placed["containers"].get(which, []))
 
 
+def specify(*devices: tuple[str, int]) -> None:
+    """A CDI specification of these cards: name, and number of the device node."""
+    listed = [
+        {"name": name, "containerEdits": {"deviceNodes": [node(f"/dev/nvidia{number}", number)]}}
+        for name, number in devices
+    ]
+    common = {"env": ["BY=cdi"], "deviceNodes": [node("/dev/nvidiactl", 255)]}
+    whole = {"cdiVersion": "0.6.0", "kind": "nvidia.com/gpu", "devices": listed, "containerEdits": common}
+    fresh = CDI / "nvidia.new"
+    fresh.write_text(yaml.safe_dump(whole))
+    os.replace(fresh, CDI / "nvidia.yaml")
+
+
+def node(path: str, minor: int) -> Json:
+    """A device node in a specification, which needs no file on this machine."""
+    return {"path": path, "hostPath": path, "type": "c", "major": MAJOR, "minor": minor}
+
+
+@pytest.fixture
+def by_cdi(world: World, nri: Agent) -> Iterator[None]:
+    """A specification names the first card by UUID, and the second by its index."""
+    specify((CARDS[0], 0), ("1", 1))
+    time.sleep(LOOK_S)
+    yield
+    (CDI / "nvidia.yaml").unlink()
+    time.sleep(LOOK_S)
+
+
 def test_each_container_opens_the_cards_of_its_placement_by_device_nodes(world: World, nri: Agent) -> None:
     world.create(gpu_pod("half", container("main", OPENS, gpu_percent="50"), container("none", OPENS)))
     world.create(gpu_pod("whole", container("main", OPENS, gpu_count="1")))
 
-    (card,) = number_of(world, "half") if world.ended("half") else []
-    assert opened(world, "half") == f"opens [{card}] has ['nvidia{card}', 'nvidiactl']"
+    for name in ("half", "whole"):
+        world.ended(name)
+        (card,) = number_of(world, name)
+        assert opened(world, name) == f"opens [{card}] has ['nvidia{card}', 'nvidiactl']"
     assert opened(world, "half", "none") == "opens [] has []"
-    (card,) = number_of(world, "whole") if world.ended("whole") else []
-    assert opened(world, "whole") == f"opens [{card}] has ['nvidia{card}', 'nvidiactl']"
     assert nri_of(nri) == {"plugins": ["bursar"], "enforced": True}
+
+
+def test_a_specification_gives_the_card_that_it_names_by_uuid_or_index(
+    world: World, nri: Agent, by_cdi: None
+) -> None:
+    shows = OPENS + "\nprint('by', os.environ.get('BY'))"
+    for name in ("first", "second"):
+        world.create(gpu_pod(name, container("main", shows, gpu_count="1")))
+        said = opened(world, name)
+        (card,) = number_of(world, name)
+        assert said == f"opens [{card}] has ['nvidia{card}', 'nvidiactl']"
+        assert "by cdi" in world.node.output(world.pod(name), "main")
+    world.delete("first", "second")
+    world.create(gpu_pod("both", container("main", shows, gpu_count="2")))
+    assert opened(world, "both") == "opens [0, 1] has ['nvidia0', 'nvidia1', 'nvidiactl']"
+
+
+def test_without_the_agent_no_container_of_a_pod_with_cards_is_made_until_it_is_back(
+    world: World, nri: Agent
+) -> None:
+    world.stack.cp.api.call("DELETE", f"{agents.DAEMONSETS}/bursar-node")
+    try:
+        world.until("the agent to be gone", lambda: not agents_of(world))
+        world.create(gpu_pod("waits", container("main", OPENS, gpu_percent="50"), container("none", OPENS)))
+        world.create(gpu_pod("free", container("main", OPENS)))
+
+        assert opened(world, "free") == "opens [] has []"
+        refused = 'required plugin \\"bursar\\" not present'
+        world.until("it to be refused", lambda: refused in json.dumps(world.pod("waits")["status"]))
+        time.sleep(5)
+        assert not any(world.node.output(world.pod("waits"), which) for which in ("main", "none"))
+    finally:
+        world.stack.cp.api.call("POST", agents.DAEMONSETS, agents.daemon_set(world, nri.description.parent))
+    said = opened(world, "waits")
+    assert said.startswith(f"opens {number_of(world, 'waits')} ")
+    assert number_of(world, "waits") != []
+
+
+def agents_of(world: World) -> list[Json]:
+    """The agent's pods."""
+    listed: list[Json] = world.stack.cp.api.call("GET", "/api/v1/namespaces/bursar-node/pods")["items"]
+    return listed
+
+
+def test_init_sidecar_and_ephemeral_containers_get_what_their_placement_says(
+    world: World, nri: Agent
+) -> None:
+    init = container("before", OPENS, gpu_percent="50")
+    helper = {**container("helper", OPENS + "\ntime.sleep(600)"), "restartPolicy": "Always"}
+    long = container("main", OPENS + "\ntime.sleep(8)", gpu_percent="50")
+    world.create(gpu_pod("kinds", long, initContainers=[init, helper]))
+    pod = world.running("kinds")
+    body = {"spec": {"ephemeralContainers": [{"name": "debug", **plain(OPENS)}]}}
+    strategic = "application/strategic-merge-patch+json"
+    world.stack.cp.api.call("PATCH", f"{PODS}/kinds/ephemeralcontainers", body, content_type=strategic)
+
+    world.until("the ephemeral container", lambda: any("opens" in x for x in world.node.output(pod, "debug")))
+    world.ended("kinds")
+
+    for which in ("before", "main"):
+        assert opened(world, "kinds", which).startswith(f"opens {number_of(world, 'kinds', which)} ")
+        assert number_of(world, "kinds", which) != []
+    for which in ("helper", "debug"):
+        assert opened(world, "kinds", which) == "opens [] has []"
+
+
+def plain(program: str) -> Json:
+    """What an ephemeral container may say."""
+    asked = container("x", program)
+    return {key: asked[key] for key in ("image", "imagePullPolicy", "command")}
+
+
+def test_what_container_image_and_sandbox_say_does_not_count(world: World, nri: Agent) -> None:
+    """The image asks for all cards by its variable. A static pod may write any annotation."""
+    forged = {
+        "version": 1,
+        "containers": {"main": [{"uuid": CARDS[0], "index": 0, "share_milli": 1000, "memory_mib": 1}]},
+    }
+    annotations = {"bursar.dev/devices": json.dumps(forged)}
+    static = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "static", "namespace": NAMESPACE, "annotations": annotations},
+        "spec": {"restartPolicy": "Never", "containers": [{"name": "main", **plain(OPENS)}]},
+    }
+    world.create(gpu_pod("all", container("main", OPENS)))
+    assert opened(world, "all") == "opens [] has []"
+
+    manifest = STATIC_PODS / "static.json"
+    manifest.write_text(json.dumps(static))
+    try:
+        log = FOLDER / "logs" / "kubelet.log"
+        world.until("its container to be refused", lambda: REFUSED in log.read_text())
+    finally:
+        manifest.unlink()
