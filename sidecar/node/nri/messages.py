@@ -67,7 +67,7 @@ def _classes() -> dict[str, Any]:
 _CLASSES = _classes()
 
 
-def message(name: str, **fields: object) -> Any:
+def message(name: str, /, **fields: object) -> Any:
     """A new message of this name in the table."""
     return _CLASSES[name](**fields)
 

@@ -23,6 +23,7 @@ NVIDIAS_PLUGINS = frozenset({"nvidia-ctk-installer", "nvidia-toolkit"})
 FRACTIONING = "gpu-fractioning"
 LIBRARIES = "/usr/local/nvidia"  # where the images of CUDA look for the driver's libraries
 PATHS = "LD_LIBRARY_PATH"
+ALL = "all"  # in a specification of NVIDIA: every card
 
 
 class Refused(Exception):
@@ -105,6 +106,8 @@ def strange(devices: NodeDevices, allowed: Iterable[str], cdi: Iterable[str], pa
     named = {name: uuid for uuid, name in devices.cdi}
     for name in cdi:
         uuid = named.get(name) or name.rpartition("=")[2]
-        if uuid in devices.inventory and uuid not in own:
-            return uuid
+        meant = sorted(devices.inventory) if uuid == ALL and "nvidia.com/" in name else (uuid,)
+        for each in meant:
+            if each in devices.inventory and each not in own:
+                return each
     return next((at[path] for path in paths if path in at and at[path] not in own), "")

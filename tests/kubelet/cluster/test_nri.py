@@ -6,6 +6,7 @@ ENXIO where the kernel's device cgroup allows it, and with EPERM where it does n
 
 import json
 import os
+import signal
 import stat
 import time
 from collections.abc import Iterator
@@ -17,7 +18,8 @@ from deploy.local.cleanup import FOLDER
 from deploy.local.real_node import CDI, STATIC_PODS
 from tests.kubelet import agents
 from tests.kubelet.agents import Agent
-from tests.kubelet.worlds import CARDS, NAMESPACE, PODS, Json, World, container, gpu_pod
+from tests.kubelet.worlds import CARDS, NAMESPACE, PODS, Json, World, container, gpu_pod, state
+from tests.support.profile import examples
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -68,7 +70,8 @@ def opened(world: World, name: str, which: str = "main") -> str:
 
 def number_of(world: World, name: str, which: str = "main") -> list[int]:
     """The numbers of the cards in the placement."""
-    placed = json.loads(world.pod(name)["metadata"]["annotations"]["bursar.dev/devices"])
+    annotations = world.pod(name)["metadata"].get("annotations", {})
+    placed = json.loads(annotations.get("bursar.dev/devices", '{"containers": {}}'))
     return sorted(CARDS.index(each["uuid"]) for each in placed["containers"].get(which, []))
 
 
@@ -205,3 +208,62 @@ def test_what_container_image_and_sandbox_say_does_not_count(world: World, nri: 
         world.until("its container to be refused", lambda: REFUSED in log.read_text())
     finally:
         manifest.unlink()
+
+
+ROUNDS = examples(3, 17)  # of three pods with four containers each
+
+
+@pytest.mark.timeout(1200)
+def test_whatever_is_killed_meanwhile_a_container_opens_the_cards_of_its_placement(
+    world: World, nri: Agent
+) -> None:
+    """While pods start, agent, containerd and kubelet are killed in turn, a second apart."""
+    kills = 0
+    for number in range(ROUNDS):
+        two = [container("with0", OPENS, gpu_percent="100", gpu_count="2")]
+        halves = [container(f"with{index}", OPENS, gpu_percent="20") for index in range(2)]
+        names = [f"round{number}-{kind}" for kind in ("two", "halves", "none")]
+        for name, asked in zip(names, (two, halves, []), strict=True):
+            without = [container(f"none{index}", OPENS) for index in range(4 - len(asked))]
+            world.create(gpu_pod(name, *asked, *without, restartPolicy="OnFailure"))
+        for what in ("agent", "containerd", "kubelet"):
+            time.sleep(1)
+            kills += kill(world, what, is_new=number % 2 == 1)
+        for name in names:
+            world.until(
+                f"{name} to end", lambda name=name: phase_of(world, name) == "Succeeded", within_s=200
+            )  # type: ignore[misc]
+            placed = {each: number_of(world, name, each) for each in named(world.pod(name))}
+            assert {each for each, cards in placed.items() if cards} == {x for x in placed if x[:4] == "with"}
+            for each, cards in placed.items():
+                runs = [x for x in world.node.output(world.pod(name), each) if x.startswith("opens")]
+                assert {line.split(" has")[0] for line in runs} == {f"opens {cards}"}
+        world.delete(*names)
+    assert kills == 3 * ROUNDS
+
+
+def phase_of(world: World, name: str) -> str:
+    """The pod's phase."""
+    phase = str(world.pod(name)["status"]["phase"])
+    assert phase != "Failed"
+    return phase
+
+
+def named(pod: Json) -> list[str]:
+    """The names of its containers."""
+    return [each["name"] for each in pod["spec"]["containers"]]
+
+
+def kill(world: World, what: str, is_new: bool) -> int:
+    """Kill it with SIGKILL, and have it start again. ``is_new``: the agent's pod too is another then, for the
+    kubelet waits longer before each start of a container. Returns how many were killed."""
+    if what != "agent":
+        world.node.machine.processes.restart(what)
+        return 1
+    running = [each for each in agents_of(world) if "running" in state(each, "agent")]
+    for pod in running[:1]:
+        os.kill(world.pid(pod, "agent"), signal.SIGKILL)
+        if is_new:
+            path = f"/api/v1/namespaces/bursar-node/pods/{pod['metadata']['name']}"
+            world.stack.cp.api.call("DELETE", path, {"gracePeriodSeconds": 0})
+    return len(running[:1])
