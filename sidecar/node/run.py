@@ -78,7 +78,7 @@ def until_the_end(settings: AgentSettings, loop: EventLoop) -> None:
     boot = node_boot()
     ports = _ports(server, events, settings.node_name)
     remove_taint = _taint_remover(server, settings) if settings.startup_taint else None
-    agent = Agent(ports, boot, settings.look_every_ms, boot_ms(), remove_taint)
+    agent = Agent(ports, boot, settings.look_every_ms, boot_ms(), remove_taint, reader.vendor)
     reports = _usage_reports(settings, loop)
     tasks = UsageTasks(settings, agent, reports, events, boot)
     log("started", node=settings.node_name, api=settings.api_url, reports=bool(reports))

@@ -15,7 +15,7 @@ from functools import partial
 
 from sidecar.node.nvml import card_load
 from sidecar.node.nvml.driver_events import CardHandle, DriverEvents
-from sidecar.node.values import CardSilent, DeviceReading, NodeCard
+from sidecar.node.values import CardSilent, DeviceReading, NodeCard, Vendor
 from sidecar.nvml import LIBRARY, MIB
 from sidecar.value import TYPE_CHECKING
 
@@ -32,6 +32,10 @@ OF_PROGRAMS = frozenset({13, 31, 43, 45, 68, 109})
 INSTANCES_FROM = 100  # the index of a MIG instance: 100 x (its card's + 1) + its number there
 # levels of `NodeCard.paths`; the others lie between, as NVML's NVML_TOPOLOGY_SINGLE to _SYSTEM do, 10 to 50
 BY_NVLINK, BY_SWITCH, BY_SWITCHES, ACROSS = 0, 1, 2, 5
+NVIDIA = Vendor(
+    ("nvidia.com/gpu", "nvidia.com/mig-"),
+    frozenset({"nvidia-cuda-mps", "nvidia-persiste", "nv-hostengine"}),
+)
 _Paths = tuple[tuple[str, int], ...]
 WHAT_TO_DO = {
     1: "a reset of the GPU",
@@ -44,6 +48,8 @@ WHAT_TO_DO = {
 class NvmlReader:
     """NVML. One thread at a time may use it. ``bind`` returns NVIDIA's binding; ``clock``: monotonic
     milliseconds."""
+
+    vendor = NVIDIA
 
     def __init__(
         self,
