@@ -8,7 +8,7 @@ from sidecar.node.kube.api import ApiUnreachable
 from sidecar.node.state import card_events, health, mps, node_patch
 from sidecar.node.state.api_objects import read_node
 from sidecar.node.state.node_patch import DesiredNode
-from sidecar.node.values import CardFailed, DeviceReading
+from sidecar.node.values import NO_VENDOR, CardFailed, DeviceReading, Vendor
 from sidecar.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
@@ -47,10 +47,12 @@ class Agent:
         look_every_ms: int,
         now_ms: int,
         remove_taint: Callable[[dict[str, Any]], ApiAnswer] | None = None,
+        vendor: Vendor = NO_VENDOR,
     ) -> None:
         """``boot``: the kernel's ID of this boot. ``remove_taint``: a merge patch of the node, raises
-        ApiUnreachable; None: the startup taint stays."""
+        ApiUnreachable; None: the startup taint stays. ``vendor``: of the cards."""
         self._remove_taint = remove_taint
+        self.vendor = vendor
         self._ports, self._boot, self._silence_ms = ports, boot, look_every_ms + HUNG_MS
         self._read_at = now_ms  # when the cards were read last
         self._reading: DeviceReading | None = None  # the last one
@@ -168,8 +170,11 @@ class Agent:
     def _wanted(self) -> DesiredNode:
         cards = self.cards
         if not cards and not self.nvml_answers:
-            return DesiredNode(None, frozenset(), self.holders, None, True)  # no card was ever seen
-        return DesiredNode(cards, self._mps.advertised, self.holders, self.nri, self._held() != frozenset())
+            return DesiredNode(None, frozenset(), self.holders, None, True, ())  # no card was ever seen
+        is_held = self._held() != frozenset()
+        return DesiredNode(
+            cards, self._mps.advertised, self.holders, self.nri, is_held, self.vendor.resources
+        )
 
     def _judge(self, answer: ApiAnswer, now_ms: int) -> None:
         if answer.status == 200:

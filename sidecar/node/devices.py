@@ -2,13 +2,18 @@
 
 Such a package has an entry point of the group ``bursar.devices``: a callable that gets a clock (a callable in
 monotonic milliseconds) and returns a `DeviceReader`. KubeGPU's node advertiser loads plugins in this way.
+
+A card's UUID is what the vendor's device plugin calls it, which may add ``::`` or ``-`` and more for its
+parts. By its processes the agent finds the use of pods, and pods on cards that they were not given.
 """
 
 from __future__ import annotations
 
+from functools import partial
+
 from sidecar.log import log
-from sidecar.node.nvml.cards import NvmlReader
-from sidecar.node.values import DeviceReading
+from sidecar.node.nvml.cards import NvmlReader, binding
+from sidecar.node.values import NO_VENDOR, DeviceReading, Vendor
 from sidecar.value import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,6 +24,10 @@ if TYPE_CHECKING:
 
     class DeviceReader(Protocol):
         """Reads the cards of one vendor. One thread uses it."""
+
+        @property
+        def vendor(self) -> Vendor:
+            """Resources and programs of the vendor on the node. A package's reader may be without."""
 
         @property
         def waits(self) -> bool:
@@ -37,6 +46,7 @@ if TYPE_CHECKING:
 
 GROUP = "bursar.devices"
 NVML = "nvml"
+MAX_UUID = 128  # characters
 
 
 class UnusableDevicesError(Exception):
@@ -48,6 +58,9 @@ class GuardedReader:
 
     def __init__(self, reader: DeviceReader) -> None:
         self._reader, self._failed = reader, False
+        self.vendor: Vendor = getattr(reader, "vendor", NO_VENDOR)
+        if not isinstance(self.vendor, Vendor):
+            raise TypeError(f"vendor is {self.vendor!r}, but must be a Vendor of sidecar.node.values")
 
     @property
     def waits(self) -> bool:
@@ -85,15 +98,22 @@ class GuardedReader:
         ):
             raise ValueError("two cards have the same UUID or index")
         for each in cards:
-            if not each.uuid or each.memory_mib < 1 or each.index < 0:
-                raise ValueError(f"card {each.uuid!r} has no UUID, no memory, or a negative index")
+            if not _is_uuid(each.uuid) or each.memory_mib < 1 or each.index < 0:
+                raise ValueError(f"card {each.uuid!r} has no usable UUID, no memory, or a negative index")
         return reading
 
 
-def reader_of(name: str, clock: Callable[[], int], ignored_xids: frozenset[int]) -> DeviceReader:
+def _is_uuid(text: str) -> bool:
+    """Whether annotations, a list by commas, and reports to the timekeeper can have it."""
+    return 0 < len(text) <= MAX_UUID and text.isascii() and text.isprintable() and not {" ", ","} & set(text)
+
+
+def reader_of(
+    name: str, clock: Callable[[], int], ignored_xids: frozenset[int], driver_root: str
+) -> DeviceReader:
     """The reader of this name. Raises UnusableDevicesError."""
     if name == NVML:
-        return NvmlReader(clock, ignored_xids)
+        return NvmlReader(clock, ignored_xids, partial(binding, driver_root))
     from importlib.metadata import entry_points  # takes memory that NVML's agents need not spend
 
     shipped = {each.name: each for each in entry_points(group=GROUP)}

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from sidecar.node.state.holders import HoldersRecord
     from sidecar.node.state.plugin_devices import PluginDevices
-    from sidecar.node.values import DeviceReading, NodeState, PodState, ProcessOwner
+    from sidecar.node.values import DeviceReading, NodeState, PodState, ProcessOwner, Vendor
     from sidecar.reporter import LogEvent
 
 KUBELET_S = 2.0
@@ -39,6 +39,7 @@ class SurveyPaths:
     runtime_configs: tuple[str, ...]
     closes: bool  # unauthorized use and an open runtime close the node; else they are only reported
     trusted: frozenset[str]  # namespaces whose pods may use any card
+    vendor: Vendor  # of the cards
 
 
 class HolderSurvey:
@@ -61,7 +62,7 @@ class HolderSurvey:
         """The Node object was read. The first time, its annotation is the memory of the previous agent."""
         if self._record is None:
             self._record = holders.initial(node.holders, self._boot)
-        self._plugin = holders.picked_by_plugin(node.capacity)
+        self._plugin = holders.picked_by_plugin(node.capacity, self._paths.vendor.resources)
 
     def survey(
         self,
@@ -138,7 +139,7 @@ class HolderSurvey:
         odd = [
             f"{each.namespace}/{each.name} has {device}"
             for each in listed
-            for device in plugin_devices.unknown_cards(each, cards)
+            for device in plugin_devices.unknown_cards(each, cards, self._paths.vendor.resources)
         ]
         if odd:
             self._fails("devices", f"not in the inventory: {', '.join(odd[:3])}")
@@ -175,7 +176,7 @@ class HolderSurvey:
                 pods,
                 holding,
                 self._paths.trusted,
-                lambda pid: cgroups.name_of(proc, pid),
+                self._foreign_name,
             )
         except OSError as error:
             self._fails("processes", f"{proc}: {error.strerror}")
@@ -190,6 +191,10 @@ class HolderSurvey:
             note = strangers.describe(each)
             self._log("stranger", uuid=each.uuid, pod_uid=each.pod_uid, reason=note)
             self._post(AgentEvent(each.pod_uid, each.namespace, each.name, "Warning", STRANGER, note))
+
+    def _foreign_name(self, pid: int) -> str:
+        name = cgroups.name_of(Path(self._paths.proc), pid)
+        return "" if name in self._paths.vendor.programs else name
 
     def _why_closed(self) -> str:
         if not self._paths.closes:

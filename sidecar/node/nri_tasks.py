@@ -49,7 +49,8 @@ class NriTasks:
         empty: it does not."""
         if agent.node is None or not agent.cards:
             return
-        leave = "a device plugin gives out the cards" if is_served_by_another(agent.node) else runtime_open
+        is_another = is_served_by_another(agent.node, agent.vendor.resources)
+        leave = "a device plugin gives out the cards" if is_another else runtime_open
         self._plugin.devices = node_devices(
             (card.uuid for card in agent.cards),
             self._reader.paths,

@@ -71,7 +71,7 @@ class PodsUnknown:
 
 def until_the_end(settings: AgentSettings, loop: EventLoop) -> None:
     """Run until SIGTERM. Raises OSError if the metrics' port is taken, and UnusableDevicesError."""
-    reader = reader_of(settings.devices, boot_ms, settings.ignore_xids)
+    reader = reader_of(settings.devices, boot_ms, settings.ignore_xids, settings.driver_root)
     server = api.NodeApi(settings.api_url, settings.api_ca, settings.api_token_file)
     events = EventPoster(server, settings.node_name)
     board = metrics.MetricsPage(boot_ms)
@@ -80,7 +80,7 @@ def until_the_end(settings: AgentSettings, loop: EventLoop) -> None:
     ports = _ports(server, events, settings.node_name)
     remove_taint = _taint_remover(server, settings) if settings.startup_taint else None
     nri = _nri(settings, server, reader)
-    agent = Agent(ports, boot, settings.look_every_ms, boot_ms(), remove_taint)
+    agent = Agent(ports, boot, settings.look_every_ms, boot_ms(), remove_taint, reader.vendor)
     reports = _usage_reports(settings, loop)
     tasks = UsageTasks(settings, agent, reports, events, boot)
     log("started", node=settings.node_name, api=settings.api_url, reports=bool(reports))

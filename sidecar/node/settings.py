@@ -123,6 +123,9 @@ class AgentSettings:
     cdi: tuple[str, ...] = flag(
         _words, "/etc/cdi,/var/run/cdi", "folders of CDI specifications, separated by commas"
     )
+    driver_root: str = flag(
+        _text, "", "folder with the driver's files, for NVML's library; default: where the loader finds it"
+    )
     dev: str = flag(_text, "/dev", "the node's /dev, for cards that no CDI specification names")
     driver_libraries: str = flag(
         _text,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sidecar.node.state.api_objects import NodePods
     from sidecar.node.state.overuse import OveruseEpisode
     from sidecar.node.state.reports import UsageReports
-    from sidecar.node.values import GPUProcess, NodeState, ProcessOwner
+    from sidecar.node.values import GPUProcess, NodeState, ProcessOwner, Vendor
 
 LATE_MS = 2_000  # holders are surveyed without NVML if a reading is this much later than the interval
 SILENCE = DeviceReading((), (), (), (), (), (), (), "it does not answer")
@@ -39,7 +39,7 @@ class UsageTasks:
     ) -> None:
         self._settings, self._agent, self._reports = settings, agent, reports
         self.events = events
-        self._survey = HolderSurvey(_survey_paths(settings), boot, log, events.post)
+        self._survey = HolderSurvey(_survey_paths(settings, agent.vendor), boot, log, events.post)
         self._survey_at = 0  # the next survey without NVML
         self._proc = Path(settings.proc)
         self._pods: NodePods | None = None  # None until they were listed
@@ -162,7 +162,7 @@ class UsageTasks:
             log(event, reason=reason)
 
 
-def _survey_paths(settings: AgentSettings) -> SurveyPaths:
+def _survey_paths(settings: AgentSettings, vendor: Vendor) -> SurveyPaths:
     return SurveyPaths(
         settings.proc,
         settings.cgroups,
@@ -170,4 +170,5 @@ def _survey_paths(settings: AgentSettings) -> SurveyPaths:
         settings.runtime_configs,
         settings.close_on_strangers,
         settings.trusted_namespaces,
+        vendor,
     )

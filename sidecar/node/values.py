@@ -81,7 +81,7 @@ class NodeState:
     boot: str  # the kernel's boot ID that the kubelet reported last
     inventory: str | None  # the annotation; None: there is none
     holders: str | None  # the annotation; None: there is none
-    capacity: tuple[tuple[str, str], ...]  # GPU resources and their quantities as Kubernetes writes them
+    capacity: tuple[tuple[str, str], ...]  # extended resources and their quantities as Kubernetes writes them
     allocatable: tuple[tuple[str, str], ...]
     other_taints: str | None  # JSON of the taints beside the startup taint; None: the node does not have it
 
@@ -118,6 +118,18 @@ class NriState:
 
     plugins: tuple[str, ...]  # NRI plugins that a container with cards needs; none: it is not by NRI
     enforced: bool  # the runtime makes no container that requires a plugin which is away
+
+
+@value
+class Vendor:
+    """What of a node belongs to the vendor of its cards, beside them."""
+
+    # what the names of the resources begin with whose device plugin picks the cards
+    resources: tuple[str, ...]
+    programs: frozenset[str]  # those that use cards outside of pods, by the first 15 letters of their names
+
+
+NO_VENDOR = Vendor((), frozenset())
 
 
 @value

@@ -20,6 +20,7 @@ from timekeeper.core.admission.rules.forged import (
 )
 from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE, PREFIXES
 from timekeeper.core.dialects.dialect import Dialect
+from timekeeper.core.dialects.others import kai
 
 EXEMPT = f"{names.DOMAIN}/exempt"  # on a namespace; a policy restricts who may set it
 
@@ -163,6 +164,29 @@ def others_fields() -> str:
         if each.annotations or each.settled_annotations or each.labels
     ]
     return _lines([*systems, *settled])
+
+
+def is_of_kais_webhook() -> str:
+    """The CEL condition on ``k``, the name of a pod's annotation: `kai.is_of_its_webhook`."""
+    own = "object.metadata.annotations"
+    return (
+        f"object.spec.?schedulerName.orValue('') in {_quoted(kai.DIALECT.schedulers)}"
+        f" && k.startsWith('{kai.FOR_RUNTIME}') && k.endsWith('{kai.REQUEST}')"
+        f" && {own}[?'{kai.MEMORY}'].orValue('').matches(r'^[0-9]{{1,18}}$')"
+        f" && isQuantity({own}[k])"
+        f" && quantity({own}[k]).compareTo(quantity({own}['{kai.MEMORY}'] + 'Mi')) == 0"
+    )
+
+
+def for_runtime() -> str:
+    """For each other system that writes annotations for a plugin of the container runtime, for the policy
+    `bursar-written-once`: the accounts that do, the schedulers of its pods, and what the names begin with."""
+    return _lines(
+        f"{{'accounts': {_quoted(each.accounts)}, 'schedulers': {_quoted(each.schedulers)}, "
+        f"'prefixes': {_quoted(each.for_runtime)}}}"
+        for each in DIALECTS
+        if each.for_runtime
+    )
 
 
 def _system(

@@ -15,7 +15,7 @@ from timekeeper.core.admission.rules.forged import OURS, is_owned
 from timekeeper.core.admission.rules.isolation import ephemeral_violations
 from timekeeper.core.admission.rules.modes import effective_mode
 from timekeeper.core.admission.rules.pod_rules import pod_violations
-from timekeeper.core.dialects import BY_ANNOTATION, BY_LABEL, GPU_RESOURCE_PATTERN, native
+from timekeeper.core.dialects import BY_ANNOTATION, BY_LABEL, DIALECTS, GPU_RESOURCE_PATTERN, native
 from timekeeper.core.json_values import Json, annotations_of, mapping
 from timekeeper.core.request import plugin_names
 from timekeeper.core.request.cards import decode_placement
@@ -154,18 +154,25 @@ def as_written(pod: Json) -> dict[str, Any]:
     governed = is_governed(pod)
     given = annotations_of(pod)
     for_plugins = _for_runtime_plugins(given) if governed and bound else {}
+    of_binder = _begun_by_binder(spec.get("schedulerName")) if bound else ()
     metadata["annotations"] = {
         name: value
         for name, value in given.items()
         if not (governed and _is_ours(name))
         and not (bound and is_owned(name))
         and for_plugins.get(name) != value
+        and not name.startswith(of_binder)
     }
     if governed:
         labels = mapping(metadata.get("labels"))
         metadata["labels"] = {name: value for name, value in labels.items() if not _is_ours(name)}
         spec |= _without_ours(spec)
     return {**pod, "metadata": metadata, "spec": spec}
+
+
+def _begun_by_binder(scheduler: object) -> tuple[str, ...]:
+    """What the annotations begin with that the binder of this scheduler writes for the runtime."""
+    return tuple(begin for each in DIALECTS if scheduler in each.schedulers for begin in each.for_runtime)
 
 
 def _for_runtime_plugins(annotations: Json) -> dict[str, str]:

@@ -11,11 +11,12 @@ until it is open again.
 from __future__ import annotations
 
 import ctypes
+import glob
 from functools import partial
 
 from sidecar.node.nvml import card_load
 from sidecar.node.nvml.driver_events import CardHandle, DriverEvents
-from sidecar.node.values import CardSilent, DeviceReading, NodeCard
+from sidecar.node.values import CardSilent, DeviceReading, NodeCard, Vendor
 from sidecar.nvml import LIBRARY, MIB
 from sidecar.value import TYPE_CHECKING
 
@@ -32,6 +33,10 @@ OF_PROGRAMS = frozenset({13, 31, 43, 45, 68, 109})
 INSTANCES_FROM = 100  # the index of a MIG instance: 100 x (its card's + 1) + its number there
 # levels of `NodeCard.paths`; the others lie between, as NVML's NVML_TOPOLOGY_SINGLE to _SYSTEM do, 10 to 50
 BY_NVLINK, BY_SWITCH, BY_SWITCHES, ACROSS = 0, 1, 2, 5
+NVIDIA = Vendor(
+    ("nvidia.com/gpu", "nvidia.com/mig-"),
+    frozenset({"nvidia-cuda-mps", "nvidia-persiste", "nv-hostengine"}),
+)
 _Paths = tuple[tuple[str, int], ...]
 WHAT_TO_DO = {
     1: "a reset of the GPU",
@@ -44,6 +49,8 @@ WHAT_TO_DO = {
 class NvmlReader:
     """NVML. One thread at a time may use it. ``bind`` returns NVIDIA's binding; ``clock``: monotonic
     milliseconds."""
+
+    vendor = NVIDIA
 
     def __init__(
         self,
@@ -268,9 +275,15 @@ def said(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-def binding() -> Any:
-    """NVIDIA's binding. Raises OSError if its library cannot be loaded."""
-    ctypes.CDLL(LIBRARY)
+def binding(root: str = "") -> Any:
+    """NVIDIA's binding. ``root``: folder of the driver's files; empty: the loader finds them. Raises OSError if
+    the driver's library cannot be loaded."""
+    places = (f"{root}/usr/lib/*-linux-gnu", f"{root}/usr/lib64", f"{root}/usr/lib")
+    found = (
+        (path for place in places for path in sorted(glob.glob(f"{place}/{LIBRARY}"))) if root else iter(())
+    )
+    # the binding loads it by its name, which the loader then knows
+    ctypes.CDLL(next(found, LIBRARY))
     import pynvml
 
     return pynvml

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from urllib.parse import quote
 
-from sidecar.node.state.node_patch import HOLDERS, INVENTORY, OF_OTHERS, OURS, STARTUP_TAINT
+from sidecar.node.state.node_patch import HOLDERS, INVENTORY, STARTUP_TAINT
 from sidecar.node.state.overuse import shares
 from sidecar.node.values import NodeState, PodState
 from sidecar.value import TYPE_CHECKING, value
@@ -46,8 +46,8 @@ def read_node(raw: Mapping[str, Any]) -> NodeState:
         str((status.get("nodeInfo") or {}).get("bootID", "")),
         annotations.get(INVENTORY),
         annotations.get(HOLDERS),
-        _of_gpus(status.get("capacity") or {}),
-        _of_gpus(status.get("allocatable") or {}),
+        _extended(status.get("capacity") or {}),
+        _extended(status.get("allocatable") or {}),
         _other_taints((raw.get("spec") or {}).get("taints") or []),
     )
 
@@ -87,7 +87,5 @@ def _other_taints(taints: list[Any]) -> str | None:
     return None if len(others) == len(taints) else json.dumps(others)
 
 
-def _of_gpus(amounts: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    return tuple(
-        sorted((name, str(text)) for name, text in amounts.items() if name in OURS or OF_OTHERS.match(name))
-    )
+def _extended(amounts: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((name, str(text)) for name, text in amounts.items() if "/" in name))

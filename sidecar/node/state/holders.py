@@ -10,7 +10,6 @@ tells whether such a process can still run.
 from __future__ import annotations
 
 import json
-import re
 
 from sidecar.node.state import plugin_devices
 from sidecar.value import TYPE_CHECKING, value
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
     from timekeeper.core.wire import Holders
 
 MAX_CLOSED = 400  # characters of the reason why the node is closed; readers cut it there
-# Resources of a plugin whose kubelet side picks the cards; as in timekeeper.core.dialects
-_PICKED_BY_PLUGIN = re.compile(r"nvidia\.com/(gpu|mig-)")
 
 
 @value
@@ -98,9 +95,9 @@ def by_uid(
     return {uid: plugin_devices.cards_among(each, uuids) for uid, each in named if uid is not None}
 
 
-def picked_by_plugin(capacity: Iterable[tuple[str, str]]) -> bool:
-    """Whether a plugin that picks the cards serves a node with this capacity."""
-    return any(_PICKED_BY_PLUGIN.match(resource) for resource, _ in capacity)
+def picked_by_plugin(capacity: Iterable[tuple[str, str]], of_plugin: tuple[str, ...]) -> bool:
+    """Whether a plugin that picks the cards serves a node with this capacity: its resources begin so."""
+    return any(resource.startswith(of_plugin) for resource, _ in capacity)
 
 
 def _is_there(uid: str, before: HoldersRecord, sight: Observation) -> bool:

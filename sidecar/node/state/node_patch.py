@@ -48,6 +48,7 @@ class DesiredNode:
     holders: str | None  # the annotation
     nri: NriState | None
     held: bool  # pods hold cards of the node, or may do so
+    of_plugin: tuple[str, ...]  # what the resources of the device plugin of these cards begin with
 
 
 def inventory(
@@ -135,17 +136,17 @@ def without_startup_taint(node: NodeState) -> dict[str, Any]:
     }
 
 
-def is_served_by_another(node: NodeState) -> bool:
+def is_served_by_another(node: NodeState, of_plugin: tuple[str, ...]) -> bool:
     """Whether the node has a resource of another plugin, also with quantity 0, which the kubelet sets while
     the plugin is away."""
-    return any(OF_OTHERS.match(name) for name, _ in node.capacity)
+    return any(OF_OTHERS.match(name) or name.startswith(of_plugin) for name, _ in node.capacity)
 
 
 def _amounts(node: NodeState, wanted: DesiredNode) -> dict[str, int | None]:
     """The wanted quantity by resource; None removes it."""
     if wanted.cards is None:
         return {}
-    if is_served_by_another(node):
+    if is_served_by_another(node, wanted.of_plugin):
         return {} if wanted.held else dict.fromkeys(OURS)
     if not wanted.cards:
         return {}

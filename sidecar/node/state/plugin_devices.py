@@ -7,7 +7,6 @@ from sidecar.value import value
 # NVIDIA's plugin names a card by its UUID, and appends ::<n> for its replicas (time slicing, MPS); other
 # plugins that divide cards append -<n> or -_-<n>.
 _AFTER_A_UUID = ("::", "-")
-_NVIDIAS = ("nvidia.com/gpu", "nvidia.com/mig-")
 
 
 @value
@@ -26,12 +25,12 @@ def cards_among(given: PluginDevices, uuids: frozenset[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(uuid for uuid in named if uuid))
 
 
-def unknown_cards(given: PluginDevices, uuids: frozenset[str]) -> tuple[str, ...]:
-    """The IDs of NVIDIA devices that are none of these cards."""
+def unknown_cards(given: PluginDevices, uuids: frozenset[str], of_plugin: tuple[str, ...]) -> tuple[str, ...]:
+    """The IDs of devices that are none of these cards, of resources that begin so."""
     return tuple(
         device
         for resource, device in given.devices
-        if resource.startswith(_NVIDIAS) and not _card(device, uuids)
+        if resource.startswith(of_plugin) and not _card(device, uuids)
     )
 
 

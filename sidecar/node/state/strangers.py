@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from sidecar.node.values import GPUProcess, PodState, ProcessOwner
 
 LASTS_MS = 60_000
-# NVIDIA's programs that use cards outside of pods, by the first 15 letters of their names, which the kernel
-# keeps.
-_PROGRAMS = frozenset({"nvidia-cuda-mps", "nvidia-persiste", "nv-hostengine"})
 
 
 @value
@@ -58,7 +55,8 @@ def found(
 
     ``owners``: the owner of each process by PID, None for a process of no pod; a process without an entry has
     ended or is unknown. ``held``: the cards of each holder, by pod UID. ``trusted``: namespaces whose pods
-    may use any card. ``name_of``: returns the name of a process of no pod; empty if it has ended.
+    may use any card. ``name_of``: returns the name of a process of no pod; empty if it has ended, or is one
+    of the vendor's.
     """
     known = {pod.uid: pod for pod in pods}
     uses = set()
@@ -71,7 +69,7 @@ def found(
                 uses.add(StrangerUse(each.uuid, owner.pod_uid, *names, ""))
         elif owner is None and each.pid in owners:
             program = name_of(each.pid)
-            if program and program not in _PROGRAMS:
+            if program:
                 uses.add(StrangerUse(each.uuid, "", "", "", program))
     return frozenset(uses)
 

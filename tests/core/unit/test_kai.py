@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tests.worlds import of_resources, pod
+from timekeeper.core.dialects.others.kai import is_of_its_webhook
 from timekeeper.core.request.estimates import estimated_rate
 from timekeeper.core.request.inventory import charged_cards
 from timekeeper.core.request.request import parse
@@ -117,3 +118,19 @@ def test_memory_of_unknown_cards_is_charged_as_whole_cards() -> None:
 
     assert request is not None
     assert estimated_rate(request, (), (), "dominant") == 3000
+
+
+def test_its_webhook_repeats_the_request_in_memory_of_its_own_pod() -> None:
+    name = "nvidia.com/container.main.gpu-memory.request"
+
+    def is_its(value: str, asked: str = "2048", by: str = "kai-scheduler", called: str = name) -> bool:
+        return is_of_its_webhook(kai({"gpu-memory": asked, called: value}, by), called)
+
+    assert is_its("2Gi")
+    assert is_its("2048Mi")
+    for value in ("3Gi", "2G", "2048", "", "all", "2.0Gi8"):
+        assert not is_its(value), value
+    assert not is_its("2Gi", by="default-scheduler")
+    assert not is_its("2Gi", asked="2048.0")
+    assert not is_its("2Gi", called="nvidia.com/container.main.gpu-memory.limit")
+    assert not is_its("2Gi", called="example.com/container.main.gpu-memory.request")

@@ -8,6 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from sidecar.node import holder_survey, settings
 from sidecar.node.holder_survey import HolderSurvey, SurveyPaths
+from sidecar.node.nvml.cards import NVIDIA
 from sidecar.node.values import DeviceReading, GPUProcess, NodeState, ProcessOwner
 from timekeeper.core.kube.holders import decode_holders
 
@@ -22,7 +23,7 @@ def _say(event: str, **pairs: object) -> None:
 
 
 def test_every_metric_of_holders_is_explained_with_its_labels() -> None:
-    agent = HolderSurvey(SurveyPaths("", "", "", (), True, frozenset()), "boot", _say, lambda _: None)
+    agent = HolderSurvey(SurveyPaths("", "", "", (), True, frozenset(), NVIDIA), "boot", _say, lambda _: None)
     agent.on_node(NodeState("n", "1", "boot", None, None, (), (), None))
     stranger = DeviceReading((), (), (), (), (GPUProcess(1, "GPU-1", None, None),), (), (), "")
     for now_ms in (0, 5_000):

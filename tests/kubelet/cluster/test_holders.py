@@ -14,6 +14,7 @@ from sidecar.disk import node_boot
 from sidecar.node.holder_survey import HolderSurvey, SurveyPaths
 from sidecar.node.host import cgroups
 from sidecar.node.kubelet import podresources
+from sidecar.node.nvml.cards import NVIDIA
 from sidecar.node.state.plugin_devices import PluginDevices
 from sidecar.node.values import DeviceReading, NodeState, PodState
 from tests.kubelet.worlds import CARDS, NAMESPACE, PODS, World, allocatable, container, gpu_pod
@@ -59,7 +60,7 @@ class Agent:
     """The agent's part that tells who is there, by this machine's kernel and kubelet."""
 
     def __init__(self, annotation: str | None = None) -> None:
-        places = SurveyPaths("/proc", "/sys/fs/cgroup", SOCKET, (), True, frozenset())
+        places = SurveyPaths("/proc", "/sys/fs/cgroup", SOCKET, (), True, frozenset(), NVIDIA)
         self._parts = HolderSurvey(places, node_boot(), _say, lambda _: None)
         self._parts.on_node(NodeState("n", "1", "", None, annotation, NVIDIAS, NVIDIAS, None))
         self._now_ms = 0

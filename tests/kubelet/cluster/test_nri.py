@@ -10,6 +10,7 @@ import signal
 import stat
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 import yaml
@@ -230,9 +231,7 @@ def test_whatever_is_killed_meanwhile_a_container_opens_the_cards_of_its_placeme
             time.sleep(1)
             kills += kill(world, what, is_new=number % 2 == 1)
         for name in names:
-            world.until(
-                f"{name} to end", lambda name=name: phase_of(world, name) == "Succeeded", within_s=200
-            )  # type: ignore[misc]
+            world.until(f"{name} to end", partial(has_ended, world, name), within_s=200)
             placed = {each: number_of(world, name, each) for each in named(world.pod(name))}
             assert {each for each, cards in placed.items() if cards} == {x for x in placed if x[:4] == "with"}
             for each, cards in placed.items():
@@ -242,11 +241,11 @@ def test_whatever_is_killed_meanwhile_a_container_opens_the_cards_of_its_placeme
     assert kills == 3 * ROUNDS
 
 
-def phase_of(world: World, name: str) -> str:
-    """The pod's phase."""
-    phase = str(world.pod(name)["status"]["phase"])
+def has_ended(world: World, name: str) -> bool:
+    """Whether all its containers have ended well."""
+    phase = world.pod(name)["status"]["phase"]
     assert phase != "Failed"
-    return phase
+    return bool(phase == "Succeeded")
 
 
 def named(pod: Json) -> list[str]:

@@ -65,7 +65,7 @@ def test_a_placement_that_cannot_be_read_holds_no_card_and_harms_nothing(text: s
     assert all(isinstance(each, str) for each in seen.cards)
 
 
-def test_a_node_is_read_with_its_gpu_amounts_alone() -> None:
+def test_a_node_is_read_with_its_extended_resources_alone() -> None:
     node = api_objects.read_node(
         {
             "metadata": {

@@ -9,8 +9,9 @@ import pytest
 
 from sidecar.node.holder_survey import RUNTIME_AGAIN_MS, HolderSurvey, SurveyPaths
 from sidecar.node.host import cgroups
+from sidecar.node.nvml.cards import NVIDIA
 from sidecar.node.state.overuse import AgentEvent
-from sidecar.node.values import DeviceReading, GPUProcess, NodeState, PodState
+from sidecar.node.values import DeviceReading, GPUProcess, NodeState, PodState, Vendor
 
 BOOT = "5f1c7f0e-7f86-4b1e-9d57-1d6a3f0a8a11"
 TRAIN, WEB = "5759a1ae-36ca-48a8-b20a-b0b5c8a90fb8", "b4e8e0dc-caf3-4a43-bf50-f84ef5ef7a8f"
@@ -31,6 +32,7 @@ class World:
     resources: tuple[tuple[str, str], ...] = ()
     socket: str = ""
     closes: bool = True
+    vendor: Vendor = NVIDIA
     pods: tuple[PodState, ...] | None = None
     processes: tuple[GPUProcess, ...] = ()
     error: str = ""
@@ -64,6 +66,7 @@ class World:
             (str(self.folder / "config.toml"),),
             self.closes,
             frozenset({"kube-system"}),
+            self.vendor,
         )
         self.agent = HolderSurvey(
             places, boot, lambda event, **pairs: self.said.append((event, pairs)), self.tell
@@ -114,7 +117,7 @@ def test_the_pods_on_the_cards_are_reported(world: World) -> None:
 
 
 def test_nothing_is_reported_before_the_node_was_seen(world: World) -> None:
-    places = SurveyPaths("", "", "", (), True, frozenset())
+    places = SurveyPaths("", "", "", (), True, frozenset(), NVIDIA)
     agent = HolderSurvey(places, BOOT, lambda event, **pairs: None, world.tell)
 
     assert agent.survey(DeviceReading((), (), (), (), (), (), (), ""), {}, (), CARDS, 0) is None
@@ -244,3 +247,26 @@ def test_a_configuration_that_cannot_be_read_is_reported(world: World) -> None:
 
     assert world.said[0][1]["what"] == "runtime-configs"
     assert world.look()["closed"] == ""
+
+
+def test_programs_of_the_cards_vendor_are_no_strangers_and_those_of_others_are(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").touch()
+    world = World(tmp_path, vendor=Vendor((), frozenset({"acme-daemon"})))
+    world.runs_beside(7, "acme-daemon")
+    world.runs_beside(8, "nvidia-cuda-mps")
+    world.processes = GPUProcess(7, "GPU-1", 100, 5), GPUProcess(8, "GPU-2", 100, 5)
+    world.look()
+
+    assert world.look()["closed"] == "a process outside of pods (nvidia-cuda-mps) uses card GPU-2"
+
+
+def test_only_the_plugin_of_the_cards_vendor_picks_them(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").touch()
+    acme = Vendor(("acme.example/card",), frozenset())
+
+    other, own = (
+        World(tmp_path, ((resource, "2"),), str(tmp_path / "absent.sock"), vendor=acme)
+        for resource in (GPU, "acme.example/card.shared")
+    )
+
+    assert (other.look()["pods"], own.look()["pods"]) == ({TRAIN: ["GPU-1"]}, {})

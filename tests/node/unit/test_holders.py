@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sidecar.node.nvml.cards import NVIDIA
 from sidecar.node.state import holders
 from sidecar.node.state.holders import HoldersRecord, Observation
 from sidecar.node.state.plugin_devices import PluginDevices
@@ -201,7 +202,7 @@ def test_the_text_is_the_same_for_the_same_holders() -> None:
     [("nvidia.com/gpu", True), ("nvidia.com/mig-1g.10gb", True), ("aliyun.com/gpu-mem", False)],
 )
 def test_nvidias_plugin_picks_the_cards_itself(resource: str, picked: bool) -> None:
-    assert holders.picked_by_plugin([(resource, "8")]) is picked
+    assert holders.picked_by_plugin([(resource, "8")], NVIDIA.resources) is picked
 
 
 UIDS = ("a", "b", "c")

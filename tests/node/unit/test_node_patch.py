@@ -20,7 +20,7 @@ TWO_CARDS = {"bursar.dev/gpu-percent": "200", "bursar.dev/gpu-memory": str(2 * M
 
 
 def wanted(*cards: NodeCard, held: bool = False, holders: str | None = None) -> DesiredNode:
-    return DesiredNode(cards, frozenset(), holders, None, held)
+    return DesiredNode(cards, frozenset(), holders, None, held, ("acme.example/",))
 
 
 def capacity(patch: dict[str, Any]) -> Any:
@@ -135,8 +135,15 @@ def test_other_peoples_resources_are_never_in_a_change() -> None:
     assert "nvidia.com/gpu" not in json.dumps(change(stands, wanted(A)))
 
 
+def test_a_node_of_the_plugin_of_the_cards_vendor_gets_the_inventory_alone() -> None:
+    stands = node(None, None, {"acme.example/card": "0"})
+
+    assert change(stands, wanted(A)).keys() == {"metadata"}
+    assert capacity(change(node(None, None, {"acme.example.org/card": "8"}), wanted(A)))
+
+
 def test_of_a_node_without_cards_nothing_is_written_of_them() -> None:
-    assert change(node(), DesiredNode(None, frozenset(), None, None, True)) == {}
+    assert change(node(), DesiredNode(None, frozenset(), None, None, True, ())) == {}
 
 
 def test_the_resources_of_others_are_those_that_the_core_knows() -> None:

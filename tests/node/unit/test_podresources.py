@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.node.kubelet import grpc, hpack, podresources
+from sidecar.node.nvml.cards import NVIDIA
 from sidecar.node.state import plugin_devices
 from sidecar.node.state.plugin_devices import PluginDevices
 
@@ -128,7 +129,7 @@ def test_a_device_names_its_card_also_as_a_replica_of_it() -> None:
     )
 
     assert plugin_devices.cards_among(given, uuids) == ("GPU-aaaa", "MIG-cccc")
-    assert plugin_devices.unknown_cards(given, uuids) == ()
+    assert plugin_devices.unknown_cards(given, uuids, NVIDIA.resources) == ()
 
 
 def test_devices_of_nvidias_that_are_in_no_inventory_are_reported_and_others_are_not() -> None:
@@ -137,7 +138,7 @@ def test_devices_of_nvidias_that_are_in_no_inventory_are_reported_and_others_are
     )
 
     assert plugin_devices.cards_among(given, frozenset({"GPU-aaaa"})) == ()
-    assert plugin_devices.unknown_cards(given, frozenset({"GPU-aaaa"})) == ("GPU-zzzz", "0")
+    assert plugin_devices.unknown_cards(given, frozenset({"GPU-aaaa"}), NVIDIA.resources) == ("GPU-zzzz", "0")
 
 
 def _frame(kind: int, flags: int, stream: int, body: bytes) -> bytes:

@@ -49,8 +49,8 @@ def test_a_process_of_no_pod_is_one_by_its_name_alone() -> None:
     assert found(on("GPU-1", 7), on("GPU-1", 8)) == {StrangerUse("GPU-1", "", "", "", "python3")}
 
 
-def test_nvidias_own_programs_and_pods_of_trusted_namespaces_are_none() -> None:
-    assert found(on("GPU-1"), program="nvidia-cuda-mps") == frozenset()
+def test_a_process_that_has_ended_or_may_use_cards_and_pods_of_trusted_namespaces_are_none() -> None:
+    assert found(on("GPU-1"), program="") == frozenset()
     assert found(on("GPU-1"), owner=ProcessOwner("d", "c1")) == frozenset()
 
 

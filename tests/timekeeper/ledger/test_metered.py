@@ -86,6 +86,11 @@ def opened(town: Town, *pods: Json, mode: str = "meter", more: str = "lookahead:
     return {each.name: (each.rate_milli, each.models) for each in town.settler.ledger.sessions.values()}
 
 
+MODEL = "NVIDIA-A100-SXM4-40GB"
+FRACTION, CARDS = "nvidia.com/container.main.gpu-memory.", "nvidia.com/container.main.gpus.devices"
+BOUND = {"gpu-fraction": "0.5", f"{FRACTION}request": "20Gi", CARDS: "GPU-1"}  # by KAI in mode NvFractions
+
+
 @pytest.mark.parametrize(
     ("pod", "rate", "models"),
     [
@@ -108,6 +113,11 @@ def opened(town: Town, *pods: Json, mode: str = "meter", more: str = "lookahead:
             625,
             "NVIDIA-A100-SXM4-40GB",
         ),
+        (holding({}, **{f"{FRACTION}request": "10Gi", f"{FRACTION}limit": "40Gi"}), 625, MODEL),
+        (holding({}, **{f"{FRACTION}limit": "10Gi"}), 625, MODEL),
+        (holding({}, **{f"{FRACTION}request": "10Gi", "gpu-fraction-num-devices": "2"}), 1_250, MODEL),
+        (holding({}, **{f"{FRACTION}request": "10Gi", CARDS: "GPU-1,GPU-2"}), 1_250, MODEL),
+        (holding({}, scheduler="kai-scheduler", **(BOUND | {"gpu-fraction.limit": "0.9"})), 1_250, MODEL),
         (holding({"nvidia.com/gpu-of-ours": "2"}), 5_000, "NVIDIA-A100-SXM4-40GB"),
         (holding({"koordinator.sh/gpu-core": "50"}), 2_500, "NVIDIA-A100-SXM4-40GB"),
     ],

@@ -286,6 +286,56 @@ def test_their_pods_are_governed_placed_by_their_accounts_alone_and_charged(worl
     }
 
 
+def test_the_binder_of_kai_names_cards_and_limits_to_the_runtimes_plugin_on_its_own_pods(
+    world: World,
+) -> None:
+    """As KAI from 0.18 on does in its mode NvFractions."""
+    asked, whole = {"gpu-fraction": "0.5"}, {"nvidia.com/gpu": "1"}
+    world.make("fractioned", Case("kai", "kai-scheduler", KAI, 500, annotations=asked))
+    world.make("ours", Case("ours", "bursar-scheduler", OURS, 500, limits={"bursar.dev/gpu-percent": "50"}))
+    world.make("volcanos", Case("volcano", "volcano", KAI, 1_000, limits=whole))
+    ends = {"gpus.devices": "GPU-1", "gpu-memory.request": "20000Mi", "gpu-compute.portion": "0.5"}
+    written = {f"nvidia.com/container.main.{end}": value for end, value in ends.items()}
+    once = "ValidatingAdmissionPolicy 'bursar-written-once'"
+
+    for user in ("tess", OURS, KUEUE):
+        assert once in world.patched("fractioned", user, annotations=written)
+    for other in ("ours", "volcanos"):
+        assert once in world.patched(other, KAI, annotations=written)
+    for beside in ("cdi.k8s.io/mine", "bursar.dev/devices", "kai.scheduler/container.main.x"):
+        assert once in world.patched("fractioned", KAI, annotations={**written, beside: "x"})
+    assert world.patched("fractioned", KAI, annotations=written) == ""
+    assert written.items() <= world.get("fractioned")["metadata"]["annotations"].items()
+    more = {"nvidia.com/container.main.gpu-memory.limit": "40000Mi"}
+    assert once in world.patched("fractioned", "tess", annotations=more)
+    assert once in world.patched("fractioned", "tess", annotations=dict.fromkeys(written))
+    for name in ("fractioned", "ours", "volcanos"):
+        world.cluster.cp.api.call("DELETE", f"{PODS}/{name}?gracePeriodSeconds=0")
+
+
+def test_what_kais_webhook_repeats_of_a_request_is_admitted_and_no_more(world: World) -> None:
+    """In its mode NvFractions it says a pod's `gpu-memory` once more, as a quantity."""
+    name = "nvidia.com/container.main.gpu-memory.request"
+
+    def said(*more: tuple[str, str], memory: str = "2048", scheduler: str = "kai-scheduler") -> str:
+        case = Case("kai", scheduler, KAI, 0, annotations={"gpu-memory": memory, **dict(more)})
+        try:
+            world.make("repeated", case)
+        except ApiError as error:
+            return str(error)
+        world.cluster.cp.api.call("DELETE", f"{PODS}/repeated?gracePeriodSeconds=0")
+        return ""
+
+    assert said((name, "2Gi")) == said((name, "2048Mi")) == said((name, str(2048 << 20))) == ""
+    for value in ("3Gi", "2048", "2G", "all", ""):
+        assert f"metadata.annotations[{name}]" in said((name, value)), value
+    assert f"metadata.annotations[{name}]" in said((name, "2Gi"), scheduler="default-scheduler")
+    assert f"metadata.annotations[{name}]" in said((name, "2Gi"), memory="2048.0")
+    for end in ("gpus.devices", "gpu-memory.limit", "gpu-compute.mode"):
+        other = f"nvidia.com/container.main.{end}"
+        assert f"metadata.annotations[{other}]" in said((name, "2Gi"), (other, "2Gi"))
+
+
 def test_their_requests_are_free_names_on_all_other_pods(world: World) -> None:
     made = {
         "metadata": {"name": "unrelated", "annotations": {"gpu-memory": "1"}},

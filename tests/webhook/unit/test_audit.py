@@ -214,6 +214,15 @@ def test_what_the_binding_wrote_for_a_plugin_of_the_runtime_is_no_finding_and_al
     assert words(stored)[0][1].count("device-annotation") == 3
 
 
+def test_what_the_binder_of_kai_wrote_for_the_runtime_is_no_finding_on_its_own_pods_alone() -> None:
+    written = {"nvidia.com/container.main.gpus.devices": "GPU-0", "gpu-fraction": "0.5"}
+    stored = bound(governed(admitted(plain(), annotations=written, schedulerName="kai-scheduler")))
+    assert not [rules for _, rules in words(stored) if "device-annotation" in rules]
+
+    stored["spec"]["schedulerName"] = "default-scheduler"
+    assert [rules for _, rules in words(stored) if "device-annotation" in rules]
+
+
 def test_an_ephemeral_container_that_shows_itself_cards_is_found() -> None:
     stored = bound(governed(admitted(half())))
     stored["spec"]["ephemeralContainers"] = [

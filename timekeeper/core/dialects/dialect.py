@@ -132,6 +132,8 @@ class Dialect:
     placement_annotations: tuple[str, ...] = ()
     placement_labels: tuple[str, ...] = ()
     accounts: tuple[str, ...] = ()
+    # what the annotations begin with that those accounts write on its pods for a plugin of the runtime
+    for_runtime: tuple[str, ...] = ()
     # annotations that the other system's webhook writes at creation, and that must not change afterwards
     settled_annotations: tuple[str, ...] = ()
     # the ConfigMaps of which a container may read the variable of its cards: a regular expression of names

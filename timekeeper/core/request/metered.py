@@ -13,6 +13,7 @@ from timekeeper.core.accelerators import accelerator_of
 from timekeeper.core.dialects import GPU_RESOURCE_PATTERN
 from timekeeper.core.dialects.amounts import MAX_CARDS, MAX_MEMORY_MIB, Container
 from timekeeper.core.dialects.others.device import MAX_DEVICES
+from timekeeper.core.dialects.others.kai import DEVICES as KAI_DEVICES
 from timekeeper.core.dialects.others.kai import DIALECT as KAI
 from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.core.quantity import integral
@@ -23,7 +24,9 @@ from timekeeper.core.values import WHOLE_MILLI, Ask, ContainerAsk, GPURequest
 
 # KAI's fractions: of one container, whose name stands between one of these prefixes and a suffix
 FRACTIONING = (FRACTIOND, "kai.scheduler/container.")
-_MEMORY = (".gpu-memory.limit", ".gpu-memory.request")  # a quantity; the first that is there counts
+# a quantity; the first that is there counts, as KAI places by it: a container has more than its request
+# only while others leave it
+_MEMORY = (".gpu-memory.request", ".gpu-memory.limit")
 _CARDS = ".gpus.devices"  # UUIDs or indexes, by commas
 _MIB = 1 << 20
 
@@ -188,7 +191,13 @@ def _fractions(
         texts = (annotations[one + each] for one in prefixes for each in _MEMORY if one + each in annotations)
         memory = integral(next(texts, None)) or 0
         if memory > 0 and container.name not in served:
-            given = next((annotations[one + _CARDS] for one in prefixes if one + _CARDS in annotations), "")
-            count = min(MAX_CARDS, max(1, sum(bool(each.strip()) for each in str(given).split(","))))
+            count = _cards(prefixes, annotations)
             each_mib = min(MAX_MEMORY_MIB, -(-memory // _MIB))
             yield ContainerAsk(container.name, container.init, Ask(count, 0, each_mib))
+
+
+def _cards(prefixes: Sequence[str], annotations: Json) -> int:
+    """As many as KAI's binder named, else as the pod asks for."""
+    given = next((annotations[one + _CARDS] for one in prefixes if one + _CARDS in annotations), "")
+    named = sum(bool(each.strip()) for each in str(given).split(","))
+    return min(MAX_CARDS, max(1, named or integral(annotations.get(KAI_DEVICES)) or 0))

@@ -23,6 +23,7 @@ from timekeeper.core.admission.rules.denylist import (
 )
 from timekeeper.core.admission.rules.device_annotations import requests_devices
 from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE_PATTERN, gas
+from timekeeper.core.dialects.others import kai
 from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation, shown
@@ -69,7 +70,7 @@ def isolation_violations(pod: Json, request: GPURequest | None) -> Iterator[Viol
 def device_annotations(pod: Json) -> Iterator[Violation]:
     """Annotations from which the container runtime, or a plugin of it, would read devices or limits."""
     for name, value in annotations_of(pod).items():
-        if requests_devices(name):
+        if requests_devices(name) and not kai.is_of_its_webhook(pod, name):
             yield Violation(
                 "device-annotation",
                 f"metadata.annotations[{name}]",

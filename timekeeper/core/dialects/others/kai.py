@@ -14,6 +14,8 @@ from timekeeper.core.dialects.dialect import (
     nothing_at_binding,
     nothing_to_read,
 )
+from timekeeper.core.json_values import Json, annotations_of, mapping
+from timekeeper.core.quantity import integral
 from timekeeper.core.values import WHOLE_MILLI, Ask, ContainerAsk
 from timekeeper.core.violation import Violation, shown
 
@@ -21,6 +23,9 @@ FRACTION = "gpu-fraction"
 MEMORY = "gpu-memory"  # MiB of each card
 DEVICES = "gpu-fraction-num-devices"
 CONTAINER = "gpu-fraction-container-name"
+
+FOR_RUNTIME = "nvidia.com/container."  # a container's name follows, and what its binder or webhook says of it
+REQUEST = ".gpu-memory.request"
 
 _DECIMAL = re.compile(r"\+?(?:[0-9]{1,20}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})(?:[eE][+-]?[0-9]{1,2})?", re.ASCII)
 _EXAMPLE = f'{FRACTION}: "0.5"'
@@ -88,6 +93,18 @@ def _wrong(rule: str, name: str, got: object, problem: str, allowed: str, exampl
     return Violation(rule, f"metadata.annotations[{name}]", shown(got), problem, allowed, example)
 
 
+def is_of_its_webhook(pod: Json, annotation: str) -> bool:
+    """Whether KAI's webhook, in its mode NvFractions, wrote this annotation at the pod's creation: it repeats
+    the pod's own `gpu-memory`."""
+    if not (annotation.startswith(FOR_RUNTIME) and annotation.endswith(REQUEST)):
+        return False
+    annotations, spec = annotations_of(pod), mapping(pod.get("spec"))
+    asked = annotations.get(MEMORY)
+    is_number = isinstance(asked, str) and re.fullmatch(r"[0-9]{1,18}", asked, re.ASCII)
+    is_its_own = spec.get("schedulerName") in DIALECT.schedulers
+    return bool(is_its_own and is_number) and integral(annotations[annotation]) == int(str(asked)) << 20
+
+
 DIALECT = Dialect(
     name="kai",
     resources=(),
@@ -104,6 +121,7 @@ DIALECT = Dialect(
     placement_annotations=("received-resource-type",),
     placement_labels=("runai-gpu-group", "runai-gpu-group/"),
     accounts=("system:serviceaccount:kai-scheduler:binder",),
+    for_runtime=(FOR_RUNTIME,),
     settled_annotations=(CONTAINER, "runai/shared-gpu-configmap"),
     config_maps=r"[a-z0-9.-]*-shared-gpu-i?[0-9]+",
 )
