@@ -207,3 +207,20 @@ def test_excluded_namespaces_are_left_alone(policies: Policies) -> None:
     left = ("bursar-system", "kube-system", "exempt")
     assert {each: policies.refusal(bad, each) for each in left} == dict.fromkeys(left, "")
     assert told(policies.refusal(bad, "half-exempt")) != NOTHING
+
+
+def test_of_a_pod_of_kai_only_what_its_webhook_repeats_of_the_request_is_admitted(policies: Policies) -> None:
+    name = "nvidia.com/container.main.gpu-memory.request"
+
+    def said(value: str, asked: str = "2048", scheduler: str = "kai-scheduler", called: str = name) -> str:
+        annotations = {called: value, **({"gpu-memory": asked} if asked else {})}
+        return policies.refusal(a_pod(plain("main"), annotations=annotations, schedulerName=scheduler))
+
+    assert said("2Gi") == said("2048Mi") == ""
+    for value in ("3Gi", "2G", "2048", "all", ""):
+        assert f"metadata.annotations[{name}]: the container runtime" in said(value), value
+    for asked in ("", "x", "2048.0"):
+        assert f"metadata.annotations[{name}]: the container runtime" in said("2Gi", asked), asked
+    assert f"metadata.annotations[{name}]: the container runtime" in said("2Gi", scheduler="nobody")
+    limit = "nvidia.com/container.main.gpu-memory.limit"
+    assert f"metadata.annotations[{limit}]: the container runtime" in said("2Gi", called=limit)
