@@ -7,8 +7,9 @@ from typing import Any
 from click.testing import CliRunner
 
 from tests.cli.node_worlds import OPERATORS, daemon_set, plugin
+from timekeeper.cli.doctor.node_checks import LABEL
 from timekeeper.cli.main import cli
-from timekeeper.cli.nodes.facts import LABEL, NodeFacts
+from timekeeper.cli.nodes.facts import NodeFacts
 from timekeeper.cli.nodes.steps import Plan, outcome, to_fractions, to_whole
 
 Json = dict[str, Any]

@@ -4,22 +4,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from timekeeper.cli.doctor.node_checks import AGENT, LABEL, PLUGINS
 from timekeeper.cli.kubectl import Kubectl
 from timekeeper.cli.output import CommandError
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.kube.holders import fresh_holders
-from timekeeper.core.names import AGENTS_NAMESPACE, DEVICES, DOMAIN, INVENTORY
+from timekeeper.core.names import AGENTS_NAMESPACE, DEVICES, DOMAIN, INVENTORY, NODE_CHANGE
 from timekeeper.core.request.cards import UndecodableError, decode_inventory
 from timekeeper.core.request.inventory import dialects_of, node_facts
 from timekeeper.core.values import Card
 
-LABEL = "bursar.node-restriction.kubernetes.io/gpu-node"
 # NVIDIA's GPU Operator sets it to true on its nodes, and leaves any other value as it is
 OPERATORS = "nvidia.com/gpu.deploy.device-plugin"
 ALL_OPERANDS = "nvidia.com/gpu.deploy.operands"
-CHANGE = "bursar.dev/node-change"  # annotation of a node that this command has cordoned: what it becomes
-AGENT = "bursar-node"
-PLUGINS = "nvidia.com/gpu"  # also what the plugin's other resources begin with
 _MIG = "nvidia.com/mig-"
 _ENDED = ("Succeeded", "Failed")
 _OF_NVIDIA = frozenset(("nvidia", "nvidia-shared", "nvidia-mig", "bursar"))
@@ -52,7 +49,7 @@ class NodeFacts:
     @property
     def change(self) -> str:
         """What the node becomes, where this command has cordoned it; "": it has not."""
-        return str(annotations_of(self.node).get(CHANGE, ""))
+        return str(annotations_of(self.node).get(NODE_CHANGE, ""))
 
     @property
     def agents_labels(self) -> Mapping[str, str]:

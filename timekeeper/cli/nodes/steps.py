@@ -7,7 +7,9 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from timekeeper.cli.nodes.facts import ALL_OPERANDS, CHANGE, LABEL, OPERATORS, NodeFacts, is_ready
+from timekeeper.cli.doctor.node_checks import LABEL
+from timekeeper.cli.nodes.facts import ALL_OPERANDS, OPERATORS, NodeFacts, is_ready
+from timekeeper.core.names import NODE_CHANGE
 from timekeeper.core.quantity import thousandths
 
 FRACTIONS, WHOLE = "fractions", "whole"
@@ -127,13 +129,13 @@ def try_it(goal: str) -> str:
 
 
 def _cordon(facts: NodeFacts, goal: str, is_there: bool) -> Step:
-    body = {"metadata": {"annotations": {CHANGE: goal}}, "spec": {"unschedulable": True}}
+    body = {"metadata": {"annotations": {NODE_CHANGE: goal}}, "spec": {"unschedulable": True}}
     sentence = "the node is cordoned, so that no pod comes meanwhile"
     return Step(sentence, facts.is_cordoned or is_there, _patch(facts, body))
 
 
 def _uncordon(facts: NodeFacts) -> Step:
-    body = {"metadata": {"annotations": {CHANGE: None}}, "spec": {"unschedulable": None}}
+    body = {"metadata": {"annotations": {NODE_CHANGE: None}}, "spec": {"unschedulable": None}}
     return Step("the node is uncordoned, if this command cordoned it", not facts.change, _patch(facts, body))
 
 
