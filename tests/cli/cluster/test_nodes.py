@@ -20,6 +20,7 @@ from tests.cli.node_worlds import OPERATORS, plugin
 from tests.deploy.reading import AGENTS, MANIFESTS, ROOT
 from tests.node.cluster.test_on_api_server import Agent, World, running
 from tests.support.control_plane import create_namespace
+from tests.support.waiting import at_once
 from tests.support.worker_control_plane import Lender
 
 pytestmark = pytest.mark.timeout(400)
@@ -122,6 +123,13 @@ def test_a_node_of_the_operator_serves_half_a_card_and_goes_back(stack: Stack, t
     path = create_namespace(stack.cp, "team")
     stack.wait("the plugin's pod", lambda: any(map(is_plugins, pods_there(stack))))
     call("POST", path, pod("half", {"bursar.dev/gpu-percent": "50"}))
+    reader, why = stack.reader_token(), "/v1/explain/team/half"
+
+    def says_how() -> bool:
+        found = stack.get(why, reader)["waitsFor"]
+        return any("kubectl bursar node fractions NODE" in each for each in found)
+
+    stack.wait("what would help", says_how, "extender")
     # of a namespace without Bursar, which holds both cards
     others = create_namespace(stack.cp, "others", **{"bursar.dev/exempt": "true"})
     call("POST", others, pod("pair", {"nvidia.com/gpu": "2"}, nodeName=NODE))
@@ -148,6 +156,23 @@ def test_a_node_of_the_operator_serves_half_a_card_and_goes_back(stack: Stack, t
         assert "unschedulable" not in found["spec"]
         assert "nvidia.com/gpu" not in found["status"]["capacity"]
         stack.wait("half a card", lambda: is_bound(stack, f"{path}/half"), "extender")
+
+        # whole cards of the plugin's words, in a namespace whose entry sends them to Bursar's nodes
+        data = {"team": "gpuHours: 10\nwholeCards: bursar\n"}
+        maps = "/api/v1/namespaces/bursar-system/configmaps"
+        call("POST", maps, {"metadata": {"name": "bursar-budgets"}, "data": data})
+
+        def asked() -> list[str]:
+            dry = call("POST", f"{path}?dryRun=All", pod("dry", {"nvidia.com/gpu": "1"}))
+            return list(dry["spec"]["containers"][0]["resources"]["limits"])
+
+        ours = ["bursar.dev/gpu-percent"]
+        stack.wait("both workers to know", lambda: all(each == ours for each in at_once(asked)))
+        call("POST", path, pod("one-of-ours", {"nvidia.com/gpu": "1"}))
+        stack.wait("the other card", lambda: is_bound(stack, f"{path}/one-of-ours"), "extender")
+        call("DELETE", f"{path}/one-of-ours?gracePeriodSeconds=0")
+        call("DELETE", f"{maps}/bursar-budgets")
+        stack.wait("both to forget", lambda: all(each != ours for each in at_once(asked)))
 
         before = [node(stack)["metadata"]["labels"], node(stack)["spec"]]
         assert bursar(stack, "node", "fractions", NODE)[0] == 0, "again: nothing is left to do"
