@@ -18,7 +18,7 @@ LEDGER_ALONE = (
 
 
 def no_fractions(nodes: int) -> str:
-    """What keeps a pod off so many nodes of NVIDIA's plugin, if it may use no others."""
+    """Why a pod waits that may use nodes of NVIDIA's plugin alone. ``nodes``: their number."""
     on = "1 node" if nodes == 1 else f"{nodes} nodes"
     return (
         f"no node that it may use gives out fractions: on {on} NVIDIA's plugin gives out whole cards; kubectl"

@@ -18,6 +18,7 @@ from deploy.local.kwok_nodes import kwok_node, nvidia_capacity
 from deploy.local.stack import Stack
 from tests.cli.node_worlds import OPERATORS, plugin
 from tests.deploy.reading import AGENTS, MANIFESTS, ROOT
+from tests.docs.shell import console
 from tests.node.cluster.test_on_api_server import Agent, World, running
 from tests.support.control_plane import create_namespace
 from tests.support.waiting import at_once
@@ -30,6 +31,12 @@ Json = dict[str, Any]
 MERGE = "application/merge-patch+json"
 NODE = "gpu-1"
 PATH = f"/api/v1/nodes/{NODE}"
+# docs/nodes.md, without `kubectl bursar`
+DRY_RUN, FRACTIONS, WHOLE = (
+    line.replace("NODE", NODE).split()[2:]
+    for block in console((ROOT / "docs" / "nodes.md").read_text())
+    for line in block.splitlines()
+)
 OFF, ON = {OPERATORS: "false"}, {OPERATORS: "true"}
 
 
@@ -137,17 +144,17 @@ def test_a_node_of_the_operator_serves_half_a_card_and_goes_back(stack: Stack, t
     stack.wait("all to run and to be counted", lambda: is_at_rest(stack))
 
     before = versions(stack)
-    code, said = bursar(stack, "node", "fractions", NODE, "--dry-run")
+    code, said = bursar(stack, *DRY_RUN)
     assert (code, versions(stack)) == (0, before)
     assert "others/pair" in said
     assert f"kubectl label node {NODE} {OPERATORS}=false" in said
-    code, said = bursar(stack, "node", "fractions", NODE)
+    code, said = bursar(stack, *FRACTIONS)
     assert (code, versions(stack)) == (1, before)
     assert "1 pods must end first: others/pair; nothing was changed" in said
 
     call("DELETE", f"{others}/pair?gracePeriodSeconds=0")
     with kubelet(stack), agent_of(stack, tmp_path):
-        code, said = bursar(stack, "node", "fractions", NODE)
+        code, said = bursar(stack, *FRACTIONS)
         assert code == 0, said
         assert f"Node {NODE} offers bursar.dev/gpu-memory 163840, bursar.dev/gpu-percent 200." in said
         assert "2 of 2 cards are healthy" in said
@@ -175,21 +182,21 @@ def test_a_node_of_the_operator_serves_half_a_card_and_goes_back(stack: Stack, t
         stack.wait("both to forget", lambda: all(each != ours for each in at_once(asked)))
 
         before = [node(stack)["metadata"]["labels"], node(stack)["spec"]]
-        assert bursar(stack, "node", "fractions", NODE)[0] == 0, "again: nothing is left to do"
+        assert bursar(stack, *FRACTIONS)[0] == 0, "again: nothing is left to do"
         assert [node(stack)["metadata"]["labels"], node(stack)["spec"]] == before
 
         uid = call("GET", f"{path}/half")["metadata"]["uid"]
         runs(tmp_path, uid)
         stack.wait("the agent to see it", lambda: uid in holders(stack))
-        code, said = bursar(stack, "node", "whole", NODE)
+        code, said = bursar(stack, *WHOLE)
         assert code == 1
         assert "1 pods must end first: team/half; nothing was changed" in said
         call("DELETE", f"{path}/half?gracePeriodSeconds=0")
-        code, said = bursar(stack, "node", "whole", NODE)
+        code, said = bursar(stack, *WHOLE)
         assert (code, f"1 pods must end first: a deleted pod with the UID {uid}" in said) == (1, True)
         ended = threading.Timer(3, runs, (tmp_path, uid, 0))
         ended.start()
-        code, said = bursar(stack, "node", "whole", NODE, "--wait")
+        code, said = bursar(stack, *WHOLE, "--wait")
         ended.join()
         assert code == 0, said
         assert f"Node {NODE} offers nvidia.com/gpu 2." in said

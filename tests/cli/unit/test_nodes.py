@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from tests.cli.node_worlds import OPERATORS, daemon_set, plugin
 from timekeeper.cli.doctor.node_checks import LABEL
 from timekeeper.cli.main import cli
-from timekeeper.cli.nodes.facts import NodeFacts
+from timekeeper.cli.nodes.facts import ObservedNode
 from timekeeper.cli.nodes.steps import Plan, outcome, to_fractions, to_whole
 
 Json = dict[str, Any]
@@ -63,8 +63,8 @@ PLUGIN, AGENT = of(plugin(), "nvidia-device-plugin-daemonset-x"), of(AGENTS, "bu
 ON, OFF = {OPERATORS: "true"}, {OPERATORS: "false"}
 OURS_ON = {LABEL: "true"}
 BOTH = (plugin(), AGENTS)
-WHOLE = NodeFacts(node({"nvidia.com/gpu": "2"}, ON), (PLUGIN,), BOTH)
-FRACTIONS = NodeFacts(node(OURS, {**OFF, **OURS_ON}, INVENTORY), (AGENT,), BOTH)
+WHOLE = ObservedNode(node({"nvidia.com/gpu": "2"}, ON), (PLUGIN,), BOTH)
+FRACTIONS = ObservedNode(node(OURS, {**OFF, **OURS_ON}, INVENTORY), (AGENT,), BOTH)
 CORDONED = {"unschedulable": True}
 MARK = {"bursar.dev/node-change": "fractions"}
 
@@ -76,13 +76,13 @@ def next_of(plan: Plan) -> str:
 
 
 def test_each_step_follows_from_what_the_cluster_says_and_the_last_leaves_none() -> None:
-    gone = NodeFacts(node({"nvidia.com/gpu": "2"}, OFF, MARK, CORDONED, {"nvidia.com/gpu": "0"}), (), BOTH)
-    zero = NodeFacts(node({"nvidia.com/gpu": "0"}, OFF, MARK, CORDONED), (), BOTH)
-    bare = NodeFacts(node({}, OFF, MARK, CORDONED), (), BOTH)
-    labelled = NodeFacts(node({}, {**OFF, **OURS_ON}, MARK, CORDONED), (AGENT,), BOTH)
-    offered = NodeFacts(node(OURS, {**OFF, **OURS_ON}, {**MARK, **INVENTORY}, CORDONED), (AGENT,), BOTH)
-    cordoned = NodeFacts(node({"nvidia.com/gpu": "2"}, ON, MARK, CORDONED), (PLUGIN,), BOTH)
-    off = NodeFacts(node({"nvidia.com/gpu": "2"}, OFF, MARK, CORDONED), (PLUGIN,), BOTH)
+    gone = ObservedNode(node({"nvidia.com/gpu": "2"}, OFF, MARK, CORDONED, {"nvidia.com/gpu": "0"}), (), BOTH)
+    zero = ObservedNode(node({"nvidia.com/gpu": "0"}, OFF, MARK, CORDONED), (), BOTH)
+    bare = ObservedNode(node({}, OFF, MARK, CORDONED), (), BOTH)
+    labelled = ObservedNode(node({}, {**OFF, **OURS_ON}, MARK, CORDONED), (AGENT,), BOTH)
+    offered = ObservedNode(node(OURS, {**OFF, **OURS_ON}, {**MARK, **INVENTORY}, CORDONED), (AGENT,), BOTH)
+    cordoned = ObservedNode(node({"nvidia.com/gpu": "2"}, ON, MARK, CORDONED), (PLUGIN,), BOTH)
+    off = ObservedNode(node({"nvidia.com/gpu": "2"}, OFF, MARK, CORDONED), (PLUGIN,), BOTH)
 
     way = [WHOLE, cordoned, off, gone, zero, bare, labelled, offered, FRACTIONS]
     amounts = '{"nvidia.com/gpu":null}'
@@ -153,7 +153,7 @@ def test_the_pods_in_the_way_are_those_on_the_cards_of_either_kind() -> None:
     other = pod("genius", annotations={"bursar.dev/devices": "{}"})
     both = pod("placed", limits={"nvidia.com/gpu": "1"}, annotations={"bursar.dev/devices": "{}"})
     held = {"version": 1, "boot": "b", "known": True, "pods": {"half": [], "ghost": ["GPU-0"]}, "closed": ""}
-    facts = NodeFacts(
+    facts = ObservedNode(
         node({}, {}, {"bursar.dev/holders": json.dumps(held)}),
         (two, slice_, half, other, both, pod("cpu")),
         (),
@@ -168,7 +168,7 @@ def test_the_pods_in_the_way_are_those_on_the_cards_of_either_kind() -> None:
 
 def test_what_cannot_be_done_is_said_before_anything_is() -> None:
     own = daemon_set("nvidia-device-plugin-daemonset", "kube-system", {}, "nvidia-device-plugin-ctr")
-    by_hand = NodeFacts(WHOLE.node, (of(own, "nvidia-device-plugin-daemonset-y"),), (own, AGENTS))
+    by_hand = ObservedNode(WHOLE.node, (of(own, "nvidia-device-plugin-daemonset-y"),), (own, AGENTS))
     manager = replace(WHOLE, node=node({"tencent.com/vcuda-core": "200"}, ON))
     problems = [
         to_fractions(replace(WHOLE, daemon_sets=(plugin(),))).problems,
@@ -194,7 +194,7 @@ def test_what_cannot_be_done_is_said_before_anything_is() -> None:
 
 
 def test_a_node_without_the_operator_needs_the_label_alone() -> None:
-    plan = to_fractions(NodeFacts(node({}, {}), (), (AGENTS,)))
+    plan = to_fractions(ObservedNode(node({}, {}), (), (AGENTS,)))
 
     assert [each.sentence for each in plan.steps if not each.is_done and each.command] == [
         "the node is cordoned, so that no pod comes meanwhile",

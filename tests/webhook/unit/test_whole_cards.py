@@ -49,7 +49,7 @@ def resources(raw: Json) -> dict[str, Json]:
 def test_the_same_cards_are_requested_in_bursars_words_and_a_second_call_finds_nothing_to_do() -> None:
     answer = mutated(pair())
 
-    after = patched(pair(), answer.operations)
+    after = patched(pair(), list(answer.operations))
     one, two = {"bursar.dev/gpu-percent": "100"}, {"bursar.dev/gpu-percent": "200"}
     assert resources(after) == {
         "first": {"limits": one, "requests": one},
@@ -87,7 +87,7 @@ def annotated(name: str) -> Json:
 def test_other_pods_keep_their_resource(raw: Json, policy: AdmissionPolicy) -> None:
     answer = mutated(raw, policy)
 
-    assert resources(patched(raw, answer.operations)) == resources(raw)
+    assert resources(patched(raw, list(answer.operations))) == resources(raw)
     assert WHOLE_CARDS not in answer.warnings
 
 

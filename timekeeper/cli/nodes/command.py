@@ -9,7 +9,7 @@ import click
 from timekeeper.cli import words
 from timekeeper.cli.connection import Options
 from timekeeper.cli.flags import ClusterCommand
-from timekeeper.cli.nodes.facts import NodeFacts, missing_rights, read_node
+from timekeeper.cli.nodes.facts import ObservedNode, missing_rights, read_node
 from timekeeper.cli.nodes.steps import (
     FRACTIONS,
     WHOLE,
@@ -65,8 +65,8 @@ _TIMEOUT = click.option(
 @_WAIT
 @_TIMEOUT
 def fractions(options: Options, name: str, dry_run: bool, wait: bool, timeout: str) -> None:
-    """Take NVIDIA's device plugin off NODE, so that Bursar gives out parts of its cards. It goes on where an
-    earlier run stopped. Pods with cards must end first: without --wait it names them, and changes nothing."""
+    """Take NVIDIA's device plugin off NODE, so that Bursar gives out parts of its cards. Pods with cards must
+    end first: without --wait they are named, and nothing changes."""
     _change(options, name, FRACTIONS, dry_run, wait, timeout)
 
 
@@ -77,8 +77,7 @@ def fractions(options: Options, name: str, dry_run: bool, wait: bool, timeout: s
 @_WAIT
 @_TIMEOUT
 def whole(options: Options, name: str, dry_run: bool, wait: bool, timeout: str) -> None:
-    """Give NODE back to NVIDIA's device plugin, which gives out whole cards. Pods on its cards must end
-    first: without --wait it names them, and changes nothing."""
+    """Give NODE back to NVIDIA's device plugin. Pods on its cards must end first."""
     _change(options, name, WHOLE, dry_run, wait, timeout)
 
 
@@ -107,7 +106,7 @@ def _change(options: Options, name: str, goal: str, dry_run: bool, wait: bool, t
 
 def _carry_out(
     options: Options, name: str, planner: Planner, within_s: float, wait: bool, say: Say
-) -> NodeFacts:
+) -> ObservedNode:
     """Does or awaits one step after another, each from a new look at the cluster. Raises CommandError where
     one takes longer, and where, without ``wait``, a pod came in between."""
     ends = time.monotonic() + within_s

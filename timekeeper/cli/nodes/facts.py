@@ -23,7 +23,7 @@ _OF_NVIDIA = frozenset(("nvidia", "nvidia-shared", "nvidia-mig", "bursar"))
 
 
 @dataclass(frozen=True, slots=True)
-class NodeFacts:
+class ObservedNode:
     """Objects as kubectl gives them."""
 
     node: Json
@@ -139,7 +139,7 @@ class NodeFacts:
         return tuple(f"a deleted pod with the UID {uid}" for uid in gone)
 
 
-def read_node(kubectl: Kubectl, name: str) -> NodeFacts:
+def read_node(kubectl: Kubectl, name: str) -> ObservedNode:
     """Raises CommandError, also where there is no such node."""
     node = kubectl.get("node", name)
     if node is None:
@@ -147,7 +147,7 @@ def read_node(kubectl: Kubectl, name: str) -> NodeFacts:
     pods = kubectl.get("pods", "--all-namespaces", f"--field-selector=spec.nodeName={name}")
     daemon_sets = kubectl.get("daemonsets", "--all-namespaces")
     live = (each for each in _items(pods) if mapping(each.get("status")).get("phase") not in _ENDED)
-    return NodeFacts(node, tuple(live), tuple(_items(daemon_sets)))
+    return ObservedNode(node, tuple(live), tuple(_items(daemon_sets)))
 
 
 def missing_rights(kubectl: Kubectl) -> tuple[str, ...]:

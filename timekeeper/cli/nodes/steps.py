@@ -1,6 +1,6 @@
 """The steps by which a node changes, from what the cluster says now. Pure.
 
-Each step tells whether it is done, whoever did it. What is not done is done in this order.
+Each step tells whether it is done, by this command or not. The others are done in this order.
 """
 
 import json
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from timekeeper.cli.doctor.node_checks import LABEL
-from timekeeper.cli.nodes.facts import ALL_OPERANDS, OPERATORS, NodeFacts, is_ready
+from timekeeper.cli.nodes.facts import ALL_OPERANDS, OPERATORS, ObservedNode, is_ready
 from timekeeper.core.names import NODE_CHANGE
 from timekeeper.core.quantity import thousandths
 
@@ -39,10 +39,10 @@ class Plan:
     notes: tuple[str, ...] = ()
 
 
-Planner = Callable[[NodeFacts], Plan]
+Planner = Callable[[ObservedNode], Plan]
 
 
-def to_fractions(facts: NodeFacts) -> Plan:
+def to_fractions(facts: ObservedNode) -> Plan:
     """The plugin leaves the node, and Bursar's agent offers its cards."""
     labels = facts.agents_labels
     left, offered = facts.of_plugin(), facts.of_bursar("allocatable")
@@ -75,7 +75,7 @@ def to_fractions(facts: NodeFacts) -> Plan:
     return Plan(tuple(steps), _problems_of_fractions(facts), _notes(facts))
 
 
-def to_whole(facts: NodeFacts) -> Plan:
+def to_whole(facts: ObservedNode) -> Plan:
     """The Operator's plugin comes back, and Bursar's capacities go. The agent stays."""
     left, offered = facts.of_bursar(), facts.of_plugin("allocatable")
     is_on = facts.labels.get(OPERATORS) == "true"
@@ -104,7 +104,7 @@ def to_whole(facts: NodeFacts) -> Plan:
     return Plan(tuple(steps), tuple(problems), ())
 
 
-def outcome(facts: NodeFacts) -> tuple[str, ...]:
+def outcome(facts: ObservedNode) -> tuple[str, ...]:
     """What the node offers now, in sentences."""
     offered = {**facts.of_plugin("allocatable"), **facts.of_bursar("allocatable")}
     listed = ", ".join(f"{name} {amount}" for name, amount in offered.items()) or "no GPU"
@@ -128,13 +128,13 @@ def try_it(goal: str) -> str:
     return "Try it: a pod with the limit nvidia.com/gpu: 1"
 
 
-def _cordon(facts: NodeFacts, goal: str, is_there: bool) -> Step:
+def _cordon(facts: ObservedNode, goal: str, is_there: bool) -> Step:
     body = {"metadata": {"annotations": {NODE_CHANGE: goal}}, "spec": {"unschedulable": True}}
     sentence = "the node is cordoned, so that no pod comes meanwhile"
     return Step(sentence, facts.is_cordoned or is_there, _patch(facts, body))
 
 
-def _uncordon(facts: NodeFacts) -> Step:
+def _uncordon(facts: ObservedNode) -> Step:
     body = {"metadata": {"annotations": {NODE_CHANGE: None}}, "spec": {"unschedulable": None}}
     return Step("the node is uncordoned, if this command cordoned it", not facts.change, _patch(facts, body))
 
@@ -143,14 +143,14 @@ def _pods_end(sentence: str, pods: Sequence[str]) -> Step:
     return Step(sentence, not pods, pods=tuple(pods))
 
 
-def _capacities_go(facts: NodeFacts, left: dict[str, str]) -> Step:
+def _capacities_go(facts: ObservedNode, left: dict[str, str]) -> Step:
     if facts.has_agent:
         return Step("the agent takes Bursar's capacities off the node", not left)
     patch = _status(facts, dict.fromkeys({**left, **facts.of_bursar("allocatable")}))
     return Step("Bursar's capacities leave the node's status", not left, patch)
 
 
-def _problems_of_fractions(facts: NodeFacts) -> tuple[str, ...]:
+def _problems_of_fractions(facts: ObservedNode) -> tuple[str, ...]:
     problems = [*_lacks(facts), *_foreign(facts)]
     if not facts.agents_labels:
         problems.append(_AGENT_IS_MISSING)
@@ -163,18 +163,18 @@ def _problems_of_fractions(facts: NodeFacts) -> tuple[str, ...]:
     return tuple(problems)
 
 
-def _lacks(facts: NodeFacts) -> list[str]:
+def _lacks(facts: ObservedNode) -> list[str]:
     return [f"you may not {each}: an administrator of the cluster may" for each in facts.may_not]
 
 
-def _foreign(facts: NodeFacts) -> list[str]:
+def _foreign(facts: ObservedNode) -> list[str]:
     return [
         f"the node's plugin speaks the dialect {each}, and this command knows NVIDIA's device plugin alone"
         for each in facts.other_dialects
     ]
 
 
-def _notes(facts: NodeFacts) -> tuple[str, ...]:
+def _notes(facts: ObservedNode) -> tuple[str, ...]:
     if facts.has_operator:
         return ()
     return (
@@ -191,11 +191,11 @@ def _named(amounts: dict[str, str]) -> str:
     return ", ".join(amounts) or "none"
 
 
-def _label(facts: NodeFacts, **labels: str) -> tuple[str, ...]:
+def _label(facts: ObservedNode, **labels: str) -> tuple[str, ...]:
     return ("label", "node", facts.name, *(f"{key}={value}" for key, value in labels.items()), "--overwrite")
 
 
-def _patch(facts: NodeFacts, body: object, *more: str) -> tuple[str, ...]:
+def _patch(facts: ObservedNode, body: object, *more: str) -> tuple[str, ...]:
     return (
         "patch",
         "node",
@@ -208,6 +208,6 @@ def _patch(facts: NodeFacts, body: object, *more: str) -> tuple[str, ...]:
     )
 
 
-def _status(facts: NodeFacts, amounts: dict[str, None]) -> tuple[str, ...]:
+def _status(facts: ObservedNode, amounts: dict[str, None]) -> tuple[str, ...]:
     body = {"status": {"capacity": amounts, "allocatable": amounts}}
     return _patch(facts, body, "--subresource", "status")
