@@ -18,6 +18,7 @@ from deploy.local.kwok_nodes import kwok_node, nvidia_capacity
 from deploy.local.stack import Stack
 from tests.cli.node_worlds import OPERATORS, plugin
 from tests.deploy.reading import AGENTS, MANIFESTS, ROOT
+from tests.docs.cluster.test_access import kubeconfig_of
 from tests.docs.shell import console
 from tests.node.cluster.test_on_api_server import Agent, World, running
 from tests.support.control_plane import create_namespace
@@ -98,12 +99,12 @@ def pods_there(stack: Stack) -> list[Json]:
     return found
 
 
-def bursar(stack: Stack, *arguments: str) -> tuple[int, str]:
-    """Exit code and output of `kubectl bursar`, as the cluster's administrator."""
+def bursar(stack: Stack, *arguments: str, kubeconfig: Path | None = None) -> tuple[int, str]:
+    """Exit code and output of `kubectl bursar`, as the cluster's administrator or another user."""
     folder = Path(stack.cp.kubectl_path).parent
     environment = os.environ | {"PATH": f"{folder}:{os.environ['PATH']}"}
     command = [sys.executable, "-m", "timekeeper.cli.main", *arguments]
-    command += [f"--kubeconfig={stack.cp.admin_kubeconfig}"]
+    command += [f"--kubeconfig={kubeconfig or stack.cp.admin_kubeconfig}"]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200)
     return done.returncode, done.stdout + done.stderr
 
@@ -206,6 +207,45 @@ def test_a_node_of_the_operator_serves_half_a_card_and_goes_back(stack: Stack, t
         assert not [name for name in found["status"]["capacity"] if name.startswith("bursar.dev/")]
         call("POST", path, pod("one", {"nvidia.com/gpu": "1"}))
         stack.wait("a whole card", lambda: is_bound(stack, f"{path}/one"), "extender")
+
+
+RIGHTS = (
+    (("", "nodes", "get"), ("", "pods", "list"), ("apps", "daemonsets", "list")),
+    (("", "nodes", "patch"),),
+    (("", "nodes/status", "patch"),),
+)
+
+
+def test_who_lacks_a_right_hears_of_it_before_anything_is_changed(stack: Stack, tmp_path: Path) -> None:
+    user = kubeconfig_of(stack.cp, "operators", tmp_path)
+    stack.wait("all to run and to be counted", lambda: is_at_rest(stack))
+    before = versions(stack)
+    said = [bursar(stack, *FRACTIONS, kubeconfig=user)[1]]
+    for number, rights in enumerate(RIGHTS):
+        grant(stack, f"part-{number}", rights)
+        said.append(bursar(stack, *FRACTIONS, "--dry-run", kubeconfig=user)[1])
+
+    assert [
+        "cannot get resource" in said[0],
+        "you may not patch nodes: " in said[1],
+        "you may not patch nodes: " in said[2],
+        "you may not patch nodes/status: " in said[2],
+        "you may not" in said[3],
+    ] == [True, True, False, True, False]
+    assert versions(stack) == before
+
+
+def grant(stack: Stack, name: str, rights: tuple[tuple[str, str, str], ...]) -> None:
+    """Gives the group of operators these rights: each an API group, a resource and a verb."""
+    call, path = stack.cp.api.call, "/apis/rbac.authorization.k8s.io/v1"
+    rules = [{"apiGroups": [group], "resources": [what], "verbs": [verb]} for group, what, verb in rights]
+    call("POST", f"{path}/clusterroles", {"metadata": {"name": name}, "rules": rules})
+    binding = {
+        "metadata": {"name": name},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "operators"}],
+    }
+    call("POST", f"{path}/clusterrolebindings", binding)
 
 
 def is_at_rest(stack: Stack) -> bool:

@@ -6,12 +6,15 @@ from typing import Any
 import orjson
 import pytest
 
+from tests.support.simulated_timekeeper import entry, standings
 from tests.webhook.worlds import POLICY, patched, review_of
 from tests.worlds import Json
 from timekeeper.core.admission.policy import AdmissionPolicy, Standing
+from timekeeper.core.admission.table import effective_policy
 from timekeeper.core.request.request import parse
 from webhook.admission.pods import mutate, validate
 from webhook.admission.warnings import WHOLE_CARDS
+from webhook.standings.table import decode
 from webhook.wire.pod_review import AdmissionAnswer, PodReview, read
 
 TAKING = replace(POLICY, takes_whole_cards=True)
@@ -77,18 +80,34 @@ def annotated(name: str) -> Json:
     [
         (pair(), POLICY),
         (pair(), replace(TAKING, mode="observe")),
+        (pair(schedulerName="bursar-scheduler"), replace(TAKING, mode="observe")),
         (pair(), replace(TAKING, mode="meter")),
         (pair(), replace(TAKING, places=False)),
         (pair(schedulerName="volcano"), replace(TAKING, other_schedulers=frozenset({"volcano"}))),
         (annotated("nvidia.com/use-gputype"), TAKING),
     ],
-    ids=["the default", "observing", "metering", "placement off", "another scheduler", "HAMi's annotation"],
+    ids=[
+        "the default",
+        "observing",
+        "observing ours",
+        "metering",
+        "placement off",
+        "another scheduler",
+        "HAMi's annotation",
+    ],
 )
 def test_other_pods_keep_their_resource(raw: Json, policy: AdmissionPolicy) -> None:
     answer = mutated(raw, policy)
 
     assert resources(patched(raw, list(answer.operations))) == resources(raw)
     assert WHOLE_CARDS not in answer.warnings
+
+
+def test_the_timekeepers_table_says_where() -> None:
+    table = decode(orjson.dumps(standings(team_a=entry(wholeCards="bursar"), team_b=entry())), "", 0)
+
+    takes = [effective_policy(POLICY, table, True, each).takes_whole_cards for each in ("team-a", "team-b")]
+    assert (takes, effective_policy(POLICY, None).takes_whole_cards) == ([True, False], False)
 
 
 def test_a_pod_that_is_refused_gets_no_patch() -> None:
