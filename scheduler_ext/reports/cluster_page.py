@@ -57,9 +57,20 @@ class StrandedView(TypedDict):
     milli: int
 
 
+class UnnamedView(TypedDict):
+    """A pod, and how many cards it holds that only the node's device plugin could name."""
+
+    namespace: str
+    name: str
+    uid: str
+    cards: int
+    held: str
+
+
 class NodeView(TypedDict):
     """A node. ``closed``: why no GPU pods are placed on it, or null. ``closed_by``: the pods that cause this.
-    ``figures``: null while it is closed."""
+    ``figures``: null while it is closed. ``unnamed``: the pods whose cards only its device plugin could name;
+    no card counts them as used."""
 
     name: str
     family: str
@@ -68,6 +79,7 @@ class NodeView(TypedDict):
     cpu_left_milli: int
     figures: FiguresView | None
     stranded_by: list[StrandedView]
+    unnamed: list[UnnamedView]
     cards: list[CardView]
 
 
@@ -183,8 +195,20 @@ def _node(node: NodeInfo, total: Total) -> NodeView:
         if node.closed
         else _figures(figures_of(node, total.fragmentation_model), total.fragmentation_model),
         stranded_by=_stranded(stranded_by(node)),
+        unnamed=_unnamed(node),
         cards=cards_of(node),
     )
+
+
+def _unnamed(node: NodeInfo) -> list[UnnamedView]:
+    found = []
+    for each in node.allocations.values():
+        if each.unnamed:
+            namespace, _, name = each.full_name.partition("/")
+            found.append(
+                UnnamedView(namespace=namespace, name=name, uid=each.uid, cards=each.unnamed, held=each.state)
+            )
+    return sorted(found, key=lambda pod: (pod["namespace"], pod["name"]))
 
 
 def _stranded(by_namespace: Mapping[str, int]) -> list[StrandedView]:

@@ -198,7 +198,10 @@ def _node(node: NodeInfo) -> MapNode:
     cards = [_card(each) for each in cards_of(node)[:MAX_CARDS]]
     stranded = {name: _amount(milli) for name, milli in largest(stranded_by(node)).items()}
     closed = _text(why_closed(node), MAX_TEXT)
-    return {"name": node.name, "closed": closed, "cards": cards, "stranded": stranded}
+    view: MapNode = {"name": node.name, "closed": closed, "cards": cards, "stranded": stranded}
+    if node.unnamed:
+        view["unnamed"] = _amount(node.unnamed)
+    return view
 
 
 def _card(card: CardView) -> MapCard:

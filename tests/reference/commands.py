@@ -14,6 +14,7 @@ SEVERAL = 4  # commands; a flag that so many take in one meaning is in one table
 # whose flags settings.md explains, for the command runs that one
 RUNS = {
     "audit": "[`bursar-webhook audit`](settings.md#bursar-webhook-audit)",
+    "node whole": "`node fractions`",
     "check": "[`bursar-webhook review`](settings.md#bursar-webhook-review)",
 }
 

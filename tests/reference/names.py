@@ -11,6 +11,7 @@ _NOTES = {
     names.GPU_PERCENT: "requests.md",
     names.BUDGETS_LABEL: "budget-settings.md",
     names.CORDONED_CARDS: "extender.md#closed-nodes",
+    names.NODE_CHANGE: "nodes.md",
     names.INVENTORY: "node-agent.md#what-it-writes",
     names.HOLDERS: "node-agent.md#which-pods-use-which-cards",
 }

@@ -8,7 +8,7 @@ from typing import Literal
 
 from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.protection import ProtectedPods
-from timekeeper.core.budgets.policy import HOLDS, Budget, BudgetSettings, effect_of, places
+from timekeeper.core.budgets.policy import HOLDS, Budget, BudgetSettings, effect_of, places, takes_whole_cards
 from timekeeper.core.ledger.metering import Balance
 from timekeeper.core.protected import encoded
 from timekeeper.core.request.host import DOMINANT_HOST, CardHost
@@ -232,6 +232,8 @@ def _entry(statement: Statement, settings: BudgetSettings) -> StandingEntry:
     }
     if not is_placed:
         entry["placement"] = "off"
+    if takes_whole_cards(budget, settings):
+        entry["wholeCards"] = "bursar"
     if deciding is statement.group:
         entry["groupDecides"] = True
     if budget.reserve == "declared":

@@ -21,6 +21,7 @@ from timekeeper.cli.flags import (
     ExtenderCommand,
     by_columns,
 )
+from timekeeper.cli.nodes.command import node
 from timekeeper.cli.output import CommandError, RefusedError
 from timekeeper.cli.save.command import save
 from timekeeper.cli.scheduler.commands import scheduler
@@ -369,6 +370,7 @@ cli.add_command(save)
 cli.add_command(top)
 cli.add_command(would)
 cli.add_command(scheduler)
+cli.add_command(node)
 cli.add_command(dashboard)
 
 

@@ -84,7 +84,8 @@ class MapCard(CardAllocation):
 
 class MapNode(TypedDict):
     """A node. ``closed``: why no GPU pods are placed on it; "": it is open. ``stranded``: namespace -> the
-    thousandths of a card that it strands there; those that strand most, if there are many."""
+    thousandths of a card that it strands there; those that strand most, if there are many. ``unnamed``: cards
+    that are held, and that only the node's device plugin could name; no card counts them as used."""
 
     name: _Name
     closed: Annotated[str, printable(MAX_TEXT)]
@@ -100,6 +101,7 @@ class MapNode(TypedDict):
             ),
         ]
     ]
+    unnamed: NotRequired[_Amount]
 
 
 class MapWaitingPod(TypedDict):
@@ -145,6 +147,12 @@ class MapPost(TypedDict):
     ]
     waiting: MapWaiting | None
     term: NotRequired[Annotated[str, printable(MAX_TERM)]]
+
+
+def unnamed_sentence(unnamed: int, cards: int) -> str:
+    """What is held of a node without a card's name; "": nothing."""
+    held = f"{unnamed} of {cards} cards are held, and the node's plugin alone knows which"
+    return held if unnamed else ""
 
 
 _ALL_NODES = re.compile(r"0/([0-9]+) nodes ")  # the beginning of kube-scheduler's message

@@ -39,6 +39,9 @@ OBJECT_NAMES: Mapping[str, ObjectName] = {
     names.CORDONED_CARDS: ObjectName(
         "annotation of a node", "administrator", "UUIDs of cards that must not be given out"
     ),
+    names.NODE_CHANGE: ObjectName(
+        "annotation of a node", "administrator", "`kubectl bursar node` has cordoned it: what it becomes"
+    ),
     names.MODE_LABEL: ObjectName(
         "label of a namespace", "administrator", "its mode, unless its budget entry names one"
     ),

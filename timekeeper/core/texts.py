@@ -17,6 +17,15 @@ LEDGER_ALONE = (
 )
 
 
+def no_fractions(nodes: int) -> str:
+    """Why a pod waits that may use nodes of NVIDIA's plugin alone. ``nodes``: their number."""
+    on = "1 node" if nodes == 1 else f"{nodes} nodes"
+    return (
+        f"no node that it may use gives out fractions: on {on} NVIDIA's plugin gives out whole cards; kubectl"
+        " bursar node fractions NODE gives a node to fractions"
+    )
+
+
 def hours(amount: int | None) -> str:
     """An amount as GPU-hours with two decimals, or two digits of a small one; ``unlimited`` for None."""
     if amount is None:

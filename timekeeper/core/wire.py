@@ -238,6 +238,8 @@ class StandingEntry(TypedDict):
     mode: Literal["enforce", "observe", "meter"]  # the namespace's own, else the cluster's
     # its pods keep their scheduler, and get no cards of Bursar; absent: Bursar places them
     placement: NotRequired[Literal["off"]]
+    # whole cards that its pods request of NVIDIA's plugin are Bursar's; absent: the plugin's
+    wholeCards: NotRequired[Literal["bursar"]]
     rules: dict[str, str]  # override the cluster's
     exempt: list[str]  # in addition to the cluster's
     policy: str

@@ -9,6 +9,7 @@ import orjson
 from sqlalchemy import bindparam, delete, func, select
 
 from timekeeper.core.cluster_map import MapNode, MapWaiting
+from timekeeper.core.values import WHOLE_MILLI
 from timekeeper.store.engine.engine import Connection
 from timekeeper.store.engine.schema import MAP_NODES, MAP_WAITING, SESSIONS
 from timekeeper.store.stranded import LastPost, count, last_post, note
@@ -152,7 +153,7 @@ def _row(node: MapNode, received_ms: int) -> dict[str, Any]:
         "cards": len(cards),
         "unhealthy": sum(not each["healthy"] for each in cards),
         "is_closed": bool(node["closed"]),
-        "used_milli": sum(each["used_share_milli"] for each in cards),
+        "used_milli": sum(each["used_share_milli"] for each in cards) + WHOLE_MILLI * node.get("unnamed", 0),
         "memory_mib": sum(each["memory_mib"] for each in cards),
         "used_mib": sum(each["used_memory_mib"] for each in cards),
         "stranded": orjson.dumps(node["stranded"]).decode() if node.get("stranded") else None,

@@ -46,6 +46,7 @@ EXAMPLES: Mapping[str, str] = {
     "timeZone": "timeZone: Europe/Berlin",
     "mode": "mode: enforce",
     "placement": "placement: on",
+    "wholeCards": "wholeCards: bursar",
     "schedulerName": "schedulerName: bursar-scheduler",
     "sidecar": "sidecar: on",
     "chargeBy": "chargeBy: dominant",

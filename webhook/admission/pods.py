@@ -1,10 +1,13 @@
 """Reviews of pods: /mutate refuses or governs, /validate checks the pod again after all other webhooks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
+from timekeeper.core.admission.json_patch import Operation, patched
 from timekeeper.core.admission.marks import declared_time
 from timekeeper.core.admission.mutation import ephemeral
 from timekeeper.core.admission.mutation.govern import govern, placed_by
+from timekeeper.core.admission.mutation.whole_cards import in_bursars_words
 from timekeeper.core.admission.policy import AdmissionPolicy, Standing
 from timekeeper.core.admission.rules.exhausted import budget_violations
 from timekeeper.core.admission.rules.forged import without_sidecar_if_name_taken
@@ -21,7 +24,7 @@ from webhook.admission.reinvocation import (
     not_governed,
     policy_of_first_call,
 )
-from webhook.admission.warnings import CHARGED_AS_ASSUMED, UNMETERED, governing_warnings
+from webhook.admission.warnings import CHARGED_AS_ASSUMED, UNMETERED, WHOLE_CARDS, governing_warnings
 from webhook.wire.pod_review import AdmissionAnswer, PodReview
 
 NOTHING_TO_DO = AdmissionAnswer("passed")
@@ -44,6 +47,12 @@ def mutate(
     if review.operation != "CREATE" or review.subresource or policy.mode == "meter":
         return NOTHING_TO_DO
     parsed = parse_new(review.pod, policy.unknown_accelerators)
+    first = in_bursars_words(review.pod, parsed.request, policy) if policy.mode == "enforce" else []
+    if first:
+        told = mutate(_after(review, first), standing_of, policy)
+        if told.refusal:
+            return told
+        return replace(told, operations=(*first, *told.operations), warnings=(*told.warnings, WHOLE_CARDS))
     violations, exempt = pod_violations(review.pod, parsed, policy), is_exempt(review, policy)
     if parsed.request is None or split_by_mode(violations, policy, exempt)[0]:
         unread = UNREADABLE if policy.mode == "enforce" else ASSUMED
@@ -76,6 +85,11 @@ def validate(review: PodReview, policy: AdmissionPolicy) -> AdmissionAnswer:
         ungoverned = not_governed(review.pod, parsed, governing) if policy.mode == "enforce" else ()
         violations = (*broken, *unrequested, *ungoverned)
     return answer(good, violations, policy, is_exempt(review, policy))
+
+
+def _after(review: PodReview, operations: Sequence[Operation]) -> PodReview:
+    """The review of the pod that these operations make of it."""
+    return replace(review, pod=patched(review.pod, operations))
 
 
 def _audit(standing: Standing, hold: HeldFor) -> dict[str, str]:

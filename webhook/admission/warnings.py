@@ -28,6 +28,10 @@ CHARGED_AS_ASSUMED = (
     "The GPU request of this pod cannot be read; what it holds is charged as far as it is known."
 )
 
+WHOLE_CARDS = (
+    "wholeCards is bursar here: the pod's nvidia.com/gpu became bursar.dev/gpu-percent, 100 for each card."
+)
+
 
 def governing_warnings(
     review: PodReview, request: GPURequest, standing: Standing | None, policy: AdmissionPolicy, hold: HeldFor

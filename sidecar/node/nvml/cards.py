@@ -276,8 +276,8 @@ def said(error: Exception) -> str:
 
 
 def binding(root: str = "") -> Any:
-    """NVIDIA's binding. ``root``: folder of the driver's files; empty: the loader finds them. Raises OSError if
-    the driver's library cannot be loaded."""
+    """NVIDIA's binding. ``root``: folder of the driver's files; empty: the loader finds them. Raises OSError
+    if the driver's library cannot be loaded."""
     places = (f"{root}/usr/lib/*-linux-gnu", f"{root}/usr/lib64", f"{root}/usr/lib")
     found = (
         (path for place in places for path in sorted(glob.glob(f"{place}/{LIBRARY}"))) if root else iter(())

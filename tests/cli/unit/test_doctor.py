@@ -122,6 +122,15 @@ LABELLED = {"bursar.node-restriction.kubernetes.io/gpu-node": "true"}
 NVIDIA = {"metadata": {"name": "nvidia"}, "handler": "nvidia"}
 
 
+PERCENT = {"bursar.dev/gpu-percent": "100"}
+
+
+def changing(raw: dict[str, Any]) -> dict[str, Any]:
+    """A node that `kubectl bursar node fractions` has cordoned."""
+    raw["metadata"]["annotations"]["bursar.dev/node-change"] = "fractions"
+    return raw
+
+
 def named(*names: str) -> dict[str, Any]:
     return listed(*({"metadata": {"name": name}} for name in names))
 
@@ -200,6 +209,16 @@ def test_a_sound_cluster_has_nothing_to_mend() -> None:
         "timekeeper",
         "nodes",
     }
+
+
+def test_nodes_of_both_kinds_are_counted() -> None:
+    both = node("f", capacity=PERCENT), node("w", capacity={"nvidia.com/gpu": "8"})
+
+    said = [
+        each.sentence for each in results(replace(SOUND, nodes=listed(*both))) if each.subject == "fractions"
+    ]
+
+    assert said == ["1 nodes give out fractions, 1 whole cards by NVIDIA's plugin"]
 
 
 def alone(*nodes: dict[str, Any]) -> Facts:
@@ -499,8 +518,24 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
         "no node advertises",
     ),
     "no inventory": (
-        {"nodes": listed(node("bare", inventory=False, capacity={"nvidia.com/gpu": "2"}))},
+        {"nodes": listed(node("bare", inventory=False, capacity={"nvidia.com/gpu": "2", **PERCENT}))},
         *("warning", "nodes", "no inventory on bare: without the label no agent"),
+    ),
+    "whole cards alone": (
+        {"nodes": listed(*(node(name, capacity={"nvidia.com/gpu": "2"}) for name in "ba"))},
+        *(
+            "warning",
+            "fractions",
+            "no node gives out fractions: NVIDIA's plugin gives out whole cards on a, b",
+        ),
+    ),
+    "a node that is on its way": (
+        {"nodes": listed(changing(node("g", capacity={**PERCENT, "nvidia.com/gpu": "0"})))},
+        *("warning", "fractions", "g is cordoned on its way to fractions"),
+    ),
+    "a plugin that is gone": (
+        {"nodes": listed(node("g", capacity={"nvidia.com/gpu": "0"}))},
+        *("warning", "fractions", "g keeps nvidia.com/gpu with 0 of a plugin that is gone"),
     ),
     "an agent that reads nothing": (
         {"nodes": listed(node("bare", inventory=False, labels=LABELLED)), "runtime_classes": listed()},
@@ -861,7 +896,7 @@ def test_the_name_of_a_release_is_one_word_of_its_command() -> None:
 
 def test_nodes_are_labelled_as_the_agents_select_them() -> None:
     own = agent() | {"spec": {"template": {"spec": {"nodeSelector": {"pool": "gpus"}}}}}
-    bare = [node("a", inventory=False, labels=LABELLED, capacity={"nvidia.com/gpu": "2"})]
+    bare = [node("a", inventory=False, labels=LABELLED, capacity={"nvidia.com/gpu": "2", **PERCENT})]
     bare.append(node("b", inventory=False, labels={"pool": "gpus"}))
     mixed = replace(
         SOUND, nodes=listed(*bare), workloads=[listed(*ROLES), listed(own)], runtime_classes=listed()

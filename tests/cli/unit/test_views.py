@@ -228,6 +228,18 @@ def test_a_card_is_a_row_with_bars_and_the_pods_on_it() -> None:
     assert (first["state"], second["state"]) == ("unhealthy", "closed: two plugins")
 
 
+def test_what_is_held_without_a_cards_name_has_a_row_of_the_node() -> None:
+    free = {**CARD, "used_share_milli": 0, "used_memory_mib": 0, "pods": []}
+    pair = {"namespace": "a", "name": "pair", "uid": "u", "cards": 2, "held": "bound"}
+    node = {"name": "n", "closed": None, "cards": [free] * 8, "unnamed": [pair]}
+
+    *rows, last = cards.cards([node], None).rows
+
+    assert len(rows) == 8
+    state = "2 of 8 cards are held, and the node's plugin alone knows which"
+    assert last == {"node": "n", "state": state, "pods": "a/pair"}
+
+
 @pytest.mark.parametrize(
     ("used", "text"), [(0, "··········   0%"), (1, "█·········   0%"), (1200, "██████████ 120%")]
 )

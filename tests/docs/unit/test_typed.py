@@ -93,6 +93,10 @@ TYPED = {
         "kubectl create role ": "docs/cluster/test_monitoring.py",
     },
     "docs/notifications.md": {"openssl": "docs/cluster/test_commands.py"},
+    "docs/nodes.md": {
+        "node fractions": "cli/cluster/test_nodes.py",
+        "node whole": "cli/cluster/test_nodes.py",
+    },
     "docs/placement.md": {"kubectl taint nodes": "webhook/cluster/test_taint.py"},
     "docs/requests.md": {"cordoned-cards": "docs/cluster/test_commands.py"},
     "docs/review.md": {"review train.yaml": "docs/cluster/test_tutorial.py"},

@@ -26,6 +26,7 @@ from tests.scheduler_ext.reserving import held, stamp
 from tests.scheduler_ext.worlds import Json, asking, bound, node, on, percent, place, rebuilt
 from tests.support.waiting import eventually
 from tests.worlds import card
+from tests.worlds import limits_of as of_container
 
 Start = Callable[..., Running]
 
@@ -92,6 +93,20 @@ def test_the_cluster_page_shows_which_pod_holds_which_card(world: Running) -> No
         }
     ]
     assert view["next"] is None
+
+
+def test_the_cluster_page_names_the_pods_whose_cards_only_the_plugin_could_name(world: Running) -> None:
+    cards = [card(at) for at in range(8)]
+    world.put_node(node("v", *cards, capacity={"nvidia.com/gpu": "8"}))
+    pair = asking(of_container("main", nvidia_com__gpu="2"), name="pair")
+    world.put_pod(bound(pair, "v", None))
+
+    (there,) = cluster(world, node="v")["nodes"]
+
+    assert {each["used_share_milli"] for each in there["cards"]} == {0}
+    pod = {"namespace": "team-a", "name": "pair", "uid": "uid-pair", "cards": 2, "held": "bound"}
+    assert there["unnamed"] == [pod]
+    assert cluster(world, node="a")["nodes"][0]["unnamed"] == []
 
 
 def test_the_cluster_page_shows_its_figures_and_a_closed_node_has_none(world: Running) -> None:

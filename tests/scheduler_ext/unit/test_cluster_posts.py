@@ -23,9 +23,9 @@ from scheduler_ext.reports.waiting_page import WaitingPods, WaitingView
 from scheduler_ext.snapshot.immutable_map import Map
 from scheduler_ext.snapshot.snapshot import Snapshot
 from scheduler_ext.verbs.last_decisions import LastDecisions
-from tests.scheduler_ext.worlds import Json, node, on, percent, rebuilt
+from tests.scheduler_ext.worlds import Json, asking, bound, node, on, percent, rebuilt
 from tests.support.clock import Clock
-from tests.worlds import card
+from tests.worlds import card, limits_of
 from timekeeper.api.resources.cluster_map import read_cluster
 from timekeeper.core.cluster_map import MAX_WAITING
 from timekeeper.dashboard.pages.cluster import STALE_MS
@@ -90,6 +90,17 @@ def test_every_change_is_posted_once() -> None:
     world.snapshot = replace(world.snapshot, nodes=world.snapshot.nodes.without("n2"), pods=Map())
 
     assert world.step() == [([], ["n2"], None), ([], [], 0)]
+
+
+def test_cards_that_only_the_plugin_could_name_are_counted_on_their_node() -> None:
+    pair = bound(asking(limits_of("main", nvidia_com__gpu="2"), name="pair"), "n", None)
+    there = node("n", *(card(at) for at in range(8)), capacity={"nvidia.com/gpu": "8"})
+    world = World(rebuilt([there, node("m", card(0))], [pair]))
+    world.step()
+
+    posted = {each["name"]: each for each in world.client.bodies[0]["nodes"]}
+    assert [each["used_share_milli"] for each in posted["n"]["cards"]] == [0] * 8
+    assert {name: each.get("unnamed") for name, each in posted.items()} == {"n": 2, "m": None}
 
 
 def test_all_is_posted_again_after_a_failure_and_every_few_minutes() -> None:

@@ -69,8 +69,14 @@ def test_the_free_card_that_is_named_is_on_a_node_that_the_pod_may_use() -> None
         (
             [node("n", card(0), capacity=PLUGIN), without_inventory("m")],
             percent(50),
-            "no node that it may use takes it, even when empty: 2 nodes: only whole cards here, requested as"
-            " nvidia.com/gpu",
+            "no node that it may use gives out fractions: on 2 nodes NVIDIA's plugin gives out whole cards;"
+            " kubectl bursar node fractions NODE gives a node to fractions",
+        ),
+        (
+            [node("n", card(0), capacity=PLUGIN), node("m", card(0), capacity={"aliyun.com/gpu-mem": "16"})],
+            percent(50),
+            "no node that it may use takes it, even when empty: 1 node: only whole cards here, requested as"
+            " nvidia.com/gpu; 1 node: cards here are requested as aliyun.com/gpu-mem",
         ),
         (
             [node("n", card(0), card(1)), node("m", card(0))],

@@ -162,3 +162,15 @@ def test_what_a_namespace_strands_is_summed_over_all_nodes_and_shown_to_who_may_
     assert town.get("/v1/cluster?namespace=hog").get_json()["stranded"] == []
     wrong = {**on_map("n1", card(0)), "stranded": {"hog": -1}}
     assert post(town, wrong) == 400
+
+
+def test_cards_that_only_the_plugin_could_name_count_as_used(town: Town) -> None:
+    assert (
+        post(town, on_map("plugin", card(0), card(1)) | {"unnamed": 2}, on_map("half", card(0, pod("a"))))
+        == 200
+    )
+
+    answer = town.get("/v1/cluster").get_json()
+
+    assert [each["name"] for each in answer["nodes"]] == ["plugin", "half"]
+    assert (answer["nodes"][0]["unnamed"], answer["totals"][0]["usedMilli"]) == (2, 2_500)

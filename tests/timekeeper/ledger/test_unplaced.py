@@ -153,6 +153,25 @@ def test_the_table_says_where_pods_are_placed_and_nobody_reclaims_elsewhere(
     assert (answer["placement"], says) == (placement, on_exhausted == "deprioritize")
 
 
+@pytest.mark.parametrize(
+    ("entries", "takes"),
+    [
+        ({"team_a": "gpuHours: 1\nwholeCards: bursar"}, True),
+        ({"team_a": "gpuHours: 1"}, False),
+        ({"team_a": "gpuHours: 1", "_settings": "wholeCards: bursar"}, True),
+        ({"team_a": "gpuHours: 1\nwholeCards: plugin", "_settings": "wholeCards: bursar"}, False),
+        ({"_settings": "wholeCards: bursar"}, True),
+        ({"team_a": "gpuHours: 1\nwholeCards: bursar\nplacement: off"}, False),
+    ],
+)
+def test_the_table_says_whose_whole_cards_pods_get(town: Town, entries: dict[str, str], takes: bool) -> None:
+    town.begin(("configmaps", budgets(**entries)))
+
+    assert served(town).get("wholeCards", "plugin") == ("bursar" if takes else "plugin")
+    off = "placement: off" in entries.get("team_a", "")
+    assert any("wholeCards: it has no effect" in each for each in town.budget()["warnings"]) == off
+
+
 def test_the_author_of_an_entry_hears_what_has_no_effect_also_when_the_cluster_changes(town: Town) -> None:
     def said() -> list[tuple[str, str]]:
         found = [(each.reason, each.message.partition(":")[0], each.message) for each in town.notices]

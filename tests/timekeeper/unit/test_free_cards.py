@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from timekeeper.dashboard.charts.cards import free_sentence
+from timekeeper.dashboard.charts.cards import free_sentence, row_sentence
 
 
 def card(used: int, **more: Any) -> dict[str, Any]:
@@ -26,3 +26,13 @@ def test_whole_cards_and_the_largest_part_of_a_shared_one(
     cards: list[dict[str, Any]], is_closed: bool, sentence: str
 ) -> None:
     assert free_sentence(cards, is_closed) == sentence
+
+
+def test_cards_that_only_the_plugin_could_name_are_neither_free_nor_unseen() -> None:
+    cards = [card(0)] * 8
+
+    assert [free_sentence(cards, False, held) for held in (2, 8)] == ["6 cards", "none"]
+    assert row_sentence(cards, 2) == (
+        "0 of 8 cards are in use, 0% of their compute,"
+        " 2 of 8 cards are held, and the node's plugin alone knows which"
+    )

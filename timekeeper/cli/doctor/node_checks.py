@@ -18,10 +18,14 @@ from timekeeper.cli.doctor.facts import (
 from timekeeper.core.accelerators import accelerator_of
 from timekeeper.core.json_values import annotations_of, mapping
 from timekeeper.core.ledger.node_clock import clock_ahead_ms
+from timekeeper.core.names import GPU_PERCENT, NODE_CHANGE
+from timekeeper.core.quantity import thousandths
 
 INVENTORY, HOLDERS = "bursar.dev/inventory", "bursar.dev/holders"
 LABEL = "bursar.node-restriction.kubernetes.io/gpu-node"
 AGENT = "bursar-node"
+PLUGINS = "nvidia.com/gpu"
+_GIVE = "kubectl bursar node fractions"
 _GPU_WORDS = ("gpu", "vcuda", "mig-")
 
 
@@ -50,10 +54,38 @@ def nodes(facts: Facts) -> Iterator[CheckResult]:
         sentence = f"no inventory on {some_of(silent)}: its agent has not read the cards"
         command = f"kubectl logs -n {NODE_NAMESPACE} daemonset/{AGENT} --all-pods --tail=20"
         yield CheckResult("warning", "nodes", sentence, command)
+    yield from _plugins(with_gpus)
     for name, each in sorted(with_gpus.items()):
         if reason := _closed(each):
             command = f"kubectl describe node {name} (docs/node-agent.md)"
             yield CheckResult("warning", "nodes", f"{name} is closed: {reason}", command)
+
+
+def _plugins(nodes: Mapping[str, Any]) -> Iterator[CheckResult]:
+    """Which nodes give out fractions, where some have NVIDIA's plugin; and nodes that are between both."""
+    left = {name: mapping(mapping(each.get("status")).get("capacity")) for name, each in nodes.items()}
+    whole = sorted(name for name in nodes if _is_above_zero(left[name].get(PLUGINS)))
+    ours = [name for name in nodes if _is_above_zero(left[name].get(GPU_PERCENT))]
+    if whole and ours:
+        sentence = f"{len(ours)} nodes give out fractions, {len(whole)} whole cards by NVIDIA's plugin"
+        yield CheckResult("ok", "fractions", sentence)
+    elif whole:
+        sentence = f"no node gives out fractions: NVIDIA's plugin gives out whole cards on {some_of(whole)}"
+        yield CheckResult("warning", "fractions", sentence, f"{_GIVE} {whole[0]} --dry-run (docs/nodes.md)")
+    for name, each in sorted(nodes.items()):
+        if change := annotations_of(each).get(NODE_CHANGE):
+            sentence = f"{name} is cordoned on its way to {change}"
+            command = f"kubectl bursar node {change} {name} goes on (docs/nodes.md)"
+            yield CheckResult("warning", "fractions", sentence, command)
+        elif PLUGINS in left[name] and name not in whole and INVENTORY in annotations_of(each):
+            sentence = (
+                f"{name} keeps {PLUGINS} with 0 of a plugin that is gone, so its agent offers no fractions"
+            )
+            yield CheckResult("warning", "fractions", sentence, f"{_GIVE} {name} (docs/nodes.md)")
+
+
+def _is_above_zero(amount: object) -> bool:
+    return (thousandths(amount) or 0) > 0
 
 
 def runtimes(facts: Facts) -> Iterator[CheckResult]:

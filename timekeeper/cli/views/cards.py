@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from timekeeper.cli.output import Column, Sheet, within
-from timekeeper.core.cluster_map import WAITING_STATES, waiting_reason
+from timekeeper.core.cluster_map import WAITING_STATES, unnamed_sentence, waiting_reason
 from timekeeper.core.texts import age
 
 _CELLS = 10
@@ -36,7 +36,8 @@ _SHOWN_PODS = 4
 
 
 def cards(nodes: Iterable[Any], answer: Any) -> Sheet:
-    """A row for each card with bars of what is given out, and a row for each closed node without cards."""
+    """A row for each card with bars of what is given out, for each closed node without cards, and for what is
+    held of a node without a card's name."""
     rows = [row for node in nodes for row in _rows_of(node)]
     return Sheet(_MAP, tuple(rows), answer, _STYLES, "no node has cards")
 
@@ -45,12 +46,17 @@ def _rows_of(node: Any) -> list[dict[str, str]]:
     closed = f"closed: {node['closed']}" if node["closed"] else ""
     if not node["cards"]:
         return [{"node": node["name"], "state": closed}]
-    return [_card(node["name"], closed, each) for each in node["cards"]]
+    rows = [_card(node["name"], closed, each) for each in node["cards"]]
+    unnamed = node.get("unnamed", [])  # the release before has none
+    return [*rows, *([_unnamed(node["name"], len(rows), unnamed)] if unnamed else [])]
+
+
+def _unnamed(node: str, cards: int, pods: Sequence[Any]) -> dict[str, str]:
+    state = unnamed_sentence(sum(each["cards"] for each in pods), cards)
+    return {"node": node, "state": state, "pods": _listed(pods)}
 
 
 def _card(node: str, closed: str, raw: Any) -> dict[str, str]:
-    names = [f"{each['namespace']}/{each['name']}{_held(each['held'])}" for each in raw["pods"]]
-    more = len(names) - _SHOWN_PODS
     faults = [
         word for word, is_so in (("unhealthy", not raw["healthy"]), ("cordoned", raw["cordoned"])) if is_so
     ]
@@ -62,8 +68,14 @@ def _card(node: str, closed: str, raw: Any) -> dict[str, str]:
         "memory": bar(raw["used_memory_mib"], raw["memory_mib"]),
         "memoryMiB": f"{raw['used_memory_mib']}/{raw['memory_mib']}",
         "state": ", ".join([*faults, *([closed] if closed else [])]),
-        "pods": ", ".join(names[:_SHOWN_PODS]) + (f" and {more} more" if more > 0 else ""),
+        "pods": _listed(raw["pods"]),
     }
+
+
+def _listed(pods: Sequence[Any]) -> str:
+    names = [f"{each['namespace']}/{each['name']}{_held(each['held'])}" for each in pods]
+    more = len(names) - _SHOWN_PODS
+    return ", ".join(names[:_SHOWN_PODS]) + (f" and {more} more" if more > 0 else "")
 
 
 def stranded(listed: Sequence[Any]) -> Sheet:

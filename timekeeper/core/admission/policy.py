@@ -85,6 +85,8 @@ class AdmissionPolicy:
     sidecar_images: SidecarImages
     # False: pods keep their scheduler, and get no cards, variables and sidecar of Bursar
     places: bool = True
+    # what pods request of NVIDIA's plugin becomes whole cards of Bursar's nodes
+    takes_whole_cards: bool = False
     rules: Mapping[str, str] = field(default_factory=dict)  # modes that differ from the catalogue's
     exempt: frozenset[str] = frozenset()  # users and groups; a rule that can be relaxed warns them
     other_schedulers: frozenset[str] = frozenset()  # of other systems; pods that these place stay theirs

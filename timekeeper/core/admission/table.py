@@ -37,6 +37,7 @@ class StandingsEntry:
     deciding_group: str = ""  # key of the group's entry if its account determines the standing
     protect: Published | None = None  # which pods keep their class when the budget is spent
     places: bool = True  # Bursar places its pods
+    takes_whole_cards: bool = False  # its `AdmissionPolicy.takes_whole_cards`
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,7 @@ def effective_policy(
         flags,
         known=True,
         places=own.places,
+        takes_whole_cards=own.takes_whole_cards,
         mode=own.mode or settings.mode,
         rules={**settings.rules, **own.rules},
         exempt=settings.exempt | own.exempt,
@@ -188,6 +190,7 @@ def read_entry(raw: Json) -> StandingsEntry:
         standings.deciding_group(raw),
         decoded(raw),
         raw.get("placement") != "off",
+        raw.get("wholeCards") == "bursar",
     )
 
 

@@ -21,6 +21,7 @@ IDLE = ("off", "reclaim", "evict")
 RESERVE = ("lookahead", "declared")
 OVERTIME = ("warn", "evict")
 SWITCH = ("on", "off")
+WHOLE_CARDS = ("plugin", "bursar")
 RULE_MODES = ("enforce", "warn", "off")
 
 
@@ -45,6 +46,7 @@ class Budget:
     policy: str = ""  # placement policy; of pods without an annotation; "": the extender's
     mode: str = ""  # "": the cluster's
     placement: str = ""  # "": the cluster's
+    whole_cards: str = ""  # "": the cluster's
     rules: tuple[tuple[str, str], ...] = ()  # (rule, mode) overrides of the cluster's
     # users and groups whose objects get warnings instead of refusals, in addition to the cluster's
     exempt: tuple[str, ...] = ()
@@ -77,6 +79,9 @@ class BudgetSettings:
     over_budget_class: str = "gpu-lower-priority"  # priority class of pods admitted over budget
     mode: str = "enforce"
     placement: str = "on"  # off: pods keep their scheduler, and get no cards of Bursar
+    whole_cards: str = (
+        "plugin"  # bursar: what pods request of NVIDIA's plugin becomes cards of Bursar's nodes
+    )
     rules: tuple[tuple[str, str], ...] = ()
     exempt: tuple[str, ...] = ()
     scheduler_name: str = "bursar-scheduler"
@@ -116,6 +121,11 @@ def places(budget: Budget, settings: BudgetSettings) -> bool:
     return (budget.placement or settings.placement) != "off"
 
 
+def takes_whole_cards(budget: Budget, settings: BudgetSettings) -> bool:
+    """Whether the namespace's pods get whole cards on Bursar's nodes in place of those of NVIDIA's plugin."""
+    return (budget.whole_cards or settings.whole_cards) == "bursar" and places(budget, settings)
+
+
 def effect_of(on_exhausted: str, is_placed: bool) -> str:
     """What ``onExhausted`` comes to: where Bursar gives out no cards, it takes none for others."""
     return "deprioritize" if on_exhausted == "reclaim" and not is_placed else on_exhausted
@@ -140,6 +150,8 @@ def _unplaced_fields(entry: Budget | BudgetSettings) -> tuple[str, ...]:
         found.append(f"idle: reclaim has no effect: {_TAKES_NO_CARDS}")
     if isinstance(entry, Budget) and entry.policy:
         found.append("policy: it has no effect where placement is off")
+    if entry.whole_cards == "bursar":
+        found.append("wholeCards: it has no effect where placement is off")
     return tuple(found)
 
 

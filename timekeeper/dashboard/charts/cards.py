@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from timekeeper.core.cluster_map import unnamed_sentence
+
 SIDE, GAP, HEIGHT = 14, 4, 20  # of a card
 WHOLE_MILLI = 1_000
 _WORDS = ("empty", *(f"up to {10 * at} %" for at in range(1, 11)))
@@ -40,21 +42,22 @@ def width_of(cards: Sequence[Json]) -> int:
     return max(1, len(cards)) * (SIDE + GAP) - GAP
 
 
-def row_sentence(cards: Sequence[Json]) -> str:
-    """What the row shows."""
+def row_sentence(cards: Sequence[Json], unnamed: int = 0) -> str:
+    """What the row shows. ``unnamed``: cards that are held, of which no name is known."""
     used = sum(each["used_share_milli"] for each in cards)
     touched = sum(each["used_share_milli"] > 0 or each["used_memory_mib"] > 0 for each in cards)
     faulty = sum(not each["healthy"] for each in cards)
     parts = [f"{touched} of {len(cards)} cards are in use, {_per_cent(used, len(cards))} of their compute"]
-    return ", ".join([*parts, *([f"{faulty} are unhealthy"] if faulty else [])])
+    held = unnamed_sentence(unnamed, len(cards))
+    return ", ".join([*parts, *([held] if held else []), *([f"{faulty} are unhealthy"] if faulty else [])])
 
 
-def free_sentence(cards: Sequence[Json], is_closed: bool) -> str:
+def free_sentence(cards: Sequence[Json], is_closed: bool, unnamed: int = 0) -> str:
     """What new pods can get of a node's compute: whole cards, and the largest part of a shared one."""
     usable = [each for each in cards if each["healthy"] and not each["cordoned"] and not is_closed]
-    whole = sum(each["used_share_milli"] == 0 and each["used_memory_mib"] == 0 for each in usable)
+    whole = sum(each["used_share_milli"] == 0 and each["used_memory_mib"] == 0 for each in usable) - unnamed
     part = max([0, *(WHOLE_MILLI - each["used_share_milli"] for each in usable if each["used_share_milli"])])
-    found = [f"{whole} card{'s' * (whole > 1)}"] if whole else []
+    found = [f"{whole} card{'s' * (whole > 1)}"] if whole > 0 else []
     return " and ".join([*found, *([f"{part // 10}% of a card"] if part >= 10 else [])]) or "none"
 
 

@@ -10,7 +10,7 @@ from timekeeper.core.admission.table import (
     StandingsTable,
     effective_policy,
 )
-from timekeeper.core.budgets.policy import UNLIMITED, Budget, BudgetSettings, places
+from timekeeper.core.budgets.policy import UNLIMITED, Budget, BudgetSettings, places, takes_whole_cards
 from timekeeper.core.budgets.reader import ParsedBudgets
 from timekeeper.core.request.host import CardHost
 from timekeeper.core.wire import StandingWord
@@ -118,6 +118,7 @@ def _entry(budget: Budget, settings: BudgetSettings) -> StandingsEntry:
         requires_duration=budget.require_duration,
         host_share_milli=budget.host_share_milli,
         places=places(budget, settings),
+        takes_whole_cards=takes_whole_cards(budget, settings),
     )
 
 

@@ -27,7 +27,7 @@ _KEYS = "atchLabelKeys"  # matchLabelKeys and mismatchLabelKeys, of spread const
 _MAX_OF_A_KEY = 128  # an expression with the label's value, of 63 characters at most, beside the key
 # What a Binding writes: names of annotations and of the node; for each container, beside its name up to seven
 # times; and for each of its cards: the UUID four times, index, share, memory and limit.
-_BINDING_ALONE = 1_500
+_BINDING_ALONE = 1_600
 _BINDING_OF_A_CONTAINER = 220
 _BINDING_OF_A_CARD = 250
 
