@@ -11,6 +11,7 @@ from sidecar.node import agent
 from sidecar.node.agent import Agent, AgentPorts
 from sidecar.node.kube.api import ApiAnswer
 from sidecar.node.metrics import of_agent
+from sidecar.node.nri.plugin import Plugin
 from sidecar.node.nvml import cards
 from sidecar.node.state import card_events, health, mps
 from tests.node.worlds import card, look, node
@@ -38,7 +39,8 @@ def test_every_metric_is_documented_with_its_kind_and_labels() -> None:
     one.on_node(node(), 0)
     one.on_reading(look(card()), 0)
     one.write_if_due(0)
-    families = list(text_string_to_metric_families(of_agent(one, 0, {"posted": 1})))
+    of_nri = Plugin(lambda *_: None, frozenset()).page()
+    families = list(text_string_to_metric_families(of_agent(one, 0, {"posted": 1}) + of_nri))
     exist = {
         each.name + ("_total" if each.type == "counter" else ""): (each.type, set(each.samples[0].labels))
         for each in families

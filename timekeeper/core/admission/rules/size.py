@@ -29,7 +29,7 @@ _MAX_OF_A_KEY = 128  # an expression with the label's value, of 63 characters at
 # times; and for each of its cards: the UUID four times, index, share, memory and limit.
 _BINDING_ALONE = 1_600
 _BINDING_OF_A_CONTAINER = 220
-_BINDING_OF_A_CARD = 250
+_BINDING_OF_A_CARD = 300
 
 
 def size_violations(pod: Json, request: GPURequest | None) -> Iterator[Violation]:
