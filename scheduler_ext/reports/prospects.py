@@ -13,12 +13,11 @@ from scheduler_ext.model.node_constraints import NodeConstraints
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.snapshot.node_info import NodeInfo, node_info_of
 from scheduler_ext.snapshot.snapshot import Snapshot
-from timekeeper.core.dialects import serves
+from timekeeper.core.dialects import OF_NVIDIA, serves
 from timekeeper.core.texts import no_fractions
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import first_of
 
-PLUGINS_OF_NVIDIA = ("nvidia", "nvidia-shared", "nvidia-mig")
 MAX_LOOKS = 10_000  # at nodes, for all pods of one call
 
 
@@ -118,7 +117,7 @@ def _hole_of(node: NodeInfo) -> Hole:
 
 def _never(request: GPURequest, refused: Sequence[tuple[Node, Refusal]]) -> str:
     """``refused``: the nodes that the pod accepts."""
-    if serves(OURS, request.dialect) and all(there.family in PLUGINS_OF_NVIDIA for there, _ in refused):
+    if serves(OURS, request.dialect) and all(there.family in OF_NVIDIA for there, _ in refused):
         return no_fractions(len(refused))
     if all(refusal.shortage for _, refusal in refused):
         cards = sum(each.ask.devices for each in request.asks)

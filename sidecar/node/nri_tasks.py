@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import threading
 
+from sidecar.log import log
 from sidecar.node.nri import plugin
 from sidecar.node.nri.cdi import Specifications
 from sidecar.node.nri.host import node_devices
-from sidecar.node.state.api_objects import read_pod
 from sidecar.node.state.node_patch import is_served_by_another, read_nri
 from sidecar.value import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sidecar.node.devices import DeviceReader
     from sidecar.node.kube.api import NodeApi
     from sidecar.node.settings import AgentSettings
+    from sidecar.node.state.api_objects import NodePods
 
 
 class NriTasks:
@@ -29,6 +30,7 @@ class NriTasks:
         self._settings, self._reader = settings, reader
         self._plugin = plugin.Plugin(plugin.finder(server), settings.trusted_namespaces)
         self._cdi = Specifications(settings.cdi)
+        self._unread: tuple[str, ...] = ()  # specifications, as logged last
 
     def start(self) -> None:
         """Connect to the runtime, in a thread of its own."""
@@ -37,12 +39,11 @@ class NriTasks:
         )
         work.start()
 
-    def on_pods(self, objects: Mapping[str, Mapping[str, Any]]) -> None:
-        """The metadata of the node's pods was read, by UID."""
-        read = (
-            (uid, read_pod(raw), raw["metadata"].get("annotations") or {}) for uid, raw in objects.items()
-        )
-        self._plugin.pods = {uid: (pod, annotations) for uid, pod, annotations in read if pod.containers}
+    def on_pods(self, read: NodePods, objects: Mapping[str, Mapping[str, Any]]) -> None:
+        """The node's pods were read. ``objects``: their metadata, by UID."""
+        self._plugin.pods = {
+            pod.uid: (pod, objects[pod.uid]["metadata"]["annotations"]) for pod in read.pods if pod.containers
+        }
 
     def on_reading(self, agent: Agent, runtime_open: str) -> None:
         """The cards were read. ``runtime_open``: why the default runtime gives all cards to each container;
@@ -59,11 +60,15 @@ class NriTasks:
             self._settings.driver_libraries,
             leave,
         )
+        if self._cdi.errors != self._unread:
+            self._unread = self._cdi.errors
+            if self._unread:
+                log("cdi-unreadable", reason="; ".join(self._unread))
 
     def tick(self, agent: Agent, now_ms: int) -> None:
         """Have the inventory say what there is now."""
         if agent.node is not None:
-            agent.nri = self._plugin.state(read_nri(agent.node.inventory), now_ms)
+            agent.nri = self._plugin.state(agent.nri or read_nri(agent.node.inventory), now_ms)
 
     def page(self) -> str:
         """The metrics."""

@@ -168,9 +168,8 @@ def _page(agent: Agent, tasks: UsageTasks, nri: NriTasks | None) -> str:
 def _nri(settings: AgentSettings, server: api.NodeApi, reader: DeviceReader) -> NriTasks | None:
     if not settings.nri_socket:
         return None
-    from sidecar.node.nri_tasks import (
-        NriTasks,
-    )  # protobuf takes memory that an agent without NRI need not spend
+    # protobuf takes memory that an agent without NRI need not spend
+    from sidecar.node.nri_tasks import NriTasks
 
     return NriTasks(settings, server, reader)
 
@@ -227,9 +226,10 @@ def _follow_node(server: api.NodeApi, name: str, loop: EventLoop) -> None:
 
 def _follow_pods(server: api.NodeApi, name: str, loop: EventLoop, nri: NriTasks | None) -> None:
     def changed(objects: dict[str, Any]) -> None:
+        read = api_objects.read_all(objects.values())
         if nri:
-            nri.on_pods(objects)
-        loop.put(PodsChanged(api_objects.read_all(objects.values())))
+            nri.on_pods(read, objects)
+        loop.put(PodsChanged(read))
 
     log_on_change = _LogOnChange("pods")
 

@@ -17,11 +17,10 @@ from timekeeper.core.admission.rules.modes import effective_mode
 from timekeeper.core.admission.rules.pod_rules import pod_violations
 from timekeeper.core.dialects import BY_ANNOTATION, BY_LABEL, DIALECTS, GPU_RESOURCE_PATTERN, native
 from timekeeper.core.json_values import Json, annotations_of, mapping
-from timekeeper.core.request import plugin_names
+from timekeeper.core.request import runtime_plugins
 from timekeeper.core.request.cards import decode_placement
 from timekeeper.core.request.devices import device_containers
 from timekeeper.core.request.request import canonical, containers, parse, parse_new
-from timekeeper.core.request.runtime_plugins import REQUIRED, read_by
 from timekeeper.core.values import UndecodableError
 from timekeeper.core.violation import Violation
 from webhook.admission import workloads
@@ -181,9 +180,10 @@ def _for_runtime_plugins(annotations: Json) -> dict[str, str]:
         placement = decode_placement(str(annotations.get(names.DEVICES)))
     except UndecodableError:
         return {}
-    written = read_by((plugin_names.KAIS, *plugin_names.NVIDIAS), native.DIALECT, placement)
-    required = str(annotations.get(REQUIRED, ""))
-    return written | ({REQUIRED: required} if f'"{plugin_names.OURS}"' in required else {})
+    others = (runtime_plugins.KAIS, *runtime_plugins.NVIDIAS)
+    written = runtime_plugins.read_by(others, native.DIALECT, placement)
+    required = str(annotations.get(runtime_plugins.REQUIRED, ""))
+    return written | ({runtime_plugins.REQUIRED: required} if f'"{runtime_plugins.OURS}"' in required else {})
 
 
 def _without_ours(spec: Json) -> dict[str, Any]:

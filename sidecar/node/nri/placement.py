@@ -1,12 +1,11 @@
 """Which cards a container gets, and in what form. Pure.
 
 The cards are those of the placement (``bursar.dev/devices``) as the API server has it. Whatever container,
-image or sandbox say does not count; the sandbox's annotations tell only that a placement must be there.
+image or sandbox say does not count.
 """
 
 from __future__ import annotations
 
-from sidecar.node.state.api_objects import DEVICES
 from sidecar.value import TYPE_CHECKING, value
 
 if TYPE_CHECKING:
@@ -60,14 +59,6 @@ class ContainerDevices:
     libraries: str
 
 
-NOTHING = ContainerDevices((), (), "")
-
-
-def is_placed(annotations: Mapping[str, str]) -> bool:
-    """Whether the sandbox's annotations tell of a placement."""
-    return bool(annotations.get(DEVICES))
-
-
 def cards_of(pod: PodState | None, container: str) -> tuple[str, ...]:
     """The UUIDs of the container's cards; of Bursar's sidecar all cards of the pod."""
     if pod is None:
@@ -86,8 +77,6 @@ def is_left_to_others(
 def given(devices: NodeDevices, cards: Iterable[str]) -> ContainerDevices:
     """These cards: by CDI where a specification names each, else by device nodes. Raises `Refused`."""
     wanted = tuple(cards)
-    if not wanted:
-        return NOTHING
     names, nodes = dict(devices.cdi), dict(devices.nodes)
     if all(uuid in names for uuid in wanted):
         return ContainerDevices(tuple(names[uuid] for uuid in wanted), (), "")

@@ -15,7 +15,7 @@ from sidecar.node.nri import placement
 from sidecar.node.nri.connection import Broken, Failed, NriConnection
 from sidecar.node.nri.messages import message, parsed
 from sidecar.node.nri.placement import NodeDevices, Refused
-from sidecar.node.state.api_objects import read_pod
+from sidecar.node.state.api_objects import DEVICES, read_pod
 from sidecar.node.state.exporter import metric
 from sidecar.node.values import NriState
 from sidecar.value import TYPE_CHECKING
@@ -27,10 +27,13 @@ if TYPE_CHECKING:
     from sidecar.node.kube.api import NodeApi
     from sidecar.node.values import PodState
 
+    KnownPod = tuple[PodState | None, Mapping[str, str]]  # and its annotations
+
 NAME, INDEX = "bursar", "50"
 CREATE, VALIDATE = 1 << 3, 1 << 13  # the runtime's events, as bits
 PART_OF_TIMEOUT = 0.5  # of the runtime's limit for an answer, for the one call of the API server
-SILENT_MS = 60_000
+SILENT_MS = 60_000  # without a connection, until the inventory says that cards do not come by NRI
+NOT_BY_NRI = NriState((), False)
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
 
 
@@ -51,25 +54,25 @@ class Plugin:
         self.connected = False
         self.plugins: tuple[str, ...] | None = None  # the names of all, by the runtime; None: not known yet
         self.results = {"given": 0, "none": 0, "left": 0, "refused": 0}
-        self.slowest_s = self.seconds = 0.0  # of answers about containers
+        self.slowest_s = 0.0  # of answers about containers
         self._timeout_s = 2.0
-        self._connected_ms: int | None = None  # when it was seen to be connected last
+        self._seen_ms: int | None = None  # when it was connected last, at first when it was asked first
+        self._found: tuple[str, KnownPod] = ("", (None, {}))  # the last pod that was asked for: UID, and it
 
     def state(self, before: NriState | None, now_ms: int) -> NriState:
         """What the inventory says. ``before``: what it says now, which stays until the runtime has told which
         plugins there are, and for a minute after it fell silent."""
-        if self.devices is None or not self.devices.leave:
-            if self.connected:
-                self._connected_ms = now_ms
-            if self.connected and self.plugins is not None:
-                others = placement.NVIDIAS_PLUGINS | {placement.FRACTIONING}
-                needed = (NAME, *sorted(others.intersection(self.plugins)))
-                return NriState(needed, placement.DEFAULT_VALIDATOR in self.plugins)
-            if self.connected:
-                return before or NriState((NAME,), False)
-            if before and now_ms - (self._connected_ms or 0) < SILENT_MS:
-                return before
-        return NriState((), False)
+        if self.devices is not None and self.devices.leave:
+            return NOT_BY_NRI
+        if self.connected or self._seen_ms is None:
+            self._seen_ms = now_ms
+        if not self.connected:
+            return before if before and now_ms - self._seen_ms < SILENT_MS else NOT_BY_NRI
+        if self.plugins is None:
+            return before if before and before.plugins else NriState((NAME,), False)
+        others = placement.NVIDIAS_PLUGINS | {placement.FRACTIONING}
+        needed = (NAME, *sorted(others.intersection(self.plugins)))
+        return NriState(needed, placement.DEFAULT_VALIDATOR in self.plugins)
 
     def page(self) -> str:
         """The metrics."""
@@ -122,20 +125,16 @@ class Plugin:
         pod, annotations = self._pod(asked.pod)
         cards = placement.cards_of(pod, name)
         if self.devices is None:
-            raise Failed("the node's cards were not read yet")
-        if cards and placement.is_left_to_others(self.devices, asked.pod.runtime_handler, annotations, name):
+            raise Refused("the node's cards were not read yet")
+        if not cards:
+            self.results["none"] += 1
+            return b""
+        if placement.is_left_to_others(self.devices, asked.pod.runtime_handler, annotations, name):
             self.results["left"] += 1
             return b""
-        try:
-            devices = placement.given(self.devices, cards)
-        except Refused as error:
-            raise Failed(str(error)) from None
-        self.results["given" if cards else "none"] += 1
-        return (
-            _bytes(message("ContainerCreated", adjust=_adjustment(devices, asked.container.env)))
-            if cards
-            else b""
-        )
+        adjust = _adjustment(placement.given(self.devices, cards), asked.container.env)
+        self.results["given"] += 1
+        return _bytes(message("ContainerCreated", adjust=adjust))
 
     def _validate(self, raw: bytes) -> bytes:
         """The runtime asks after all plugins. So no container comes to be of whose making the plugin does not
@@ -157,39 +156,43 @@ class Plugin:
         log("nri-refused", namespace=asked.pod.namespace, pod=asked.pod.name, reason=reason)
         return _bytes(message("Validated", reject=True, reason=reason))
 
-    def _pod(self, sandbox: Any) -> tuple[PodState | None, Mapping[str, str]]:
-        """The pod as the API server has it, and its annotations. Raises `Failed` where it is not known and
+    def _pod(self, sandbox: Any) -> KnownPod:
+        """The pod as the API server has it, and its annotations. Raises `Refused` where it is not known and
         must be."""
-        stands = self.pods.get(sandbox.uid)
-        is_placed = placement.is_placed({each.key: each.value for each in sandbox.annotations})
-        if not is_placed or (stands is not None and stands[0].containers):
-            return stands or (None, {})
+        if (stands := self.pods.get(sandbox.uid)) is not None:
+            return stands
+        if not any(each.key == DEVICES and each.value for each in sandbox.annotations):
+            return None, {}
+        if self._found[0] != sandbox.uid:  # a placement never changes
+            self._found = (sandbox.uid, self._asked(sandbox))
+        return self._found[1]
+
+    def _asked(self, sandbox: Any) -> KnownPod:
+        """By one call of the API server."""
         try:
             found = self._find(sandbox.namespace, sandbox.name, self._timeout_s * PART_OF_TIMEOUT)
         except ApiUnreachable as error:
-            raise Failed(
+            raise Refused(
                 f"the pod's placement is not known, for the API server does not answer: {error}"
             ) from None
         if found is None or found["metadata"]["uid"] != sandbox.uid:
-            raise Failed("the sandbox names a placement, but the API server has no such pod")
+            raise Refused("the sandbox names a placement, but the API server has no such pod")
         return read_pod(found), found["metadata"].get("annotations") or {}
 
     def _timed(self, answer: Callable[[bytes], bytes], raw: bytes) -> bytes:
         began = self._clock()
         try:
             return answer(raw)
-        except Failed as error:
+        except Refused as error:
             self.results["refused"] += 1
             log("nri-refused", reason=error)
-            raise
+            raise Failed(str(error)) from None
         except Exception as error:
             # A defect of ours must refuse: without an answer the runtime makes the container without cards.
             log("fault", where="nri", reason=f"{type(error).__name__}: {error}")
             raise Failed(f"Bursar's node agent failed: {type(error).__name__}") from None
         finally:
-            took = self._clock() - began
-            self.seconds += took
-            self.slowest_s = max(self.slowest_s, took)
+            self.slowest_s = max(self.slowest_s, self._clock() - began)
 
 
 def follow(plugin: Plugin, socket: str, pause: Callable[[float], None] = time.sleep) -> None:

@@ -101,11 +101,8 @@ def boot_in(holders: str | None) -> str:
 
 def change(node: NodeState, wanted: DesiredNode) -> dict[str, Any]:
     """The merge patch of the node's status; empty if the node is as wanted."""
-    cards = (
-        None
-        if wanted.cards is None
-        else inventory(wanted.cards, wanted.mps, wanted.nri or read_nri(node.inventory))
-    )
+    nri = wanted.nri or read_nri(node.inventory)
+    cards = None if wanted.cards is None else inventory(wanted.cards, wanted.mps, nri)
     annotations = {
         name: text
         for name, text, now in (

@@ -10,8 +10,7 @@ from tests.scheduler_ext.worlds import node
 from tests.worlds import card
 from timekeeper.core.dialects import hami, native, tencent
 from timekeeper.core.request.inventory import runtime_plugins
-from timekeeper.core.request.plugin_names import KAIS
-from timekeeper.core.request.runtime_plugins import read_by
+from timekeeper.core.request.runtime_plugins import KAIS, read_by
 from timekeeper.core.values import Card, Placement, Slice
 
 Json = dict[str, Any]

@@ -1,18 +1,26 @@
 """The plugin's answers to the runtime: which cards a container gets, and what is refused."""
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from sidecar.node.kube.api import ApiUnreachable
-from sidecar.node.nri import placement
+from sidecar.node.nri import placement, plugin
 from sidecar.node.nri.connection import Failed
 from sidecar.node.nri.messages import message, parsed
 from sidecar.node.nri.placement import DeviceNode, NodeDevices, given, strange
 from sidecar.node.nri.plugin import SILENT_MS, Plugin
+from sidecar.node.nri_tasks import NriTasks
+from sidecar.node.settings import read
 from sidecar.node.state.api_objects import read_pod
-from sidecar.node.values import NriState
+from sidecar.node.values import NO_VENDOR, NriState
+from tests.node.worlds import card, node
+from timekeeper.core import names
+from timekeeper.core.request import runtime_plugins
 
 Json = dict[str, Any]
 
@@ -130,6 +138,9 @@ def test_a_container_gets_the_cards_of_the_placement_that_the_api_server_has() -
 def test_cdi_is_used_where_a_specification_names_each_card() -> None:
     assert given(CDI, (A, B)).cdi == ("nvidia.com/gpu=GPU-a", "nvidia.com/gpu=1")
     assert given(CDI, (A, B)).nodes == ()
+    world = World(CDI)
+    world.watches(pod(main=[A, B]))
+    assert [each.name for each in world.creates().cdi_devices] == ["nvidia.com/gpu=GPU-a", "nvidia.com/gpu=1"]
     half = NodeDevices(CDI.cdi[:1], NODES, (CTL,), "/opt/driver", BARE.inventory, "")
     assert given(half, (A, B)).cdi == ()
     assert [each.path for each in given(half, (A, B)).nodes] == [
@@ -174,7 +185,8 @@ def test_a_pod_that_the_watch_has_not_told_of_costs_one_call() -> None:
     assert world.creates().linux.devices[0].path == "/dev/nvidia0"
     assert world.asked == [("team", "p", 1.0)]
     assert not world.creates(claims=False).linux.devices
-    assert len(world.asked) == 1, "a sandbox without a placement is not asked about"
+    assert world.validates(paths=("/dev/nvidia0",)) == ""
+    assert len(world.asked) == 1, "nor the other container of its making, nor a sandbox without a placement"
 
 
 @pytest.mark.parametrize(
@@ -235,15 +247,20 @@ def test_a_card_that_another_plugin_gives_is_refused_unless_the_placement_names_
         assert "card GPU-b, which its placement does not name" in world.validates(cdi=cdi, paths=paths)
     assert world.validates("kube-system", cdi=("nvidia.com/gpu=1",)) == ""
     assert strange(CDI, (A,), ("nvidia.com/gpu=all",), ()) == B, "all is every card"
+    world.plugin.devices = NodeDevices(CDI.cdi, NODES, (CTL,), "", BARE.inventory, "a device plugin")
+    assert world.validates(cdi=("nvidia.com/gpu=1",)) == "", "it is the plugin's to say"
 
 
 def test_the_inventory_names_the_plugins_that_a_container_needs_and_whether_the_runtime_enforces_it() -> None:
     world = World()
     world.watches(pod(main=[A]))
     before = NriState(("bursar", "gpu-fractioning"), True)
-    assert world.plugin.state(None, 0) == NriState((), False), "not connected"
+    assert world.plugin.state(None, 7) == NriState((), False), "not connected"
+    assert world.plugin.state(before, 6 + SILENT_MS) == before, "a new agent waits as long as one that was"
+    assert world.plugin.state(before, 7 + SILENT_MS) == NriState((), False)
 
     world.plugin.connected = True
+    assert world.plugin.state(NriState((), False), 1) == NriState(("bursar",), False)
     assert world.plugin.state(None, 1) == NriState(("bursar",), False)
     assert world.plugin.state(before, 1) == before, "until the runtime has told of its plugins"
     world.validates(plugins=("default-validator", "bursar", "gpu-fractioning", "other"))
@@ -254,3 +271,29 @@ def test_the_inventory_names_the_plugins_that_a_container_needs_and_whether_the_
     world.plugin.connected = False
     assert world.plugin.state(before, SILENT_MS) == before
     assert world.plugin.state(before, SILENT_MS + 1) == NriState((), False)
+
+
+def test_the_names_are_those_that_the_core_knows() -> None:
+    assert (plugin.NAME, placement.FRACTIONING) == (runtime_plugins.OURS, runtime_plugins.KAIS)
+    assert placement.NVIDIAS_PLUGINS == runtime_plugins.NVIDIAS
+    assert (placement.OF_NVIDIAS_PLUGIN, placement.SIDECAR) == (runtime_plugins.CDI, names.SIDECAR)
+
+
+def test_a_specification_that_cannot_be_read_is_named_once_and_the_others_count(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.yaml").write_text("kind: [")
+    device = {"name": "0", "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia0"}]}}
+    (tmp_path / "b.json").write_text(json.dumps({"kind": "nvidia.com/gpu", "devices": [device]}))
+    settings = read(["--node-name=n1", f"--cdi={tmp_path}", "--api-url=https://127.0.0.1:1"], {})
+    reader: Any = SimpleNamespace(paths={A: "/dev/nvidia0"})
+    tasks = NriTasks(settings, None, reader)  # type: ignore[arg-type]
+    agent: Any = SimpleNamespace(node=node(), cards=(card(A),), vendor=NO_VENDOR)
+
+    tasks.on_reading(agent, "")
+    tasks.on_reading(agent, "")
+
+    assert capfd.readouterr().err.count(f'event=cdi-unreadable reason="{tmp_path}/a.yaml: ParserError"') == 1
+    found = tasks._plugin.devices
+    assert found is not None
+    assert found.cdi == ((A, "nvidia.com/gpu=0"),)

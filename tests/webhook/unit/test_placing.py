@@ -27,8 +27,8 @@ from tests.worlds import Json, container, limits_of, of_resources
 from timekeeper.core.admission.policy import PriorityClass
 from timekeeper.core.admission.rules.size import binding_bytes, growth, is_surely_small, weight
 from timekeeper.core.dialects import nano
-from timekeeper.core.request.plugin_names import KAIS, NVIDIAS
 from timekeeper.core.request.request import parse
+from timekeeper.core.request.runtime_plugins import KAIS, NVIDIAS
 from timekeeper.core.values import Ask, ContainerAsk, GPURequest, Placement, Slice
 
 

@@ -64,8 +64,8 @@ def nodes(facts: Facts) -> Iterator[CheckResult]:
 def _plugins(nodes: Mapping[str, Any]) -> Iterator[CheckResult]:
     """Which nodes give out fractions, where some have NVIDIA's plugin; and nodes that are between both."""
     left = {name: mapping(mapping(each.get("status")).get("capacity")) for name, each in nodes.items()}
-    whole = sorted(name for name in nodes if _is_above_zero(left[name].get(PLUGINS)))
-    ours = [name for name in nodes if _is_above_zero(left[name].get(GPU_PERCENT))]
+    whole = sorted(name for name in nodes if is_above_zero(left[name].get(PLUGINS)))
+    ours = [name for name in nodes if is_above_zero(left[name].get(GPU_PERCENT))]
     if whole and ours:
         sentence = f"{len(ours)} nodes give out fractions, {len(whole)} whole cards by NVIDIA's plugin"
         yield CheckResult("ok", "fractions", sentence)
@@ -84,7 +84,8 @@ def _plugins(nodes: Mapping[str, Any]) -> Iterator[CheckResult]:
             yield CheckResult("warning", "fractions", sentence, f"{_GIVE} {name} (docs/nodes.md)")
 
 
-def _is_above_zero(amount: object) -> bool:
+def is_above_zero(amount: object) -> bool:
+    """Whether a quantity is one, and more than 0."""
     return (thousandths(amount) or 0) > 0
 
 

@@ -2,6 +2,7 @@
 
 import shlex
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 import click
@@ -50,32 +51,29 @@ def node() -> None:
     """Give a node of NVIDIA's device plugin to fractions of cards, and take it back."""
 
 
-_NODE = click.argument("name", metavar="NODE", shell_complete=words.nodes)
-_DRY_RUN = click.option("--dry-run", is_flag=True, help="print each step, and change nothing")
-_WAIT = click.option("--wait", is_flag=True, help="wait until the pods in the way have ended")
-_TIMEOUT = click.option(
-    "--timeout", default="15m", show_default=True, metavar="DURATION", help="how long it waits in all"
-)
+def _changing(command: Callable[..., None]) -> click.Command:
+    """A command of the group that changes a node, with its flags."""
+    for each in (
+        click.option(
+            "--timeout", default="15m", show_default=True, metavar="DURATION", help="how long it waits in all"
+        ),
+        click.option("--wait", is_flag=True, help="wait until the pods in the way have ended"),
+        click.option("--dry-run", is_flag=True, help="print each step, and change nothing"),
+        click.argument("name", metavar="NODE", shell_complete=words.nodes),
+        click.pass_obj,
+    ):
+        command = each(command)
+    return node.command(cls=NodeCommand)(command)
 
 
-@node.command(cls=NodeCommand)
-@click.pass_obj
-@_NODE
-@_DRY_RUN
-@_WAIT
-@_TIMEOUT
+@_changing
 def fractions(options: Options, name: str, dry_run: bool, wait: bool, timeout: str) -> None:
     """Take NVIDIA's device plugin off NODE, so that Bursar gives out parts of its cards. Pods with cards must
     end first: without --wait they are named, and nothing changes."""
     _change(options, name, FRACTIONS, dry_run, wait, timeout)
 
 
-@node.command(cls=NodeCommand)
-@click.pass_obj
-@_NODE
-@_DRY_RUN
-@_WAIT
-@_TIMEOUT
+@_changing
 def whole(options: Options, name: str, dry_run: bool, wait: bool, timeout: str) -> None:
     """Give NODE back to NVIDIA's device plugin. Pods on its cards must end first."""
     _change(options, name, WHOLE, dry_run, wait, timeout)

@@ -7,6 +7,7 @@ from typing import Any
 from timekeeper.cli.doctor.node_checks import AGENT, LABEL, PLUGINS
 from timekeeper.cli.kubectl import Kubectl
 from timekeeper.cli.output import CommandError
+from timekeeper.core.dialects import OF_NVIDIA, native
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.kube.holders import fresh_holders
 from timekeeper.core.names import AGENTS_NAMESPACE, DEVICES, DOMAIN, INVENTORY, NODE_CHANGE
@@ -19,7 +20,6 @@ OPERATORS = "nvidia.com/gpu.deploy.device-plugin"
 ALL_OPERANDS = "nvidia.com/gpu.deploy.operands"
 _MIG = "nvidia.com/mig-"
 _ENDED = ("Succeeded", "Failed")
-_OF_NVIDIA = frozenset(("nvidia", "nvidia-shared", "nvidia-mig", "bursar"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,8 @@ class ObservedNode:
     @property
     def other_dialects(self) -> tuple[str, ...]:
         """The dialects of plugins on the node that are not NVIDIA's own."""
-        return tuple(each.name for each in dialects_of(node_facts(self.node)) if each.name not in _OF_NVIDIA)
+        ours = (*OF_NVIDIA, native.DIALECT.name)
+        return tuple(each.name for each in dialects_of(node_facts(self.node)) if each.name not in ours)
 
     @property
     def plugin_pods(self) -> tuple[Json, ...]:

@@ -7,10 +7,9 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from timekeeper.cli.doctor.node_checks import LABEL
+from timekeeper.cli.doctor.node_checks import LABEL, is_above_zero
 from timekeeper.cli.nodes.facts import ALL_OPERANDS, OPERATORS, ObservedNode, is_ready
 from timekeeper.core.names import NODE_CHANGE
-from timekeeper.core.quantity import thousandths
 
 FRACTIONS, WHOLE = "fractions", "whole"
 _AGENT_IS_MISSING = (
@@ -48,7 +47,7 @@ def to_fractions(facts: ObservedNode) -> Plan:
     left, offered = facts.of_plugin(), facts.of_bursar("allocatable")
     is_off = facts.labels.get(OPERATORS) == "false" or facts.labels.get(ALL_OPERANDS) == "false"
     is_labelled = bool(labels) and labels.items() <= facts.labels.items()
-    is_offered = bool(facts.ready_agent and facts.cards and _is_above_zero(offered))
+    is_offered = bool(facts.ready_agent and facts.cards and _some(offered))
     is_there = not facts.plugin_pods and not left and is_labelled and is_offered
     steps = [
         _cordon(facts, FRACTIONS, is_there),
@@ -61,7 +60,7 @@ def to_fractions(facts: ObservedNode) -> Plan:
         Step("the plugin's pod is gone", not facts.plugin_pods),
         Step(
             "the kubelet counts none of the plugin's devices any more (5 minutes after the plugin has gone)",
-            not _is_above_zero(left),
+            not _some(left),
         ),
         Step(
             f"the plugin's resources, which the kubelet keeps with 0, leave the status: {_named(left)}",
@@ -79,7 +78,7 @@ def to_whole(facts: ObservedNode) -> Plan:
     """The Operator's plugin comes back, and Bursar's capacities go. The agent stays."""
     left, offered = facts.of_bursar(), facts.of_plugin("allocatable")
     is_on = facts.labels.get(OPERATORS) == "true"
-    is_offered = bool(any(map(is_ready, facts.plugin_pods)) and _is_above_zero(offered))
+    is_offered = bool(any(map(is_ready, facts.plugin_pods)) and _some(offered))
     is_there = is_on and is_offered and not left
     steps = [
         _cordon(facts, WHOLE, is_there),
@@ -183,8 +182,8 @@ def _notes(facts: ObservedNode) -> tuple[str, ...]:
     )
 
 
-def _is_above_zero(amounts: dict[str, str]) -> bool:
-    return any((thousandths(amount) or 0) > 0 for amount in amounts.values())
+def _some(amounts: dict[str, str]) -> bool:
+    return any(map(is_above_zero, amounts.values()))
 
 
 def _named(amounts: dict[str, str]) -> str:

@@ -42,6 +42,8 @@ BUILT_IN: tuple[Dialect, ...] = (
     koordinator.DIALECT,
     vgpu_manager.DIALECT,
 )
+# of NVIDIA's device plugin, whose cards it picks itself
+OF_NVIDIA = tuple(each.name for each in (nvidia.DIALECT, *nvidia_parts.DIALECTS))
 DIALECTS = (*BUILT_IN, *shipped((*BUILT_IN, device.DIALECT)))
 
 # by annotation and by label, for pods whose request is not in limits

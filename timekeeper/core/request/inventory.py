@@ -13,7 +13,7 @@ from timekeeper.core.dialects.percent import COUNT_LABEL, MEMORY_LABEL, MODEL_LA
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.quantity import integral
 from timekeeper.core.request.cards import UndecodableError, decode_inventory, nri_plugins
-from timekeeper.core.request.plugin_names import KAIS
+from timekeeper.core.request.runtime_plugins import KAIS
 from timekeeper.core.values import Card
 
 _NODE_ANNOTATIONS = frozenset(each.node_annotation for each in DIALECTS if each.node_annotation)

@@ -17,9 +17,12 @@ import json
 from collections.abc import Iterable, Sequence
 
 from timekeeper.core.dialects import Dialect
-from timekeeper.core.request.plugin_names import KAIS, NVIDIAS, OURS
 from timekeeper.core.values import WHOLE_MILLI, Card, Placement, Slice
 
+# names under which plugins register with the runtime
+OURS = "bursar"  # of the node agent
+KAIS = "gpu-fractioning"  # fractiond/internal/plugin.go
+NVIDIAS = frozenset({"nvidia-ctk-installer", "nvidia-toolkit"})  # by their programs
 FRACTIOND = "nvidia.com/container."
 CDI = "nvidia.cdi.k8s.io/container."
 CDI_DEVICE = "nvidia.com/gpu="  # the kind of which `nvidia-ctk cdi generate` makes specifications

@@ -25,11 +25,11 @@ MAX_BINDING_BYTES = 64 * 1024
 _MAX_ADDED = 1024  # to a container: five variables, three with its name
 _KEYS = "atchLabelKeys"  # matchLabelKeys and mismatchLabelKeys, of spread constraints and affinities
 _MAX_OF_A_KEY = 128  # an expression with the label's value, of 63 characters at most, beside the key
-# What a Binding writes: names of annotations and of the node; for each container, beside its name up to nine
-# times; and for each of its cards: the UUID four times, index, share, memory and limit.
-_BINDING_ALONE = 1_600
-_BINDING_OF_A_CONTAINER = 440
-_BINDING_OF_A_CARD = 320
+# What a Binding writes: names of annotations and of the node; for each container, beside its name up to eight
+# times; and for each of its cards: the UUID five times, index, share, memory and limit.
+_BINDING_ALONE = 1_520
+_BINDING_OF_A_CONTAINER = 245
+_BINDING_OF_A_CARD = 325
 
 
 def size_violations(pod: Json, request: GPURequest | None) -> Iterator[Violation]:
@@ -69,7 +69,7 @@ def size_violations(pod: Json, request: GPURequest | None) -> Iterator[Violation
 def binding_bytes(request: GPURequest) -> int:
     """The most bytes of annotations that the extender's Binding writes for the request."""
     return _BINDING_ALONE + sum(
-        _BINDING_OF_A_CONTAINER + 9 * len(each.container) + _BINDING_OF_A_CARD * each.ask.devices
+        _BINDING_OF_A_CONTAINER + 8 * len(each.container) + _BINDING_OF_A_CARD * each.ask.devices
         for each in request.asks
     )
 
