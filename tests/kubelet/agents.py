@@ -1,6 +1,8 @@
 """The node agent as its manifest deploys it, on the real node, with a fake NVML that tests write to."""
 
 import json
+import os
+import stat
 from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import dataclass
@@ -13,6 +15,7 @@ from tests.kubelet.worlds import CARDS, MEMORY_MIB, MODEL, NODE, Json, World
 from tests.nvml.build import DESCRIPTION, describe
 
 DAEMONSETS = "/apis/apps/v1/namespaces/bursar-node/daemonsets"
+DRIVERS_MAJOR = 195  # of the device nodes of NVIDIA's driver
 _SEEN_AT = "/fake-nvml"
 
 
@@ -66,12 +69,23 @@ def strip(world: World) -> None:
 
 
 def deploy(world: World, folder: Path) -> Agent:
-    """Create the manifest's DaemonSet, and label the node for it."""
+    """Create the manifest's DaemonSet, and label the node for it. The cards have device nodes, as with
+    NVIDIA's driver."""
+    dev = folder / "dev"
+    dev.mkdir()
+    for name, minor in (*((f"nvidia{at}", at) for at in range(len(CARDS))), ("nvidiactl", 255)):
+        os.mknod(dev / name, 0o666 | stat.S_IFCHR, os.makedev(DRIVERS_MAJOR, minor))
     agent = Agent(world, folder / "cards")
     agent.tell()
     world.stack.cp.api.call("POST", DAEMONSETS, daemon_set(world, folder))
     label(world)
     return agent
+
+
+def running(world: World) -> list[Json]:
+    """The agent's pods."""
+    listed: list[Json] = world.stack.cp.api.call("GET", "/api/v1/namespaces/bursar-node/pods")["items"]
+    return listed
 
 
 def label(world: World) -> None:

@@ -7,7 +7,6 @@ ENXIO where the kernel's device cgroup allows it, and with EPERM where it does n
 import json
 import os
 import signal
-import stat
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -24,7 +23,6 @@ from tests.support.profile import examples
 
 pytestmark = pytest.mark.timeout(600)
 
-MAJOR = 195
 REFUSED = "the sandbox names a placement, but the API server has no such pod"
 LOOK_S = 2.5  # the agent looks each second
 # Makes each device node itself, as root may, and prints the cards that the kernel lets it open.
@@ -48,11 +46,7 @@ print("opens", found, "has", nodes, flush=True)
 
 @pytest.fixture(scope="module")
 def nri(world: World, agent: Agent) -> Agent:
-    """The agent, with device nodes of two cards, once it answers the runtime."""
-    dev = agent.description.parent / "dev"
-    dev.mkdir()
-    for name, minor in (("nvidia0", 0), ("nvidia1", 1), ("nvidiactl", 255)):
-        os.mknod(dev / name, 0o666 | stat.S_IFCHR, os.makedev(MAJOR, minor))
+    """The agent, once it answers the runtime."""
     world.until("the agent to answer the runtime", lambda: nri_of(agent).get("plugins") == ["bursar"])
     return agent
 
@@ -91,7 +85,7 @@ def specify(*devices: tuple[str, int]) -> None:
 
 def node(path: str, minor: int) -> Json:
     """A device node in a specification, which needs no file on this machine."""
-    return {"path": path, "hostPath": path, "type": "c", "major": MAJOR, "minor": minor}
+    return {"path": path, "hostPath": path, "type": "c", "major": agents.DRIVERS_MAJOR, "minor": minor}
 
 
 @pytest.fixture
@@ -136,7 +130,7 @@ def test_without_the_agent_no_container_of_a_pod_with_cards_is_made_until_it_is_
 ) -> None:
     world.stack.cp.api.call("DELETE", f"{agents.DAEMONSETS}/bursar-node")
     try:
-        world.until("the agent to be gone", lambda: not agents_of(world))
+        world.until("the agent to be gone", lambda: not agents.running(world))
         world.create(gpu_pod("waits", container("main", OPENS, gpu_percent="50"), container("none", OPENS)))
         world.create(gpu_pod("free", container("main", OPENS)))
 
@@ -150,12 +144,6 @@ def test_without_the_agent_no_container_of_a_pod_with_cards_is_made_until_it_is_
     said = opened(world, "waits")
     assert said.startswith(f"opens {number_of(world, 'waits')} ")
     assert number_of(world, "waits") != []
-
-
-def agents_of(world: World) -> list[Json]:
-    """The agent's pods."""
-    listed: list[Json] = world.stack.cp.api.call("GET", "/api/v1/namespaces/bursar-node/pods")["items"]
-    return listed
 
 
 def test_init_sidecar_and_ephemeral_containers_get_what_their_placement_says(
@@ -259,7 +247,7 @@ def kill(world: World, what: str, is_new: bool) -> int:
     if what != "agent":
         world.node.machine.processes.restart(what)
         return 1
-    running = [each for each in agents_of(world) if "running" in state(each, "agent")]
+    running = [each for each in agents.running(world) if "running" in state(each, "agent")]
     for pod in running[:1]:
         os.kill(world.pid(pod, "agent"), signal.SIGKILL)
         if is_new:

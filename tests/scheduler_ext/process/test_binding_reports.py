@@ -100,7 +100,7 @@ def test_a_pod_with_as_many_containers_with_cards_as_admission_allows_is_reporte
     spool.send()
 
     (read_back,) = read_bindings(client.posts[0], 10**12)
-    assert (read_back.request, most) == (request, 132)
+    assert (read_back.request, most) == (request, 109)
 
 
 def asked(names: list[str], resources: dict[str, dict[str, str]]) -> GPURequest:
