@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -66,6 +66,7 @@ class Recorder:
         tls = ssl.create_default_context(cafile=str(cp.ca_file))
         self._connection = http.client.HTTPSConnection(target.hostname or "", target.port, context=tls)
         self._thread = Thread(target=self._follow, daemon=True)
+        self._is_over = Event()
 
     def __enter__(self) -> "Recorder":
         version = self._cp.api.call("GET", self._path)["metadata"]["resourceVersion"]
@@ -76,6 +77,7 @@ class Recorder:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._is_over.set()
         if self._connection.sock is not None:
             self._connection.sock.shutdown(2)
         self._thread.join()
@@ -83,6 +85,13 @@ class Recorder:
         self._connection.close()
 
     def _follow(self) -> None:
+        try:
+            self._read()
+        except http.client.IncompleteRead:  # it was left in the middle of a line
+            if not self._is_over.is_set():
+                raise
+
+    def _read(self) -> None:
         for line in self._answer:
             event = json.loads(line)
             lived = self.pods.setdefault(event["object"]["metadata"]["uid"], Lived())
