@@ -41,7 +41,8 @@ ROLES = {
 
 
 class InstalledPods:
-    """All roles of a mode of the chart, until the stack is closed; ``folder`` has a folder for each."""
+    """All roles of a mode of the chart, until the stack is closed; ``folder`` has a folder for each.
+    ``documents``: the objects of the chart as they were applied."""
 
     def __init__(self, cp: ControlPlane, mode: str, folder: Path, stack: ExitStack) -> None:
         self._cp, self._mode, self._folder = cp, mode, folder
@@ -95,6 +96,7 @@ class InstalledPods:
             for hook in document.get("webhooks", ()):
                 path = hook["clientConfig"].pop("service")["path"]
                 hook["clientConfig"]["url"] = f"{self.url('webhook')}{path}"
+        self.documents = documents
         apply(self._cp, *documents)
 
     def _certify(self) -> None:
