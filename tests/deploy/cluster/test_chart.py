@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import yaml
 from deploy import rendered
 from deploy.local.cluster import ControlPlane
 from deploy.local.errors import LocalError
-from tests.deploy.reading import MANIFESTS, documents, loaded
+from tests.deploy.reading import MANIFESTS, ROOT, documents, loaded
 
 Values = dict[str, Any]
 
@@ -76,6 +76,28 @@ def test_a_bad_value_is_refused_by_its_name(helm: Path, flag: str, said: str) ->
         rendered.rendered(helm, flag)
 
     assert said in str(refused.value)
+
+
+def values_of(page: str) -> Iterator[Values]:
+    """The chart's values in the examples of a page."""
+    for kind, text in re.findall(r"^```(yaml|hcl)\n(.*?)^```$", page, re.DOTALL | re.MULTILINE):
+        if kind == "hcl":
+            (found,) = re.findall(r"yamlencode\((.*)\)", text)
+            yield yaml.safe_load(found.replace(" =", ":"))
+        else:
+            spec = yaml.safe_load(text)["spec"]
+            yield spec["values"] if "values" in spec else spec["source"]["helm"]["valuesObject"]
+
+
+def test_the_values_in_the_examples_for_other_tools_are_the_charts(helm: Path, tmp_path: Path) -> None:
+    examples = [*values_of((ROOT / "docs" / "gitops.md").read_text())]
+
+    assert len(examples) == 3
+    for values in examples:
+        (tmp_path / "values.yaml").write_text(yaml.safe_dump(values))
+        text = "".join(rendered.rendered(helm, f"--values={tmp_path}/values.yaml").values())
+        assert "registry.example.com/bursar/timekeeper:" in text
+        assert "bursar-webhook" not in text
 
 
 def merged(values: Iterable[Values]) -> Values:

@@ -50,7 +50,7 @@ def admin(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory)
     folder = tmp_path_factory.mktemp("checkout")
     shutil.copytree(ROOT / "deploy", folder / "deploy", ignore=shutil.ignore_patterns("__pycache__"))
     control_plane.api.call("POST", "/api/v1/nodes", kwok_node("gpu-node-1"))
-    for name in ("monitoring", "team-a", "team-b"):
+    for name in ("gpu-operator", "monitoring", "team-a", "team-b"):
         control_plane.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
     run(control_plane, "kubectl apply --server-side -f deploy/manifests", folder)
     return Administrator(control_plane, folder)
@@ -72,6 +72,9 @@ def test_the_commands_about_namespaces_and_settings_change_them(admin: Administr
         monitoring = admin.cp.api.call("GET", "/api/v1/namespaces/monitoring")["metadata"]["labels"]
         assert monitoring["bursar.dev/exempt"] == "true"
         admin.typed("kubectl label namespace monitoring bursar.dev/exempt-")
+    admin.typed(block("platforms/gpu-operator", "bursar.dev/exempt=true"))
+    operators = admin.cp.api.call("GET", "/api/v1/namespaces/gpu-operator")["metadata"]["labels"]
+    assert operators["bursar.dev/exempt"] == "true"
     admin.typed(block("bypass", "noGPUDrivers"))
     classes = admin.cp.api.call("GET", f"{SYSTEM}/configmaps/bursar-device-classes")["data"]
     assert classes["noGPUDrivers"] == "dra.net"

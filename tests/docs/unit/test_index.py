@@ -8,7 +8,7 @@ import pytest
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
 INDEX = (DOCS / "README.md").read_text()
-PAGES_OF_USERS = sorted((*DOCS.glob("*.md"), *DOCS.glob("coming-from/*.md")))
+PAGES_OF_USERS = sorted((*DOCS.glob("*.md"), *DOCS.glob("coming-from/*.md"), *DOCS.glob("platforms/*.md")))
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
 
 

@@ -98,6 +98,7 @@ TYPED = {
         "node whole": "cli/cluster/test_nodes.py",
     },
     "docs/placement.md": {"kubectl taint nodes": "webhook/cluster/test_taint.py"},
+    "docs/platforms/gpu-operator.md": {"bursar.dev/exempt=true": "docs/cluster/test_commands.py"},
     "docs/requests.md": {"cordoned-cards": "docs/cluster/test_commands.py"},
     "docs/review.md": {"review train.yaml": "docs/cluster/test_tutorial.py"},
     "docs/troubleshooting.md": {
@@ -158,6 +159,10 @@ NOT_TYPED = {
     },
     "docs/metrics.md": {"kubectl port-forward": NO_KUBELET},
     "docs/performance.md": {"tests.bench.cost": "a benchmark, which takes minutes"},
+    "docs/platforms/gpu-operator.md": {
+        "helm upgrade": "docs/cluster/test_helm.py types another; deploy/cluster/test_chart.py renders it"
+    },
+    "docs/platforms/openshift.md": {"oc adm policy": "it needs OpenShift"},
     "docs/review.md": {
         "--template-path": "a flag, not a command",
         "bursar-webhook audit": "webhook/cluster/test_audit.py starts it with other budgets",
