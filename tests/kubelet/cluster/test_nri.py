@@ -9,7 +9,9 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 
 import pytest
 import yaml
@@ -18,6 +20,7 @@ from deploy.local.cleanup import FOLDER
 from deploy.local.real_node import CDI, STATIC_PODS
 from tests.kubelet import agents
 from tests.kubelet.agents import Agent
+from tests.kubelet.plugins import RESOURCE, device_plugin
 from tests.kubelet.worlds import CARDS, NAMESPACE, PODS, Json, World, container, gpu_pod, state
 from tests.support.profile import examples
 
@@ -180,23 +183,66 @@ def test_what_container_image_and_sandbox_say_does_not_count(world: World, nri: 
         "version": 1,
         "containers": {"main": [{"uuid": CARDS[0], "index": 0, "share_milli": 1000, "memory_mib": 1}]},
     }
-    annotations = {"bursar.dev/devices": json.dumps(forged)}
-    static = {
+    world.create(gpu_pod("all", container("main", OPENS)))
+    assert opened(world, "all") == "opens [] has []"
+
+    with static_pod({"bursar.dev/devices": json.dumps(forged)}):
+        log = FOLDER / "logs" / "kubelet.log"
+        world.until("its container to be refused", lambda: REFUSED in log.read_text())
+
+
+@contextmanager
+def static_pod(annotations: dict[str, str]) -> Iterator[None]:
+    """The kubelet runs it without the API server."""
+    pod = {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": "static", "namespace": NAMESPACE, "annotations": annotations},
         "spec": {"restartPolicy": "Never", "containers": [{"name": "main", **plain(OPENS)}]},
     }
-    world.create(gpu_pod("all", container("main", OPENS)))
-    assert opened(world, "all") == "opens [] has []"
-
     manifest = STATIC_PODS / "static.json"
-    manifest.write_text(json.dumps(static))
+    manifest.write_text(json.dumps(pod))
     try:
-        log = FOLDER / "logs" / "kubelet.log"
-        world.until("its container to be refused", lambda: REFUSED in log.read_text())
+        yield
     finally:
         manifest.unlink()
+
+
+@contextmanager
+def without_nri(world: World) -> Iterator[None]:
+    """The runtime's NRI is off, its own CDI stays."""
+    file = FOLDER / "config" / "containerd.toml"
+    before = file.read_text()
+    name = "[plugins.'io.containerd.nri.v1.nri']\n"
+    file.write_text(before.replace(name, f"{name}  disable = true\n"))
+    world.node.machine.processes.restart("containerd")
+    try:
+        yield
+    finally:
+        file.write_text(before)
+        world.node.machine.processes.restart("containerd")
+
+
+def _all(logs: Path, pods: str) -> str:
+    """What these pods' containers printed."""
+    return "".join(file.read_text() for file in logs.glob(f"{pods}/main/*.log"))
+
+
+def test_without_nri_the_runtimes_own_cdi_gives_cards_to_a_device_plugins_pods_alone(
+    world: World, nri: Agent, by_cdi: None
+) -> None:
+    """The kubelet tells the runtime of a plugin's devices, and of no annotation of the pod."""
+    with without_nri(world), device_plugin(world, [CARDS[0]], "nvidia.com/gpu"):
+        world.create(gpu_pod("ours", container("main", OPENS, gpu_percent="50")))
+        asked = container("main", OPENS)
+        asked["resources"] = {"limits": {RESOURCE: "1"}}
+        world.create(gpu_pod("plugins", asked))
+        with static_pod({"cdi.k8s.io/any": f"nvidia.com/gpu={CARDS[0]}"}):
+            assert opened(world, "plugins") == "opens [0] has ['nvidia0', 'nvidiactl']"
+            assert opened(world, "ours") == "opens [] has []"
+            logs = FOLDER / "pods"
+            world.until("the static pod", lambda: "opens [] has []" in _all(logs, f"{NAMESPACE}_static-*"))
+    world.until("NRI to be back", lambda: nri_of(nri).get("plugins") == ["bursar"])
 
 
 ROUNDS = examples(3, 17)  # of three pods with four containers each
