@@ -48,10 +48,12 @@ print("opens", found, "has", nodes, flush=True)
 
 
 @pytest.fixture(scope="module")
-def nri(world: World, agent: Agent) -> Agent:
-    """The agent, once it answers the runtime."""
-    world.until("the agent to answer the runtime", lambda: nri_of(agent).get("plugins") == ["bursar"])
-    return agent
+def nri(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
+    """The chart's agent for nodes without NVIDIA's runtime, once it answers the container runtime."""
+    folder = tmp_path_factory.mktemp("nvml")
+    with agents.with_driver() as by, agents.running_on(world, folder, by) as agent:
+        world.until("the agent to answer the runtime", lambda: nri_of(agent).get("plugins") == ["bursar"])
+        yield agent
 
 
 def nri_of(agent: Agent) -> Json:
@@ -101,6 +103,16 @@ def by_cdi(world: World, nri: Agent) -> Iterator[None]:
     time.sleep(LOOK_S)
 
 
+def test_the_agent_reads_the_drivers_library_from_the_folder_that_the_chart_names(
+    world: World, nri: Agent
+) -> None:
+    (pod,) = agents.running(world)
+    maps = Path(f"/proc/{world.pid(pod, 'agent')}/maps").read_text()
+    libraries = {line.split()[-1] for line in maps.splitlines() if "libnvidia-ml" in line}
+
+    assert libraries == {"/host/driver/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"}
+
+
 def test_each_container_opens_the_cards_of_its_placement_by_device_nodes(world: World, nri: Agent) -> None:
     world.create(gpu_pod("half", container("main", OPENS, gpu_percent="50"), container("none", OPENS)))
     world.create(gpu_pod("whole", container("main", OPENS, gpu_count="1")))
@@ -143,7 +155,7 @@ def test_without_the_agent_no_container_of_a_pod_with_cards_is_made_until_it_is_
         time.sleep(5)
         assert not any(world.node.output(world.pod("waits"), which) for which in ("main", "none"))
     finally:
-        world.stack.cp.api.call("POST", agents.DAEMONSETS, agents.daemon_set(world, nri.description.parent))
+        world.stack.cp.api.call("POST", agents.DAEMONSETS, nri.deployed)
     said = opened(world, "waits")
     assert said.startswith(f"opens {number_of(world, 'waits')} ")
     assert number_of(world, "waits") != []
