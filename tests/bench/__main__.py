@@ -35,6 +35,7 @@ BENCHMARKS = {
     "growth": ["growth"],
     "sidecar": ["sidecar"],
     "agent": ["agent"],
+    "nri": ["nri"],
     "cost": ["cost"],
 }
 

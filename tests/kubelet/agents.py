@@ -3,16 +3,19 @@
 import json
 import os
 import stat
-from collections.abc import Iterable
+import subprocess
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 
+from deploy import rendered
 from deploy.local.cleanup import FOLDER
 from deploy.local.real_node import CDI, NRI
-from tests.deploy.reading import the
-from tests.kubelet.worlds import CARDS, MEMORY_MIB, MODEL, NODE, Json, World
-from tests.nvml.build import DESCRIPTION, describe
+from tests.deploy.reading import loaded, the
+from tests.kubelet.worlds import CARDS, MEMORY_MIB, MODEL, NODE, Json, World, advertise
+from tests.nvml.build import DESCRIPTION, SOURCE, compile_library, describe
 
 DAEMONSETS = "/apis/apps/v1/namespaces/bursar-node/daemonsets"
 DRIVERS_MAJOR = 195  # of the device nodes of NVIDIA's driver
@@ -21,10 +24,11 @@ _SEEN_AT = "/fake-nvml"
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """The agent; ``description`` is what its NVML tells."""
+    """The agent; ``description`` is what its NVML tells, ``deployed`` its DaemonSet."""
 
     world: World
     description: Path
+    deployed: Json
 
     def tell(self, lines: Iterable[str] = (), cards: Iterable[str] = CARDS) -> None:
         """Have NVML tell of these cards, and what the lines say beside."""
@@ -68,18 +72,33 @@ def strip(world: World) -> None:
     world.stack.cp.api.call("PATCH", f"{path}/status", body, content_type=merge)
 
 
-def deploy(world: World, folder: Path) -> Agent:
-    """Create the manifest's DaemonSet, and label the node for it. The cards have device nodes, as with
-    NVIDIA's driver."""
+def deploy(world: World, folder: Path, by: Json | None = None) -> Agent:
+    """Create the DaemonSet, that of the manifests where no other is given, and label the node for it. The
+    cards have device nodes, as with NVIDIA's driver."""
     dev = folder / "dev"
     dev.mkdir()
     for name, minor in (*((f"nvidia{at}", at) for at in range(len(CARDS))), ("nvidiactl", 255)):
         os.mknod(dev / name, 0o666 | stat.S_IFCHR, os.makedev(DRIVERS_MAJOR, minor))
-    agent = Agent(world, folder / "cards")
+    agent = Agent(world, folder / "cards", daemon_set(world, folder, by or the("DaemonSet", "bursar-node")))
     agent.tell()
-    world.stack.cp.api.call("POST", DAEMONSETS, daemon_set(world, folder))
+    world.stack.cp.api.call("POST", DAEMONSETS, agent.deployed)
     label(world)
     return agent
+
+
+@contextmanager
+def running_on(world: World, folder: Path, by: Json | None = None) -> Iterator[Agent]:
+    """An agent as `deploy` makes it. After it the node is as `world` made it: pods of a node whose inventory
+    names its plugin do not start without it."""
+    strip(world)
+    agent = deploy(world, folder, by)
+    try:
+        yield agent
+    finally:
+        world.stack.cp.api.call("DELETE", f"{DAEMONSETS}/bursar-node")
+        world.until("the agent to be gone", lambda: not running(world))
+        strip(world)
+        advertise(world.stack.cp)
 
 
 def running(world: World) -> list[Json]:
@@ -96,9 +115,28 @@ def label(world: World) -> None:
     world.stack.cp.api.call("PATCH", f"/api/v1/nodes/{NODE}", body, content_type=merge)
 
 
-def daemon_set(world: World, folder: Path) -> Json:
-    """As in the manifests, but where API server, timekeeper and kubelet are, and which NVML it reads."""
-    body = deepcopy(the("DaemonSet", "bursar-node"))
+@contextmanager
+def with_driver() -> Iterator[Json]:
+    """The chart's DaemonSet for a driver whose files are in a folder of this machine. The folder is a mount
+    that is shared, as systems have them: the pod sees what is mounted there later."""
+    folder = FOLDER / "driver"
+    folder.mkdir()
+    try:
+        subprocess.run(["mount", "-t", "tmpfs", "driver", folder], check=True)
+        subprocess.run(["mount", "--make-shared", folder], check=True)
+        library = folder / "usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"
+        library.parent.mkdir(parents=True)
+        compile_library(SOURCE, library)
+        made = rendered.rendered(rendered.helm(), f"--set=nodeAgent.driverRoot={folder}")
+        yield next(each for each in loaded(made["node-agent.yaml"]) if each["kind"] == "DaemonSet")
+    finally:
+        subprocess.run(["umount", "--lazy", folder], check=False)
+        folder.rmdir()
+
+
+def daemon_set(world: World, folder: Path, by: Json) -> Json:
+    """As it stands there, but where API server, timekeeper and kubelet are, and which NVML it reads."""
+    body = deepcopy(by)
     spec = body["spec"]["template"]["spec"]
     (container,) = spec["containers"]
     told = [arg for arg in container["args"] if not arg.startswith("--timekeeper-url=")]

@@ -89,14 +89,9 @@ def world(machine: NodeHost) -> Iterator[World]:
 
 @pytest.fixture(scope="module")
 def agent(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
-    """The agent on a node of which nobody had told anything. After it the node is as `world` made it: pods
-    of a node whose inventory names its plugin do not start without it."""
-    agents.strip(world)
-    yield agents.deploy(world, tmp_path_factory.mktemp("nvml"))
-    world.stack.cp.api.call("DELETE", f"{agents.DAEMONSETS}/bursar-node")
-    world.until("the agent to be gone", lambda: not agents.running(world))
-    agents.strip(world)
-    advertise(world.stack.cp)
+    """The agent on a node of which nobody had told anything."""
+    with agents.running_on(world, tmp_path_factory.mktemp("nvml")) as agent:
+        yield agent
 
 
 @pytest.fixture(autouse=True)

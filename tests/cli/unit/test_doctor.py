@@ -84,6 +84,16 @@ def node(
     return {"metadata": metadata, "status": {"capacity": capacity or {}}}
 
 
+def by_nri(enforced: bool = True, **fields: Any) -> dict[str, Any]:
+    """A node whose cards come by NRI."""
+    made = node("g", **fields)
+    nri = {"plugins": ["bursar"], "enforced": enforced}
+    made["metadata"]["annotations"]["bursar.dev/inventory"] = json.dumps(
+        {"version": 1, "cards": [], "nri": nri}
+    )
+    return made
+
+
 def second_scheduler(version: str = "1.36.3") -> dict[str, Any]:
     """The Deployment with kube-scheduler and extender."""
     containers = [{"name": "kube-scheduler", "image": f"registry.k8s.io/kube-scheduler:v{version}"}]
@@ -219,6 +229,12 @@ def test_nodes_of_both_kinds_are_counted() -> None:
     ]
 
     assert said == ["1 nodes give out fractions, 1 whole cards by NVIDIA's plugin"]
+
+
+def test_an_agent_that_gives_cards_by_nri_and_is_required_is_no_fault() -> None:
+    found = results(replace(SOUND, nodes=listed(by_nri(labels=LABELLED))))
+
+    assert {each.level for each in found} == {"ok"}
 
 
 def alone(*nodes: dict[str, Any]) -> Facts:
@@ -491,6 +507,14 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "a closed node": (
         {"nodes": listed(node("g", closed="the default runtime gives out all cards"))},
         *("warning", "nodes", "g is closed: the default runtime"),
+    ),
+    "a validator that is off": (
+        {"nodes": listed(by_nri(False, labels=LABELLED))},
+        *("warning", "nodes", "NRI's validator is off on g: while the agent is away there, containers start"),
+    ),
+    "cards by an agent that was removed": (
+        {"nodes": listed(by_nri())},
+        *("error", "nodes", "no agent runs on g, and their inventory says that cards come by it"),
     ),
     "a kubelet's clock": (
         {"leases": listed(lease("g", "2026-11-21T00:01:00.000000Z", "2026-11-21T00:00:00Z"))},

@@ -10,8 +10,11 @@ import pytest
 
 from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
+from sidecar.node.state.node_patch import inventory
+from sidecar.node.values import NriState
 from tests.deploy.reading import ROOT
 from tests.docs.shell import commands, run
+from tests.node.worlds import card
 
 pytestmark = pytest.mark.cluster
 
@@ -64,6 +67,16 @@ def test_the_commands_about_nodes_label_them_and_cordon_cards(admin: Administrat
     assert "cordoned-cards" in json.dumps(admin.node()["annotations"])
     admin.typed(uncordon)
     assert "cordoned-cards" not in json.dumps(admin.node().get("annotations", {}))
+
+
+def test_a_command_takes_nri_out_of_an_inventory_and_leaves_the_rest(admin: Administrator) -> None:
+    whole = {"bursar.dev/inventory": inventory((card(),), nri=NriState(("bursar", "gpu-fractioning"), True))}
+    merge = "application/merge-patch+json"
+    admin.cp.api.call("PATCH", "/api/v1/nodes/gpu-node-1", {"metadata": {"annotations": whole}}, merge)
+
+    admin.typed(block("troubleshooting", '"nri"'))
+
+    assert admin.node()["annotations"]["bursar.dev/inventory"] == inventory((card(),))
 
 
 def test_the_commands_about_namespaces_and_settings_change_them(admin: Administrator) -> None:

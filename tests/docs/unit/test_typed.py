@@ -103,6 +103,7 @@ TYPED = {
     "docs/review.md": {"review train.yaml": "docs/cluster/test_tutorial.py"},
     "docs/troubleshooting.md": {
         "kubectl describe pod": "docs/cluster/test_tutorial.py",
+        "kubectl annotate node": "docs/cluster/test_commands.py",
         "kubectl delete pod": "scheduler_ext/cluster/test_full_pods.py",
         "bursar-webhook review": "docs/cluster/test_tutorial.py",
         "priorityClassName": "docs/cluster/test_tutorial.py",

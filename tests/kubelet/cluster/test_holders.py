@@ -2,7 +2,6 @@
 kernel's cgroups, beside the real plugin protocol."""
 
 import json
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,11 @@ from sidecar.node.kubelet import podresources
 from sidecar.node.nvml.cards import NVIDIA
 from sidecar.node.state.plugin_devices import PluginDevices
 from sidecar.node.values import DeviceReading, NodeState, PodState
-from tests.kubelet.worlds import CARDS, NAMESPACE, PODS, World, allocatable, container, gpu_pod
-from tests.node.podresources_server import node_program
+from tests.kubelet.plugins import RESOURCE, device_plugin
+from tests.kubelet.worlds import CARDS, NAMESPACE, PODS, World, container, gpu_pod
 
 pytestmark = pytest.mark.timeout(240)
 
-RESOURCE = "test.bursar.dev/card"  # not NVIDIA's name: the node stays one of ours for all other tests
-PLUGIN = "bursar-test.sock"
 SOCKET = f"{FOLDER}/kubelet/pod-resources/kubelet.sock"
 NVIDIAS = (("nvidia.com/gpu", "2"),)
 ENDS_LATE = (
@@ -35,25 +32,8 @@ ENDS_LATE = (
 @pytest.fixture(scope="module")
 def plugin(world: World) -> Iterator[None]:
     """A device plugin that gives out the node's cards under a name of its own, as replicas of them."""
-    devices = ",".join(f"{uuid}::0" for uuid in CARDS)
-    command = [
-        str(node_program("plugin")),
-        f"-name={PLUGIN}",
-        f"-resource={RESOURCE}",
-        f"-devices={devices}",
-    ]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        world.until("the plugin's devices", lambda: allocatable(world.stack).get(RESOURCE) == str(len(CARDS)))
+    with device_plugin(world, [f"{uuid}::0" for uuid in CARDS]):
         yield
-    finally:
-        process.kill()
-        process.communicate()
-        Path("/var/lib/kubelet/device-plugins", PLUGIN).unlink(
-            missing_ok=True
-        )  # a kubelet that starts empties it
 
 
 class Agent:

@@ -9,7 +9,9 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 
 import pytest
 import yaml
@@ -18,6 +20,7 @@ from deploy.local.cleanup import FOLDER
 from deploy.local.real_node import CDI, STATIC_PODS
 from tests.kubelet import agents
 from tests.kubelet.agents import Agent
+from tests.kubelet.plugins import RESOURCE, device_plugin
 from tests.kubelet.worlds import CARDS, NAMESPACE, PODS, Json, World, container, gpu_pod, state
 from tests.support.profile import examples
 
@@ -45,10 +48,12 @@ print("opens", found, "has", nodes, flush=True)
 
 
 @pytest.fixture(scope="module")
-def nri(world: World, agent: Agent) -> Agent:
-    """The agent, once it answers the runtime."""
-    world.until("the agent to answer the runtime", lambda: nri_of(agent).get("plugins") == ["bursar"])
-    return agent
+def nri(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
+    """The chart's agent for nodes without NVIDIA's runtime, once it answers the container runtime."""
+    folder = tmp_path_factory.mktemp("nvml")
+    with agents.with_driver() as by, agents.running_on(world, folder, by) as agent:
+        world.until("the agent to answer the runtime", lambda: nri_of(agent).get("plugins") == ["bursar"])
+        yield agent
 
 
 def nri_of(agent: Agent) -> Json:
@@ -98,6 +103,16 @@ def by_cdi(world: World, nri: Agent) -> Iterator[None]:
     time.sleep(LOOK_S)
 
 
+def test_the_agent_reads_the_drivers_library_from_the_folder_that_the_chart_names(
+    world: World, nri: Agent
+) -> None:
+    (pod,) = agents.running(world)
+    maps = Path(f"/proc/{world.pid(pod, 'agent')}/maps").read_text()
+    libraries = {line.split()[-1] for line in maps.splitlines() if "libnvidia-ml" in line}
+
+    assert libraries == {"/host/driver/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"}
+
+
 def test_each_container_opens_the_cards_of_its_placement_by_device_nodes(world: World, nri: Agent) -> None:
     world.create(gpu_pod("half", container("main", OPENS, gpu_percent="50"), container("none", OPENS)))
     world.create(gpu_pod("whole", container("main", OPENS, gpu_count="1")))
@@ -140,7 +155,7 @@ def test_without_the_agent_no_container_of_a_pod_with_cards_is_made_until_it_is_
         time.sleep(5)
         assert not any(world.node.output(world.pod("waits"), which) for which in ("main", "none"))
     finally:
-        world.stack.cp.api.call("POST", agents.DAEMONSETS, agents.daemon_set(world, nri.description.parent))
+        world.stack.cp.api.call("POST", agents.DAEMONSETS, nri.deployed)
     said = opened(world, "waits")
     assert said.startswith(f"opens {number_of(world, 'waits')} ")
     assert number_of(world, "waits") != []
@@ -180,23 +195,66 @@ def test_what_container_image_and_sandbox_say_does_not_count(world: World, nri: 
         "version": 1,
         "containers": {"main": [{"uuid": CARDS[0], "index": 0, "share_milli": 1000, "memory_mib": 1}]},
     }
-    annotations = {"bursar.dev/devices": json.dumps(forged)}
-    static = {
+    world.create(gpu_pod("all", container("main", OPENS)))
+    assert opened(world, "all") == "opens [] has []"
+
+    with static_pod({"bursar.dev/devices": json.dumps(forged)}):
+        log = FOLDER / "logs" / "kubelet.log"
+        world.until("its container to be refused", lambda: REFUSED in log.read_text())
+
+
+@contextmanager
+def static_pod(annotations: dict[str, str]) -> Iterator[None]:
+    """The kubelet runs it without the API server."""
+    pod = {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": "static", "namespace": NAMESPACE, "annotations": annotations},
         "spec": {"restartPolicy": "Never", "containers": [{"name": "main", **plain(OPENS)}]},
     }
-    world.create(gpu_pod("all", container("main", OPENS)))
-    assert opened(world, "all") == "opens [] has []"
-
     manifest = STATIC_PODS / "static.json"
-    manifest.write_text(json.dumps(static))
+    manifest.write_text(json.dumps(pod))
     try:
-        log = FOLDER / "logs" / "kubelet.log"
-        world.until("its container to be refused", lambda: REFUSED in log.read_text())
+        yield
     finally:
         manifest.unlink()
+
+
+@contextmanager
+def without_nri(world: World) -> Iterator[None]:
+    """The runtime's NRI is off, its own CDI stays."""
+    file = FOLDER / "config" / "containerd.toml"
+    before = file.read_text()
+    name = "[plugins.'io.containerd.nri.v1.nri']\n"
+    file.write_text(before.replace(name, f"{name}  disable = true\n"))
+    world.node.machine.processes.restart("containerd")
+    try:
+        yield
+    finally:
+        file.write_text(before)
+        world.node.machine.processes.restart("containerd")
+
+
+def _all(logs: Path, pods: str) -> str:
+    """What these pods' containers printed."""
+    return "".join(file.read_text() for file in logs.glob(f"{pods}/main/*.log"))
+
+
+def test_without_nri_the_runtimes_own_cdi_gives_cards_to_a_device_plugins_pods_alone(
+    world: World, nri: Agent, by_cdi: None
+) -> None:
+    """The kubelet tells the runtime of a plugin's devices, and of no annotation of the pod."""
+    with without_nri(world), device_plugin(world, [CARDS[0]], "nvidia.com/gpu"):
+        world.create(gpu_pod("ours", container("main", OPENS, gpu_percent="50")))
+        asked = container("main", OPENS)
+        asked["resources"] = {"limits": {RESOURCE: "1"}}
+        world.create(gpu_pod("plugins", asked))
+        with static_pod({"cdi.k8s.io/any": f"nvidia.com/gpu={CARDS[0]}"}):
+            assert opened(world, "plugins") == "opens [0] has ['nvidia0', 'nvidiactl']"
+            assert opened(world, "ours") == "opens [] has []"
+            logs = FOLDER / "pods"
+            world.until("the static pod", lambda: "opens [] has []" in _all(logs, f"{NAMESPACE}_static-*"))
+    world.until("NRI to be back", lambda: nri_of(nri).get("plugins") == ["bursar"])
 
 
 ROUNDS = examples(3, 17)  # of three pods with four containers each

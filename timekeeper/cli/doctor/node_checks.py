@@ -20,6 +20,7 @@ from timekeeper.core.json_values import annotations_of, mapping
 from timekeeper.core.ledger.node_clock import clock_ahead_ms
 from timekeeper.core.names import GPU_PERCENT, NODE_CHANGE
 from timekeeper.core.quantity import thousandths
+from timekeeper.core.request.runtime_plugins import OURS
 
 INVENTORY, HOLDERS = "bursar.dev/inventory", "bursar.dev/holders"
 LABEL = "bursar.node-restriction.kubernetes.io/gpu-node"
@@ -55,6 +56,8 @@ def nodes(facts: Facts) -> Iterator[CheckResult]:
         command = f"kubectl logs -n {NODE_NAMESPACE} daemonset/{AGENT} --all-pods --tail=20"
         yield CheckResult("warning", "nodes", sentence, command)
     yield from _plugins(with_gpus)
+    if not any(isinstance(each, NotReadable) for each in facts.workloads):
+        yield from _by_nri(facts, with_gpus, selector)
     for name, each in sorted(with_gpus.items()):
         if reason := _closed(each):
             command = f"kubectl describe node {name} (docs/node-agent.md)"
@@ -82,6 +85,30 @@ def _plugins(nodes: Mapping[str, Any]) -> Iterator[CheckResult]:
                 f"{name} keeps {PLUGINS} with 0 of a plugin that is gone, so its agent offers no fractions"
             )
             yield CheckResult("warning", "fractions", sentence, f"{_GIVE} {name} (docs/nodes.md)")
+
+
+def _by_nri(facts: Facts, nodes: Mapping[str, Any], selector: Mapping[str, str]) -> Iterator[CheckResult]:
+    """Nodes whose container runtime needs the agent for cards, and has none or does not insist on it."""
+    told = {name: mapping(_annotation(each, INVENTORY).get("nri")) for name, each in nodes.items()}
+    ours = [name for name, nri in told.items() if OURS in (nri.get("plugins") or ())]
+    runs = any(named(each, AGENT) for each in facts.workloads)
+    without = sorted(name for name in ours if not (runs and _is_labelled(nodes[name], selector)))
+    if without:
+        sentence = (
+            f"no agent runs on {some_of(without)}, and their inventory says that cards come by it:"
+            " no container with cards starts there"
+        )
+        label = " ".join(f"{key}={value}" for key, value in selector.items())
+        command = f"kubectl label node {without[0]} {label} (docs/troubleshooting.md)"
+        yield CheckResult("error", "nodes", sentence, command)
+    open_ones = sorted(name for name in ours if told[name].get("enforced") is False)
+    if open_ones:
+        sentence = (
+            f"NRI's validator is off on {some_of(open_ones)}: while the agent is away there, containers start"
+            " without their cards"
+        )
+        command = "set default_validator in /etc/containerd/conf.d/nri.toml there (docs/node-agent.md)"
+        yield CheckResult("warning", "nodes", sentence, command)
 
 
 def is_above_zero(amount: object) -> bool:
@@ -141,10 +168,15 @@ def clocks(facts: Facts) -> Iterator[CheckResult]:
 
 def _closed(node: Mapping[str, Any]) -> str:
     """Why its agent has closed the node; "": it has not."""
+    return str(_annotation(node, HOLDERS).get("closed", ""))
+
+
+def _annotation(node: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """What it has as JSON; nothing where it is none."""
     try:
-        return str(mapping(json.loads(str(annotations_of(node).get(HOLDERS, "{}")))).get("closed", ""))
+        return mapping(json.loads(str(annotations_of(node).get(name, "{}"))))
     except ValueError:
-        return ""
+        return {}
 
 
 def agent_selector(facts: Facts) -> Mapping[str, str]:

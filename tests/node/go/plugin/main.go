@@ -1,4 +1,4 @@
-// A device plugin that gives out devices of these names and does nothing else.
+// A device plugin that gives out devices of these names, by CDI where a kind is given, and does nothing else.
 package main
 
 import (
@@ -19,6 +19,7 @@ import (
 type plugin struct {
 	deviceplugin.UnimplementedDevicePluginServer
 	devices []*deviceplugin.Device
+	cdi     string
 }
 
 func (plugin) GetDevicePluginOptions(context.Context, *deviceplugin.Empty) (*deviceplugin.DevicePluginOptions, error) {
@@ -33,17 +34,23 @@ func (p plugin) ListAndWatch(_ *deviceplugin.Empty, stream grpc.ServerStreamingS
 	return nil
 }
 
-func (plugin) Allocate(_ context.Context, asked *deviceplugin.AllocateRequest) (*deviceplugin.AllocateResponse, error) {
+func (p plugin) Allocate(_ context.Context, asked *deviceplugin.AllocateRequest) (*deviceplugin.AllocateResponse, error) {
 	answer := &deviceplugin.AllocateResponse{}
-	for range asked.ContainerRequests {
-		answer.ContainerResponses = append(answer.ContainerResponses, &deviceplugin.ContainerAllocateResponse{})
+	for _, each := range asked.ContainerRequests {
+		given := &deviceplugin.ContainerAllocateResponse{}
+		for _, id := range each.DevicesIds {
+			if p.cdi != "" {
+				given.CdiDevices = append(given.CdiDevices, &deviceplugin.CDIDevice{Name: p.cdi + "=" + id})
+			}
+		}
+		answer.ContainerResponses = append(answer.ContainerResponses, given)
 	}
 	return answer, nil
 }
 
-func run(socket, resource string, names []string) error {
+func run(socket, resource, cdi string, names []string) error {
 	serving := grpc.NewServer()
-	p := plugin{}
+	p := plugin{cdi: cdi}
 	for _, name := range names {
 		p.devices = append(p.devices, &deviceplugin.Device{ID: name, Health: deviceplugin.Healthy})
 	}
@@ -69,10 +76,11 @@ func main() {
 	name := flag.String("name", "", "name of the socket, in the kubelet's folder for plugins")
 	resource := flag.String("resource", "", "name of the resource")
 	devices := flag.String("devices", "", "names of the devices, parted by commas")
+	cdi := flag.String("cdi", "", "kind of the devices in CDI")
 	flag.Parse()
 	socket := filepath.Join(deviceplugin.DevicePluginPath, *name)
 	os.Remove(socket)
-	if err := run(socket, *resource, strings.Split(*devices, ",")); err != nil {
+	if err := run(socket, *resource, *cdi, strings.Split(*devices, ",")); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
