@@ -43,6 +43,11 @@ def canonical(found: Iterable[Values]) -> list[str]:
 
 
 BAD: tuple[tuple[str, str], ...] = (
+    (
+        "--set=images.prefix=",
+        "images.prefix: no public registry has Bursar's images. Make and push your own with",
+    ),
+    ("--set=images.prefix=a//b", "at '/images/prefix': 'a//b' does not match pattern"),
     ("--set=webhok.replicas=3", "additional properties 'webhok' not allowed"),
     ("--set=webhook.replica=3", "at '/webhook': additional properties 'replica' not allowed"),
     ("--set=webhook.replicas=0", "at '/webhook/replicas': minimum: got 0, want 1"),
@@ -187,6 +192,7 @@ OTHER: Values = {
     "size": "7Gi",
     "interval": "7s",
     "tokenFile": "/other",
+    "driverRoot": "/other",
     "tolerations": [{"key": "other", "operator": "Exists"}],
     "nodeSelector": {"other": "label"},
     "labels": {"other": "label"},
