@@ -42,6 +42,14 @@ def canonical(found: Iterable[Values]) -> list[str]:
     return sorted(json.dumps(each, sort_keys=True) for each in found)
 
 
+def _volume(of: str, name: str) -> str:
+    return f"--set={of}.extraVolumes[0].name={name},{of}.extraVolumes[0].emptyDir.sizeLimit=1Mi"
+
+
+def _mount(of: str, name: str, path: str) -> str:
+    return f"{of}.extraVolumeMounts[0].name={name},{of}.extraVolumeMounts[0].mountPath={path}"
+
+
 BAD: tuple[tuple[str, str], ...] = (
     (
         "--set=images.prefix=",
@@ -68,6 +76,40 @@ BAD: tuple[tuple[str, str], ...] = (
     ("--set=networkPolicies.enabled=true", "at '/networkPolicies/apiServers': minItems: got 0, want 1"),
     ("--set=timekeeper.storage.size=10GB", "at '/timekeeper/storage/size': '10GB' does not match pattern"),
     ("--set=policies.guardedPaths={/dev/a'b}", "at '/policies/guardedPaths/0': "),
+    (
+        "--set=webhook.extraVolumes[0].name=x,webhook.extraVolumes[0].hostPath.path=/",
+        "at '/webhook/extraVolumes/0': additional properties 'hostPath' not allowed",
+    ),
+    (
+        f"{_volume('webhook', 'tls')}",
+        "webhook.extraVolumes: there is a volume tls already; give yours another name",
+    ),
+    (
+        f"{_volume('timekeeper', 'ledger')}",
+        "timekeeper.extraVolumes: there is a volume ledger already; give yours another name",
+    ),
+    (
+        f"{_volume('scheduler', 'x')},{_mount('extender', 'tmp', '/x')}",
+        "extender.extraVolumeMounts: there is no volume tmp in scheduler.extraVolumes",
+    ),
+    *(
+        (
+            f"{_volume('webhook', 'x')},{_mount('webhook', 'x', path)}",
+            f"webhook.extraVolumeMounts: {shown} would hide {ours} or lie in it; choose another path",
+        )
+        for path, shown, ours in (
+            ("/etc/", "/etc", "/etc/bursar/tls"),
+            ("//etc/bursar/tls", "/etc/bursar/tls", "/etc/bursar/tls"),
+            ("/etc/bursar/tls/x", "/etc/bursar/tls/x", "/etc/bursar/tls"),
+            ("/", "/", "/opt/bursar"),
+        )
+    ),
+    ("--set=nodeAgent.extraEnv[0].name=NODE_NAME", "nodeAgent.extraEnv: NODE_NAME is set already"),
+    ("--set=webhook.extraEnv[0].name=1", "at '/webhook/extraEnv/0/name': got number, want string"),
+    (
+        "--set=extender.extraEnv[0].name=BURSAR_READ_LISTEN",
+        "extender.extraEnv: BURSAR_READ_LISTEN has no effect beside the flag --read-listen, which is set",
+    ),
     (
         "--set=podLabels.app\\.kubernetes\\.io/name=other",
         "at '/podLabels/app.kubernetes.io~1name': false schema",
@@ -140,13 +182,58 @@ def test_pods_get_labels_and_annotations_beside_those_that_select_them(helm: Pat
     flags = ("--set=podLabels.team=gpus", "--set-string=podAnnotations.logs=off")
     texts = {**rendered.rendered(helm, *flags)}
     texts |= rendered.rendered(helm, *flags, "--set=database.secretName=bursar-database")
-    objects = [each for text in texts.values() for each in loaded(text)]
-    made = [each["spec"]["template"]["metadata"] for each in objects if "template" in each.get("spec", {})]
+    made = [each["spec"]["template"]["metadata"] for each in _workloads(texts)]
 
     assert len(made) == 6
     for metadata in made:
         assert metadata["annotations"] == {"logs": "off"}
         assert metadata["labels"].items() > {"team": "gpus", "app.kubernetes.io/name": "bursar"}.items()
+
+
+EXTRA: dict[str, list[Values]] = {
+    "extraVolumes": [{"name": "more", "configMap": {"name": "more"}}],
+    "extraVolumeMounts": [{"name": "more", "mountPath": "/etc/bursar-more", "readOnly": True}],
+    "extraEnv": [{"name": "HTTPS_PROXY", "value": "1"}],
+}
+# the values of each container
+ADDED = {
+    "webhook": "webhook",
+    "certificates": "certificates",
+    "timekeeper": "timekeeper",
+    "kube-scheduler": "scheduler",
+    "extender": "extender",
+    "agent": "nodeAgent",
+}
+
+
+@pytest.mark.parametrize("database", ["", "bursar-database"])
+def test_every_container_takes_volumes_and_variables_beside_its_own(
+    helm: Path, tmp_path: Path, database: str
+) -> None:
+    properties = rendered.schema()["properties"]
+    given = {
+        of: {name: value for name, value in EXTRA.items() if name in properties[of]["properties"]}
+        for of in ADDED.values()
+    }
+    (tmp_path / "more.yaml").write_text(yaml.safe_dump(given))
+    found: dict[tuple[str, bool], tuple[list[Values], ...]] = {}
+    for flags in ((), (f"--values={tmp_path}/more.yaml",)):
+        texts = rendered.rendered(helm, f"--set=database.secretName={database}", *flags)
+        pods = [each["spec"]["template"]["spec"] for each in _workloads(texts)]
+        for pod in pods:
+            for one in pod["containers"]:
+                added = pod.get("volumes", []), one.get("volumeMounts", []), one.get("env", [])
+                found[one["name"], bool(flags)] = added
+
+    for name in ADDED:
+        for before, after, more in zip(found[name, False], found[name, True], EXTRA.values(), strict=True):
+            assert after == [*before, *more], name
+    assert len(found) == 2 * len(ADDED)
+
+
+def _workloads(texts: dict[str, str]) -> list[Values]:
+    objects = [each for text in texts.values() for each in loaded(text)]
+    return [each for each in objects if "template" in each.get("spec", {})]
 
 
 def test_the_cas_of_the_database_and_of_the_api_servers_are_mounted_where_they_are_named(helm: Path) -> None:
@@ -193,6 +280,7 @@ OTHER: Values = {
     "interval": "7s",
     "tokenFile": "/other",
     "driverRoot": "/other",
+    **EXTRA,
     "tolerations": [{"key": "other", "operator": "Exists"}],
     "nodeSelector": {"other": "label"},
     "labels": {"other": "label"},
@@ -303,7 +391,11 @@ def test_every_value_changes_what_is_rendered(helm: Path, tmp_path: Path) -> Non
 
     for path, each in rendered.leaves(rendered.schema()["properties"]):
         base = postgresql if path in ON_POSTGRESQL else sqlite
-        (tmp_path / "other.yaml").write_text(yaml.safe_dump(nested(path, other(path, each))))
+        whole = [nested(path, other(path, each))]
+        if path.endswith(".extraVolumeMounts"):
+            of = path.partition(".")[0].replace("extender", "scheduler")
+            whole.append(nested(f"{of}.extraVolumes", EXTRA["extraVolumes"]))
+        (tmp_path / "other.yaml").write_text(yaml.safe_dump(merged(whole)))
 
         assert rendered.rendered(helm, base, f"--values={tmp_path}/other.yaml") != before[base], path
 
