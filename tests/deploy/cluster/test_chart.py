@@ -236,13 +236,14 @@ def _workloads(texts: dict[str, str]) -> list[Values]:
     return [each for each in objects if "template" in each.get("spec", {})]
 
 
-def test_the_cas_of_the_database_and_of_the_api_servers_are_mounted_where_they_are_named(helm: Path) -> None:
-    flags = ("--set=database.secretName=url", "--set=database.caSecretName=db-ca")
+def test_what_secrets_and_configmaps_hold_is_mounted_where_it_is_named(helm: Path) -> None:
+    notify = "--set=notifications.secretName=keys,notifications.secretKey=hmac"
+    flags = ("--set=database.secretName=url", "--set=database.caSecretName=db-ca", notify)
     texts = rendered.rendered(helm, *flags, "--set=webhook.callersConfigMap=bursar-callers")
 
     def mounted(name: str, path: str) -> Values:
         """The source of the volume that a Deployment's only container has at a path."""
-        objects = [each for each in loaded(texts[name]) if each["kind"] == "Deployment"]
+        objects = [each for each in loaded(texts[name]) if each["kind"] in ("Deployment", "StatefulSet")]
         spec = objects[0]["spec"]["template"]["spec"]
         (mount,) = (each for each in spec["containers"][0]["volumeMounts"] if each["mountPath"] == path)
         (volume,) = (each for each in spec["volumes"] if each["name"] == mount["name"])
@@ -251,6 +252,12 @@ def test_the_cas_of_the_database_and_of_the_api_servers_are_mounted_where_they_a
     items = [{"key": "ca.crt", "path": "ca.crt"}]
     database = mounted("timekeeper-postgresql.yaml", "/etc/bursar/database")
     assert database == {"secret": {"secretName": "db-ca", "defaultMode": 0o440, "items": items}}
+    texts |= {"timekeeper.yaml": rendered.rendered(helm, notify)["timekeeper.yaml"]}
+    for timekeeper in ("timekeeper.yaml", "timekeeper-postgresql.yaml"):
+        key = {"secretName": "keys", "optional": True, "defaultMode": 0o440}
+        key["items"] = [{"key": "hmac", "path": "key"}]
+        assert mounted(timekeeper, "/etc/bursar/notifications") == {"secret": key}
+        assert "- --notification-key=/etc/bursar/notifications/key\n" in texts[timekeeper]
     callers = mounted("webhook.yaml", "/etc/bursar/callers")
     assert callers == {"configMap": {"name": "bursar-callers", "items": items}}
     assert "--client-ca=/etc/bursar/callers/ca.crt\n" in texts["webhook.yaml"]
@@ -292,6 +299,7 @@ OTHER: Values = {
 }
 # what shows the values of parts that are off by default
 ON = {
+    "notifications": {"secretName": "keys"},
     "networkPolicies": {"enabled": True, "apiServers": ["10.0.0.1/32"]},
     "monitors": {"enabled": True},
     "prometheusRules": {"enabled": True},
