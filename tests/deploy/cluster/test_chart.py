@@ -12,9 +12,8 @@ import yaml
 from deploy import rendered
 from deploy.local.cluster import ControlPlane
 from deploy.local.errors import LocalError
+from tests.deploy.chart_values import ADDED, EXTRA, ON, Values, merged
 from tests.deploy.reading import MANIFESTS, documents, loaded
-
-Values = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +72,12 @@ BAD: tuple[tuple[str, str], ...] = (
         "--set=policies.warn={bursar-holds}",
         "at '/policies/warn/0': value must be one of 'bursar-anti-",
     ),
+    ("--set=dashboard.ingress.enabled=true", "at '/dashboard/ingress/host': minLength: got 0, want 1"),
+    ("--set=dashboard.gateway.enabled=true", "at '/dashboard/gateway/parentRefs': minItems: got 0, want 1"),
+    (
+        "--set=mode=meter,dashboard.gateway.enabled=true,dashboard.gateway.host=a,dashboard.gateway.parentRefs[0].name=b",
+        "dashboard.gateway.enabled: mode meter has no CA that a gateway can verify; set it to false",
+    ),
     ("--set=networkPolicies.enabled=true", "at '/networkPolicies/apiServers': minItems: got 0, want 1"),
     ("--set=timekeeper.storage.size=10GB", "at '/timekeeper/storage/size': '10GB' does not match pattern"),
     ("--set=policies.guardedPaths={/dev/a'b}", "at '/policies/guardedPaths/0': "),
@@ -123,16 +128,6 @@ def test_a_bad_value_is_refused_by_its_name(helm: Path, flag: str, said: str) ->
         rendered.rendered(helm, flag)
 
     assert said in str(refused.value)
-
-
-def merged(values: Iterable[Values]) -> Values:
-    """Nested values as one."""
-    whole: Values = {}
-    for each in values:
-        for name, value in each.items():
-            both = isinstance(value, dict) and isinstance(whole.get(name), dict)
-            whole[name] = merged([whole[name], value]) if both else value
-    return whole
 
 
 def of_another_kind(each: rendered.Schema) -> Any:
@@ -188,22 +183,6 @@ def test_pods_get_labels_and_annotations_beside_those_that_select_them(helm: Pat
     for metadata in made:
         assert metadata["annotations"] == {"logs": "off"}
         assert metadata["labels"].items() > {"team": "gpus", "app.kubernetes.io/name": "bursar"}.items()
-
-
-EXTRA: dict[str, list[Values]] = {
-    "extraVolumes": [{"name": "more", "configMap": {"name": "more"}}],
-    "extraVolumeMounts": [{"name": "more", "mountPath": "/etc/bursar-more", "readOnly": True}],
-    "extraEnv": [{"name": "HTTPS_PROXY", "value": "1"}],
-}
-# the values of each container
-ADDED = {
-    "webhook": "webhook",
-    "certificates": "certificates",
-    "timekeeper": "timekeeper",
-    "kube-scheduler": "scheduler",
-    "extender": "extender",
-    "agent": "nodeAgent",
-}
 
 
 @pytest.mark.parametrize("database", ["", "bursar-database"])
@@ -287,6 +266,9 @@ OTHER: Values = {
     "interval": "7s",
     "tokenFile": "/other",
     "driverRoot": "/other",
+    "serviceAnnotations": {"other": "annotation"},
+    "annotations": {"other": "annotation"},
+    "parentRefs": [{"name": "other"}],
     **EXTRA,
     "tolerations": [{"key": "other", "operator": "Exists"}],
     "nodeSelector": {"other": "label"},
@@ -297,15 +279,6 @@ OTHER: Values = {
     "digests": {"sidecar": f"sha256:{'0' * 64}"},
     "maxGracePeriodSeconds": 7,
 }
-# what shows the values of parts that are off by default
-ON = {
-    "notifications": {"secretName": "keys"},
-    "networkPolicies": {"enabled": True, "apiServers": ["10.0.0.1/32"]},
-    "monitors": {"enabled": True},
-    "prometheusRules": {"enabled": True},
-}
-
-
 ON_POSTGRESQL = ("database.secretKey", "database.caSecretName", "timekeeper.replicas")
 
 
@@ -417,7 +390,10 @@ def spelled(path: str, each: rendered.Schema, word: str) -> Any:
             return [word]
         case "tolerations", _:
             return [{"key": word, "operator": "Equal", "value": word}]
-        case "labels" | "podLabels" | "podAnnotations" | "nodeSelector", _:
+        case (
+            "labels" | "podLabels" | "podAnnotations" | "nodeSelector" | "annotations" | "serviceAnnotations",
+            _,
+        ):
             return {"other": word}
     return None
 
