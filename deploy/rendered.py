@@ -26,6 +26,8 @@ API_SERVICE = ROOT / "deploy" / "samples" / "api-service.yaml"
 POSTGRESQL = ROOT / "deploy" / "postgresql" / "timekeeper.yaml"
 PAGE = ROOT / "docs" / "helm.md"
 
+# for what has no default: the manifests say what to put in its place (docs/helm.md)
+_PLACEHOLDERS = "images: {prefix: bursar}"
 _SOURCE = re.compile(r"^# Source: bursar/templates/(\S+)\n", re.M)
 _NAMED = re.compile(r"^(kind|  name|  namespace): (\S+)$", re.M)
 _TABLE = re.compile(r"(?<=<!-- values -->\n).*?(?=<!-- end of values -->)", re.S)
@@ -55,12 +57,12 @@ def files(program: Path) -> dict[Path, str]:
 
 def rendered(program: Path, *flags: str) -> dict[str, str]:
     """What helm makes of each template that has objects, by the template's name. An install shows the version
-    of the cluster's API server to the chart; here it is the version that is tested. Raises LocalError with
-    what helm says.
+    of the cluster's API server to the chart; here it is the version that is tested. Values that have no
+    default are placeholders, unless flags set them. Raises LocalError with what helm says.
     """
     version = f"--kube-version=v{KUBERNETES_VERSION}"
-    command = [str(program), "template", "bursar", str(CHART), version, *flags]
-    done = subprocess.run(command, capture_output=True, text=True)
+    command = [str(program), "template", "bursar", str(CHART), version, "--values=-", *flags]
+    done = subprocess.run(command, capture_output=True, text=True, input=_PLACEHOLDERS)
     if done.returncode:
         raise LocalError(done.stderr.strip())
     found: dict[str, list[str]] = {}

@@ -156,6 +156,7 @@ PROMETHEUS_OPERATOR = GoModule(
 OPERATOR_TOOLS = (Tool("operator", PROMETHEUS_OPERATOR, f"{_OPERATOR_MODULE}/cmd/operator"),)
 # Not built: the tests of the chart take its CustomResourceDefinitions.
 CERT_MANAGER = GoModule("cert-manager", "github.com/cert-manager/cert-manager", "1.21.2")
+GATEWAY_API = GoModule("gateway-api", "sigs.k8s.io/gateway-api", "1.4.1")
 
 # For tests of alerts; built on request only.
 PROMTOOL_TOOLS = (Tool("promtool", PROMETHEUS, f"{_PROMETHEUS_MODULE}/cmd/promtool"),)

@@ -10,7 +10,7 @@ from typing import Any
 from cryptography import x509
 
 from timekeeper.core.kube.lease import Lease
-from webhook.controller.cluster import CertificateStore, CertificateStoreError
+from webhook.controller.cluster import AGENTS_CA, CertificateStore, CertificateStoreError
 from webhook.controller.plan import CA_SECRET, CertificatePair, leaves
 from webhook.controller.reading import certificates, is_issued_by
 from webhook.lifetimes import CertificateLifetimes
@@ -79,7 +79,7 @@ class Kept(CertificateStore):
     def trust_api_service(self, name: str, bundle: bytes) -> bool:
         return False  # there is none
 
-    def hand_out(self, namespace: str, bundle: bytes) -> bool:
+    def hand_out(self, namespace: str, bundle: bytes, name: str = AGENTS_CA) -> bool:
         if self.ca_bundles[namespace] == bundle:
             return False
         self._write(namespace)

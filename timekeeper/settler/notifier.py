@@ -30,7 +30,6 @@ from timekeeper.store.engine.engine import ConflictError, Store, UnavailableErro
 from timekeeper.store.fencing import Epoch, EpochOverError
 
 INTERVAL_S = 1.0
-_TOGETHER = 100  # notifications in one post
 _READ = 1_000  # decisions at a time
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 300.0
 _GIVEN_UP_MS = 7 * 86_400_000  # an older notification is not sent any more
@@ -127,7 +126,7 @@ class Notifier:
                 else:
                     due.append(Notification(row.number, decision))
             number = row.number
-            if len(due) == _TOGETHER:
+            if len(due) == to.most_together:
                 break
         if due and not self._sent(to, due, at_ms, place):
             return

@@ -94,23 +94,23 @@ class CertificateStore:
         self._demand(status == 200, f"write the CA into apiservices/{name}", found)
         return True
 
-    def hand_out(self, namespace: str, bundle: bytes) -> bool:
-        """Writes the CA bundle into the ConfigMap `AGENTS_CA` of a namespace, because pods there cannot mount
-        our Secrets. False if nothing changed, or if the namespace does not exist."""
+    def hand_out(self, namespace: str, bundle: bytes, name: str = AGENTS_CA) -> bool:
+        """Writes the CA bundle into a ConfigMap of a namespace, for those who may not read our Secrets. False
+        if nothing changed, or if the namespace does not exist."""
         folder = f"/api/v1/namespaces/{namespace}/configmaps"
         data = {"ca.crt": bundle.decode("ascii")}
-        status, found = self._call("GET", f"{folder}/{AGENTS_CA}")
+        status, found = self._call("GET", f"{folder}/{name}")
         if status == 200 and (found.get("data") or {}).get("ca.crt") == data["ca.crt"]:
             return False
         if status == 404:
-            metadata = {"name": AGENTS_CA, "namespace": namespace, "labels": _LABELS}
+            metadata = {"name": name, "namespace": namespace, "labels": _LABELS}
             body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
             status, found = self._call("POST", folder, body)
             if status == 404:
                 return False
         if status in (200, 409):  # it exists now
-            status, found = self._call("PATCH", f"{folder}/{AGENTS_CA}", {"data": data}, MERGE)
-        self._demand(status in (200, 201), f"write ConfigMap {namespace}/{AGENTS_CA}", found)
+            status, found = self._call("PATCH", f"{folder}/{name}", {"data": data}, MERGE)
+        self._demand(status in (200, 201), f"write ConfigMap {namespace}/{name}", found)
         return True
 
     def _configured(self, kind: str, name: str) -> list[dict[str, Any]]:

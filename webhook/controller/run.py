@@ -219,6 +219,9 @@ def _publish(
     if settings.agents_namespace:
         agents = settings.agents_namespace
         places[f"configmaps/{agents}/{AGENTS_CA}"] = partial(cluster.hand_out, agents, bundle)
+    if name := settings.ca_configmap:
+        own = settings.namespace
+        places[f"configmaps/{own}/{name}"] = partial(cluster.hand_out, own, bundle, name)
     troubles = set()
     for place, write in places.items():
         try:

@@ -35,6 +35,9 @@ class CertificateSettings:
         names.AGENTS_NAMESPACE,
         "namespace of the node agents, which gets the CAs in the ConfigMap bursar-ca; empty: none",
     )
+    ca_configmap: str = flag(
+        str, "", "ConfigMap in its own namespace that gets the CAs too, such as for a gateway; empty: none"
+    )
     configuration: str = flag(
         str,
         CONFIGURATION,

@@ -1,8 +1,13 @@
-{{/* The image of a target of deploy/images/Dockerfile: (list . "webhook") */}}
+{{/* Registry and repository of the images. */}}
+{{- define "bursar.prefix" -}}
+{{ required "images.prefix: no public registry has Bursar's images. Make and push your own with `make images PUSH=registry.example.com/bursar`, then add --set images.prefix=registry.example.com/bursar" .Values.images.prefix }}
+{{- end }}
+
+{{/* The image of a role: (list . "webhook") */}}
 {{- define "bursar.image" -}}
 {{- $ := index . 0 -}}
 {{- $target := index . 1 -}}
-{{ $.Values.images.prefix }}/{{ $target }}:{{ default $.Chart.AppVersion $.Values.images.tag }}
+{{ include "bursar.prefix" $ }}/{{ $target }}:{{ default $.Chart.AppVersion $.Values.images.tag }}
 {{- with index (default dict $.Values.images.digests) $target }}@{{ . }}{{ end }}
 {{- end }}
 

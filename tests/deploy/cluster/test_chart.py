@@ -12,9 +12,8 @@ import yaml
 from deploy import rendered
 from deploy.local.cluster import ControlPlane
 from deploy.local.errors import LocalError
+from tests.deploy.chart_values import ADDED, EXTRA, ON, Values, merged
 from tests.deploy.reading import MANIFESTS, ROOT, documents, loaded
-
-Values = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +41,20 @@ def canonical(found: Iterable[Values]) -> list[str]:
     return sorted(json.dumps(each, sort_keys=True) for each in found)
 
 
+def _volume(of: str, name: str) -> str:
+    return f"--set={of}.extraVolumes[0].name={name},{of}.extraVolumes[0].emptyDir.sizeLimit=1Mi"
+
+
+def _mount(of: str, name: str, path: str) -> str:
+    return f"{of}.extraVolumeMounts[0].name={name},{of}.extraVolumeMounts[0].mountPath={path}"
+
+
 BAD: tuple[tuple[str, str], ...] = (
+    (
+        "--set=images.prefix=",
+        "images.prefix: no public registry has Bursar's images. Make and push your own with",
+    ),
+    ("--set=images.prefix=a//b", "at '/images/prefix': 'a//b' does not match pattern"),
     ("--set=webhok.replicas=3", "additional properties 'webhok' not allowed"),
     ("--set=webhook.replica=3", "at '/webhook': additional properties 'replica' not allowed"),
     ("--set=webhook.replicas=0", "at '/webhook/replicas': minimum: got 0, want 1"),
@@ -60,9 +72,49 @@ BAD: tuple[tuple[str, str], ...] = (
         "--set=policies.warn={bursar-holds}",
         "at '/policies/warn/0': value must be one of 'bursar-anti-",
     ),
+    ("--set=dashboard.ingress.enabled=true", "at '/dashboard/ingress/host': minLength: got 0, want 1"),
+    ("--set=dashboard.gateway.enabled=true", "at '/dashboard/gateway/parentRefs': minItems: got 0, want 1"),
+    (
+        "--set=mode=meter,dashboard.gateway.enabled=true,dashboard.gateway.host=a,dashboard.gateway.parentRefs[0].name=b",
+        "dashboard.gateway.enabled: mode meter has no CA that a gateway can verify; set it to false",
+    ),
     ("--set=networkPolicies.enabled=true", "at '/networkPolicies/apiServers': minItems: got 0, want 1"),
     ("--set=timekeeper.storage.size=10GB", "at '/timekeeper/storage/size': '10GB' does not match pattern"),
     ("--set=policies.guardedPaths={/dev/a'b}", "at '/policies/guardedPaths/0': "),
+    (
+        "--set=webhook.extraVolumes[0].name=x,webhook.extraVolumes[0].hostPath.path=/",
+        "at '/webhook/extraVolumes/0': additional properties 'hostPath' not allowed",
+    ),
+    (
+        f"{_volume('webhook', 'tls')}",
+        "webhook.extraVolumes: there is a volume tls already; give yours another name",
+    ),
+    (
+        f"{_volume('timekeeper', 'ledger')}",
+        "timekeeper.extraVolumes: there is a volume ledger already; give yours another name",
+    ),
+    (
+        f"{_volume('scheduler', 'x')},{_mount('extender', 'tmp', '/x')}",
+        "extender.extraVolumeMounts: there is no volume tmp in scheduler.extraVolumes",
+    ),
+    *(
+        (
+            f"{_volume('webhook', 'x')},{_mount('webhook', 'x', path)}",
+            f"webhook.extraVolumeMounts: {shown} would hide {ours} or lie in it; choose another path",
+        )
+        for path, shown, ours in (
+            ("/etc/", "/etc", "/etc/bursar/tls"),
+            ("//etc/bursar/tls", "/etc/bursar/tls", "/etc/bursar/tls"),
+            ("/etc/bursar/tls/x", "/etc/bursar/tls/x", "/etc/bursar/tls"),
+            ("/", "/", "/opt/bursar"),
+        )
+    ),
+    ("--set=nodeAgent.extraEnv[0].name=NODE_NAME", "nodeAgent.extraEnv: NODE_NAME is set already"),
+    ("--set=webhook.extraEnv[0].name=1", "at '/webhook/extraEnv/0/name': got number, want string"),
+    (
+        "--set=extender.extraEnv[0].name=BURSAR_READ_LISTEN",
+        "extender.extraEnv: BURSAR_READ_LISTEN has no effect beside the flag --read-listen, which is set",
+    ),
     (
         "--set=podLabels.app\\.kubernetes\\.io/name=other",
         "at '/podLabels/app.kubernetes.io~1name': false schema",
@@ -98,16 +150,6 @@ def test_the_values_in_the_examples_for_other_tools_are_the_charts(helm: Path, t
         text = "".join(rendered.rendered(helm, f"--values={tmp_path}/values.yaml").values())
         assert "registry.example.com/bursar/timekeeper:" in text
         assert "bursar-webhook" not in text
-
-
-def merged(values: Iterable[Values]) -> Values:
-    """Nested values as one."""
-    whole: Values = {}
-    for each in values:
-        for name, value in each.items():
-            both = isinstance(value, dict) and isinstance(whole.get(name), dict)
-            whole[name] = merged([whole[name], value]) if both else value
-    return whole
 
 
 def of_another_kind(each: rendered.Schema) -> Any:
@@ -157,8 +199,7 @@ def test_pods_get_labels_and_annotations_beside_those_that_select_them(helm: Pat
     flags = ("--set=podLabels.team=gpus", "--set-string=podAnnotations.logs=off")
     texts = {**rendered.rendered(helm, *flags)}
     texts |= rendered.rendered(helm, *flags, "--set=database.secretName=bursar-database")
-    objects = [each for text in texts.values() for each in loaded(text)]
-    made = [each["spec"]["template"]["metadata"] for each in objects if "template" in each.get("spec", {})]
+    made = [each["spec"]["template"]["metadata"] for each in _workloads(texts)]
 
     assert len(made) == 6
     for metadata in made:
@@ -166,13 +207,44 @@ def test_pods_get_labels_and_annotations_beside_those_that_select_them(helm: Pat
         assert metadata["labels"].items() > {"team": "gpus", "app.kubernetes.io/name": "bursar"}.items()
 
 
-def test_the_cas_of_the_database_and_of_the_api_servers_are_mounted_where_they_are_named(helm: Path) -> None:
-    flags = ("--set=database.secretName=url", "--set=database.caSecretName=db-ca")
+@pytest.mark.parametrize("database", ["", "bursar-database"])
+def test_every_container_takes_volumes_and_variables_beside_its_own(
+    helm: Path, tmp_path: Path, database: str
+) -> None:
+    properties = rendered.schema()["properties"]
+    given = {
+        of: {name: value for name, value in EXTRA.items() if name in properties[of]["properties"]}
+        for of in ADDED.values()
+    }
+    (tmp_path / "more.yaml").write_text(yaml.safe_dump(given))
+    found: dict[tuple[str, bool], tuple[list[Values], ...]] = {}
+    for flags in ((), (f"--values={tmp_path}/more.yaml",)):
+        texts = rendered.rendered(helm, f"--set=database.secretName={database}", *flags)
+        pods = [each["spec"]["template"]["spec"] for each in _workloads(texts)]
+        for pod in pods:
+            for one in pod["containers"]:
+                added = pod.get("volumes", []), one.get("volumeMounts", []), one.get("env", [])
+                found[one["name"], bool(flags)] = added
+
+    for name in ADDED:
+        for before, after, more in zip(found[name, False], found[name, True], EXTRA.values(), strict=True):
+            assert after == [*before, *more], name
+    assert len(found) == 2 * len(ADDED)
+
+
+def _workloads(texts: dict[str, str]) -> list[Values]:
+    objects = [each for text in texts.values() for each in loaded(text)]
+    return [each for each in objects if "template" in each.get("spec", {})]
+
+
+def test_what_secrets_and_configmaps_hold_is_mounted_where_it_is_named(helm: Path) -> None:
+    notify = "--set=notifications.secretName=keys,notifications.secretKey=hmac"
+    flags = ("--set=database.secretName=url", "--set=database.caSecretName=db-ca", notify)
     texts = rendered.rendered(helm, *flags, "--set=webhook.callersConfigMap=bursar-callers")
 
     def mounted(name: str, path: str) -> Values:
         """The source of the volume that a Deployment's only container has at a path."""
-        objects = [each for each in loaded(texts[name]) if each["kind"] == "Deployment"]
+        objects = [each for each in loaded(texts[name]) if each["kind"] in ("Deployment", "StatefulSet")]
         spec = objects[0]["spec"]["template"]["spec"]
         (mount,) = (each for each in spec["containers"][0]["volumeMounts"] if each["mountPath"] == path)
         (volume,) = (each for each in spec["volumes"] if each["name"] == mount["name"])
@@ -181,6 +253,12 @@ def test_the_cas_of_the_database_and_of_the_api_servers_are_mounted_where_they_a
     items = [{"key": "ca.crt", "path": "ca.crt"}]
     database = mounted("timekeeper-postgresql.yaml", "/etc/bursar/database")
     assert database == {"secret": {"secretName": "db-ca", "defaultMode": 0o440, "items": items}}
+    texts |= {"timekeeper.yaml": rendered.rendered(helm, notify)["timekeeper.yaml"]}
+    for timekeeper in ("timekeeper.yaml", "timekeeper-postgresql.yaml"):
+        key = {"secretName": "keys", "optional": True, "defaultMode": 0o440}
+        key["items"] = [{"key": "hmac", "path": "key"}]
+        assert mounted(timekeeper, "/etc/bursar/notifications") == {"secret": key}
+        assert "- --notification-key=/etc/bursar/notifications/key\n" in texts[timekeeper]
     callers = mounted("webhook.yaml", "/etc/bursar/callers")
     assert callers == {"configMap": {"name": "bursar-callers", "items": items}}
     assert "--client-ca=/etc/bursar/callers/ca.crt\n" in texts["webhook.yaml"]
@@ -209,6 +287,11 @@ OTHER: Values = {
     "size": "7Gi",
     "interval": "7s",
     "tokenFile": "/other",
+    "driverRoot": "/other",
+    "serviceAnnotations": {"other": "annotation"},
+    "annotations": {"other": "annotation"},
+    "parentRefs": [{"name": "other"}],
+    **EXTRA,
     "tolerations": [{"key": "other", "operator": "Exists"}],
     "nodeSelector": {"other": "label"},
     "labels": {"other": "label"},
@@ -218,14 +301,6 @@ OTHER: Values = {
     "digests": {"sidecar": f"sha256:{'0' * 64}"},
     "maxGracePeriodSeconds": 7,
 }
-# what shows the values of parts that are off by default
-ON = {
-    "networkPolicies": {"enabled": True, "apiServers": ["10.0.0.1/32"]},
-    "monitors": {"enabled": True},
-    "prometheusRules": {"enabled": True},
-}
-
-
 ON_POSTGRESQL = ("database.secretKey", "database.caSecretName", "timekeeper.replicas")
 
 
@@ -319,7 +394,11 @@ def test_every_value_changes_what_is_rendered(helm: Path, tmp_path: Path) -> Non
 
     for path, each in rendered.leaves(rendered.schema()["properties"]):
         base = postgresql if path in ON_POSTGRESQL else sqlite
-        (tmp_path / "other.yaml").write_text(yaml.safe_dump(nested(path, other(path, each))))
+        whole = [nested(path, other(path, each))]
+        if path.endswith(".extraVolumeMounts"):
+            of = path.partition(".")[0].replace("extender", "scheduler")
+            whole.append(nested(f"{of}.extraVolumes", EXTRA["extraVolumes"]))
+        (tmp_path / "other.yaml").write_text(yaml.safe_dump(merged(whole)))
 
         assert rendered.rendered(helm, base, f"--values={tmp_path}/other.yaml") != before[base], path
 
@@ -333,7 +412,10 @@ def spelled(path: str, each: rendered.Schema, word: str) -> Any:
             return [word]
         case "tolerations", _:
             return [{"key": word, "operator": "Equal", "value": word}]
-        case "labels" | "podLabels" | "podAnnotations" | "nodeSelector", _:
+        case (
+            "labels" | "podLabels" | "podAnnotations" | "nodeSelector" | "annotations" | "serviceAnnotations",
+            _,
+        ):
             return {"other": word}
     return None
 

@@ -8,7 +8,7 @@ from deploy import rendered
 from tests.deploy.reading import of_kind
 from timekeeper.core import __version__
 
-WHOLE = {"policies", "spread"}  # templates pass these on whole
+WHOLE = {"policies", "spread", "dashboard.ingress", "dashboard.gateway"}  # templates pass these on whole
 WRITE = "write it anew: python -m deploy.generated"
 
 

@@ -211,7 +211,9 @@ def test_the_chart_is_installed_upgraded_rolled_back_and_uninstalled_and_leaves_
 ) -> None:
     cp = control_plane
     observing = typed("helm upgrade bursar", page=INSTALL)
-    run(cp, typed("helm install bursar", page=INSTALL).replace("REGISTRY", "bursar"), folder)
+    install = typed("helm install bursar", page=INSTALL)
+    assert "images.prefix: no public" in refused(cp, install.replace("=REGISTRY", "="), folder)
+    run(cp, install.replace("REGISTRY", "bursar"), folder)
     assert installed(cp) == {"bursar-timekeeper"}
     pods_wait(cp)
     run(cp, observing.replace("observe", "meter"), folder)  # it takes nothing away
@@ -237,9 +239,9 @@ def test_the_chart_is_installed_upgraded_rolled_back_and_uninstalled_and_leaves_
     run(cp, typed("helm rollback bursar"), folder)
     assert (release(cp), bundles(cp)) == ((f"bursar/webhook:{__version__}", "Standing"), trusted)
 
-    with pods_are_created(cp) as refused:
+    with pods_are_created(cp) as not_created:
         run(cp, typed("helm uninstall bursar"), folder)
-    assert refused == []
+    assert not_created == []
     assert refusal(cp, "after", HALF) == ""
     assert left(cp) == KEPT
 
@@ -253,9 +255,9 @@ def test_helm_takes_over_what_was_applied_from_the_manifests(
 ) -> None:
     cp = control_plane
     run(cp, "kubectl apply --server-side -f deploy/manifests", folder)
-    taking = typed("helm install bursar deploy/chart -n kube-system --take-ownership")
+    taking = next(line for line in PAGE.splitlines() if "--take-ownership" in line)
 
-    run(cp, f"{taking} --set images.prefix=registry.example.com/bursar", folder)
+    run(cp, taking.replace("REGISTRY", "registry.example.com/bursar"), folder)
     assert missing(cp) == ""
     assert container(cp)["image"] == f"registry.example.com/bursar/webhook:{__version__}"
     run(cp, typed("helm uninstall bursar"), folder)
@@ -280,7 +282,7 @@ def test_before_and_after_an_install_the_doctor_names_the_command_that_mends_wha
     (first, *_) = doctor(cp, folder)
     assert first["subject"] == "namespace"
     assert first["command"].startswith(typed("helm install bursar"))
-    run(cp, typed("helm install bursar", "--set images.prefix=registry.example.com/bursar"), folder)
+    run(cp, typed("helm install bursar").replace("REGISTRY", "registry.example.com/bursar"), folder)
     certify(cp, folder)
     deleted = (
         "deployment/bursar-certificates -n bursar-system",
@@ -330,8 +332,8 @@ def test_high_availability_runs_on_three_nodes_and_a_rollout_there_is_never_stuc
         cp.api.call("POST", "/api/v1/nodes", kwok_node(f"node-{number}"))
     cp.start_scheduler()
     options = "networkPolicies.enabled=true,networkPolicies.apiServers={10.0.0.1/32},certManager.enabled=true"
-    install = typed("helm install bursar deploy/chart -n kube-system -f", f"--set '{options}'")
-    run(cp, f"{install} --wait --timeout 60s", folder)
+    install = next(line for line in PAGE.splitlines() if "-f deploy/chart/values-ha.yaml" in line)
+    run(cp, f"{install.replace('REGISTRY', 'bursar')} --set '{options}' --wait --timeout 60s", folder)
     on_each = ["node-0", "node-1", "node-2"]
     assert (places(cp)["timekeeper"], places(cp)["webhook"]) == (on_each, on_each)
     assert all(len(nodes) == len(set(nodes)) > 1 for nodes in places(cp).values()), places(cp)

@@ -53,7 +53,7 @@ TYPED = {
     },
     "docs/explain.md": {"ask /v1/explain": "docs/cluster/test_access.py"},
     "docs/helm.md": {
-        "helm install bursar deploy/chart -n kube-system\n": "docs/cluster/test_helm.py",
+        "images.prefix=REGISTRY\n": "docs/cluster/test_helm.py",
         "--take-ownership": "docs/cluster/test_helm.py",
         "values-ha.yaml": "docs/cluster/test_helm.py",
         "helm upgrade": "docs/cluster/test_helm.py",

@@ -22,7 +22,7 @@ from tests.support.waiting import eventually
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
 
 VALUES = {
-    "images": {"pullPolicy": "Never"},
+    "images": {"prefix": "bursar", "pullPolicy": "Never"},
     "webhook": {"replicas": 1},
     "certificates": {"replicas": 1},
     "scheduler": {"replicas": 1},

@@ -77,3 +77,29 @@ def test_a_link_of_another_site_leads_to_its_page_or_to_the_login_and_back(visit
     log_in(visitor)
     assert status(visitor, onward) == (303, "/waste?group=pod")
     assert status(visitor, "/login?next=//evil.test&arrived=1") == (303, "/")
+
+
+def test_behind_a_proxy_with_a_host_name_of_its_own_a_visitor_logs_in_and_stays_there(
+    dashboards: Dashboards,
+) -> None:
+    """Host and forwarded headers are those of the proxy; nothing that is answered names a host."""
+    proxied = {
+        "X-Forwarded-Proto": "https",
+        "X-Forwarded-Host": "gpus.example",
+        "X-Forwarded-For": "192.0.2.1",
+    }
+    url, browser = "https://gpus.example", dashboards.client()
+    page = browser.get("/login?next=/map", base_url=url, headers=proxied)
+    (field,) = re.findall(r'name="form_token" value="([^"]*)"', page.text)
+    data = {"token": ADMIN, "next": "/map", "form_token": field}
+
+    answer = browser.post(
+        "/login", base_url=url, data=data, headers=proxied | {"Origin": url, "Sec-Fetch-Site": "same-origin"}
+    )
+
+    assert (answer.status_code, answer.headers["Location"]) == (303, "/map")
+    assert "domain" not in answer.headers["Set-Cookie"].lower()
+    assert browser.get("/map", base_url=url, headers=proxied).status_code == 200
+    data["form_token"] = field
+    elsewhere = proxied | {"Origin": "https://other.example", "Sec-Fetch-Site": "same-site"}
+    assert browser.post("/login", base_url=url, data=data, headers=elsewhere).status_code == 400

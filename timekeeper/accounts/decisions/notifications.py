@@ -5,11 +5,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from timekeeper.accounts.budget_history import History, is_group
+from timekeeper.accounts.decisions import chats
 from timekeeper.accounts.decisions.sentences import sentence, without_other
 from timekeeper.core.decisions import EVICTED, PREEMPTED, RECLAIMED, STANDING, WARNED, Decision
 from timekeeper.core.object_names import timestamp
 
 ALERTMANAGER = "alertmanager"
+_CHATS = (chats.SLACK, chats.TEAMS, chats.MATTERMOST)
+_MOST_TOGETHER = 100
 _ALWAYS = (EVICTED, PREEMPTED, RECLAIMED)
 # what a decision on a standing, or on an idle pod, is called as an alert, and whether it ends that alert
 _ALERTS = {
@@ -23,7 +26,7 @@ _ALERTS = {
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where notifications go, and in which form: ``bursar`` or ``alertmanager``."""
+    """Where notifications go, and in which form, one of ``NOTIFY_FORMATS``."""
 
     url: str
     form: str
@@ -32,6 +35,11 @@ class Destination:
     def key(self) -> str:
         """Its name in the database: one address may get both forms."""
         return f"{self.url}#{self.form}"
+
+    @property
+    def most_together(self) -> int:
+        """How many notifications one post may have."""
+        return chats.LINES_EACH if self.form in _CHATS else _MOST_TOGETHER
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +74,14 @@ def all_destinations(history: History, at_ms: int) -> frozenset[Destination]:
 
 def payload(form: str, sent: Sequence[Notification], sent_ms: int) -> dict[str, Any]:
     """The body of a post. Names of pods of other namespaces are left out."""
+    if form in _CHATS:
+        return chats.message(form, [_line(each.decision) for each in sent])
     return _alerts(sent) if form == ALERTMANAGER else _ours(sent, sent_ms)
+
+
+def _line(decision: Decision) -> str:
+    pod = f"Pod {decision.namespace}/{decision.name}: " if decision.name else ""
+    return pod + _sentence(decision)
 
 
 def _ours(sent: Iterable[Notification], sent_ms: int) -> dict[str, Any]:

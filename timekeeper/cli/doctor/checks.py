@@ -97,7 +97,7 @@ def namespace(facts: Facts) -> Iterator[CheckResult]:
             "error",
             "namespace",
             "Bursar's namespace does not exist",
-            "helm install bursar deploy/chart -n kube-system (docs/helm.md), or the steps of docs/install.md",
+            "helm install bursar deploy/chart -n kube-system --set images.prefix=REGISTRY (docs/install.md)",
         )
 
 

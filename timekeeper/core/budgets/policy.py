@@ -13,7 +13,7 @@ ON_EXHAUSTED = ("reclaim", "deprioritize", "evict", "deny", "hold")
 # of these: pods that are created over budget wait behind a scheduling gate
 HOLDS = ("hold", "evict")
 CHARGE_BY = ("dominant", "compute", "memory", "mean", "dominant-host")
-NOTIFY_FORMATS = ("bursar", "alertmanager")
+NOTIFY_FORMATS = ("bursar", "alertmanager", "slack", "teams", "mattermost")
 # in the last two nothing is done to pods, and nothing that their own metadata says of Bursar counts
 MODES = ("enforce", "observe", "meter")
 OVERUSE = ("observe", "evict")

@@ -1,0 +1,104 @@
+"""The parts of the chart that are off by default, on the real API server."""
+
+import json
+import subprocess
+import sys
+from base64 import b64decode
+from pathlib import Path
+
+import pytest
+import yaml
+from cryptography import x509
+
+from deploy import rendered
+from deploy.local.build import module_file
+from deploy.local.cluster import ControlPlane
+from deploy.local.tools import GATEWAY_API
+from tests.deploy.chart_values import ADDED, EXTRA, ON, merged
+from tests.deploy.installed import account_token
+from tests.deploy.reading import NAMESPACE, ROOT, Json
+from tests.support.control_plane import kubectl
+
+SYSTEM = f"/api/v1/namespaces/{NAMESPACE}"
+# of the Prometheus operator, whose own test has them
+OPERATOR = {"monitors": {"enabled": False}, "prometheusRules": {"enabled": False}}
+
+
+@pytest.fixture(scope="module")
+def applied(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> ControlPlane:
+    """All parts on at once, with the CRDs of the Gateway API."""
+    cp, values = control_plane, tmp_path_factory.mktemp("values") / "on.yaml"
+    names = rendered.schema()["properties"]
+    extras = {
+        of: {name: value for name, value in EXTRA.items() if name in names[of]["properties"]}
+        for of in ADDED.values()
+    }
+    values.write_text(yaml.safe_dump(merged([ON, extras, OPERATOR])))
+    for kind in ("httproutes", "backendtlspolicies"):
+        crd = module_file(GATEWAY_API, f"config/crd/standard/gateway.networking.k8s.io_{kind}.yaml", print)
+        kubectl(cp, "apply", "--server-side", "-f", str(crd))
+    kubectl(cp, "wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
+    texts = rendered.rendered(rendered.helm(), f"--values={values}")
+
+    done = cp.kubectl("apply", "--server-side", "-f", "-", input="---\n".join(texts.values()))
+
+    # no unknown field, no warning of Pod Security
+    assert (done.returncode, done.stderr) == (0, "")
+    return cp
+
+
+def certify(cp: ControlPlane, folder: Path) -> None:
+    """The certificate process with its own account and the flag that the chart gives it."""
+    path = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/bursar-certificates"
+    (container,) = cp.api.call("GET", path)["spec"]["template"]["spec"]["containers"]
+    user = {"token": account_token(cp, "bursar-certificates")}
+    cluster = {"server": cp.url, "certificate-authority": str(cp.ca_file)}
+    kubeconfig = {
+        "clusters": [{"name": "it", "cluster": cluster}],
+        "users": [{"name": "it", "user": user}],
+        "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
+        "current-context": "it",
+    }
+    (folder / "kubeconfig").write_text(json.dumps(kubeconfig))
+    command = [sys.executable, "-m", "webhook", *container["args"], "--once"]
+    done = subprocess.run(
+        [*command, f"--kubeconfig={folder}/kubeconfig"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_gateway_can_verify_the_timekeepers_certificate_by_what_its_policy_names(
+    applied: ControlPlane, tmp_path: Path
+) -> None:
+    cp = applied
+    certify(cp, tmp_path)
+    group = f"/apis/gateway.networking.k8s.io/v1/namespaces/{NAMESPACE}"
+    spec = cp.api.call("GET", f"{group}/backendtlspolicies/bursar-dashboard")["spec"]
+    (reference,), (target,) = spec["validation"]["caCertificateRefs"], spec["targetRefs"]
+    route = cp.api.call("GET", f"{group}/httproutes/bursar-dashboard")["spec"]
+
+    (backend,) = route["rules"][0]["backendRefs"]
+    service: Json = cp.api.call("GET", f"{SYSTEM}/services/{target['name']}")
+    (port,) = (each for each in service["spec"]["ports"] if each["name"] == target["sectionName"])
+    assert (backend["name"], backend["port"]) == (target["name"], port["port"])
+    assert route["hostnames"] == ["gpus.example"]
+
+    (ca,) = x509.load_pem_x509_certificates(
+        cp.api.call("GET", f"{SYSTEM}/configmaps/{reference['name']}")["data"]["ca.crt"].encode()
+    )
+    secret = cp.api.call("GET", f"{SYSTEM}/secrets/bursar-timekeeper-tls")["data"]["tls.crt"]
+    served = x509.load_pem_x509_certificate(b64decode(secret))
+    served.verify_directly_issued_by(ca)
+    names = served.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert spec["validation"]["hostname"] in names.get_values_for_type(x509.DNSName)
+
+
+def test_an_ingress_leads_to_the_https_port_of_the_timekeeper(applied: ControlPlane) -> None:
+    path = f"/apis/networking.k8s.io/v1/namespaces/{NAMESPACE}/ingresses/bursar-dashboard"
+    spec = applied.api.call("GET", path)["spec"]
+
+    (rule,) = spec["rules"]
+    backend = rule["http"]["paths"][0]["backend"]["service"]
+    ports = applied.api.call("GET", f"{SYSTEM}/services/{backend['name']}")["spec"]["ports"]
+    assert backend["port"]["name"] in [each["name"] for each in ports]
+    assert spec["tls"] == [{"hosts": [rule["host"]]}]
