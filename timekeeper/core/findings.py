@@ -45,8 +45,8 @@ def watch_sentences(answer: Json) -> Iterator[str]:
     if silent_ms := answer.get("silentSince"):
         yield (
             f"the settler has written nothing since {moment(silent_ms)}, and figures stand as of then:"
-            " pods run on, and nothing is lost, for this time is charged once it is back; until then no held pod"
-            " is released and no budget evicts (kubectl bursar doctor)"
+            " pods run on, and nothing is lost, for this time is charged once it is back; until then no held"
+            " pod is released and no budget evicts (kubectl bursar doctor)"
         )
     for each in answer.get("watches") or ():
         since = moment(each["since"])
