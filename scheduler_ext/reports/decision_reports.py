@@ -75,6 +75,7 @@ class DecisionReports:
         figures: dict[str, Figure] = {
             "node": node,
             "cards": ",".join(sorted({each.uuid for each in slices})),
+            "cardIndexes": ",".join(map(str, sorted({each.index for each in slices}))),
             "memoryMib": sum(each.memory_mib for each in slices),
             "standing": self._state.standings().of(pod.namespace).status,
         }

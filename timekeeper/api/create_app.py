@@ -39,6 +39,7 @@ from timekeeper.api.resources import (
     standings,
     usage,
 )
+from timekeeper.core.texts import moment
 from timekeeper.runtime.auth.gate import Gate
 from timekeeper.runtime.http.problem_details import Problem, answer_with_problems, unavailable
 from timekeeper.runtime.log import log_exception
@@ -150,8 +151,9 @@ def _handle_errors(app: Flask, outages: OutageLog) -> None:
     @app.errorhandler(UnavailableError)
     @app.errorhandler(ConflictError)
     def wait_for_database(error: Exception) -> Response:
-        outages.failed("read" if request.method == "GET" else "write", request.path, error)
-        return unavailable("the database cannot be reached or written").response()
+        since_ms = outages.failed("read" if request.method == "GET" else "write", request.path, error)
+        since = f"since {moment(since_ms)}, as this process saw it"
+        return unavailable(f"the database cannot be reached or written {since}").response()
 
     @app.errorhandler(Exception)
     def own_up(error: Exception) -> Response:

@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 import urllib3
 from urllib3.connection import HTTPConnection
 
-from timekeeper.cli.output import CommandError, RefusedError, Say, silent
+from timekeeper.cli.output import AwayError, CommandError, RefusedError, Say, silent
 
 _CONNECT_S, _READ_S = 10.0, 120.0
 _HINTS = {
@@ -107,6 +107,10 @@ class Client:
         answer = self._request("GET", path, None, {})
         return answer.status, _text(answer), answer.headers.get("Date", "")
 
+    def probe(self) -> None:
+        """Ask whether the server lives, which it says at once; a report may take long. Raises AwayError."""
+        self._request("GET", "/livez", None, {}, _CONNECT_S)
+
     def forward(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes | None
     ) -> tuple[int, urllib3.HTTPHeaderDict, bytes]:
@@ -147,12 +151,16 @@ class Client:
     ) -> urllib3.BaseHTTPResponse:
         answer = self._request(method, path, body, headers or {})
         if answer.status >= 300:
-            kind = RefusedError if 400 <= answer.status < 500 else CommandError
-            raise kind(_sentence(answer.status, _text(answer), self._hints))
+            raise _kind(answer.status)(_sentence(answer.status, _text(answer), self._hints))
         return answer
 
     def _request(
-        self, method: str, path: str, body: str | bytes | None, headers: Mapping[str, str]
+        self,
+        method: str,
+        path: str,
+        body: str | bytes | None,
+        headers: Mapping[str, str],
+        read_s: float = _READ_S,
     ) -> urllib3.BaseHTTPResponse:
         try:
             return self._pool.request(
@@ -160,17 +168,23 @@ class Client:
                 self.url + path,
                 body=body,
                 headers={**self._headers, **headers},
-                timeout=urllib3.Timeout(connect=_CONNECT_S, read=_READ_S),
+                timeout=urllib3.Timeout(connect=_CONNECT_S, read=read_s),
                 redirect=False,
             )
         except urllib3.exceptions.HTTPError as error:
-            raise CommandError(f"no answer from {self.url}: {_why(error)}") from error
+            raise AwayError(f"no answer from {self.url}: {_why(error, read_s)}") from error
 
 
-def _why(error: urllib3.exceptions.HTTPError) -> str:
+def _kind(status: int) -> type[CommandError]:
+    if status in (502, 503, 504):
+        return AwayError
+    return RefusedError if 400 <= status < 500 else CommandError
+
+
+def _why(error: urllib3.exceptions.HTTPError, read_s: float = _READ_S) -> str:
     """What is wrong, without urllib3's objects."""
     if isinstance(error, urllib3.exceptions.ReadTimeoutError):
-        return f"none within {_READ_S:g} s"
+        return f"none within {read_s:g} s"
     if isinstance(error, urllib3.exceptions.ProtocolError) and error.args:
         what, *cause = error.args
         return ": ".join([str(what).removesuffix("."), *map(str, cause[:1])])

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from timekeeper.cli.away import away
 from timekeeper.cli.client import Client
 from timekeeper.cli.kubectl import Kubectl
-from timekeeper.cli.output import CommandError, Say, progress, silent, unreadable
+from timekeeper.cli.output import AwayError, CommandError, Say, progress, silent, unreadable
 from timekeeper.core.names import AGGREGATED_GROUP, AUDIENCE
 from timekeeper.core.texts import LEDGER_ALONE
 
@@ -61,6 +62,7 @@ def connected(options: Options, namespace: str, is_quiet: bool = False) -> Itera
     progress. Raises CommandError."""
     with ExitStack() as stack:
         say = silent if is_quiet else stack.enter_context(progress())
+        stack.enter_context(_said_away(options))
         if options.aggregated:
             client = stack.enter_context(_through_the_api_server(options))
         else:
@@ -72,13 +74,25 @@ def connected(options: Options, namespace: str, is_quiet: bool = False) -> Itera
 
 
 @contextmanager
+def _said_away(options: Options) -> Iterator[None]:
+    """Let an `AwayError` say since when, and what to do. A ledger on this machine is its owner's to look
+    after."""
+    try:
+        yield
+    except AwayError as error:
+        if _is_on_this_machine(options.server):
+            raise
+        raise away(options.kubectl, options.system_namespace, error) from error
+
+
+@contextmanager
 def connected_with_token(options: Options, namespace: str) -> Iterator[tuple[Client, str]]:
     """A client of the timekeeper that shows no token, and a token that may read this namespace; "": all.
     Raises CommandError."""
     if options.aggregated:
         raise CommandError("--aggregated: a login at the dashboard needs a token, so leave this flag out")
     token = _token(options, namespace)
-    with _connected(options, "") as client:
+    with _said_away(options), _connected(options, "") as client:
         yield client, token
 
 
@@ -102,11 +116,21 @@ def _connected(options: Options, token: str, say: Say = silent) -> Iterator[Clie
     ca = _ca(options)
     host = f"bursar-timekeeper.{options.system_namespace}.svc"
     if options.server:
-        yield Client(options.server, token, ca)
+        yield _living(Client(options.server, token, ca))
         return
     target, port = _target(options)
-    with options.kubectl.forwarded(options.system_namespace, target, port) as local:
-        yield Client(f"https://127.0.0.1:{local}", token, ca, host)
+    with ExitStack() as stack:
+        path = options.system_namespace, target, port
+        try:
+            local = stack.enter_context(options.kubectl.forwarded(*path))
+        except CommandError as error:
+            raise AwayError(error.message) from error
+        yield _living(Client(f"https://127.0.0.1:{local}", token, ca, host))
+
+
+def _living(client: Client) -> Client:
+    client.probe()
+    return client
 
 
 @contextmanager

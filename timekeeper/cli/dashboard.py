@@ -5,9 +5,11 @@ from contextlib import suppress
 
 import click
 
+from timekeeper.cli.away import away
 from timekeeper.cli.connection import Options, connected_with_token
 from timekeeper.cli.flags import EVERYWHERE, ClusterCommand
 from timekeeper.cli.loopback import Loopback, log_in
+from timekeeper.cli.output import CommandError
 
 
 @click.command(cls=ClusterCommand, short_help="Open the dashboard, logged in")
@@ -20,9 +22,13 @@ from timekeeper.cli.loopback import Loopback, log_in
 def dashboard(options: Options, all_namespaces: bool, port: int, no_browser: bool) -> None:
     """Open budgets, cards, waiting pods, costs and decisions in a browser, logged in, until Ctrl-C."""
     namespace = options.scope(all_namespaces) or ""
+
+    def explain(error: CommandError) -> CommandError:
+        return away(options.kubectl, options.system_namespace, error)
+
     with (
         connected_with_token(options, namespace) as (client, token),
-        Loopback(client, log_in(client, token), first_page(options, namespace), port) as server,
+        Loopback(client, log_in(client, token), first_page(options, namespace), port, explain) as server,
     ):
         click.echo(f"{server.address}\nThis address works once. Ctrl-C ends the connection.")
         if not no_browser and not webbrowser.open(server.address):

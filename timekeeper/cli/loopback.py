@@ -1,10 +1,11 @@
 """A server on loopback that leads a browser to the timekeeper, which it verifies, and logs it in once."""
 
+import html
 import re
 import secrets
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -17,6 +18,15 @@ _OPEN = "/open/"
 _MAX_BODY = 256 * 1024
 _SENT = ("Accept", "Content-Type", "Cookie", "If-None-Match", "Sec-Fetch-Site")
 _KEPT_BACK = ("connection", "content-length", "date", "server", "set-cookie", "transfer-encoding")
+_AWAY = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1"><meta http-equiv="refresh" content="5">
+<title>The timekeeper does not answer \u00b7 Bursar</title></head>
+<body><h1>The timekeeper does not answer</h1>
+{lines}
+<p>This page is loaded again every 5 seconds. If the timekeeper is back and this page is not, it has another
+pod: run <code>kubectl bursar dashboard</code> again.</p></body></html>
+"""
 _FORM_TOKEN = re.compile(r'name="form_token" value="([0-9a-f]{64})"', re.ASCII)
 
 
@@ -37,18 +47,26 @@ def log_in(client: Client, token: str) -> list[str]:
 
 class Loopback(ThreadingHTTPServer):
     """Serves on 127.0.0.1. ``port`` 0: any free one. ``cookies``: of the session that the first visitor of
-    `address` gets; ``page``: where it is led. Raises CommandError where the port is not free."""
+    `address` gets; ``page``: where it is led; ``explain``: says more where the timekeeper does not
+    answer. Raises CommandError where the port is not free."""
 
     daemon_threads = True
 
-    def __init__(self, client: Client, cookies: list[str], page: str, port: int = 0) -> None:
+    def __init__(
+        self,
+        client: Client,
+        cookies: list[str],
+        page: str,
+        port: int = 0,
+        explain: Callable[[CommandError], CommandError] = lambda error: error,
+    ) -> None:
         try:
             super().__init__(("127.0.0.1", port), _Handler)
         except OSError as error:
             raise CommandError(
                 f"--port {port}: cannot listen there: {error.strerror}; 0: any free port"
             ) from error
-        self.client, self.page = client, page
+        self.client, self.page, self.explain = client, page, explain
         self._cookies: list[str] | None = cookies
         self._secret = secrets.token_urlsafe(32)
         self._lock = threading.Lock()
@@ -109,7 +127,10 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             status, headers, answer = self.server.client.forward(self.command, self.path, sent, body)
         except CommandError as error:
-            self._text(HTTPStatus.BAD_GATEWAY, f"The timekeeper is not reached: {error.message}")
+            said = self.server.explain(error).message.splitlines()
+            lines = "\n".join(f"<p>{html.escape(each[:1].upper() + each[1:])}</p>" for each in said)
+            page = _AWAY.format(lines=lines).encode(errors="replace")
+            self._answer(HTTPStatus.BAD_GATEWAY, {"Content-Type": "text/html; charset=utf-8"}, [], page)
             return
         kept = {name: value for name, value in headers.items() if name.lower() not in _KEPT_BACK}
         self._answer(status, kept, headers.getlist("Set-Cookie"), answer)

@@ -257,6 +257,7 @@ cli.add_command(simulate)
     shell_complete=words.kinds,
     help="such as refused, placed or evicted",
 )
+@click.option("--pod", default=None, metavar="NAME", shell_complete=words.pods, help="about this pod alone")
 @click.option("--from", "begin", metavar="TIME", help="a time or a day")
 @click.option("--to", "end", metavar="TIME", help="a time or a day")
 @click.option(
@@ -272,6 +273,7 @@ def decided(
     options: Options,
     all_namespaces: bool,
     kind: str | None,
+    pod: str | None,
     begin: str | None,
     end: str | None,
     most: int,
@@ -281,7 +283,7 @@ def decided(
     namespace = options.scope(all_namespaces)
     with connected(options, namespace or "") as client:
         answer = client.get(
-            "/v1/decisions", namespace=namespace, kind=kind, from_=begin, to=end, limit=str(most)
+            "/v1/decisions", namespace=namespace, kind=kind, pod=pod, from_=begin, to=end, limit=str(most)
         )
     output.show(decisions.decisions(answer["decisions"], answer, kind), form)
 

@@ -123,6 +123,10 @@ class CommandError(click.ClickException):
     """The command cannot go on; the text says what is wrong and what to do. Exit code 1."""
 
 
+class AwayError(CommandError):
+    """The server gave no answer, or says that it has none now (5xx)."""
+
+
 class RefusedError(CommandError):
     """The server refused a request (4xx), so it has changed nothing."""
 

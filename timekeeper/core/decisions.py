@@ -188,8 +188,8 @@ def _bounded(value: Figure) -> Figure:
 
 
 def recordable(text: str, most: int) -> str:
-    """The text cut to this many characters, with "?" for each that is not printable."""
-    cut = text[:most]
+    """The text on one line, cut to this many characters, with "?" for each that is not printable."""
+    cut = text[:most] if text.isprintable() else " ".join(text.split())[:most]
     return cut if cut.isprintable() else "".join(each if each.isprintable() else "?" for each in cut)
 
 

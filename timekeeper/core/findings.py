@@ -40,7 +40,14 @@ def claiming_sentence(answer: Json) -> str:
 
 
 def watch_sentences(answer: Json) -> Iterator[str]:
-    """One for each kind of objects that the timekeeper cannot follow. ``answer``: of ``/v1/doubts``."""
+    """Whether the settler is away, and one for each kind of objects that the timekeeper cannot follow.
+    ``answer``: of ``/v1/doubts``."""
+    if silent_ms := answer.get("silentSince"):
+        yield (
+            f"the settler has written nothing since {moment(silent_ms)}, and figures stand as of then:"
+            " pods run on, and nothing is lost, for this time is charged once it is back; until then no held"
+            " pod is released and no budget evicts (kubectl bursar doctor)"
+        )
     for each in answer.get("watches") or ():
         since = moment(each["since"])
         yield f"{each['source']} are not followed since {since}: {each['error']}; what changes counts later"

@@ -17,6 +17,13 @@ LEDGER_ALONE = (
 )
 
 
+WITHOUT_TIMEKEEPER = (
+    "Pods run on, and new ones are admitted and placed; for 30 s by the last standings, then as "
+    "unknownStanding says. Nothing is lost: this time is charged once the timekeeper is back. Until then no "
+    "held pod is released, no budget evicts, and budgets, grants, reports and the dashboard have no answer."
+)
+
+
 def no_fractions(nodes: int) -> str:
     """Why a pod waits that may use nodes of NVIDIA's plugin alone. ``nodes``: their number."""
     on = "1 node" if nodes == 1 else f"{nodes} nodes"

@@ -89,6 +89,7 @@ def create_dashboard(api: "WSGIApplication", clock: Callable[[], int]) -> Flask:
     )
     app.jinja_env.globals.update(link=link, percent=texts.percent, age=texts.age, floor=texts.floor)
     app.jinja_env.globals.update(not_placed=texts.NOT_PLACED, mode_sentence=mode_sentence)
+    app.jinja_env.globals["without_timekeeper"] = texts.WITHOUT_TIMEKEEPER
     for rule, make in PAGES.items():
         app.add_url_rule(rule, rule, _view(api, clock, make), methods=["GET"])
 

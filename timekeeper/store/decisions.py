@@ -147,7 +147,7 @@ _CHANGES = ("OverBudget", "BackInBudget", "BudgetNearlyUsed")
 @dataclass(frozen=True, slots=True)
 class DecisionFilter:
     """A filter of decisions; an empty field matches any. ``from_ms``, ``to_ms``: those of which at least one
-    was taken in this span. ``before``: only rows with a smaller number; 0: all."""
+    was taken in this span. ``before``: only what stands after this time and number; None: all."""
 
     namespace: str = ""
     subject: str = ""  # name or generateName
@@ -157,7 +157,7 @@ class DecisionFilter:
     reason: str = ""
     from_ms: int | None = None
     to_ms: int | None = None
-    before: int = 0
+    before: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ class DecisionRow:
 
 
 def page(connection: Connection, which: DecisionFilter, limit: int) -> list[DecisionRow]:
-    """The newest records first."""
+    """The newest first, by the time of the last decision of each record."""
     its = DECISIONS.c
     wanted = {
         its.namespace: which.namespace,
@@ -179,9 +179,10 @@ def page(connection: Connection, which: DecisionFilter, limit: int) -> list[Deci
         its.kind: which.kind,
         its.reason: which.reason,
     }
-    # the rows of several owners are sorted: read by number, all of the namespace would be passed over
-    number = its.id + 0 if len(which.owners) > 1 else its.id
-    found: Select[Any] = select(DECISIONS).order_by(number.desc()).limit(limit)
+    # the rows of a pod or an owner are sorted: read by time, all of the namespace would be passed over
+    is_few = which.subject or which.owners or which.uid
+    last_ms = its.last_ms + 0 if is_few else its.last_ms
+    found: Select[Any] = select(DECISIONS).order_by(last_ms.desc(), its.id.desc()).limit(limit)
     found = found.where(*(column == value for column, value in wanted.items() if value))
     if which.owners:
         found = found.where(its.owner.in_(which.owners))
@@ -189,8 +190,8 @@ def page(connection: Connection, which: DecisionFilter, limit: int) -> list[Deci
         found = found.where(its.last_ms >= which.from_ms)
     if which.to_ms is not None:
         found = found.where(its.first_ms < which.to_ms)
-    if which.before:
-        found = found.where(its.id < which.before)
+    if which.before is not None:
+        found = found.where(tuple_(its.last_ms, its.id) < which.before)
     return [DecisionRow(row.id, row.source, _run(row)) for row in connection.execute(found)]
 
 

@@ -59,7 +59,7 @@ def mutate(
         return answer(unread if parsed.violations else NOTHING_TO_DO, violations, policy, exempt)
     standing = standing_of(review.namespace)
     governing = without_sidecar_if_name_taken(violations, policy)
-    violations = (*violations, *budget_violations(review.namespace, standing))
+    violations = (*violations, *budget_violations(review.namespace, standing, parsed.request))
     is_refused = would_refuse(violations, policy, exempt)
     return answer(
         _governed(review, parsed.request, standing, governing, is_refused), violations, policy, exempt

@@ -1,6 +1,7 @@
 """`kubectl bursar dashboard` without kubectl: a browser session over the server that the command starts."""
 
 import http.client
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -86,6 +87,20 @@ def test_the_address_logs_one_browser_in_and_no_other_address_does(server: Loopb
     form = "form_token=" + page.split('name="form_token" value="')[1].split('"')[0]
     sent = {"Content-Type": "application/x-www-form-urlencoded", "Cookie": cookie}
     assert asked(server, "/logout", "POST", form, **sent)[1]["Location"] == "/login"
+
+
+def test_a_timekeeper_that_went_away_leaves_a_page_that_says_so_and_loads_itself_again(
+    server: Loopback,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        server.client = Client(f"http://127.0.0.1:{closed.getsockname()[1]}")
+    server.explain = lambda error: CommandError(f"away: {type(error).__name__}\n<since>")
+
+    status, headers, page = asked(server, "/")
+
+    assert (status, headers["Content-Type"]) == (502, "text/html; charset=utf-8")
+    assert "<p>Away: AwayError</p>\n<p>&lt;since&gt;</p>" in page
+    assert '<meta http-equiv="refresh" content="5">' in page
 
 
 def test_the_server_gives_nothing_to_a_site_of_another_name_and_adds_no_token(server: Loopback) -> None:

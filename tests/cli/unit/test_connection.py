@@ -10,8 +10,8 @@ import pytest
 from timekeeper.cli import connection
 from timekeeper.cli.connection import Options
 from timekeeper.cli.dashboard import first_page as dashboard_page
-from timekeeper.cli.output import CommandError
-from timekeeper.core.texts import LEDGER_ALONE
+from timekeeper.cli.output import AwayError, CommandError
+from timekeeper.core.texts import LEDGER_ALONE, WITHOUT_TIMEKEEPER
 
 
 @dataclass
@@ -20,12 +20,18 @@ class PlayedKubectl:
 
     answers: dict[tuple[str, str], str] = field(default_factory=dict)
     refuses: str = ""
+    pods: tuple[Any, ...] = ()
 
     def run(self, verb: str, *arguments: str) -> str:
         known = self.answers.get((verb, arguments[0])) or self.answers.get((verb, " ".join(arguments[:2])))
         if known is None:
             raise CommandError(f"kubectl {verb}: Error from server (NotFound): {arguments[0]} not found")
         return known
+
+    def get(self, *arguments: str) -> Any:
+        if not self.pods:
+            raise CommandError("kubectl get: forbidden")
+        return {"items": list(self.pods)}
 
     def namespace(self) -> str:
         return "team-a"
@@ -134,3 +140,48 @@ def test_a_token_that_is_refused_says_where_the_namespace_is_from(
 
     assert ("that of your context: -n names yours" in refused.value.message) is is_of_context
     assert ("leads of a group bursar-leads/NAME" in refused.value.message) is (not wanted)
+
+
+UNREADY = {
+    "metadata": {"name": "bursar-timekeeper-0"},
+    "status": {
+        "conditions": [
+            {
+                "type": "Ready",
+                "status": "False",
+                "lastTransitionTime": "2026-11-26T01:40:00Z",
+                "message": "unready",
+            }
+        ]
+    },
+}
+READY = {"metadata": {"name": "a"}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+UNBORN = {"metadata": {"name": "a"}, "status": {"phase": "Pending"}}
+
+
+@pytest.mark.parametrize(
+    ("pods", "since"),
+    [
+        ((UNREADY,), "Pod bursar-timekeeper-0 is not ready since 2026-11-26 01:40Z, for "),
+        ((READY,), "Pod a is ready, so the way to it is cut"),
+        ((UNBORN,), "Pod a is Pending."),
+        ((), "Kubernetes does not say since when."),
+    ],
+    ids=["unready", "ready", "pending", "not known"],
+)
+def test_a_timekeeper_that_is_away_is_said_to_be_since_when_and_what_goes_on_without_it(
+    pods: tuple[Any, ...], since: str
+) -> None:
+    known = {("create", "token"): "t", ("get", "configmap"): "ca", ("get", "pod/bursar-timekeeper-0"): "pod"}
+    there = Options(PlayedKubectl(known, refuses="pod is not running", pods=pods))  # type: ignore[arg-type]
+
+    with pytest.raises(AwayError) as refused, connection.connected(there, "team-a", is_quiet=True):
+        pass
+
+    first, second, *rest = refused.value.message.splitlines()
+    assert first == "the timekeeper does not answer: pod is not running."
+    assert second.startswith(since)
+    assert rest[0] == WITHOUT_TIMEKEEPER
+    assert rest[-1].startswith(
+        "Do: kubectl describe pods -n bursar-system -l app.kubernetes.io/component=timekeeper"
+    )

@@ -450,6 +450,10 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "no classes": ({"priority_classes": listed()}, "warning", "priority classes", "does not exist"),
     "not ready": ({"readiness": Readiness(503, "database away", 0)}, "error", "timekeeper", "database away"),
     "no answer": ({"readiness": NotReadable("no token")}, "unknown", "timekeeper", "no token"),
+    "away": (
+        {"readiness": NotReadable("it does not answer.\nPod a is not ready.\nDo: this", is_away=True)},
+        *("error", "timekeeper", "it does not answer. Pod a is not ready."),
+    ),
     "clocks differ": ({"readiness": Readiness(200, "ok", -60.0)}, "warning", "clocks", "by -60 s"),
     "another time zone": ({"time_zone": "UTC"}, "warning", "time zone", "has timeZone Asia/Tokyo"),
     "no extender": (

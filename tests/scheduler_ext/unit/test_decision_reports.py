@@ -1,6 +1,7 @@
 """What the extender decided becomes records: placements, evictions with both pods, and why a pod waits."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -143,6 +144,15 @@ def test_a_placement_is_recorded_with_its_cards() -> None:
         500,
         8_000,
     )
+    assert sentence(found).endswith("8000 MiB, on n/0.")
+    many: dict[str, int | str] = {
+        "cards": "a,b,c,d,e",
+        "cardIndexes": "0,1,2,3,4",
+        "node": "n",
+        "shareMilli": 5_000,
+        "memoryMib": 1,
+    }
+    assert sentence(replace(found, figures=many)).endswith("on 5 cards.")
 
 
 def test_a_pod_above_a_cap_has_a_record_of_its_own_kind_with_the_caps_figures() -> None:

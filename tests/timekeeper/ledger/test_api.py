@@ -25,6 +25,7 @@ from tests.worlds import container
 from timekeeper.accounts.usage import gpu_hours
 from timekeeper.api.report_formats import safe
 from timekeeper.core.budgets.policy import GPU_HOUR
+from timekeeper.core.texts import moment
 
 ENTRY = "gpuHours: 2\nperiod: month\nonExhausted: deprioritize"
 
@@ -592,7 +593,7 @@ def test_a_settler_that_is_gone_is_reported_by_readyz(home: Town) -> None:
 
     assert (answer.status_code, answer.get_data(as_text=True)) == (
         503,
-        "settler: it has written nothing recently\n",
+        f"settler: it has written nothing since {moment(T0 + HOUR)}\n",
     )
     assert home.client.get("/livez").status_code == 200
 

@@ -1,7 +1,7 @@
 """Decisions in the ledger: posted, equal ones in succession as one record, forgotten after their time."""
 
 from tests.timekeeper.worlds import MINUTE, Json, Town
-from timekeeper.core.decisions import Decision, DecisionRun
+from timekeeper.core.decisions import Decision, DecisionRun, recordable
 from timekeeper.store import decisions
 from timekeeper.store.engine.engine import Store
 from timekeeper.store.engine.schema import DECISIONS
@@ -86,3 +86,27 @@ def test_decisions_are_forgotten_by_the_time_of_the_last_of_them(store: Store) -
         assert decisions.forget(connection, 10, 9) == 1
         assert decisions.forget(connection, 10, 9) == 0
     assert [row[0] for row in rows(store)] == ["kept"]
+
+
+def test_decisions_are_read_newest_first_by_their_own_time_page_by_page(town: Town) -> None:
+    assert post(town, posted(name="new"), posted(name="old", first_age_ms=MINUTE, last_age_ms=MINUTE)) == 200
+    town.clock.turn(MINUTE)
+    assert (
+        post(
+            town, posted(name="newer"), posted(name="oldest", first_age_ms=9 * MINUTE, last_age_ms=9 * MINUTE)
+        )
+        == 200
+    )
+
+    for which in ("", "namespace=team-a&", "owner=Job/train&"):
+        found: list[str] = []
+        after = ""
+        while len(found) < 4:
+            page = town.get(f"/v1/decisions?{which}limit=1{after}").get_json()
+            found += [each["pod"] for each in page["decisions"]]
+            after = f"&after={page['next']}"
+        assert found == ["newer", "new", "old", "oldest"], which
+
+
+def test_a_text_of_several_lines_is_recorded_on_one() -> None:
+    assert recordable("2 problems:\n  1. this\n  2. \x00that", 40) == "2 problems: 1. this 2. ?that"

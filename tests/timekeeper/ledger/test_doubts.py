@@ -7,6 +7,8 @@ import pytest
 from tests.timekeeper.worlds import HOUR, MINUTE, T0, Town, budgets, gpu_pod, lease, node
 from timekeeper.accounts.claiming import claiming_pods
 from timekeeper.accounts.session import MAX_DOUBT
+from timekeeper.core.findings import watch_sentences
+from timekeeper.core.texts import moment
 from timekeeper.settler.cluster.cluster_state import StreamAlive, StreamFailed, StreamOpened, WatchUpdate
 
 Json = dict[str, Any]
@@ -183,3 +185,16 @@ def test_the_most_claiming_namespaces_are_named_and_the_others_counted() -> None
     assert found.pods == 151
     assert found.text.startswith('{"n149":2,"n000":1,')
     assert found.text.endswith(',"n098":1,"":50}')
+
+
+def test_a_settler_that_is_away_is_named_with_the_time_of_its_last_word(doubtful: Town) -> None:
+    assert doubtful.get("/v1/doubts").get_json()["silentSince"] is None
+    last_ms = doubtful.clock()
+
+    doubtful.clock.turn(MINUTE)
+
+    answer = doubtful.get("/v1/doubts").get_json()
+    assert answer["silentSince"] == last_ms
+    assert next(watch_sentences(answer)).startswith(
+        f"the settler has written nothing since {moment(last_ms)}, and"
+    )

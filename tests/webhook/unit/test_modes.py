@@ -283,6 +283,18 @@ def test_a_budget_that_is_used_up_and_denies_refuses_until_its_next_period() -> 
     )
 
 
+@pytest.mark.parametrize(
+    ("remaining", "figures"),
+    [(0, "0.00 GPU-hours are left"), (-1_800_000_000, "It is 0.50 GPU-hours over")],
+)
+def test_the_refusal_of_a_budget_that_denies_has_what_is_left_and_what_was_asked(
+    remaining: int, figures: str
+) -> None:
+    answer = mutated(admitted(half()), standing=replace(DENYING, remaining=remaining))
+
+    assert f"(onExhausted: deny). {figures}; this pod asks for 0.5 card" in answer.refusal
+
+
 def test_a_budget_without_a_next_period_refuses_until_it_is_raised() -> None:
     answer = mutated(admitted(half()), standing=replace(DENYING, until_ms=None))
 

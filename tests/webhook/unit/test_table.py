@@ -49,7 +49,9 @@ def word(of: StandingsTable | None, now_ms: int, namespace: str = "team-a", spen
 def test_a_namespace_has_its_own_standing_and_another_the_default() -> None:
     heard = table(team_a=entry("OVER_BUDGET", ratio=1000))
 
-    assert standing(heard, "team-a", 0, 0, STALE_AFTER_MS) == Standing("OVER_BUDGET", 1000, 800)
+    assert standing(heard, "team-a", 0, 0, STALE_AFTER_MS) == Standing(
+        "OVER_BUDGET", 1000, 800, remaining=3_600_000_000
+    )
     assert word(heard, 0, "elsewhere") == "UNLIMITED"
 
 

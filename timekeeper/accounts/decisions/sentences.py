@@ -21,6 +21,7 @@ from timekeeper.core.request.held import cards_text
 
 Figures = Mapping[str, Figure]
 
+_MAX_NAMED = 4  # cards in a sentence
 ANOTHER = "a pod of another namespace"  # in place of the name of a pod that the reader may not know
 
 
@@ -100,8 +101,17 @@ def _placed(_reason: str, figures: Figures) -> str:
     share = int(figures.get("shareMilli", 0)) / 1000
     return (
         f"Placed on node {figures.get('node')}: compute of {share:g} card{'' if share == 1 else 's'} and"
-        f" {figures.get('memoryMib')} MiB, on {figures.get('cards')}."
+        f" {figures.get('memoryMib')} MiB, on {_card_names(figures)}."
     )
+
+
+def _card_names(figures: Figures) -> str:
+    """Cards as ``node/index``, or how many they are; the figure ``cards`` has their UUIDs."""
+    uuids = str(figures.get("cards", "")).split(",")
+    indexes = [each for each in str(figures.get("cardIndexes", "")).split(",") if each]
+    if 0 < len(indexes) <= _MAX_NAMED:
+        return ", ".join(f"{figures.get('node')}/{each}" for each in indexes)
+    return "1 card" if len(uuids) == 1 else f"{len(uuids)} cards"
 
 
 def _demoted(_reason: str, figures: Figures) -> str:

@@ -119,7 +119,7 @@ def verdict(raw: Json, namespace: str, terms: AdmissionTerms, is_bound: bool = F
     if parsed.request is None:
         return None
     now = terms.standing_of(pod)
-    if exhausted := budget_violations(namespace, now):
+    if exhausted := budget_violations(namespace, now, parsed.request):
         return _refused(exhausted)
     by_other = placed_by(pod["spec"], parsed.request.dialect, policy) != policy.scheduler_name
     hold = policy.hold_of(now, by_other)

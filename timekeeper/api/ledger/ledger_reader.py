@@ -74,6 +74,10 @@ class ServedStandings:
 NOT_SERVED = ServedStandings("", b"", b"", {}, UNKNOWN)
 
 
+_SILENT_MS = 10_000
+# A replica takes over from a silent settler, and all keep serving until it has started:
+# a Lease's duration, a transaction that stood still, and a first look at the cluster.
+_TAKEOVER_MS = 45_000
 _BEGAN_MS = 60_000  # how long the beginning of the ledger is remembered, for no index has it
 
 
@@ -113,6 +117,16 @@ class LedgerReader:
         """The settler's last write and decision."""
         with self.store.reading() as connection:
             return ledger.pulse(connection) or NEVER
+
+    @property
+    def silent_ms(self) -> int:
+        """A settler that has written nothing for so long is away."""
+        return _TAKEOVER_MS if self.store.is_shared else _SILENT_MS
+
+    def silent_since(self, pulse: Pulse) -> int | None:
+        """When a settler that is away wrote last; None: it is not, or it never wrote."""
+        is_away = pulse.tick_ms and self._clock() - pulse.tick_ms > self.silent_ms
+        return pulse.tick_ms if is_away else None
 
     def standings(self) -> tuple[ServedStandings, Pulse]:
         """The standings document, and the time of the settler's last decision."""

@@ -12,22 +12,25 @@ class OutageLog:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._away: set[str] = set()
+        self._away: dict[str, int] = {}  # since when, in milliseconds since 1970
 
-    def failed(self, kind: str, route: str, error: Exception) -> None:
-        """A request could not be answered. ``kind``: ``read`` or ``write``."""
+    def failed(self, kind: str, route: str, error: Exception) -> int:
+        """A request could not be answered. ``kind``: ``read`` or ``write``. Since when none could, in
+        milliseconds since 1970, as this process saw it."""
+        now_ms = time.time_ns() // 1_000_000
         with self._lock:
             is_first = kind not in self._away
-            self._away.add(kind)
+            since_ms = self._away.setdefault(kind, now_ms)
         if is_first:
             log("database-unavailable", level="error", kind=kind, route=route, error=error)
+        return since_ms
 
     def worked(self, kind: str) -> None:
         """Such a request was answered."""
         if kind not in self._away:
             return
         with self._lock:
-            self._away.discard(kind)
+            self._away.pop(kind, None)
         log("database-recovered", kind=kind)
 
 

@@ -106,7 +106,7 @@ class DecisionAnswer(TypedDict):
 
 
 class DecisionsAnswer(TypedDict):
-    """Decisions, the newest first."""
+    """Decisions, the newest first by `last`."""
 
     version: Version
     decisions: list[DecisionAnswer]
@@ -138,7 +138,7 @@ def register(app: Flask, services: Services) -> None:
     """Add the routes."""
 
     def list_all(call: Call) -> Response:
-        limit, after = call.get("limit", _PAGE), shaped(call.get("after"), int)
+        limit, after = call.get("limit", _PAGE), shaped(call.get("after"), int, int)
         zone = services.ledger.calendar()[0]
         which = DecisionFilter(
             namespace=call.get("namespace", ""),
@@ -149,12 +149,12 @@ def register(app: Flask, services: Services) -> None:
             reason=call.get("reason", ""),
             from_ms=start_ms(call.get("from"), zone),
             to_ms=start_ms(call.get("to"), zone),
-            before=after[0] if after else 0,
+            before=(after[0], after[1]) if after else None,
         )
         with services.ledger.store.reading() as connection:
             history = services.ledger.history(connection)
             found = page(connection, which, limit + 1)
-        follows = cursor(found[limit - 1].number) if len(found) > limit else None
+        follows = _place(found[limit - 1]) if len(found) > limit else None
         visible = visible_to(services, which.namespace)
         listed = [shown(each, history, visible) for each in found[:limit]]
         return answer({"version": 1, "decisions": listed, "next": follows}, follows)
@@ -170,6 +170,10 @@ def register(app: Flask, services: Services) -> None:
             decisions.record(connection, posted.source, posted.runs)
         metrics.DECISIONS.labels(posted.source).inc(sum(each.count for each in posted.runs))
         return answer({"version": 1})
+
+
+def _place(row: DecisionRow) -> str:
+    return cursor(row.run.last_ms, row.number)
 
 
 def visible_to(services: Services, namespace: str) -> Callable[[Decision], Decision]:

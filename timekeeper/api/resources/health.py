@@ -8,12 +8,8 @@ from timekeeper.accounts.changes import NEVER, Pulse
 from timekeeper.accounts.failing_watches import read_watches
 from timekeeper.api.http.routes import ApiRoute
 from timekeeper.api.http.services import Services
+from timekeeper.core.texts import moment
 from timekeeper.store.engine.engine import UnavailableError
-
-_SETTLER_SILENT_MS = 10_000
-# A replica takes over from a silent settler, and all keep serving until it has started:
-# a Lease's duration, a transaction that stood still, and a first look at the cluster.
-_TAKEOVER_MS = 45_000
 
 TEXT = "text/plain"
 
@@ -71,12 +67,10 @@ def _problems(services: Services) -> tuple[Pulse, list[str]]:
     services.outages.worked("read")
     if damage := services.damage():
         return NEVER, [f"database: {damage}"]
-    now_ms, silent_ms = (
-        services.clock(),
-        _TAKEOVER_MS if services.ledger.store.is_shared else _SETTLER_SILENT_MS,
-    )
+    now_ms, silent_ms = services.clock(), services.ledger.silent_ms
     if abs(now_ms - pulse.tick_ms) > silent_ms:
-        return pulse, ["settler: it has written nothing recently"]
+        since = f" since {moment(pulse.tick_ms)}" if pulse.tick_ms else " yet"
+        return pulse, [f"settler: it has written nothing{since}"]
     has_decided = abs(now_ms - pulse.decided_ms) <= silent_ms
     return pulse, [f"settler: it {pulse.state}"] if pulse.state and not has_decided else []
 

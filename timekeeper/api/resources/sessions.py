@@ -63,13 +63,15 @@ class FailingWatchAnswer(TypedDict):
 
 class DoubtsAnswer(TypedDict):
     """`sessions`: how many running sessions have a doubt; `doubts`: the 20 most frequent; `claims`: where
-    pods are metered; null: not counted yet; `watches`: what is not followed now, and counts later."""
+    pods are metered; null: not counted yet; `watches`: what is not followed now, and counts later;
+    `silentSince`: the settler has written nothing since then; null: it is up to date."""
 
     version: Version
     sessions: int
     doubts: list[DoubtAnswer]
     claims: list[ClaimingAnswer] | None
     watches: list[FailingWatchAnswer]
+    silentSince: int | None
 
 
 SESSIONS = ApiRoute(
@@ -116,6 +118,7 @@ def register(app: Flask, services: Services) -> None:
             "doubts": [{"doubt": doubt, "sessions": number} for doubt, number in found],
             "claims": None if claims is None else [_claiming(*each) for each in claims.items()],
             "watches": [_failing(*each) for each in failing.items()],
+            "silentSince": services.ledger.silent_since(pulse),
         }
         return answer(body)
 

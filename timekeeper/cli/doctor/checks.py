@@ -224,6 +224,11 @@ def priority_classes(facts: Facts) -> Iterator[CheckResult]:
 
 def timekeeper(facts: Facts) -> Iterator[CheckResult]:
     """It answers, is ready, and its clock is ours."""
+    if isinstance(facts.readiness, NotReadable) and facts.readiness.is_away:
+        *said, _ = facts.readiness.reason.splitlines()  # the last line is what to do
+        command = f"kubectl describe pods -n {facts.system_namespace}; {logs_of(facts, 'timekeeper')}"
+        yield CheckResult("error", "timekeeper", " ".join(said), command)
+        return
     if isinstance(facts.readiness, NotReadable):
         found = unknown("timekeeper", facts.readiness)
         yield replace(found, command=_ADMINISTRATOR) if _NO_ADMINISTRATOR in found.sentence else found

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from timekeeper.cli.client import Client
 from timekeeper.cli.connection import Options, connected
-from timekeeper.cli.output import CommandError, Say, progress
+from timekeeper.cli.output import AwayError, CommandError, Say, progress
 from timekeeper.core.accelerators import accelerators_in
 from timekeeper.core.findings import broken_sentences
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
@@ -23,9 +23,10 @@ MAX_NODES = 20  # whose pods are read
 
 @dataclass(frozen=True, slots=True)
 class NotReadable:
-    """Why something could not be read."""
+    """Why something could not be read. ``is_away``: the timekeeper does not answer."""
 
     reason: str
+    is_away: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +175,7 @@ def _of_the_ledger(options: Options, say: Say) -> _Ledger:
             zone, governs_nothing = str(own["period"]["timeZone"]), own.get("modeFrom") == "ledger"
             return _Ledger(zone, doubts, idle, modes, broken, governs_nothing)
     except CommandError as error:
-        return _Ledger(*(NotReadable(error.message),) * 5)
+        return _Ledger(*(NotReadable(error.message, isinstance(error, AwayError)),) * 5)
 
 
 def _modes(own: Any, listed: Any) -> Any:
@@ -199,7 +200,7 @@ def _or_reason(read: Callable[[], Any]) -> Any:
     try:
         return read()
     except CommandError as error:
-        return NotReadable(error.message)
+        return NotReadable(error.message, isinstance(error, AwayError))
 
 
 Level = Literal["ok", "warning", "error", "unknown"]

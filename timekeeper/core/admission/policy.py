@@ -39,6 +39,7 @@ class Standing:
     warn_at_milli: int | None = None  # users are warned from here on
     by_estimate: bool = False  # over budget only by what this worker admitted since the last table
     on_exhausted: str = "deprioritize"  # the budget's setting
+    remaining: int | None = None  # of the account that decides, in milli-GPU x milliseconds
     until_ms: int | None = None  # end of the budget's period, Unix milliseconds; None: it has no end
     hold: HeldFor = ""  # how new pods are held whatever the word is, but for UNKNOWN
     is_protected: bool = False  # of a pod: it is in budget because `protect` selects it

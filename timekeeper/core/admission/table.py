@@ -175,6 +175,7 @@ def read_entry(raw: Json) -> StandingsEntry:
             standings.whole_number_or_none(raw["ratio"]),
             standings.whole_number_or_none(raw["warnAt"]),
             on_exhausted=_text(raw["onExhausted"]),
+            remaining=standings.whole_number_or_none(raw["remaining"]),
             until_ms=until_ms,
             hold=_hold(raw.get("hold")),
         ),

@@ -9,6 +9,7 @@
   const trouble = document.getElementById("live-trouble"); // a status: screen readers say what changes in it
   let timer = 0;
   let isOn = true;
+  let away = ""; // since when no page came
 
   if (!button || !document.querySelector("[data-live]")) return;
 
@@ -51,6 +52,11 @@
     if (trouble.textContent !== text) trouble.textContent = text;
   }
 
+  function fail(what) {
+    away = away || new Date().toLocaleTimeString();
+    tell(`${what} since ${away}: the figures stand as of the time above. Pods run on and nothing is lost; trying again`);
+  }
+
   async function load() {
     const selection = window.getSelection();
     if (selection && !selection.isCollapsed) return;
@@ -58,7 +64,7 @@
     try {
       answer = await fetch(window.location.href, { headers: { Accept: "text/html" }, credentials: "same-origin" });
     } catch {
-      tell("The timekeeper does not answer; trying again");
+      fail("The timekeeper does not answer");
       return;
     }
     if (answer.redirected) {
@@ -66,10 +72,11 @@
       return;
     }
     if (!answer.ok) {
-      tell(`The timekeeper answered ${answer.status}; trying again`);
+      fail(answer.status < 500 ? `The timekeeper answered ${answer.status}` : "The timekeeper has no answer");
       return;
     }
     tell("");
+    away = "";
     const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
     document.querySelectorAll("[data-live]").forEach((old) => {
       const found = fresh.getElementById(old.id);

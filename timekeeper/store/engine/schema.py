@@ -353,8 +353,8 @@ DECISIONS = Table(
     CheckConstraint("count >= 1 AND first_ms <= last_ms", name="counts"),
     Index(None, "namespace", "subject", "id"),
     Index(None, "namespace", "owner", "id"),
-    Index(None, "namespace", "id"),
-    Index(None, "last_ms"),
+    Index(None, "namespace", "last_ms", "id"),
+    Index(None, "last_ms", "id"),
     comment="what was decided about pods and budgets, and why",
 )
 

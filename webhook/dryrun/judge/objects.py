@@ -255,9 +255,9 @@ def _violations(
     asked: PodReview, answer: AdmissionAnswer, policy: AdmissionPolicy, standing: Standing
 ) -> tuple[Violation, ...]:
     """The violations for which an answer refuses."""
-    found = pod_violations(asked.pod, parse_new(asked.pod, policy.unknown_accelerators), policy)
-    refusing, _ = split_by_mode(found, policy)
-    return refusing or budget_violations(asked.namespace, standing) or (_of_text(answer),)
+    parsed = parse_new(asked.pod, policy.unknown_accelerators)
+    refusing, _ = split_by_mode(pod_violations(asked.pod, parsed, policy), policy)
+    return refusing or budget_violations(asked.namespace, standing, parsed.request) or (_of_text(answer),)
 
 
 def _of_text(answer: AdmissionAnswer) -> Violation:

@@ -3,11 +3,17 @@
 from datetime import UTC, datetime
 
 from timekeeper.core.admission.policy import Standing
+from timekeeper.core.request.held import cards_text, depends_on_card, least_milli
+from timekeeper.core.texts import hours
+from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation, shown
 
 
-def budget_violations(namespace: str, standing: Standing) -> tuple[Violation, ...]:
-    """The violation of a pod whose namespace is over budget with `onExhausted: deny`."""
+def budget_violations(
+    namespace: str, standing: Standing, request: GPURequest | None = None
+) -> tuple[Violation, ...]:
+    """The violation of a pod whose namespace is over budget with `onExhausted: deny`. ``request``: the pod's;
+    None: not known."""
     if standing.status != "OVER_BUDGET" or standing.on_exhausted != "deny":
         return ()
     until = "the budget is raised"
@@ -20,6 +26,21 @@ def budget_violations(namespace: str, standing: Standing) -> tuple[Violation, ..
         else f"Namespace {namespace} has used its GPU budget"
     )
     sentence = (
-        f"{used} (onExhausted: deny). New GPU pods are refused until {until}. Ask your budget administrator."
+        f"{used} (onExhausted: deny).{_figures(standing, request)} New GPU pods are refused until {until}."
+        " Ask your budget administrator."
     )
     return (Violation("budget-exhausted", "metadata.namespace", shown(namespace), sentence, "", ""),)
+
+
+def _figures(standing: Standing, request: GPURequest | None) -> str:
+    """What is left, and what the pod asks for."""
+    if standing.remaining is None:
+        return ""
+    amount = f"{hours(abs(standing.remaining))} GPU-hours"
+    said = [f"it is {amount} over" if standing.remaining < 0 else f"{amount} are left"]
+    if request is not None:
+        held = cards_text(least_milli(request))
+        least = "at least " if depends_on_card(request) else ""
+        said.append(f"this pod asks for {least}{held} card{'' if held == '1' else 's'}")
+    text = "; ".join(said)
+    return f" {text[0].upper()}{text[1:]}."

@@ -1,0 +1,52 @@
+"""What to say where the timekeeper does not answer: since when, what goes on without it, and what to do."""
+
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+from timekeeper.cli.kubectl import Kubectl
+from timekeeper.cli.output import AwayError, CommandError
+from timekeeper.core.json_values import mapping, sequence
+from timekeeper.core.texts import WITHOUT_TIMEKEEPER, age, moment
+
+_PODS = "app.kubernetes.io/component=timekeeper"
+_WORKS = "kubectl bursar map, waiting, check and audit need no timekeeper."
+
+
+def away(kubectl: Kubectl, namespace: str, error: CommandError) -> AwayError:
+    """The failure with all of it. ``namespace``: Bursar's."""
+    since = " ".join(_since(kubectl, namespace)) or "Kubernetes does not say since when."
+    do = (
+        f"Do: kubectl describe pods -n {namespace} -l {_PODS};"
+        f" kubectl logs -n {namespace} -l {_PODS} --tail=50; kubectl bursar doctor"
+    )
+    why = error.message.splitlines()[0].rstrip(".")
+    lines = (f"the timekeeper does not answer: {why}.", since, WITHOUT_TIMEKEEPER, _WORKS, do)
+    return AwayError("\n".join(lines))
+
+
+def _since(kubectl: Kubectl, namespace: str) -> Iterator[str]:
+    """A sentence for each pod of the timekeeper; none where kubectl cannot tell."""
+    try:
+        listed = kubectl.get("pods", "-n", namespace, "-l", _PODS)
+    except CommandError:
+        return
+    for pod in sequence(mapping(listed).get("items")):
+        yield _of_pod(mapping(pod))
+
+
+def _of_pod(pod: Any) -> str:
+    status = mapping(pod.get("status"))
+    name = mapping(pod.get("metadata")).get("name")
+    conditions = map(mapping, sequence(status.get("conditions")))
+    ready: Any = next((each for each in conditions if each.get("type") == "Ready"), {})
+    if ready.get("status") == "True":
+        return f"Pod {name} is ready, so the way to it is cut, or it has stopped just now."
+    changed = str(ready.get("lastTransitionTime") or "")
+    if not changed:
+        return f"Pod {name} is {status.get('phase', 'Pending')}."
+    at_ms = int(datetime.fromisoformat(changed).timestamp() * 1000)
+    lasts = age(time.time_ns() // 1_000_000 - at_ms)
+    why = f": {ready['message']}" if ready.get("message") else ""
+    return f"Pod {name} is not ready since {moment(at_ms)}, for {lasts}{why}."
