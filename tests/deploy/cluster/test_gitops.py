@@ -13,6 +13,7 @@ from tests.deploy.reading import NAMESPACE
 from tests.support.control_plane import collection, kubectl
 from tests.support.waiting import eventually
 from tests.support.worker_control_plane import Lender
+from timekeeper.settler.mode_parameters import CONFIG_MAPS
 
 Json = dict[str, Any]
 
@@ -29,13 +30,13 @@ def test_a_second_sync_changes_nothing_that_bursar_has_written(lender: Lender, t
             name = f"observed-{number}"
             kubectl(cp, "create", "namespace", name)
             kubectl(cp, "label", "namespace", name, "bursar.dev/mode=observe")
-            eventually(lambda name=name: modes(cp).get(name) == "observe")  # type: ignore[misc]
+            eventually(lambda name=name: {each.get(name) for each in modes(cp)} == {"observe"})  # type: ignore[misc]
             before = there(cp, running.documents)
 
             kubectl(cp, "apply", *way, "-f", str(file))
 
             assert there(cp, running.documents) == before
-            assert modes(cp)["_initial"] == "enforce"
+            assert {each["_initial"] for each in modes(cp)} == {"enforce"}
         bundles = {
             each["clientConfig"].get("caBundle", "")
             for one in before.values()
@@ -45,10 +46,10 @@ def test_a_second_sync_changes_nothing_that_bursar_has_written(lender: Lender, t
         assert "" not in bundles
 
 
-def modes(cp: ControlPlane) -> dict[str, str]:
-    """What the policies are told of namespaces."""
-    path = f"/api/v1/namespaces/{NAMESPACE}/configmaps/bursar-modes"
-    return dict(cp.api.call("GET", path)["data"])
+def modes(cp: ControlPlane) -> list[dict[str, str]]:
+    """What the policies are told of namespaces, in each of the objects that the timekeeper writes."""
+    path = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
+    return [cp.api.call("GET", f"{path}/{name}")["data"] for name in CONFIG_MAPS]
 
 
 def there(cp: ControlPlane, documents: Iterable[Json]) -> dict[str, Json]:
