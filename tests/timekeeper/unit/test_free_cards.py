@@ -20,7 +20,7 @@ def card(used: int, **more: Any) -> dict[str, Any]:
         ([card(0, healthy=False), card(500, cordoned=True)], False, "none"),
         ([card(0)], True, "none"),
         ([], True, "none"),
-        ([], False, "–"),
+        ([], False, "unknown"),
     ],
 )
 def test_whole_cards_and_the_largest_part_of_a_shared_one(

@@ -59,7 +59,7 @@ def free_sentence(cards: Sequence[Json], is_closed: bool, unnamed: int = 0) -> s
     """What new pods can get of a node's compute: whole cards, and the largest part of a shared one; of an
     open node without an inventory nothing is known."""
     if not cards and not is_closed:
-        return "–"
+        return "unknown"
     usable = [each for each in cards if each["healthy"] and not each["cordoned"] and not is_closed]
     whole = sum(each["used_share_milli"] == 0 and each["used_memory_mib"] == 0 for each in usable) - unnamed
     part = max([0, *(WHOLE_MILLI - each["used_share_milli"] for each in usable if each["used_share_milli"])])
