@@ -86,6 +86,13 @@ class Node:
         return bool(self.cards) or (bool(self.allocatable) and self.family in BY_NAME)
 
     @property
+    def undescribed(self) -> str:
+        """The GPU resources of a node without an inventory, such as ``nvidia.com/gpu 8``; "": it has one, or
+        no GPUs."""
+        listed = ", ".join(f"{name} {amount}" for name, amount in self.allocatable)
+        return listed if self.has_gpus and not self.cards else ""
+
+    @property
     def plugin_chooses(self) -> bool:
         """True where the node's device plugin picks the cards, whatever a placement says."""
         return self.family in BY_NAME and BY_NAME[self.family].plugin_chooses

@@ -70,7 +70,7 @@ class UnnamedView(TypedDict):
 class NodeView(TypedDict):
     """A node. ``closed``: why no GPU pods are placed on it, or null. ``closed_by``: the pods that cause this.
     ``figures``: null while it is closed. ``unnamed``: the pods whose cards only its device plugin could name;
-    no card counts them as used."""
+    no card counts them as used. ``undescribed``: what it offers where no inventory describes its cards."""
 
     name: str
     family: str
@@ -80,6 +80,7 @@ class NodeView(TypedDict):
     figures: FiguresView | None
     stranded_by: list[StrandedView]
     unnamed: list[UnnamedView]
+    undescribed: str
     cards: list[CardView]
 
 
@@ -158,7 +159,10 @@ def _wanted(snapshot: Snapshot, asked: ClusterQuery) -> list[NodeInfo]:
         if node is None:
             raise UnknownNodeError(f"node {asked.node!r} is not known to the extender")
         return [node]
-    return sorted((n for n in snapshot.nodes.values() if n.cards or n.closed), key=lambda node: node.name)
+    return sorted(
+        (n for n in snapshot.nodes.values() if n.cards or n.closed or n.undescribed),
+        key=lambda node: node.name,
+    )
 
 
 def _figures(figures: Figures, fragmentation_model: FragmentationModel) -> FiguresView:
@@ -196,6 +200,7 @@ def _node(node: NodeInfo, total: Total) -> NodeView:
         else _figures(figures_of(node, total.fragmentation_model), total.fragmentation_model),
         stranded_by=_stranded(stranded_by(node)),
         unnamed=_unnamed(node),
+        undescribed=node.undescribed,
         cards=cards_of(node),
     )
 

@@ -128,7 +128,7 @@ def bodies(
     size = 0
     for name in sorted(nodes.changed_since(sent)):
         node = nodes.get(name)
-        if node is None or not (node.cards or node.closed):
+        if node is None or not (node.cards or node.closed or node.undescribed):
             gone.append(name)
         else:
             row = _row(node)
@@ -201,6 +201,8 @@ def _node(node: NodeInfo) -> MapNode:
     view: MapNode = {"name": node.name, "closed": closed, "cards": cards, "stranded": stranded}
     if node.unnamed:
         view["unnamed"] = _amount(node.unnamed)
+    if node.undescribed:
+        view["undescribed"] = _text(node.undescribed, MAX_TEXT)
     return view
 
 

@@ -48,6 +48,11 @@ class NodeInfo:
         """The inventory."""
         return self.node_object.cards if self.node_object else ()
 
+    @property
+    def undescribed(self) -> str:
+        """What it offers without an inventory (`Node.undescribed`)."""
+        return self.node_object.undescribed if self.node_object else ""
+
 
 def node_info_of(
     name: str,

@@ -52,14 +52,8 @@ class NriTasks:
             return
         is_another = is_served_by_another(agent.node, agent.vendor.resources)
         leave = "a device plugin gives out the cards" if is_another else runtime_open
-        self._plugin.devices = node_devices(
-            (card.uuid for card in agent.cards),
-            self._reader.paths,
-            self._cdi,
-            self._settings.dev,
-            self._settings.driver_libraries,
-            leave,
-        )
+        cards, paths, told = (card.uuid for card in agent.cards), self._reader.paths, self._settings
+        self._plugin.devices = node_devices(cards, paths, self._cdi, told.dev, told.driver_libraries, leave)
         if self._cdi.errors != self._unread:
             self._unread = self._cdi.errors
             if self._unread:

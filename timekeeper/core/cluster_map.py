@@ -85,7 +85,8 @@ class MapCard(CardAllocation):
 class MapNode(TypedDict):
     """A node. ``closed``: why no GPU pods are placed on it; "": it is open. ``stranded``: namespace -> the
     thousandths of a card that it strands there; those that strand most, if there are many. ``unnamed``: cards
-    that are held, and that only the node's device plugin could name; no card counts them as used."""
+    that are held, and that only the node's device plugin could name; no card counts them as used.
+    ``undescribed``: what a node offers whose cards no inventory describes, such as ``nvidia.com/gpu 8``."""
 
     name: _Name
     closed: Annotated[str, printable(MAX_TEXT)]
@@ -102,6 +103,7 @@ class MapNode(TypedDict):
         ]
     ]
     unnamed: NotRequired[_Amount]
+    undescribed: NotRequired[Annotated[str, printable(MAX_TEXT)]]
 
 
 class MapWaitingPod(TypedDict):
@@ -153,6 +155,11 @@ def unnamed_sentence(unnamed: int, cards: int) -> str:
     """What is held of a node without a card's name; "": nothing."""
     held = f"{unnamed} of {cards} cards are held, and the node's plugin alone knows which"
     return held if unnamed else ""
+
+
+def undescribed_sentence(undescribed: str) -> str:
+    """What a node offers whose cards no inventory describes; "": it has one."""
+    return f"no inventory: {undescribed}" if undescribed else ""
 
 
 _ALL_NODES = re.compile(r"0/([0-9]+) nodes ")  # the beginning of kube-scheduler's message

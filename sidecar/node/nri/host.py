@@ -22,16 +22,9 @@ def node_devices(
 ) -> NodeDevices:
     """``cards``: the UUIDs; ``paths``: by UUID a card's device node; ``dev``: where the node's /dev is."""
     own = {uuid: node for uuid, path in paths.items() for node in _present((path,), dev)}
-    names = cdi.names(paths)
-    known = frozenset(cards)
-    return NodeDevices(
-        tuple((uuid, name) for uuid, name in names.items() if uuid in known),
-        tuple(own.items()),
-        tuple(_present(COMMON, dev)),
-        libraries,
-        known,
-        leave,
-    )
+    known, common = frozenset(cards), tuple(_present(COMMON, dev))
+    names = tuple((uuid, name) for uuid, name in cdi.names(paths).items() if uuid in known)
+    return NodeDevices(names, tuple(own.items()), common, libraries, known, leave)
 
 
 def _present(paths: Iterable[str], dev: str) -> Iterator[DeviceNode]:

@@ -6,6 +6,7 @@ It runs in a thread of its own. `pods` and `devices` are replaced by other threa
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from functools import partial
 from urllib.parse import quote
 
@@ -76,25 +77,14 @@ class Plugin:
 
     def page(self) -> str:
         """The metrics."""
+        none: dict[str, str] = {}
+        connected, slowest = [(none, int(self.connected))], [(none, round(self.slowest_s, 6))]
+        given = [({"result": name}, count) for name, count in self.results.items()]
+        what = "Containers by what they were given."
         return (
-            metric(
-                "bursar_node_nri_connected",
-                "gauge",
-                "Whether the runtime's NRI is answered.",
-                [({}, int(self.connected))],
-            )
-            + metric(
-                "bursar_node_nri_containers_total",
-                "counter",
-                "Containers by what they were given.",
-                [({"result": name}, count) for name, count in self.results.items()],
-            )
-            + metric(
-                "bursar_node_nri_slowest_seconds",
-                "gauge",
-                "The longest answer so far.",
-                [({}, round(self.slowest_s, 6))],
-            )
+            metric("bursar_node_nri_connected", "gauge", "Whether the runtime's NRI is answered.", connected)
+            + metric("bursar_node_nri_containers_total", "counter", what, given)
+            + metric("bursar_node_nri_slowest_seconds", "gauge", "The longest answer so far.", slowest)
         )
 
     def methods(self) -> dict[str, Callable[[bytes], bytes]]:
@@ -146,9 +136,8 @@ class Plugin:
         pod, _ = self._pod(asked.pod)
         cdi, nodes = asked.adjust.cdi_devices, asked.adjust.linux.devices
         allowed = placement.cards_of(pod, asked.container.name)
-        found = placement.strange(
-            self.devices, allowed, (each.name for each in cdi), (each.path for each in nodes)
-        )
+        names, paths = (each.name for each in cdi), (each.path for each in nodes)
+        found = placement.strange(self.devices, allowed, names, paths)
         if not found:
             return b""
         self.results["refused"] += 1
@@ -172,9 +161,8 @@ class Plugin:
         try:
             found = self._find(sandbox.namespace, sandbox.name, self._timeout_s * PART_OF_TIMEOUT)
         except ApiUnreachable as error:
-            raise Refused(
-                f"the pod's placement is not known, for the API server does not answer: {error}"
-            ) from None
+            reason = f"the pod's placement is not known, for the API server does not answer: {error}"
+            raise Refused(reason) from None
         if found is None or found["metadata"]["uid"] != sandbox.uid:
             raise Refused("the sandbox names a placement, but the API server has no such pod")
         return read_pod(found), found["metadata"].get("annotations") or {}
@@ -204,11 +192,8 @@ def follow(plugin: Plugin, socket: str, pause: Callable[[float], None] = time.sl
     while True:
         reason = ""
         try:
-            connection = NriConnection(socket)
-            try:
+            with closing(NriConnection(socket)) as connection:
                 connection.serve(NAME, INDEX, plugin.methods())
-            finally:
-                connection.close()
         except Broken as error:
             reason = str(error)
         except Exception as error:
@@ -244,10 +229,8 @@ def _adjustment(devices: placement.ContainerDevices, env: list[str]) -> Any:
     for node in devices.nodes:
         adjust.linux.devices.add(path=node.path, type="c", major=node.major, minor=node.minor)
     if devices.libraries:
-        options = ["rbind", "ro", "nosuid", "nodev"]
-        adjust.mounts.add(
-            destination=placement.LIBRARIES, type="bind", source=devices.libraries, options=options
-        )
+        bind = {"type": "bind", "options": ["rbind", "ro", "nosuid", "nodev"]}
+        adjust.mounts.add(destination=placement.LIBRARIES, source=devices.libraries, **bind)
         told = dict(each.partition("=")[::2] for each in env).get(placement.PATHS, "")
         paths = (f"{placement.LIBRARIES}/lib64", *filter(None, told.split(":")))
         adjust.env.add(key=placement.PATHS, value=":".join(dict.fromkeys(paths)))

@@ -101,12 +101,35 @@ def pods_there(stack: Stack) -> list[Json]:
 
 def bursar(stack: Stack, *arguments: str, kubeconfig: Path | None = None) -> tuple[int, str]:
     """Exit code and output of `kubectl bursar`, as the cluster's administrator or another user."""
+    command, environment = typed(stack, *arguments, kubeconfig=kubeconfig)
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200)
+    return done.returncode, done.stdout + done.stderr
+
+
+def typed(stack: Stack, *arguments: str, kubeconfig: Path | None = None) -> tuple[list[str], dict[str, str]]:
+    """The command and its environment."""
     folder = Path(stack.cp.kubectl_path).parent
     environment = os.environ | {"PATH": f"{folder}:{os.environ['PATH']}"}
     command = [sys.executable, "-m", "timekeeper.cli.main", *arguments]
-    command += [f"--kubeconfig={kubeconfig or stack.cp.admin_kubeconfig}"]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200)
-    return done.returncode, done.stdout + done.stderr
+    return [*command, f"--kubeconfig={kubeconfig or stack.cp.admin_kubeconfig}"], environment
+
+
+def interrupted(stack: Stack) -> None:
+    """Once its time ends, and once it is killed, while the kubelet still counts the plugin's devices: the
+    node stays on its way, and the next command goes on from there."""
+    code, said = bursar(stack, *FRACTIONS, "--timeout=2s")
+    assert code == 1
+    assert "not within the time: " in said
+    assert "; the same command goes on from here" in said
+    command, environment = typed(stack, *FRACTIONS)
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as killed:
+        assert killed.stdout is not None
+        assert any("wait: the kubelet counts none" in line for line in killed.stdout)
+        killed.kill()
+    found = node(stack)
+    assert found["spec"]["unschedulable"] is True
+    assert found["metadata"]["annotations"]["bursar.dev/node-change"] == "fractions"
+    assert OFF.items() <= found["metadata"]["labels"].items()
 
 
 def versions(stack: Stack) -> list[str]:
@@ -154,6 +177,7 @@ def test_a_node_of_the_operator_serves_half_a_card_and_goes_back(stack: Stack, t
     assert "1 pods must end first: others/pair; nothing was changed" in said
 
     call("DELETE", f"{others}/pair?gracePeriodSeconds=0")
+    interrupted(stack)
     with kubelet(stack), agent_of(stack, tmp_path):
         code, said = bursar(stack, *FRACTIONS)
         assert code == 0, said

@@ -228,6 +228,12 @@ def test_a_card_is_a_row_with_bars_and_the_pods_on_it() -> None:
     assert (first["state"], second["state"]) == ("unhealthy", "closed: two plugins")
 
 
+def test_a_node_without_an_inventory_has_a_row_with_what_it_offers() -> None:
+    plugins: dict[str, Any] = {"name": "n", "closed": None, "cards": [], "undescribed": "nvidia.com/gpu 8"}
+
+    assert cards.cards([plugins], None).rows == ({"node": "n", "state": "no inventory: nvidia.com/gpu 8"},)
+
+
 def test_what_is_held_without_a_cards_name_has_a_row_of_the_node() -> None:
     free = {**CARD, "used_share_milli": 0, "used_memory_mib": 0, "pods": []}
     pair = {"namespace": "a", "name": "pair", "uid": "u", "cards": 2, "held": "bound"}

@@ -103,6 +103,20 @@ def test_cards_that_only_the_plugin_could_name_are_counted_on_their_node() -> No
     assert {name: each.get("unnamed") for name, each in posted.items()} == {"n": 2, "m": None}
 
 
+def bare(name: str, capacity: dict[str, str]) -> Json:
+    """A node without an inventory."""
+    return {"metadata": {"name": name}, "status": {"capacity": capacity, "allocatable": capacity}}
+
+
+def test_a_plugins_node_without_an_inventory_is_posted_with_what_it_offers() -> None:
+    there = [bare("n", {"nvidia.com/gpu": "8"}), bare("cpu", {"cpu": "8"}), node("m", card(0))]
+    world = World(rebuilt(there, []))
+    world.step()
+
+    posted = {each["name"]: each.get("undescribed") for each in world.client.bodies[0]["nodes"]}
+    assert posted == {"n": "nvidia.com/gpu 8", "m": None}
+
+
 def test_all_is_posted_again_after_a_failure_and_every_few_minutes() -> None:
     world = World(small())
     world.client.fails = TimekeeperError("away")

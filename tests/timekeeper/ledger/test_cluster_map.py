@@ -164,6 +164,14 @@ def test_what_a_namespace_strands_is_summed_over_all_nodes_and_shown_to_who_may_
     assert post(town, wrong) == 400
 
 
+def test_a_node_without_an_inventory_is_on_the_map_with_what_it_offers(town: Town) -> None:
+    assert post(town, on_map("plugin") | {"undescribed": "nvidia.com/gpu 8"}) == 200
+
+    (there,) = town.get("/v1/cluster").get_json()["nodes"]
+
+    assert (there["cards"], there["undescribed"]) == ([], "nvidia.com/gpu 8")
+
+
 def test_cards_that_only_the_plugin_could_name_count_as_used(town: Town) -> None:
     assert (
         post(town, on_map("plugin", card(0), card(1)) | {"unnamed": 2}, on_map("half", card(0, pod("a"))))

@@ -19,7 +19,8 @@ def card(used: int, **more: Any) -> dict[str, Any]:
         ([card(995), card(1000)], False, "none"),
         ([card(0, healthy=False), card(500, cordoned=True)], False, "none"),
         ([card(0)], True, "none"),
-        ([], False, "none"),
+        ([], True, "none"),
+        ([], False, "unknown"),
     ],
 )
 def test_whole_cards_and_the_largest_part_of_a_shared_one(
@@ -36,3 +37,7 @@ def test_cards_that_only_the_plugin_could_name_are_neither_free_nor_unseen() -> 
         "0 of 8 cards are in use, 0% of their compute,"
         " 2 of 8 cards are held, and the node's plugin alone knows which"
     )
+
+
+def test_a_node_without_an_inventory_shows_what_it_offers() -> None:
+    assert row_sentence([], 0, "nvidia.com/gpu 8") == "no inventory: nvidia.com/gpu 8"

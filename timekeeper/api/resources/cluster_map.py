@@ -58,11 +58,12 @@ class MapTotals(TypedDict):
 
 class NodeOnMap(TypedDict):
     """A node. `posted`: when the extender posted it; pods of namespaces that the caller may not read have
-    empty names."""
+    empty names. `undescribed`: what it offers where no inventory describes its cards."""
 
     name: str
     closed: str
     cards: list[MapCard]
+    undescribed: NotRequired[str]
     posted: int
 
 

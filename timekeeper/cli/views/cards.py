@@ -5,7 +5,12 @@ from datetime import datetime
 from typing import Any
 
 from timekeeper.cli.output import Column, Sheet, within
-from timekeeper.core.cluster_map import WAITING_STATES, unnamed_sentence, waiting_reason
+from timekeeper.core.cluster_map import (
+    WAITING_STATES,
+    undescribed_sentence,
+    unnamed_sentence,
+    waiting_reason,
+)
 from timekeeper.core.texts import age
 
 _CELLS = 10
@@ -36,7 +41,7 @@ _SHOWN_PODS = 4
 
 
 def cards(nodes: Iterable[Any], answer: Any) -> Sheet:
-    """A row for each card with bars of what is given out, for each closed node without cards, and for what is
+    """A row for each card with bars of what is given out, for each node without an inventory, and for what is
     held of a node without a card's name."""
     rows = [row for node in nodes for row in _rows_of(node)]
     return Sheet(_MAP, tuple(rows), answer, _STYLES, "no node has cards")
@@ -45,7 +50,7 @@ def cards(nodes: Iterable[Any], answer: Any) -> Sheet:
 def _rows_of(node: Any) -> list[dict[str, str]]:
     closed = f"closed: {node['closed']}" if node["closed"] else ""
     if not node["cards"]:
-        return [{"node": node["name"], "state": closed}]
+        return [{"node": node["name"], "state": closed or undescribed_sentence(node.get("undescribed", ""))}]
     rows = [_card(node["name"], closed, each) for each in node["cards"]]
     unnamed = node.get("unnamed", [])  # the release before has none
     return [*rows, *([_unnamed(node["name"], len(rows), unnamed)] if unnamed else [])]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from timekeeper.core.cluster_map import unnamed_sentence
+from timekeeper.core.cluster_map import undescribed_sentence, unnamed_sentence
 
 SIDE, GAP, HEIGHT = 14, 4, 20  # of a card
 WHOLE_MILLI = 1_000
@@ -42,8 +42,11 @@ def width_of(cards: Sequence[Json]) -> int:
     return max(1, len(cards)) * (SIDE + GAP) - GAP
 
 
-def row_sentence(cards: Sequence[Json], unnamed: int = 0) -> str:
-    """What the row shows. ``unnamed``: cards that are held, of which no name is known."""
+def row_sentence(cards: Sequence[Json], unnamed: int = 0, undescribed: str = "") -> str:
+    """What the row shows. ``unnamed``: cards that are held, of which no name is known; ``undescribed``: what
+    the node offers without an inventory."""
+    if undescribed:
+        return undescribed_sentence(undescribed)
     used = sum(each["used_share_milli"] for each in cards)
     touched = sum(each["used_share_milli"] > 0 or each["used_memory_mib"] > 0 for each in cards)
     faulty = sum(not each["healthy"] for each in cards)
@@ -53,7 +56,10 @@ def row_sentence(cards: Sequence[Json], unnamed: int = 0) -> str:
 
 
 def free_sentence(cards: Sequence[Json], is_closed: bool, unnamed: int = 0) -> str:
-    """What new pods can get of a node's compute: whole cards, and the largest part of a shared one."""
+    """What new pods can get of a node's compute: whole cards, and the largest part of a shared one; of an
+    open node without an inventory nothing is known."""
+    if not cards and not is_closed:
+        return "unknown"
     usable = [each for each in cards if each["healthy"] and not each["cordoned"] and not is_closed]
     whole = sum(each["used_share_milli"] == 0 and each["used_memory_mib"] == 0 for each in usable) - unnamed
     part = max([0, *(WHOLE_MILLI - each["used_share_milli"] for each in usable if each["used_share_milli"])])

@@ -26,7 +26,7 @@ def cluster(visit: Visit) -> PageContent:
             **each,
             "shapes": card_row(each["cards"]),
             "width": width_of(each["cards"]),
-            "sentence": row_sentence(each["cards"], each.get("unnamed", 0)),
+            "sentence": row_sentence(each["cards"], each.get("unnamed", 0), each.get("undescribed", "")),
             "free": free_sentence(each["cards"], bool(each["closed"]), each.get("unnamed", 0)),
             "models": ", ".join(sorted({card["model"] for card in each["cards"]})),
             "pods": sorted({(pod["namespace"], pod["name"], pod["uid"]) for pod in _pods(each)}),
