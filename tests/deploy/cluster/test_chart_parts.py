@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from base64 import b64decode
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,7 @@ def applied(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactor
         kubectl(cp, "apply", "--server-side", "-f", str(crd))
     kubectl(cp, "wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
     texts = rendered.rendered(rendered.helm(), f"--values={values}")
+    del texts["api-service.yaml"]  # without a timekeeper behind it, it would hinder the next borrower
 
     done = cp.kubectl("apply", "--server-side", "-f", "-", input="---\n".join(texts.values()))
 
@@ -102,3 +104,97 @@ def test_an_ingress_leads_to_the_https_port_of_the_timekeeper(applied: ControlPl
     ports = applied.api.call("GET", f"{SYSTEM}/services/{backend['name']}")["spec"]["ports"]
     assert backend["port"]["name"] in [each["name"] for each in ports]
     assert spec["tls"] == [{"hosts": [rule["host"]]}]
+
+
+Source = tuple[str, str] | str  # namespace and component, or an address
+LET_IN: list[tuple[Source, tuple[str, int]]] = [  # to which component's port
+    (("bursar-system", "webhook"), ("timekeeper", 8444)),
+    (("bursar-system", "scheduler"), ("timekeeper", 8444)),
+    (("bursar-node", "node"), ("timekeeper", 8444)),
+    (("team-a", ""), ("timekeeper", 8444)),  # sidecars
+    ("10.1.2.3", ("timekeeper", 8444)),
+    ("10.0.0.1", ("timekeeper", 8448)),
+    (("bursar-system", "timekeeper"), ("scheduler", 8447)),
+    (("monitoring", ""), ("scheduler", 8447)),
+    (("monitoring", ""), ("scheduler", 10259)),
+    (("bursar-system", "timekeeper"), ("webhook", 8443)),
+    (("monitoring", ""), ("webhook", 8443)),
+    ("10.0.0.1", ("webhook", 8443)),
+    (("monitoring", ""), ("node", 8446)),
+]
+KEPT_OUT: list[tuple[Source, tuple[str, int]]] = [
+    (("team-a", ""), ("timekeeper", 8448)),
+    ("192.0.2.1", ("timekeeper", 8444)),
+    (("team-a", ""), ("scheduler", 8447)),
+    (("team-a", "timekeeper"), ("scheduler", 8447)),
+    (("monitoring", ""), ("scheduler", 8445)),
+    (("team-a", ""), ("webhook", 8443)),
+    (("team-a", ""), ("node", 8446)),
+]
+
+
+def test_network_policies_let_in_those_who_call_and_no_other(applied: ControlPlane) -> None:
+    policies = applied.api.call("GET", "/apis/networking.k8s.io/v1/networkpolicies")["items"]
+
+    assert [flow for flow in LET_IN if not passes(policies, *flow)] == []
+    assert [flow for flow in KEPT_OUT if passes(policies, *flow)] == []
+    selected = {each["spec"]["podSelector"]["matchLabels"][COMPONENT] for each in policies}
+    assert selected == {"timekeeper", "scheduler", "webhook", "node"}
+
+
+COMPONENT = "app.kubernetes.io/component"
+
+
+def passes(policies: list[Json], source: Source, target: tuple[str, int]) -> bool:
+    """Whether a network that enforces these policies lets the connection pass."""
+    component, number = target
+    mine = [each for each in policies if each["spec"]["podSelector"]["matchLabels"][COMPONENT] == component]
+    return any(
+        number in [port["port"] for port in rule["ports"]]
+        and any(matches(peer, source, each["metadata"]["namespace"]) for peer in rule["from"])
+        for each in mine
+        for rule in each["spec"]["ingress"]
+    )
+
+
+def matches(peer: Json, source: Source, home: str) -> bool:
+    """Whether a peer of a policy in the namespace ``home`` is this source."""
+    if isinstance(source, str):
+        return "ipBlock" in peer and ip_address(source) in ip_network(peer["ipBlock"]["cidr"])
+    if "ipBlock" in peer:
+        return False
+    namespace, component = source
+    names = peer.get("namespaceSelector", {"matchLabels": {"kubernetes.io/metadata.name": home}})
+    wanted = {**names.get("matchLabels", {}), **peer.get("podSelector", {}).get("matchLabels", {})}
+    has = {"kubernetes.io/metadata.name": namespace, "app.kubernetes.io/name": "bursar", COMPONENT: component}
+    return wanted.items() <= has.items()
+
+
+def test_grafanas_sidecar_finds_the_dashboards(applied: ControlPlane) -> None:
+    found = applied.api.call("GET", f"{SYSTEM}/configmaps?labelSelector=grafana_dashboard%3D1")["items"]
+
+    (only,) = found
+    folder = ROOT / "deploy" / "monitoring" / "dashboards"
+    files = {f"bursar-{each.name}": json.loads(each.read_text()) for each in folder.iterdir()}
+    assert {name: json.loads(text) for name, text in only["data"].items()} == files
+
+
+def test_a_namespace_that_is_exempt_by_a_value_is_outside_of_admission(applied: ControlPlane) -> None:
+    def refusal(namespace: str, spec: Json) -> str:
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": namespace}}
+        done = applied.kubectl(
+            "create", "--dry-run=server", "-f", "-", input=json.dumps(pod | {"spec": spec})
+        )
+        return done.stderr if done.returncode else ""
+
+    for name in ("storage", "team-a"):
+        kubectl(applied, "create", "namespace", name)
+    main: Json = {"name": "main", "image": "example"}
+    device = {"name": "device", "hostPath": {"path": "/dev/nvidia0"}}
+    mounted = [{"name": "device", "mountPath": "/x"}]
+    reaches = {"volumes": [device], "containers": [{**main, "volumeMounts": mounted}]}
+    asks = {"containers": [{**main, "resources": {"limits": {"nvidia.com/gpu": "1"}}}]}
+
+    assert [refusal("storage", each) for each in (reaches, asks)] == ["", ""]
+    assert "[host-path]" in refusal("team-a", reaches)
+    assert 'failed calling webhook "govern.bursar.dev"' in refusal("team-a", asks)
