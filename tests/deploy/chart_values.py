@@ -24,7 +24,7 @@ GATEWAY = {"enabled": True, "host": "gpus.example", "parentRefs": [{"name": "edg
 ON = {
     "dashboard": {"ingress": {"enabled": True, "host": "gpus.example"}, "gateway": GATEWAY},
     "notifications": {"secretName": "keys"},
-    "exemptNamespaces": ["storage"],
+    "exemptNamespaces": ["monitoring", "calico-system"],
     "grafanaDashboards": {"enabled": True},
     "networkPolicies": {"enabled": True, "apiServers": ["10.0.0.1/32"], "timekeeperClients": ["10.1.0.0/16"]},
     "apiService": {"enabled": True},

@@ -17,7 +17,8 @@ from deploy.local.cluster import ControlPlane
 from deploy.local.tools import GATEWAY_API
 from tests.deploy.chart_values import ADDED, EXTRA, ON, merged
 from tests.deploy.installed import account_token
-from tests.deploy.reading import NAMESPACE, ROOT, Json
+from tests.deploy.neighbours import NEIGHBOURS
+from tests.deploy.reading import NAMESPACE, ROOT, Json, named, template
 from tests.support.control_plane import kubectl
 
 SYSTEM = f"/api/v1/namespaces/{NAMESPACE}"
@@ -179,22 +180,29 @@ def test_grafanas_sidecar_finds_the_dashboards(applied: ControlPlane) -> None:
     assert {name: json.loads(text) for name, text in only["data"].items()} == files
 
 
-def test_a_namespace_that_is_exempt_by_a_value_is_outside_of_admission(applied: ControlPlane) -> None:
-    def refusal(namespace: str, spec: Json) -> str:
-        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": namespace}}
-        done = applied.kubectl(
-            "create", "--dry-run=server", "-f", "-", input=json.dumps(pod | {"spec": spec})
-        )
-        return done.stderr if done.returncode else ""
+def refusal(cp: ControlPlane, namespace: str, what: Json) -> str:
+    """What the controller of DaemonSets is answered in this namespace; "" if it may create this."""
+    text = json.dumps(what | {"metadata": {**what["metadata"], "namespace": namespace}})
+    controller = "--as=system:serviceaccount:kube-system:daemon-set-controller"
+    done = cp.kubectl("create", "--dry-run=server", controller, "-f", "-", input=text)
+    return done.stderr if done.returncode else ""
 
-    for name in ("storage", "team-a"):
+
+def pod_of(workload: Json) -> Json:
+    """A pod of a DaemonSet."""
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": template(workload)["spec"]}
+
+
+def test_neighbours_that_run_the_nodes_run_on_and_the_same_pods_of_a_tenant_do_not(
+    applied: ControlPlane,
+) -> None:
+    pods = {named(each): (each["metadata"]["namespace"], pod_of(each)) for each in NEIGHBOURS}
+    for name in {"team-a", *(namespace for namespace, _ in pods.values())} - {"kube-system"}:
         kubectl(applied, "create", "namespace", name)
-    main: Json = {"name": "main", "image": "example"}
-    device = {"name": "device", "hostPath": {"path": "/dev/nvidia0"}}
-    mounted = [{"name": "device", "mountPath": "/x"}]
-    reaches = {"volumes": [device], "containers": [{**main, "volumeMounts": mounted}]}
-    asks = {"containers": [{**main, "resources": {"limits": {"nvidia.com/gpu": "1"}}}]}
 
-    assert [refusal("storage", each) for each in (reaches, asks)] == ["", ""]
-    assert "[host-path]" in refusal("team-a", reaches)
-    assert 'failed calling webhook "govern.bursar.dev"' in refusal("team-a", asks)
+    refused = {name: refusal(applied, *pod) for name, pod in pods.items()}
+    assert refused == dict.fromkeys(pods, "")
+    of_a_tenant = {name: refusal(applied, "team-a", pod) for name, (_, pod) in pods.items()}
+    assert [name for name, said in of_a_tenant.items() if not said] == ["DaemonSet-kube-flannel-ds"]
+    assert 'failed calling webhook "govern.bursar.dev"' in of_a_tenant["DaemonSet-nvidia-cuda-validator"]
+    assert "[host-pid]" in of_a_tenant["DaemonSet-node-exporter"]
