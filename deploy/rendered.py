@@ -20,6 +20,7 @@ CHART = ROOT / "deploy" / "chart"
 MANIFESTS = ROOT / "deploy" / "manifests"
 # what a template includes as it is, for its braces are Prometheus' own
 ALERTS = CHART / "files" / "alerts.yaml"
+DASHBOARDS = CHART / "files" / "dashboards"
 # objects that are off by default
 API_SERVICE = ROOT / "deploy" / "samples" / "api-service.yaml"
 # the same object as a manifest of this name, for the other database
@@ -84,6 +85,12 @@ def _key(text: str) -> tuple[tuple[str, str], ...]:
     for name, value in _NAMED.findall(text):
         found.setdefault(name, value)
     return tuple(sorted(found.items()))
+
+
+def dashboards() -> dict[Path, str]:
+    """Grafana's dashboards, as the chart's ConfigMap has them."""
+    folder = ROOT / "deploy" / "monitoring" / "dashboards"
+    return {DASHBOARDS / each.name: each.read_text() for each in sorted(folder.glob("*.json"))}
 
 
 def alerts() -> str:

@@ -24,7 +24,10 @@ GATEWAY = {"enabled": True, "host": "gpus.example", "parentRefs": [{"name": "edg
 ON = {
     "dashboard": {"ingress": {"enabled": True, "host": "gpus.example"}, "gateway": GATEWAY},
     "notifications": {"secretName": "keys"},
-    "networkPolicies": {"enabled": True, "apiServers": ["10.0.0.1/32"]},
+    "exemptNamespaces": ["monitoring", "calico-system"],
+    "grafanaDashboards": {"enabled": True},
+    "networkPolicies": {"enabled": True, "apiServers": ["10.0.0.1/32"], "timekeeperClients": ["10.1.0.0/16"]},
+    "apiService": {"enabled": True},
     "monitors": {"enabled": True},
     "prometheusRules": {"enabled": True},
 }

@@ -84,3 +84,9 @@ topologySpreadConstraints:
 {{- define "bursar.scheduler" -}}
 {{- if and .Values.scheduler.enabled (eq (include "bursar.placement" .) "on") }}true{{ end }}
 {{- end }}
+
+{{/* The namespaces that admission leaves out by name, separated by commas. */}}
+{{- define "bursar.exempt" -}}
+kube-system, gpu-operator, bursar-system, bursar-node
+{{- range .Values.exemptNamespaces }}, {{ . | quote }}{{ end }}
+{{- end }}

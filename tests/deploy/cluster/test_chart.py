@@ -283,6 +283,7 @@ OTHER: Values = {
     "warn": [],
     "guardedPaths": ["/dev/other"],
     "apiServers": ["192.0.2.1/32"],
+    "timekeeperClients": ["192.0.2.1/32"],
     "otherSchedulers": ["kai-scheduler"],
     "size": "7Gi",
     "interval": "7s",
@@ -408,7 +409,7 @@ def spelled(path: str, each: rendered.Schema, word: str) -> Any:
     match path.rpartition(".")[2], each["default"]:
         case _, str() if "enum" not in each and re.search(each.get("pattern", ""), word):
             return word
-        case "pullSecrets" | "otherSchedulers" | "gpuRuntimeClasses", _:
+        case "pullSecrets" | "otherSchedulers" | "gpuRuntimeClasses" | "exemptNamespaces", _:
             return [word]
         case "tolerations", _:
             return [{"key": word, "operator": "Equal", "value": word}]

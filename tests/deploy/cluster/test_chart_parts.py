@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from base64 import b64decode
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,8 @@ from deploy.local.cluster import ControlPlane
 from deploy.local.tools import GATEWAY_API
 from tests.deploy.chart_values import ADDED, EXTRA, ON, merged
 from tests.deploy.installed import account_token
-from tests.deploy.reading import NAMESPACE, ROOT, Json
+from tests.deploy.neighbours import NEIGHBOURS
+from tests.deploy.reading import NAMESPACE, ROOT, Json, named, template
 from tests.support.control_plane import kubectl
 
 SYSTEM = f"/api/v1/namespaces/{NAMESPACE}"
@@ -39,6 +41,7 @@ def applied(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactor
         kubectl(cp, "apply", "--server-side", "-f", str(crd))
     kubectl(cp, "wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
     texts = rendered.rendered(rendered.helm(), f"--values={values}")
+    del texts["api-service.yaml"]  # without a timekeeper behind it, it would hinder the next borrower
 
     done = cp.kubectl("apply", "--server-side", "-f", "-", input="---\n".join(texts.values()))
 
@@ -102,3 +105,104 @@ def test_an_ingress_leads_to_the_https_port_of_the_timekeeper(applied: ControlPl
     ports = applied.api.call("GET", f"{SYSTEM}/services/{backend['name']}")["spec"]["ports"]
     assert backend["port"]["name"] in [each["name"] for each in ports]
     assert spec["tls"] == [{"hosts": [rule["host"]]}]
+
+
+Source = tuple[str, str] | str  # namespace and component, or an address
+LET_IN: list[tuple[Source, tuple[str, int]]] = [  # to which component's port
+    (("bursar-system", "webhook"), ("timekeeper", 8444)),
+    (("bursar-system", "scheduler"), ("timekeeper", 8444)),
+    (("bursar-node", "node"), ("timekeeper", 8444)),
+    (("team-a", ""), ("timekeeper", 8444)),  # sidecars
+    ("10.1.2.3", ("timekeeper", 8444)),
+    ("10.0.0.1", ("timekeeper", 8448)),
+    (("bursar-system", "timekeeper"), ("scheduler", 8447)),
+    (("monitoring", ""), ("scheduler", 8447)),
+    (("monitoring", ""), ("scheduler", 10259)),
+    (("bursar-system", "timekeeper"), ("webhook", 8443)),
+    (("monitoring", ""), ("webhook", 8443)),
+    ("10.0.0.1", ("webhook", 8443)),
+    (("monitoring", ""), ("node", 8446)),
+]
+KEPT_OUT: list[tuple[Source, tuple[str, int]]] = [
+    (("team-a", ""), ("timekeeper", 8448)),
+    ("192.0.2.1", ("timekeeper", 8444)),
+    (("team-a", ""), ("scheduler", 8447)),
+    (("team-a", "timekeeper"), ("scheduler", 8447)),
+    (("monitoring", ""), ("scheduler", 8445)),
+    (("team-a", ""), ("webhook", 8443)),
+    (("team-a", ""), ("node", 8446)),
+]
+
+
+def test_network_policies_let_in_those_who_call_and_no_other(applied: ControlPlane) -> None:
+    policies = applied.api.call("GET", "/apis/networking.k8s.io/v1/networkpolicies")["items"]
+
+    assert [flow for flow in LET_IN if not passes(policies, *flow)] == []
+    assert [flow for flow in KEPT_OUT if passes(policies, *flow)] == []
+    selected = {each["spec"]["podSelector"]["matchLabels"][COMPONENT] for each in policies}
+    assert selected == {"timekeeper", "scheduler", "webhook", "node"}
+
+
+COMPONENT = "app.kubernetes.io/component"
+
+
+def passes(policies: list[Json], source: Source, target: tuple[str, int]) -> bool:
+    """Whether a network that enforces these policies lets the connection pass."""
+    component, number = target
+    mine = [each for each in policies if each["spec"]["podSelector"]["matchLabels"][COMPONENT] == component]
+    return any(
+        number in [port["port"] for port in rule["ports"]]
+        and any(matches(peer, source, each["metadata"]["namespace"]) for peer in rule["from"])
+        for each in mine
+        for rule in each["spec"]["ingress"]
+    )
+
+
+def matches(peer: Json, source: Source, home: str) -> bool:
+    """Whether a peer of a policy in the namespace ``home`` is this source."""
+    if isinstance(source, str):
+        return "ipBlock" in peer and ip_address(source) in ip_network(peer["ipBlock"]["cidr"])
+    if "ipBlock" in peer:
+        return False
+    namespace, component = source
+    names = peer.get("namespaceSelector", {"matchLabels": {"kubernetes.io/metadata.name": home}})
+    wanted = {**names.get("matchLabels", {}), **peer.get("podSelector", {}).get("matchLabels", {})}
+    has = {"kubernetes.io/metadata.name": namespace, "app.kubernetes.io/name": "bursar", COMPONENT: component}
+    return wanted.items() <= has.items()
+
+
+def test_grafanas_sidecar_finds_the_dashboards(applied: ControlPlane) -> None:
+    found = applied.api.call("GET", f"{SYSTEM}/configmaps?labelSelector=grafana_dashboard%3D1")["items"]
+
+    (only,) = found
+    folder = ROOT / "deploy" / "monitoring" / "dashboards"
+    files = {f"bursar-{each.name}": json.loads(each.read_text()) for each in folder.iterdir()}
+    assert {name: json.loads(text) for name, text in only["data"].items()} == files
+
+
+def refusal(cp: ControlPlane, namespace: str, what: Json) -> str:
+    """What the controller of DaemonSets is answered in this namespace; "" if it may create this."""
+    text = json.dumps(what | {"metadata": {**what["metadata"], "namespace": namespace}})
+    controller = "--as=system:serviceaccount:kube-system:daemon-set-controller"
+    done = cp.kubectl("create", "--dry-run=server", controller, "-f", "-", input=text)
+    return done.stderr if done.returncode else ""
+
+
+def pod_of(workload: Json) -> Json:
+    """A pod of a DaemonSet."""
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": template(workload)["spec"]}
+
+
+def test_neighbours_that_run_the_nodes_run_on_and_the_same_pods_of_a_tenant_do_not(
+    applied: ControlPlane,
+) -> None:
+    pods = {named(each): (each["metadata"]["namespace"], pod_of(each)) for each in NEIGHBOURS}
+    for name in {"team-a", *(namespace for namespace, _ in pods.values())} - {"kube-system"}:
+        kubectl(applied, "create", "namespace", name)
+
+    refused = {name: refusal(applied, *pod) for name, pod in pods.items()}
+    assert refused == dict.fromkeys(pods, "")
+    of_a_tenant = {name: refusal(applied, "team-a", pod) for name, (_, pod) in pods.items()}
+    assert [name for name, said in of_a_tenant.items() if not said] == ["DaemonSet-kube-flannel-ds"]
+    assert 'failed calling webhook "govern.bursar.dev"' in of_a_tenant["DaemonSet-nvidia-cuda-validator"]
+    assert "[host-pid]" in of_a_tenant["DaemonSet-node-exporter"]

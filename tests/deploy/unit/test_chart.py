@@ -15,6 +15,8 @@ WRITE = "write it anew: python -m deploy.generated"
 def test_what_follows_from_the_schema_and_from_the_alerts_is_up_to_date() -> None:
     assert (rendered.CHART / "values.yaml").read_text() == rendered.values_yaml(), WRITE
     assert rendered.ALERTS.read_text() == rendered.alerts(), WRITE
+    copies = {each: each.read_text() for each in rendered.DASHBOARDS.iterdir()}
+    assert copies == rendered.dashboards(), WRITE
     assert f"<!-- values -->\n{rendered.values_table()}<!-- end" in rendered.PAGE.read_text(), WRITE
 
 

@@ -36,7 +36,12 @@ INSTALL = (ROOT / "docs" / "install.md").read_text()
 HALF = {"bursar.dev/gpu-percent": "50"}
 WEBHOOK = "/apis/apps/v1/namespaces/bursar-system/deployments/bursar-webhook"
 CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/gpubudgets.bursar.dev"
-KEPT = ["Namespace/bursar-node", "Namespace/bursar-system"]
+KEPT = [
+    "APIService/v1alpha1.bursar.dev",  # which the API server makes of the CRD
+    "CustomResourceDefinition/gpubudgets.bursar.dev",
+    "Namespace/bursar-node",
+    "Namespace/bursar-system",
+]
 CRDS = (
     (
         PROMETHEUS_OPERATOR,
@@ -220,7 +225,7 @@ def test_the_chart_is_installed_upgraded_rolled_back_and_uninstalled_and_leaves_
     run(cp, observing, folder)
     no_upgrade_leaves_waiting_pods_alone(cp, observing, folder)
     run(cp, observing.replace("observe", "meter"), folder)
-    assert installed(cp) == {"bursar-timekeeper"}
+    assert installed(cp) == {"bursar-timekeeper", "gpubudgets.bursar.dev"}
     run(cp, observing, folder)
     assert missing(cp) == ""
     setting, *others = switches(cp)
@@ -246,6 +251,7 @@ def test_the_chart_is_installed_upgraded_rolled_back_and_uninstalled_and_leaves_
     assert left(cp) == KEPT
 
     run(cp, typed("kubectl delete namespace"), folder)
+    run(cp, typed("kubectl delete crd"), folder)
     assert everything(cp) == []
 
 
@@ -347,7 +353,7 @@ def test_high_availability_runs_on_three_nodes_and_a_rollout_there_is_never_stuc
     assert Counter(each.partition(".")[0].partition("/")[0] for each in found) == {
         "certificate": 4,
         "issuer": 2,
-        "networkpolicy": 2,
+        "networkpolicy": 4,
         "poddisruptionbudget": 4,
         "podmonitor": 1,
         "servicemonitor": 3,

@@ -176,7 +176,7 @@ def test_network_policies_are_refused_unfilled_and_name_the_api_servers_once_fil
     subprocess.run(["bash", "-ec", commands("NetworkPolicies")], cwd=ROOT, env=environment, check=True)
 
     made = {each["metadata"]["name"]: each for each in world.cp.api.call("GET", policies)["items"]}
-    assert made.keys() == {"bursar-webhook", "bursar-node"}
+    assert made.keys() == {"bursar-webhook", "bursar-node", "bursar-timekeeper", "bursar-scheduler"}
     reviews, simulations, metrics = made["bursar-webhook"]["spec"]["ingress"]
     assert [each["ipBlock"]["cidr"] for each in reviews["from"]] == [
         "192.0.2.1/32",
