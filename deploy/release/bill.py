@@ -13,7 +13,7 @@ from cyclonedx.output.json import JsonV1Dot6
 from packageurl import PackageURL
 from packaging.utils import canonicalize_name
 
-from deploy.release.dependencies import Dependency, dependencies, direct
+from deploy.release.dependencies import DISTRIBUTION, Dependency, dependencies, direct
 
 _LICENCES = LicenseFactory()
 
@@ -25,11 +25,11 @@ def bill_of_materials(wheel: Path, epoch_s: int) -> str:
     digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
     version = wheel.name.split("-")[1]
     root = Component(
-        name="bursar",
+        name=DISTRIBUTION,
         version=version,
         type=ComponentType.APPLICATION,
-        bom_ref=f"bursar=={version}",
-        purl=PackageURL("pypi", name="bursar", version=version),
+        bom_ref=f"{DISTRIBUTION}=={version}",
+        purl=PackageURL("pypi", name=DISTRIBUTION, version=version),
         licenses=[_LICENCES.make_with_expression("Apache-2.0")],
         hashes=[HashType(alg=HashAlgorithm.SHA_256, content=digest)],
     )

@@ -15,6 +15,9 @@ from packaging.utils import canonicalize_name
 
 from deploy.release.archives import ROOT, ReleaseError
 
+# of the package index, where "bursar" is somebody else's
+DISTRIBUTION = "gpu-bursar"
+
 PAGE = ROOT / "docs" / "dependencies.md"
 
 # SPDX identifiers. Packages are used unchanged, and each is installed as a package of its own.
@@ -32,6 +35,9 @@ _MEANT = {
     "License :: OSI Approved :: BSD License": "BSD-3-Clause",
     "License :: OSI Approved :: MIT License": "MIT",
 }
+
+_NO_ROLE = frozenset({"all", "dev", "docs"})
+_CLI = "`kubectl bursar`, all roles"
 
 _TABLE = re.compile(r"(?<=<!-- dependencies -->\n).*?(?=<!-- end of dependencies -->)", re.S)
 _SPDX = get_spdx_licensing()
@@ -52,11 +58,19 @@ class Dependency:
         return canonicalize_name(self.name)
 
 
-def direct() -> list[Requirement]:
-    """What setup.cfg declares for an installation."""
+def declared() -> dict[str, list[Requirement]]:
+    """What setup.cfg declares for an installation of each role, by the name of its extra; "": of all."""
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
-    return [Requirement(line) for line in setup["options"]["install_requires"].split()]
+    texts = {"": setup["options"]["install_requires"]} | {
+        extra: text for extra, text in setup["options.extras_require"].items() if extra not in _NO_ROLE
+    }
+    return {extra: [Requirement(line) for line in text.split()] for extra, text in texts.items()}
+
+
+def direct() -> list[Requirement]:
+    """All that setup.cfg declares for an installation of all roles."""
+    return list({each.name: each for listed in declared().values() for each in listed}.values())
 
 
 def dependencies() -> dict[str, Dependency]:
@@ -114,17 +128,22 @@ def demand_allowed_licences() -> None:
 
 def page() -> str:
     """docs/dependencies.md with its table as the installed packages give it."""
-    declared = {canonicalize_name(each.name) for each in direct()}
+    needed_by: dict[str, list[str]] = {}
+    for extra, listed in declared().items():
+        for each in listed:
+            needed_by.setdefault(canonicalize_name(each.name), []).append(f"`{extra}`" if extra else _CLI)
     known = dependencies()
     rows = "".join(
-        f"| `{known[key].name}` | {known[key].version} | {known[key].licence} |\n"
-        for key in known
-        if key in declared
+        f"| `{each.name}` | {each.version} | {each.licence} | {', '.join(needed_by[key])} |\n"
+        for key, each in known.items()
+        if key in needed_by
     )
     others = ",\n".join(
-        f"`{each.name}` {each.version} ({each.licence})" for key, each in known.items() if key not in declared
+        f"`{each.name}` {each.version} ({each.licence})"
+        for key, each in known.items()
+        if key not in needed_by
     )
-    table = f"| package | version | licence |\n|---|---|---|\n{rows}"
+    table = f"| package | version | licence | needed by |\n|---|---|---|---|\n{rows}"
     return _TABLE.sub(f"\n{table}\nIndirect:\n\n{others}.\n\n", PAGE.read_text())
 
 

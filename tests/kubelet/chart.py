@@ -25,6 +25,7 @@ from timekeeper.core import __version__
 
 ROLES = ("webhook", "timekeeper", "extender")
 _PLACE = "/opt/bursar"
+_EXTRAS = {"gpu-bursar": ("webhook", "timekeeper", "scheduler", "node"), "psycopg": ("binary",)}
 _PACKAGES = ("webhook", "timekeeper", "scheduler_ext", "sidecar", "migrations")
 
 
@@ -65,7 +66,7 @@ def _packages() -> Iterator[tuple[str, Path]]:
             within[:] = [each for each in within if each != "__pycache__"]
             for file in (Path(folder, each) for each in names):
                 yield f"{_PLACE}/lib/{file.relative_to(ROOT)}", file
-    for distribution in _required(set(), "bursar"):
+    for distribution in _required(set(), "gpu-bursar"):
         for part in distribution.files or ():
             located = Path(str(part.locate()))
             if ".." not in part.parts and located.is_file():
@@ -76,7 +77,8 @@ def _required(seen: set[str], name: str) -> Iterator[importlib.metadata.Distribu
     for requirement in importlib.metadata.requires(name) or ():
         asked = re.match(r"[\w.-]+", requirement)
         condition = requirement.partition(";")[2]
-        wanted = "extra ==" not in condition or ("binary" in condition and name == "psycopg")
+        extra = re.search(r'extra == "([\w-]+)"', condition)
+        wanted = not extra or extra[1] in _EXTRAS.get(name, ())
         if asked and wanted and asked[0].lower() not in seen:
             seen.add(asked[0].lower())
             with suppress(importlib.metadata.PackageNotFoundError):  # of another system or Python

@@ -4,6 +4,7 @@ import gc
 import os
 import ssl
 
+from timekeeper.core.certificate_end import ends
 from timekeeper.runtime.clock import monotonic_ms
 from timekeeper.runtime.file_watch import FileWatch
 from timekeeper.runtime.http.server import HttpServer, listening_socket
@@ -11,7 +12,6 @@ from timekeeper.runtime.http.service import HttpService
 from timekeeper.runtime.log import log
 from timekeeper.runtime.metrics_folder import VARIABLE, metrics_folder
 from timekeeper.runtime.tls import server_context
-from webhook.server.certificate_expiry import expiry
 from webhook.settings.serve import WebhookSettings
 
 
@@ -35,7 +35,7 @@ def _server(settings: WebhookSettings, listener_fd: int) -> HttpServer:
 
         def load() -> ssl.SSLContext:
             context = server_context(settings.tls_cert, settings.tls_key, settings.client_ca, required=False)
-            worker_metrics.certificate_loaded(expiry(settings.tls_cert))
+            worker_metrics.certificate_loaded(ends(settings.tls_cert.read_text(encoding="ascii"))[0])
             return context
 
         files = tuple(filter(None, (settings.tls_cert, settings.tls_key, settings.client_ca)))

@@ -34,7 +34,7 @@ def test_what_the_build_copies_is_enough_to_build_the_whole_wheel(tmp_path: Path
         [*command, "-w", tmp_path / "wheels", source], check=True, capture_output=True, cwd=tmp_path
     )
 
-    (wheel,) = (tmp_path / "wheels").glob("bursar-*.whl")
+    (wheel,) = (tmp_path / "wheels").glob("gpu_bursar-*.whl")
     held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert held == packaged()
 

@@ -57,7 +57,7 @@ def test_the_wheel_prints_its_version_licence_and_what_it_needs(wheel: Path) -> 
     setup.read(ROOT / "setup.cfg")
     needed = setup["options"]["install_requires"].split()
 
-    assert (told["Name"], told["Version"]) == ("bursar", __version__)
+    assert (told["Name"], told["Version"]) == ("gpu-bursar", __version__)
     assert "Apache-2.0" in (told["License"], told["License-Expression"])
     assert [each for each in told.get_all("Requires-Dist", []) if "extra ==" not in each] == needed
     assert told["Requires-Python"] == setup["options"]["python_requires"]
@@ -85,7 +85,7 @@ def test_an_installed_wheel_is_what_is_imported_outside_the_checkout(installed: 
 def test_an_editable_install_is_imported_from_its_source_and_shows_the_version(editable: Environment) -> None:
     for package in PACKAGES:
         assert not installed_in(editable, editable.ask(WHERE.format(package)))
-    assert editable.ask("import importlib.metadata as m; print(m.version('bursar'))") == __version__
+    assert editable.ask("import importlib.metadata as m; print(m.version('gpu-bursar'))") == __version__
     assert editable.script("bursar-timekeeper").is_file()
 
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,9 @@ from tests.support.waiting import eventually
 from tests.webhook.servers import ROOT, Webhook, environment, runs
 from tests.webhook.worlds import admitted, half, patch_of, review_of
 from tests.worlds import Json, container
+from timekeeper.core.certificate_end import ends
 from timekeeper.runtime.http.loop import RECEIVES_A_TURN
 from timekeeper.runtime.http.service import HttpLimits
-from webhook.controller.issue import new_ca, new_leaf
-from webhook.controller.plan import Leaf
-from webhook.server.certificate_expiry import expiry
 from webhook.server.review_endpoint import MAX_REVIEW_BYTES
 
 LARGEST_BACKLOG = HttpLimits(MAX_REVIEW_BYTES).unanswered_bytes
@@ -366,32 +364,15 @@ def test_the_metrics_show_when_the_certificate_that_is_served_runs_out(
         def told() -> float:
             return figure(webhook, "bursar_webhook_certificate_expiration_timestamp_seconds")
 
-        first = expiry(tmp_path / "tls" / "tls.crt").timestamp()
+        file = tmp_path / "tls" / "tls.crt"
+        first = ends(file.read_text())[0].timestamp()
         eventually(lambda: told() == first, "the certificate in both workers")
 
         own.renew(timedelta(days=3))
 
-        later = expiry(tmp_path / "tls" / "tls.crt").timestamp()
+        later = ends(file.read_text())[0].timestamp()
         assert later != first
         eventually(lambda: told() == later, "the renewed one in both workers")
-
-
-@pytest.mark.parametrize("year", [2049, 2050])  # from 2050 on certificates write the year in full
-def test_a_certificates_end_is_read_from_it(tmp_path: Path, year: int) -> None:
-    end = datetime(year, 12, 31, 23, 59, 58, tzinfo=UTC)
-    begin = datetime(year, 1, 1, tzinfo=UTC)
-    ca = new_ca(b"", begin, timedelta(days=5_000))
-    pair = new_leaf(ca, Leaf("webhook", ("localhost",)), begin, end - begin)
-    (tmp_path / "tls.crt").write_bytes(pair.certificate + ca.certificate)
-
-    assert expiry(tmp_path / "tls.crt") == end
-
-
-def test_what_is_no_certificate_has_no_end(tmp_path: Path) -> None:
-    (tmp_path / "tls.crt").write_text("-----END CERTIFICATE-----\n-----BEGIN CERTIFICATE-----\n")
-
-    with pytest.raises(ValueError, match="no certificate"):
-        expiry(tmp_path / "tls.crt")
 
 
 def test_certificate_files_that_do_not_fit_together_leave_the_former_one(

@@ -7,8 +7,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from cryptography import x509
-
 from timekeeper.cli.connection import Options
 from timekeeper.cli.doctor.accelerator_checks import accelerators
 from timekeeper.cli.doctor.cluster_checks import (
@@ -39,6 +37,7 @@ from timekeeper.cli.doctor.node_checks import AGENT, clocks, nodes, runtimes
 from timekeeper.cli.doctor.placement_checks import needs_scheduler, placement
 from timekeeper.cli.doctor.taint_checks import taints
 from timekeeper.cli.output import Column, Sheet
+from timekeeper.core.certificate_end import ends
 from timekeeper.core.json_values import mapping, sequence
 
 TIMEKEEPER = "bursar-timekeeper"
@@ -180,8 +179,7 @@ def _trusted(subject: str, configuration: Any, facts: Facts) -> Iterator[CheckRe
 
 def _end_s(bundle: str) -> float:
     """When the last CA of a bundle ends. Raises ValueError."""
-    certificates = x509.load_pem_x509_certificates(base64.b64decode(bundle, validate=True))
-    return max(each.not_valid_after_utc.timestamp() for each in certificates)
+    return max(each.timestamp() for each in ends(base64.b64decode(bundle, validate=True).decode("ascii")))
 
 
 def _later_webhooks(listed: Any) -> Iterator[CheckResult]:

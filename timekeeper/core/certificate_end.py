@@ -1,29 +1,35 @@
 """When a certificate runs out, read without the `cryptography` package and its memory."""
 
-import ssl
+import base64
+import re
 from datetime import UTC, datetime
-from pathlib import Path
+
+_PEM = re.compile(r"-----BEGIN CERTIFICATE-----(.*?)-----END CERTIFICATE-----", re.S)
+_VERSION, _UTC_TIME = 0xA0, 0x17
 
 
-def expiry(certificate: Path) -> datetime:
-    """When the first certificate of a PEM file runs out. Raises ValueError where there is none.
+def ends(text: str) -> list[datetime]:
+    """When each certificate of a PEM text runs out, in its order. Raises ValueError where there is none, or
+    one cannot be read.
 
     Read from the DER itself (RFC 5280, 4.1): the standard library does not tell it of one's own certificate,
     and the library that would is larger than all else that a worker loads.
     """
-    text = certificate.read_text(encoding="ascii")
-    begins, ends = text.find("-----BEGIN CERTIFICATE-----"), text.find("-----END CERTIFICATE-----")
-    if not 0 <= begins < ends:
+    found = [_end(base64.b64decode("".join(each.split()), validate=True)) for each in _PEM.findall(text)]
+    if not found:
         raise ValueError("no certificate")
-    der = ssl.PEM_cert_to_DER_cert(text[begins : ends + len("-----END CERTIFICATE-----")])
-    signed = _members(_members(der)[0][1])[0][1]
-    fields = [value for tag, value in _members(signed) if tag != _VERSION]
-    tag, told = _members(fields[3])[1]  # after serial, algorithm and issuer: not before, not after
+    return found
+
+
+def _end(der: bytes) -> datetime:
+    try:
+        signed = _members(_members(der)[0][1])[0][1]
+        fields = [value for tag, value in _members(signed) if tag != _VERSION]
+        tag, told = _members(fields[3])[1]  # after serial, algorithm and issuer: not before, not after
+    except IndexError as error:
+        raise ValueError("not the fields of a certificate") from error
     year = "%y" if tag == _UTC_TIME else "%Y"
     return datetime.strptime(told.decode("ascii"), f"{year}%m%d%H%M%SZ").replace(tzinfo=UTC)
-
-
-_VERSION, _UTC_TIME = 0xA0, 0x17
 
 
 def _members(der: bytes) -> list[tuple[int, bytes]]:
