@@ -9,6 +9,7 @@ if sys.version_info < (3, 11):  # noqa: UP036  (it is the people with older ones
     sys.exit("bursar-timekeeper: Python 3.11 or newer is needed, and this is " + sys.version.split()[0])
 
 from timekeeper.runtime import metrics_folder, parent_death
+from timekeeper.runtime.flags import lacking
 from timekeeper.runtime.log import configure
 from timekeeper.settings import AUDITING, TimekeeperSettings, UnusableError, read
 
@@ -23,6 +24,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _run(settings, given)
     except UnusableError as error:
         print(f"bursar-timekeeper: {error}", file=sys.stderr)
+        return 2
+    except ModuleNotFoundError as error:
+        print(f"bursar-timekeeper: {lacking(error, 'timekeeper')}", file=sys.stderr)
         return 2
 
 

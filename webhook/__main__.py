@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 if sys.version_info < (3, 11):  # noqa: UP036  (this is for older versions)
     sys.exit("bursar-webhook: Python 3.11 or newer is needed, and this is " + sys.version.split()[0])
 
+from timekeeper.runtime.flags import lacking
 from timekeeper.runtime.log import configure
 from webhook.settings.certificates import read_certificates
 from webhook.settings.serve import read
@@ -30,9 +31,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _serve(arguments: Sequence[str]) -> int:
     wanted = read(arguments, os.environ)
     configure("webhook", wanted.log_format)
-    from timekeeper.runtime.http.server import CannotListenError
-    from webhook.server.gunicorn_app import serve
-
+    try:
+        from timekeeper.runtime.http.server import CannotListenError
+        from webhook.server.gunicorn_app import serve
+    except ModuleNotFoundError as error:
+        print(f"bursar-webhook: {lacking(error, 'webhook')}", file=sys.stderr)
+        return 2
     try:
         return serve(wanted)
     except CannotListenError as error:
@@ -43,12 +47,16 @@ def _serve(arguments: Sequence[str]) -> int:
 def _certificates(arguments: Sequence[str]) -> int:
     wanted = read_certificates(arguments, os.environ)
     configure("certificates", wanted.log_format)
-    # a server must not load these: they load the Kubernetes client with its memory
     from timekeeper.runtime.flags import UnusableError
-    from webhook.controller.run import run
 
     try:
+        # a server must not load this: it loads the Kubernetes client with its memory
+        from webhook.controller.run import run
+
         return run(wanted)
+    except ModuleNotFoundError as error:
+        print(f"bursar-webhook certificates: {lacking(error, 'webhook')}", file=sys.stderr)
+        return 2
     except UnusableError as error:
         print(f"bursar-webhook certificates: {error}", file=sys.stderr)
         return 2
@@ -79,14 +87,18 @@ def _review(arguments: Sequence[str]) -> int:
 
 
 def _audit(arguments: Sequence[str]) -> int:
-    # a server must not load these: they load the Kubernetes client with its memory
-    from webhook.audit.run import run
     from webhook.dryrun.flags import program, read_audit
     from webhook.dryrun.inputs import CannotReviewError
 
     wanted = read_audit(arguments)
     try:
+        # a server must not load this: it loads the Kubernetes client with its memory
+        from webhook.audit.run import run
+
         return run(wanted, sys.stdin.buffer)
+    except ModuleNotFoundError as error:
+        print(f"{program('audit')}: {lacking(error, 'kubeconfig')}", file=sys.stderr)
+        return 2
     except CannotReviewError as error:
         print(f"{program('audit')}: {error}", file=sys.stderr)
         return 2

@@ -36,6 +36,7 @@ _MEANT = {
     "License :: OSI Approved :: MIT License": "MIT",
 }
 
+_INSTALL = "pip install -c constraints.txt -e '.[dev,docs]'"
 _NO_ROLE = frozenset({"all", "dev", "docs"})
 _CLI = "`kubectl bursar`, all roles"
 
@@ -74,21 +75,27 @@ def direct() -> list[Requirement]:
 
 
 def dependencies() -> dict[str, Dependency]:
-    """All of an installation's, by their normalised names, sorted. Raises ReleaseError where one is missing
-    here, or has another version than constraints.txt says.
+    """All of an installation's, by their normalised names, sorted. Raises ReleaseError as `installed` does."""
+    return {name: _dependency(*found) for name, found in installed(direct()).items()}
+
+
+def installed(wanted: list[Requirement]) -> dict[str, tuple[Distribution, frozenset[str]]]:
+    """What is wanted and needed by it, as it is installed here, with the extras that are needed, by the
+    normalised names, sorted. Raises ReleaseError where one is missing here, or has another version than
+    constraints.txt says.
     """
     pinned = _pinned()
     found: dict[str, tuple[Distribution, frozenset[str]]] = {}
-    left = direct()
+    left = list(wanted)
     while left:
-        wanted = left.pop()
-        name, extras = canonicalize_name(wanted.name), frozenset(wanted.extras)
+        each = left.pop()
+        name, extras = canonicalize_name(each.name), frozenset(each.extras)
         known = found.get(name)
         if known is None or not extras <= known[1]:
             extras |= known[1] if known else frozenset()
             found[name] = _installed(name, pinned), extras
             left += needed(found[name][0].requires or (), extras)
-    return {name: _dependency(*found[name]) for name in sorted(found)}
+    return dict(sorted(found.items()))
 
 
 def needed(lines: Iterable[str], extras: frozenset[str]) -> list[Requirement]:
@@ -173,9 +180,11 @@ def _installed(name: str, pinned: Mapping[str, str]) -> Distribution:
     try:
         found = distribution(name)
     except PackageNotFoundError as error:
-        raise ReleaseError(f"{name} is not installed here") from error
+        raise ReleaseError(f"{name} is not installed here: {_INSTALL}") from error
     if found.version != pinned.get(name):
-        raise ReleaseError(f"{name} {found.version} is installed; constraints.txt says {pinned.get(name)}")
+        raise ReleaseError(
+            f"{name} {found.version} is installed; constraints.txt says {pinned.get(name)}: {_INSTALL}"
+        )
     return found
 
 

@@ -108,4 +108,9 @@ def _run(name: str, command: str, arguments: list[str]) -> None:
     name. Without -P, Python would take a folder `webhook` where the user is for the package."""
     sys.stdout.flush()
     run = [sys.executable, "-P", "-m", "webhook", command, *arguments]
-    os.execve(sys.executable, run, {**os.environ, "BURSAR_PROGRAM": f"kubectl bursar {name}"})  # noqa: S606
+    environment = {**os.environ, "BURSAR_PROGRAM": f"kubectl bursar {name}"}
+    if archive := getattr(
+        __loader__, "archive", ""
+    ):  # the command as one file
+        environment["PYTHONPATH"] = archive
+    os.execve(sys.executable, run, environment)  # noqa: S606

@@ -11,7 +11,7 @@ from pathlib import Path
 import urllib3
 
 from timekeeper.runtime.api_server import Api
-from timekeeper.runtime.flags import KUBECONFIG, UnusableError
+from timekeeper.runtime.flags import KUBECONFIG, UnusableError, lacking
 
 CONNECTIONS = 32
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -23,8 +23,10 @@ def connect(
     """The API server of a kubeconfig; None: of the pod's service account. Raises UnusableError."""
     if kubeconfig is None:
         return of_service_account(connections, environment)
-    from timekeeper.runtime import kubeconfig as kubeconfigs
-
+    try:
+        from timekeeper.runtime import kubeconfig as kubeconfigs
+    except ModuleNotFoundError as error:
+        raise UnusableError(f"--kubeconfig: {lacking(error, 'kubeconfig')}") from error
     return kubeconfigs.connect(kubeconfig, connections)
 
 

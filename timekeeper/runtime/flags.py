@@ -28,12 +28,24 @@ KUBECONFIG = (
     "it must be a YAML file with clusters, users, contexts and current-context, as kubectl reads it, such as"
     " /etc/kubernetes/admin.conf; or nothing, in a pod that has a service account"
 )
+_OURS = ("timekeeper", "webhook", "scheduler_ext", "sidecar")
 _HTTPS = r"https://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?(/[A-Za-z0-9._/-]*)?"
 
 
 class UnusableError(ValueError):
     """A setting of the right form that cannot be used. The text is a sentence for the operator: the flag,
     what is wrong, what is allowed."""
+
+
+def lacking(error: ModuleNotFoundError, extra: str) -> str:
+    """What to install where a package that only this extra of the distribution needs is missing. Raises the
+    error where a module of ours is."""
+    if error.name is None or error.name.partition(".")[0] in _OURS:
+        raise error
+    return (
+        f"the Python module {error.name} is missing: install gpu-bursar with its extra {extra}"
+        " (docs/dependencies.md)"
+    )
 
 
 class Address(NamedTuple):

@@ -16,7 +16,7 @@ from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
 from deploy.local.sidecars import Sidecars
 from deploy.local.stack import Stack, Tuning
-from deploy.release.archives import archives
+from deploy.release import archives
 from tests.node.cluster.test_on_api_server import TWO, Agent, World
 from tests.packaging.conftest import environment_with
 from tests.packaging.environment import Environment
@@ -38,7 +38,8 @@ LONGEST_S = 120  # a step, on a machine in use
 @pytest.fixture(scope="module")
 def former(tmp_path_factory: pytest.TempPathFactory) -> Environment:
     """An environment with the wheel of the release before."""
-    wheel = archives(tmp_path_factory.mktemp("former-wheel"), commit=former_release()).wheel
+    with archives.committed(commit=former_release()) as commit:
+        wheel = archives.wheel(commit, tmp_path_factory.mktemp("former-wheel"))
     environment = environment_with(wheel, tmp_path_factory.mktemp("former"))
     for package in ("timekeeper", "webhook", "scheduler_ext", "sidecar"):
         found = environment.ask(f"import {package}; print({package}.__file__)")
