@@ -37,8 +37,8 @@ def _release(folder: Path, downloads: str) -> None:
     dependencies.demand_allowed_licences()
     if changed := archives.uncommitted():
         print(
-            f"note: {changed[0]} and {len(changed) - 1} more files differ from the commit, and the release has"
-            " what is committed; commit them first if they belong to it",
+            f"note: {changed[0]} and {len(changed) - 1} more files differ from the commit, and the release"
+            " has what is committed; commit first what belongs to it",
             file=sys.stderr,
         )
     folder.mkdir(parents=True, exist_ok=True)

@@ -123,7 +123,7 @@ def _built(kind: str, commit: Commit, folder: Path) -> Path:
         if done.returncode:
             raise ReleaseError(f"the build of the {kind} failed: {done.stderr.strip()}")
         (file,) = (each for each in Path(temporary).iterdir() if each.is_file())
-        return shutil.copy(file, folder)
+        return Path(shutil.copy(file, folder))
 
 
 def _sorted_archive(file: Path, epoch_s: int) -> bytes:

@@ -75,7 +75,7 @@ def direct() -> list[Requirement]:
 
 
 def dependencies() -> dict[str, Dependency]:
-    """All of an installation's, by their normalised names, sorted. Raises ReleaseError as `installed` does."""
+    """All of an installation's, by their normalised names, sorted. Raises ReleaseError as `installed`."""
     return {name: _dependency(*found) for name, found in installed(direct()).items()}
 
 

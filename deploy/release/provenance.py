@@ -1,4 +1,4 @@
-"""Of what and by what the files of a release were made: an in-toto statement (v1) with SLSA's provenance (v1).
+"""Of what and by what the files of a release were made: an in-toto statement with SLSA's provenance, v1.
 
 It is not signed, and names no time and machine, so that everybody who makes the release again can compare it.
 """
@@ -8,9 +8,8 @@ import json
 import platform
 import zlib
 from collections.abc import Mapping
+from importlib.metadata import version
 from pathlib import Path
-
-import setuptools
 
 from deploy.release.archives import Commit
 from deploy.release.dependencies import Dependency
@@ -25,7 +24,7 @@ def statement(
     materials = [
         {"name": "source", "digest": {"gitCommit": commit.name}},
         *({"uri": f"pkg:pypi/{key}@{each.version}"} for key, each in inside.items()),
-        {"uri": f"pkg:pypi/setuptools@{setuptools.__version__}"},
+        {"uri": f"pkg:pypi/setuptools@{version('setuptools')}"},
     ]
     predicate = {
         "buildDefinition": {
