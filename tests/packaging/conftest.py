@@ -38,10 +38,12 @@ class Release:
         return read
 
 
-def run(folder: Path, *command: str, umask: int = 0o022, env: Mapping[str, str] | None = None) -> None:
+def run(folder: Path, *command: str, umask: int = 0o022, env: Mapping[str, str] | None = None) -> str:
+    """What a command that must end in order says on stderr."""
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **(env or {})}
     done = subprocess.run(command, cwd=folder, env=environment, umask=umask, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+    return done.stderr
 
 
 @pytest.fixture(scope="session")

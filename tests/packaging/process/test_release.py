@@ -18,7 +18,15 @@ from tests.packaging.checkout import ROOT, copy, packaged
 from tests.packaging.conftest import COMMITTED_S, Release, run
 from timekeeper.core import __version__
 
-NAMES = [f"gpu_bursar-{__version__}{end}" for end in ("-py3-none-any.whl", ".cdx.json", ".tar.gz")]
+SUBJECTS = [
+    "RELEASE_NOTES.md",
+    f"bursar-{__version__}.tgz",
+    "bursar.yaml",
+    *(f"gpu_bursar-{__version__}{end}" for end in ("-py3-none-any.whl", ".cdx.json", ".tar.gz")),
+    f"kubectl-bursar-{__version__}.tar.gz",
+    "kubectl-bursar.pyz",
+]
+NAMES = [*SUBJECTS, "provenance.intoto.json"]
 SCHEMAS = Path(cyclonedx.schema.__file__).parent / "_res"
 
 
@@ -33,11 +41,12 @@ def test_every_checkout_of_a_commit_makes_the_same_bytes(
     with (other / "timekeeper" / "core" / "__init__.py").open("a") as module:
         module.write("# not committed\n")
     elsewhere = {"TZ": "Pacific/Kiritimati", "LC_ALL": "C", "SOURCE_DATE_EPOCH": "1"}
-    run(other, sys.executable, "-m", "deploy.release", "here", umask=0o077, env=elsewhere)
+    said = run(other, sys.executable, "-m", "deploy.release", "here", umask=0o077, env=elsewhere)
 
     made = {file.name: file.read_bytes() for file in (other / "here").iterdir()}
     assert sorted(made) == ["SHA256SUMS", *NAMES]
     assert made == {file.name: file.read_bytes() for file in released.folder.iterdir()}
+    assert "note: timekeeper/core/__init__.py and 0 more files differ from the commit" in said
 
 
 def test_the_sums_are_those_of_the_files(released: Release) -> None:
@@ -53,7 +62,7 @@ def test_the_wheel_has_every_file_and_the_source_archive_makes_the_same_wheel(
     held = {name for name in zipfile.ZipFile(released.file(".whl")).namelist() if ".dist-info/" not in name}
     assert held == packaged()
 
-    with tarfile.open(released.file(".tar.gz")) as archive:
+    with tarfile.open(released.file(f"gpu_bursar-{__version__}.tar.gz")) as archive:
         archive.extractall(tmp_path, filter="data")
     (source,) = tmp_path.iterdir()
     build = "import setuptools.build_meta as backend; backend.build_wheel('..')"
@@ -105,10 +114,58 @@ def test_the_bill_of_materials_lists_the_wheel_and_what_it_needs_as_it_is_instal
     assert all(each["licenses"] for each in bill["components"])
 
 
+def test_the_provenance_names_the_commit_and_every_file_by_its_digest(released: Release) -> None:
+    told = json.loads(released.file("provenance.intoto.json").read_text())
+    commit = subprocess.check_output(["git", "rev-parse", "HEAD"], cwd=released.checkout, text=True).strip()
+
+    assert (told["_type"], told["predicateType"]) == (
+        "https://in-toto.io/Statement/v1",
+        "https://slsa.dev/provenance/v1",
+    )
+    assert told["subject"] == [
+        {
+            "name": name,
+            "digest": {"sha256": hashlib.sha256((released.folder / name).read_bytes()).hexdigest()},
+        }
+        for name in SUBJECTS
+    ]
+    definition = told["predicate"]["buildDefinition"]
+    source, *packages = definition["resolvedDependencies"]
+    assert source == {"name": "source", "digest": {"gitCommit": commit}}
+    assert definition["internalParameters"] == {"SOURCE_DATE_EPOCH": COMMITTED_S}
+    assert {each["purl"] for each in released.bill["components"]} < {each["uri"] for each in packages}
+
+
+def test_images_that_lie_there_belong_to_the_release(released: Release, tmp_path: Path) -> None:
+    folder = tmp_path / "dist"
+    (folder / "images").mkdir(parents=True)
+    (folder / "images" / "webhook.tar").write_bytes(b"an image")
+    run(released.checkout, sys.executable, "-m", "deploy.release", str(folder))
+
+    digest = hashlib.sha256(b"an image").hexdigest()
+    told = json.loads((folder / "provenance.intoto.json").read_text())
+    assert {"name": "images/webhook.tar", "digest": {"sha256": digest}} in told["subject"]
+    assert f"{digest}  images/webhook.tar" in (folder / "SHA256SUMS").read_text().splitlines()
+
+
+def test_the_chart_is_packed_as_it_is_in_the_commit(released: Release) -> None:
+    with tarfile.open(released.file(f"bursar-{__version__}.tgz")) as archive:
+        held = {each.name: archive.extractfile(each) for each in archive}
+        found = {name: file.read() for name, file in held.items() if file is not None}
+
+    place = ROOT / "deploy" / "chart"
+    files = [file for file in place.rglob("*") if file.is_file()]
+    assert found == {f"bursar/{file.relative_to(place)}": file.read_bytes() for file in files}
+
+
 def test_without_a_repository_there_is_a_sentence(tmp_path: Path) -> None:
     source = copy(tmp_path / "exported")
     command = [sys.executable, "-m", "deploy.release", str(tmp_path / "out")]
     done = subprocess.run(command, cwd=source, capture_output=True, text=True)
 
     assert done.returncode == 1
-    assert done.stderr.startswith("error: git log: fatal: not a git repository")
+    assert re.fullmatch(
+        r"error: a release is made of a commit, and \S+ shows none: run it in a clone"
+        r" \(git status: fatal: not a git repository.*\)\n",
+        done.stderr,
+    ), done.stderr
