@@ -21,10 +21,10 @@ sys.path.insert(0, sys.argv[1])
 from timekeeper.cli.main import cli
 
 def tried(command, words):
-    command.main([*words, "--help"], prog_name="kubectl bursar", standalone_mode=False)
+    cli.main([*words, "--help"], prog_name="kubectl bursar", standalone_mode=False)
     for name, each in getattr(command, "commands", {}).items():
         if name not in ("check", "audit"):  # they become another process
-            tried(cli, [*words, name])
+            tried(each, [*words, name])
 
 tried(cli, [])
 """

@@ -44,7 +44,7 @@ def test_every_checkout_of_a_commit_makes_the_same_bytes(
     said = run(other, sys.executable, "-m", "deploy.release", "here", umask=0o077, env=elsewhere)
 
     made = {file.name: file.read_bytes() for file in (other / "here").iterdir()}
-    assert sorted(made) == ["SHA256SUMS", *NAMES]
+    assert sorted(made) == sorted(["SHA256SUMS", *NAMES])
     assert made == {file.name: file.read_bytes() for file in released.folder.iterdir()}
     assert "note: timekeeper/core/__init__.py and 0 more files differ from the commit" in said
 
@@ -134,18 +134,6 @@ def test_the_provenance_names_the_commit_and_every_file_by_its_digest(released: 
     assert source == {"name": "source", "digest": {"gitCommit": commit}}
     assert definition["internalParameters"] == {"SOURCE_DATE_EPOCH": COMMITTED_S}
     assert {each["purl"] for each in released.bill["components"]} < {each["uri"] for each in packages}
-
-
-def test_images_that_lie_there_belong_to_the_release(released: Release, tmp_path: Path) -> None:
-    folder = tmp_path / "dist"
-    (folder / "images").mkdir(parents=True)
-    (folder / "images" / "webhook.tar").write_bytes(b"an image")
-    run(released.checkout, sys.executable, "-m", "deploy.release", str(folder))
-
-    digest = hashlib.sha256(b"an image").hexdigest()
-    told = json.loads((folder / "provenance.intoto.json").read_text())
-    assert {"name": "images/webhook.tar", "digest": {"sha256": digest}} in told["subject"]
-    assert f"{digest}  images/webhook.tar" in (folder / "SHA256SUMS").read_text().splitlines()
 
 
 def test_the_chart_is_packed_as_it_is_in_the_commit(released: Release) -> None:
