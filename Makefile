@@ -58,8 +58,8 @@ soak-day: $(VENV)/.ready ## a busy cluster's day in two hours; DAY="--minutes 6 
 docs: $(VENV)/.ready ## build the documentation as a site in build/site
 	@$(RUN) -m deploy.site build/site
 
-dist: $(VENV)/.ready ## the files of a release of the last commit, in dist: wheel, source archive, bill of materials
-	@$(RUN) -m deploy.release
+dist: $(VENV)/.ready ## the files of a release of the last commit, in dist; DOWNLOADS=URL: where krew's archive will be
+	@$(RUN) -m deploy.release --downloads "$(DOWNLOADS)"
 
 clean: ## remove what the other targets made in the checkout
 	@rm -rf $(VENV) .bench .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.* build dist *.egg-info

@@ -37,6 +37,7 @@ TYPED = {
         "peers=": "webhook/cluster/test_callers.py",
     },
     "docs/cli.md": {
+        "dist/kubectl-bursar.pyz": "packaging/process/test_cli_file.py",
         "administrator.yaml": "cli/cluster/test_cli.py",
         "kubectl bursar usage": "cli/cluster/test_cli.py",
         "get gpubudgets": "cli/cluster/test_cli.py",
@@ -147,6 +148,10 @@ NOT_TYPED = {
         "takes of the chart with this file, and promtool runs its rules"
     },
     "docs/coming-from/other-schedulers.md": {"--other-schedulers": "a flag, not a command"},
+    "docs/cli.md": {
+        "pipx install": "it needs a package index; packaging/process/test_extras.py keeps what it installs",
+        "krew install": "no krew is built; packaging/process/test_cli_file.py compares manifest and archive",
+    },
     "docs/extender.md": {
         "kubectl -n bursar-system exec": NO_KUBELET,
         "request=gpu-percent:50": "scheduler_ext/process/test_view.py asks the same without curl",

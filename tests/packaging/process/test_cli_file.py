@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.docs.shell import commands
 from tests.packaging.checkout import ROOT
 from tests.packaging.conftest import Release
 from tests.support.http_server import JsonHandler, Served
@@ -85,12 +86,18 @@ def test_what_the_file_cannot_do_is_a_sentence(cli: Path) -> None:
     assert "install gpu-bursar with its extra kubeconfig" in done.stderr
 
 
-def test_the_file_completes_words_under_the_name_that_kubectl_looks_for(cli: Path, tmp_path: Path) -> None:
-    (tmp_path / "kubectl_complete-bursar").symlink_to(cli)
+def test_the_file_is_installed_by_the_commands_of_the_page_and_completes_words(
+    cli: Path, tmp_path: Path
+) -> None:
+    (block,) = (each for each in commands(ROOT / "docs" / "cli.md") if f"dist/{cli.name}" in each)
+    (tmp_path / "dist").symlink_to(cli.parent)
+    home = {"PATH": os.defpath, "HOME": str(tmp_path)}
+    subprocess.run(["bash", "-euc", block], cwd=tmp_path, env=home, check=True)
 
-    done = run(tmp_path / "kubectl_complete-bursar", "bud")
+    done = run(tmp_path / ".local" / "bin" / "kubectl_complete-bursar", "bud")
 
     assert done.stdout.splitlines()[0].startswith("budget\t")
+    assert os.access(tmp_path / ".local" / "bin" / "kubectl-bursar", os.X_OK)
 
 
 def test_krews_manifest_names_the_archive_by_its_digest_and_the_command_inside(
