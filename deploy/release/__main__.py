@@ -9,6 +9,7 @@ from pathlib import Path
 from deploy.release import archives, bill, dependencies, krew
 from deploy.release.archives import ROOT, Commit, ReleaseError
 from deploy.release.cli_file import cli_file
+from deploy.release.images import images
 from deploy.release.notes import notes
 from deploy.release.provenance import sha256, statement
 
@@ -43,11 +44,11 @@ def _release(folder: Path, downloads: str) -> None:
         )
     folder.mkdir(parents=True, exist_ok=True)
     with archives.committed() as commit:
+        there = images(folder / "images", commit)
         files = {file.name: file for file in _made(commit, folder, downloads)}
-    images = {f"images/{file.name}": file for file in sorted(folder.glob("images/*")) if file.is_file()}
-    if not images:
-        print(f"note: {folder}/images is empty, so the release has no images; make images", file=sys.stderr)
-    files |= images
+    if not there:
+        print(f"note: {folder}/images has none, so the release has no images: make images", file=sys.stderr)
+    files |= there
     stated = folder / "provenance.intoto.json"
     stated.write_text(statement(files, commit, downloads, dependencies.dependencies()))
     lines = [f"{sha256(file)}  {name}\n" for name, file in sorted({**files, stated.name: stated}.items())]
