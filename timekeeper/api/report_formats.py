@@ -61,8 +61,7 @@ def csv_cells(asked: ReportQuery, line: ReportLine) -> dict[str, Any]:
 
 
 def corrected_cells(asked: ReportQuery, priced: PricedCorrection) -> dict[str, Any]:
-    """A correction as a line of a CSV report; its last cell says why and its author, and is empty in a line of
-    charges."""
+    """A correction as a line of a CSV report. Its last cell has reason and author; charges leave it empty."""
     its = priced.correction
     span = asked.step_at(its.created_ms) if asked.step else asked.span
     known = {

@@ -73,6 +73,8 @@ def test_a_session_that_goes_on_is_posted_and_folded_without_a_change_of_the_mon
     with books.store.writing() as connection:
         rows = [posting_row(LONG, number, *each) for number, each in enumerate(posted)]
         connection.execute(insert(POSTINGS), rows)
+    assert october(books)["differs"] == []  # posted, and not settled yet
+    with books.store.writing() as connection:
         settled = {"ended_ms": NOVEMBER + 2 * HOUR, "settled_ms": NOVEMBER + 2 * HOUR}
         connection.execute(update(SESSIONS).where(SESSIONS.c.uid == "a").values(settled))
 
