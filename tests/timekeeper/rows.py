@@ -98,6 +98,14 @@ GOOD: dict[str, Row] = {
         **{"uid": "u", "verdict": "refused", "namespace": "a", "pod": "p", "rule": "amount", "sentence": ""},
         **{"at_ms": 1, "judged_ms": 1},
     },
+    "closed_months": {
+        **{"month": "2026-10", "from_ms": 1, "to_ms": 10, "sessions": 1, "amount": 1, "grants": 1},
+        **{"charges_sha256": "a", "grants_sha256": "b", "prices_sha256": "c", "closed_ms": 10},
+    },
+    "charge_corrections": {
+        **{"namespace": "a", "pod": "", "at_ms": 1, "amount": -1, "reason": "r", "actor": "p"},
+        **{"idempotency_key": "k", "created_ms": 2},
+    },
     "would_since": {"id": 1, "since_ms": 1, "only_meter": False},
     "terms": {"id": 1, "term": 0, "holder": "h", "since_ms": 0},
     "waiting": {"namespace": "a", "rate_milli": 1},

@@ -7,6 +7,7 @@ from decimal import ROUND_HALF_EVEN, Decimal, localcontext
 from timekeeper.accounts.budget_history import History
 from timekeeper.core.budgets.policy import GPU_HOUR
 from timekeeper.core.ledger.metering import FOREVER_MS, Interval, period_at
+from timekeeper.core.ledger.months import ChargeCorrection
 
 _DIGITS = Decimal("0.000000000001")  # fine enough to distinguish neighbouring amounts
 
@@ -42,6 +43,16 @@ class PriceInterval:
     namespace: str
     from_ms: int
     to_ms: int
+    group: str
+    price: str
+    currency: str
+
+
+@dataclass(frozen=True, slots=True)
+class PricedCorrection:
+    """A correction of a bill, with the namespace's group and price at the time of the wrong charge."""
+
+    correction: ChargeCorrection
     group: str
     price: str
     currency: str

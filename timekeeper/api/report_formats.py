@@ -10,7 +10,15 @@ from typing import Any
 
 import orjson
 
-from timekeeper.accounts.usage import LABEL, ReportLine, ReportQuery, cost, gpu_hours
+from timekeeper.accounts.usage import (
+    LABEL,
+    PricedCorrection,
+    ReportLine,
+    ReportQuery,
+    UsageSums,
+    cost,
+    gpu_hours,
+)
 from timekeeper.core.ledger.metering import period_at
 from timekeeper.core.object_names import timestamp
 
@@ -24,7 +32,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 _AT_ONCE = 500  # rows per piece
 
 
-def columns(asked: ReportQuery) -> tuple[str, ...]:
+def columns(asked: ReportQuery, with_corrections: bool = False) -> tuple[str, ...]:
     """A CSV report's columns."""
     return (
         "from",
@@ -34,6 +42,7 @@ def columns(asked: ReportQuery) -> tuple[str, ...]:
         "cost",
         *((*_USE, *_USE_HOURS) if asked.with_use else ()),
         *((*_STRANDED, "strandedGpuHours") if asked.with_stranded else ()),
+        *(("correction",) if with_corrections else ()),
     )
 
 
@@ -43,11 +52,27 @@ def csv_cells(asked: ReportQuery, line: ReportLine) -> dict[str, Any]:
     row = cells(asked, line)
     row |= {"from": iso(line.span.start_ms), "to": iso(line.span.end_ms)}
     row["cost"] = Raw(cost(line.sums.amount, row["price"])) if row["price"] else ""
+    row["correction"] = ""
     if asked.with_use:
         row |= {hours: gpu_hours(row[name]) for name, hours in zip(_USE, _USE_HOURS, strict=False)}
     if asked.with_stranded:
         row["strandedGpuHours"] = gpu_hours(line.sums.stranded)
     return row
+
+
+def corrected_cells(asked: ReportQuery, priced: PricedCorrection) -> dict[str, Any]:
+    """A correction as a line of a CSV report. Its last cell has reason and author; charges leave it empty."""
+    its = priced.correction
+    span = asked.step_at(its.created_ms) if asked.step else asked.span
+    known = {
+        **{"namespace": its.namespace, "pod": its.pod, "group": priced.group},
+        **{"price": priced.price, "currency": priced.currency},
+        **{"posted": its.amount, "pending": 0, "amount": its.amount, "gpuHours": gpu_hours(its.amount)},
+        **{"from": iso(span.start_ms), "to": iso(span.end_ms)},
+        "cost": Raw(cost(its.amount, priced.price)) if priced.price else "",
+        "correction": f"{its.reason} ({its.actor})",
+    }
+    return {name: known.get(name, "") for name in columns(asked, True)}
 
 
 @lru_cache(1_024)  # a report's rows share few distinct times
@@ -235,6 +260,34 @@ def row(asked: ReportQuery, line: ReportLine) -> Cells:
         "x_Node": keys["node"],
         "x_GpuModels": keys["models"] or None,
         **_amounts(line),
+    }
+    return {name: values.get(name) for name in NAMES}
+
+
+def corrected_row(asked: ReportQuery, priced: PricedCorrection) -> Cells:
+    """A correction with `COLUMNS`: billed when it was made, for the day of the wrong charge."""
+    its = priced.correction
+    billed = period_at("month", asked.zone, its.created_ms)
+    of = period_at("day", asked.zone, its.at_ms)
+    line = ReportLine(of, (), UsageSums(posted=its.amount))
+    values = {
+        **_ALWAYS,
+        **_money(line, priced.price, priced.currency, ""),
+        "ChargeClass": "Correction",
+        "ChargeFrequency": "One-Time",
+        "BillingPeriodStart": iso(billed.start_ms),
+        "BillingPeriodEnd": iso(billed.end_ms),
+        "ChargePeriodStart": iso(of.start_ms),
+        "ChargePeriodEnd": iso(of.end_ms),
+        "ChargeDescription": f"Correction by {its.actor}: {its.reason}",
+        "ResourceId": its.pod or its.namespace,
+        "ResourceName": its.pod or its.namespace,
+        "SubAccountId": its.namespace,
+        "SubAccountName": its.namespace,
+        "Tags": Raw("{}"),
+        "x_Group": priced.group or None,
+        "x_Amount": its.amount,
+        "x_PendingAmount": 0,
     }
     return {name: values.get(name) for name in NAMES}
 

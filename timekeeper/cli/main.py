@@ -21,6 +21,7 @@ from timekeeper.cli.flags import (
     ExtenderCommand,
     by_columns,
 )
+from timekeeper.cli.months import correct
 from timekeeper.cli.nodes.command import node
 from timekeeper.cli.output import CommandError, RefusedError
 from timekeeper.cli.save.command import save
@@ -368,6 +369,7 @@ def doctor(options: Options, form: str) -> None:
 
 cli.add_command(check)
 cli.add_command(audit)
+cli.add_command(correct)
 cli.add_command(save)
 cli.add_command(top)
 cli.add_command(would)

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from timekeeper.cli import words
+from timekeeper.cli.months import month
 
 _STANDINGS = ("in-budget", "over-budget", "unlimited", "unknown")
 
@@ -96,10 +97,16 @@ def check(arguments: list[str]) -> None:
 )
 @click.option("-A", "--all-namespaces", is_flag=True, help="read all namespaces, as without -n")
 @_output("text", "json")
+@click.option(
+    "--month", metavar="YYYY-MM", help="of a month in the ledger: whether it is as when it was closed"
+)
 @click.option("--use", is_flag=True, help="print what the running pods hold, and would cost in a month")
 @_shared
 def audit(arguments: list[str]) -> None:
-    """Check the cluster's objects by the rules of admission, as bursar-webhook audit does."""
+    """Check the cluster's objects by the rules of admission, as bursar-webhook audit does. With --month:
+    whether a closed month of the ledger is as it was; then the flags are those of budget."""
+    if any(each.partition("=")[0] == "--month" for each in arguments):
+        month.main(arguments, prog_name="kubectl bursar audit")
     _run("audit", "audit", arguments)
 
 

@@ -13,7 +13,7 @@ from timekeeper.core.budgets.modes import mode_sentence
 from timekeeper.core.budgets.policy import GROUP
 from timekeeper.dashboard import sessions
 from timekeeper.dashboard.api_caller import ApiCaller, ApiRefusedError
-from timekeeper.dashboard.pages import accounts, budgets, cluster, costs, would
+from timekeeper.dashboard.pages import accounts, budgets, cluster, costs, months, would
 from timekeeper.dashboard.pages import cluster as decisions
 from timekeeper.dashboard.pages import cluster as waste
 from timekeeper.dashboard.visits import FORBIDDEN, Download, PageContent, Visit, link, segment
@@ -36,6 +36,8 @@ PAGES: dict[str, PageMaker] = {
     "/costs": costs.costs,
     "/costs/<any(csv, focus):form>": costs.download,
     "/estimate": costs.estimated,
+    "/months": months.months,
+    "/months/<month>": months.month,
     "/would": would.would,
     "/decisions": decisions.decisions,
     "/pods/<namespace>/<pod>": decisions.pod,

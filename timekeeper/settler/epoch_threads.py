@@ -22,6 +22,7 @@ from timekeeper.settler.evictions.evictor import Step, keep_evicting
 from timekeeper.settler.evictions.rounds import IdleRound, OvertimeRound, OveruseRound
 from timekeeper.settler.grace_policies import GracePolicies
 from timekeeper.settler.mode_parameters import ModeParameters
+from timekeeper.settler.months import MonthCloser
 from timekeeper.settler.new_pods import NewPods
 from timekeeper.settler.notifier import Notifier
 from timekeeper.settler.releaser import CALLS_AT_ONCE, Releaser, keep_releasing, patch_with
@@ -64,6 +65,7 @@ class EpochThreads:
             start_thread("forget", partial(self._forget, settings.retain_decisions_ms), stop)
         if settings.retain_ms:
             start_thread("retain", partial(self._roll_up, settings.retain_ms), stop)
+        start_thread("months", self._month_closer().keep, stop)
         reading = self._start_reading(settings.prometheus, stop) if settings.prometheus.is_given else ()
         judge = WouldJudge(self.new_pods, self.store, self.settler, self.now_ms)
         reading = (*reading, start_thread("would", judge.keep, stop))
@@ -117,6 +119,10 @@ class EpochThreads:
 
     def _roll_up(self, retain_ms: int, stop: Event) -> None:
         roll_up_daily(FencedStore(self.store, self.settler.epoch), self.now_ms, retain_ms, stop)
+
+    def _month_closer(self) -> MonthCloser:
+        fenced = FencedStore(self.store, self.settler.epoch)
+        return MonthCloser(self.store, fenced, self._history, self.now_ms)
 
     def _budget_objects(self) -> BudgetObjects:
         exists = self.settler.cluster.existing_namespaces.__contains__

@@ -85,5 +85,5 @@ def test_no_text_of_a_pod_makes_a_decision_that_the_timekeeper_refuses() -> None
     posts.send()
 
     (entry,) = json.loads(client.posts[0])["decisions"]
-    assert entry["figures"] == {"message": ("a??" + 2_000 * "b")[:1_000]}
+    assert entry["figures"] == {"message": ("a? " + 2_000 * "b")[:1_000]}
     assert entry["generate_name"] == "?" * 320

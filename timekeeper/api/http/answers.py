@@ -7,8 +7,10 @@ from urllib.parse import urlencode
 import orjson
 from flask import Response, request
 
+from timekeeper.accounts.usage import gpu_hours
 from timekeeper.core.budgets.modes import ModeSource
 from timekeeper.core.forms import Form
+from timekeeper.core.ledger.months import ChargeCorrection
 from timekeeper.core.wire import StandingWord, Subject, Version
 
 CONTENT_TYPE = "application/json"
@@ -345,13 +347,30 @@ class UsageRow(_Span):
     strandedKnown: NotRequired[int]
 
 
+class CorrectionAnswer(TypedDict):
+    """What a person corrected of a bill. `at`: when the wrong charge was, whose price counts; `created`: when
+    it was corrected, in whose month it is billed; `pod`: empty for none in particular."""
+
+    id: int
+    namespace: str
+    pod: str
+    at: int
+    amount: int
+    gpuHours: str
+    reason: str
+    actor: str
+    created: int
+
+
 class Usage(_From):
-    """A report. `total` is the sum of this answer's rows."""
+    """A report. `total` is the sum of this answer's rows; `corrections`: made in its time, with its last
+    rows."""
 
     version: Version
     to: int
     rows: list[UsageRow]
     total: TotalAnswer
+    corrections: list[CorrectionAnswer]
     next: Next
 
 
@@ -362,6 +381,21 @@ class FocusUsage(_From):
     to: int
     rows: list[dict[str, Any]]
     next: Next
+
+
+def correction_answer(each: ChargeCorrection) -> dict[str, Any]:
+    """A `CorrectionAnswer`."""
+    return {
+        "id": each.number,
+        "namespace": each.namespace,
+        "pod": each.pod,
+        "at": each.at_ms,
+        "amount": each.amount,
+        "gpuHours": gpu_hours(each.amount),
+        "reason": each.reason,
+        "actor": each.actor,
+        "created": each.created_ms,
+    }
 
 
 def answer(body: object, next_page: str | None = None) -> Response:

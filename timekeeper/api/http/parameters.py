@@ -224,6 +224,9 @@ MONTH = Parameter(
     _MONTHS,
     _read_month,
 )
+MONTH_IN_PATH = Parameter(
+    "month", "a month of `timeZone`, such as 2026-10", _MONTHS, _read_month, "path", True
+)
 BESIDE = Parameter(
     "beside",
     f"further time ranges, whose rows follow: months such as 2026-10, or FROM/TO, with commas, at most"

@@ -12,12 +12,18 @@ from timekeeper.accounts.budget_history import DEFAULTS, GROUP, History, history
 from timekeeper.accounts.changes import NEVER, Pulse
 from timekeeper.accounts.grants import GrantSums
 from timekeeper.accounts.statements import stated, working_set
-from timekeeper.accounts.usage import PriceInterval, ReportLine, ReportQuery, price_intervals
+from timekeeper.accounts.usage import (
+    PricedCorrection,
+    PriceInterval,
+    ReportLine,
+    ReportQuery,
+    price_intervals,
+)
 from timekeeper.api.ledger.protected_reading import ProtectedReading, read_protected
 from timekeeper.api.ledger.recent_value import RecentValue
 from timekeeper.core.budgets.modes import ModeSource
 from timekeeper.core.protected import Published, decoded
-from timekeeper.store import held_pods, ledger
+from timekeeper.store import held_pods, ledger, months
 from timekeeper.store.engine.engine import Connection, Store
 from timekeeper.store.engine.upgrade import take_time
 from timekeeper.store.reports import reports
@@ -249,6 +255,19 @@ class LedgerReader:
                 names = reports.namespaces(connection, asked)
                 terms = price_intervals(self.history(connection), names, asked.hull, asked.group)
             yield from reports.lines(connection, asked, terms, limit)
+
+    def corrections(self, asked: ReportQuery) -> list[PricedCorrection]:
+        """The corrections that were made in the report's first time range, the oldest first."""
+        with self.store.reading() as connection:
+            history = self.history(connection)
+            made = months.corrections(connection, asked.namespace or "", made=asked.span)
+        priced = (
+            PricedCorrection(
+                each, history.group(each.namespace, each.at_ms), *history.price(each.namespace, each.at_ms)
+            )
+            for each in made
+        )
+        return [each for each in priced if asked.group in ("", each.group)]
 
     def _readings(self, connection: Connection, names: Collection[str]) -> list[AccountReading]:
         now_ms, history = self.moment(connection)

@@ -1,7 +1,7 @@
 """``GET /v1/usage``: charges within a time range, grouped freely, as JSON, CSV or FOCUS rows."""
 
 import time
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from datetime import date
@@ -15,6 +15,7 @@ from timekeeper.accounts.budget_history import is_group
 from timekeeper.accounts.usage import (
     PRICE,
     STRANDED_BY,
+    PricedCorrection,
     ReportLine,
     ReportQuery,
     columns_of,
@@ -22,7 +23,7 @@ from timekeeper.accounts.usage import (
 )
 from timekeeper.api import report_formats
 from timekeeper.api import report_formats as focus
-from timekeeper.api.http.answers import FocusUsage, Usage, tagged
+from timekeeper.api.http.answers import FocusUsage, Usage, correction_answer, tagged
 from timekeeper.api.http.parameters import (
     AFTER,
     BESIDE,
@@ -94,7 +95,7 @@ def register(app: Flask, services: Services) -> None:
         if limit is None:
             asked = _question(services, call)
             lines = _seated(services.ledger.lines(asked, None), streams.taken(_key(call), asked.cost))
-            return _streamed(_form(call), asked, lines)
+            return _streamed(_form(call), asked, lines, services.ledger.corrections(asked))
         oldest = oldest_ms(request.cache_control.max_age) if limit <= _KEPT_ROWS else 0
         key = tuple(sorted(call.given.items()))
         body, follows = recent.get(key, lambda: page(call, limit), oldest, lambda: seat(call))
@@ -110,7 +111,8 @@ def register(app: Flask, services: Services) -> None:
         has_next = len(lines) > limit and not asked.order and not asked.beside
         lines = lines if asked.beside else lines[:limit]
         follows = _place(asked, lines[limit - 1], _is_focus(call)) if has_next else None
-        return b"".join(_sheet(form, asked, lines, follows)), follows
+        corrections = [] if follows else services.ledger.corrections(asked)
+        return b"".join(_sheet(form, asked, lines, follows, corrections)), follows
 
     serve(app, services, USAGE, usage)
 
@@ -128,11 +130,14 @@ def _is_focus(call: Call) -> bool:
     return _form(call).startswith("focus")
 
 
-def _streamed(form: str, asked: ReportQuery, lines: Generator[ReportLine]) -> Response:
+def _streamed(
+    form: str, asked: ReportQuery, lines: Generator[ReportLine], corrections: Sequence[PricedCorrection]
+) -> Response:
     """The whole report, sent while it is read, so few lines are in memory. An error before the first line is
     still a Problem."""
     first = list(islice(lines, 1))
-    response = Response(_sheet(form, asked, chain(first, _timely(lines)), None), content_type=_TYPES[form])
+    sheet = _sheet(form, asked, chain(first, _timely(lines)), None, corrections)
+    response = Response(sheet, content_type=_TYPES[form])
     response.call_on_close(lines.close)
     return response
 
@@ -258,22 +263,36 @@ def _place(asked: ReportQuery, line: ReportLine, is_focus: bool) -> str:
 
 
 def _sheet(
-    form: str, asked: ReportQuery, lines: Iterable[ReportLine], follows: str | None
+    form: str,
+    asked: ReportQuery,
+    lines: Iterable[ReportLine],
+    follows: str | None,
+    corrections: Sequence[PricedCorrection],
 ) -> Iterator[bytes]:
-    """The answer's body, in pieces."""
+    """The answer's body, in pieces; corrections stand after the charges."""
     head = {"version": 1, "from": asked.span.start_ms, "to": asked.span.end_ms}
     if form == "csv":
+        charges = (report_formats.csv_cells(asked, each) for each in lines)
+        corrected = (report_formats.corrected_cells(asked, each) for each in corrections)
         return report_formats.as_csv(
-            report_formats.columns(asked), (report_formats.csv_cells(asked, each) for each in lines)
+            report_formats.columns(asked, bool(corrections)), chain(charges, corrected)
         )
-    if form == "focus-csv":
-        return report_formats.as_csv(focus.NAMES, (focus.row(asked, each) for each in lines))
-    if form == "focus":
-        rows = (focus.row(asked, each) for each in lines)
+    if form.startswith("focus"):
+        rows = chain(
+            (focus.row(asked, each) for each in lines),
+            (focus.corrected_row(asked, each) for each in corrections),
+        )
+        if form == "focus-csv":
+            return report_formats.as_csv(focus.NAMES, rows)
         return report_formats.as_json(head, rows, lambda: {"next": follows})
     added = report_formats.RunningTotal(lines)
     nested = (report_formats.nested(report_formats.cells(asked, each)) for each in added)
-    return report_formats.as_json(head, nested, lambda: {"total": _total(added.amount), "next": follows})
+    corrected_amounts = [correction_answer(each.correction) for each in corrections]
+    return report_formats.as_json(
+        head,
+        nested,
+        lambda: {"total": _total(added.amount), "corrections": corrected_amounts, "next": follows},
+    )
 
 
 def _total(amount: int) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 
@@ -83,6 +83,7 @@ def report(text: str) -> Sheet:
     names = list(reader.fieldnames or ())
     keys = names[names.index("to") + 1 : names.index("price")]
     figures = tuple(each for each in _BILL if any(row[each.key] for row in rows))
+    figures += (Column("correction", "CORRECTION"),) if "correction" in names else ()
     columns = (*_BILL_TIME, *(Column(key, key.upper(), blank="<none>") for key in keys), *figures)
     return Sheet(columns, rows, bill, empty="nothing was charged in this time")
 
@@ -178,3 +179,66 @@ def busy_by_pod(answer: Any) -> dict[str, str]:
 
 def _text(raw: object) -> str:
     return "" if raw is None else str(raw)
+
+
+_MONTH = (Column("part", "OF"), Column("now", "SHA-256 NOW"), Column("closed", "SINCE ITS CLOSE"))
+_PARTS = {"charges": "charges", "grantsMade": "grants", "prices": "prices", "sha256": "all"}
+_CORRECTIONS = (
+    Column("created", "CREATED"),
+    Column("namespace", "NAMESPACE"),
+    Column("pod", "POD"),
+    Column("gpuHours", "GPU-HOURS", True),
+    Column("at", "OF"),
+    Column("actor", "BY"),
+    Column("reason", "REASON"),
+)
+
+
+def month(answer: Any) -> Sheet:
+    """A row for each hash of a month."""
+    closed = answer["closed"]
+    rows = []
+    for name, part in _PARTS.items():
+        same = closed is not None and closed["hashes"][name] == answer["now"][name]
+        word = "not closed" if closed is None else "unchanged" if same else "changed"
+        rows.append({"part": part, "now": answer["now"][name], "closed": word})
+    return Sheet(_MONTH, tuple(rows), answer, {"changed": "bold red", "unchanged": "green"})
+
+
+def month_sentences(answer: Any) -> Iterator[str]:
+    """In which state the month is, and what changed since it was closed."""
+    now, name = answer["now"], answer["month"]
+    used = f"{hours(now['amount'])} GPU-hours of {now['sessions']} sessions"
+    yield f"{name} has {used}, and {now['grants']} grants."
+    match answer["state"]:
+        case "runs":
+            yield f"It runs until {moment(answer['to'])}."
+        case "waits":
+            few = answer["waitsFor"] == 1
+            its = "1 session that is" if few else f"{answer['waitsFor']} sessions that are"
+            yield f"It waits for {its} not settled, with the last evidence in the month."
+        case "ended":
+            yield "It has ended; the settler closes it an hour after its end at the earliest."
+    if answer["closed"] is None:
+        return
+    since = moment(answer["closed"]["closed"])
+    if not answer["differs"]:
+        yield f"It is unchanged since it was closed at {since}."
+        return
+    late = answer["late"]
+    yield f"It was closed at {since}; not as they were: {', '.join(answer['differs'])}."
+    if late["postings"]:
+        yield f"Later proof made {late['postings']} corrections, together {hours(late['amount'])} GPU-hours."
+
+
+def corrections(answer: Any) -> Sheet:
+    """A row for each entry that corrects a bill."""
+    rows = tuple(
+        {
+            **{name: raw[name] for name in ("namespace", "pod", "gpuHours", "actor", "reason")},
+            "created": moment(raw["created"]),
+            "at": moment(raw["at"])[:7],
+        }
+        for raw in answer["corrections"]
+    )
+    return Sheet(_CORRECTIONS, rows, answer, empty="there are no corrections")

@@ -512,6 +512,42 @@ DECLARED_PODS = Table(
     comment="pods that reserve their declared time and have no session yet",
 )
 
+CLOSED_MONTHS = Table(
+    "closed_months",
+    METADATA,
+    Column("month", Text, primary_key=True),
+    Column("from_ms", BigInteger, nullable=False),
+    Column("to_ms", BigInteger, nullable=False),
+    Column("sessions", BigInteger, nullable=False),
+    Column("amount", BigInteger, nullable=False),
+    Column("grants", BigInteger, nullable=False),
+    Column("charges_sha256", Text, nullable=False),
+    Column("grants_sha256", Text, nullable=False),
+    Column("prices_sha256", Text, nullable=False),
+    Column("closed_ms", BigInteger, nullable=False),
+    CheckConstraint("from_ms >= 0 AND to_ms > from_ms AND closed_ms >= to_ms", name="closed_after_its_end"),
+    comment="the hashes of what a month held when it was closed",
+)
+
+CHARGE_CORRECTIONS = Table(
+    "charge_corrections",
+    METADATA,
+    Column("id", _KEY, primary_key=True),
+    Column("namespace", Text, nullable=False),
+    Column("pod", Text, nullable=False),  # "": none in particular
+    Column("at_ms", BigInteger, nullable=False),  # when the wrong charge was; its price counts
+    Column("amount", BigInteger, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("idempotency_key", Text, nullable=False),
+    Column("created_ms", BigInteger, nullable=False),
+    UniqueConstraint("idempotency_key"),
+    CheckConstraint("namespace <> '' AND actor <> '' AND reason <> ''", name="is_signed"),
+    CheckConstraint("amount <> 0 AND at_ms >= 0 AND at_ms <= created_ms", name="is_of_a_past_time"),
+    Index(None, "created_ms"),
+    comment="what people correct of a bill: beside the charges, which stay",
+)
+
 STANDINGS = Table(
     "standings",
     METADATA,

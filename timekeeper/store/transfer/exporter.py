@@ -18,6 +18,8 @@ from timekeeper.settings import UnusableError
 from timekeeper.store.engine.engine import Connection, Store, UnavailableError
 from timekeeper.store.engine.schema import (
     BINDINGS,
+    CHARGE_CORRECTIONS,
+    CLOSED_MONTHS,
     DAYS,
     DECISIONS,
     DECLARED_PODS,
@@ -70,6 +72,8 @@ TABLES = (
     NOTIFIED,
     WOULD,
     WOULD_SINCE,
+    CLOSED_MONTHS,
+    CHARGE_CORRECTIONS,
     DAYS,
     WAITING,
     HELD_PODS,

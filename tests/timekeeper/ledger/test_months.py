@@ -1,0 +1,155 @@
+"""A month is closed with hashes that anybody can compute again, and corrected by entries beside it alone."""
+
+import csv
+import hashlib
+import io
+import json
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import insert, update
+
+from tests.timekeeper.books import Books, Json, Run, days, posting_row
+from tests.timekeeper.worlds import DAY, GPU, HOUR, T0
+from timekeeper.settler.months import MonthCloser
+from timekeeper.store.engine.engine import ConflictError
+from timekeeper.store.engine.schema import CLOSED_MONTHS, POSTINGS, SESSIONS
+
+NOVEMBER = T0 - 19 * DAY - 10 * HOUR
+OCTOBER = NOVEMBER - 31 * DAY
+ENDED = Run("b", started_ms=NOVEMBER - 9 * HOUR, posted=days(NOVEMBER - 9 * HOUR, NOVEMBER - 8 * HOUR))
+# over the month's end: an hour of it is October's
+LONG = Run("a", "team-b", started_ms=NOVEMBER - HOUR, heard_ms=NOVEMBER + HOUR, settled=False)
+ENTRY = ("team-a", "gpuHours: 9\nperiod: month\nprice: 2", OCTOBER)
+
+
+@pytest.fixture
+def books(database_url: str) -> Iterator[Books]:
+    made = Books(database_url)
+    made.entries(ENTRY)
+    yield made
+    made.close()
+
+
+def step(books: Books) -> None:
+    """What the settler's thread does."""
+    with books.store.reading() as connection:
+        history = books.services.ledger.history(connection)
+    MonthCloser(books.store, books.store, lambda: history, books.clock).step()
+
+
+def october(books: Books) -> Json:
+    found: Json = books.get("/v1/months/2026-10").get_json()
+    return found
+
+
+def hashed(*rows: list[object]) -> str:
+    lines = (json.dumps(row, separators=(",", ":")) + "\n" for row in rows)
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def test_a_closed_month_has_hashes_of_its_charges_grants_and_prices_and_is_unchanged(books: Books) -> None:
+    books.write(ENDED, LONG)
+    step(books)
+
+    found = october(books)
+
+    assert (found["state"], found["differs"], found["closed"]["closed"]) == ("closed", [], books.clock())
+    assert found["now"] == found["closed"]["hashes"]
+    charges = hashed(["a", "team-b", GPU * HOUR], ["b", "team-a", GPU * HOUR])
+    prices = hashed(
+        ["team-a", OCTOBER, NOVEMBER, "", "2", "USD"], ["team-b", OCTOBER, NOVEMBER, "", "", "USD"]
+    )
+    assert (found["now"]["charges"], found["now"]["prices"]) == (charges, prices)
+    whole = f"{charges}\n{hashed()}\n{prices}\n".encode()
+    assert found["now"]["sha256"] == hashlib.sha256(whole).hexdigest()
+    assert [each["month"] for each in books.get("/v1/months").get_json()["months"]] == ["2026-10"]
+
+
+def test_a_session_that_goes_on_is_posted_and_folded_without_a_change_of_the_month(books: Books) -> None:
+    books.write(ENDED, LONG)
+    step(books)
+    posted = days(NOVEMBER - HOUR, NOVEMBER + 2 * HOUR)
+    with books.store.writing() as connection:
+        rows = [posting_row(LONG, number, *each) for number, each in enumerate(posted)]
+        connection.execute(insert(POSTINGS), rows)
+    assert october(books)["differs"] == []  # posted, and not settled yet
+    with books.store.writing() as connection:
+        settled = {"ended_ms": NOVEMBER + 2 * HOUR, "settled_ms": NOVEMBER + 2 * HOUR}
+        connection.execute(update(SESSIONS).where(SESSIONS.c.uid == "a").values(settled))
+
+    assert october(books)["differs"] == []
+
+
+def test_a_month_waits_for_a_session_whose_last_evidence_is_of_it(books: Books) -> None:
+    books.write(ENDED, Run("c", started_ms=NOVEMBER - HOUR, heard_ms=NOVEMBER - 1, settled=False))
+    step(books)
+
+    found = october(books)
+
+    assert (found["state"], found["waitsFor"], found["closed"]) == ("waits", 1, None)
+
+
+def test_later_proof_shows_as_a_change_with_what_explains_it(books: Books) -> None:
+    books.write(ENDED)
+    step(books)
+    with books.store.writing() as connection:
+        start, end = NOVEMBER - 9 * HOUR, NOVEMBER - 9 * HOUR + HOUR // 2
+        late = posting_row(ENDED, 9, start, end, -1) | {"created_ms": books.clock() + 1}
+        connection.execute(insert(POSTINGS), [late])
+
+    found = october(books)
+
+    assert found["differs"] == ["charges"]
+    assert (found["late"]["postings"], found["late"]["amount"]) == (1, -GPU * HOUR // 2)
+
+
+def test_what_was_kept_of_a_closed_month_cannot_be_changed(books: Books) -> None:
+    books.write(ENDED)
+    step(books)
+
+    with pytest.raises(ConflictError), books.store.writing() as connection:
+        connection.execute(update(CLOSED_MONTHS).values(amount=1))
+
+
+def correct(books: Books, key: str = "k", **fields: object) -> Json:
+    body = {"namespace": "team-a", "gpuHours": "-0.5", "month": "2026-10", "pod": "b", "reason": "a fault"}
+    answer = books.post("/v1/corrections", body | fields, **{"Idempotency-Key": key})
+    found: Json = answer.get_json()
+    return found if answer.status_code != 200 else found["corrections"][0]
+
+
+def test_a_wrong_charge_is_corrected_by_an_entry_that_the_bill_shows_beside_it(books: Books) -> None:
+    books.write(ENDED)
+    step(books)
+    before = october(books)["now"]
+
+    made = correct(books)
+
+    assert (made["actor"], made["at"], made["amount"]) == ("admin", NOVEMBER - 1, -GPU * HOUR // 2)
+    assert correct(books) == made  # a second try
+    assert correct(books, reason="another")["status"] == 422
+    books.clock.turn(HOUR)
+    assert october(books)["now"] == before
+    assert [each["id"] for each in october(books)["corrections"]] == [made["id"]]
+    bill = list(csv.DictReader(io.StringIO(books.get("/v1/usage?format=csv&group=pod").text)))
+    assert [(each["pod"], each["gpuHours"], each["cost"], each["correction"]) for each in bill] == [
+        ("b", "-0.5", "-1", "a fault (admin)")
+    ]
+    (row,) = books.get("/v1/usage?format=focus").get_json()["rows"]
+    assert (row["ChargeClass"], row["BilledCost"], row["BillingPeriodStart"], row["ChargePeriodStart"]) == (
+        *("Correction", -1, "2026-11-01T00:00:00Z"),
+        "2026-10-31T00:00:00Z",
+    )
+    (charge,) = csv.DictReader(io.StringIO(books.get("/v1/usage?format=csv&month=2026-10").text))
+    assert (charge["gpuHours"], "correction" in charge) == ("1", False)
+    assert books.get("/v1/usage").get_json()["corrections"] == [made]
+
+
+def test_a_balance_and_a_month_to_come_are_not_corrected(books: Books) -> None:
+    books.write(ENDED)
+    before = books.get("/v1/budgets/team-a").get_json()["posted"]
+
+    assert correct(books)["amount"] < 0
+    assert books.get("/v1/budgets/team-a").get_json()["posted"] == before
+    assert correct(books, "other", month="2027-01")["field"] == "month"

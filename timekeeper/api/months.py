@@ -1,0 +1,241 @@
+"""``/v1/months``: closed months with their hashes; ``/v1/corrections``: entries that correct a bill."""
+
+from datetime import date
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
+
+from flask import Flask, Response
+
+from timekeeper.accounts.budget_history import History
+from timekeeper.accounts.grants import caller_key
+from timekeeper.accounts.usage import gpu_hours
+from timekeeper.api.http.answers import CorrectionAnswer, answer, correction_answer
+from timekeeper.api.http.bodies import Body, exact
+from timekeeper.api.http.parameters import (
+    IDEMPOTENCY_KEY,
+    MONTH_IN_PATH,
+    NAMESPACE,
+    start_ms,
+)
+from timekeeper.api.http.routes import JSON, ApiRoute, Call, Right, admit, read_body, serve
+from timekeeper.api.http.services import Services
+from timekeeper.api.resources.grants import ONE_AMOUNT, Amount, Hours, Namespace, Reason, granted
+from timekeeper.core.forms import like
+from timekeeper.core.ledger.metering import Interval, period_at
+from timekeeper.core.ledger.months import ChargeCorrection, ClosedMonth, MonthHash
+from timekeeper.core.object_names import NAME
+from timekeeper.core.wire import Version
+from timekeeper.runtime.http.problem_details import Problem, bad
+from timekeeper.store import months
+
+_READ = Right("get", "usage")
+
+_Times = TypedDict("_Times", {"from": int})
+
+
+class MonthHashAnswer(TypedDict):
+    """The hashes of a month. `sha256`: of the three others, in this order. `sessions`: how many have a charge
+    in it; `amount`: of all, in milli-GPU x milliseconds; `grants`: how many were made in it."""
+
+    sha256: str
+    charges: str
+    grantsMade: str
+    prices: str
+    sessions: int
+    amount: int
+    gpuHours: str
+    grants: int
+
+
+class ClosedMonthAnswer(_Times):
+    """A month as it was closed, with its hashes then."""
+
+    month: str
+    to: int
+    closed: int
+    hashes: MonthHashAnswer
+
+
+class MonthsAnswer(TypedDict):
+    """The closed months, the newest first."""
+
+    version: Version
+    months: list[ClosedMonthAnswer]
+
+
+class LatePostings(TypedDict):
+    """What later proof corrected of the month after it was closed, in milli-GPU x milliseconds."""
+
+    postings: int
+    amount: int
+    gpuHours: str
+
+
+class MonthAnswer(_Times):
+    """A month and its hashes now. `state`: it runs; it waits for `waitsFor` sessions that are not settled,
+    and whose last evidence is of the month; it has ended, and will be closed; or it is closed. `closed`: as
+    it was then; `differs`: which of charges, grants and prices are not as they were, empty: unchanged;
+    `late`: what later proof changed; `corrections`: of its charges, billed when they were made."""
+
+    version: Version
+    month: str
+    to: int
+    state: Literal["runs", "waits", "ended", "closed"]
+    waitsFor: int
+    now: MonthHashAnswer
+    closed: ClosedMonthAnswer | None
+    differs: list[str]
+    late: LatePostings | None
+    corrections: list[CorrectionAnswer]
+
+
+Month = Annotated[str, like(r"[0-9]{4}-(0[1-9]|1[0-2])", "it must be a month such as 2026-10")]
+
+
+class NewCorrection(TypedDict):
+    """Either `gpuHours` or `amount`, negative to take a charge back. `month`: of the wrong charge, without it
+    the running one; `pod`: whose charge was wrong."""
+
+    namespace: Namespace
+    gpuHours: NotRequired[Hours]
+    amount: NotRequired[Amount]
+    month: NotRequired[Month]
+    pod: NotRequired[Annotated[str, like(NAME, "it must be the name of a pod")]]
+    reason: Reason
+
+
+class CorrectionsAnswer(TypedDict):
+    """Corrections, the oldest first."""
+
+    version: Version
+    corrections: list[CorrectionAnswer]
+
+
+BODY = Body(NewCorrection, ONE_AMOUNT, load=exact)
+MONTHS = ApiRoute("GET", "/v1/months", "the closed months, with their hashes", _READ, {JSON: MonthsAnswer})
+MONTH = ApiRoute(
+    "GET",
+    "/v1/months/{month}",
+    "a month's hashes now, and whether they are those of when it was closed",
+    _READ,
+    {JSON: MonthAnswer},
+    (MONTH_IN_PATH,),
+)
+LIST = ApiRoute(
+    "GET",
+    "/v1/corrections",
+    "entries that correct a bill",
+    _READ,
+    {JSON: CorrectionsAnswer},
+    (NAMESPACE,),
+)
+CREATE = Right("create", "grants")
+CORRECT = ApiRoute(
+    "POST",
+    "/v1/corrections",
+    "correct a bill by an entry beside the charges, which stay; once per Idempotency-Key",
+    None,
+    {JSON: CorrectionsAnswer},
+    (IDEMPOTENCY_KEY,),
+    body=BODY,
+    refuses=(409, 413, 422),
+    needs="`create grants` for the namespace",
+)
+ROUTES = (MONTHS, MONTH, LIST, CORRECT)
+
+
+def register(app: Flask, services: Services) -> None:
+    """Add the routes."""
+
+    def list_months(_: Call) -> Response:
+        with services.ledger.store.reading() as connection:
+            found = months.closed(connection)
+        return answer({"version": 1, "months": [_closed(each) for each in found.values()]})
+
+    def one(call: Call) -> Response:
+        return answer(_month(services, call.get("month")))
+
+    def list_corrections(call: Call) -> Response:
+        with services.ledger.store.reading() as connection:
+            found = months.corrections(connection, call.get("namespace", ""))
+        return answer({"version": 1, "corrections": list(map(correction_answer, found))})
+
+    def correct(call: Call) -> Response:
+        new = BODY.read(read_body())
+        actor = admit(services, CREATE, new["namespace"]).username
+        written = _correct(services, new, actor, call.given["Idempotency-Key"])
+        return answer({"version": 1, "corrections": [correction_answer(written)]})
+
+    serve(app, services, MONTHS, list_months)
+    serve(app, services, MONTH, one)
+    serve(app, services, LIST, list_corrections)
+    serve(app, services, CORRECT, correct)
+
+
+def _month(services: Services, first: date) -> dict[str, Any]:
+    ledger, name = services.ledger, f"{first:%Y-%m}"
+    with ledger.store.reading() as connection:
+        now_ms, history = ledger.moment(connection)
+        closed = months.closed(connection).get(name)
+        span = _span(history, first, now_ms) if closed is None else Interval(closed.from_ms, closed.to_ms)
+        now = months.hash_of(connection, history, span, now_ms)
+        waits = 0 if closed else months.waits_for(connection, span, now_ms)
+        late = months.corrected_since(connection, closed) if closed else None
+        corrections = months.corrections(connection, "", of=span)
+    state = "closed" if closed else "runs" if now_ms < span.end_ms else "waits" if waits else "ended"
+    return {
+        "version": 1,
+        "month": name,
+        "from": span.start_ms,
+        "to": span.end_ms,
+        "state": state,
+        "waitsFor": waits,
+        "now": _hashes(now),
+        "closed": None if closed is None else _closed(closed),
+        "differs": [] if closed is None else list(closed.differs(now)),
+        "late": None if late is None else {"postings": late[0], **_amount(late[1])},
+        "corrections": list(map(correction_answer, corrections)),
+    }
+
+
+def _span(history: History, first: date, now_ms: int) -> Interval:
+    zone = history.settings(now_ms).time_zone
+    return period_at("month", zone, start_ms(first, zone) or 0)
+
+
+def _correct(services: Services, new: NewCorrection, actor: str, key: str) -> ChargeCorrection:
+    amount, ledger = granted(new, "correction"), services.ledger
+    with ledger.store.writing() as connection:
+        now_ms, history = ledger.moment(connection)
+        first = date.fromisoformat(f"{new['month']}-01") if "month" in new else None
+        zone = history.settings(now_ms).time_zone
+        span = period_at("month", zone, now_ms) if first is None else _span(history, first, now_ms)
+        if span.start_ms > now_ms:
+            raise bad("month", "it must not be in the future")
+        namespace, pod, at_ms = new["namespace"], new.get("pod", ""), min(now_ms, span.end_ms - 1)
+        number = caller_key(0, actor, key)
+        asked = ChargeCorrection(namespace, pod, at_ms, amount, new["reason"], actor, number, now_ms)
+        written = months.correct(connection, asked)
+    if not written.asks_as(asked) or not span.start_ms <= written.at_ms < span.end_ms:
+        raise Problem(422, "this Idempotency-Key was already used for another correction", "Idempotency-Key")
+    return written
+
+
+def _amount(amount: int) -> dict[str, Any]:
+    return {"amount": amount, "gpuHours": gpu_hours(amount)}
+
+
+def _hashes(found: MonthHash) -> dict[str, Any]:
+    return {
+        "sha256": found.sha256,
+        "charges": found.charges_sha256,
+        "grantsMade": found.grants_sha256,
+        "prices": found.prices_sha256,
+        "sessions": found.sessions,
+        **_amount(found.amount),
+        "grants": found.grants,
+    }
+
+
+def _closed(month: ClosedMonth) -> dict[str, Any]:
+    times = {"from": month.from_ms, "to": month.to_ms, "closed": month.closed_ms}
+    return {"month": month.month, **times, "hashes": _hashes(month.hashes)}

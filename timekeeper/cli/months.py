@@ -1,0 +1,67 @@
+"""``kubectl bursar audit --month`` and ``correct``: a closed month, and entries that correct a bill."""
+
+import uuid
+from urllib.parse import quote
+
+import click
+
+from timekeeper.cli import output, words
+from timekeeper.cli.connection import Options, connected
+from timekeeper.cli.flags import FORM, MINUS, AmountCommand, ClusterCommand
+from timekeeper.cli.output import CommandError, RefusedError
+from timekeeper.cli.views import usage
+
+
+@click.command(cls=ClusterCommand, without=("namespace",), short_help="A closed month")
+@click.pass_obj
+@click.option("--month", required=True, metavar="YYYY-MM", help="the month")
+@FORM
+def month(options: Options, month: str, form: str) -> None:
+    """Whether a closed month is as it was when it was closed, by the hashes of its charges, grants and
+    prices; exit code 1 if it is not."""
+    with connected(options, "") as client:
+        answer = client.get(f"/v1/months/{quote(month, safe='')}")
+    output.show(usage.month(answer), form)
+    for sentence in usage.month_sentences(answer) if form == "table" else ():
+        click.echo(sentence)
+    if answer["differs"]:
+        raise SystemExit(1)
+
+
+@click.command(cls=AmountCommand, unless=("namespace_",), short_help="Correct a bill by an entry beside it")
+@click.pass_obj
+@click.argument("namespace_", metavar="NAMESPACE", shell_complete=words.namespaces)
+@click.argument("gpu_hours", metavar="GPU_HOURS")
+@click.option("--reason", required=True, help="stored with the entry, and in the bill")
+@click.option("--month", metavar="YYYY-MM", help="of the wrong charge; the running one without it")
+@click.option("--pod", metavar="NAME", shell_complete=words.pods, help="whose charge was wrong")
+@click.option(
+    "--key", default="", metavar="TEXT", help="the key of an earlier try, so that nothing counts twice"
+)
+@FORM
+def correct(
+    options: Options,
+    namespace_: str,
+    gpu_hours: str,
+    reason: str,
+    month: str | None,
+    pod: str | None,
+    key: str,
+    form: str,
+) -> None:
+    """Correct a wrong charge: negative GPU-hours take it back. The charge stays, and the bill of this month
+    shows the entry, with its reason and author. No budget changes by it: grant has --correction."""
+    body = {"namespace": namespace_, "gpuHours": gpu_hours.replace(MINUS, "-"), "reason": reason}
+    body |= {name: value for name, value in (("month", month), ("pod", pod)) if value}
+    key = key or str(uuid.uuid4())
+    with connected(options, "") as client:
+        try:
+            headers = {"Idempotency-Key": key, "Content-Type": "application/json"}
+            answer = client.post("/v1/corrections", body, headers)
+        except RefusedError:
+            raise  # nothing was written
+        except CommandError as error:
+            raise CommandError(
+                f"{error.message}\nTo try again without an entry twice: --key {key}"
+            ) from error
+    output.show(usage.corrections(answer), form)

@@ -1,0 +1,89 @@
+"""The hashes of what a month held, over a canonical form that every reader can compute again.
+
+Each hash is the SHA-256 of lines of JSON without blanks, in UTF-8, each with a line feed at its end:
+
+- charges: ``[uid,namespace,amount]`` for each session with a charge in the month, in the order of the UIDs'
+  bytes; ``amount``: what its postings charge inside the month, or of a session that still runs, its charge;
+- grants: ``[id,subject,from,to,amount,kind,reason,actor,created]`` for each grant that was made in the month,
+  in the order of the numbers;
+- prices: ``[namespace,from,to,group,price,currency]`` for each namespace with a charge, in order, cut where
+  one changed.
+
+Amounts are milli-GPU x milliseconds, times milliseconds since 1970.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, slots=True)
+class MonthHash:
+    """The hashes of a month, and how many sessions and grants it has. ``amount``: of its charges."""
+
+    sessions: int
+    amount: int
+    grants: int
+    charges_sha256: str
+    grants_sha256: str
+    prices_sha256: str
+
+    @property
+    def sha256(self) -> str:
+        """Of the three, in this order, a line each."""
+        return digest((self.charges_sha256, self.grants_sha256, self.prices_sha256))
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedMonth:
+    """A month as it was closed. ``month``: as 2026-10."""
+
+    month: str
+    from_ms: int
+    to_ms: int
+    closed_ms: int
+    hashes: MonthHash
+
+    def differs(self, now: MonthHash) -> tuple[str, ...]:
+        """What is not as it was: charges, grants, prices."""
+        names = ("charges", "grants", "prices")
+        return tuple(
+            each for each in names if getattr(self.hashes, f"{each}_sha256") != getattr(now, f"{each}_sha256")
+        )
+
+
+def digest(lines: Iterable[str]) -> str:
+    """The SHA-256 of the lines."""
+    found = hashlib.sha256()
+    for each in lines:
+        found.update(f"{each}\n".encode())
+    return found.hexdigest()
+
+
+def line(*values: str | int) -> str:
+    """A line of the canonical form."""
+    return json.dumps(values, separators=(",", ":"), ensure_ascii=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ChargeCorrection:
+    """What a person corrects of a bill, beside the charges, which stay. ``at_ms``: when the wrong charge was;
+    ``amount``: in milli-GPU x milliseconds, negative where it takes back; ``pod``: "" for none in particular;
+    ``number`` 0: not stored yet."""
+
+    namespace: str
+    pod: str
+    at_ms: int
+    amount: int
+    reason: str
+    actor: str
+    idempotency_key: str
+    created_ms: int
+    number: int = 0
+
+    def asks_as(self, other: "ChargeCorrection") -> bool:
+        """Whether both are the same request, at whatever time."""
+        return replace(self, at_ms=0, created_ms=0, number=0) == replace(
+            other, at_ms=0, created_ms=0, number=0
+        )

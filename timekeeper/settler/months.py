@@ -1,0 +1,77 @@
+"""Closes each month of the budgets' calendar once nothing of it can change: its hashes are kept."""
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from threading import Event
+
+from timekeeper.accounts.budget_history import History
+from timekeeper.core.ledger.metering import Interval, period_at
+from timekeeper.core.ledger.months import ClosedMonth
+from timekeeper.runtime.log import log
+from timekeeper.store import ledger, months
+from timekeeper.store.engine.engine import ConflictError, Store, UnavailableError
+from timekeeper.store.fencing import EpochOverError
+from timekeeper.store.retention import Writable
+
+_INTERVAL_S = 600.0
+_AFTER_MS = 3_600_000  # a month is closed this long after its end at the earliest
+_DAY_MS = 86_400_000
+
+
+class MonthCloser:
+    """``history``: the budgets in force; None before the settler's first decision."""
+
+    def __init__(
+        self,
+        store: Store,
+        fenced: Writable,
+        history: Callable[[], History | None],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._store, self._fenced, self._history, self._now_ms = store, fenced, history, now_ms
+
+    def keep(self, stop: Event) -> None:
+        """Look every ten minutes until ``stop``, or until the epoch is over."""
+        while not stop.wait(_INTERVAL_S):
+            try:
+                self.step()
+            except EpochOverError:
+                return
+            except (UnavailableError, ConflictError) as error:
+                log("month-not-closed", level="warning", error=error)
+
+    def step(self) -> None:
+        """Close what can be closed. Raises EpochOverError, UnavailableError or ConflictError."""
+        history = self._history()
+        if history is None:
+            return
+        with self._store.reading() as connection:
+            first_ms, there = ledger.first_ms(connection), months.closed(connection)
+        if first_ms is None:
+            return
+        for month, span in ended(first_ms, self._now_ms() - _AFTER_MS, history):
+            if month not in there:
+                self._close(month, span, history)
+
+    def _close(self, month: str, span: Interval, history: History) -> None:
+        now_ms = self._now_ms()
+        with self._store.reading() as connection:
+            if months.waits_for(connection, span, now_ms):
+                return
+            number = months.newest_posting(connection)
+            hashes = months.hash_of(connection, history, span, now_ms)
+        with self._fenced.writing() as connection:
+            if months.posted_since(connection, span, number):
+                return  # the next step counts it
+            months.close(connection, ClosedMonth(month, span.start_ms, span.end_ms, now_ms, hashes))
+        log("month-closed", month=month, sessions=hashes.sessions, amount=hashes.amount, sha256=hashes.sha256)
+
+
+def ended(first_ms: int, now_ms: int, history: History) -> Iterator[tuple[str, Interval]]:
+    """The months of the budgets' time zone that contain the first moment or a later one, and have ended."""
+    zone = history.settings(now_ms).time_zone
+    span = period_at("month", zone, first_ms)
+    while span.end_ms <= now_ms:
+        middle = datetime.fromtimestamp((span.start_ms + 14 * _DAY_MS) // 1000, UTC)
+        yield f"{middle:%Y-%m}", span
+        span = period_at("month", zone, span.end_ms)

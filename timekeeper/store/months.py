@@ -1,0 +1,190 @@
+"""What a month held: its hashes, those that were kept when it was closed, and corrections of its bill."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from sqlalchemy import BigInteger, Select, and_, func, insert, literal, or_, select, union_all
+
+from timekeeper.accounts.budget_history import History
+from timekeeper.accounts.usage import price_intervals
+from timekeeper.core.ledger.metering import Interval
+from timekeeper.core.ledger.months import ChargeCorrection, ClosedMonth, MonthHash, digest, line
+from timekeeper.store.engine.engine import Connection
+from timekeeper.store.engine.schema import (
+    CHARGE_CORRECTIONS,
+    CLOSED_MONTHS,
+    FOLDED,
+    GRANTS,
+    POSTINGS,
+    SESSIONS,
+)
+from timekeeper.store.reports.columns import ordered
+from timekeeper.store.sessions import due, greatest, least
+
+_AT_ONCE = 1_000  # rows in memory
+
+
+def hash_of(connection: Connection, history: History, span: Interval, now_ms: int) -> MonthHash:
+    """The hashes of what the month holds now."""
+    sums = _Sums()
+    charges = digest(sums.lines(connection, span, now_ms))
+    prices = digest(
+        line(each.namespace, each.from_ms, each.to_ms, each.group, each.price, each.currency)
+        for each in price_intervals(history, sorted(sums.namespaces), span)
+    )
+    granted = list(_grants(connection, span))
+    return MonthHash(sums.sessions, sums.amount, len(granted), charges, digest(granted), prices)
+
+
+class _Sums:
+    """What is counted while the lines of the charges are read."""
+
+    def __init__(self) -> None:
+        self.sessions = self.amount = 0
+        self.namespaces: set[str] = set()
+
+    def lines(self, connection: Connection, span: Interval, now_ms: int) -> Iterator[str]:
+        found = connection.execute(
+            _charges(connection.dialect.name, span, now_ms), execution_options={"yield_per": _AT_ONCE}
+        )
+        for uid, namespace, amount in found:
+            self.sessions += 1
+            self.amount += int(amount)
+            self.namespaces.add(namespace)
+            yield line(uid, namespace, int(amount))
+
+
+def _charges(dialect: str, span: Interval, now_ms: int) -> Select[Any]:
+    """UID, namespace and amount of each session with a charge in the month."""
+    start, end = literal(span.start_ms, BigInteger), literal(span.end_ms, BigInteger)
+    parts = []
+    for table in (POSTINGS, FOLDED):
+        its = table.c
+        length = least(its.to_ms, end) - greatest(its.from_ms, start)
+        part = select(its.session_uid, its.namespace, (its.rate_milli * length).label("amount"))
+        part = part.where(its.from_ms < end, its.to_ms > start)
+        if table is POSTINGS:
+            part = part.join(SESSIONS, SESSIONS.c.uid == its.session_uid)
+            part = part.where(SESSIONS.c.settled_ms.is_not(None))
+        parts.append(part)
+    own = SESSIONS.c
+    columns = (own.uid, own.namespace, own.rate_milli)
+    running = due(literal(now_ms), columns, own.rate_milli > 0, own.bound_ms < end).c
+    length = least(running.end_ms, end) - greatest(running.start_ms, start)
+    part = select(running.uid, running.namespace, (running.rate_milli * length).label("amount"))
+    parts.append(
+        part.where(running.start_ms < end, running.end_ms > start, running.end_ms > running.start_ms)
+    )
+    every = union_all(*parts).subquery("charges")
+    uid, amount = ordered(dialect, every.c.session_uid), func.sum(every.c.amount)
+    by = (every.c.session_uid, every.c.namespace)
+    return select(*by, amount).group_by(*by).having(amount != 0).order_by(uid, ordered(dialect, by[1]))
+
+
+def _grants(connection: Connection, span: Interval) -> Iterator[str]:
+    its = GRANTS.c
+    columns = (its.id, its.subject, its.period_start_ms, its.period_end_ms, its.amount, its.kind, its.reason)
+    found = select(*columns, its.actor, its.created_ms).order_by(its.id)
+    found = found.where(its.created_ms >= span.start_ms, its.created_ms < span.end_ms)
+    return (line(*row) for row in connection.execute(found))
+
+
+def waits_for(connection: Connection, span: Interval, now_ms: int) -> int:
+    """How many sessions began before the month's end and may still be charged for more or less of it: they
+    are not settled, and their last evidence is of the month."""
+    own, end = SESSIONS.c, literal(span.end_ms, BigInteger)
+    running = due(literal(now_ms), (own.uid,), own.bound_ms < end).c
+    is_short = or_(running.end_ms.is_(None), running.end_ms < end, running.start_ms.is_(None))
+    return int(connection.execute(select(func.count()).where(is_short)).scalar_one())
+
+
+def newest_posting(connection: Connection) -> int:
+    """The number of the last posting; 0: none."""
+    return int(connection.execute(select(func.coalesce(func.max(POSTINGS.c.id), 0))).scalar_one())
+
+
+def posted_since(connection: Connection, span: Interval, number: int) -> bool:
+    """Whether a posting with a greater number lies in the month."""
+    its = POSTINGS.c
+    found = select(its.id).where(its.id > number, its.from_ms < span.end_ms, its.to_ms > span.start_ms)
+    return connection.execute(found.limit(1)).first() is not None
+
+
+def corrected_since(connection: Connection, closed: ClosedMonth) -> tuple[int, int]:
+    """How many postings in the month were made after it was closed, and what they sum up to there: later
+    proof of sessions that were settled by then."""
+    its = POSTINGS.c
+    length = least(its.to_ms, literal(closed.to_ms)) - greatest(its.from_ms, literal(closed.from_ms))
+    late = and_(its.from_ms < closed.to_ms, its.to_ms > closed.from_ms, its.created_ms > closed.closed_ms)
+    settled = and_(SESSIONS.c.settled_ms.is_not(None), its.kind == "correction")
+    found = select(func.count(), func.coalesce(func.sum(its.rate_milli * length), 0))
+    row = connection.execute(
+        found.select_from(POSTINGS.join(SESSIONS, SESSIONS.c.uid == its.session_uid)).where(late, settled)
+    ).one()
+    return int(row[0]), int(row[1])
+
+
+def close(connection: Connection, month: ClosedMonth) -> None:
+    """Keep it."""
+    found = month.hashes
+    row = {
+        "month": month.month,
+        "from_ms": month.from_ms,
+        "to_ms": month.to_ms,
+        "closed_ms": month.closed_ms,
+        "sessions": found.sessions,
+        "amount": found.amount,
+        "grants": found.grants,
+        "charges_sha256": found.charges_sha256,
+        "grants_sha256": found.grants_sha256,
+        "prices_sha256": found.prices_sha256,
+    }
+    connection.execute(insert(CLOSED_MONTHS), row)
+
+
+def closed(connection: Connection) -> dict[str, ClosedMonth]:
+    """All closed months, the newest first."""
+    rows = connection.execute(select(CLOSED_MONTHS).order_by(CLOSED_MONTHS.c.from_ms.desc()))
+    return {row.month: _closed(row) for row in rows}
+
+
+def _closed(row: Any) -> ClosedMonth:
+    hashes = MonthHash(
+        row.sessions, row.amount, row.grants, row.charges_sha256, row.grants_sha256, row.prices_sha256
+    )
+    return ClosedMonth(row.month, row.from_ms, row.to_ms, row.closed_ms, hashes)
+
+
+def correct(connection: Connection, asked: ChargeCorrection) -> ChargeCorrection:
+    """Write the correction, or return the one that its key already has."""
+    there = _corrections(connection, CHARGE_CORRECTIONS.c.idempotency_key == asked.idempotency_key)
+    if there:
+        return there[0]
+    names = [each.name for each in CHARGE_CORRECTIONS.c if each.name != "id"]
+    connection.execute(insert(CHARGE_CORRECTIONS), {name: getattr(asked, name) for name in names})
+    return _corrections(connection, CHARGE_CORRECTIONS.c.idempotency_key == asked.idempotency_key)[0]
+
+
+def corrections(
+    connection: Connection, namespace: str, made: Interval | None = None, of: Interval | None = None
+) -> list[ChargeCorrection]:
+    """The corrections that were ``made`` in a time, or are ``of`` charges of a time; oldest first.
+    ``namespace`` "": of all."""
+    its = CHARGE_CORRECTIONS.c
+    conditions = [its.namespace == namespace] if namespace else []
+    if made is not None:
+        conditions += [its.created_ms >= made.start_ms, its.created_ms < made.end_ms]
+    if of is not None:
+        conditions += [its.at_ms >= of.start_ms, its.at_ms < of.end_ms]
+    return _corrections(connection, *conditions)
+
+
+def _corrections(connection: Connection, *conditions: Any) -> list[ChargeCorrection]:
+    its = CHARGE_CORRECTIONS.c
+    rows = connection.execute(select(CHARGE_CORRECTIONS).where(*conditions).order_by(its.id))
+    return [
+        ChargeCorrection(**{_NUMBER.get(name, name): row[name] for name in row}) for row in rows.mappings()
+    ]
+
+
+_NUMBER = {"id": "number"}
