@@ -1,7 +1,6 @@
 """What clusters with GPUs have beside Bursar: pods of the GPU Operator, of kube-prometheus and of CNIs, with
-the fields by which they reach their nodes. The facts are those of the projects' manifests: `assets` of
-gpu-operator, `nodeExporter-daemonset.yaml` of kube-prometheus, `kube-flannel.yml` of flannel, `calico.yaml` of
-calico, and the chart of cilium.
+the fields by which they reach their nodes. Facts of the projects' manifests: `assets` of gpu-operator,
+`nodeExporter-daemonset.yaml` of kube-prometheus, `kube-flannel.yml`, `calico.yaml`, and the chart of cilium.
 """
 
 from typing import Any

@@ -34,6 +34,7 @@ from webhook.dryrun import inputs
 from webhook.dryrun.flags import AuditSettings, program
 from webhook.dryrun.judge.assumed_cluster import AssumedCluster
 from webhook.dryrun.judge.reports import printable
+from webhook.settings.certificates import CONFIGURATION
 
 # the resource of each built-in kind
 _RESOURCES = {
@@ -76,7 +77,7 @@ def _reader(settings: AuditSettings) -> ClusterReader:
 def _print_use(settings: AuditSettings, world: AssumedCluster) -> int:
     try:
         cluster = _reader(settings)
-        nodes, left_out = _nodes(cluster, _ALIKE), _left_out(_labelled(cluster))
+        nodes, left_out = _nodes(cluster, _ALIKE), _left_out(cluster, _labelled(cluster))
         pods = (
             each
             for each in cluster.objects(_path("/api/v1", settings.namespace, "pods"))
@@ -143,7 +144,7 @@ def _all(
     found: list[AdmissionFinding] = []
     troubles: list[str] = []
     labelled = _labelled(cluster)
-    scope = _Scope(namespace, _left_out(labelled), _judged(cluster))
+    scope = _Scope(namespace, _left_out(cluster, labelled), _judged(cluster))
     world = replace(world, mode_labels=labelled.modes)
     if _judges_hosts(world):
         nodes = _nodes(cluster, "the rule host-share is not judged")
@@ -179,9 +180,23 @@ class _Labelled:
     modes: Mapping[str, Mode] = field(default_factory=dict)
 
 
-def _left_out(labelled: _Labelled) -> frozenset[str]:
-    """The namespaces that admission excludes, by name and by label."""
-    return frozenset((*names.SYSTEM_NAMESPACES, *labelled.exempt))
+def _left_out(cluster: ClusterReader, labelled: _Labelled) -> frozenset[str]:
+    """The namespaces that admission excludes, by name and by label. Raises ClusterUnreachableError."""
+    return frozenset((*names.SYSTEM_NAMESPACES, *_named(cluster), *labelled.exempt))
+
+
+def _named(cluster: ClusterReader) -> Iterator[str]:
+    """The names that the installed webhooks exclude; prints an error where they must not be read."""
+    path = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+    try:
+        found = list(cluster.objects(path, field=f"metadata.name={CONFIGURATION}"))
+    except ListRefusedError as error:
+        _say(f"namespaces that are exempt by the installation's values are included: {error}")
+        return
+    for webhook in (each for one in found for each in one.get("webhooks") or ()):
+        for term in mapping(webhook.get("namespaceSelector")).get("matchExpressions") or ():
+            if (term["key"], term["operator"]) == ("kubernetes.io/metadata.name", "NotIn"):
+                yield from term["values"]
 
 
 def _labelled(cluster: ClusterReader) -> _Labelled:

@@ -79,7 +79,7 @@ def test_no_text_of_a_pod_makes_a_decision_that_the_timekeeper_refuses() -> None
     client = PostClient()
     posts = DecisionPosts(client, "webhook", lambda: 0, lambda event, **_: None)
     posts.record(
-        Decision(0, "refused", "X", "a", {"message": "a\0\n" + 2_000 * "b"}, generate_name="\n" * 999)
+        Decision(0, "refused", "X", "a", {"message": "a\0\n" + 2_000 * "b"}, generate_name="\0" * 999)
     )
 
     posts.send()

@@ -101,7 +101,8 @@ def test_a_reader_of_pods_and_workloads_finds_what_is_wrong(world: Clustered, tm
     assert done.stderr.startswith(
         "bursar-webhook audit: namespaces that are exempt by label are included: cannot "
     )
-    (_, classes, nodes) = done.stderr.splitlines()
+    (_, names, classes, nodes) = done.stderr.splitlines()
+    assert "exempt by the installation's values are included: cannot list " in names
     assert "cannot list /api/v1/nodes: nodes is forbidden" in nodes
     assert classes.startswith("bursar-webhook audit: every device class counts as one of GPUs: cannot list ")
     found = json.loads(done.stdout)
@@ -190,7 +191,7 @@ def test_what_may_not_be_read_is_reported_and_the_rest_is_found(world: Clustered
     done = told()
 
     assert {each["kind"] for each in json.loads(done.stdout)} == {"Pod"}
-    assert len(done.stderr.splitlines()) == 3 + 7
+    assert len(done.stderr.splitlines()) == 4 + 7
     assert (
         'cannot list /apis/apps/v1/deployments: deployments.apps is forbidden: User "system:' in done.stderr
     )
@@ -205,9 +206,23 @@ def test_an_exempt_namespace_is_not_looked_into(world: Clustered) -> None:
     before = audited(*admin)
     world.kubectl("label", "namespace", "node-tools", "bursar.dev/exempt=true")
     after = audited(*admin)
+    world.kubectl("label", "namespace", "node-tools", "bursar.dev/exempt-")
+    by_name = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["node-tools"]}
+    webhook = {
+        "name": "govern.bursar.dev",
+        "clientConfig": {"url": "https://127.0.0.1:1"},
+        "namespaceSelector": {"matchExpressions": [by_name]},
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+    }
+    path = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+    world.cp.api.call("POST", path, {"metadata": {"name": "zz-bursar"}, "webhooks": [webhook]})
+    named = audited(*admin)
+    world.cp.api.call("DELETE", f"{path}/zz-bursar")
 
     assert [each["finding"] for each in json.loads(before.stdout)] == ["ungoverned"]
-    assert (after.returncode, after.stdout, after.stderr) == (0, "[]\n", "")
+    for each in (after, named):
+        assert (each.returncode, each.stdout, each.stderr) == (0, "[]\n", "")
 
 
 def test_kubectls_own_file_is_used_where_no_other_is_named(world: Clustered) -> None:
