@@ -5,6 +5,8 @@ import os
 import subprocess
 import sys
 import tarfile
+import venv
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ import yaml
 from tests.docs.shell import commands
 from tests.packaging.checkout import ROOT
 from tests.packaging.conftest import Release
+from tests.packaging.environment import Environment
 from tests.support.http_server import JsonHandler, Served
 from timekeeper.core import __version__
 
@@ -38,10 +41,15 @@ class Timekeeper(JsonHandler):
         self.answer(200, {"version": 1, "groups": [], "budgets": [], "from": None, "to": None})
 
 
-def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    """What this interpreter makes of the words, without any package that is installed."""
-    command = [str(Path(sys.executable).resolve()), "-I", "-S", *words]
-    return subprocess.run(command, capture_output=True, text=True, cwd="/", env={"PATH": os.defpath})
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="session")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """What an interpreter without any package makes of words."""
+    bare = Environment(tmp_path_factory.mktemp("bare"))
+    venv.create(bare.folder, with_pip=False)
+    return lambda *words: bare.run([bare.python, *words], bare.folder)
 
 
 @pytest.fixture(scope="session")
@@ -49,14 +57,14 @@ def cli(released: Release) -> Path:
     return released.file(".pyz")
 
 
-def test_each_command_of_the_file_prints_its_flags(cli: Path) -> None:
+def test_each_command_of_the_file_prints_its_flags(cli: Path, run: Run) -> None:
     done = run("-c", _EACH_HELP, cli)
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("Usage: ") > 20
 
 
-def test_the_file_asks_a_timekeeper(cli: Path, tmp_path: Path) -> None:
+def test_the_file_asks_a_timekeeper(cli: Path, run: Run, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("token")
     with Served(Timekeeper) as timekeeper:
         flags = ("--server", timekeeper.url, "--token-file", str(tmp_path / "token"))
@@ -66,7 +74,7 @@ def test_the_file_asks_a_timekeeper(cli: Path, tmp_path: Path) -> None:
     assert '"budgets": []' in done.stdout
 
 
-def test_the_file_checks_a_manifest_as_the_installed_command_does(cli: Path) -> None:
+def test_the_file_checks_a_manifest_as_the_installed_command_does(cli: Path, run: Run) -> None:
     manifest = str(ROOT / "deploy" / "samples" / "half-a-card.yaml")
     installed = subprocess.run(
         [sys.executable, "-m", "webhook", "review", "-o", "json", manifest], capture_output=True, text=True
@@ -78,7 +86,7 @@ def test_the_file_checks_a_manifest_as_the_installed_command_does(cli: Path) -> 
     assert (done.returncode, done.stdout) == (installed.returncode, installed.stdout)
 
 
-def test_what_the_file_cannot_do_is_a_sentence(cli: Path) -> None:
+def test_what_the_file_cannot_do_is_a_sentence(cli: Path, run: Run) -> None:
     done = run(cli, "audit")
 
     assert done.returncode == 2
@@ -87,7 +95,7 @@ def test_what_the_file_cannot_do_is_a_sentence(cli: Path) -> None:
 
 
 def test_the_file_is_installed_by_the_commands_of_the_page_and_completes_words(
-    cli: Path, tmp_path: Path
+    cli: Path, run: Run, tmp_path: Path
 ) -> None:
     (block,) = (each for each in commands(ROOT / "docs" / "cli.md") if f"dist/{cli.name}" in each)
     (tmp_path / "dist").symlink_to(cli.parent)
