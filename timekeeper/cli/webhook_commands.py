@@ -109,8 +109,6 @@ def _run(name: str, command: str, arguments: list[str]) -> None:
     sys.stdout.flush()
     run = [sys.executable, "-P", "-m", "webhook", command, *arguments]
     environment = {**os.environ, "BURSAR_PROGRAM": f"kubectl bursar {name}"}
-    if archive := getattr(
-        __loader__, "archive", ""
-    ):  # the command as one file
+    if archive := getattr(__loader__, "archive", ""):  # the command as one file
         environment["PYTHONPATH"] = archive
     os.execve(sys.executable, run, environment)  # noqa: S606
