@@ -19,7 +19,7 @@ CONFIG = "application/vnd.oci.image.config.v1+json"
 LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
 CREATED = "org.opencontainers.image.created"
 
-_ENVIRONMENT = {
+ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
     "LANG": "C.UTF-8",
     "PYTHONUNBUFFERED": "1",
@@ -77,7 +77,7 @@ def manifest(
         "os": "linux",
         "config": {
             "User": USER,
-            "Env": [f"{name}={value}" for name, value in _ENVIRONMENT.items()],
+            "Env": [f"{name}={value}" for name, value in ENVIRONMENT.items()],
             "Entrypoint": list(role.entrypoint),
             "ExposedPorts": {f"{port}/tcp": {} for port in role.ports},
             "WorkingDir": "/",

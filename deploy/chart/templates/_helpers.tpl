@@ -1,4 +1,4 @@
-{{/* The image of a target of deploy/images/Dockerfile: (list . "webhook") */}}
+{{/* The image of a role: (list . "webhook") */}}
 {{- define "bursar.image" -}}
 {{- $ := index . 0 -}}
 {{- $target := index . 1 -}}

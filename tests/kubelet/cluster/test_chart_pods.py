@@ -1,4 +1,5 @@
-"""The chart on a real kubelet, from imported images: installed until its pods are ready, and uninstalled."""
+"""The chart on a real kubelet, with the images of `make images`: installed in each mode until its pods are
+ready, a budget, a pod that is charged, a report, an upgrade, and uninstalled."""
 
 import json
 import os
@@ -21,8 +22,8 @@ from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
 
+Installable = tuple[ControlPlane, Path]
 VALUES = {
-    "images": {"pullPolicy": "Never"},
     "webhook": {"replicas": 1},
     "certificates": {"replicas": 1},
     "scheduler": {"replicas": 1},
@@ -31,10 +32,11 @@ VALUES = {
 
 
 @pytest.fixture(scope="module")
-def cluster(machine: NodeHost, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """A cluster of one real node with two cards, with nothing of Bursar but its images, and a volume."""
+def cluster(machine: NodeHost, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installable]:
+    """A cluster of one real node with two cards, with nothing of Bursar but its images, and a volume; and
+    values of the chart that name the images by their digests."""
     folder = tmp_path_factory.mktemp("chart")
-    machine.load(chart.write(folder, machine.tools["kube-scheduler"]))
+    images = chart.load(machine, folder)
     options = Options(listen=GATEWAY, nodes=(NODE,), api_flags=("--enable-aggregator-routing=true",))
     with (
         ControlPlane(options, tools=machine.tools) as cp,
@@ -44,7 +46,10 @@ def cluster(machine: NodeHost, tmp_path_factory: pytest.TempPathFactory) -> Iter
         cp.start_scheduler()
         offer_volume(cp, folder / "ledger")
         advertise(cp)
-        yield cp
+        digests = {role: each.digest for role, each in images.items()}
+        pinned = {"pullPolicy": "Never", "prefix": chart.PREFIX, "digests": digests}
+        (folder / "values.yaml").write_text(json.dumps({**VALUES, "images": pinned}))
+        yield cp, folder / "values.yaml"
 
 
 def offer_volume(cp: ControlPlane, folder: Path) -> None:
@@ -83,11 +88,10 @@ def states(cp: ControlPlane) -> str:
 
 
 def test_the_charts_pods_run_govern_a_pod_and_leave_no_stuck_pod_or_namespace(
-    cluster: ControlPlane, tmp_path: Path
+    cluster: Installable, tmp_path: Path
 ) -> None:
-    cp = cluster
-    (tmp_path / "values.yaml").write_text(json.dumps(VALUES))
-    install = ("install", "bursar", str(rendered.CHART), f"--values={tmp_path}/values.yaml")
+    cp, values = cluster
+    install = ("install", "bursar", str(rendered.CHART), f"--values={values}")
     helm(cp, tmp_path, *install, "--wait", "--timeout=240s")
     pods = create_namespace(cp, "gpus")
 
