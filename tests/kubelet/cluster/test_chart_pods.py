@@ -4,6 +4,7 @@ ready, a budget, a pod that is charged, a report, an upgrade, and uninstalled.""
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from deploy import rendered
 from deploy.local.cluster import ControlPlane
 from deploy.local.commands import Options
 from deploy.local.real_node import GATEWAY, NodeHost, RealNode
+from tests.deploy.reading import ROOT
 from tests.kubelet import chart
 from tests.kubelet.worlds import NODE, advertise, gpu_pod, runs_for
 from tests.kubelet.worlds import container as running
@@ -87,20 +89,60 @@ def states(cp: ControlPlane) -> str:
     return "\n".join([cp.kubectl("get", "pods", "-A").stdout, *(each.stdout for each in logs), events])
 
 
-def test_the_charts_pods_run_govern_a_pod_and_leave_no_stuck_pod_or_namespace(
+def bursar(cp: ControlPlane, *arguments: str) -> str:
+    """The output of `kubectl bursar`, as the administrator."""
+    path = f"{Path(cp.kubectl_path).parent}:{os.environ['PATH']}"
+    command = [
+        sys.executable,
+        "-m",
+        "timekeeper.cli.main",
+        *arguments,
+        "--kubeconfig",
+        str(cp.admin_kubeconfig),
+    ]
+    done = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stdout + done.stderr + states(cp)
+    return done.stdout
+
+
+def running_images(cp: ControlPlane) -> set[str]:
+    """The images of ours that run, as the chart names them."""
+    pods = cp.api.call("GET", "/api/v1/namespaces/bursar-system/pods")["items"]
+    return {each["image"] for pod in pods for each in pod["spec"]["containers"]}
+
+
+def test_the_charts_pods_run_in_each_mode_govern_and_charge_a_pod_and_leave_nothing(
     cluster: Installable, tmp_path: Path
 ) -> None:
     cp, values = cluster
-    install = ("install", "bursar", str(rendered.CHART), f"--values={values}")
-    helm(cp, tmp_path, *install, "--wait", "--timeout=240s")
     pods = create_namespace(cp, "gpus")
+    chart_of = ("bursar", str(rendered.CHART), f"--values={values}", "--wait", "--timeout=240s")
 
+    helm(cp, tmp_path, "install", *chart_of, "--set=mode=meter")
+    metered = running_images(cp)
+    assert [name.partition(":")[0] for name in metered] == [f"{chart.PREFIX}/timekeeper"]
+    assert all("@sha256:" in name for name in metered)
+
+    helm(cp, tmp_path, "upgrade", *chart_of, "--set=mode=observe")
+    assert metered < running_images(cp)
+
+    helm(cp, tmp_path, "upgrade", *chart_of)
+    name = {"name": "bursar-budgets", "namespace": "bursar-system"}
+    budgets = {"metadata": name, "data": {"gpus": "gpuHours: 10\nperiod: month\n"}}
+    budgets |= {"apiVersion": "v1", "kind": "ConfigMap"}
+    kubectl(cp, "apply", "--server-side", "-f", "-", input=json.dumps(budgets))
+    kubectl(cp, "apply", "--server-side", "-f", str(ROOT / "deploy/samples/administrator.yaml"))
     half = running("main", runs_for(600), gpu_percent="50")
     cp.api.call("POST", pods, gpu_pod("one", half))
     eventually(lambda: cp.api.call("GET", f"{pods}/one")["status"]["phase"] == "Running", within_s=90)
     pod: dict[str, Any] = cp.api.call("GET", f"{pods}/one")
     assert pod["spec"]["schedulerName"] == "bursar-scheduler"
     assert "bursar.dev/devices" in pod["metadata"]["annotations"]
+    eventually(lambda: "one" in bursar(cp, "top", "-A"), within_s=60)
+    assert json.loads(bursar(cp, "budget", "gpus", "-o", "json")) == 1
+    eventually(lambda: "gpus" in bursar(cp, "report", "-A"), within_s=90)
 
     helm(cp, tmp_path, "uninstall", "bursar", "--wait", "--timeout=120s")
     kubectl(cp, "delete", "namespace", "bursar-system", "bursar-node", "gpus", "--timeout=120s")
