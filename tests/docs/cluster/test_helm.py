@@ -67,8 +67,10 @@ def typed(part: str, *more: str, page: str = PAGE) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A checkout, with helm on the PATH."""
+    """A checkout after `make images`, with helm on the PATH."""
     shutil.copytree(ROOT / "deploy", tmp_path / "deploy", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "dist" / "images").mkdir(parents=True)
+    (tmp_path / "dist" / "images" / "values.yaml").write_text("images: {prefix: bursar}\n")
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "helm").symlink_to(rendered.helm())
     return tmp_path
@@ -211,7 +213,7 @@ def test_the_chart_is_installed_upgraded_rolled_back_and_uninstalled_and_leaves_
 ) -> None:
     cp = control_plane
     observing = typed("helm upgrade bursar", page=INSTALL)
-    run(cp, typed("helm install bursar", page=INSTALL).replace("REGISTRY", "bursar"), folder)
+    run(cp, typed("helm install bursar", page=INSTALL), folder)
     assert installed(cp) == {"bursar-timekeeper"}
     pods_wait(cp)
     run(cp, observing.replace("observe", "meter"), folder)  # it takes nothing away

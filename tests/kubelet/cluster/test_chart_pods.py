@@ -130,8 +130,8 @@ def test_the_charts_pods_run_in_each_mode_govern_and_charge_a_pod_and_leave_noth
 
     helm(cp, tmp_path, "upgrade", *chart_of)
     name = {"name": "bursar-budgets", "namespace": "bursar-system"}
-    budgets = {"metadata": name, "data": {"gpus": "gpuHours: 10\nperiod: month\n"}}
-    budgets |= {"apiVersion": "v1", "kind": "ConfigMap"}
+    entries = {"gpus": "gpuHours: 10\nperiod: month\n"}
+    budgets = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": name, "data": entries}
     kubectl(cp, "apply", "--server-side", "-f", "-", input=json.dumps(budgets))
     kubectl(cp, "apply", "--server-side", "-f", str(ROOT / "deploy/samples/administrator.yaml"))
     half = running("main", runs_for(600), gpu_percent="50")
@@ -141,7 +141,16 @@ def test_the_charts_pods_run_in_each_mode_govern_and_charge_a_pod_and_leave_noth
     assert pod["spec"]["schedulerName"] == "bursar-scheduler"
     assert "bursar.dev/devices" in pod["metadata"]["annotations"]
     eventually(lambda: "one" in bursar(cp, "top", "-A"), within_s=60)
-    assert json.loads(bursar(cp, "budget", "gpus", "-o", "json")) == 1
+    print(bursar(cp, "budget", "-A", "-o", "json"))
+    print(bursar(cp, "report", "-A"))
+    for each in cp.api.call("GET", "/api/v1/namespaces/bursar-system/pods")["items"]:
+        ready = {c["type"]: c["lastTransitionTime"] for c in each["status"]["conditions"]}
+        print(
+            "TIMES",
+            each["metadata"]["name"],
+            ready,
+            [(c["name"], c["state"]) for c in each["status"]["containerStatuses"]],
+        )
     eventually(lambda: "gpus" in bursar(cp, "report", "-A"), within_s=90)
 
     helm(cp, tmp_path, "uninstall", "bursar", "--wait", "--timeout=120s")
