@@ -4,6 +4,7 @@ digests; with PUSH it pushes them too. ``make images-lock`` renews the lock of t
 import argparse
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import yaml
@@ -55,10 +56,11 @@ def _make(folder: Path, architectures: tuple[str, ...], roles: list[str], prefix
         print(f"{image.digest}  {role}  {_sizes(image)}")
     if prefix:
         push.push(prefix, tag, made, _say)
-    (folder / "values.yaml").write_text(_values(made, prefix))
+    (folder / "values.yaml").write_text(values(made, prefix))
 
 
-def _values(made: dict[str, Made], prefix: str) -> str:
+def values(made: Mapping[str, Made], prefix: str) -> str:
+    """Values of the chart that name the images, by their digests."""
     named = {"prefix": prefix} if prefix else {}
     return yaml.safe_dump(
         {"images": {**named, "digests": {role: each.digest for role, each in made.items()}}}

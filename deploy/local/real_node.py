@@ -111,11 +111,9 @@ class NodeHost:
         command = [str(self.tools["ctr"]), f"--address={_SOCKET}", "--namespace=k8s.io", *arguments]
         return subprocess.run(command, capture_output=True, text=True, env=apart(FOLDER))
 
-    def load(self, archive: Path, name: str = "") -> None:
-        """Import the images of an OCI archive; ``name`` is what stands before the tag, where the archive has
-        a tag alone. Raises LocalError."""
-        named = ["--digests", f"--base-name={name}"] if name else []
-        done = self.ctr("images", "import", "--local", *named, str(archive))
+    def load(self, archive: Path) -> None:
+        """Import the images of an OCI archive. Raises LocalError."""
+        done = self.ctr("images", "import", "--local", str(archive))
         if done.returncode:
             raise LocalError(f"containerd cannot import the images: {done.stderr.strip()}")
 

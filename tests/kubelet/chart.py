@@ -1,5 +1,5 @@
-"""What the chart's pods need on the real node beside a kubelet: the images of `make images`, and the address
-by which pods call the API server, which kube-proxy would serve."""
+"""What the chart's pods need on the real node beside a kubelet: the images of `make images` in a registry, and
+the address by which pods call the API server, which kube-proxy would serve."""
 
 import shutil
 import subprocess
@@ -9,10 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from deploy.images import lock
+from deploy.images import lock, push
+from deploy.images.__main__ import values
 from deploy.images.compiled import own_architecture
 from deploy.images.downloads import Downloads
-from deploy.images.make import Made, Making
+from deploy.images.make import Making
 from deploy.images.roles import ROLES
 from deploy.local.cleanup import BRIDGE
 from deploy.local.commands import SERVICE_RANGE_FIRST
@@ -20,25 +21,31 @@ from deploy.local.images import Image, archive, layer
 from deploy.local.real_node import NodeHost
 from deploy.local.tools import KUBERNETES_VERSION
 from deploy.release import archives
+from tests.deploy.registries import registry
 from tests.kubelet import forward
 
-PREFIX = "registry.example.com/bursar"
 
-
-def load(machine: NodeHost, folder: Path) -> dict[str, Made]:
-    """Give the node the images of the last commit, and kube-scheduler's; tell which are ours."""
+@contextmanager
+def pushed(folder: Path) -> Iterator[Path]:
+    """Values of the chart that name the images of the last commit in a registry that has them."""
     with archives.committed() as commit:
         wheel = archives.wheel(commit, folder)
         making = Making(lock.read(), (own_architecture(),), Downloads(print), commit, wheel, print)
         made = making.images(ROLES, folder)
-    for role, each in made.items():
-        machine.load(each.archive, f"{PREFIX}/{role}")
+    with registry(folder) as port:
+        prefix = f"127.0.0.1:{port}/bursar"
+        push.push(prefix, wheel.name.split("-")[1], made, print)
+        (folder / "values.yaml").write_text(values(made, prefix))
+        yield folder / "values.yaml"
+
+
+def load_scheduler(machine: NodeHost, folder: Path) -> None:
+    """Give the node the image of kube-scheduler."""
     root = folder / "scheduler.tar"
     layer(root, {"/usr/local/bin/kube-scheduler": machine.tools["kube-scheduler"]}, {}, ["/tmp"])
     named = f"registry.k8s.io/kube-scheduler:v{KUBERNETES_VERSION}"
     archive(folder / "scheduler.oci", root, [Image(named, (), {"PATH": "/usr/local/bin"})])
     machine.load(folder / "scheduler.oci")
-    return made
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
 
-Installable = tuple[ControlPlane, Path]
+Installable = tuple[ControlPlane, tuple[str, ...]]
 VALUES = {
     "webhook": {"replicas": 1},
     "certificates": {"replicas": 1},
@@ -38,9 +38,10 @@ def cluster(machine: NodeHost, tmp_path_factory: pytest.TempPathFactory) -> Iter
     """A cluster of one real node with two cards, with nothing of Bursar but its images, and a volume; and
     values of the chart that name the images by their digests."""
     folder = tmp_path_factory.mktemp("chart")
-    images = chart.load(machine, folder)
+    chart.load_scheduler(machine, folder)
     options = Options(listen=GATEWAY, nodes=(NODE,), api_flags=("--enable-aggregator-routing=true",))
     with (
+        chart.pushed(folder) as images,
         ControlPlane(options, tools=machine.tools) as cp,
         RealNode(machine, cp, NODE),
         chart.service_address(machine, cp.url),
@@ -48,10 +49,8 @@ def cluster(machine: NodeHost, tmp_path_factory: pytest.TempPathFactory) -> Iter
         cp.start_scheduler()
         offer_volume(cp, folder / "ledger")
         advertise(cp)
-        digests = {role: each.digest for role, each in images.items()}
-        pinned = {"pullPolicy": "Never", "prefix": chart.PREFIX, "digests": digests}
-        (folder / "values.yaml").write_text(json.dumps({**VALUES, "images": pinned}))
-        yield cp, folder / "values.yaml"
+        (folder / "few.yaml").write_text(json.dumps(VALUES))
+        yield cp, (f"--values={images}", f"--values={folder}/few.yaml")
 
 
 def offer_volume(cp: ControlPlane, folder: Path) -> None:
@@ -118,12 +117,12 @@ def test_the_charts_pods_run_in_each_mode_govern_and_charge_a_pod_and_leave_noth
 ) -> None:
     cp, values = cluster
     pods = create_namespace(cp, "gpus")
-    chart_of = ("bursar", str(rendered.CHART), f"--values={values}", "--wait", "--timeout=240s")
+    chart_of = ("bursar", str(rendered.CHART), *values, "--wait", "--timeout=240s")
 
     helm(cp, tmp_path, "install", *chart_of, "--set=mode=meter")
     metered = running_images(cp)
-    assert [name.partition(":")[0] for name in metered] == [f"{chart.PREFIX}/timekeeper"]
-    assert all("@sha256:" in name for name in metered)
+    assert len(metered) == 1
+    assert all("/bursar/timekeeper:" in name and "@sha256:" in name for name in metered)
 
     helm(cp, tmp_path, "upgrade", *chart_of, "--set=mode=observe")
     assert metered < running_images(cp)
@@ -141,16 +140,8 @@ def test_the_charts_pods_run_in_each_mode_govern_and_charge_a_pod_and_leave_noth
     assert pod["spec"]["schedulerName"] == "bursar-scheduler"
     assert "bursar.dev/devices" in pod["metadata"]["annotations"]
     eventually(lambda: "one" in bursar(cp, "top", "-A"), within_s=60)
-    print(bursar(cp, "budget", "-A", "-o", "json"))
-    print(bursar(cp, "report", "-A"))
-    for each in cp.api.call("GET", "/api/v1/namespaces/bursar-system/pods")["items"]:
-        ready = {c["type"]: c["lastTransitionTime"] for c in each["status"]["conditions"]}
-        print(
-            "TIMES",
-            each["metadata"]["name"],
-            ready,
-            [(c["name"], c["state"]) for c in each["status"]["containerStatuses"]],
-        )
+    (budget,) = json.loads(bursar(cp, "budget", "-A", "-o", "json"))["budgets"]
+    assert (budget["namespace"], budget["gpuHours"]["granted"]) == ("gpus", "10")
     eventually(lambda: "gpus" in bursar(cp, "report", "-A"), within_s=90)
 
     helm(cp, tmp_path, "uninstall", "bursar", "--wait", "--timeout=120s")
