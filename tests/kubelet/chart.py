@@ -1,5 +1,5 @@
-"""What the chart's pods need on the real node beside a kubelet: the images of `make images` in a registry, and
-the address by which pods call the API server, which kube-proxy would serve."""
+"""What the chart's pods need on the real node beside a kubelet: the images of `make images` in a registry,
+and the address by which pods call the API server, which kube-proxy would serve."""
 
 import shutil
 import subprocess

@@ -1,9 +1,16 @@
 """The images against the repository: what they start exists, and what they are made of is what is tested."""
 
+import gzip
+import io
+import json
+import tarfile
+from pathlib import Path
+
 import pytest
 from packaging.utils import canonicalize_name
 
 from deploy.images import lock, oci
+from deploy.images.debian import Apt
 from deploy.images.lock import ImagesError, Lock, Package, Packages
 from deploy.images.roles import ARCHITECTURES, ROLES, USER
 from deploy.images.tree import Entry
@@ -84,4 +91,46 @@ def test_the_order_of_files_and_the_time_leave_no_trace_in_a_layer() -> None:
     one = Entry(b"1", mode=0o755)
     two = Entry(target="one")
 
-    assert oci.layer({"a/one": one, "a/two": two}) == oci.layer({"a/two": two, "a/one": one})
+    made = oci.layer({"a/one": one, "a/two": two})
+
+    assert made == oci.layer({"a/two": two, "a/one": one})
+    assert made.packed[4:8] == bytes(4)  # gzip's time
+    with tarfile.open(fileobj=io.BytesIO(made.packed)) as tar:
+        entries = [(each.name, each.mode, each.mtime, each.uid, each.uname) for each in tar]
+    assert entries == [("a", 0o755, 0, 0, ""), ("a/one", 0o755, 0, 0, ""), ("a/two", 0o777, 0, 0, "")]
+
+
+def test_an_index_names_both_architectures_and_each_digest_is_its_contents() -> None:
+    blobs, labels = oci.Blobs(), {oci.CREATED: oci.time_of(0)}
+    layers = [oci.layer({"file": Entry(b"1")})]
+    manifests = [oci.manifest(blobs, ROLES["webhook"], each, layers, labels) for each in ARCHITECTURES]
+
+    index = json.loads(blobs.held[str(oci.index(blobs, manifests, labels)["digest"])])
+
+    assert [each["platform"]["architecture"] for each in index["manifests"]] == list(ARCHITECTURES)
+    for described in index["manifests"]:
+        manifest = json.loads(blobs.held[described["digest"]])
+        config = json.loads(blobs.held[manifest["config"]["digest"]])
+        assert config["rootfs"]["diff_ids"] == [oci.digest_of(gzip.decompress(layers[0].packed))]
+        assert config["config"]["User"] == USER
+        assert config["config"]["ExposedPorts"] == {"8443/tcp": {}}
+    assert all(oci.digest_of(content) == digest for digest, content in blobs.held.items())
+
+
+def test_a_machine_without_apt_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    with pytest.raises(ImagesError, match="this machine has no apt: use Debian"):
+        Apt(tmp_path, "amd64", print).update()
+
+
+@pytest.mark.parametrize("content", ["{", "{}", '{"python": "3.11", "architectures": {"amd64": 1}}'])
+def test_a_file_that_is_no_lock_is_named_with_what_writes_it(tmp_path: Path, content: str) -> None:
+    (tmp_path / "lock.json").write_text(content)
+
+    with pytest.raises(
+        ImagesError, match=r"lock\.json is no lock of images \(.*\): make images-lock writes it anew"
+    ):
+        lock.read(tmp_path / "lock.json")
+    with pytest.raises(ImagesError, match=r"none cannot be read \(No such .*\): make images-lock writes it"):
+        lock.read(tmp_path / "none")
