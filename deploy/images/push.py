@@ -1,5 +1,6 @@
 """Images pushed to a registry by crane, which speaks the OCI distribution protocol and takes Docker's file of
-credentials. What the registry has is not sent again, so that a push that broke is repeated whole."""
+credentials. It repeats a request for some seconds; then the push is repeated whole, for half a minute, and what
+the registry has is not sent again."""
 
 import json
 import os
@@ -21,16 +22,22 @@ from deploy.local.tools import CRANE_TOOL
 _PREFIX = re.compile(r"[a-z0-9.-]+(?::[0-9]{1,5})?(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*")
 _WAITS_S = (1, 2, 4, 8, 16)
 _PASSES = re.compile(
-    r"\b(?:408|429|499|50[0234])\b|TOOMANYREQUESTS|EOF|broken pipe|connection reset|timeout|closed connection"
+    r"status code (?:408|429|499|50[0234])|TOOMANYREQUESTS|EOF|broken pipe|connection reset|timeout|closed connection"
 )
 # What crane says -> what it means, with the registry, the repository and the file of credentials.
 _MEANINGS = (
     (
-        r"\b401\b|UNAUTHORIZED",
+        r"status code 401|UNAUTHORIZED",
         "{host} does not accept the credentials of {file}: log in to it, which writes them there",
     ),
-    (r"\b403\b|DENIED", "{host} does not let the account of {file} push to {repository}: give it that right"),
-    (r"\b405\b|UNSUPPORTED", "the registry {host} is read-only: push to another one, or make it writable"),
+    (
+        r"status code 403|DENIED",
+        "{host} does not let the account of {file} push to {repository}: give it that right",
+    ),
+    (
+        r"status code 405|UNSUPPORTED",
+        "the registry {host} is read-only: push to another one, or make it writable",
+    ),
     (
         r"connection refused|no such host|no route|unreachable",
         "the registry {host} does not answer: is its name right, and is it reachable from here?",
@@ -93,7 +100,7 @@ def _repeated(command: list[str], reference: str, say: Say, sleep: Callable[[flo
         done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
         if done.returncode == 0:
             return
-        said = done.stderr.rpartition("Error: ")[2].strip()
+        said = re.sub(r"\?[^\s\"]+", "", done.stderr.rpartition("Error: ")[2].strip())
         if wait_s is None or not _PASSES.search(said):
             raise ImagesError(why(reference, said))
         say(f"{reference}: {last_lines(said, 1)}; once more in {wait_s} s")

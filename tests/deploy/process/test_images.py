@@ -16,6 +16,7 @@ from deploy.images.lock import ImagesError
 from deploy.images.tree import Entry
 from tests.deploy.reading import ROOT
 
+CAS = "usr/share/ca-certificates/mozilla"
 needs_dpkg = pytest.mark.skipif(not shutil.which("dpkg-deb"), reason="this machine has no dpkg-deb")
 
 
@@ -39,13 +40,13 @@ def test_a_root_file_system_is_merged_has_one_bundle_of_authorities_and_leaves_d
     tmp_path: Path,
 ) -> None:
     files = [
-        package(tmp_path, "libx", {"lib/x/libx.so.1": "x", "usr/share/doc/libx/copyright": "free"}),
-        package(tmp_path, "tool", {"bin/tool": "t", "usr/bin/tool": "t", "usr/share/man/man1/tool.1": "m"}),
         package(
             tmp_path,
-            "authorities",
-            {f"usr/share/ca-certificates/mozilla/{name}.crt": f"{name}\n" for name in ("b", "a")},
+            "libx",
+            {"lib/x/libx.so.1": "x", "usr/share/doc/libx/copyright": "free", f"{CAS}/b.crt": "b\n"},
         ),
+        package(tmp_path, "tool", {"bin/tool": "t", "usr/bin/tool": "t", "usr/share/man/man1/tool.1": "m"}),
+        package(tmp_path, "authorities", {f"{CAS}/a.crt": "a\n"}),
     ]
 
     root = tree.base(files, "3.11")
