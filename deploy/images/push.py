@@ -1,6 +1,6 @@
 """Images pushed to a registry by crane, which speaks the OCI distribution protocol and takes Docker's file of
-credentials. It repeats a request for some seconds; then the push is repeated whole, for half a minute, and what
-the registry has is not sent again."""
+credentials. It repeats a request for some seconds; the push is repeated whole for half a minute, and what the
+registry has is not sent again."""
 
 import json
 import os
@@ -22,7 +22,8 @@ from deploy.local.tools import CRANE_TOOL
 _PREFIX = re.compile(r"[a-z0-9.-]+(?::[0-9]{1,5})?(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*")
 _WAITS_S = (1, 2, 4, 8, 16)
 _PASSES = re.compile(
-    r"status code (?:408|429|499|50[0234])|TOOMANYREQUESTS|EOF|broken pipe|connection reset|timeout|closed connection"
+    r"status code (?:408|429|499|50[0234])|TOOMANYREQUESTS"
+    r"|EOF|broken pipe|connection reset|timeout|closed connection"
 )
 # What crane says -> what it means, with the registry, the repository and the file of credentials.
 _MEANINGS = (

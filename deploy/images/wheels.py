@@ -19,7 +19,7 @@ _MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 # the versions of glibc for which wheels are built, up to Debian's
 _GLIBC = ("2014", "_2_17", "_2_24", "_2_26", "_2_27", "_2_28", "_2_31", "_2_34", "_2_35", "_2_36")
 _GONE = re.compile(r"No matching distribution found for (\S+)")
-_OTHER = re.compile(r"DO NOT MATCH THE HASHES[^:]*:\s+(\S+) from", re.S)
+_OTHER = re.compile(r"DO NOT MATCH THE HASHES.*\n\s+([^\s:]+)")
 
 
 def resolved(
