@@ -9,7 +9,7 @@ PYTEST := $(BIN)/pytest
 
 .DEFAULT_GOAL := help
 BASE ?= HEAD
-.PHONY: help demo up quick test coverage test-versions check bench bench-compare soak docs dist clean
+.PHONY: help demo up quick test coverage test-versions check bench bench-compare soak docs dist images images-lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -57,6 +57,12 @@ soak-day: $(VENV)/.ready ## a busy cluster's day in two hours; DAY="--minutes 6 
 
 docs: $(VENV)/.ready ## build the documentation as a site in build/site
 	@$(RUN) -m deploy.site build/site
+
+images: $(VENV)/.ready ## the images of the last commit for amd64 and arm64, in dist/images; PUSH=REGISTRY/PREFIX pushes them
+	@$(RUN) -m deploy.images --push "$(PUSH)"
+
+images-lock: $(VENV)/.ready ## pin the newest Debian packages, and constraints.txt's, for the images
+	@$(RUN) -m deploy.images --lock
 
 dist: $(VENV)/.ready ## the files of a release of the last commit, in dist; DOWNLOADS=URL: where krew's archive will be
 	@$(RUN) -m deploy.release --downloads "$(DOWNLOADS)"

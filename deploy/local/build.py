@@ -40,6 +40,8 @@ _ABOUT_MINUTES = {
     "prometheus-operator": 4,
     "helm": 2,
     "karpenter": 5,
+    "crane": 1,
+    "registry": 1,
 }
 
 

@@ -19,6 +19,8 @@ PROMETHEUS_VERSION = "0.311.3"  # of the Go module: Prometheus 3.11.3
 OPERATOR_VERSION = "0.85.0"  # of the Prometheus operator
 HELM_VERSION = "4.3.1"
 KARPENTER_VERSION = "1.14.1"
+CRANE_VERSION = "0.22.1"
+REGISTRY_VERSION = "3.1.2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +167,16 @@ PROMTOOL_TOOLS = (Tool("promtool", PROMETHEUS, f"{_PROMETHEUS_MODULE}/cmd/promto
 _KARPENTER_MODULE = "sigs.k8s.io/karpenter"
 KARPENTER = GoModule("karpenter", _KARPENTER_MODULE, KARPENTER_VERSION)
 KARPENTER_TOOLS = (Tool("kwok-karpenter", KARPENTER, f"{_KARPENTER_MODULE}/kwok", None),)
+
+# Pushes images (deploy/images); built on request only. Its version has no name beside it.
+_CRANE_MODULE = "github.com/google/go-containerregistry"
+CRANE = GoModule("crane", _CRANE_MODULE, CRANE_VERSION)
+CRANE_TOOL = Tool("crane", CRANE, f"{_CRANE_MODULE}/cmd/crane", None)
+
+# A registry, for tests of the push; built on request only.
+_REGISTRY_MODULE = "github.com/distribution/distribution/v3"
+REGISTRY = GoModule("registry", _REGISTRY_MODULE, REGISTRY_VERSION)
+REGISTRY_TOOL = Tool("registry", REGISTRY, f"{_REGISTRY_MODULE}/cmd/registry", None)
 
 # "Kubernetes v1.36.3", "Client Version: v1.36.3", "etcd Version: 3.6.8", "kwok version v0.8.0 go1.26.8",
 # "containerd github.com/containerd/containerd/v2 v2.4.2 <revision>", "ctr <the same>", "  Version:  v2.4.2"

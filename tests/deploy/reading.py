@@ -1,5 +1,6 @@
 """The files under deploy/, as values for the tests that compare them with each other and with the code."""
 
+import configparser
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -67,3 +68,11 @@ def containers() -> Iterator[tuple[str, Json]]:
 def container(name: str) -> Json:
     """The container named ``workload/container``."""
     return dict(containers())[name]
+
+
+def console_scripts() -> dict[str, str]:
+    """The console scripts that setup.cfg declares: name -> module:function."""
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    lines = setup["options.entry_points"]["console_scripts"].strip().splitlines()
+    return dict((part.strip() for part in line.split("=", 1)) for line in lines)  # type: ignore[misc]

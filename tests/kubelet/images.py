@@ -1,6 +1,6 @@
 """The images that the pods of these tests run, made without a registry: the root file system is this
-machine's own Python with its libraries, NVML's binding, the package ``sidecar`` as the Dockerfile lays it
-out, and a fake NVML library."""
+machine's own Python with its libraries, NVML's binding, the package ``sidecar`` as an image has it, and a
+fake NVML library."""
 
 import compileall
 import os
@@ -14,9 +14,10 @@ from collections.abc import Iterator, Sequence
 from importlib.metadata import distribution
 from pathlib import Path
 
+from deploy.images import oci
+from deploy.images.roles import ROLES, USER
 from deploy.local.images import Image, archive, layer
 from deploy.local.real_node import PAUSE
-from tests.deploy.dockerfile import last, lineage
 from tests.deploy.reading import ROOT
 from tests.nvml.build import DESCRIPTION, SOURCE, compile_library
 from timekeeper.core import __version__
@@ -49,7 +50,7 @@ def write(folder: Path, cards: str) -> Path:
     layer(root, files, {"/usr/local/bin/python": str(interpreter)}, ["/tmp"])
     env = _environment()
     images = [
-        Image(SIDECAR, tuple(last("sidecar", "ENTRYPOINT").words()), env, last("sidecar", "USER").text),
+        Image(SIDECAR, ROLES["sidecar"].entrypoint, env, USER),
         Image(CUDA, (), {**env, "NVIDIA_VISIBLE_DEVICES": "all"}),
         Image(PAUSE, ("/pause",)),
     ]
@@ -58,10 +59,8 @@ def write(folder: Path, cards: str) -> Path:
 
 
 def _environment() -> dict[str, str]:
-    """The Dockerfile's, and where the fake NVML finds its description."""
-    words = [word for stage in lineage("sidecar") for each in stage.of("ENV") for word in each.words()]
-    path = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
-    return path | dict(word.split("=", 1) for word in words) | {DESCRIPTION: DESCRIBED_AT}
+    """An image's, where this Python finds the package, and the fake NVML its description."""
+    return {**oci.ENVIRONMENT, "PYTHONPATH": "/opt/bursar", DESCRIPTION: DESCRIBED_AT}
 
 
 def python(interpreter: Path) -> dict[str, Path]:
@@ -87,7 +86,7 @@ def linked(programs: Sequence[Path]) -> Iterator[Path]:
 
 
 def _sidecar(folder: Path) -> dict[str, Path]:
-    """What the Dockerfile's stage copies, and NVML's binding, compiled as there."""
+    """The package and what it needs, compiled as in an image."""
     place = folder / "bursar"
     shutil.copytree(ROOT / "sidecar", place / "sidecar", ignore=shutil.ignore_patterns("__pycache__"))
     (binding,) = (file for file in distribution("nvidia-ml-py").files or () if file.name == "pynvml.py")

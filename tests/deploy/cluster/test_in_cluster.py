@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from deploy.images.roles import ROLES
 from deploy.local.cluster import ControlPlane
 from deploy.local.launcher import Launcher
 from deploy.local.ports import free_port
-from tests.deploy.dockerfile import console_scripts, last
 from tests.deploy.installed import as_in_pod
-from tests.deploy.reading import MANIFESTS, ROOT, container, template, workloads
+from tests.deploy.reading import MANIFESTS, ROOT, console_scripts, container, template, workloads
 from tests.support.control_plane import kubectl
 from tests.support.waiting import eventually
 
@@ -52,7 +52,7 @@ def in_pod(cluster: ControlPlane, name: str, folder: Path) -> tuple[list[str], d
     ]
     variables = as_in_pod(cluster, account, one, folder)
     target = one["image"].removeprefix("bursar/").partition(":")[0]
-    (script,) = last(target, "ENTRYPOINT").words()
+    (script,) = ROLES[target].entrypoint
     role = console_scripts()[script].partition(".")[0]
     return [sys.executable, "-m", role, *one.get("args", [])], variables
 

@@ -1,4 +1,4 @@
-"""What the images' builds copy is enough to build and to start."""
+"""What packages put into an image, and that what is there is enough to start."""
 
 import os
 import shutil
@@ -8,42 +8,112 @@ import zipfile
 from importlib.metadata import distribution
 from pathlib import Path
 
-from tests.deploy.dockerfile import Stage, stages
+import pytest
+
+from deploy.images import oci, tree
+from deploy.images.debian import contents
+from deploy.images.lock import ImagesError
+from deploy.images.tree import Entry
 from tests.deploy.reading import ROOT
-from tests.deploy.unit.test_images import copied_from_the_checkout, made_by
-from tests.packaging.checkout import packaged
+
+CAS = "usr/share/ca-certificates/mozilla"
+needs_dpkg = pytest.mark.skipif(not shutil.which("dpkg-deb"), reason="this machine has no dpkg-deb")
 
 
-def laid_out(stage: Stage, folder: Path) -> Path:
-    """The files that a stage copies from the checkout, at their names there."""
-    folder.mkdir()
-    for source in copied_from_the_checkout(stage):
-        if (ROOT / source).is_dir():
-            ignored = shutil.ignore_patterns("__pycache__")
-            shutil.copytree(ROOT / source, folder / source, symlinks=True, ignore=ignored)
-        else:
-            shutil.copy(ROOT / source, folder)
-    return folder
+def package(folder: Path, name: str, files: dict[str, str]) -> Path:
+    """A package of Debian."""
+    (folder / name / "DEBIAN").mkdir(parents=True)
+    told = {"Package": name, "Version": "1", "Architecture": "all", "Maintainer": "x", "Description": "x"}
+    text = "".join(f"{key}: {value}\n" for key, value in told.items())
+    (folder / name / "DEBIAN" / "control").write_text(text)
+    for path, content in files.items():
+        (folder / name / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name / path).write_text(content)
+    made = folder / f"{name}.deb"
+    command = ["dpkg-deb", "--root-owner-group", "-Znone", "--build", str(folder / name), str(made)]
+    subprocess.run(command, check=True, capture_output=True)
+    return made
 
 
-def test_what_the_build_copies_is_enough_to_build_the_whole_wheel(tmp_path: Path) -> None:
-    source = laid_out(stages()["build"], tmp_path / "src")
+@needs_dpkg
+def test_a_root_file_system_is_merged_has_one_bundle_of_authorities_and_leaves_documents_out(
+    tmp_path: Path,
+) -> None:
+    files = [
+        package(
+            tmp_path,
+            "libx",
+            {"lib/x/libx.so.1": "x", "usr/share/doc/libx/copyright": "free", f"{CAS}/b.crt": "b\n"},
+        ),
+        package(tmp_path, "tool", {"bin/tool": "t", "usr/bin/tool": "t", "usr/share/man/man1/tool.1": "m"}),
+        package(tmp_path, "authorities", {f"{CAS}/a.crt": "a\n"}),
+    ]
 
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-    subprocess.run(
-        [*command, "-w", tmp_path / "wheels", source], check=True, capture_output=True, cwd=tmp_path
-    )
+    root = tree.base(files, "3.11")
 
-    (wheel,) = (tmp_path / "wheels").glob("gpu_bursar-*.whl")
-    held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    assert held == packaged()
+    links = {name: each.target for name, each in root.items() if each.target is not None}
+    held = {name: each.data for name, each in root.items() if each.data is not None}
+    assert links == {
+        "bin": "usr/bin",
+        "sbin": "usr/sbin",
+        "lib": "usr/lib",
+        "lib64": "usr/lib64",
+        "usr/bin/python": "python3.11",
+        "usr/lib/ssl/cert.pem": "/etc/ssl/certs/ca-certificates.crt",
+    }
+    assert held.keys() == {
+        "usr/lib/x/libx.so.1",
+        "usr/share/doc/libx/copyright",
+        "etc/ssl/certs/ca-certificates.crt",
+        "etc/passwd",
+        "etc/group",
+        *(f"var/lib/dpkg/status.d/{name}" for name in ("libx", "tool", "authorities")),
+    }
+    assert held["etc/ssl/certs/ca-certificates.crt"] == b"a\nb\n"
+    assert root["tmp"] == Entry(mode=0o1777)
+    assert oci.layer(root) == oci.layer(tree.base(reversed(files), "3.11"))
+
+
+@needs_dpkg
+def test_a_file_that_is_no_package_is_named(tmp_path: Path) -> None:
+    (tmp_path / "broken").write_text("no package")
+
+    with pytest.raises(ImagesError, match=r"/broken is no package of Debian \(.*\): delete it"):
+        contents(tmp_path / "broken")
+
+
+def test_wheels_lie_where_debians_python_looks_and_ours_has_its_commands(tmp_path: Path) -> None:
+    wheel = tmp_path / "gpu_bursar-1-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("sidecar/run.py", "x = 1\n")
+        archive.writestr("other.libs/o.so.1", "o")
+        archive.writestr("other/tests/big.py", "")
+        archive.writestr("gpu_bursar-1.data/scripts/tool", "")
+        archive.writestr("gpu_bursar-1.data/purelib/pure.py", "")
+        archive.writestr(
+            "gpu_bursar-1.dist-info/entry_points.txt", "[console_scripts]\nrun = sidecar.run:main\n"
+        )
+
+    place = "usr/local/lib/python3.11/dist-packages"
+    whole = tree.code(wheel, "3.11", "")
+    command = "#!/usr/bin/python3.11\nimport sys\nfrom sidecar.run import main\nsys.exit(main())\n"
+
+    assert tree.code(wheel, "3.11", "sidecar/") == {f"{place}/sidecar/run.py": Entry(b"x = 1\n")}
+    assert whole["usr/local/bin/run"] == Entry(command.encode(), mode=0o755)
+    assert whole.keys() == {
+        f"{place}/sidecar/run.py",
+        f"{place}/other.libs/o.so.1",
+        f"{place}/pure.py",
+        f"{place}/gpu_bursar-1.dist-info/entry_points.txt",
+        "usr/local/bin/run",
+    }
 
 
 def test_the_sidecar_starts_from_what_its_image_holds(tmp_path: Path) -> None:
     """Python, NVML's binding and the package: an interpreter without our environment sees nothing else. The
     agent starts from the same."""
-    (build,) = made_by("sidecar")
-    folder = laid_out(build, tmp_path / "opt")
+    folder = tmp_path / "opt"
+    shutil.copytree(ROOT / "sidecar", folder / "sidecar", ignore=shutil.ignore_patterns("__pycache__"))
     (binding,) = (file for file in distribution("nvidia-ml-py").files or () if file.name == "pynvml.py")
     shutil.copy(str(binding.locate()), folder)
 

@@ -1,109 +1,136 @@
-"""The Dockerfile against the repository: what it copies is there and enough, and what it starts exists."""
+"""The images against the repository: what they start exists, and what they are made of is what is tested."""
 
-import re
+import gzip
+import io
+import json
+import tarfile
+from pathlib import Path
 
 import pytest
+from packaging.utils import canonicalize_name
 
-from tests.deploy.dockerfile import DOCKERFILE, Stage, console_scripts, last, lineage, stages
-from tests.deploy.reading import ROOT, containers
+from deploy.images import lock, oci
+from deploy.images.debian import Apt
+from deploy.images.lock import ImagesError, Lock, Package, Packages
+from deploy.images.roles import ARCHITECTURES, ROLES, USER
+from deploy.images.tree import Entry
+from tests.deploy.reading import ROOT, console_scripts, containers
 
-TARGETS = ("webhook", "timekeeper", "extender", "sidecar")
-ROLES = {"webhook": "webhook", "timekeeper": "timekeeper", "extender": "scheduler_ext", "sidecar": "sidecar"}
-
-
-def made_by(target: str) -> list[Stage]:
-    """The stages that an image copies from."""
-    copies = [each for stage in lineage(target) for each in stage.of("COPY")]
-    return [stages()[each.flags["from"]] for each in copies if "from" in each.flags]
-
-
-each_target = pytest.mark.parametrize("target", TARGETS)
-
-
-def copied_from_the_checkout(stage: Stage) -> list[str]:
-    """What a stage takes from the build's context."""
-    taken = [each for each in stage.of("COPY") if "from" not in each.flags]
-    return [source for each in taken for source in each.words()[:-1]]
+FOLDERS = {
+    "webhook": "webhook",
+    "timekeeper": "timekeeper",
+    "extender": "scheduler_ext",
+    "sidecar": "sidecar",
+}
+each_role = pytest.mark.parametrize("role", ROLES)
 
 
-@pytest.mark.parametrize("stage", stages().values(), ids=stages().keys())
-def test_every_base_is_a_stage_or_pinned_by_an_exact_version(stage: Stage) -> None:
-    pinned = re.fullmatch(r"[a-z0-9/-]+:[0-9]+\.[0-9]+\.[0-9]+-[a-z0-9-]+", stage.base)
-
-    assert stage.base in stages() or pinned
+def test_an_image_runs_as_a_number_that_is_not_root() -> None:
+    assert USER == "65532:65532"
 
 
-def test_a_build_argument_pins_every_base_to_a_digest_too() -> None:
-    digest = f"sha256:{'0' * 64}"
-    plain = {each.base for each in stages().values()} - stages().keys()
-    given = stages(given={"PYTHON_DIGEST": digest})
+@each_role
+def test_an_image_starts_its_own_role(role: str) -> None:
+    words = ROLES[role].entrypoint
 
-    assert {each.base for each in given.values()} - given.keys() == {f"{base}@{digest}" for base in plain}
-
-
-@pytest.mark.parametrize("stage", stages().values(), ids=stages().keys())
-def test_what_is_copied_exists_and_nothing_is_fetched(stage: Stage) -> None:
-    assert not stage.of("ADD")
-    assert not re.search(r"https?://|\bcurl\b|\bwget\b", " ".join(each.text for each in stage.instructions))
-    for source in copied_from_the_checkout(stage):
-        assert (ROOT / source).exists(), source
-
-
-@each_target
-def test_an_image_runs_as_a_number_that_is_not_root(target: str) -> None:
-    # a number, for the kubelet cannot tell of a name whether it is root
-    assert last(target, "USER").text == "65532:65532"
-
-
-@each_target
-def test_an_image_starts_its_own_role(target: str) -> None:
-    words = last(target, "ENTRYPOINT").words()
-    role = ROLES[target]
-
-    if words[:2] == ["python", "-m"]:
-        assert words[2:] == [role]
+    if words[:2] == ("python", "-m"):
+        assert words[2:] == (FOLDERS[role],)
     else:
         (script,) = words
-        assert console_scripts()[script] == f"{role}.__main__:main"
-    assert (ROOT / role / "__main__.py").is_file()
+        assert console_scripts()[script] == f"{FOLDERS[role]}.__main__:main"
+    assert (ROOT / FOLDERS[role] / "__main__.py").is_file()
 
 
-def test_every_image_that_the_manifests_name_is_a_target() -> None:
+def test_every_image_that_the_manifests_name_is_made() -> None:
     upstream = {"registry.k8s.io/kube-scheduler"}
     named = {one["image"].partition(":")[0] for _, one in containers()} - upstream
 
-    assert named <= {f"bursar/{target}" for target in TARGETS}
+    assert named <= {f"bursar/{role}" for role in ROLES}
 
 
 def test_the_port_that_an_image_exposes_is_the_one_its_container_has() -> None:
     for _, one in containers():
-        target = one["image"].removeprefix("bursar/").partition(":")[0]
-        listen = [arg.rpartition(":")[2] for arg in one.get("args", []) if re.match("--(read-)?listen=", arg)]
+        role = one["image"].removeprefix("bursar/").partition(":")[0]
+        listen = [
+            arg.rpartition(":")[2]
+            for arg in one.get("args", [])
+            if arg.startswith(("--listen=", "--read-listen="))
+        ]
         if listen:
-            assert listen == last(target, "EXPOSE").text.split()
-            assert {port["containerPort"] for port in one.get("ports", [])} <= set(map(int, listen))
+            assert listen == [str(port) for port in ROLES[role].ports]
+            assert {port["containerPort"] for port in one.get("ports", [])} <= set(ROLES[role].ports)
 
 
-@each_target
-def test_packages_come_at_the_versions_that_are_tested(target: str) -> None:
-    for run in [run for stage in made_by(target) for run in stage.of("RUN")]:
-        if "pip install" in run.text:
-            assert re.search(r"pip install --no-cache-dir -c \S*constraints\.txt \S+", run.text)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_the_lock_has_the_versions_that_are_tested_and_all_that_the_roles_declare(architecture: str) -> None:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pairs = (line.split("==") for line in lines if not line.startswith("#"))
+    tested = {canonicalize_name(name): version for name, version in pairs}
+    locked = lock.read().of(architecture)
+
+    assert {name: each.version for name, each in locked.python.items()}.items() <= tested.items()
+    for role, each in ROLES.items():
+        assert {canonicalize_name(one.name) for one in each.requirements()} <= set(locked.roles[role])
 
 
-@each_target
-def test_what_builds_an_image_stays_out_of_it(target: str) -> None:
-    """Nothing is installed in an image: it takes what another stage has made."""
-    assert not [each.text for stage in lineage(target) for each in stage.of("RUN")]
-    assert [each.flags for stage in lineage(target) for each in stage.of("COPY")] == [
-        {"from": made_by(target)[-1].name}
-    ]
+LIBC = Package("libc6", "2.36-9", "0" * 64)
+NUMPY = Package("numpy", "2.4.6", "1" * 64)
+LOCK = Lock("3.11", {"amd64": Packages({"libc6": LIBC}, {"numpy": NUMPY}, {"extender": ("numpy",)})})
 
 
-def test_the_builder_gets_what_is_copied_and_nothing_else() -> None:
-    lines = DOCKERFILE.with_name("Dockerfile.dockerignore").read_text().splitlines()
-    let_in = {line.removeprefix("!") for line in lines if line.startswith("!")}
-    copied = {source for stage in stages().values() for source in copied_from_the_checkout(stage)}
+def test_a_lock_is_read_as_it_was_written() -> None:
+    assert lock.text(lock.read()) == lock.PATH.read_text()
 
-    assert "*" in lines
-    assert let_in == copied
+
+def test_an_architecture_that_the_lock_lacks_is_named_with_those_that_it_has() -> None:
+    with pytest.raises(ImagesError, match="no architecture s390x, only amd64: name one of these"):
+        LOCK.of("s390x")
+
+
+def test_the_order_of_files_and_the_time_leave_no_trace_in_a_layer() -> None:
+    one = Entry(b"1", mode=0o755)
+    two = Entry(target="one")
+
+    made = oci.layer({"a/one": one, "a/two": two})
+
+    assert made == oci.layer({"a/two": two, "a/one": one})
+    assert made.packed[4:8] == bytes(4)  # gzip's time
+    with tarfile.open(fileobj=io.BytesIO(made.packed)) as tar:
+        entries = [(each.name, each.mode, each.mtime, each.uid, each.uname) for each in tar]
+    assert entries == [("a", 0o755, 0, 0, ""), ("a/one", 0o755, 0, 0, ""), ("a/two", 0o777, 0, 0, "")]
+
+
+def test_an_index_names_both_architectures_and_each_digest_is_its_contents() -> None:
+    blobs, labels = oci.Blobs(), {oci.CREATED: oci.time_of(0)}
+    layers = [oci.layer({"file": Entry(b"1")})]
+    manifests = [oci.manifest(blobs, ROLES["webhook"], each, layers, labels) for each in ARCHITECTURES]
+
+    index = json.loads(blobs.held[str(oci.index(blobs, manifests, labels)["digest"])])
+
+    assert [each["platform"]["architecture"] for each in index["manifests"]] == list(ARCHITECTURES)
+    for described in index["manifests"]:
+        manifest = json.loads(blobs.held[described["digest"]])
+        config = json.loads(blobs.held[manifest["config"]["digest"]])
+        assert config["rootfs"]["diff_ids"] == [oci.digest_of(gzip.decompress(layers[0].packed))]
+        assert config["config"]["User"] == USER
+        assert config["config"]["ExposedPorts"] == {"8443/tcp": {}}
+    assert all(oci.digest_of(content) == digest for digest, content in blobs.held.items())
+
+
+def test_a_machine_without_apt_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    with pytest.raises(ImagesError, match="this machine has no apt: use Debian"):
+        Apt(tmp_path, "amd64", print).update()
+
+
+@pytest.mark.parametrize("content", ["{", "{}", '{"python": "3.11", "architectures": {"amd64": 1}}'])
+def test_a_file_that_is_no_lock_is_named_with_what_writes_it(tmp_path: Path, content: str) -> None:
+    (tmp_path / "lock.json").write_text(content)
+
+    with pytest.raises(
+        ImagesError, match=r"lock\.json is no lock of images \(.*\): make images-lock writes it anew"
+    ):
+        lock.read(tmp_path / "lock.json")
+    with pytest.raises(ImagesError, match=r"none cannot be read \(No such .*\): make images-lock writes it"):
+        lock.read(tmp_path / "none")

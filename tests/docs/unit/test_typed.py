@@ -160,7 +160,7 @@ NOT_TYPED = {
         "jq": "jq is not among the tools of the tests",
     },
     "docs/install.md": {
-        "docker build": "it needs a registry; packaging tests read the recipe",
+        "make images": "deploy/cluster/test_push.py pushes, test_made_images.py makes them (soak)",
         "pip install": "it needs a package index; packaging/process/test_wheel.py installs what it installs",
     },
     "docs/metrics.md": {"kubectl port-forward": NO_KUBELET},

@@ -1,0 +1,63 @@
+"""The software bill of materials of an image of one architecture, as CycloneDX 1.6 in JSON."""
+
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from cyclonedx.model import HashAlgorithm, HashType
+from cyclonedx.model.bom import Bom
+from cyclonedx.model.component import Component, ComponentType
+from cyclonedx.output.json import JsonV1Dot6
+from packageurl import PackageURL
+
+from deploy.images.lock import Package
+from deploy.release.dependencies import DISTRIBUTION
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What is in an image beside our own wheel."""
+
+    role: str
+    version: str
+    architecture: str
+    debian: Iterable[Package]
+    python: Iterable[Package]
+
+
+def bill_of_materials(contents: Contents, digest: str, epoch_s: int) -> str:
+    """The packages with the digests of their files. The same image gives the same text."""
+    root = Component(
+        name=f"bursar-{contents.role}",
+        version=contents.version,
+        type=ComponentType.CONTAINER,
+        bom_ref=digest,
+        hashes=[HashType(alg=HashAlgorithm.SHA_256, content=digest.removeprefix("sha256:"))],
+    )
+    ours = PackageURL("pypi", None, DISTRIBUTION, contents.version)
+    arch = {"arch": contents.architecture}
+    parts = [
+        Component(name=DISTRIBUTION, version=contents.version, purl=ours, bom_ref=str(ours)),
+        *(
+            _part(each, PackageURL("deb", "debian", each.name, each.version, arch))
+            for each in contents.debian
+        ),
+        *(_part(each, PackageURL("pypi", None, each.name, each.version)) for each in contents.python),
+    ]
+    bom = Bom(components=parts, serial_number=uuid.uuid5(uuid.NAMESPACE_OID, digest))
+    bom.metadata.timestamp = datetime.fromtimestamp(epoch_s, UTC)
+    bom.metadata.component = root
+    bom.register_dependency(root, parts)
+    return JsonV1Dot6(bom).output_as_string(indent=2) + "\n"
+
+
+def _part(package: Package, purl: PackageURL) -> Component:
+    return Component(
+        name=package.name,
+        version=package.version,
+        type=ComponentType.LIBRARY,
+        bom_ref=str(purl),
+        purl=purl,
+        hashes=[HashType(alg=HashAlgorithm.SHA_256, content=package.sha256)],
+    )
