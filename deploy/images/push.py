@@ -1,6 +1,6 @@
 """Images pushed to a registry by crane, which speaks the OCI distribution protocol and takes Docker's file of
-credentials. It repeats a request for some seconds; the push is repeated whole for half a minute, and what the
-registry has is not sent again."""
+credentials. It repeats a request for some seconds; then the push is repeated whole, for half a minute, and
+what the registry has is not sent again."""
 
 import json
 import os
@@ -21,9 +21,10 @@ from deploy.local.tools import CRANE_TOOL
 
 _PREFIX = re.compile(r"[a-z0-9.-]+(?::[0-9]{1,5})?(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*")
 _WAITS_S = (1, 2, 4, 8, 16)
+_LONGEST_S = 900  # of one try; crane itself waits for ever
 _PASSES = re.compile(
-    r"status code (?:408|429|499|50[0234])|TOOMANYREQUESTS"
-    r"|EOF|broken pipe|connection reset|timeout|closed connection"
+    r"status code (?:408|429|499|50[0234])|TOOMANYREQUESTS|EOF|broken pipe|connection reset"
+    r"|timeout|closed connection"
 )
 # What crane says -> what it means, with the registry, the repository and the file of credentials.
 _MEANINGS = (
@@ -42,6 +43,11 @@ _MEANINGS = (
     (
         r"connection refused|no such host|no route|unreachable",
         "the registry {host} does not answer: is its name right, and is it reachable from here?",
+    ),
+    (r"parsing config file", "the credentials file {file} is not as a login writes it: log in again"),
+    (
+        r"no end within",
+        "the registry {host} stalls, or the way to it is slow: call again, for what it has is not sent again",
     ),
     (
         r"x509|certificate",
@@ -84,6 +90,7 @@ def push(
     images: Mapping[str, Made],
     say: Say,
     sleep: Callable[[float], None] = time.sleep,
+    longest_s: float = _LONGEST_S,
 ) -> None:
     """Push each image by its tag. Raises ImagesError."""
     crane = binaries(say, (CRANE_TOOL,))[CRANE_TOOL.name]
@@ -93,12 +100,19 @@ def push(
         with tempfile.TemporaryDirectory() as layout:
             with tarfile.open(image.archive) as tar:
                 tar.extractall(layout, filter="data")
-            _repeated([str(crane), "push", layout, reference], reference, say, sleep)
+            try:
+                _repeated([str(crane), "push", layout, reference], reference, say, sleep, longest_s)
+            except subprocess.TimeoutExpired as error:
+                raise ImagesError(why(reference, f"no end within {longest_s:.0f} s")) from error
 
 
-def _repeated(command: list[str], reference: str, say: Say, sleep: Callable[[float], None]) -> None:
+def _repeated(
+    command: list[str], reference: str, say: Say, sleep: Callable[[float], None], longest_s: float
+) -> None:
     for wait_s in (*_WAITS_S, None):
-        done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        done = subprocess.run(
+            command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=longest_s
+        )
         if done.returncode == 0:
             return
         said = re.sub(r"\?[^\s\"]+", "", done.stderr.rpartition("Error: ")[2].strip())

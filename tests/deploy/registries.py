@@ -117,7 +117,9 @@ class Faults:
     port: int = 0
     too_many: int = 0
     breaks: int = 0
+    stalls: threading.Event | None = None  # until it is set, no upload is answered
     seen: list[str] = field(default_factory=list)
+    seen_bytes: list[int] = field(default_factory=list)  # of each upload that broke
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def answer(self, request: BaseHTTPRequestHandler) -> None:
@@ -128,8 +130,12 @@ class Faults:
             reply(request, 429, b"{}", {"Retry-After": "1"})
             return
         size = int(request.headers.get("Content-Length") or 0)
+        if self.stalls and request.command in ("PATCH", "PUT"):
+            self.stalls.wait(60)
+            request.close_connection = True
+            return
         if fault == "break":
-            request.rfile.read(size // 2)
+            self.seen_bytes.append(len(request.rfile.read(size // 2 or 100)))
             request.close_connection = True
             request.connection.shutdown(socket.SHUT_RDWR)
             return

@@ -3,6 +3,7 @@ can be pushed."""
 
 import base64
 import json
+import threading
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,7 @@ def test_a_registry_has_what_the_archive_says_after_429_and_connections_that_bre
     with registry(tmp_path) as faults.port, serving(faults) as address:
         push.push(f"{address}/team/bursar", "1", image, print, waits.append)
 
+        assert all(faults.seen_bytes), faults.seen_bytes
         assert sorted(faults.seen) == ["429"] * 12 + ["break"] * 12
         assert len(waits) >= 2
         assert digest(address, "team/bursar/sidecar", "1") == image["sidecar"].digest
@@ -83,6 +85,14 @@ def test_a_registry_that_is_read_only_or_away_is_named(image: dict[str, Made], t
 
     with pytest.raises(ImagesError, match=f"the registry 127.0.0.1:{port} does not answer"):
         push.push(f"127.0.0.1:{port}/bursar", "1", image, print, no_wait)
+
+
+def test_a_registry_that_stalls_is_named(image: dict[str, Made], tmp_path: Path) -> None:
+    ended = threading.Event()
+    with registry(tmp_path) as port, serving(Faults(port, stalls=ended)) as address:
+        with pytest.raises(ImagesError, match=f"the registry {address} stalls, or the way to it is slow"):
+            push.push(f"{address}/bursar", "1", image, print, no_wait, longest_s=3)
+        ended.set()
 
 
 def test_a_registry_that_refuses_for_long_is_named_with_its_words(

@@ -55,6 +55,7 @@ def test_credentials_that_cannot_be_read_are_refused_before_anything_is_made(tmp
         ("unexpected status code 405 Method Not Allowed", "the registry registry.example.com is read-only"),
         ("dial tcp: lookup x: no such host", "the registry registry.example.com does not answer"),
         ("tls: x509: certificate signed by unknown", "name the CA by SSL_CERT_FILE"),
+        ("parsing config file (x): illegal base64 data", "is not as a login writes it: log in again"),
         ("a new mistake", "registry.example.com/bursar/webhook:1 could not be pushed: a new mistake"),
     ],
 )
