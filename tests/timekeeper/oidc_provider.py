@@ -45,11 +45,11 @@ _ENDPOINTS = {
 _PATHS = {"provider_config": ".well-known/openid-configuration"}
 
 
-class UserOfFile(UserInfo):  # type: ignore[misc]  # it has no types
+class UserOfFile(UserInfo):
     """The claims of a file, read at each login."""
 
     def __init__(self, db_file: str, **_: Any) -> None:
-        super().__init__(db={})
+        super().__init__(db={})  # type: ignore[no-untyped-call]
         self._file = Path(db_file)
 
     def __call__(self, *_: Any, **__: Any) -> dict[str, Any]:
@@ -59,7 +59,7 @@ class UserOfFile(UserInfo):  # type: ignore[misc]  # it has no types
 
 def provider(url: str, folder: Path) -> Server:
     """The provider at this address."""
-    client = {
+    client: dict[str, Any] = {
         "client_secret": SECRET,
         "redirect_uris": [(CALLBACK, {})],
         "response_types": ["code"],
@@ -115,7 +115,7 @@ def application(server: Server, folder: Path) -> Flask:
     app = Flask("provider")
 
     def answer(name: str) -> Response:
-        endpoint = server.get_endpoint(name)
+        endpoint = server.get_endpoint(name)  # type: ignore[no-untyped-call]
         given = request.form if request.method == "POST" else request.args
         http = {
             "headers": {key.lower(): value for key, value in request.headers.items()},

@@ -1,5 +1,5 @@
-"""Sessions of people who logged in by OpenID Connect. A session is named by a digest of its token, so that
-nobody who reads the database can go on with it."""
+"""Sessions of people who logged in by OpenID Connect. A session is named by a digest of its token: who
+reads the database has none."""
 
 from collections.abc import Sequence
 

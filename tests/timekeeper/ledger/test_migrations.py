@@ -69,6 +69,8 @@ BAD: list[tuple[str, str, dict[str, Any]]] = [
     ("ck_would_rules_refuse", "would", {"verdict": "held"}),
     ("ck_would_since_there_is_one", "would_since", {"id": 2}),
     ("ck_would_since_is_a_time", "would_since", {"since_ms": -1}),
+    ("ck_logins_is_a_persons", "logins", {"username": "system:admin"}),
+    ("ck_logins_ends", "logins", {"until_ms": 1}),
     ("ck_terms_there_is_one", "terms", {"id": 2}),
     ("ck_terms_counts", "terms", {"id": 1, "term": -1}),
 ]

@@ -55,7 +55,8 @@ def refused(answer: TestResponse) -> str:
     """What a page of a login that failed says; it begins no session."""
     assert session(answer) == ""
     assert answer.status_code in (403, 503), answer.status_code
-    return re.findall(r'role="alert">([^<]+)<', answer.text)[0]
+    (said,) = re.findall(r'role="alert">([^<]+)<', answer.text)
+    return str(said)
 
 
 def test_a_person_logs_in_and_has_the_rights_of_their_groups(

@@ -11,7 +11,7 @@ from timekeeper.runtime.http.problem_details import Problem, unavailable
 from timekeeper.store import logins
 from timekeeper.store.engine.engine import ConflictError, Store, UnavailableError
 
-# The API server adds it to the groups of everybody whom it knows.
+# The API server adds it to the groups of each user.
 AUTHENTICATED = "system:authenticated"
 
 

@@ -13,7 +13,7 @@ from timekeeper.dashboard.login.refusals import LoginRefusedError
 
 LEEWAY_S = 30  # allowed difference between the provider's clock and ours
 MAX_TOKEN = 64 * 1024
-# All are signatures with a private key: never `none`, and never HMAC, for which the public key would do.
+# All are signatures with a private key: never `none`, and never HMAC, to which the public key is enough.
 ALGORITHMS = (
     *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
     *("ES256", "ES384", "ES512", "Ed25519", "EdDSA"),

@@ -15,10 +15,10 @@ from timekeeper.runtime.clock import monotonic_ms
 from timekeeper.runtime.log import log
 from timekeeper.runtime.oidc_settings import OidcSettings
 
-_LOGGED_A_MINUTE = 30  # refusals; anybody can cause them
+_LOGGED_A_MINUTE = 30  # refusals, which need no rights
 
 
-class Sessions(Protocol):
+class SessionStore(Protocol):
     """Where sessions are. Each call raises a Problem, 503, while that is away."""
 
     def begin(self, username: str, groups: tuple[str, ...], until_ms: int) -> str:
@@ -42,7 +42,7 @@ class Begun:
 class OidcLogin:
     """One per process. ``clock``: milliseconds since 1970."""
 
-    def __init__(self, settings: OidcSettings, sessions: Sessions, clock: Callable[[], int]) -> None:
+    def __init__(self, settings: OidcSettings, sessions: SessionStore, clock: Callable[[], int]) -> None:
         self._settings, self._clock = settings, clock
         self.sessions, self.provider = sessions, Provider(settings, clock)
         self._minute, self._logged = 0, 0
@@ -56,7 +56,7 @@ class OidcLogin:
             raise
 
     def last_step(self, request: Request) -> Begun:
-        """The session of the user whom the provider's answer names. Raises LoginRefusedError,
+        """The session of the user in the provider's answer. Raises LoginRefusedError,
         ProviderAwayError, or a Problem while the database is away."""
         try:
             return self._begin(request)

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from flask import Request, Response
 
-from timekeeper.dashboard.sessions import own_path
-
 # No other site, not even a neighbour of the same domain, can set a cookie of this name.
 COOKIE = "__Host-bursar-login"
 _MAX_AGE_S = 600
@@ -37,7 +35,7 @@ class PendingLogin:
 
 
 def begin(onward: str) -> PendingLogin:
-    """A new one."""
+    """A new one. ``onward``: a path of this server."""
     state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
     return PendingLogin(state, nonce, verifier, onward)
 
@@ -55,8 +53,7 @@ def pending(request: Request) -> PendingLogin | None:
     parts = request.cookies.get(COOKIE, "").split(" ")
     if len(parts) != 4 or not all(parts):
         return None
-    state, nonce, verifier, onward = parts
-    return PendingLogin(state, nonce, verifier, own_path(onward))
+    return PendingLogin(*parts)
 
 
 def forget(response: Response) -> None:

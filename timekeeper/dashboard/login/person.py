@@ -52,7 +52,7 @@ def _name(value: object, claim: str) -> str:
 
 
 def _allowed(name: str, flag: str) -> str:
-    """A provider must not make anybody what Kubernetes alone makes them."""
+    """A provider gives no name that is Kubernetes' own."""
     if name.startswith(RESERVED):
         raise LoginRefusedError(
             f"{name} begins with {RESERVED}, which is Kubernetes' own; {flag} avoids that"
