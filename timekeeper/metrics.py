@@ -96,6 +96,12 @@ REVIEWS = Counter(
     ["kind", "outcome"],
 )
 
+LOGINS = Counter(
+    "bursar_logins",
+    "logins to the dashboard by OpenID Connect: `accepted`, `refused`, `provider away`",
+    ["outcome"],
+)
+
 TICKS = Counter(
     "bursar_settler_ticks",
     "ticks of the settler; outcome: `written`, `nothing new`, `database away`",
@@ -163,6 +169,7 @@ TICK_SECONDS = Gauge(
 # All are there from the first scrape on, so that the first of a kind is an increase from 0 for Prometheus.
 for _metric, _words in (
     (BUDGET_OBJECTS, ("written", "failed")),
+    (LOGINS, ("accepted", "refused", "provider away")),
     (DECISIONS, ("webhook", "extender", "timekeeper")),
     (NOTIFICATIONS, ("sent", "given up", "failed")),
     (TICKS, ("written", "nothing new", "database away")),

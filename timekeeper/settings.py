@@ -30,6 +30,7 @@ from timekeeper.runtime.flags import (
     whole_number,
 )
 from timekeeper.runtime.flags import UnusableError as UnusableError
+from timekeeper.runtime.oidc_settings import OidcSettings
 from timekeeper.runtime.prometheus_settings import PrometheusSettings, url_flag
 
 # Commands that read a whole ledger; see `timekeeper.operations`.
@@ -163,6 +164,7 @@ class TimekeeperSettings:
         Path, "/var/run/bursar/token/token", "token for the extender's read-only port, read before each call"
     )
     prometheus: MeasuringPrometheus = group(MeasuringPrometheus)
+    oidc: OidcSettings = group(OidcSettings)
 
     # how long rows are kept
     retain_decisions_ms: int = flag(
@@ -236,6 +238,8 @@ def _on_a_laptop(
     host = host if is_given("--listen") else "127.0.0.1"
     if host not in ("127.0.0.1", "::1", "localhost"):
         parser.error(f"--listen: {host} is not the loopback, where alone meter serves outside of a cluster")
+    if settings.oidc.issuer:
+        parser.error("--oidc-issuer: meter outside of a cluster has one visitor, who logs in by a token")
     database = settings.database if is_given("--database") else "sqlite:///bursar-meter.db"
     if not database.startswith("sqlite:///"):
         parser.error("--database: meter outside of a cluster keeps its ledger in an SQLite file")

@@ -22,7 +22,12 @@ ADDED = {
 # what shows the values of parts that are off by default
 GATEWAY = {"enabled": True, "host": "gpus.example", "parentRefs": [{"name": "edge", "namespace": "edge"}]}
 ON = {
-    "dashboard": {"ingress": {"enabled": True, "host": "gpus.example"}, "gateway": GATEWAY},
+    "dashboard": {
+        "ingress": {"enabled": True, "host": "gpus.example"},
+        "gateway": GATEWAY,
+        "url": "https://bursar.example.com",
+        "oidc": {"issuer": "https://login.example.com", "clientId": "bursar"},
+    },
     "notifications": {"secretName": "keys"},
     "exemptNamespaces": ["monitoring", "calico-system"],
     "grafanaDashboards": {"enabled": True},

@@ -16,6 +16,7 @@ from tests.support.shared_routes import SharingFlask
 from tests.timekeeper.statements import open_shared
 from tests.timekeeper.worlds import ADMIN, DAY, GPU, T0, Reviews, user_status
 from timekeeper.api.create_app import app_of, create_services
+from timekeeper.api.ledger.login_sessions import LoginSessions
 from timekeeper.runtime.auth.gate import Gate
 from timekeeper.runtime.auth.tokens import Expected
 from timekeeper.store.engine.engine import PATIENCE_MS, Connection
@@ -60,7 +61,9 @@ class Books:
         upgrade(self.store)
         self.clock = Clock(T0 + DAY)
         self.reviews = Reviews({ADMIN: user_status("admin")})
-        gate = Gate(self.reviews.post, Expected("bursar", "test"), self.clock)
+        self.logins = LoginSessions(self.store, self.clock)
+        expected = Expected("bursar", "test")
+        gate = Gate(self.reviews.post, expected, self.clock, logins=self.logins.caller)
         self.services = create_services(self.store, gate, self.clock, lambda: "", 5_000)
         self.app = app_of(self.services, SharingFlask)
         self.client: FlaskClient = self.app.test_client()

@@ -14,6 +14,8 @@ from werkzeug.test import Client, TestResponse
 from tests.timekeeper.books import Books, Run, days
 from tests.timekeeper.worlds import DAY, HOUR, MINUTE, T0, Json, token, user_status
 from timekeeper.dashboard.app import with_dashboard
+from timekeeper.dashboard.login.oidc import OidcLogin
+from timekeeper.runtime.oidc_settings import OidcSettings
 from timekeeper.store.engine.schema import HELD_PODS
 
 ADMIN = token("system:serviceaccount:bursar-system:bursar-admin")
@@ -26,7 +28,7 @@ class Dashboards:
     """The pages over a ledger of its own. The account of `ADMIN` reads everything, that of `READER` the
     namespace team-a."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, oidc: OidcSettings | None = None) -> None:
         self.books = Books(f"sqlite:///{folder}/ledger.db")
         self.books.clock.at_ms = T0
         for each, name in ((ADMIN, "system:serviceaccount:bursar-system:bursar-admin"), (READER, "reader")):
@@ -34,7 +36,8 @@ class Dashboards:
         for resource in ("balances", "budgets", "decisions", "grants", "sessions", "usage"):
             denied = ("", "team-b", "_group.lab")
             self.books.reviews.denied |= {("reader", "get", resource, where) for where in denied}
-        self.app = with_dashboard(self.books.app, self.books.clock)
+        login = OidcLogin(oidc, self.books.logins, self.books.clock) if oidc else None
+        self.app = with_dashboard(self.books.app, self.books.clock, oidc=login)
 
     def close(self) -> None:
         """Close the ledger."""

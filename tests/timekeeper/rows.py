@@ -107,6 +107,7 @@ GOOD: dict[str, Row] = {
         **{"idempotency_key": "k", "created_ms": 2},
     },
     "would_since": {"id": 1, "since_ms": 1, "only_meter": False},
+    "logins": {"digest": "d", "username": "oidc:ada", "groups": "[]", "began_ms": 1, "until_ms": 2},
     "terms": {"id": 1, "term": 0, "holder": "h", "since_ms": 0},
     "waiting": {"namespace": "a", "rate_milli": 1},
     "held_pods": {

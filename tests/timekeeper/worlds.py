@@ -166,11 +166,14 @@ class Reviews:
     tokens: dict[str, Json] = field(default_factory=dict)
     denied: set[tuple[str, str, str, str]] = field(default_factory=set)
     asked: list[str] = field(default_factory=list)
+    readers: frozenset[str] = frozenset()  # groups; where there are any, a user needs to be in one
 
     def post(self, path: str, body: Any) -> Json:
         """The answer to a review: every known user may do everything that is not in ``denied``."""
         self.asked.append(body["kind"])
         spec = body["spec"]
+        if body["kind"] != "TokenReview" and self.readers and not self.readers & set(spec["groups"]):
+            return {"status": {"allowed": False}}
         if body["kind"] == "TokenReview":
             return {"status": self.tokens.get(spec["token"], {"authenticated": False})}
         if "nonResourceAttributes" in spec:

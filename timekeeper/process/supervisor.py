@@ -163,7 +163,7 @@ def prepare(settings: TimekeeperSettings) -> None:
     from timekeeper.operations.migrate import migrate
     from timekeeper.runtime.auth.local_gate import write_token
     from timekeeper.runtime.connect import connect
-    from timekeeper.serving.tls import check_files
+    from timekeeper.serving.tls import check_files, check_oidc_files
 
     connect(settings.kubeconfig)
     if settings.is_local:
@@ -174,6 +174,7 @@ def prepare(settings: TimekeeperSettings) -> None:
         _own_certificate(settings)
     if not settings.is_local:
         check_files(settings.tls_cert, settings.tls_key, settings.ca)
+    check_oidc_files(settings.oidc)
     migrate(settings)
 
 

@@ -10,10 +10,12 @@ from prometheus_client import multiprocess
 from timekeeper import metrics
 from timekeeper.api.create_app import app_of, create_services
 from timekeeper.api.http.routes import LARGEST_BODY
+from timekeeper.api.ledger.login_sessions import LoginSessions
 from timekeeper.api.ledger.outages import DamageWatch
 from timekeeper.api.peers import peers
 from timekeeper.api.resources.heartbeats import HeartbeatHandler
 from timekeeper.dashboard.app import with_dashboard
+from timekeeper.dashboard.login.oidc import OidcLogin
 from timekeeper.runtime import metrics_folder, parent_death
 from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.auth.gate import Count, Gate, gate_of
@@ -26,7 +28,7 @@ from timekeeper.runtime.lease_election import CALL_S
 from timekeeper.runtime.prometheus import SMALL_BYTES, PrometheusClient
 from timekeeper.serving.aggregated import aggregated_service, refusal
 from timekeeper.serving.heartbeat_route import heartbeat_route
-from timekeeper.serving.tls import check_files, newest_context, newest_text
+from timekeeper.serving.tls import check_files, check_oidc_files, newest_context, newest_text
 from timekeeper.settings import TimekeeperSettings
 from timekeeper.store.engine.damage import damage_of
 from timekeeper.store.engine.engine import open_store
@@ -42,6 +44,7 @@ def serve(settings: TimekeeperSettings) -> None:
     connect(settings.kubeconfig)  # each worker connects for itself; here only to fail early, with a sentence
     if not settings.is_local:
         check_files(settings.tls_cert, settings.tls_key, settings.ca)
+    check_oidc_files(settings.oidc)
     limits = HttpLimits(LARGEST_BODY, _allowed_connections(), keep_alive_s=_KEEP_ALIVE_S)
     binds = [_bind(settings.socket_fd, settings.listen)]
     if settings.aggregated_listen is not None:
@@ -75,12 +78,13 @@ def make_service(settings: TimekeeperSettings, limits: HttpLimits) -> HttpServic
         metrics.REVIEWS.labels(kind, outcome).inc()
 
     store = open_store(settings.database, connections=settings.database_connections)
+    logins = LoginSessions(store, now_ms)
     watch = DamageWatch(lambda: damage_of(store))
     watch.start()
     ca = newest_text(Path(settings.ca))
     services = create_services(
         store,
-        _gate(settings, api, count),
+        _gate(settings, api, count, logins),
         now_ms,
         ca,
         settings.heartbeat_interval_ms,
@@ -94,7 +98,13 @@ def make_service(settings: TimekeeperSettings, limits: HttpLimits) -> HttpServic
     heartbeats = HeartbeatHandler(services)
     beside = (aggregated_service(settings, api, services, count),) if settings.aggregated_listen else ()
     return HttpService(
-        with_dashboard(app_of(services), now_ms, settings.only_meter, _token_file(settings)),
+        with_dashboard(
+            app_of(services),
+            now_ms,
+            settings.only_meter,
+            _token_file(settings),
+            OidcLogin(settings.oidc, logins, now_ms) if settings.oidc.issuer else None,
+        ),
         settings.threads,
         limits,
         routes=(heartbeat_route(heartbeats),),
@@ -108,10 +118,10 @@ def _token_file(settings: TimekeeperSettings) -> str:
     return str(settings.local_token.resolve()) if settings.is_local else ""
 
 
-def _gate(settings: TimekeeperSettings, api: Api, count: Count) -> Gate:
+def _gate(settings: TimekeeperSettings, api: Api, count: Count, logins: LoginSessions) -> Gate:
     if settings.is_local:
         return local_gate(settings.local_token.read_text(), settings.audience, api.clock.now_ms)
-    return gate_of(api, settings.audience, settings.issuer, count)
+    return gate_of(api, settings.audience, settings.issuer, count, logins.caller)
 
 
 def _bind(inherited: int | None, address: tuple[str, int]) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from timekeeper.runtime.clock import monotonic_ms
 from timekeeper.runtime.file_watch import FileWatch
 from timekeeper.runtime.log import log
+from timekeeper.runtime.oidc_settings import OidcSettings
 from timekeeper.runtime.tls import server_context
 from timekeeper.settings import UnusableError
 
@@ -31,6 +32,16 @@ def check_files(certificate: str, key: str, ca: str) -> None:
         raise UnusableError(f"--tls-key: {key} {what}; it must be {_KEY}") from error
     if Path(ca).exists():
         _check_certificates("--ca", ca, _BUNDLE)
+
+
+def check_oidc_files(oidc: OidcSettings) -> None:
+    """Raises UnusableError, with the flag, for a file of the provider that is missing or invalid."""
+    if oidc.client_secret_file is not None:
+        secret = _read("--oidc-client-secret-file", str(oidc.client_secret_file), "a file with the secret")
+        if not secret.strip():
+            raise UnusableError(f"--oidc-client-secret-file: {oidc.client_secret_file} is empty")
+    if oidc.ca_file is not None:
+        _check_certificates("--oidc-ca-file", str(oidc.ca_file), _BUNDLE)
 
 
 def newest_context(certificate: Path, key: Path) -> FileWatch[ssl.SSLContext]:

@@ -90,3 +90,50 @@ topologySpreadConstraints:
 kube-system, gpu-operator, bursar-system, bursar-node
 {{- range .Values.exemptNamespaces }}, {{ . | quote }}{{ end }}
 {{- end }}
+
+{{/* The flags of the dashboard's login. */}}
+{{- define "bursar.oidc.arguments" -}}
+{{- if .Values.dashboard.oidc.issuer }}
+{{- if not .Values.dashboard.oidc.clientId }}{{ fail "dashboard.oidc.clientId: dashboard.oidc.issuer needs the dashboard's client ID at the provider" }}{{ end }}
+{{- if not .Values.dashboard.url }}{{ fail "dashboard.url: dashboard.oidc.issuer needs the dashboard's address, such as https://bursar.example.com" }}{{ end }}
+- {{ printf "--dashboard-url=%s" .Values.dashboard.url | quote }}
+- {{ printf "--oidc-issuer=%s" .Values.dashboard.oidc.issuer | quote }}
+- {{ printf "--oidc-client-id=%s" .Values.dashboard.oidc.clientId | quote }}
+- {{ printf "--oidc-username-claim=%s" .Values.dashboard.oidc.usernameClaim | quote }}
+- {{ printf "--oidc-username-prefix=%s" .Values.dashboard.oidc.usernamePrefix | quote }}
+- {{ printf "--oidc-groups-claim=%s" .Values.dashboard.oidc.groupsClaim | quote }}
+- {{ printf "--oidc-groups-prefix=%s" .Values.dashboard.oidc.groupsPrefix | quote }}
+- {{ printf "--oidc-scopes=%s" .Values.dashboard.oidc.scopes | quote }}
+- {{ printf "--oidc-lifetime=%s" .Values.dashboard.oidc.lifetime | quote }}
+{{- if .Values.dashboard.oidc.secretName }}
+- --oidc-client-secret-file=/etc/bursar/oidc/client-secret
+{{- end }}
+{{- if .Values.dashboard.oidc.caConfigMapName }}
+- --oidc-ca-file=/etc/bursar/oidc-ca/ca.crt
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "bursar.oidc.mounts" -}}
+{{- if .Values.dashboard.oidc.issuer }}
+{{- if .Values.dashboard.oidc.secretName }}
+- {name: oidc, mountPath: /etc/bursar/oidc, readOnly: true}
+{{- end }}
+{{- if .Values.dashboard.oidc.caConfigMapName }}
+- {name: oidc-ca, mountPath: /etc/bursar/oidc-ca, readOnly: true}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "bursar.oidc.volumes" -}}
+{{- if .Values.dashboard.oidc.issuer }}
+{{- with .Values.dashboard.oidc.secretName }}
+- name: oidc
+  secret: {secretName: {{ . | quote }}, defaultMode: 0440, items: [{key: client-secret, path: client-secret}]}
+{{- end }}
+{{- with .Values.dashboard.oidc.caConfigMapName }}
+- name: oidc-ca
+  configMap: {name: {{ . | quote }}, items: [{key: ca.crt, path: ca.crt}]}
+{{- end }}
+{{- end }}
+{{- end }}

@@ -14,6 +14,8 @@ from deploy.local.cluster import ControlPlane
 from deploy.local.errors import LocalError
 from tests.deploy.chart_values import ADDED, EXTRA, ON, Values, merged
 from tests.deploy.reading import MANIFESTS, ROOT, documents, loaded
+from timekeeper.runtime.oidc_settings import OidcSettings
+from timekeeper.settings import read as timekeeper_settings
 
 
 @pytest.fixture(scope="module")
@@ -264,6 +266,50 @@ def test_what_secrets_and_configmaps_hold_is_mounted_where_it_is_named(helm: Pat
     assert "--client-ca=/etc/bursar/callers/ca.crt\n" in texts["webhook.yaml"]
 
 
+@pytest.mark.parametrize("database", ["", "--set=database.secretName=url"])
+def test_the_login_of_the_page_becomes_flags_and_files_of_the_timekeeper(
+    helm: Path, tmp_path: Path, database: str
+) -> None:
+    page = (rendered.ROOT / "docs" / "login.md").read_text()
+    (tmp_path / "login.yaml").write_text(page.split("```yaml\n")[1].split("```")[0])
+    flags = [f"--values={tmp_path}/login.yaml", "--set=dashboard.oidc.caConfigMapName=cas"]
+    flags += filter(None, [database])
+    name = "timekeeper-postgresql.yaml" if database else "timekeeper.yaml"
+
+    objects = loaded(rendered.rendered(helm, *flags)[name])
+
+    (spec,) = (each["spec"]["template"]["spec"] for each in objects if "template" in each.get("spec", {}))
+    (container,) = spec["containers"]
+    assert timekeeper_settings(container["args"], {}).oidc == OidcSettings(
+        issuer="https://login.example.com",
+        client_id="bursar",
+        client_secret_file=Path("/etc/bursar/oidc/client-secret"),
+        ca_file=Path("/etc/bursar/oidc-ca/ca.crt"),
+        username_claim="preferred_username",
+        username_prefix="oidc:",
+        groups_claim="groups",
+        groups_prefix="oidc:",
+        scopes="openid email profile groups",
+        dashboard_url="https://bursar.example.com",
+    )
+    mounts = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
+    volumes = {each["name"]: each for each in spec["volumes"]}
+    assert (mounts["oidc"], mounts["oidc-ca"]) == ("/etc/bursar/oidc", "/etc/bursar/oidc-ca")
+    assert volumes["oidc"]["secret"]["secretName"] == "bursar-oidc"
+    assert volumes["oidc-ca"]["configMap"]["name"] == "cas"
+
+
+@pytest.mark.parametrize("name", ["dashboard.url", "dashboard.oidc.clientId"])
+def test_a_login_without_what_it_needs_is_refused_by_the_values_name(helm: Path, name: str) -> None:
+    given = {"dashboard.url": "https://bursar.example.com", "dashboard.oidc.clientId": "bursar"}
+    flags = [f"--set={key}={value}" for key, value in given.items() if key != name]
+
+    with pytest.raises(LocalError) as refused:
+        rendered.rendered(helm, "--set=dashboard.oidc.issuer=https://login.example.com", *flags)
+
+    assert f"{name}: dashboard.oidc.issuer needs" in str(refused.value)
+
+
 def test_an_image_with_a_digest_is_named_by_it_in_its_pods_and_by_the_webhook(helm: Path) -> None:
     digest = f"sha256:{'0' * 64}"
     texts = rendered.rendered(helm, f"--set=images.digests.sidecar={digest}", "--set=images.tag=v1")
@@ -301,6 +347,9 @@ OTHER: Values = {
     "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}},
     "digests": {"sidecar": f"sha256:{'0' * 64}"},
     "maxGracePeriodSeconds": 7,
+    "url": "https://other.example.com",
+    "issuer": "https://other.example.com",
+    "lifetime": "2h",
 }
 ON_POSTGRESQL = ("database.secretKey", "database.caSecretName", "timekeeper.replicas")
 

@@ -1,7 +1,9 @@
 """docs/access.md, typed on a real API server by a plain user who has the documented rights and no others."""
 
 import json
+import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +14,19 @@ from deploy.local.cluster import ControlPlane
 from deploy.local.stack import Stack
 from tests.deploy.reading import ROOT
 from tests.docs.shell import console, run
+from timekeeper.api.ledger.login_sessions import LoginSessions
+from timekeeper.runtime.auth.gate import gate_of
+from timekeeper.runtime.connect import connect
+from timekeeper.runtime.http.problem_details import Problem
+from timekeeper.store.engine.engine import open_store
+from timekeeper.store.engine.upgrade import upgrade
 
 pytestmark = pytest.mark.cluster
 
 PAGE = (ROOT / "docs" / "access.md").read_text()
 ADMINISTRATOR, READER, LEADS = console(PAGE)
 (EXPLAIN,) = console((ROOT / "docs" / "explain.md").read_text())
+(LOGIN,) = console((ROOT / "docs" / "login.md").read_text())
 INSTALL = (ROOT / "docs" / "install.md").read_text()
 # The local cluster has no kubelet, so no connection can be forwarded to a pod: the rights are checked.
 RIGHTS = """\
@@ -88,6 +97,32 @@ def test_a_reader_may_simulate_in_its_own_namespace_and_nowhere_else(stack: Stac
     (tmp_path / "deploy").symlink_to(ROOT / "deploy")
     run(stack.cp, ADMINISTRATOR, tmp_path)
     assert (may("team-a"), may("team-b")) == (True, False)
+
+
+def test_a_person_of_a_group_has_its_rights_as_with_kubectl(stack: Stack, tmp_path: Path) -> None:
+    """docs/login.md, and the RBAC of a real API server, which the gate asks about a session."""
+    run(stack.cp, LOGIN, tmp_path)
+    store = open_store(f"sqlite:///{tmp_path}/logins.db")
+    upgrade(store)
+    sessions = LoginSessions(store, lambda: time.time_ns() // 1_000_000)
+    gate = gate_of(connect(stack.cp.admin_kubeconfig), "bursar", logins=sessions.caller)
+    until_ms = time.time_ns() // 1_000_000 + 60_000
+
+    def may(*groups: str, namespace: str = "team-a") -> bool:
+        session = sessions.begin("oidc:ada", groups, until_ms)
+        try:
+            gate.allow(f"Bearer {session}", "get", "budgets", namespace)
+        except Problem as problem:
+            if problem.status != 403:
+                raise
+            return False
+        return True
+
+    with closing(store):
+        assert may("oidc:research")
+        assert not may("research")
+        assert not may("oidc:research", namespace="team-b")
+        assert not may()
 
 
 def test_the_rights_lead_to_nothing_else(stack: Stack, tmp_path: Path) -> None:

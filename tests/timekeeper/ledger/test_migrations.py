@@ -72,6 +72,8 @@ BAD: list[tuple[str, str, dict[str, Any]]] = [
     ("ck_charge_corrections_is_signed", "charge_corrections", {"actor": ""}),
     ("ck_charge_corrections_is_of_a_past_time", "charge_corrections", {"amount": 0}),
     ("ck_would_since_is_a_time", "would_since", {"since_ms": -1}),
+    ("ck_logins_is_a_persons", "logins", {"username": "system:admin"}),
+    ("ck_logins_ends", "logins", {"until_ms": 1}),
     ("ck_terms_there_is_one", "terms", {"id": 2}),
     ("ck_terms_counts", "terms", {"id": 1, "term": -1}),
 ]

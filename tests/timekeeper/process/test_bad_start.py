@@ -241,3 +241,12 @@ def test_nothing_is_left_behind_and_the_port_is_free_again(process: Process) -> 
 
     assert process.end() == 0
     assert [path.name for path in process.folder.glob("bursar-timekeeper-*")] == []
+
+
+@pytest.mark.parametrize("flag", ["--oidc-client-secret-file", "--oidc-ca-file"])
+def test_a_file_of_the_login_that_cannot_be_read_is_named(process: Process, flag: str) -> None:
+    login = ("--oidc-issuer=https://login.test", "--oidc-client-id=b", "--dashboard-url=https://b.test")
+
+    said = refusal(process, *login, f"{flag}=/nowhere")
+
+    assert said.startswith(f"{flag}: /nowhere cannot be read (No such file or directory); it must be ")

@@ -101,3 +101,43 @@ def test_a_file_is_read_anew_when_it_was_replaced(tmp_path: Path) -> None:
     (tmp_path / "new").rename(path)
 
     assert text() == "two"
+
+
+OIDC = ("--oidc-issuer=https://login.test", "--oidc-client-id=bursar", "--dashboard-url=https://bursar.test/")
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (OIDC[:2], "--dashboard-url: it is missing, and --oidc-issuer needs it"),
+        ((OIDC[0], OIDC[2]), "--oidc-client-id: it is missing, and --oidc-issuer needs it"),
+        (OIDC[1:], "--oidc-issuer: it is missing, and --oidc-client-id needs it"),
+        ((*OIDC, "--oidc-scopes=email"), "with openid, without which there is no ID token"),
+        ((*OIDC, "--dashboard-url=https://bursar.test/a"), "is not an https:// URL without a path"),
+        ((*OIDC, "--oidc-issuer=http://login.test"), "is not an https:// URL"),
+        ((*OIDC, "--oidc-lifetime=2d"), "is not a duration from 1m to 1d"),
+        (("meter", "--kubeconfig=k", *OIDC), "--oidc-issuer: meter outside of a cluster has one visitor"),
+    ],
+)
+def test_half_a_login_is_refused_by_the_name_of_the_flag(
+    flags: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        read(flags, {})
+
+    assert (ended.value.code, said in capsys.readouterr().err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("more", "prefix"),
+    [
+        ((), "https://login.test#"),
+        (("--oidc-username-claim=email",), ""),
+        (("--oidc-username-prefix=-",), ""),
+        (("--oidc-username-claim=email", "--oidc-username-prefix=oidc:"), "oidc:"),
+    ],
+)
+def test_names_have_the_prefix_that_the_api_server_gives_them(more: tuple[str, ...], prefix: str) -> None:
+    oidc = read((*OIDC, *more), {}).oidc
+
+    assert (oidc.prefix, oidc.callback) == (prefix, "https://bursar.test/login/callback")

@@ -10,12 +10,13 @@ from timekeeper.core.json_values import mapping, sequence
 from timekeeper.core.kube.reflector import UnreachableError
 from timekeeper.core.names import DOMAIN
 from timekeeper.runtime.api_server import ANSWER_S, Api, accepted
-from timekeeper.runtime.auth.tokens import Expected, fault, issuer_of
+from timekeeper.runtime.auth.tokens import Expected, fault, is_login, issuer_of
 from timekeeper.runtime.http.problem_details import Problem, unavailable
 
 Json = Mapping[str, Any]
 Post = Callable[[str, Json], Json]
 Count = Callable[[str, str], object]  # kind and outcome of a review, for metrics
+Logins = Callable[[str], "Caller | None"]  # who has begun the session with this token; None: it has ended
 
 GOOD_FOR_MS = 60_000
 REFUSED_FOR_MS = 5_000
@@ -64,9 +65,10 @@ class Gate:
         clock: Callable[[], int],
         most_remembered: int = MAX_REMEMBERED,
         count: Count = lambda _kind, _outcome: None,
+        logins: Logins = lambda _token: None,
     ) -> None:
         """``most_remembered``: answers of each kind, of the current minute and of the one before."""
-        self._post, self._count = post, count
+        self._post, self._count, self._logins = post, count, logins
         self._expected = expected
         self._clock = clock
         self._tokens = _Memory(clock, most_remembered)
@@ -74,7 +76,12 @@ class Gate:
 
     def caller(self, authorization: str | None) -> Caller:
         """The caller that sends this header. Raises a Problem: 401, or 503 if the API server cannot
-        answer."""
+        answer. A login is not remembered, so that it ends everywhere at once."""
+        token = _bearer(authorization)
+        if is_login(token):
+            if (person := self._logins(token)) is None:
+                raise _unknown("the session has ended")
+            return person
         token = self._token(authorization)
         return _taken(self._tokens.get(_digest(token), lambda: self._review(token)))
 
@@ -127,10 +134,7 @@ class Gate:
 
     def _token(self, authorization: str | None) -> str:
         """The token in the header, if it can be valid. Raises a Problem."""
-        scheme, _, token = (authorization or "").partition(" ")
-        if scheme.lower() != "bearer" or not token:
-            raise _unknown("a bearer token is required")
-        token = token.strip()
+        token = _bearer(authorization)
         problem = fault(token, self._expected, self._clock())
         if problem:
             self._count("token", "spared")
@@ -168,10 +172,16 @@ class Gate:
         return mapping(answer.get("status"))
 
 
-def gate_of(api: Api, audience: str, issuer: str = "", count: Count = lambda _kind, _outcome: None) -> Gate:
+def gate_of(
+    api: Api,
+    audience: str,
+    issuer: str = "",
+    count: Count = lambda _kind, _outcome: None,
+    logins: Logins = lambda _token: None,
+) -> Gate:
     """The gate of a process that may create reviews. ``issuer`` empty: that of its own token, if any."""
     expected = Expected(audience, issuer or issuer_of(api.token))
-    return Gate(reviews(api), expected, api.clock.now_ms, count=count)
+    return Gate(reviews(api), expected, api.clock.now_ms, count=count, logins=logins)
 
 
 def reviews(api: Api) -> Post:
@@ -227,6 +237,14 @@ def _attributes(verb: str, resource: str, namespace: str, name: str) -> Json:
         "namespace": namespace,
         "name": name,
     }
+
+
+def _bearer(authorization: str | None) -> str:
+    """The token in the header. Raises a Problem."""
+    scheme, _, token = (authorization or "").partition(" ")
+    if scheme.lower() != "bearer" or not token:
+        raise _unknown("a bearer token is required")
+    return token.strip()
 
 
 def _digest(token: str) -> bytes:

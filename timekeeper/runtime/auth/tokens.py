@@ -3,11 +3,13 @@
 import base64
 import binascii
 import re
+import secrets
 from dataclasses import dataclass
 
 import orjson
 
 _FORM = re.compile(r"[A-Za-z0-9_-]{2,4096}\.[A-Za-z0-9_-]{2,16384}\.[A-Za-z0-9_-]{2,4096}", re.ASCII)
+_LOGIN = "bursar-login."  # begins the token of a session that a login by OpenID Connect has begun
 _LEEWAY_S = 60  # allowed difference between our clock and the issuer's
 
 
@@ -33,6 +35,16 @@ def fault(token: str, expected: Expected, now_ms: int) -> str:
     if not isinstance(expiry, int) or now_ms >= 1000 * (expiry + _LEEWAY_S):
         return "it has expired"
     return ""
+
+
+def new_login() -> str:
+    """The token of a new session of a person who has logged in."""
+    return _LOGIN + secrets.token_urlsafe(32)
+
+
+def is_login(token: str) -> bool:
+    """Whether it has the form of `new_login`."""
+    return token.startswith(_LOGIN)
 
 
 def issuer_of(token: str) -> str:

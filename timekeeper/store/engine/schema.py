@@ -548,6 +548,19 @@ CHARGE_CORRECTIONS = Table(
     comment="what people correct of a bill: beside the charges, which stay",
 )
 
+LOGINS = Table(
+    "logins",
+    METADATA,
+    Column("digest", Text, primary_key=True),
+    Column("username", Text, nullable=False),
+    Column("groups", Text, nullable=False),
+    Column("began_ms", BigInteger, nullable=False),
+    Column("until_ms", BigInteger, nullable=False, index=True),
+    CheckConstraint("username <> '' AND substr(username, 1, 7) <> 'system:'", name="is_a_persons"),
+    CheckConstraint("began_ms >= 0 AND until_ms > began_ms", name="ends"),
+    comment="who is logged in to the dashboard by OpenID Connect, by the SHA-256 of the session's token",
+)
+
 STANDINGS = Table(
     "standings",
     METADATA,

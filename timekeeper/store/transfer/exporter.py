@@ -31,6 +31,7 @@ from timekeeper.store.engine.schema import (
     GRANTS,
     HEARTBEATS,
     HELD_PODS,
+    LOGINS,
     MAP_HOURS,
     MAP_NODES,
     MAP_POSTS,
@@ -82,8 +83,9 @@ TABLES = (
     PULSE,
 )
 
-# The fencing epoch is not part of the ledger, and it must never decrease; the extender posts the map anew.
-LEFT_OUT = (TERMS, MAP_NODES, MAP_WAITING, MAP_POSTS)
+# The fencing epoch is not part of the ledger, and it must never decrease; the extender posts the map anew;
+# people log in anew.
+LEFT_OUT = (TERMS, LOGINS, MAP_NODES, MAP_WAITING, MAP_POSTS)
 
 
 def export(connection: Connection) -> Iterator[bytes]:
