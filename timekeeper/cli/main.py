@@ -56,7 +56,7 @@ def budget(options: Options, names: tuple[str, ...], all_namespaces: bool, form:
             raise click.UsageError("--all-namespaces and a name exclude each other")
         with connected(options, "") as client:
             answer = client.get("/v1/budgets")
-            found = [*answer["groups"], *answer["budgets"]]
+            found, absent = [*answer["groups"], *answer["budgets"]], []
             sheet = budgets.budgets(found, answer)
     else:
         wanted = names or (options.one_namespace(),)
@@ -64,12 +64,16 @@ def budget(options: Options, names: tuple[str, ...], all_namespaces: bool, form:
             options, wanted[0] if len(set(wanted)) == 1 and not _is_group(wanted[0]) else ""
         ) as client:
             found = [client.get(f"/v1/budgets/{quote(name, safe='')}") for name in wanted]
-            sheet = budgets.budgets(found, found[0] if len(found) == 1 else found)
-            for name in budgets.unknown(found):
-                click.echo(f"{name} has no budget and uses nothing. -A lists the names with one.", err=True)
-    output.show(sheet, form)
+            absent = budgets.unknown(found)
+            found = [each for each in found if each["namespace"] not in absent]
+            sheet = budgets.budgets(found, found[0] if len(wanted) == 1 and found else found)
+    if found or not absent:
+        output.show(sheet, form)
     for sentence in (*budgets.modes(found), *budgets.protections(found)) if form == "table" else ():
         click.echo(sentence)
+    if absent:
+        have = "has no budget and uses" if len(absent) == 1 else "have no budget and use"
+        raise CommandError(f"{', '.join(absent)} {have} nothing. -A lists the names with one.")
 
 
 @cli.command(cls=ClusterCommand, name="usage", short_help="Charges of a time, grouped")

@@ -191,7 +191,7 @@ GRANT = ("1", "--reason", "x", "--key", "first")
         (
             ("budget", "-n", "versioned"),
             1,
-            "JSON, which has a field posted: it is another server, or one",
+            "JSON, which has a field granted: it is another server, or one",
         ),
         (("budget", "-n", "nested"), 1, "JSON, which has a field to: it is another server"),
         (("grants", "-n", "a"), 1, "did not answer with Bursar's JSON"),
@@ -239,13 +239,13 @@ def test_exit_codes(
     assert ("--key" in said) == ("--key" in sentence)
 
 
-def test_a_namespace_that_may_be_misspelled_is_named_beside_the_table(environment: dict[str, str]) -> None:
+def test_a_namespace_that_may_be_misspelled_is_an_error_beside_the_table(environment: dict[str, str]) -> None:
     command = [*COMMAND, "budget", "tema-c", "spender", "team-c"]
 
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
 
-    assert (done.returncode, len(done.stdout.splitlines())) == (0, 4)
-    assert done.stderr == "tema-c has no budget and uses nothing. -A lists the names with one.\n"
+    assert (done.returncode, len(done.stdout.splitlines())) == (1, 3)
+    assert done.stderr == "Error: tema-c has no budget and uses nothing. -A lists the names with one.\n"
 
 
 @pytest.mark.parametrize("form", ["table", "json", "yaml", "csv"])

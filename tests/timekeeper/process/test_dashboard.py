@@ -357,7 +357,7 @@ def test_a_budget_is_used_up_now_later_or_not_in_its_period(visitor: Client) -> 
     rows = visitor.get("/", base_url=URL).text.partition("<tbody>")[2].split("</tr>")
 
     words = {name: next(each for each in rows if f"/namespaces/{name}" in each) for name in BUDGETS}
-    assert {name: "<td>used up</td>" in each for name, each in words.items()} == {
+    assert {name: '<td class="wide">used up</td>' in each for name, each in words.items()} == {
         "team-a": False,
         "team-b": True,
         "team-c": False,
@@ -500,7 +500,7 @@ def test_the_pages_say_in_which_mode_a_namespace_is_and_what_follows(
     sentence = f"vision is in mode observe, by its entry: {EFFECTS['observe']}."
     assert (f'<p class="note">{sentence}</p>' in page, spent in page) == (True, False)
     assert f'<p class="note">{sentence}</p>' in story
-    row = r'<a href="/namespaces/vision">vision</a></th>\s*<td>observe</td>'
+    row = r'<a href="/namespaces/vision">vision</a></th>\s*<td class="wide">observe</td>'
     assert re.search(row, visitor.get("/", base_url=URL).text)
 
 

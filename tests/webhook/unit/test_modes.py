@@ -413,3 +413,12 @@ def test_in_observe_mode_a_cap_refuses_no_pod_and_says_so() -> None:
     answer = mutated(admitted(container(gpu_count="3")), replace(OBSERVING, caps=Caps(Cap(2_500))))
 
     assert (answer.verdict, answer.rules) == ("observed", (("above-cap", "observe"),))
+
+
+def test_a_cap_of_nothing_says_that_no_new_pod_is_taken() -> None:
+    answer = mutated(admitted(container(gpu_count="1")), replace(POLICY, caps=Caps(Cap(0))))
+
+    assert answer.refusal == (
+        "The budget of the namespace takes no new GPU pods (maxGPUs: 0): running ones go on. Ask your budget"
+        " administrator."
+    )

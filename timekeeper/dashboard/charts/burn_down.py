@@ -134,8 +134,8 @@ class _Ahead:
         return self.plot.points(*self._points(pace)) if self.paces and self.left > 0 else ""
 
     def band(self) -> str:
-        if not self.paces or self.left <= 0:
-            return ""
+        if not self.paces or self.left <= 0 or not self.paces["slowest"]["rateMilli"]:
+            return ""  # after a day without use it would fill the picture
         return self.plot.points(*self._points("slowest"), *self._points("fastest")[::-1])
 
     def _points(self, pace: str) -> list[tuple[float, float]]:

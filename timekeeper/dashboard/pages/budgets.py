@@ -18,18 +18,15 @@ from timekeeper.dashboard.visits import PageContent, Visit, page_at, part, segme
 
 ROWS = 100  # in one page of the table
 _MEMBERS = 1_000
+_PERIODS = 3
 OVER, NEAR, EARLY, FINE, UNLIMITED = "over", "near", "early", "fine", "unlimited"
 _ORDER = (OVER, NEAR, EARLY, FINE, UNLIMITED)
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetTotals:
-    """Sums over accounts with a limit, in milli-GPU x milliseconds, and how many accounts are in which
-    state."""
+    """How many accounts are in which state."""
 
-    granted: int
-    used: int
-    remaining: int
     over: int
     near: int
     accounts: int
@@ -41,7 +38,7 @@ def overview(visit: Visit) -> PageContent:
     doubts = part(lambda: visit.api.get("/v1/doubts")).answer
     idle = part(lambda: visit.api.get("/v1/idle")).answer
     wanted = (visit.text("find") or "").lower()
-    found = [each for each in answer["budgets"] if wanted in each["namespace"]]
+    found = [each for each in (*answer["groups"], *answer["budgets"]) if wanted in each["namespace"]]
     by_name = visit.text("sort") == "name"
     found.sort(key=lambda each: (not by_name and urgency(each), each["namespace"]))
     at = page_at(visit.text("page"), len(found), ROWS)
@@ -50,6 +47,7 @@ def overview(visit: Visit) -> PageContent:
         "rows": found[ROWS * at : ROWS * (at + 1)],
         "found": len(found),
         "totals": totals(answer["budgets"]),
+        "periods": by_period(answer["budgets"]),
         "has_groups": bool(answer["groups"]),
         "before": visit.link(page=at) if at else None,
         "after": visit.link(page=at + 2) if ROWS * (at + 1) < len(found) else None,
@@ -151,16 +149,24 @@ def used_of(budget: Json) -> int:
 def totals(budgets: Iterable[Json]) -> BudgetTotals:
     """The figures above the table."""
     listed = list(budgets)
-    limited = [each for each in listed if each["granted"] is not None]
     states = [state_of(each) for each in listed]
     return BudgetTotals(
-        sum(each["granted"] for each in limited),
-        sum(map(used_of, limited)),
-        sum(max(0, each["remaining"]) for each in limited),
         states.count(OVER),
         states.count(NEAR) + states.count(EARLY),
         len(listed),
     )
+
+
+def by_period(budgets: Iterable[Json]) -> list[tuple[int | None, int, int, int]]:
+    """What is used and granted of budgets whose period ends at the same time, and how many they are: others
+    do not add up. At most `_PERIODS`, those of most budgets first."""
+    found: dict[int | None, tuple[int, int, int]] = {}
+    for each in budgets:
+        if each["granted"] is not None:
+            used, granted, count = found.get(each["period"]["to"], (0, 0, 0))
+            found[each["period"]["to"]] = used + used_of(each), granted + each["granted"], count + 1
+    ranked = sorted(found.items(), key=lambda each: -each[1][2])
+    return [(end_ms, *sums) for end_ms, sums in ranked[:_PERIODS]]
 
 
 def _members(budgets: Iterable[Json]) -> dict[str, list[Any]]:

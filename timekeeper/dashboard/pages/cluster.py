@@ -75,6 +75,7 @@ def _pods(node: dict[str, list[dict[str, list[dict[str, str]]]]]) -> list[dict[s
 _WASTE_ROWS = 200
 _HOUR_MS = 3_600_000  # measured use is kept by the hour
 GROUPS = ("namespace", "namespace,owner", "owner", "pod", "node", "model", "group")
+BELOW = ("50", "20", "5")  # per cent of the measured time
 SPANS = {"day": 86_400_000, "week": 7 * 86_400_000, "month": 30 * 86_400_000}
 
 
@@ -92,8 +93,13 @@ def waste(visit: Visit) -> PageContent:
         from_=begin_ms,
         limit=_WASTE_ROWS,
     )
+    below = visit.text("below", "") or ""
     rows = sorted(map(_row, answer["rows"]), key=lambda row: -row["unused"])
-    values = {"rows": rows, "columns": (group or "").split(","), "groups": GROUPS, "group": group}
+    if below in BELOW:
+        rows = [row for row in rows if row["measured"] and 100 * row["used"] < int(below) * row["measured"]]
+    columns = ["namespace", group] if group in ("pod", "owner") else (group or "").split(",")
+    values = {"rows": rows, "columns": columns, "groups": GROUPS, "group": group}
+    values |= {"below": below, "thresholds": BELOW}
     sums = {name: sum(row[name] for row in rows) for name in ("requested", "measured", "used", "unused")}
     values |= {"span": span, "spans": SPANS, "sums": sums, "most": _WASTE_ROWS}
     return PageContent("waste.html", values | _stranded(visit, begin_ms) | _idle(visit))

@@ -31,7 +31,13 @@ def cap_violations(request: GPURequest | None, caps: Caps) -> Iterator[Violation
     least = least_milli(request)
     for whose, cap in (("the namespace", caps.own), (f"group {caps.group}", caps.of_group)):
         for field, milli in (("maxGPUsPerPod", cap.pod_milli), ("maxGPUs", cap.total_milli)):
-            if milli is not None and least > milli:
+            if milli == 0:
+                sentence = (
+                    f"The budget of {whose} takes no new GPU pods ({field}: 0): running ones go on. Ask your"
+                    " budget administrator."
+                )
+                yield Violation("above-cap", "spec.containers", "", sentence, "", "")
+            elif milli is not None and least > milli:
                 yield Violation(
                     "above-cap",
                     "spec.containers",
