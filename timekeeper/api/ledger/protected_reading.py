@@ -6,8 +6,8 @@ from timekeeper.accounts.budget_history import History, protected_span
 from timekeeper.core.budgets.protection import Protection
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.core.protected import Published
-from timekeeper.store import selected_use
 from timekeeper.store.engine.engine import Connection
+from timekeeper.store.reports import selected_use
 
 
 @dataclass(frozen=True, slots=True)

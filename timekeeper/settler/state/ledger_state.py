@@ -29,9 +29,10 @@ from timekeeper.settler.state.selected_use import SelectedUse
 from timekeeper.settler.state.statement_cache import StatementCache
 from timekeeper.settler.state.totals import GrantCache
 from timekeeper.settler.state.unbound_pods import UnboundPods
-from timekeeper.store import held_pods, selected_use
+from timekeeper.store import held_pods
 from timekeeper.store import ledger as reading
 from timekeeper.store.engine.engine import Connection, Store
+from timekeeper.store.reports import selected_use
 
 
 @dataclass(slots=True)
