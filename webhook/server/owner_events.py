@@ -9,6 +9,7 @@ from collections.abc import Callable
 from threading import Event, Thread
 
 from timekeeper.core import names
+from timekeeper.core.admission.rules.exhausted import without_figures
 from timekeeper.core.budgets.scalars import NAME
 from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.runtime.api_server import Api
@@ -40,7 +41,8 @@ class OwnerEvents:
         owner = {} if review.dry_run or _RULE not in answer.rules else controller_of(review)
         if not owner or not self._may_post(review.namespace):
             return
-        self._post(owner, REASON, f"Its new pods are refused: {answer.refusal}", "Warning")
+        refusal = without_figures(answer.refusal)
+        self._post(owner, REASON, f"Its new pods are refused: {refusal}", "Warning")
 
     def _may_post(self, namespace: str) -> bool:
         span = self._now_ms() // SPAN_MS

@@ -63,5 +63,5 @@ def test_the_command_finds_its_own_way_to_the_timekeeper(world: World, tmp_path:
     finally:
         cp.api.call("DELETE", POD, {"gracePeriodSeconds": 0})
 
-    assert done.returncode == 0, done.stderr
-    assert [each["namespace"] for each in json.loads(done.stdout)] == ["gpus", "default"]
+    assert done.stderr.startswith("Error: default has no budget and uses nothing.")
+    assert [each["namespace"] for each in json.loads(done.stdout)] == ["gpus"]

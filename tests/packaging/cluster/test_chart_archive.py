@@ -12,7 +12,13 @@ def test_helm_renders_the_archive_as_it_renders_the_folder(released: Release) ->
     program = helm()
 
     def rendered(chart: Path) -> str:
-        command = [str(program), "template", "bursar", str(chart), "--set=database.secretName=ledger"]
+        command = [
+            str(program),
+            "template",
+            "bursar",
+            str(chart),
+            "--set=database.secretName=ledger,images.prefix=bursar",
+        ]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
     packed = released.file(f"bursar-{__version__}.tgz")

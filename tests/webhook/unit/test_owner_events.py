@@ -5,7 +5,10 @@ from typing import Any
 
 import pytest
 
+from tests.webhook.unit.test_modes import mutated
 from tests.webhook.worlds import admitted, half
+from tests.worlds import container
+from timekeeper.core.admission.policy import Standing
 from webhook.server.owner_events import MAX_PER_NAMESPACE, OwnerEvents
 from webhook.wire.pod_review import AdmissionAnswer, PodReview
 
@@ -44,6 +47,23 @@ def test_the_controller_of_a_pod_that_the_budget_refuses_gets_an_event_with_the_
             "Warning",
         )
     ]
+
+
+def test_what_the_namespace_has_used_meanwhile_and_the_pod_asks_for_makes_no_other_event() -> None:
+    queue = Queue()
+    spent = Standing("OVER_BUDGET", 1_000, 800, on_exhausted="deny")
+
+    for remaining in (None, 0, -1_800_000, -7_200_000_000):
+        for request in (half(), container(gpu_percent="12"), container(gpu_memory="1024")):
+            answer = mutated(admitted(request), standing=replace(spent, remaining=remaining))
+            queue.hear(review(), answer)
+
+    assert len(queue.posted) == 12
+    (text,) = {event[2] for event in queue.posted}
+    assert text.endswith(
+        "(onExhausted: deny). New GPU pods are refused until the budget is raised. Ask your "
+        "budget administrator."
+    )
 
 
 @pytest.mark.parametrize(

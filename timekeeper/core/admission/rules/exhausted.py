@@ -1,5 +1,6 @@
 """The rule of budgets with `onExhausted: deny`."""
 
+import re
 from datetime import UTC, datetime
 
 from timekeeper.core.admission.policy import Standing
@@ -7,6 +8,17 @@ from timekeeper.core.request.held import cards_text, depends_on_card, least_mill
 from timekeeper.core.texts import hours
 from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation, shown
+
+# They change from one pod to the next.
+_FIGURES = re.compile(
+    r" (?:It is \S+ GPU-hours over|\S+ GPU-hours are left)(?:; this pod asks for .{1,30}? cards?)?\."
+    r"(?= New GPU pods are refused until)"
+)
+
+
+def without_figures(refusal: str) -> str:
+    """The refusal as it reads for each pod, so that it is told once."""
+    return _FIGURES.sub("", refusal)
 
 
 def budget_violations(
