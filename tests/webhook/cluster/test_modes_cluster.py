@@ -81,7 +81,7 @@ def test_a_budget_that_denies_says_so_in_kubectl(world: Registered) -> None:
     assert code != 0
     assert said[0].endswith(
         "Namespace team-b has used its GPU budget (onExhausted: deny). 1.00 GPU-hours are left; "
-        "this pod asks for 0.5 card. New GPU pods are refused until the budget is raised. Ask your budget "
+        "this pod asks for 0.5 cards. New GPU pods are refused until the budget is raised. Ask your budget "
         "administrator."
     )
     assert created(world, "team-b", manifest("without", plain())) == (0, [])
