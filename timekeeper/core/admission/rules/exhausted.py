@@ -17,7 +17,7 @@ _FIGURES = re.compile(
 
 
 def without_figures(refusal: str) -> str:
-    """The refusal as it reads for each pod, so that it is told once."""
+    """The refusal in the words that all pods share, so that it makes one Event."""
     return _FIGURES.sub("", refusal)
 
 
