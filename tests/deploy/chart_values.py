@@ -26,7 +26,12 @@ ON = {
         "ingress": {"enabled": True, "host": "gpus.example"},
         "gateway": GATEWAY,
         "url": "https://bursar.example.com",
-        "oidc": {"issuer": "https://login.example.com", "clientId": "bursar"},
+        "oidc": {
+            "issuer": "https://login.example.com",
+            "clientId": "bursar",
+            "secretName": "oidc",
+            "caConfigMapName": "oidc-ca",
+        },
     },
     "notifications": {"secretName": "keys"},
     "exemptNamespaces": ["monitoring", "calico-system"],

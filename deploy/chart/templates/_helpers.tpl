@@ -91,8 +91,12 @@ kube-system, gpu-operator, bursar-system, bursar-node
 {{- range .Values.exemptNamespaces }}, {{ . | quote }}{{ end }}
 {{- end }}
 
-{{/* The flags of the dashboard's login. */}}
-{{- define "bursar.oidc.arguments" -}}
+{{/* What both forms of the timekeeper have for notifications and for the dashboard's login; what values add comes last, as
+extras.yaml expects. */}}
+{{- define "bursar.timekeeper.arguments" -}}
+{{- if .Values.notifications.secretName }}
+- --notification-key=/etc/bursar/notifications/key
+{{- end }}
 {{- if .Values.dashboard.oidc.issuer }}
 {{- if not .Values.dashboard.oidc.clientId }}{{ fail "dashboard.oidc.clientId: dashboard.oidc.issuer needs the dashboard's client ID at the provider" }}{{ end }}
 {{- if not .Values.dashboard.url }}{{ fail "dashboard.url: dashboard.oidc.issuer needs the dashboard's address, such as https://bursar.example.com" }}{{ end }}
@@ -114,7 +118,7 @@ kube-system, gpu-operator, bursar-system, bursar-node
 {{- end }}
 {{- end }}
 
-{{- define "bursar.oidc.mounts" -}}
+{{- define "bursar.timekeeper.mounts" -}}
 {{- if .Values.dashboard.oidc.issuer }}
 {{- if .Values.dashboard.oidc.secretName }}
 - {name: oidc, mountPath: /etc/bursar/oidc, readOnly: true}
@@ -123,9 +127,15 @@ kube-system, gpu-operator, bursar-system, bursar-node
 - {name: oidc-ca, mountPath: /etc/bursar/oidc-ca, readOnly: true}
 {{- end }}
 {{- end }}
+{{- if .Values.notifications.secretName }}
+- {name: notifications, mountPath: /etc/bursar/notifications, readOnly: true}
+{{- end }}
+{{- with .Values.timekeeper.extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
 {{- end }}
 
-{{- define "bursar.oidc.volumes" -}}
+{{- define "bursar.timekeeper.volumes" -}}
 {{- if .Values.dashboard.oidc.issuer }}
 {{- with .Values.dashboard.oidc.secretName }}
 - name: oidc
@@ -135,5 +145,13 @@ kube-system, gpu-operator, bursar-system, bursar-node
 - name: oidc-ca
   configMap: {name: {{ . | quote }}, items: [{key: ca.crt, path: ca.crt}]}
 {{- end }}
+{{- end }}
+{{- with .Values.notifications.secretName }}
+# optional: without it nothing is sent, and pods are charged all the same
+- name: notifications
+  secret: {secretName: {{ . | quote }}, optional: true, defaultMode: 0440, items: [{key: {{ $.Values.notifications.secretKey | quote }}, path: key}]}
+{{- end }}
+{{- with .Values.timekeeper.extraVolumes }}
+{{ toYaml . }}
 {{- end }}
 {{- end }}
