@@ -1,17 +1,14 @@
 """The software bill of materials of an image of one architecture, as CycloneDX 1.6 in JSON."""
 
-import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from cyclonedx.model import HashAlgorithm, HashType
-from cyclonedx.model.bom import Bom
 from cyclonedx.model.component import Component, ComponentType
-from cyclonedx.output.json import JsonV1Dot6
 from packageurl import PackageURL
 
 from deploy.images.lock import Package
+from deploy.release.bill import written
 from deploy.release.dependencies import DISTRIBUTION
 
 
@@ -45,11 +42,7 @@ def bill_of_materials(contents: Contents, digest: str, epoch_s: int) -> str:
         ),
         *(_part(each, PackageURL("pypi", None, each.name, each.version)) for each in contents.python),
     ]
-    bom = Bom(components=parts, serial_number=uuid.uuid5(uuid.NAMESPACE_OID, digest))
-    bom.metadata.timestamp = datetime.fromtimestamp(epoch_s, UTC)
-    bom.metadata.component = root
-    bom.register_dependency(root, parts)
-    return JsonV1Dot6(bom).output_as_string(indent=2) + "\n"
+    return written(root, parts, {root: parts}, digest, epoch_s)
 
 
 def _part(package: Package, purl: PackageURL) -> Component:

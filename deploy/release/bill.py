@@ -2,10 +2,11 @@
 
 import hashlib
 import uuid
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-from cyclonedx.factory.license import LicenseFactory
+from cyclonedx.contrib.license.factories import LicenseFactory
 from cyclonedx.model import HashAlgorithm, HashType
 from cyclonedx.model.bom import Bom
 from cyclonedx.model.component import Component, ComponentType
@@ -35,12 +36,25 @@ def bill_of_materials(wheel: Path, epoch_s: int) -> str:
     )
     needed = dependencies()
     parts = {key: _component(each) for key, each in needed.items()}
-    bom = Bom(components=parts.values(), serial_number=uuid.uuid5(uuid.NAMESPACE_OID, digest))
+    needs = {parts[key]: [parts[name] for name in each.needs] for key, each in needed.items()}
+    needs[root] = [parts[canonicalize_name(each.name)] for each in direct()]
+    return written(root, parts.values(), needs, digest, epoch_s)
+
+
+def written(
+    root: Component,
+    parts: Iterable[Component],
+    needs: Mapping[Component, Iterable[Component]],
+    digest: str,
+    epoch_s: int,
+) -> str:
+    """The bill of what ``root`` consists of, and who needs what. The same ``digest`` of it gives the same
+    serial number."""
+    bom = Bom(components=parts, serial_number=uuid.uuid5(uuid.NAMESPACE_OID, digest))
     bom.metadata.timestamp = datetime.fromtimestamp(epoch_s, UTC)
     bom.metadata.component = root
-    bom.register_dependency(root, [parts[canonicalize_name(each.name)] for each in direct()])
-    for key, each in needed.items():
-        bom.register_dependency(parts[key], [parts[name] for name in each.needs])
+    for each, its in needs.items():
+        bom.register_dependency(each, its)
     return JsonV1Dot6(bom).output_as_string(indent=2) + "\n"
 
 

@@ -159,10 +159,7 @@ def _wanted(snapshot: Snapshot, asked: ClusterQuery) -> list[NodeInfo]:
         if node is None:
             raise UnknownNodeError(f"node {asked.node!r} is not known to the extender")
         return [node]
-    return sorted(
-        (n for n in snapshot.nodes.values() if n.cards or n.closed or n.undescribed),
-        key=lambda node: node.name,
-    )
+    return sorted((n for n in snapshot.nodes.values() if n.is_on_map), key=lambda node: node.name)
 
 
 def _figures(figures: Figures, fragmentation_model: FragmentationModel) -> FiguresView:

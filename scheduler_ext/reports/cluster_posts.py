@@ -128,7 +128,7 @@ def bodies(
     size = 0
     for name in sorted(nodes.changed_since(sent)):
         node = nodes.get(name)
-        if node is None or not (node.cards or node.closed or node.undescribed):
+        if node is None or not node.is_on_map:
             gone.append(name)
         else:
             row = _row(node)

@@ -53,6 +53,11 @@ class NodeInfo:
         """What it offers without an inventory (`Node.undescribed`)."""
         return self.node_object.undescribed if self.node_object else ""
 
+    @property
+    def is_on_map(self) -> bool:
+        """Whether a map of the cluster's cards shows it."""
+        return bool(self.cards or self.closed or self.undescribed)
+
 
 def node_info_of(
     name: str,

@@ -16,7 +16,7 @@ from timekeeper.api.http.routes import JSON, ApiRoute
 from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.heartbeat_writer import HeartbeatWriter
 from timekeeper.api.ledger.ledger_reader import LedgerReader
-from timekeeper.api.ledger.outages import OutageLog
+from timekeeper.api.ledger.outages import NO_DATABASE, OutageLog
 from timekeeper.api.peers import NO_PEERS, Peers
 from timekeeper.api.resources import (
     account_metrics,
@@ -154,7 +154,7 @@ def _handle_errors(app: Flask, outages: OutageLog) -> None:
     def wait_for_database(error: Exception) -> Response:
         since_ms = outages.failed("read" if request.method == "GET" else "write", request.path, error)
         since = f"since {moment(since_ms)}, as this process saw it"
-        return unavailable(f"the database cannot be reached or written {since}").response()
+        return unavailable(f"{NO_DATABASE} {since}").response()
 
     @app.errorhandler(Exception)
     def own_up(error: Exception) -> Response:

@@ -4,6 +4,7 @@ import json
 import re
 import socket
 import ssl
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -101,6 +102,17 @@ class Client:
     def post(self, path: str, body: object, headers: Mapping[str, str]) -> Any:
         """The JSON of an answer to this body. Raises CommandError."""
         return self._json(self._call("POST", path, json.dumps(body), headers))
+
+    def post_once(self, path: str, body: object, key: str, twice: str) -> Any:
+        """The same with an Idempotency-Key; "": a new one. ``twice``: what another try without it could do.
+        Raises CommandError, which names the key where the server may have acted."""
+        key = key or str(uuid.uuid4())
+        try:
+            return self.post(path, body, {"Idempotency-Key": key, "Content-Type": "application/json"})
+        except RefusedError:
+            raise  # nothing was written
+        except CommandError as error:
+            raise CommandError(f"{error.message}\nTo try again without {twice}: --key {key}") from error
 
     def status(self, path: str) -> tuple[int, str, str]:
         """Status, text and ``Date``, whatever they are. Raises CommandError without an answer."""

@@ -3,7 +3,6 @@
 import os
 import sys
 import time
-import uuid
 from collections.abc import Sequence
 from urllib.parse import quote
 
@@ -23,7 +22,7 @@ from timekeeper.cli.flags import (
 )
 from timekeeper.cli.months import correct
 from timekeeper.cli.nodes.command import node
-from timekeeper.cli.output import CommandError, RefusedError
+from timekeeper.cli.output import CommandError
 from timekeeper.cli.save.command import save
 from timekeeper.cli.scheduler.commands import scheduler
 from timekeeper.cli.simulation import simulate
@@ -221,16 +220,8 @@ def grant(
         body["kind"] = "correction"
     if giver:
         body["from"] = giver
-    key = key or str(uuid.uuid4())
     with connected(options, "") as client:
-        try:
-            answer = client.post(path, body, {"Idempotency-Key": key, "Content-Type": "application/json"})
-        except RefusedError:
-            raise  # nothing was granted
-        except CommandError as error:
-            raise CommandError(
-                f"{error.message}\nTo try again without granting twice: --key {key}"
-            ) from error
+        answer = client.post_once(path, body, key, "granting twice")
     output.show(budgets.grants(answer["grants"], answer), form)
 
 

@@ -1,6 +1,5 @@
 """``kubectl bursar audit --month`` and ``correct``: a closed month, and entries that correct a bill."""
 
-import uuid
 from urllib.parse import quote
 
 import click
@@ -8,7 +7,6 @@ import click
 from timekeeper.cli import output, words
 from timekeeper.cli.connection import Options, connected
 from timekeeper.cli.flags import FORM, MINUS, AmountCommand, ClusterCommand
-from timekeeper.cli.output import CommandError, RefusedError
 from timekeeper.cli.views import usage
 
 
@@ -53,15 +51,6 @@ def correct(
     shows the entry, with its reason and author. No budget changes by it: grant has --correction."""
     body = {"namespace": namespace_, "gpuHours": gpu_hours.replace(MINUS, "-"), "reason": reason}
     body |= {name: value for name, value in (("month", month), ("pod", pod)) if value}
-    key = key or str(uuid.uuid4())
     with connected(options, "") as client:
-        try:
-            headers = {"Idempotency-Key": key, "Content-Type": "application/json"}
-            answer = client.post("/v1/corrections", body, headers)
-        except RefusedError:
-            raise  # nothing was written
-        except CommandError as error:
-            raise CommandError(
-                f"{error.message}\nTo try again without an entry twice: --key {key}"
-            ) from error
+        answer = client.post_once("/v1/corrections", body, key, "an entry twice")
     output.show(usage.corrections(answer), form)

@@ -126,7 +126,7 @@ class Notifier:
                 else:
                     due.append(Notification(row.number, decision))
             number = row.number
-            if len(due) == to.most_together:
+            if len(due) == to.max_together:
                 break
         if due and not self._sent(to, due, at_ms, place):
             return

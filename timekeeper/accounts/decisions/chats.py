@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 SLACK, TEAMS, MATTERMOST = "slack", "teams", "mattermost"
-LINES_EACH = 10  # in one message; with LINE_LENGTH, also escaped, below each chat's limit
+MAX_LINES = 10  # in one message; with LINE_LENGTH, also escaped, below each chat's limit
 LINE_LENGTH = 350
 
 
 def message(form: str, lines: Sequence[str]) -> dict[str, Any]:
     """The body of a post to the webhook of a chat. Each line is text of any origin."""
-    return _FORMS[form]([_plain(line) for line in lines])
+    return FORMS[form]([_plain(line) for line in lines])
 
 
 def _plain(line: str) -> str:
@@ -57,7 +57,7 @@ def _entities(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-_FORMS: Mapping[str, Callable[[Sequence[str]], dict[str, Any]]] = {
+FORMS: Mapping[str, Callable[[Sequence[str]], dict[str, Any]]] = {
     SLACK: _slack,
     TEAMS: _teams,
     MATTERMOST: _mattermost,

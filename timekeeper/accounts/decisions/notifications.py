@@ -11,8 +11,7 @@ from timekeeper.core.decisions import EVICTED, PREEMPTED, RECLAIMED, STANDING, W
 from timekeeper.core.object_names import timestamp
 
 ALERTMANAGER = "alertmanager"
-_CHATS = (chats.SLACK, chats.TEAMS, chats.MATTERMOST)
-_MOST_TOGETHER = 100
+_MAX_TOGETHER = 100
 _ALWAYS = (EVICTED, PREEMPTED, RECLAIMED)
 # what a decision on a standing, or on an idle pod, is called as an alert, and whether it ends that alert
 _ALERTS = {
@@ -37,9 +36,9 @@ class Destination:
         return f"{self.url}#{self.form}"
 
     @property
-    def most_together(self) -> int:
+    def max_together(self) -> int:
         """How many notifications one post may have."""
-        return chats.LINES_EACH if self.form in _CHATS else _MOST_TOGETHER
+        return chats.MAX_LINES if self.form in chats.FORMS else _MAX_TOGETHER
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +73,7 @@ def all_destinations(history: History, at_ms: int) -> frozenset[Destination]:
 
 def payload(form: str, sent: Sequence[Notification], sent_ms: int) -> dict[str, Any]:
     """The body of a post. Names of pods of other namespaces are left out."""
-    if form in _CHATS:
+    if form in chats.FORMS:
         return chats.message(form, [_line(each.decision) for each in sent])
     return _alerts(sent) if form == ALERTMANAGER else _ours(sent, sent_ms)
 

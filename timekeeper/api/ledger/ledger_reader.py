@@ -259,8 +259,10 @@ class LedgerReader:
     def corrections(self, asked: ReportQuery) -> list[PricedCorrection]:
         """The corrections that were made in the report's first time range, the oldest first."""
         with self.store.reading() as connection:
-            history = self.history(connection)
             made = months.corrections(connection, asked.namespace or "", made=asked.span)
+            if not made:
+                return []
+            history = self.history(connection)
         priced = (
             PricedCorrection(
                 each, history.group(each.namespace, each.at_ms), *history.price(each.namespace, each.at_ms)

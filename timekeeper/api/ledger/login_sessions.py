@@ -5,6 +5,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from timekeeper.api.ledger.outages import NO_DATABASE
 from timekeeper.runtime.auth.gate import Caller
 from timekeeper.runtime.auth.tokens import is_login, new_login, subject_of
 from timekeeper.runtime.http.problem_details import Problem, unavailable
@@ -58,7 +59,7 @@ def _available() -> Iterator[None]:
     try:
         yield
     except (UnavailableError, ConflictError) as error:
-        raise unavailable("the database cannot be reached or written") from error
+        raise unavailable(NO_DATABASE) from error
 
 
 def _digest(token: str) -> str:

@@ -6,6 +6,8 @@ from threading import Event, Lock, Thread
 
 from timekeeper.runtime.log import log
 
+NO_DATABASE = "the database cannot be reached or written"
+
 
 class OutageLog:
     """One per process. Reads and writes fail apart: a full disk can still be read."""

@@ -12,6 +12,7 @@ from timekeeper.api.http.bodies import Body
 from timekeeper.api.http.routes import JSON, ApiRoute
 from timekeeper.api.http.services import Services
 from timekeeper.api.ledger.heartbeat_writer import WrittenPost
+from timekeeper.api.ledger.outages import NO_DATABASE
 from timekeeper.core.wire import BeatDevice, HeartbeatAnswer, Heartbeats
 from timekeeper.runtime.auth.gate import BoundPod
 from timekeeper.runtime.http.problem_details import Problem, unavailable
@@ -97,7 +98,7 @@ class HeartbeatHandler:
             return problem
         except UnavailableError as error:
             self._outages.failed("write", PATH, error)
-            return unavailable("the database cannot be reached or written")
+            return unavailable(NO_DATABASE)
         except Exception as error:  # the writing thread continues
             log_exception("internal-error", error, route=PATH)
             return Problem(500, "internal error; the timekeeper's log has the details")

@@ -30,7 +30,10 @@ _WHY = {
 }
 
 
-class UnknownKeyError(Exception):
+_NOT_SIGNED = "the ID token is not valid: no key of the provider has signed it"
+
+
+class UnknownKeyError(LoginRefusedError):
     """No key has the token's ID: the provider may have new ones."""
 
 
@@ -52,7 +55,7 @@ def read_keys(document: Mapping[str, Any]) -> KeySet:
 def verified_claims(
     token: str, keys: KeySet, issuer: str, client_id: str, nonce: str, now_ms: int
 ) -> Mapping[str, Any]:
-    """The claims of a valid token. Raises UnknownKeyError or LoginRefusedError."""
+    """The claims of a valid token. Raises LoginRefusedError, of which UnknownKeyError is one."""
     claims = _signed(token, keys)
     registry = jwt.JWTClaimsRegistry(
         now=now_ms // 1000,
@@ -88,12 +91,12 @@ def _signed(token: str, keys: KeySet) -> dict[str, Any]:
                 return jwt.decode(token, key, registry=_REGISTRY).claims
     except (JoseError, ValueError) as error:
         raise LoginRefusedError("the ID token is not valid: it cannot be read") from error
-    raise LoginRefusedError("the ID token is not valid: no key of the provider has signed it")
+    raise LoginRefusedError(_NOT_SIGNED)
 
 
 def _candidates(keys: KeySet, kid: object) -> Sequence[Key]:
     """The keys of this ID; all of them for a token that names none."""
     found = [key for key in keys if kid is None or key.kid == kid]
     if not found:
-        raise UnknownKeyError
+        raise UnknownKeyError(_NOT_SIGNED)
     return found

@@ -84,13 +84,7 @@ class Provider:
         try:
             return verified_claims(token, self._known_keys(), issuer, client, nonce, now_ms)
         except UnknownKeyError:
-            pass
-        try:
             return verified_claims(token, self._newer_keys(), issuer, client, nonce, now_ms)
-        except UnknownKeyError as error:
-            raise LoginRefusedError(
-                "the ID token is not valid: no key of the provider has signed it"
-            ) from error
 
     def _id_token(self, code: str, verifier: str) -> str:
         form = {

@@ -82,7 +82,7 @@ class Gate:
             if (person := self._logins(token)) is None:
                 raise _unknown("the session has ended")
             return person
-        token = self._token(authorization)
+        self._check(token)
         return _taken(self._tokens.get(_digest(token), lambda: self._review(token)))
 
     def pod(self, authorization: str | None) -> BoundPod:
@@ -100,7 +100,9 @@ class Gate:
 
     def known_pod(self, authorization: str | None) -> BoundPod | None:
         """Like `pod`, but only from the cache; None if the API server would have to be asked."""
-        known = self._tokens.known(_digest(self._token(authorization)))
+        token = _bearer(authorization)
+        self._check(token)
+        known = self._tokens.known(_digest(token))
         return _pod_of(_taken(known[0])) if known else None
 
     def allow(
@@ -132,14 +134,12 @@ class Gate:
         """The number of cached tokens."""
         return len(self._tokens)
 
-    def _token(self, authorization: str | None) -> str:
-        """The token in the header, if it can be valid. Raises a Problem."""
-        token = _bearer(authorization)
+    def _check(self, token: str) -> None:
+        """Raises a Problem for a token that cannot be valid."""
         problem = fault(token, self._expected, self._clock())
         if problem:
             self._count("token", "spared")
             raise _unknown(f"the token is rejected: {problem}")
-        return token
 
     def _review(self, token: str) -> Caller | None:
         spec = {"token": token, "audiences": [self._expected.audience]}
