@@ -5,7 +5,7 @@ import re
 import socket
 import ssl
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import urlencode
@@ -24,8 +24,11 @@ _HINTS = {
 }
 _SCHEMES = ("https://", "http://")
 _OBJECT = re.compile(r"^\w*Connection(Pool)?\(.*?\): ")
-# columns of every bill
-_BILL = {"from", "to", "amount", "gpuHours", "price", "cost", "currency", "requested", "used", "measured"}
+# columns of every bill, and of every one in FOCUS
+BILL = frozenset(
+    ("from", "to", "amount", "gpuHours", "price", "cost", "currency", "requested", "used", "measured")
+)
+FOCUS = frozenset(("BilledCost", "BillingCurrency", "ChargePeriodStart", "ResourceId", "x_Amount"))
 _AGGREGATED_HINTS = _HINTS | {
     401: "your login was refused or has expired: log in again; kubectl auth whoami shows whether it is valid",
     403: "your user may not do this in this namespace: see docs/access.md",
@@ -75,12 +78,12 @@ class Client:
         """The JSON of an answer. ``from_`` stands for the parameter ``from``. Raises CommandError."""
         return self._json(self._call("GET", _asked(path, query)))
 
-    def csv(self, path: str, **query: str | None) -> str:
-        """The bill in CSV. Raises CommandError."""
+    def csv(self, path: str, columns: Collection[str], **query: str | None) -> str:
+        """The bill in CSV. Raises CommandError, also where one of these columns is missing."""
         answer = self._call("GET", _asked(path, query))
         text = _text(answer)
         is_csv = answer.headers.get("Content-Type", "").startswith("text/csv")
-        if not is_csv or not _BILL.issubset(text.partition("\n")[0].strip().split(",")):
+        if not is_csv or not set(columns) <= set(text.partition("\n")[0].strip().split(",")):
             raise self._is_another("CSV")
         return text
 

@@ -1,7 +1,7 @@
 """The flags that commands about a cluster have."""
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import click
@@ -13,15 +13,17 @@ from timekeeper.cli.kubectl import Kubectl
 from timekeeper.core.names import NAMESPACE
 
 EVERYWHERE = click.option("-A", "--all-namespaces", is_flag=True, help="every namespace")
-FORM = click.option(
-    "-o",
-    "--output",
-    "form",
-    type=click.Choice(output.FORMS),
-    default="table",
-    show_default=True,
-    help="json and yaml have the API's own fields, csv is the table",
-)
+
+
+def _form(forms: Sequence[str], text: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    return click.option(
+        *("-o", "--output", "form"), type=click.Choice(forms), default="table", show_default=True, help=text
+    )
+
+
+_FORMS = "json and yaml have the API's own fields, a list as items of one object; csv is the table"
+FORM = _form(output.FORMS, _FORMS)
+BILL_FORM = _form((*output.FORMS, output.FOCUS), f"{_FORMS}; focus is FOCUS 1.2 in CSV, by pod and day")
 
 
 def by_columns(default: str) -> Callable[[Callable[..., None]], Callable[..., None]]:

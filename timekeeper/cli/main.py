@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from urllib.parse import quote
 
 import click
+from click.core import ParameterSource
 
 from timekeeper.cli import output, words
+from timekeeper.cli.client import BILL, FOCUS
 from timekeeper.cli.connection import Options, connected, connected_to_extender
 from timekeeper.cli.dashboard import dashboard
 from timekeeper.cli.flags import (
+    BILL_FORM,
     EVERYWHERE,
     FORM,
     MINUS,
@@ -54,8 +57,8 @@ def budget(options: Options, names: tuple[str, ...], all_namespaces: bool, form:
         if names:
             raise click.UsageError("--all-namespaces and a name exclude each other")
         with connected(options, "") as client:
-            answer = client.get("/v1/budgets")
-            found, absent = [*answer["groups"], *answer["budgets"]], []
+            answer = output.listing(client.get("/v1/budgets"), "groups", "budgets")
+            found, absent = answer["items"], []
             sheet = budgets.budgets(found, answer)
     else:
         wanted = names or (options.one_namespace(),)
@@ -83,7 +86,7 @@ def budget(options: Options, names: tuple[str, ...], all_namespaces: bool, form:
 @click.option("--month", metavar="YYYY-MM", help="a month, in place of --from and --to")
 @by_columns("namespace")
 @click.option("--by", type=click.Choice(("hour", "day", "month")), help="a row for each")
-@click.option("--use", is_flag=True, help="also what was held, and how busy it was")
+@click.option("--use", is_flag=True, help="also what was requested, and how busy it was")
 @click.option("--stranded", is_flag=True, help="also the free cards that each namespace kept from being used")
 @FORM
 def used(
@@ -120,14 +123,19 @@ def used(
 @EVERYWHERE
 @click.option("--month", metavar="YYYY-MM", help="this month so far without it")
 @by_columns("namespace,owner")
-@FORM
+@BILL_FORM
 def report(options: Options, all_namespaces: bool, month: str | None, group: str, form: str) -> None:
-    """The month's bill: hours, price, cost; the largest first. csv is for spreadsheets."""
+    """The month's bill: hours, price, cost, and their total; the largest first. csv and focus are for
+    spreadsheets and tools, and have no total."""
     namespace = options.scope(all_namespaces)
-    query = {"namespace": namespace, "group": group, "month": month, "sort": "-gpuHours"}
+    asked, columns = {"format": "csv", "use": "true", "group": group, "sort": "-gpuHours"}, BILL
+    if form == output.FOCUS:
+        if click.get_current_context().get_parameter_source("group") is not ParameterSource.DEFAULT:
+            raise click.UsageError("--group and -o focus exclude each other: FOCUS has columns of its own")
+        asked, columns = {"format": "focus-csv"}, FOCUS
     with connected(options, namespace or "") as client:
-        text = client.csv("/v1/usage", format="csv", use="true", **query)
-    if form == "csv":
+        text = client.csv("/v1/usage", columns, namespace=namespace, month=month, **asked)
+    if form in ("csv", output.FOCUS):
         print(text, end="")
     else:
         output.show(usage.report(text), form)
@@ -222,7 +230,7 @@ def grant(
         body["from"] = giver
     with connected(options, "") as client:
         answer = client.post_once(path, body, key, "granting twice")
-    output.show(budgets.grants(answer["grants"], answer), form)
+    output.show(budgets.grants(answer["grants"], output.listing(answer, "grants")), form)
 
 
 @cli.command(cls=ClusterCommand, short_help="Why a pod waits, was refused or charged")
@@ -281,7 +289,7 @@ def decided(
         answer = client.get(
             "/v1/decisions", namespace=namespace, kind=kind, pod=pod, from_=begin, to=end, limit=str(most)
         )
-    output.show(decisions.decisions(answer["decisions"], answer, kind), form)
+    output.show(decisions.decisions(answer["decisions"], output.listing(answer, "decisions"), kind), form)
 
 
 @cli.command(cls=ClusterCommand, short_help="Pods behind Bursar's scheduling gate")

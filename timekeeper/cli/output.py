@@ -30,13 +30,22 @@ class Column:
 @dataclass(frozen=True, slots=True)
 class Sheet:
     """Rows by the columns' keys. ``styles``: text of a cell -> its style on a terminal. ``answer``: what JSON
-    and YAML print instead of rows, the API's whole answer."""
+    and YAML print instead of rows: an object of the API, a `listing`, or a list, which becomes the ``items``
+    of an object. ``totals``: rows below the others, in the table alone."""
 
     columns: tuple[Column, ...]
     rows: tuple[Mapping[str, str], ...]
     answer: Any = None
     styles: Mapping[str, str] = field(default_factory=dict)
     empty: str = "nothing found"
+    totals: tuple[Mapping[str, str], ...] = ()
+
+
+def listing(answer: Mapping[str, Any], *lists: str) -> dict[str, Any]:
+    """An answer of the API as a list object of kubectl's kind: the members of these lists of it are its
+    ``items``, and its other fields stay beside them."""
+    rest = {name: value for name, value in answer.items() if name not in lists}
+    return {**rest, "items": [each for name in lists for each in answer[name]]}
 
 
 def within(namespace: str | None) -> str:
@@ -45,6 +54,7 @@ def within(namespace: str | None) -> str:
 
 
 FORMS = ("table", "json", "yaml", "csv")
+FOCUS = "focus"
 _UNLIMITED_WIDTH = 100_000  # a table is never cut: a terminal wraps its lines
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet takes such a text for a formula
 
@@ -67,14 +77,15 @@ def show(sheet: Sheet, form: str) -> None:
     if form == "csv":
         _print_csv(sheet)
     elif form in ("json", "yaml"):
-        print_answer(sheet.answer if sheet.answer is not None else [dict(each) for each in sheet.rows], form)
+        answer = [dict(each) for each in sheet.rows] if sheet.answer is None else sheet.answer
+        _print_answer({"items": answer} if isinstance(answer, list) else answer, form)
     elif sheet.rows:
         _print_table(sheet)
     else:
         print(f"{sheet.empty[:1].upper()}{sheet.empty[1:]}.", file=sys.stderr)
 
 
-def print_answer(answer: Any, form: str) -> None:
+def _print_answer(answer: Any, form: str) -> None:
     """Print JSON, or the same as YAML."""
     if form == "yaml":
         print(yaml.dump(answer, Dumper=_Dumper, sort_keys=False, allow_unicode=True), end="")
@@ -100,6 +111,8 @@ def table(sheet: Sheet) -> Table:
     for row in sheet.rows:
         cells = (row.get(column.key) or column.blank for column in sheet.columns)
         made.add_row(*(Text(printable(cell), style=sheet.styles.get(cell, "")) for cell in cells))
+    for row in sheet.totals:
+        made.add_row(*(Text(row.get(column.key, ""), style="bold") for column in sheet.columns))
     return made
 
 

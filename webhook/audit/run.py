@@ -266,7 +266,7 @@ def _of_kind(
 
 
 def _as_json(found: Sequence[AdmissionFinding]) -> str:
-    return json.dumps([_one(each) for each in found], indent=2) + "\n"
+    return json.dumps({"items": [_one(each) for each in found]}, indent=2) + "\n"
 
 
 def _one(each: AdmissionFinding) -> dict[str, object]:

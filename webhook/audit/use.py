@@ -108,8 +108,8 @@ def _price(namespace: str, settings: BudgetSettings, budgets: Mapping[str, Budge
 
 
 def as_json(found: Sequence[DialectUse]) -> str:
-    """A list with an object for each, amounts as decimal text."""
-    return json.dumps([_one(each) for each in found], indent=2) + "\n"
+    """An object whose ``items`` are an object for each, amounts as decimal text."""
+    return json.dumps({"items": [_one(each) for each in found]}, indent=2) + "\n"
 
 
 def as_text(found: Sequence[DialectUse]) -> Iterator[str]:

@@ -75,8 +75,8 @@ class ReviewSettings:
         *("-o", "--output"),
         choices=get_args(Format),
         default="text",
-        help="text: for people; json: a list; yaml: the pods as they would be stored; diff: the changes of "
-        "admission (default text)",
+        help="text: for people; json: an object with items; yaml: the pods as they would be stored; diff: "
+        "the changes of admission (default text)",
     )
     standing_flag: str | None = argument(
         "--standing",
@@ -135,7 +135,7 @@ class AuditSettings:
         *("-o", "--output"),
         choices=("text", "json"),
         default="text",
-        help="text: for people; json: a list (default text)",
+        help="text: for people; json: an object with items (default text)",
     )
     is_use: bool = argument(
         "--use",

@@ -212,7 +212,7 @@ def test_a_login_at_an_identity_provider_reads_and_grants_what_rbac_allows_and_n
         cp, "create", "rolebinding", "dana", "-n", "team-b", "--clusterrole=bursar-grants", "--user=oidc:dana"
     )
     world.stack.wait("the right to grant", lambda: "code" not in typed("grant team-b 1 --reason first", dana))
-    granted = json.loads(typed("grant team-b 2 --reason sprint -o json", dana))["grants"]
+    granted = json.loads(typed("grant team-b 2 --reason sprint -o json", dana))["items"]
     assert [(each["actor"], each["gpuHours"]) for each in granted] == [("oidc:dana", "2")]
 
     for forged in (
@@ -274,7 +274,7 @@ def test_a_stopped_timekeeper_keeps_a_namespace_only_while_the_api_is_installed(
         within_s=90,
     )
     said = run(cp, "kubectl bursar doctor -o json || true", plugin(tmp_path))
-    (found,) = [each for each in json.loads(said) if each["subject"] == "aggregated APIs"]
+    (found,) = [each for each in json.loads(said)["items"] if each["subject"] == "aggregated APIs"]
     assert (found["level"], API_SERVICE in found["sentence"]) == ("error", True)
     assert "no namespace can be deleted" in found["sentence"]
     mends = found["command"].partition("or give it up: ")[2]

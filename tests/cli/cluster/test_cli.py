@@ -100,9 +100,7 @@ def test_the_readmes_commands_are_those_of_the_pages() -> None:
 
 
 def test_a_reader_sees_the_own_namespace_and_a_sentence_about_any_other(stack: Stack, folder: Path) -> None:
-    (answer,) = json.loads(
-        "[" + typed(stack, folder, "kubectl bursar budget -n team-a -o json", "team-a") + "]"
-    )
+    answer = json.loads(typed(stack, folder, "kubectl bursar budget -n team-a -o json", "team-a"))
     assert (answer["namespace"], answer["standing"]) == ("team-a", "IN_BUDGET")
 
     refused = "kubectl bursar budget -n team-b 2>&1 || echo code $?"
@@ -218,13 +216,14 @@ def test_doctor_finds_what_was_taken_away(stack: Stack, folder: Path) -> None:
     taken = "kubectl delete validatingadmissionpolicybinding bursar-grace > out\n"
     taken += "kubectl bursar doctor -o json || echo code $?"
 
-    found, _, code = typed(stack, folder, taken).partition("code ")
+    said, _, code = typed(stack, folder, taken).partition("code ")
 
-    errors = {each["subject"]: each["sentence"] for each in json.loads(found) if each["level"] == "error"}
+    found = json.loads(said)["items"]
+    errors = {each["subject"]: each["sentence"] for each in found if each["level"] == "error"}
     assert code.strip() == "1"
     assert errors["policy bindings"] == "bursar-grace is missing"
     assert "timekeeper" not in errors
-    assert ("ok", "charges") in {(each["level"], each["subject"]) for each in json.loads(found)}
+    assert ("ok", "charges") in {(each["level"], each["subject"]) for each in found}
     run(stack.cp, "kubectl apply --server-side -f deploy/manifests/admission-grace.yaml > out", folder)
 
 

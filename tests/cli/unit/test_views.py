@@ -10,7 +10,10 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from timekeeper.accounts.usage import PRICE, ReportQuery
+from timekeeper.api import report_formats
 from timekeeper.cli import output
+from timekeeper.cli.client import BILL, FOCUS
 from timekeeper.cli.connection import Options
 from timekeeper.cli.flags import MINUS
 from timekeeper.cli.kubectl import Kubectl
@@ -20,6 +23,7 @@ from timekeeper.cli.simulation import _documents, namespace_of, pods_of
 from timekeeper.cli.views import budgets, cards, decisions, simulation, usage
 from timekeeper.core import texts
 from timekeeper.core.findings import estimate_sentences
+from timekeeper.core.ledger.metering import Interval
 
 HOUR = 3_600_000_000
 MIDNIGHT = 1_795_219_200_000  # 2026-11-21T00:00:00Z, a second count by `date -d`
@@ -96,7 +100,7 @@ def test_usage_shows_the_columns_of_the_answer_and_how_busy_the_cards_were() -> 
     sheet = usage.usage({"rows": [{**row, **measured, "gpuHours": "1", "labels": {}}]})
 
     assert [column.title for column in sheet.columns] == [
-        *("NAMESPACE", "POD", "UID", "GPU-HOURS", "HELD", "BUSY"),
+        *("NAMESPACE", "POD", "UID", "GPU-HOURS", "REQUESTED", "BUSY"),
     ]
     assert [sheet.rows[0][column.key] for column in sheet.columns] == ["a", "p", "u", "1.00", "2.00", "25%"]
 
@@ -472,7 +476,7 @@ def test_a_simulation_is_of_the_namespace_that_the_manifests_name(
     assert namespace_of(documents, Options(Kubectl(), namespace=flag)) == found
 
 
-BILL = """from,to,namespace,owner,price,currency,posted,pending,amount,gpuHours,cost,requested,measured,used
+BILLED = """from,to,namespace,owner,price,currency,posted,pending,amount,gpuHours,cost,requested,measured,used
 2026-11-01T00:00:00Z,2026-11-22T11:00:35.001Z,team-a,Job/x,2.5,EUR,1,1,9000000000,2.5,6.25,9000000000,100,40
 2026-11-01T00:00:00Z,2026-11-22T11:00:35.001Z,team-b,,,EUR,0,127774000,127774000,0.035492777778,,0,0,0
 """
@@ -481,23 +485,78 @@ BILL = """from,to,namespace,owner,price,currency,posted,pending,amount,gpuHours,
 def test_the_bill_has_hours_price_and_cost_for_people_and_every_column_in_json(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    sheet = usage.report(BILL)
+    sheet = usage.report(BILLED)
 
     assert [each.title for each in sheet.columns] == [
-        *("FROM", "TO", "NAMESPACE", "OWNER", "GPU-HOURS", "PRICE", "COST", "CURRENCY", "HELD", "BUSY")
+        *("FROM", "TO", "NAMESPACE", "OWNER", "GPU-HOURS", "PRICE", "COST", "CURRENCY", "REQUESTED", "BUSY")
     ]
     first, second = ([row[each.key] for each in sheet.columns] for row in sheet.rows)
     period = ["2026-11-01 00:00Z", "2026-11-22 11:00Z"]
     assert first == [*period, "team-a", "Job/x", "2.50", "2.5", "6.25", "EUR", "2.50", "40%"]
     assert second == [*period, "team-b", "", "0.035", "", "", "", "0.00", ""]
-    small = usage.report(BILL.replace(",6.25,", ",0.014793055556,"))
+    small = usage.report(BILLED.replace(",6.25,", ",0.014793055556,"))
     assert small.rows[0]["cost"] == "0.015"
     output.show(sheet, "json")
-    assert json.loads(capsys.readouterr().out)[1]["pending"] == "127774000"
+    assert json.loads(capsys.readouterr().out)["items"][1]["pending"] == "127774000"
+
+
+def total_lines(bill: str, capsys: pytest.CaptureFixture[str]) -> list[list[str]]:
+    """The cells of a bill's table below its rows."""
+    sheet = usage.report(bill)
+    output.show(sheet, "table")
+    return [line.split() for line in capsys.readouterr().out.splitlines()[1 + len(sheet.rows) :]]
+
+
+def test_the_bill_ends_with_its_total(capsys: pytest.CaptureFixture[str]) -> None:
+    assert total_lines(BILLED, capsys) == [["TOTAL", "2.54", "6.25", "EUR", "2.50", "40%"]]
+    assert usage.report(BILLED.splitlines()[0]).totals == ()
+
+
+@pytest.mark.parametrize("columns", ["namespace", "models,label:team", "namespace,pod,uid,owner,node,models"])
+def test_the_total_stands_below_every_grouping_under_no_name(
+    columns: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bill = BILLED.replace("namespace,owner", columns)
+    for cells in ("team-a,Job/x", "team-b,"):
+        bill = bill.replace(cells, ",".join("" for _ in columns.split(",")))
+
+    assert total_lines(bill, capsys) == [["TOTAL", "2.54", "6.25", "EUR", "2.50", "40%"]]
+
+
+def test_the_total_has_a_cost_in_each_currency_and_one_sum_of_hours(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    in_dollars = BILLED.splitlines()[1].replace("2.5,EUR", "2,USD").replace(",6.25,", ",5.000000000001,")
+    bill = f"{BILLED}{BILLED.splitlines()[1]}\n{in_dollars}\n"
+
+    assert total_lines(bill, capsys) == [["TOTAL", "7.54", "12.50", "EUR", "7.50", "40%"], ["5.00", "USD"]]
+    output.show(usage.report(bill), "json")
+    assert json.loads(capsys.readouterr().out)["total"] == {
+        **{"posted": "3", "pending": "127774003", "amount": "27127774000", "gpuHours": "7.535492777778"},
+        **{"requested": "27000000000", "measured": "300", "used": "120"},
+        "costs": [{"cost": "12.5", "currency": "EUR"}, {"cost": "5.000000000001", "currency": "USD"}],
+    }
+
+
+def test_csv_has_no_total_that_could_be_taken_for_a_row(capsys: pytest.CaptureFixture[str]) -> None:
+    output.show(usage.report(BILLED), "csv")
+
+    assert len(capsys.readouterr().out.splitlines()) == len(BILLED.splitlines())
+
+
+def test_figures_in_gpu_hours_have_the_names_of_the_api_s_csv() -> None:
+    row = {"namespace": "a", **dict.fromkeys(("amount", "requested", "measured", "used", "stranded"), HOUR)}
+    sheet = usage.usage({"rows": [row]})
+
+    named = {each.key for each in sheet.columns if each.key.endswith("Hours")}
+    asked = ReportQuery(Interval(0, 1), ("namespace", *PRICE), 1, with_use=True, with_stranded=True)
+    assert named == {"gpuHours", "requestedGpuHours", "strandedGpuHours"}
+    assert set(report_formats.columns(asked)) >= named | BILL
+    assert set(report_formats.NAMES) >= FOCUS
 
 
 def test_the_bill_has_the_columns_that_it_is_grouped_by() -> None:
-    by_label = usage.report(BILL.replace("namespace,owner", "models,label:team"))
+    by_label = usage.report(BILLED.replace("namespace,owner", "models,label:team"))
 
     titles = [each.title for each in by_label.columns]
     assert titles[2:5] == ["MODELS", "LABEL:TEAM", "GPU-HOURS"]

@@ -278,7 +278,7 @@ def doctor(cp: ControlPlane, folder: Path) -> list[Json]:
     plugin = folder / "bin" / "kubectl-bursar"
     plugin.write_text(f'#!/bin/sh\ncd {ROOT} && exec {sys.executable} -m timekeeper.cli.main "$@"\n')
     plugin.chmod(0o755)
-    found = json.loads(run(cp, "kubectl bursar doctor -o json || test $? = 1", folder))
+    found = json.loads(run(cp, "kubectl bursar doctor -o json || test $? = 1", folder))["items"]
     return [each for each in found if each["level"] == "error"]
 
 

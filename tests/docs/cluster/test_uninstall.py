@@ -182,8 +182,7 @@ def accounts(cp: ControlPlane, folder: Path, timekeeper: Process) -> tuple[Any, 
         cp, folder, timekeeper, "kubectl bursar budget -A -o json; echo ---; kubectl bursar grants -A -o json"
     )
     balances, grants = map(json.loads, said.split("---"))
-    listed = [*balances["budgets"], *balances["groups"]]
-    return [{key: each[key] for key in BALANCE} for each in listed], grants
+    return [{key: each[key] for key in BALANCE} for each in balances["items"]], grants
 
 
 def lasting_rows(ledger: Path) -> list[Any]:
@@ -260,7 +259,7 @@ def test_uninstalled_by_the_page_pods_are_created_after_each_step_and_what_was_s
             assert refusal(control_plane, f"gpu-{number}", half) == "", title
             assert refusal(control_plane, f"plain-{number}", {}) == "", title
 
-    (notify,) = (each for each in json.loads(secrets) if each["what"] == "Secret notify")
+    (notify,) = (each for each in json.loads(secrets)["items"] if each["what"] == "Secret notify")
     assert (folder / "private" / notify["file"]).stat().st_mode & 0o777 == 0o600
     assert "secret-of-the-notifications" in secret_of(folder / "private" / notify["file"])
     assert partly[-2:] == ["Error: not everything was saved: ledger; partly/README.txt says why", "code 1"]

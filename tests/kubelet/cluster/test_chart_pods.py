@@ -140,7 +140,7 @@ def test_the_charts_pods_run_in_each_mode_govern_and_charge_a_pod_and_leave_noth
     assert pod["spec"]["schedulerName"] == "bursar-scheduler"
     assert "bursar.dev/devices" in pod["metadata"]["annotations"]
     eventually(lambda: "one" in bursar(cp, "top", "-A"), within_s=60)
-    (budget,) = json.loads(bursar(cp, "budget", "-A", "-o", "json"))["budgets"]
+    (budget,) = json.loads(bursar(cp, "budget", "-A", "-o", "json"))["items"]
     assert (budget["namespace"], budget["gpuHours"]["granted"]) == ("gpus", "10")
     eventually(lambda: "gpus" in bursar(cp, "report", "-A"), within_s=90)
 

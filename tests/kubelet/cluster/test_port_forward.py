@@ -64,4 +64,4 @@ def test_the_command_finds_its_own_way_to_the_timekeeper(world: World, tmp_path:
         cp.api.call("DELETE", POD, {"gracePeriodSeconds": 0})
 
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == []
+    assert json.loads(done.stdout) == {"items": []}

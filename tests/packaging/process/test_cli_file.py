@@ -71,7 +71,7 @@ def test_the_file_asks_a_timekeeper(cli: Path, run: Run, tmp_path: Path) -> None
         done = run(cli, "budget", "--all-namespaces", "-o", "json", *flags)
 
     assert done.returncode == 0, done.stderr
-    assert '"budgets": []' in done.stdout
+    assert '"items": []' in done.stdout
 
 
 def test_the_file_checks_a_manifest_as_the_installed_command_does(cli: Path, run: Run) -> None:

@@ -46,7 +46,9 @@ def texts(page: str, element: str) -> list[str]:
     return [" ".join(re.sub(r"<[^>]+>", " ", each).split()) for each in found]
 
 
-def test_who_leaves_most_unused_comes_first_with_what_was_held_measured_and_used(visitor: Client) -> None:
+def test_who_leaves_most_unused_comes_first_with_what_was_requested_measured_and_used(
+    visitor: Client,
+) -> None:
     page = visitor.get("/waste", base_url=URL).text
 
     rows = [texts(each, "t[hd]") for each in page.partition("<tbody>")[2].split("</tr>")[:3]]
@@ -55,6 +57,8 @@ def test_who_leaves_most_unused_comes_first_with_what_was_held_measured_and_used
         ["team-b", "90%", "20.00", "10.00", "9.00", "1.00"],
         ["team-c", NONE, "5.00", "0.00", NONE, NONE],
     ]
+    assert texts(page, "th")[-7:-3] == ["Requested", "Measured", "Used", "Unused"]
+    assert texts(page, "dt")[0] == "Requested by pods"
     assert texts(page, "dd") == [
         "35.00 GPU-hours",
         "14.00 GPU-hours, 40%",
@@ -67,7 +71,7 @@ def test_only_the_chosen_time_and_namespace_count(visitor: Client) -> None:
     today = visitor.get("/waste?span=day", base_url=URL).text
     pods = visitor.get("/waste?group=pod&namespace=team-b", base_url=URL).text
 
-    assert "Nothing was held in this time" in today
+    assert "Nothing was requested in this time" in today
     assert texts(pods.partition("<tbody>")[2], "t[hd]")[:2] == ["team-b", "pod-of-team-b"]
     assert "team-a" not in pods
 

@@ -23,6 +23,8 @@ from webhook.audit.cluster import ClusterReader, connect
 
 pytestmark = pytest.mark.traced
 
+NOTHING = '{\n  "items": []\n}\n'
+
 
 def audited(*flags: str) -> "subprocess.CompletedProcess[str]":
     """The command, run in this process: most of what another takes is its start."""
@@ -105,7 +107,7 @@ def test_a_reader_of_pods_and_workloads_finds_what_is_wrong(world: Clustered, tm
     assert "exempt by the installation's values are included: cannot list " in names
     assert "cannot list /api/v1/nodes: nodes is forbidden" in nodes
     assert classes.startswith("bursar-webhook audit: every device class counts as one of GPUs: cannot list ")
-    found = json.loads(done.stdout)
+    found = json.loads(done.stdout)["items"]
     assert sorted((each["kind"], each["finding"]) for each in found if each["owner"]) == [
         *[("Pod", "ungoverned")] * 3,
         *[("Pod", "would-be-refused")] * 3,
@@ -128,7 +130,7 @@ def test_the_use_of_each_namespace_is_counted(world: Clustered) -> None:
     done = audited("--kubeconfig", str(world.cp.admin_kubeconfig), "--use", "-o", "json")
 
     assert (done.returncode, done.stderr) == (0, "")
-    lines = json.loads(done.stdout)
+    lines = json.loads(done.stdout)["items"]
     assert [(each["namespace"], each["dialect"], each["pods"], each["gpus"]) for each in lines] == [
         ("team-a", "bursar", 1, "0.5"),
         ("team-a", "unreadable", 3, "0"),
@@ -152,15 +154,15 @@ def test_kinds_of_ones_own_and_namespaces_without_findings(world: Clustered, tmp
     own = ("--template-path", "example.org/Training=spec.workers.*.template")
     admin = ("--kubeconfig", str(world.cp.admin_kubeconfig), "-o", "json")
 
-    found = json.loads(audited(*admin, *own).stdout)
+    found = json.loads(audited(*admin, *own).stdout)["items"]
     none = audited(*admin, *own, "--namespace", "team-b")
     absent = audited(*admin, "--namespace", "team-b", "--template-path", "example.org/Nothing=spec.template")
 
     assert [each["violations"][0]["path"] for each in found if each["kind"] == "Training"] == [
         "spec.workers[0].template.spec.containers[0].resources.limits[bursar.dev/gpu-percent]"
     ]
-    assert (none.returncode, none.stdout, none.stderr) == (0, "[]\n", "")
-    assert (absent.returncode, absent.stdout) == (2, "[]\n")
+    assert (none.returncode, none.stdout, none.stderr) == (0, NOTHING, "")
+    assert (absent.returncode, absent.stdout) == (2, NOTHING)
     assert absent.stderr == "bursar-webhook audit: the cluster has no kind Nothing\n"
 
 
@@ -174,7 +176,7 @@ def test_the_rules_modes_of_the_budgets_are_gone_by(world: Clustered) -> None:
         *("--kubeconfig", str(world.cp.admin_kubeconfig), "-o", "json", "--budgets", "-"), input=budgets
     )
 
-    assert [each["finding"] for each in json.loads(done.stdout) if each["name"] == "slow"] == [
+    assert [each["finding"] for each in json.loads(done.stdout)["items"] if each["name"] == "slow"] == [
         "would-be-warned"
     ]
 
@@ -190,7 +192,7 @@ def test_what_may_not_be_read_is_reported_and_the_rest_is_found(world: Clustered
     eventually(lambda: told().returncode == 2, "the rights to be gone")
     done = told()
 
-    assert {each["kind"] for each in json.loads(done.stdout)} == {"Pod"}
+    assert {each["kind"] for each in json.loads(done.stdout)["items"]} == {"Pod"}
     assert len(done.stderr.splitlines()) == 4 + 7
     assert (
         'cannot list /apis/apps/v1/deployments: deployments.apps is forbidden: User "system:' in done.stderr
@@ -220,15 +222,15 @@ def test_an_exempt_namespace_is_not_looked_into(world: Clustered) -> None:
     named = audited(*admin)
     world.cp.api.call("DELETE", f"{path}/zz-bursar")
 
-    assert [each["finding"] for each in json.loads(before.stdout)] == ["ungoverned"]
+    assert [each["finding"] for each in json.loads(before.stdout)["items"]] == ["ungoverned"]
     for each in (after, named):
-        assert (each.returncode, each.stdout, each.stderr) == (0, "[]\n", "")
+        assert (each.returncode, each.stdout, each.stderr) == (0, NOTHING, "")
 
 
 def test_kubectls_own_file_is_used_where_no_other_is_named(world: Clustered) -> None:
     done = audit("-o", "json", "--namespace", "team-b", KUBECONFIG=str(world.cp.admin_kubeconfig))
 
-    assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, NOTHING, "")
 
 
 def test_a_real_list_is_read_page_by_page(world: Clustered) -> None:
@@ -261,7 +263,7 @@ def test_a_pod_behind_whose_limit_a_device_class_of_gpus_stands_is_found(world: 
 
     done = audited("--kubeconfig", str(world.cp.admin_kubeconfig), "--namespace", "team-c", "-o", "json")
 
-    assert [(each["name"], each["finding"]) for each in json.loads(done.stdout)] == [
+    assert [(each["name"], each["finding"]) for each in json.loads(done.stdout)["items"]] == [
         ("card", "would-be-refused")
     ]
     assert done.stderr == ""
@@ -277,6 +279,8 @@ def test_running_pods_that_a_policy_warns_of_are_listed_and_their_nearest_are_no
 
     done = audited("--kubeconfig", str(world.cp.admin_kubeconfig), "--namespace", "team-d", "-o", "json")
 
-    found = {each["name"]: [one["rule"] for one in each["violations"]] for each in json.loads(done.stdout)}
+    found = {
+        each["name"]: [one["rule"] for one in each["violations"]] for each in json.loads(done.stdout)["items"]
+    }
     assert found == {f"bad-{number}": [case.rule] for number, case in enumerate(SUSPECT.values())}
-    assert {each["finding"] for each in json.loads(done.stdout)} == {"would-be-warned"}
+    assert {each["finding"] for each in json.loads(done.stdout)["items"]} == {"would-be-warned"}

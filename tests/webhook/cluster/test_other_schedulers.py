@@ -485,5 +485,5 @@ def audited(world: World, setting: str) -> list[Json]:
     settings["data"] = {"_settings": f"unknownAccelerators: {setting}"}
     config = f"--kubeconfig={world.cluster.cp.admin_kubeconfig}"
     done = audit(config, "--output=json", "--budgets=-", input=json.dumps(settings))
-    found: list[Json] = json.loads(done.stdout)
+    found: list[Json] = json.loads(done.stdout)["items"]
     return found

@@ -142,7 +142,7 @@ def test_the_verdict_is_the_one_of_a_cluster(
 ) -> None:
     flags = ("-o", "json", "--namespace", "team-a", "--priority-class", "urgent=7")
     _, out, _ = review(*flags, review.file(CASES[case]))
-    ours = json.loads(out)[0]
+    ours = json.loads(out)["items"][0]
     stored, said = cluster_says[case]
 
     by_policy = "ValidatingAdmissionPolicy 'bursar-" in said and " denied request: " in said

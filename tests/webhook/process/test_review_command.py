@@ -18,7 +18,7 @@ def test_several_files_and_standard_input_are_read_in_their_order(review: Review
     )
 
     assert (done.returncode, done.stderr) == (1, "")
-    assert [(each["document"], each["verdict"]) for each in json.loads(done.stdout)] == [
+    assert [(each["document"], each["verdict"]) for each in json.loads(done.stdout)["items"]] == [
         (1, "admitted"),
         (2, "refused"),
     ]
@@ -49,4 +49,4 @@ def test_the_report_may_be_cut_off_by_who_reads_it(review: Review) -> None:
         text=True,
     )
 
-    assert (done.stdout, done.stderr) == ("[\n", "")
+    assert (done.stdout, done.stderr) == ("{\n", "")

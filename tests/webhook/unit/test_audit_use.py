@@ -87,7 +87,7 @@ def test_a_pod_can_cost_its_part_of_the_nodes_cpu_and_memory() -> None:
     assert [each[3] for each in figures([hog, of("b", half())], dear)] == [969, 250]
 
 
-def test_people_read_a_table_and_programs_a_list() -> None:
+def test_people_read_a_table_and_programs_items() -> None:
     found = use.of_pods([of("a", half())], NODES, WEIGHED, {})
 
     assert list(use.as_text(found)) == [
@@ -96,14 +96,16 @@ def test_people_read_a_table_and_programs_a_list() -> None:
         "all                    1  0.25            182.5  365.00 EUR",
     ]
     assert list(use.as_text(()))[1:] == ["all                    0     0                0"]
-    assert json.loads(use.as_json(found)) == [
-        {
-            "namespace": "a",
-            "dialect": "bursar",
-            "pods": 1,
-            "gpus": "0.25",
-            "gpuHoursPerMonth": "182.5",
-            "costPerMonth": "365.00",
-            "currency": "EUR",
-        }
-    ]
+    assert json.loads(use.as_json(found)) == {
+        "items": [
+            {
+                "namespace": "a",
+                "dialect": "bursar",
+                "pods": 1,
+                "gpus": "0.25",
+                "gpuHoursPerMonth": "182.5",
+                "costPerMonth": "365.00",
+                "currency": "EUR",
+            }
+        ]
+    }

@@ -69,13 +69,13 @@ class Review:
     def json(self, content: object, *flags: str) -> list[Json]:
         """The report on this content as JSON."""
         _, out, _ = self("-o", "json", *flags, self.file(content))
-        return list(json.loads(out))
+        return list(json.loads(out)["items"])
 
 
 def test_the_json_report_is_as_documented(review: Review) -> None:
     text = POD.format(percent=150) + "---\n" + POD.format(percent=50)
     code, out, err = review("-o", "json", review.file(text))
-    refused, good = json.loads(out)
+    refused, good = json.loads(out)["items"]
 
     assert (code, err) == (1, "")
     assert refused == {
@@ -244,7 +244,7 @@ def test_what_is_no_object_that_the_api_takes_is_unreadable(
     code, out, _ = review("-o", "json", review.file(content))
     _, text, _ = review(review.file(content))
 
-    (found,) = json.loads(out)
+    (found,) = json.loads(out)["items"]
     assert (code, found["verdict"]) == (2, "unreadable")
     assert found["violations"][0]["rule"] == "unreadable"
     assert found["violations"][0]["path"] == (path or found["violations"][0]["path"])

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from timekeeper.cli.output import Column, Sheet, within
+from timekeeper.cli.output import Column, Sheet, listing, within
 from timekeeper.core.decisions import KINDS
 from timekeeper.core.texts import age, gpus, moment
 
@@ -108,7 +108,9 @@ def would(answer: Any, namespace: str | None) -> Sheet:
         }
         for raw in answer["rows"]
     )
-    return Sheet(_WOULD, rows, answer, empty=f"no pod was judged in this time{within(namespace)}")
+    return Sheet(
+        _WOULD, rows, listing(answer, "rows"), empty=f"no pod was judged in this time{within(namespace)}"
+    )
 
 
 def would_notes(answer: Any) -> Iterator[str]:

@@ -2,16 +2,16 @@
 
 import csv
 import io
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-from timekeeper.cli.output import Column, Sheet
+from timekeeper.cli.output import Column, Sheet, listing
 from timekeeper.core.texts import age, gpus, hours, moment, percent, short
 
 _GPU_HOURS = Column("gpuHours", "GPU-HOURS", True)
-_USE = (Column("requestedHours", "HELD", True), Column("busy", "BUSY", True))
-_STRANDED = (Column("strandedHours", "STRANDED", True), Column("known", "KNOWN FOR", True))
+_USE = (Column("requestedGpuHours", "REQUESTED", True), Column("busy", "BUSY", True))
+_STRANDED = (Column("strandedGpuHours", "STRANDED", True), Column("known", "KNOWN FOR", True))
 _SESSIONS = (
     Column("namespace", "NAMESPACE"),
     Column("pod", "POD"),
@@ -32,6 +32,9 @@ _CHARGE, _USE_FIGURES = (
     ("requested", "measured", "used", "usedBy"),
 )
 _FIGURES = (*_CHARGE, *_USE_FIGURES, "stranded", "strandedKnown")
+_USE_HOURS = ("requestedGpuHours", "measuredGpuHours", "usedGpuHours")
+_SUMS = (*_CHARGE, "requested", "measured", "used", *_USE_HOURS)
+_NO_CHARGE = "nothing was charged in this time"
 _BILL_TIME = (Column("from", "FROM"), Column("to", "TO"))
 _BILL = (
     _GPU_HOURS,
@@ -54,7 +57,7 @@ def usage(answer: Any) -> Sheet:
     if any("stranded" in row for row in rows):
         columns += _STRANDED
     shown = tuple(_charge(row, keys) for row in rows)
-    return Sheet(tuple(columns), shown, answer, empty="nothing was charged in this time")
+    return Sheet(tuple(columns), shown, listing(answer, "rows"), empty=_NO_CHARGE)
 
 
 def _flat(raw: Any) -> dict[str, Any]:
@@ -68,15 +71,15 @@ def _charge(raw: Any, keys: tuple[str, ...]) -> dict[str, str]:
         **{key: _text(raw.get(key)) for key in keys if key not in times},
         **times,
         "gpuHours": hours(raw["amount"]),
-        "requestedHours": hours(raw.get("requested", 0)),
+        "requestedGpuHours": hours(raw.get("requested", 0)),
         "busy": percent(raw.get("used", 0), raw.get("measured")),
-        "strandedHours": hours(raw.get("stranded", 0)),
+        "strandedGpuHours": hours(raw.get("stranded", 0)),
         "known": age(raw.get("strandedKnown", 0)),
     }
 
 
 def report(text: str) -> Sheet:
-    """The sheet of the API's CSV; a column without any value is left out."""
+    """The sheet of the API's CSV with the total below; a column without any value is left out."""
     reader = csv.DictReader(io.StringIO(text))
     bill = list(reader)
     rows = tuple(_billed(raw) for raw in bill)
@@ -85,7 +88,39 @@ def report(text: str) -> Sheet:
     figures = tuple(each for each in _BILL if any(row[each.key] for row in rows))
     figures += (Column("correction", "CORRECTION"),) if "correction" in names else ()
     columns = (*_BILL_TIME, *(Column(key, key.upper(), blank="<none>") for key in keys), *figures)
-    return Sheet(columns, rows, bill, empty="nothing was charged in this time")
+    total = _total(bill, [each for each in _SUMS if each in names])
+    answer = {"items": bill, "total": total}
+    return Sheet(columns, rows, answer, empty=_NO_CHARGE, totals=tuple(_totals(total)) if rows else ())
+
+
+def _total(bill: Sequence[Mapping[str, str]], figures: Iterable[str]) -> dict[str, Any]:
+    """The sums of a bill's figures, under their names and as text, as in its rows; ``costs``: by currency, of
+    the rows with a price."""
+    sums = {name: _sum(raw[name] for raw in bill) for name in figures}
+    currencies = sorted({raw["currency"] for raw in bill if raw["cost"]})
+    costs = [
+        {"cost": _sum(raw["cost"] for raw in bill if raw["currency"] == currency), "currency": currency}
+        for currency in currencies
+    ]
+    return {**sums, "costs": costs}
+
+
+def _sum(figures: Iterable[str]) -> str:
+    """The sum of decimal numbers, of which an empty one is 0."""
+    return f"{sum((Decimal(each or 0) for each in figures), Decimal(0)).normalize():f}"
+
+
+def _totals(total: Mapping[str, Any]) -> Iterator[dict[str, str]]:
+    """The total as rows of the table: the first has the hours, and each has the cost in one currency."""
+    sums = {
+        "from": "TOTAL",
+        "gpuHours": hours(int(total["amount"])),
+        "requestedGpuHours": hours(int(total["requested"])),
+        "busy": percent(int(total["used"]), int(total["measured"])),
+    }
+    costs = [{"cost": _money(each["cost"]), "currency": each["currency"]} for each in total["costs"]]
+    yield {**sums, **(costs[0] if costs else {})}
+    yield from costs[1:]
 
 
 def _billed(raw: Mapping[str, str]) -> dict[str, str]:
@@ -95,7 +130,7 @@ def _billed(raw: Mapping[str, str]) -> dict[str, str]:
         "cost": _money(raw["cost"]),
         "currency": raw["currency"] if raw["price"] else "",
         "gpuHours": hours(int(raw["amount"])),
-        "requestedHours": hours(int(raw["requested"] or 0)),
+        "requestedGpuHours": hours(int(raw["requested"] or 0)),
         "busy": percent(int(raw["used"] or 0), int(raw["measured"] or 0)),
     }
 
@@ -138,7 +173,9 @@ def estimated(answer: Any) -> Sheet:
         }
         for raw in answer["rows"]
     )
-    return Sheet(_ESTIMATE, rows, answer, empty="no pod is known to have held devices in this time")
+    return Sheet(
+        _ESTIMATE, rows, listing(answer, "rows"), empty="no pod is known to have held devices in this time"
+    )
 
 
 def estimated_budgets(answer: Any) -> Sheet:
@@ -152,7 +189,7 @@ def estimated_budgets(answer: Any) -> Sheet:
         }
         for raw in answer["budgets"]
     )
-    return Sheet(_ESTIMATED_BUDGETS, rows, answer, empty="no budget has a limit")
+    return Sheet(_ESTIMATED_BUDGETS, rows, listing(answer, "budgets"), empty="no budget has a limit")
 
 
 def sessions(listed: Iterable[Any], answer: Any, now_ms: int, busy: Mapping[str, str]) -> Sheet:
@@ -241,4 +278,4 @@ def corrections(answer: Any) -> Sheet:
         }
         for raw in answer["corrections"]
     )
-    return Sheet(_CORRECTIONS, rows, answer, empty="there are no corrections")
+    return Sheet(_CORRECTIONS, rows, listing(answer, "corrections"), empty="there are no corrections")

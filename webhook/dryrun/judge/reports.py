@@ -28,7 +28,7 @@ class LocatedOutcome:
 def shown(judged: Sequence[LocatedOutcome], form: str) -> str:
     """The report as text, json, yaml or diff."""
     if form == "json":
-        return json.dumps([_as_json(each) for each in judged], indent=2) + "\n"
+        return json.dumps({"items": [_as_json(each) for each in judged]}, indent=2) + "\n"
     if form == "yaml":
         return "".join(_as_yaml(each) for each in judged)
     if form == "diff":
