@@ -91,6 +91,7 @@ def test_every_documented_command_works_for_an_administrator(stack: Stack, folde
     assert len(granted) == 2, "by the command itself and in the list"
     assert {row[3] for row in granted} == {"10"}
     assert (folder / "report.csv").read_text().startswith("from,to,namespace,owner,")
+    assert (folder / "focus.csv").read_text().startswith("BilledCost,BillingAccountId,")
 
 
 def test_the_readmes_commands_are_those_of_the_pages() -> None:

@@ -143,6 +143,7 @@ def test_the_charts_pods_run_in_each_mode_govern_and_charge_a_pod_and_leave_noth
     (budget,) = json.loads(bursar(cp, "budget", "-A", "-o", "json"))["items"]
     assert (budget["namespace"], budget["gpuHours"]["granted"]) == ("gpus", "10")
     eventually(lambda: "gpus" in bursar(cp, "report", "-A"), within_s=90)
+    assert bursar(cp, "report", "-A").splitlines()[-1].startswith("TOTAL ")
 
     helm(cp, tmp_path, "uninstall", "bursar", "--wait", "--timeout=120s")
     kubectl(cp, "delete", "namespace", "bursar-system", "bursar-node", "gpus", "--timeout=120s")

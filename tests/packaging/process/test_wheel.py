@@ -2,10 +2,13 @@
 
 import configparser
 import email
+import re
 import zipfile
+from collections.abc import Iterable
 from email.message import Message
 from pathlib import Path
 
+from deploy.release import dependencies
 from tests.packaging.checkout import PACKAGES, ROOT, files
 from tests.packaging.environment import Environment
 from timekeeper.core import __version__
@@ -75,6 +78,26 @@ def test_the_wheel_makes_a_console_script_for_each_role(wheel: Path) -> None:
         "kubectl-bursar": "timekeeper.cli.main:main",
         "kubectl_complete-bursar": "timekeeper.cli.completion:main",
     }
+
+
+def size(files: Iterable[Path]) -> int:
+    """The bytes of files."""
+    return sum(file.stat().st_size for file in files if file.is_file())
+
+
+def test_the_command_alone_takes_what_its_page_says_and_brings_no_library_of_a_role(
+    installed: Environment,
+) -> None:
+    """Of a folder that pip has filled, with the bytecode: ours, and those of what the wheel needs."""
+    needed = dependencies.installed(dependencies.declared()[""])
+    theirs = [Path(str(file.locate())) for each, _ in needed.values() for file in each.files or ()]
+    ours = [file for each in PACKAGES for file in installed.folder.glob(f"lib/*/site-packages/{each}/**/*")]
+    (said,) = re.findall(r"takes (\d+) MB", (ROOT / "docs" / "cli.md").read_text())
+
+    assert {"click", "rich", "urllib3"} <= set(needed)
+    assert {"flask", "kubernetes", "numpy", "sqlalchemy"}.isdisjoint(needed)
+    assert any(file.suffix == ".pyc" for file in ours)
+    assert round((size(theirs) + size(ours)) / 1e6) <= int(said) < 30
 
 
 def test_an_installed_wheel_is_what_is_imported_outside_the_checkout(installed: Environment) -> None:
