@@ -1,5 +1,7 @@
 """Budget entries: every field is read exactly, and every mistake is reported with its key, line and field."""
 
+from datetime import date
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -337,6 +339,34 @@ def test_a_price_is_a_decimal_of_at_most_six_places(price: str) -> None:
         error = read_entry(key, text)
         assert isinstance(error, EntryError)
         assert (error.field, "at most 6 decimals" in error.allowed) == ("price", True)
+
+
+def test_later_prices_have_the_days_on_which_they_begin() -> None:
+    text = "price: 2.50 then 3 from 2026-12-01  then 0.125 from 2027-01-01"
+    later = ((date(2026, 12, 1), "3"), (date(2027, 1, 1), "0.125"))
+
+    assert read_entry("_settings", text) == BudgetSettings(price="2.50", later_prices=later)
+    assert read_entry("team-a", f"gpuHours: 1\n{text}") == Budget(GPU_HOUR, price="2.50", later_prices=later)
+
+
+@pytest.mark.parametrize(
+    ("price", "allowed"),
+    [
+        ("2 then 3", "such as 2.5 then 3 from 2026-12-01"),
+        ("2 then 3 from 1.12.2026", "such as 2.5 then 3 from 2026-12-01"),
+        ("2 then 3 from 2026-02-30", "days that exist, and 2026-02-30 does not"),
+        ("2 then 3 from 1969-12-31", "days of the years 1970 to 9997"),
+        ("2 then 3 from 9999-12-31", "days of the years 1970 to 9997"),
+        ("2 then 3 from 2026-12-01 then 4 from 2026-12-01", "in the order of their days, each day once"),
+        ("2 then 3 from 2026-12-02 then 4 from 2026-12-01", "in the order of their days, each day once"),
+        ("2" + "".join(f" then 3 from {2000 + at}-01-01" for at in range(101)), "at most 100"),
+    ],
+)
+def test_later_prices_that_are_not_right_are_told_with_what_is_allowed(price: str, allowed: str) -> None:
+    error = read_entry("team-a", f"gpuHours: 1\nprice: {price}")
+
+    assert isinstance(error, EntryError)
+    assert (error.line, error.field, allowed in error.allowed) == (2, "price", True)
 
 
 def test_a_group_is_in_no_group() -> None:

@@ -151,6 +151,8 @@ def _check_key(key: str) -> None:
         raise BadEntryError(1, "", "no such key", "a namespace's name, _group.NAME, _defaults or _settings")
 
 
+_PRICES = "prices"  # becomes the attributes price and later_prices
+
 _BUDGET_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
     "gpuHours": ("amount", scalars.hours),
     "period": ("period", scalars.one_of(policy.PERIODS)),
@@ -165,7 +167,7 @@ _BUDGET_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
     "maxGPUs": ("max_gpus_milli", scalars.cards),
     "maxGPUsPerPod": ("max_gpus_per_pod_milli", scalars.cards),
     "maxWaiting": ("max_waiting", scalars.count),
-    "price": ("price", scalars.price),
+    "price": (_PRICES, scalars.prices),
     "notify": ("notify", scalars.url),
     "notifyFormat": ("notify_format", scalars.one_of(policy.NOTIFY_FORMATS)),
     "overuse": ("overuse", scalars.one_of(policy.OVERUSE)),
@@ -223,7 +225,7 @@ _SETTING_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
     "hostShare": ("host_share_milli", scalars.weight),
     "unknownStanding": ("unknown_standing", scalars.one_of(("inBudget", "overBudget"))),
     "unknownAccelerators": ("unknown_accelerators", scalars.one_of(UNKNOWN_ACCELERATORS)),
-    "price": ("price", scalars.price),
+    "price": (_PRICES, scalars.prices),
     "currency": ("currency", scalars.currency),
 }
 
@@ -246,7 +248,7 @@ def _budget(fields: dict[str, yaml.Node], lenient: bool, mistakes: Mistakes) -> 
     ):
         mistakes.found.append(BadEntryError(1, "gpuHours", "missing", "a number of GPU-hours, or unlimited"))
     values |= _admission(fields, lenient, mistakes)
-    return None if mistakes.found else Budget(**values)
+    return None if mistakes.found else Budget(**_with_prices(values))
 
 
 def _settings(fields: dict[str, yaml.Node], lenient: bool, mistakes: Mistakes) -> BudgetSettings | None:
@@ -263,7 +265,13 @@ def _settings(fields: dict[str, yaml.Node], lenient: bool, mistakes: Mistakes) -
             )
     if "priorityClasses" in fields:
         values |= _classes(fields["priorityClasses"], mistakes)
-    return None if mistakes.found else BudgetSettings(**values)
+    return None if mistakes.found else BudgetSettings(**_with_prices(values))
+
+
+def _with_prices(values: dict[str, Any]) -> dict[str, Any]:
+    if _PRICES in values:
+        values["price"], values["later_prices"] = values.pop(_PRICES)
+    return values
 
 
 def _admission(fields: dict[str, yaml.Node], lenient: bool, mistakes: Mistakes) -> dict[str, Any]:
