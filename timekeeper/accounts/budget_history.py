@@ -291,6 +291,16 @@ class History:
         before = self.account(subject, account.span.start_ms - 1)
         return before if before.kind == account.kind else None
 
+    def entry_of_period(self, subject: str, span: Interval) -> Budget | None:
+        """The subject's own entry when its period began; if it had no limit then, the first one with a limit
+        in the period. None: none."""
+        dated = self._dated.get(subject)
+        if dated is None:
+            return None
+        later = zip(dated.from_ms, dated.values, strict=True)
+        found = (dated.at(span.start_ms), *(each for at, each in later if span.start_ms < at < span.end_ms))
+        return next((each for each in found if isinstance(each, Budget) and each.amount is not None), None)
+
     def pieces(self, namespace: str, interval: Interval) -> Iterator[Interval]:
         """The interval cut at the bounds of the namespace's accounts and at each midnight in UTC; in order,
         without empty parts. So no posting spans two days, and daily totals are exact."""

@@ -68,6 +68,8 @@ class Budget:
     require_duration: bool = False  # a pod must declare how long it means to run
     overtime: str = ""  # "": the cluster's
     host_share_milli: int | None = None  # None: the cluster's
+    # of a group's entry: (namespace, amount) that it passes on anew in each of its periods
+    split: tuple[tuple[str, int], ...] = ()
     protect: Protection | None = None  # which pods keep class and cards when the budget is spent
 
 

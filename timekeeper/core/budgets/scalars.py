@@ -46,6 +46,14 @@ def hours(text: str) -> int | None:
     return int(Decimal(text) * GPU_HOUR)
 
 
+def part_hours(text: str) -> int:
+    """GPU-hours above 0 as an amount."""
+    amount = None if text == "unlimited" else hours(text)
+    if not amount:
+        raise BadValueError("a number of GPU-hours above 0 with at most 8 decimals")
+    return amount
+
+
 def thousandths(most: int) -> Reader:
     """Reads a number from 0 to ``most`` in thousandths."""
 
