@@ -369,6 +369,33 @@ def test_later_prices_that_are_not_right_are_told_with_what_is_allowed(price: st
     assert (error.line, error.field, allowed in error.allowed) == (2, "price", True)
 
 
+def test_a_groups_split_has_a_part_for_each_namespace() -> None:
+    entry = read_entry("_group.lab", "gpuHours: 50\nsplit: {b: 20.5, a: 29.5}")
+
+    assert entry == Budget(50 * GPU_HOUR, split=(("a", 59 * GPU_HOUR // 2), ("b", 41 * GPU_HOUR // 2)))
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "field", "problem"),
+    [
+        ("team-a", "gpuHours: 9\nsplit: {a: 1}", "split", "a group alone has a budget to split"),
+        ("_defaults", "gpuHours: 9\nsplit: {a: 1}", "split", "a group alone has a budget to split"),
+        ("_group.lab", "gpuHours: 9\nsplit: {a: 5, b: 4.1}", "split", "together more than gpuHours"),
+        ("_group.lab", "gpuHours: unlimited\nsplit: {a: 5}", "split", "without a limit has nothing to split"),
+        ("_group.lab", "gpuHours: 9\nsplit: {a: 0}", "split.a", '"0" is not a valid value'),
+        ("_group.lab", "gpuHours: 9\nsplit: {a: unlimited}", "split.a", "is not a valid value"),
+        ("_group.lab", "gpuHours: 9\nsplit: {A_b: 1}", "split", "is not a namespace's name"),
+        ("_group.lab", "gpuHours: 9\nsplit: [a]", "split", "not a mapping"),
+        ("_group.lab", "gpuHours: 9\nsplit: {a: {b: 1}}", "split.a", "not a single value"),
+    ],
+)
+def test_a_split_that_is_not_right_is_told(key: str, text: str, field: str, problem: str) -> None:
+    error = read_entry(key, text)
+
+    assert isinstance(error, EntryError)
+    assert (error.line, error.field, problem in error.problem) == (2, field, True)
+
+
 def test_a_group_is_in_no_group() -> None:
     error = read_entry("_group.lab", "gpuHours: 1\ngroup: other")
 
