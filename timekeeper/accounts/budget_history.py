@@ -20,10 +20,12 @@ from timekeeper.core.budgets.protection import Protection
 from timekeeper.core.budgets.reader import read_entry
 from timekeeper.core.ledger.metering import FOREVER_MS, Interval
 from timekeeper.core.ledger.period_rules import Account, PeriodRule, account_in, period_rules
+from timekeeper.core.ledger.prices import price_at, price_days
 
 DAY_MS = 86_400_000
 SETTINGS = "_settings"
 DEFAULTS = "_defaults"
+_UTC = BudgetSettings().time_zone
 # ``_mode.NAMESPACE``: the mode that the namespace's label names; no ConfigMap may have such a key
 LABEL = "_mode."
 # Admission follows a changed mode within seconds. So long before and after a change, a pod's own label tells
@@ -178,8 +180,9 @@ class History:
         """The price of a weighted GPU-hour at that time, as decimal text ("": none), and its currency: the
         namespace's own, else that of ``_defaults``, else that of ``_settings``."""
         settings = self.settings(at_ms)
-        prices = (entry.price for entry in self._entries(namespace, at_ms))
-        return next(filter(None, prices), settings.price), settings.currency
+        entries: tuple[Budget | BudgetSettings, ...] = (*self._entries(namespace, at_ms), settings)
+        prices = (price_at(each, at_ms, settings.time_zone) for each in entries)
+        return next(filter(None, prices), ""), settings.currency
 
     def overuse_grace_ms(self, namespace: str, at_ms: int) -> int | None:
         """How long a pod of the namespace may exceed its memory share before it is evicted; None: it is not
@@ -237,11 +240,11 @@ class History:
         """The interval cut wherever the namespace's group, price or currency changed; in order, without empty
         parts."""
         start = interval.start_ms
+        days = self._price_days(namespace)
         while start < interval.end_ms:
             billing = self._billing_of(namespace, start)
-            later = (
-                at for at in self._moments(namespace, start) if self._billing_of(namespace, at) != billing
-            )
+            moments = sorted({*self._moments(namespace, start), *(at for at in days if at > start)})
+            later = (at for at in moments if self._billing_of(namespace, at) != billing)
             end = min(interval.end_ms, next(later, interval.end_ms))
             yield BillingInterval(Interval(start, end), *billing)
             start = end
@@ -288,6 +291,16 @@ class History:
         before = self.account(subject, account.span.start_ms - 1)
         return before if before.kind == account.kind else None
 
+    def entry_of_period(self, subject: str, span: Interval) -> Budget | None:
+        """The subject's own entry when its period began; if it had no limit then, the first one with a limit
+        in the period. None: none."""
+        dated = self._dated.get(subject)
+        if dated is None:
+            return None
+        later = zip(dated.from_ms, dated.values, strict=True)
+        found = (dated.at(span.start_ms), *(each for at, each in later if span.start_ms < at < span.end_ms))
+        return next((each for each in found if isinstance(each, Budget) and each.amount is not None), None)
+
     def pieces(self, namespace: str, interval: Interval) -> Iterator[Interval]:
         """The interval cut at the bounds of the namespace's accounts and at each midnight in UTC; in order,
         without empty parts. So no posting spans two days, and daily totals are exact."""
@@ -327,6 +340,16 @@ class History:
         keys = (subject, SETTINGS) if is_group(subject) else (subject, DEFAULTS, SETTINGS, LABEL + subject)
         dated = (self._dated[key].from_ms for key in keys if key in self._dated)
         return sorted({at for each in dated for at in each if at > after_ms})
+
+    def _price_days(self, namespace: str) -> frozenset[int]:
+        """When later prices of the namespace's entries may begin, in each time zone that was ever set."""
+        found = (self._dated[key].values for key in (namespace, DEFAULTS, SETTINGS) if key in self._dated)
+        entries = [each for values in found for each in values if each is not None and each.later_prices]
+        if not entries:
+            return frozenset()
+        set_ever = self._dated[SETTINGS].values if SETTINGS in self._dated else ()
+        zones = {each.time_zone for each in set_ever if isinstance(each, BudgetSettings)} | {_UTC}
+        return frozenset(at for each in entries for at in price_days(each, zones))
 
     def _period_rules_of(self, subject: str) -> tuple[PeriodRule, ...]:
         if subject not in self._period_rules:

@@ -37,6 +37,8 @@ class Changes:
     changed: tuple[Session, ...] = ()
     watermarks: Mapping[str, int] = field(default_factory=dict)  # node -> until when it was observed
     new_nodes: frozenset[str] = frozenset()  # nodes in ``watermarks`` without a row
+    # node -> since when the API server has no such Node; None: it has it again
+    gone: Mapping[str, int | None] = field(default_factory=dict)
     postings: tuple[Posting, ...] = ()
     grants: tuple[Grant, ...] = ()
     # namespace -> changed rate of waiting pods, 0: none left; None: unchanged

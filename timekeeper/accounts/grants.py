@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from urllib.parse import quote
 
-from timekeeper.accounts.budget_history import BudgetInForce, History
+from timekeeper.accounts.budget_history import GROUP, BudgetInForce, History, is_group
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.core.ledger.period_rules import Account
 
@@ -12,6 +12,7 @@ CORRECTION = "correction"
 MANUAL = "manual"
 CARRY = "carry"
 TRANSFER = "transfer"
+SPLIT = "split"  # begins the keys of transfers that the settler makes
 
 BY_BUDGET = (PERIOD, CORRECTION)  # if made by the settler; a person's correction counts as by hand
 BY_HAND = (MANUAL, TRANSFER)
@@ -50,6 +51,8 @@ class GrantSums:
     carried: int = 0  # carried over from the period before
     carries: int = 0  # number of carry-over rows
     carried_ms: int = 0  # when the latest of them was written
+    received: int = 0  # the part of ``by_hand`` that groups have passed on
+    splits: int = 0  # number of rows by the `split` of a group
 
     @property
     def amount(self) -> int:
@@ -61,6 +64,9 @@ class GrantSums:
         if grant.kind == CARRY:
             carried, carries = self.carried + grant.amount, self.carries + 1
             return replace(self, carried=carried, carries=carries, carried_ms=grant.created_ms)
+        if grant.kind == TRANSFER:
+            by_hand, received = self.by_hand + grant.amount, self.received + grant.amount
+            return replace(self, by_hand=by_hand, received=received, splits=self.splits + 1)
         return replace(self, by_budget=(self.by_budget or 0) + grant.amount)
 
 
@@ -85,6 +91,52 @@ def budget_grant(
     reason = f"the budget of {in_force.key} was changed"
     difference = amount - granted.by_budget
     return Grant(subject, span, difference, CORRECTION, reason, SETTLER, f"{key}/{now_ms}", now_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class SplitPart:
+    """What a group passes on to a namespace's account by its entry, anew in each of its own accounts."""
+
+    group: str  # ``_group.NAME``
+    group_span: Interval
+    amount: int
+
+
+def split_part(history: History, namespace: str, account: Account, now_ms: int) -> SplitPart | None:
+    """The part of the namespace's present account, by the `split` that its group had when the period began;
+    None: it has none. Both need a limit, and periods of the same kind that end together. If the group has
+    less by now than its parts together, each part is cut alike."""
+    budget = history.budget(namespace, now_ms).budget
+    if is_group(namespace) or not budget.group or budget.amount is None:
+        return None
+    group = GROUP + budget.group
+    of_it, amount = history.account(group, now_ms), history.budget(group, now_ms).budget.amount
+    entry = history.entry_of_period(group, of_it.span)
+    is_same = (of_it.kind, of_it.span.end_ms) == (account.kind, account.span.end_ms)
+    if entry is None or amount is None or not is_same:
+        return None
+    total, part = sum(each for _, each in entry.split), dict(entry.split).get(namespace, 0)
+    if total > amount:
+        part = part * amount // total
+    return SplitPart(group, of_it.span, part) if part else None
+
+
+def split_key(namespace: str, account: Account) -> str:
+    """The ledger's key of the part of an account, which gets one alone."""
+    return f"{SPLIT}/{namespace}/{account.span.start_ms}/{account.span.end_ms}"
+
+
+def split_grant(
+    history: History, namespace: str, account: Account, granted: GrantSums, now_ms: int
+) -> Grant | None:
+    """The grant of `split_part`; None if there is none, or it was made. It is not changed in its period."""
+    part = None if granted.splits else split_part(history, namespace, account, now_ms)
+    if part is None:
+        return None
+    reason = f"its part of the budget of {part.group}, by its split"
+    key = split_key(namespace, account)
+    own = part.group, part.group_span
+    return Grant(namespace, account.span, part.amount, TRANSFER, reason, SETTLER, key, now_ms, *own)
 
 
 def carry_part(history: History, subject: str, account: Account) -> int:

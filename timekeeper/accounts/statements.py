@@ -4,14 +4,14 @@ How the totals are kept is the settler's business; `LedgerTotals` says what they
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
 from timekeeper.accounts import carry_over
 from timekeeper.accounts.balance import BalanceFigures, Rates, Statement, statement, untouched
 from timekeeper.accounts.budget_history import GROUP, History, is_group
-from timekeeper.accounts.grants import CARRY, NO_GRANTS, Grant, GrantSums
+from timekeeper.accounts.grants import CARRY, NO_GRANTS, TRANSFER, Grant, GrantSums, split_grant
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.core.ledger.period_rules import Account
 
@@ -208,6 +208,9 @@ class _StatementMaker:
             return sum(self._spent(subject, account.span))
 
         due = carry_over.due(history, subject, accounts, granted_in, spent_in, now_ms)
+        part = split_grant(history, subject, accounts[-1], due.granted, now_ms)
+        if part is not None:
+            due = replace(due, grants=(*due.grants, part), granted=due.granted.plus(part))
         posted, pending = self._spent(subject, accounts[-1].span)
         figures = BalanceFigures(
             due.granted.amount,
@@ -224,7 +227,7 @@ class _StatementMaker:
             or subject in self.history.labelled
             or bool(each.balance.spent or each.balance.reserved)
             or granted_in(accounts[-1]) != NO_GRANTS
-            or any(grant.kind == CARRY for grant in due.grants)
+            or any(grant.kind in (CARRY, TRANSFER) for grant in due.grants)
         )
         return _SubjectStatement(each, due, is_listed)
 

@@ -9,7 +9,7 @@ from flask import Flask, Response, g, request
 
 from timekeeper import metrics
 from timekeeper.accounts.card_use.prometheus_answers import PrometheusQueries
-from timekeeper.api import months, would
+from timekeeper.api import months, nodes, would
 from timekeeper.api.http.answers import answer
 from timekeeper.api.http.openapi import document
 from timekeeper.api.http.routes import JSON, ApiRoute
@@ -55,6 +55,7 @@ RESOURCES = (
     grants,
     group_grants,
     sessions,
+    nodes,
     held,
     usage,
     months,

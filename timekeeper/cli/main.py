@@ -71,7 +71,11 @@ def budget(options: Options, names: tuple[str, ...], all_namespaces: bool, form:
             sheet = budgets.budgets(found, found[0] if len(wanted) == 1 and found else found)
     if found or not absent:
         output.show(sheet, form)
-    for sentence in (*budgets.modes(found), *budgets.protections(found)) if form == "table" else ():
+    for sentence in (
+        (*budgets.modes(found), *budgets.protections(found), *budgets.received(found))
+        if form == "table"
+        else ()
+    ):
         click.echo(sentence)
     if absent:
         have = "has no budget and uses" if len(absent) == 1 else "have no budget and use"
@@ -176,6 +180,8 @@ def grants(options: Options, subject: str | None, all_namespaces: bool, group: s
         with connected(options, "") as client:
             answer = client.get(f"/v1/groups/{quote(group)}/grants")
         output.show(budgets.group_grants(answer), form)
+        for sentence in budgets.split(answer) if form == "table" else ():
+            click.echo(sentence)
         return
     wanted = subject or options.scope(all_namespaces)
     with connected(options, "" if wanted is None or _is_group(wanted) else wanted) as client:

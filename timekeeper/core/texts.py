@@ -69,6 +69,18 @@ def floor(cards_milli: int | None, amount: int | None) -> str:
     )
 
 
+def received(granted: int, passed_on: int, each_period: int) -> str:
+    """How what a group passed on adds to a namespace's own budget."""
+    own, anew = hours(granted - passed_on), ""
+    if each_period:
+        anew = f", of which its group passes {hours(each_period)} on anew in each period"
+    return (
+        f"{hours(granted)} GPU-hours of this period: {own} by its own budget and grants, and"
+        f" {hours(passed_on)} that its group passed on beside them{anew}; what it uses counts in its group's"
+        " budget too"
+    )
+
+
 def moment(time_ms: int | None) -> str:
     """A time in UTC; "" for None."""
     return "" if time_ms is None else f"{datetime.fromtimestamp(time_ms // 1000, UTC):%Y-%m-%d %H:%M}Z"

@@ -40,6 +40,7 @@ PAGES: dict[str, PageMaker] = {
     "/groups": budgets.groups,
     "/groups/<group>": budgets.group,
     "/map": cluster.cluster,
+    "/nodes/<node>": cluster.node,
     "/waiting": cluster.waiting,
     "/waste": waste.waste,
     "/costs": costs.costs,

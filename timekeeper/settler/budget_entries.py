@@ -5,12 +5,20 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from timekeeper import metrics
-from timekeeper.accounts.budget_history import LABEL, SETTINGS, BudgetEntry, History, entry_value
+from timekeeper.accounts.budget_history import (
+    LABEL,
+    SETTINGS,
+    BudgetEntry,
+    History,
+    entry_value,
+    settled_value,
+)
 from timekeeper.core.budgets import reader as budgets
 from timekeeper.core.budgets.mistakes import EntryError
 from timekeeper.core.budgets.modes import EFFECTS
 from timekeeper.core.budgets.policy import MODES, BudgetSettings, group_key, ineffective_fields
 from timekeeper.core.budgets.reader import precedence
+from timekeeper.core.ledger.prices import late_price
 from timekeeper.core.names import CLUSTER_SETTINGS
 from timekeeper.settler.cluster.cluster_state import BudgetConfigMap, ClusterState
 
@@ -106,6 +114,11 @@ def read_entries(
         BudgetNotice(texts[key][1], "IneffectiveField", f"{key}: {sentence}")
         for key, sentence in _ineffective(reading, {each.key for each in changed}, history, at_ms)
     ]
+    notices += [
+        BudgetNotice(texts[entry.key][1], "LatePrice", f"{entry.key}: {sentence}")
+        for entry in changed
+        if (sentence := _late_price(entry, history))
+    ]
     fresh = {entry.key for entry in (*changed, *ended)}
     notices += [
         BudgetNotice(texts[missing.key][1], "MissingGroup", missing.sentence())
@@ -117,6 +130,24 @@ def read_entries(
         for change in mode_changes((*changed, *ended), history)
     ]
     return EntryChanges((*changed, *ended, *labelled), errors, tuple(notices))
+
+
+def _late_price(entry: BudgetEntry, history: History) -> str:
+    """What is said of an entry whose price was to begin before it was written; "": nothing."""
+    earlier = history.text(entry.key)
+    before = None if earlier is None else settled_value(entry.key, earlier)
+    now = settled_value(entry.key, entry.text or "")
+    if isinstance(now, EntryError):
+        return ""
+    known = None if isinstance(before, EntryError) else before
+    late = late_price(known, now, entry.from_ms, history.settings(entry.from_ms).time_zone)
+    if late is None:
+        return ""
+    day, price = late
+    return (
+        f"price: {price} counts from now on, and not from {day}: no charge of before gets another price;"
+        " kubectl bursar correct corrects a bill"
+    )
 
 
 def _labelled(labels: Mapping[str, str], history: History, at_ms: int) -> Iterator[BudgetEntry]:

@@ -12,6 +12,7 @@ from timekeeper.accounts.grants import (
     CORRECTION,
     NO_GRANTS,
     PERIOD,
+    SPLIT,
     Grant,
     GrantSums,
 )
@@ -112,6 +113,8 @@ _SUMS = (
     func.coalesce(func.sum(case((GRANTS.c.kind == CARRY, GRANTS.c.amount))), 0),
     func.count(case((GRANTS.c.kind == CARRY, 1))),
     func.coalesce(func.max(case((GRANTS.c.kind == CARRY, GRANTS.c.created_ms))), 0),
+    func.coalesce(func.sum(case((GRANTS.c.group_key.is_not(None), GRANTS.c.amount))), 0),
+    func.count(case((GRANTS.c.idempotency_key.like(f"{SPLIT}/%"), 1))),
 )
 
 

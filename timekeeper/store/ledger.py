@@ -17,6 +17,7 @@ from sqlalchemy import (
     bindparam,
     case,
     func,
+    or_,
     select,
     text,
     true,
@@ -113,6 +114,32 @@ def sessions_of(connection: Connection, uids: Iterable[str]) -> Sessions:
 def watermarks(connection: Connection) -> dict[str, int]:
     """Each node's watermark: the time up to which its reports are known."""
     return _pairs(connection, select(NODES.c.name, NODES.c.watermark_ms))
+
+
+def gone_nodes(connection: Connection) -> dict[str, int]:
+    """Since when the API server has no Node of these names, as the settler saw it."""
+    its = NODES.c
+    return _pairs(connection, select(its.name, its.gone_ms).where(its.gone_ms.is_not(None)))
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTimes:
+    """``heard_ms``: until when the node was heard with a pod on it, None: never; ``gone_ms``: since when the
+    API server has no such Node, None: it has it; ``is_held``: a pod on it has not ended."""
+
+    heard_ms: int | None
+    gone_ms: int | None
+    is_held: bool
+
+
+def node_times(connection: Connection, name: str) -> NodeTimes:
+    """What is known of a node with this name."""
+    its, of_it = NODES.c, SESSIONS.c
+    row = connection.execute(select(its.watermark_ms, its.gone_ms).where(its.name == name)).first()
+    is_over = or_(of_it.ended_ms.is_not(None), of_it.vanished_ms.is_not(None))
+    held = select(of_it.uid).where(of_it.settled_ms.is_(None), ~is_over, of_it.node == name).limit(1)
+    heard_ms, gone_ms = row or (None, None)
+    return NodeTimes(heard_ms, gone_ms, connection.execute(held).first() is not None)
 
 
 def _latest_beats() -> Select[tuple[str, int]]:

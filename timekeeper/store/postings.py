@@ -52,6 +52,9 @@ def apply(connection: Connection, changes: Changes) -> None:
     insert_all(connection, ENTRIES, [_entry_row(each) for each in changes.entries])
     _write_sessions(connection, changes)
     _write_watermarks(connection, changes)
+    if changes.gone:
+        rows = [{"b_name": name, "b_gone": at} for name, at in changes.gone.items()]
+        connection.execute(_GONE, rows)
     # In the order of the day totals; otherwise two writers could deadlock on them.
     postings = sorted(changes.postings, key=lambda each: (each.namespace, each.from_ms))
     insert_all(connection, POSTINGS, [_posting_row(each) for each in postings])
@@ -119,6 +122,9 @@ def _write_watermarks(connection: Connection, changes: Changes) -> None:
             there = set(connection.execute(select(NODES.c.name)).scalars())
             lost = [{"name": name, "watermark_ms": at} for name, at in heard if name not in there]
             insert_all(connection, NODES, lost)
+
+
+_GONE = update(NODES).where(NODES.c.name == bindparam("b_name")).values(gone_ms=bindparam("b_gone"))
 
 
 def _write_waiting(connection: Connection, rates: Mapping[str, int]) -> None:

@@ -260,11 +260,18 @@ class SessionFilter:
 
 @dataclass(frozen=True, slots=True)
 class ChargedSession:
-    """A session with its posted amount and its pending amount beyond that."""
+    """A session with its posted amount and its pending amount beyond that. ``until_ms``: until when it is
+    charged, as far as is known now; before its beginning: it is not charged."""
 
     session: Session
     posted: int
     pending: int
+    until_ms: int
+
+    @property
+    def amount(self) -> int:
+        """The charge, in milli-GPU x ms."""
+        return self.posted + self.pending
 
 
 def page(connection: Connection, which: SessionFilter, now_ms: int, limit: int) -> list[ChargedSession]:
@@ -334,7 +341,7 @@ def _charged_query() -> Select[Any]:
     owed = case((is_owed, SESSIONS.c.rate_milli * (end - start)), else_=literal(0))
     of_it = POSTINGS.c.session_uid == SESSIONS.c.uid
     posted = select(func.coalesce(func.sum(POSTINGS.c.amount), 0)).where(of_it).scalar_subquery()
-    return select(*_COLUMNS, owed, posted).select_from(all_known.source).where(these)
+    return select(*_COLUMNS, owed, posted, end).select_from(all_known.source).where(these)
 
 
 def _last_evidence() -> ColumnElement[int]:
@@ -349,9 +356,10 @@ def _last_evidence() -> ColumnElement[int]:
 
 
 def _charged(*row: Any) -> ChargedSession:
-    *columns, owed, posted = row
+    *columns, owed, posted, until_ms = row
     session = Session(*columns)
-    return ChargedSession(session, int(posted), int(owed) - int(posted) if session.settled_ms is None else 0)
+    pending = int(owed) - int(posted) if session.settled_ms is None else 0
+    return ChargedSession(session, int(posted), pending, int(until_ms))
 
 
 _CHARGED = _charged_query()

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
@@ -84,7 +85,7 @@ def _print_use(settings: AuditSettings, world: AssumedCluster) -> int:
             if each["metadata"]["namespace"] not in left_out
         )
         terms = world.budgets.settings or BudgetSettings()
-        found = use.of_pods(pods, nodes, terms, world.budgets.budgets)
+        found = use.of_pods(pods, nodes, terms, world.budgets.budgets, time.time_ns() // 1_000_000)
     except (ClusterUnreachableError, ListRefusedError, UnusableError) as error:
         _say(str(error))
         return 2

@@ -7,6 +7,7 @@ from decimal import ROUND_HALF_UP, Decimal
 
 from timekeeper.core.budgets.policy import UNLIMITED, Budget, BudgetSettings
 from timekeeper.core.json_values import Json, mapping
+from timekeeper.core.ledger.prices import price_at
 from timekeeper.core.request.estimates import estimated_rate, without_constraints
 from timekeeper.core.request.host import (
     DOMINANT_HOST,
@@ -65,14 +66,15 @@ def of_pods(
     nodes: Mapping[str, AuditedNode],
     settings: BudgetSettings,
     budgets: Mapping[str, Budget],
+    now_ms: int,
 ) -> tuple[DialectUse, ...]:
-    """The use of all bound pods that have not ended, by namespace and dialect. ``nodes``: by name. A pod
-    counts with the highest rate that it can have on its node."""
+    """The use of all bound pods that have not ended, by namespace and dialect, at the prices of ``now_ms``.
+    ``nodes``: by name. A pod counts with the highest rate that it can have on its node."""
     found: dict[tuple[str, str], list[int]] = {}
     for namespace, dialect, rate_milli in _rates(pods, nodes, settings):
         found.setdefault((namespace, dialect), []).append(rate_milli)
     return tuple(
-        DialectUse(*key, len(rates), sum(rates), _price(key[0], settings, budgets), settings.currency)
+        DialectUse(*key, len(rates), sum(rates), _price(key[0], settings, budgets, now_ms), settings.currency)
         for key, rates in sorted(found.items())
     )
 
@@ -102,9 +104,10 @@ def _rates(
             yield namespace, UNREADABLE, 0
 
 
-def _price(namespace: str, settings: BudgetSettings, budgets: Mapping[str, Budget]) -> str:
-    own, usual = (budgets.get(name, UNLIMITED).price for name in (namespace, "_defaults"))
-    return own or usual or settings.price
+def _price(namespace: str, settings: BudgetSettings, budgets: Mapping[str, Budget], now_ms: int) -> str:
+    own, usual = (budgets.get(name, UNLIMITED) for name in (namespace, "_defaults"))
+    prices = (price_at(each, now_ms, settings.time_zone) for each in (own, usual, settings))
+    return next(filter(None, prices), "")
 
 
 def as_json(found: Sequence[DialectUse]) -> str:

@@ -16,7 +16,7 @@ from webhook.dryrun.flags import audit_flags, review_flags
 FREE = {
     *("--server", "--extender", "--reason", "--key", "GPU_HOURS", "--from", "--to", "--month", "--uid"),
     *("scheduler --extender-url", "scheduler --server-name"),
-    *("node --timeout",),
+    *("node --timeout", "node --from", "node --to", "node --server"),
     *("--priority-class", "--other-schedulers", "--template-path"),
 }
 

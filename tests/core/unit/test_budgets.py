@@ -1,5 +1,7 @@
 """Budget entries: every field is read exactly, and every mistake is reported with its key, line and field."""
 
+from datetime import date
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -337,6 +339,61 @@ def test_a_price_is_a_decimal_of_at_most_six_places(price: str) -> None:
         error = read_entry(key, text)
         assert isinstance(error, EntryError)
         assert (error.field, "at most 6 decimals" in error.allowed) == ("price", True)
+
+
+def test_later_prices_have_the_days_on_which_they_begin() -> None:
+    text = "price: 2.50 then 3 from 2026-12-01  then 0.125 from 2027-01-01"
+    later = ((date(2026, 12, 1), "3"), (date(2027, 1, 1), "0.125"))
+
+    assert read_entry("_settings", text) == BudgetSettings(price="2.50", later_prices=later)
+    assert read_entry("team-a", f"gpuHours: 1\n{text}") == Budget(GPU_HOUR, price="2.50", later_prices=later)
+
+
+@pytest.mark.parametrize(
+    ("price", "allowed"),
+    [
+        ("2 then 3", "such as 2.5 then 3 from 2026-12-01"),
+        ("2 then 3 from 1.12.2026", "such as 2.5 then 3 from 2026-12-01"),
+        ("2 then 3 from 2026-02-30", "days that exist, and 2026-02-30 does not"),
+        ("2 then 3 from 1969-12-31", "days of the years 1970 to 9997"),
+        ("2 then 3 from 9999-12-31", "days of the years 1970 to 9997"),
+        ("2 then 3 from 2026-12-01 then 4 from 2026-12-01", "in the order of their days, each day once"),
+        ("2 then 3 from 2026-12-02 then 4 from 2026-12-01", "in the order of their days, each day once"),
+        ("2" + "".join(f" then 3 from {2000 + at}-01-01" for at in range(101)), "at most 100"),
+    ],
+)
+def test_later_prices_that_are_not_right_are_told_with_what_is_allowed(price: str, allowed: str) -> None:
+    error = read_entry("team-a", f"gpuHours: 1\nprice: {price}")
+
+    assert isinstance(error, EntryError)
+    assert (error.line, error.field, allowed in error.allowed) == (2, "price", True)
+
+
+def test_a_groups_split_has_a_part_for_each_namespace() -> None:
+    entry = read_entry("_group.lab", "gpuHours: 50\nsplit: {b: 20.5, a: 29.5}")
+
+    assert entry == Budget(50 * GPU_HOUR, split=(("a", 59 * GPU_HOUR // 2), ("b", 41 * GPU_HOUR // 2)))
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "field", "problem"),
+    [
+        ("team-a", "gpuHours: 9\nsplit: {a: 1}", "split", "a group alone has a budget to split"),
+        ("_defaults", "gpuHours: 9\nsplit: {a: 1}", "split", "a group alone has a budget to split"),
+        ("_group.lab", "gpuHours: 9\nsplit: {a: 5, b: 4.1}", "split", "together more than gpuHours"),
+        ("_group.lab", "gpuHours: unlimited\nsplit: {a: 5}", "split", "without a limit has nothing to split"),
+        ("_group.lab", "gpuHours: 9\nsplit: {a: 0}", "split.a", '"0" is not a valid value'),
+        ("_group.lab", "gpuHours: 9\nsplit: {a: unlimited}", "split.a", "is not a valid value"),
+        ("_group.lab", "gpuHours: 9\nsplit: {A_b: 1}", "split", "is not a namespace's name"),
+        ("_group.lab", "gpuHours: 9\nsplit: [a]", "split", "not a mapping"),
+        ("_group.lab", "gpuHours: 9\nsplit: {a: {b: 1}}", "split.a", "not a single value"),
+    ],
+)
+def test_a_split_that_is_not_right_is_told(key: str, text: str, field: str, problem: str) -> None:
+    error = read_entry(key, text)
+
+    assert isinstance(error, EntryError)
+    assert (error.line, error.field, problem in error.problem) == (2, field, True)
 
 
 def test_a_group_is_in_no_group() -> None:

@@ -26,6 +26,7 @@ PAGES = (
     "/groups/lab",
     "/map",
     "/map?node=gpu-1",
+    "/nodes/gpu-1",
     "/waiting",
     "/waste",
     "/waste?group=pod&span=month",

@@ -21,6 +21,7 @@ PAGES = {
     "/groups/lab": "Group lab",
     "/map": "Nodes and cards",
     "/map?node=gpu-1": "Node gpu-1",
+    "/nodes/gpu-1": "Charges on node gpu-1",
     "/waiting": "Waiting pods",
     "/waste?group=namespace%2Cowner": "Waste",
     "/costs": "Costs of 2026-11",

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from datetime import date
 from types import MappingProxyType
 
 from tests.webhook.unit.test_audit import running
@@ -14,6 +15,7 @@ from webhook.audit import use
 
 T4 = (Card("GPU-0", 0, "Tesla T4", 16_000), Card("GPU-1", 1, "Tesla T4", 16_000))
 NODES = {"n1": use.AuditedNode(T4, HostAmount(64_000, 1 << 38))}
+NOW_MS = 1_795_168_800_000  # 2026-11-20T10:00:00Z
 WEIGHED = BudgetSettings(weights=(("T4", 500),), price="2", currency="EUR")
 
 
@@ -28,7 +30,7 @@ def figures(
     pods: list[Json], settings: BudgetSettings = WEIGHED, budgets: Mapping[str, Budget] = MappingProxyType({})
 ) -> list[tuple[object, ...]]:
     """Each namespace's dialects with pods, milli-GPU and cost."""
-    found = use.of_pods(pods, NODES, settings, budgets)
+    found = use.of_pods(pods, NODES, settings, budgets, NOW_MS)
     return [(each.namespace, each.dialect, each.pods, each.rate_milli, str(each.cost)) for each in found]
 
 
@@ -87,8 +89,15 @@ def test_a_pod_can_cost_its_part_of_the_nodes_cpu_and_memory() -> None:
     assert [each[3] for each in figures([hog, of("b", half())], dear)] == [969, 250]
 
 
+def test_a_later_price_counts_from_its_day_on() -> None:
+    for day, cost in ((20, "730.00"), (21, "182.50")):
+        later = ((date(2026, 11, day), "4"),)
+        budgets = {"a": Budget(1, price="1", later_prices=later)}
+        assert figures([of("a", half())], budgets=budgets)[0][-1] == cost
+
+
 def test_people_read_a_table_and_programs_items() -> None:
-    found = use.of_pods([of("a", half())], NODES, WEIGHED, {})
+    found = use.of_pods([of("a", half())], NODES, WEIGHED, {}, NOW_MS)
 
     assert list(use.as_text(found)) == [
         "NAMESPACE  DIALECT  PODS  GPUS  GPU-HOURS/MONTH  COST/MONTH",

@@ -126,18 +126,30 @@ class ProtectedAnswer(TypedDict):
     pods: int | None
 
 
+class ReceivedAnswer(TypedDict):
+    """What groups have passed on to a namespace for its period, beside its own `gpuHours`, and what its group
+    passes on anew in each period."""
+
+    amount: int
+    gpuHours: Hours
+    eachPeriod: int
+    eachPeriodGpuHours: Hours
+
+
 class BudgetAnswer(AccountAnswer):
     """An account with its group's. `standing`, `validUntil` and `exhaustedAt` consider both; the other
     figures are the namespace's own. `group`: null without a group; only name and standing for callers that
     may not `get budgets` of it. `protect`: null if the entry protects no pods; `placement`: `off` where pods
-    keep their scheduler, else `on`. `mode`: the one in force, null for a group; `modeFrom`: what it comes
-    from, the namespace's entry, its label, `_defaults`, the cluster, or a ledger that governs nothing."""
+    keep their scheduler, else `on`. `received`: null where no group passes anything on. `mode`: the one
+    in force, null for a group; `modeFrom`: what it comes from, the namespace's entry, its label,
+    `_defaults`, the cluster, or a ledger that governs nothing."""
 
     namespace: Subject
     mode: Literal["enforce", "observe", "meter"] | None
     modeFrom: ModeSource | None
     group: GroupAccount | GroupStanding | None
     protect: ProtectedAnswer | None
+    received: ReceivedAnswer | None
     placement: str
     warnings: list[str]
 
@@ -211,6 +223,14 @@ class PassedOnAnswer(_From):
     gpuHours: Hours
 
 
+class SplitAnswer(TypedDict):
+    """What a group passes on to a namespace in each of its periods."""
+
+    namespace: Subject
+    amount: int
+    gpuHours: Hours
+
+
 class GroupAmounts(TypedDict):
     """Exact decimal GPU-hours; null where unlimited."""
 
@@ -222,7 +242,8 @@ class GroupAmounts(TypedDict):
 class GroupGrantsAnswer(_From):
     """What a group was granted in its running period, and how much of it is passed on to its namespaces.
     `granted`, `left`: null if unlimited; `to`: null if it never ends; `mayPassOn`: whether the caller may
-    pass on more of it."""
+    pass on more of it; `split`: what its entry passes on anew in each period; parts that are not passed on
+    yet are not `left`."""
 
     version: Version
     group: str
@@ -232,6 +253,7 @@ class GroupGrantsAnswer(_From):
     left: int | None
     gpuHours: GroupAmounts
     mayPassOn: bool
+    split: list[SplitAnswer]
     namespaces: list[PassedOnAnswer]
 
 

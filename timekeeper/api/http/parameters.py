@@ -235,6 +235,9 @@ BESIDE = Parameter(
     _read_ranges,
 )
 NODE = Parameter("node", "only this node", like(object_names.NAME, "not a valid node name"))
+NODE_IN_PATH = Parameter(
+    "node", "the name of a node", like(object_names.NAME, "not a valid node name"), *_IN_PATH
+)
 STATE = choice("state", "`open`: not settled yet; `settled`: fully posted", ("all", "open", "settled"))
 GROUP = Parameter(
     "group",

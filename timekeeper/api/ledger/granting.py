@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from timekeeper.accounts.balance import Statement
-from timekeeper.accounts.budget_history import GROUP
+from timekeeper.accounts.budget_history import GROUP, History
 from timekeeper.accounts.decisions.ledger_decisions import of_changes
-from timekeeper.accounts.grants import MAX_GRANTED, TRANSFER, Grant, caller_key
+from timekeeper.accounts.grants import MAX_GRANTED, TRANSFER, Grant, caller_key, split_key, split_part
 from timekeeper.accounts.usage import gpu_hours
 from timekeeper.api.ledger.ledger_reader import LedgerReader
 from timekeeper.core.ledger.metering import Interval
@@ -71,6 +71,8 @@ class GroupBudget:
     span: Interval
     granted: int | None
     passed_on: Mapping[tuple[str, int, int], int]
+    due: int = 0  # parts of its split that are not written yet, because nothing of those namespaces was
+    split: tuple[tuple[str, int], ...] = ()  # what it passes on anew in each period
 
     @property
     def total(self) -> int:
@@ -80,14 +82,28 @@ class GroupBudget:
     @property
     def left(self) -> int | None:
         """What can still be passed on; None: unlimited."""
-        return None if self.granted is None else max(0, self.granted - self.total)
+        return None if self.granted is None else max(0, self.granted - self.total - self.due)
 
 
 def group_budget(ledger: LedgerReader, connection: Connection, group: str) -> GroupBudget:
     """The running account of the group (without ``_group.``), and what it has passed on."""
     statement, _ = ledger.account(connection, GROUP + group)
-    span = statement.account.span
-    return GroupBudget(span, statement.balance.granted, granted.passed_on(connection, GROUP + group, span))
+    span, balance = statement.account.span, statement.balance
+    passed_on = granted.passed_on(connection, GROUP + group, span)
+    now_ms, history = ledger.moment(connection)
+    due = _due_parts(connection, history, GROUP + group, span, now_ms)
+    return GroupBudget(span, balance.granted, passed_on, due, statement.in_force.budget.split)
+
+
+def _due_parts(connection: Connection, history: History, group: str, span: Interval, now_ms: int) -> int:
+    entry, parts = history.entry_of_period(group, span), {}
+    for namespace, _ in entry.split if entry else ():
+        account = history.account(namespace, now_ms)
+        part = split_part(history, namespace, account, now_ms)
+        if part is not None and part.group == group:
+            parts[split_key(namespace, account)] = part.amount
+    written = {each.grant.idempotency_key for each in grants.known(connection, *parts)}
+    return sum(amount for key, amount in parts.items() if key not in written)
 
 
 def pass_on(ledger: LedgerReader, group: str, asked: PassingOn, actor: str, key: str) -> tuple[GrantRow, ...]:
@@ -141,7 +157,7 @@ class _Passing:
 
     def _check_passed_on(self, budget: GroupBudget, left: int, account: Statement) -> None:
         if self.asked.amount > left:
-            of, gone = gpu_hours(budget.granted or 0), gpu_hours(budget.total)
+            of, gone = gpu_hours(budget.granted or 0), gpu_hours(budget.total + budget.due)
             detail = f"{of} GPU-hours were granted to group {self.group}, and {gone} of them are passed on"
             raise Problem(409, f"{detail}: {gpu_hours(left)} are left", "gpuHours")
         if (account.balance.granted or 0) + self.asked.amount > MAX_GRANTED:

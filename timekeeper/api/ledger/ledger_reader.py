@@ -104,6 +104,8 @@ class AccountReading:
     placement: str = "on"  # of the cluster
     mode: str = ""  # of a namespace
     mode_source: ModeSource = "cluster"
+    received: int = 0  # what groups have passed on to its account
+    each_period: int = 0  # what its group passes on anew in each period
 
 
 class LedgerReader:
@@ -287,6 +289,17 @@ class LedgerReader:
                 placement,
                 "" if is_group(name) else history.mode(name, now_ms),
                 history.mode_source(name, now_ms),
+                granted.received,
+                _part(history, name, each),
             )
-            for name, (each, _) in found.items()
+            for name, (each, granted) in found.items()
         ]
+
+
+def _part(history: History, namespace: str, account: Statement) -> int:
+    """What the namespace's group passes on to it in each period, by its entry of now."""
+    group = account.group
+    if group is None or account.in_force.budget.amount is None:
+        return 0
+    is_same = group.account.kind == account.account.kind
+    return dict(group.in_force.budget.split).get(namespace, 0) if is_same else 0

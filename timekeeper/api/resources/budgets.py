@@ -165,8 +165,20 @@ def shown(
         "exhaustedAt": statement.exhausted_ms,
         "group": groups[budget.group] if group else None,
         "protect": protected_answers.shown(account.protected),
+        "received": _received(account),
         "placement": placement,
         "warnings": [*ineffective_fields(budget, placement), *warnings],
+    }
+
+
+def _received(account: AccountReading) -> dict[str, Any] | None:
+    if not account.received and not account.each_period:
+        return None
+    return {
+        "amount": account.received,
+        "gpuHours": gpu_hours(account.received),
+        "eachPeriod": account.each_period,
+        "eachPeriodGpuHours": gpu_hours(account.each_period),
     }
 
 

@@ -31,7 +31,7 @@ from timekeeper.core.decisions import CAPPED, DELETED, HELD, SCHEDULER_NAME, WAI
 from timekeeper.core.ledger.metering import FOREVER_MS
 from timekeeper.core.object_names import timestamp
 from timekeeper.core.protected import Published
-from timekeeper.core.texts import NOT_PLACED
+from timekeeper.core.texts import NOT_PLACED, received
 from timekeeper.core.wire import Version
 from timekeeper.store import held_pods, sessions
 from timekeeper.store.decisions import DecisionFilter, DecisionRow, jobs_of, page
@@ -68,8 +68,9 @@ class ChargeAnswer(TypedDict):
 class ExplanationAnswer(TypedDict):
     """`steps`: the newest 500 decisions about the subject, oldest first; `charges`: of its sessions;
     `waitsFor`: if it waited by the last of its decisions, what would have to change; `budget`: the
-    namespace's account now; `mode`: its mode now, and what follows; `protected`: what its entry protects, and
-    whether these pods are, else empty."""
+    namespace's account now; `received`: how what its group passed on adds to it, else empty; `mode`: its
+    mode now, and what follows; `protected`: what its entry protects, and whether these pods are, else
+    empty."""
 
     version: Version
     namespace: str
@@ -78,6 +79,7 @@ class ExplanationAnswer(TypedDict):
     charges: list[ChargeAnswer]
     waitsFor: list[str]
     budget: str
+    received: str
     mode: str
     protected: list[str]
 
@@ -133,7 +135,7 @@ def _explained(services: Services, which: DecisionFilter, subject: str) -> Respo
         charged = _sessions(connection, which, now_ms)
         waits = _waiting(rows, charged)
         held = held_pods.held(connection, which.namespace) if waits else []
-        statement, _ = stated_now(connection, history, (which.namespace,), now_ms)[which.namespace]
+        statement, granted = stated_now(connection, history, (which.namespace,), now_ms)[which.namespace]
         published = ledger.served(connection).protected.get(which.namespace)
         protected = read_protected(connection, history, which.namespace, published, now_ms)
     visible = visible_to(services, which.namespace)
@@ -148,6 +150,7 @@ def _explained(services: Services, which: DecisionFilter, subject: str) -> Respo
             *([NOT_PLACED] if not charged and not history.places(which.namespace, now_ms) else []),
         ],
         "budget": budget_sentence(which.namespace, statement),
+        "received": _received(which.namespace, statement, granted.received),
         "mode": mode_sentence(
             which.namespace,
             history.mode(which.namespace, now_ms),
@@ -268,6 +271,15 @@ def _cost(pod: HeldPod, statement: Statement, history: History, now_ms: int) -> 
     part = "" if in_period == hours else f", of which a period holds at most {in_period:.4g}"
     declared = f"for {pod.length_ms // 1000} s of declared time and grace period {rate}"
     return f"{hours:.4g} GPU-hours at once, {declared}{part}"
+
+
+def _received(namespace: str, statement: Statement, amount: int) -> str:
+    granted = statement.balance.granted
+    if not amount or granted is None:
+        return ""
+    group = statement.group
+    each = dict(group.in_force.budget.split).get(namespace, 0) if group else 0
+    return f"{namespace} has {received(granted, amount, each)}"
 
 
 def budget_sentence(namespace: str, statement: Statement) -> str:

@@ -119,6 +119,10 @@ def _shown(group: str, budget: GroupBudget) -> dict[str, Any]:
         "to": _end(budget.span.end_ms),
         **exact,
         "gpuHours": {name: None if each is None else gpu_hours(each) for name, each in exact.items()},
+        "split": [
+            {"namespace": name, "amount": amount, "gpuHours": gpu_hours(amount)}
+            for name, amount in budget.split
+        ],
         "namespaces": [
             {
                 "namespace": namespace,

@@ -148,7 +148,6 @@ def _shown(charged: ChargedSession, history: History) -> dict[str, Any]:
     in_budget: bool | None = session.admitted_in_budget
     if session.is_reserved or (not in_budget and history.is_metered(session.namespace, session.opened_ms)):
         in_budget = None  # nothing of ours admitted it
-    amount = charged.posted + charged.pending
     return {
         "uid": session.uid,
         "namespace": session.namespace,
@@ -157,7 +156,7 @@ def _shown(charged: ChargedSession, history: History) -> dict[str, Any]:
         "node": session.node,
         "models": session.models,
         "labels": orjson.loads(session.labels),
-        "cards": _cards(session.devices),
+        "cards": cards_of(session.devices),
         "state": "open" if session.settled_ms is None else "settled",
         "admittedInBudget": in_budget,
         "rateMilli": session.rate_milli,
@@ -172,8 +171,8 @@ def _shown(charged: ChargedSession, history: History) -> dict[str, Any]:
         "settled": session.settled_ms,
         "posted": charged.posted,
         "pending": charged.pending,
-        "amount": amount,
-        "gpuHours": gpu_hours(amount),
+        "amount": charged.amount,
+        "gpuHours": gpu_hours(charged.amount),
     }
 
 
@@ -185,7 +184,7 @@ def _failing(source: str, watch: FailingWatch) -> FailingWatchAnswer:
     return {"source": source, "since": watch.since_ms, "error": watch.error}
 
 
-def _cards(devices: str) -> list[str]:
+def cards_of(devices: str) -> list[str]:
     """The UUIDs of a placement; empty if there is none, or an unreadable one."""
     try:
         placed = decode_placement(devices) if devices else None

@@ -10,6 +10,7 @@ import click
 from timekeeper.cli import words
 from timekeeper.cli.connection import Options
 from timekeeper.cli.flags import ClusterCommand
+from timekeeper.cli.nodes.charges import charges
 from timekeeper.cli.nodes.facts import ObservedNode, missing_rights, read_node
 from timekeeper.cli.nodes.steps import (
     FRACTIONS,
@@ -46,9 +47,13 @@ class NodeCommand(ClusterCommand):
     )
 
 
-@click.group(short_help="Give a node to fractions, and take it back")
+@click.group(short_help="Who was charged on a node; give it to fractions, and take it back")
 def node() -> None:
-    """Give a node of NVIDIA's device plugin to fractions of cards, and take it back."""
+    """Who was charged on a node until when. Give a node of NVIDIA's device plugin to fractions of cards, and
+    take it back."""
+
+
+node.add_command(charges)
 
 
 def _changing(command: Callable[..., None]) -> click.Command:

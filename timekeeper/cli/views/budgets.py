@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from timekeeper.cli.output import Column, Sheet
+from timekeeper.core import texts
 from timekeeper.core.budgets.modes import EFFECTS
 from timekeeper.core.budgets.policy import effect_of
 from timekeeper.core.texts import floor, gpus, hours, moment, percent
@@ -55,6 +56,26 @@ def protections(answers: Iterable[Any]) -> Iterator[str]:
         yield (
             f"{raw['namespace']} protects pods up to {most}: those that it selects have used"
             f" {hours(protect['used'])} GPU-hours in this period; their rate is {gpus(protect['rateMilli'])}."
+        )
+
+
+def received(answers: Iterable[Any]) -> Iterator[str]:
+    """A sentence for each namespace to which a group passes hours on: how they add to its own."""
+    for raw in answers:
+        its = raw.get("received")
+        if its is not None and raw["granted"] is not None:
+            said = texts.received(raw["granted"], its["amount"], its["eachPeriod"])
+            yield f"{raw['namespace']} has {said}."
+
+
+def split(answer: Any) -> Iterator[str]:
+    """What a group passes on anew in each period."""
+    parts = [f"{each['namespace']} {hours(each['amount'])}" for each in answer.get("split", ())]
+    if parts:
+        yield (
+            f"Anew in each period, by the split of _group.{answer['group']}, in GPU-hours:"
+            f" {', '.join(parts)}. A part adds to the namespace's own gpuHours, and its use counts in both"
+            " budgets."
         )
 
 

@@ -60,6 +60,8 @@ def _lines(answer: Any) -> Iterator[dict[str, str]]:
         yield {"when": "now", "what": sentence}
     if answer["budget"] not in answer["waitsFor"]:
         yield {"when": "now", "what": answer["budget"]}
+    if answer.get("received"):
+        yield {"when": "now", "what": answer["received"]}
     if answer.get("mode"):
         yield {"when": "now", "what": answer["mode"]}
     for sentence in answer.get("protected", ()):

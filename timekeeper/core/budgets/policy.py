@@ -2,6 +2,7 @@
 thousandths."""
 
 from dataclasses import dataclass
+from datetime import date
 
 from timekeeper.core.accelerators import UnknownAccelerators
 from timekeeper.core.budgets.protection import Protection
@@ -54,6 +55,7 @@ class Budget:
     max_gpus_per_pod_milli: int | None = None  # likewise one pod
     max_waiting: int | None = None  # pods without a node that schedulers see; None: no bound
     price: str = ""  # per weighted GPU-hour, decimal text; "": the cluster's
+    later_prices: tuple[tuple[date, str], ...] = ()  # from these days of the budgets' time zone on, in order
     notify: str = ""  # URL that notifications are posted to; "": none
     notify_format: str = "bursar"
     overuse: str = ""  # "": the cluster's
@@ -66,6 +68,8 @@ class Budget:
     require_duration: bool = False  # a pod must declare how long it means to run
     overtime: str = ""  # "": the cluster's
     host_share_milli: int | None = None  # None: the cluster's
+    # of a group's entry: (namespace, amount) that it passes on anew in each of its periods
+    split: tuple[tuple[str, int], ...] = ()
     protect: Protection | None = None  # which pods keep class and cards when the budget is spent
 
 
@@ -110,6 +114,7 @@ class BudgetSettings:
     # (resource, model) of devices that no dialect reads; of metered pods
     devices: tuple[tuple[str, str], ...] = ()
     price: str = ""
+    later_prices: tuple[tuple[date, str], ...] = ()
     currency: str = "USD"
 
 

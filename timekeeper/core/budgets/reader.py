@@ -123,9 +123,24 @@ def _without_effect(
         yield BadEntryError(
             line_of(fields[PROTECT]), PROTECT, problem, "the field in a namespace's own entry"
         )
+    if SPLIT in fields:
+        yield from _mistaken_split(key, line_of(fields[SPLIT]), budget)
     if budget is not None and budget.carry_over_milli > 0 and budget.period == "once":
         problem = "nothing is carried over where the period is once"
         yield BadEntryError(line_of(fields["carryOver"]), "carryOver", problem, "omit the field")
+
+
+def _mistaken_split(key: str, line: int, budget: Budget | None) -> Iterator[BadEntryError]:
+    """A group passes on what it has, and no more."""
+    if not key.startswith(policy.GROUP):
+        yield BadEntryError(line, SPLIT, "a group alone has a budget to split", "the field in _group.NAME")
+    elif budget is not None and budget.amount is None:
+        yield BadEntryError(
+            line, SPLIT, "a group without a limit has nothing to split", "a limit in gpuHours"
+        )
+    elif budget is not None and sum(part for _, part in budget.split) > (budget.amount or 0):
+        problem = "its parts are together more than gpuHours"
+        yield BadEntryError(line, SPLIT, problem, "parts that are together at most gpuHours")
 
 
 def _missing_groups(budgets: Mapping[str, Budget], texts: Mapping[str, str]) -> Iterator[EntryError]:
@@ -151,6 +166,9 @@ def _check_key(key: str) -> None:
         raise BadEntryError(1, "", "no such key", "a namespace's name, _group.NAME, _defaults or _settings")
 
 
+SPLIT = "split"
+_PRICES = "prices"  # becomes the attributes price and later_prices
+
 _BUDGET_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
     "gpuHours": ("amount", scalars.hours),
     "period": ("period", scalars.one_of(policy.PERIODS)),
@@ -165,7 +183,7 @@ _BUDGET_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
     "maxGPUs": ("max_gpus_milli", scalars.cards),
     "maxGPUsPerPod": ("max_gpus_per_pod_milli", scalars.cards),
     "maxWaiting": ("max_waiting", scalars.count),
-    "price": ("price", scalars.price),
+    "price": (_PRICES, scalars.prices),
     "notify": ("notify", scalars.url),
     "notifyFormat": ("notify_format", scalars.one_of(policy.NOTIFY_FORMATS)),
     "overuse": ("overuse", scalars.one_of(policy.OVERUSE)),
@@ -223,7 +241,7 @@ _SETTING_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
     "hostShare": ("host_share_milli", scalars.weight),
     "unknownStanding": ("unknown_standing", scalars.one_of(("inBudget", "overBudget"))),
     "unknownAccelerators": ("unknown_accelerators", scalars.one_of(UNKNOWN_ACCELERATORS)),
-    "price": ("price", scalars.price),
+    "price": (_PRICES, scalars.prices),
     "currency": ("currency", scalars.currency),
 }
 
@@ -238,7 +256,9 @@ _FIGURE_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
 
 
 def _budget(fields: dict[str, yaml.Node], lenient: bool, mistakes: Mistakes) -> Budget | None:
-    values = _read_fields(fields, _BUDGET_FIELDS, ("rules", "exempt", PROTECT), mistakes)
+    values = _read_fields(fields, _BUDGET_FIELDS, ("rules", "exempt", SPLIT, PROTECT), mistakes)
+    if SPLIT in fields:
+        values["split"] = _split(fields[SPLIT], mistakes)
     if PROTECT in fields:
         values["protect"] = read_protection(fields[PROTECT], mistakes)
     if "gpuHours" not in fields and not any(
@@ -246,7 +266,20 @@ def _budget(fields: dict[str, yaml.Node], lenient: bool, mistakes: Mistakes) -> 
     ):
         mistakes.found.append(BadEntryError(1, "gpuHours", "missing", "a number of GPU-hours, or unlimited"))
     values |= _admission(fields, lenient, mistakes)
-    return None if mistakes.found else Budget(**values)
+    return None if mistakes.found else Budget(**_with_prices(values))
+
+
+def _split(node: yaml.Node, mistakes: Mistakes) -> tuple[tuple[str, int], ...]:
+    parts = mistakes.tried(pairs_of, node, SPLIT) or {}
+    for name, value in parts.items():
+        if not scalars.NAME.fullmatch(name):
+            problem = f'"{name[:60]}" is not a namespace\'s name'
+            mistakes.found.append(BadEntryError(line_of(value), SPLIT, problem, "namespaces of the group"))
+    amounts = {
+        name: mistakes.tried(value_of, value, f"{SPLIT}.{name[:60]}", scalars.part_hours)
+        for name, value in parts.items()
+    }
+    return tuple(sorted((name, amount) for name, amount in amounts.items() if amount is not None))
 
 
 def _settings(fields: dict[str, yaml.Node], lenient: bool, mistakes: Mistakes) -> BudgetSettings | None:
@@ -263,7 +296,13 @@ def _settings(fields: dict[str, yaml.Node], lenient: bool, mistakes: Mistakes) -
             )
     if "priorityClasses" in fields:
         values |= _classes(fields["priorityClasses"], mistakes)
-    return None if mistakes.found else BudgetSettings(**values)
+    return None if mistakes.found else BudgetSettings(**_with_prices(values))
+
+
+def _with_prices(values: dict[str, Any]) -> dict[str, Any]:
+    if _PRICES in values:
+        values["price"], values["later_prices"] = values.pop(_PRICES)
+    return values
 
 
 def _admission(fields: dict[str, yaml.Node], lenient: bool, mistakes: Mistakes) -> dict[str, Any]:

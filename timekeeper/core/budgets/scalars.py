@@ -4,7 +4,9 @@ allowed."""
 import re
 import zoneinfo
 from collections.abc import Callable, Iterable
+from datetime import date
 from decimal import Decimal
+from itertools import pairwise
 from typing import Any
 
 from timekeeper.core.budgets import policy
@@ -42,6 +44,14 @@ def hours(text: str) -> int | None:
     if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,8})?", text, re.ASCII):
         raise BadValueError("a number of GPU-hours with at most 8 decimals, or unlimited")
     return int(Decimal(text) * GPU_HOUR)
+
+
+def part_hours(text: str) -> int:
+    """GPU-hours above 0 as an amount."""
+    amount = None if text == "unlimited" else hours(text)
+    if not amount:
+        raise BadValueError("a number of GPU-hours above 0 with at most 8 decimals")
+    return amount
 
 
 def thousandths(most: int) -> Reader:
@@ -102,11 +112,32 @@ def per_minute(text: str) -> int:
     return int(text)
 
 
-def price(text: str) -> str:
-    """A price per weighted GPU-hour, as it was written."""
-    if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,6})?", text, re.ASCII):
-        raise BadValueError("a price per GPU-hour with at most 6 decimals")
-    return text
+_PRICE = r"[0-9]{1,9}(\.[0-9]{1,6})?"
+_LATER = rf" +then +({_PRICE}) +from +([0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}})"
+MOST_PRICES = 100
+
+
+def prices(text: str) -> tuple[str, tuple[tuple[date, str], ...]]:
+    """A price per weighted GPU-hour, as it was written, and later ones with the days on which they begin."""
+    if not re.fullmatch(rf"{_PRICE}({_LATER}){{0,{MOST_PRICES}}}", text, re.ASCII):
+        raise BadValueError(
+            "a price per GPU-hour with at most 6 decimals, or with later ones, such as"
+            f" 2.5 then 3 from 2026-12-01, at most {MOST_PRICES}"
+        )
+    later = tuple((_day(day), price) for price, _, day in re.findall(_LATER, text, re.ASCII))
+    if any(one >= next_ for (one, _), (next_, _) in pairwise(later)):
+        raise BadValueError("later prices in the order of their days, each day once")
+    return text.partition(" ")[0], later
+
+
+def _day(text: str) -> date:
+    try:
+        found = date.fromisoformat(text)
+    except ValueError as error:
+        raise BadValueError(f"days that exist, and {text} does not") from error
+    if not 1970 <= found.year <= 9997:
+        raise BadValueError("days of the years 1970 to 9997")
+    return found
 
 
 def currency(text: str) -> str:

@@ -97,6 +97,12 @@ def _midnight_ms(day: datetime.date, tz: zoneinfo.ZoneInfo) -> int:
     return first if first <= second else _change_ms(tz, second, first)
 
 
+@functools.lru_cache(maxsize=4096)
+def day_begins_ms(day: datetime.date, zone: str) -> int:
+    """When the day begins in the zone: see `period_at`."""
+    return _midnight_ms(day, zoneinfo.ZoneInfo(zone))
+
+
 def _change_ms(tz: zoneinfo.ZoneInfo, after_ms: int, by_ms: int) -> int:
     """When the zone's offset changed: the first moment with another offset than at ``after_ms``."""
     offset = _offset_ms(tz, after_ms)

@@ -1,5 +1,6 @@
 """The live map of nodes and cards, and the pods that wait."""
 
+from datetime import datetime
 from typing import Any
 
 from timekeeper.core.budgets.policy import GROUP
@@ -10,7 +11,7 @@ from timekeeper.dashboard.api_caller import ApiRefusedError, Json
 from timekeeper.dashboard.charts.cards import card_row, filled, free_sentence, row_sentence, width_of
 from timekeeper.dashboard.visits import FORBIDDEN, PageContent, Visit, page_at, part, segment
 
-_NODES, _HELD = 60, 100
+_NODES, _HELD, _NODE_ROWS = 60, 100, 500
 STALE_MS = 60_000  # without a post for this long the map says so
 _MAX_SHOWN = 100
 
@@ -39,6 +40,21 @@ def cluster(visit: Visit) -> PageContent:
     first = visit.link(after=None) if visit.text("after") else None
     is_stale = answer["posted"] is not None and visit.now_ms - answer["posted"] > STALE_MS
     return PageContent("map.html", {**values, "more": more, "first": first, "is_stale": is_stale})
+
+
+def node(visit: Visit, node: str) -> PageContent:
+    """Who was charged on a node until when, also where it has left."""
+    asked = {"from_": visit.text("from"), "to": visit.text("to"), "after": visit.text("after")}
+    answer = visit.api.get(f"/v1/nodes/{segment(node)}", namespace=visit.scope, limit=_NODE_ROWS, **asked)
+    rows = [{**each, **{name: _ms(each[name]) for name in ("from", "to")}} for each in answer["charges"]]
+    times = {name: _ms(answer[name]) for name in ("heard", "left", "from", "to")}
+    more = visit.link(after=answer["next"]) if answer["next"] else None
+    return PageContent("node.html", {"its": {**answer, **times}, "rows": rows, "more": more})
+
+
+def _ms(written: str | None) -> int | None:
+    """The API's time for the templates, which write times for people."""
+    return None if written is None else int(datetime.fromisoformat(written).timestamp() * 1000)
 
 
 def waiting(visit: Visit) -> PageContent:

@@ -5,7 +5,8 @@ from collections.abc import Iterable
 from itertools import groupby
 
 from timekeeper.accounts.budget_history import is_group
-from timekeeper.accounts.grants import CORRECTION, MANUAL, PERIOD, SETTLER
+from timekeeper.accounts.grants import CORRECTION, MANUAL, PERIOD, SETTLER, SPLIT
+from timekeeper.core.ledger.metering import Interval
 from timekeeper.operations.audit.finding import Finding, Tell, hours, time_of
 from timekeeper.operations.audit.spans import Spans
 from timekeeper.store.audit_rows import StoredGrant
@@ -26,6 +27,7 @@ def check_grants(grants: Iterable[StoredGrant], spans: Spans, tell: Tell) -> int
         passed_on.update(_passed_on(account))
         for grant in account:
             _check_grant(grant, tell)
+            _check_split(grant, spans, tell)
         _check_budget(account, spans, tell)
     _check_groups(added, passed_on, tell)
     return count
@@ -61,6 +63,21 @@ def _check_grant(grant: StoredGrant, tell: Tell) -> None:
     if grant.period_end_ms <= grant.period_start_ms:
         span = time_of(grant.period_start_ms, grant.period_end_ms)
         tell(Finding(_name(grant), "period", span, "some time"))
+
+
+def _check_split(grant: StoredGrant, spans: Spans, tell: Tell) -> None:
+    """A part that the settler passed on is the one in the group's entry, or less where the group has less."""
+    if grant.group_key is None or not grant.idempotency_key.startswith(f"{SPLIT}/"):
+        return
+    history = spans.at(grant.group_key, grant.created_ms)
+    span = Interval(grant.group_start_ms or 0, grant.group_end_ms or 0)
+    entry = history.entry_of_period(grant.group_key, span)
+    parts = dict(entry.split) if entry else {}
+    part, total = parts.get(grant.subject, 0), sum(parts.values())
+    amount = history.budget(grant.group_key, grant.created_ms).budget.amount or 0
+    due = part if total <= amount else part * amount // total
+    if grant.amount != due:
+        tell(Finding(_name(grant), "its part", hours(grant.amount), hours(due), grant.amount - due))
 
 
 def _check_budget(account: tuple[StoredGrant, ...], spans: Spans, tell: Tell) -> None:

@@ -105,12 +105,22 @@ def decide(cluster: ClusterState, ledger: LedgerState, tick: TickInputs) -> Tick
         changes,
         watermarks=watermarks,
         new_nodes=new_nodes,
+        gone=_gone(cluster, ledger, now_ms),
         declared=declared.added,
         undeclared=declared.removed,
     )
     if abs(now_ms - ledger.pulse.decided_ms) >= PULSE_MS or changes != Changes():
         changes = replace(changes, pulse=_pulse(cluster, now_ms))
     return TickDecision(changes, session_changes, cache, protected)
+
+
+def _gone(cluster: ClusterState, ledger: LedgerState, now_ms: int) -> dict[str, int | None]:
+    """Of the nodes that ran pods: those whose Node is gone since the last tick, and those that are back."""
+    absent = ledger.watermarks.keys() - cluster.nodes.keys()
+    if absent == ledger.gone.keys():
+        return {}
+    back = dict.fromkeys(ledger.gone.keys() - absent)
+    return {**back, **dict.fromkeys(absent - ledger.gone.keys(), now_ms)}
 
 
 def _pulse(cluster: ClusterState, now_ms: int) -> Pulse:

@@ -98,6 +98,7 @@ class LedgerState:
     watermarks: dict[str, int]  # node -> until when its pods are known to have been running
     namespaces: set[str]  # every namespace that ever had a session
     waiting: dict[str, int]  # namespace -> rate of its pods without a node, as written
+    gone: dict[str, int] = field(default_factory=dict)  # node -> since when there is no such Node
     published: StandingsDocument | None = None  # the standings document as written
     settled: dict[str, Session] = field(default_factory=dict)  # UID -> settled session whose pod still exists
     # UIDs of pods that still exist and whose sessions have been rolled up
@@ -168,6 +169,8 @@ class LedgerState:
         self.published = changes.published or self.published
         self.pulse = changes.pulse or self.pulse
         self.watermarks.update(changes.watermarks)
+        now = {**self.gone, **changes.gone} if changes.gone else self.gone
+        self.gone = {name: at for name, at in now.items() if at is not None}
         self.watermarks_ms = self.pulse.decided_ms if changes.watermarks else self.watermarks_ms
         for session in (*changes.opened, *changes.changed):
             self._put(session)
@@ -227,6 +230,7 @@ def read_ledger_state(store: Store, only_meter: bool = False) -> LedgerState:
             posted=found.posted,
             beats=reading.beats(connection),
             watermarks=reading.watermarks(connection),
+            gone=reading.gone_nodes(connection),
             namespaces=set(reading.namespaces(connection)),
             waiting=reading.waiting(connection),
             held={each.uid: each for each in held_pods.held(connection)},

@@ -158,6 +158,7 @@ NODES = Table(
     METADATA,
     Column("name", Text, primary_key=True),
     Column("watermark_ms", BigInteger, nullable=False),
+    Column("gone_ms", BigInteger),  # since when the API server has no such Node; NULL: it has, or unknown
     CheckConstraint("name <> '' AND watermark_ms >= 0", name="is_a_time_of_a_node"),
     comment="until when each node was heard, its pods being there",
 )
