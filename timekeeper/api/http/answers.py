@@ -21,14 +21,23 @@ Next = Annotated[
 ]
 
 
+class FieldError(TypedDict):
+    """One of several faults of a request. `field`: of the body; empty if it is about none."""
+
+    detail: str
+    field: str
+
+
 class ProblemDetails(TypedDict):
-    """RFC 9457. `field`: the invalid parameter, header or body field."""
+    """RFC 9457. `field`: the invalid parameter, header or body field; `errors`: where several fields of the
+    body are wrong, all of them, the first as in `detail` and `field`."""
 
     type: str
     title: str
     status: int
     detail: str
     field: NotRequired[str]
+    errors: NotRequired[list[FieldError]]
 
 
 class Amounts(TypedDict):
@@ -222,7 +231,7 @@ class GroupAmounts(TypedDict):
 class GroupGrantsAnswer(_From):
     """What a group was granted in its running period, and how much of it is passed on to its namespaces.
     `granted`, `left`: null if unlimited; `to`: null if it never ends; `mayPassOn`: whether the caller may
-    pass on more of it."""
+    pass on more of it; `members`: the namespaces of the group, by name."""
 
     version: Version
     group: str
@@ -232,6 +241,7 @@ class GroupGrantsAnswer(_From):
     left: int | None
     gpuHours: GroupAmounts
     mayPassOn: bool
+    members: list[str]
     namespaces: list[PassedOnAnswer]
 
 
