@@ -138,9 +138,16 @@ class Visitor:
         return bool(self.page.evaluate("document.documentElement.scrollWidth > window.innerWidth"))
 
 
-def visiting(browser: Browser, url: str, scheme: Any = "light", size: Any = None) -> Visitor:
+def visiting(
+    browser: Browser, url: str, scheme: Any = "light", size: Any = None, zone: str | None = None
+) -> Visitor:
+    """A window of a new visitor. ``zone``: its time zone; None: this machine's."""
     viewport: Any = size or LARGE
     context = browser.new_context(
-        ignore_https_errors=True, color_scheme=scheme, viewport=viewport, reduced_motion="reduce"
+        ignore_https_errors=True,
+        color_scheme=scheme,
+        viewport=viewport,
+        reduced_motion="reduce",
+        timezone_id=zone,
     )
     return Visitor(context, url)

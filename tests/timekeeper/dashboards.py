@@ -20,7 +20,7 @@ from timekeeper.store.engine.schema import HELD_PODS
 
 ADMIN = token("system:serviceaccount:bursar-system:bursar-admin")
 READER = token("system:serviceaccount:team-a:bursar-reader")
-HOSTILE = "<script>alert(1)</script>\"'&"
+HOSTILE = "<script>alert(1)</script>\"'& 9999-99-99 99:99Z"
 _BEGIN = T0 - 19 * DAY  # of the month
 
 
