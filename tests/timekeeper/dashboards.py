@@ -28,8 +28,8 @@ class Dashboards:
     """The pages over a ledger of its own. The account of `ADMIN` reads everything, that of `READER` the
     namespace team-a."""
 
-    def __init__(self, folder: Path, oidc: OidcSettings | None = None) -> None:
-        self.books = Books(f"sqlite:///{folder}/ledger.db")
+    def __init__(self, folder: Path, oidc: OidcSettings | None = None, database_url: str = "") -> None:
+        self.books = Books(database_url or f"sqlite:///{folder}/ledger.db")
         self.books.clock.at_ms = T0
         for each, name in ((ADMIN, "system:serviceaccount:bursar-system:bursar-admin"), (READER, "reader")):
             self.books.reviews.tokens[each] = user_status(name)
