@@ -80,7 +80,7 @@ def in_words(at: datetime, now: datetime) -> str:
             count = away // length
             text = f"{count} {name}{'s' * (count > 1)}"
             return f"in {text}" if at > now else f"{text} ago"
-    return "in less than a minute" if at >= now else "less than a minute ago"
+    return "in less than a minute" if at > now else "less than a minute ago"
 
 
 def exact(at: datetime, form: str) -> str:

@@ -22,7 +22,7 @@
   function relative(ms) {
     const away = Math.abs(ms);
     const unit = UNITS.find(([, least, length]) => away >= least * length);
-    if (!unit) return ms < 0 ? "less than a minute ago" : "in less than a minute";
+    if (!unit) return ms <= 0 ? "less than a minute ago" : "in less than a minute";
     return words.format(Math.trunc(ms / unit[2]), unit[0]);
   }
 
