@@ -20,7 +20,8 @@ from timekeeper.store.engine.schema import HELD_PODS
 
 ADMIN = token("system:serviceaccount:bursar-system:bursar-admin")
 READER = token("system:serviceaccount:team-a:bursar-reader")
-HOSTILE = "<script>alert(1)</script>\"'& 9999-99-99 99:99Z"
+HOSTILE = "<script>alert(1)</script>\"'&"
+NO_TIME = "9999-99-99 99:99Z"  # which a tenant may write all the same
 _BEGIN = T0 - 19 * DAY  # of the month
 
 
@@ -115,7 +116,12 @@ class Dashboards:
                 largestHoleMilli=500,
             ),
             _decision(
-                "refused", "SpentGrant", "", 9, message=f"the grant is spent {told}", generate_name=told
+                "refused",
+                "SpentGrant",
+                "",
+                9,
+                message=f"the grant is spent {told} {NO_TIME}",
+                generate_name=told,
             ),
             _decision(
                 "evicted",

@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, expect
 
 from tests.support.browser import SMALL, Visitor, chromium, visiting
 from tests.support.tls import Tls
-from tests.timekeeper.dashboards import ADMIN, URL, Dashboards, log_in
+from tests.timekeeper.dashboards import ADMIN, NO_TIME, URL, Dashboards, log_in
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -98,9 +98,9 @@ def expected(iso: str, is_sentence: bool, now: datetime) -> tuple[str, str]:
 
 
 def shown(visitor: Visitor) -> list[tuple[str, bool, str, str]]:
-    """Each time of the page, but what a tenant wrote that is none."""
+    """Each time of the page, but a tenant's text that is none."""
     found = visitor.page.evaluate(SHOWN)
-    return [(iso, is_sentence, *rest) for iso, is_sentence, *rest in found if not iso.startswith("9999-99")]
+    return [(iso, is_sentence, *rest) for iso, is_sentence, *rest in found if not iso.startswith(NO_TIME[:7])]
 
 
 def test_every_time_of_every_page_is_in_words_with_the_exact_one_in_the_visitors_zone(
@@ -115,7 +115,7 @@ def test_every_time_of_every_page_is_in_words_with_the_exact_one_in_the_visitors
         ]
         counts[path] = sum(not is_sentence for _, is_sentence, *_ in times)
         left = UTC_TIME.findall(visitor.page.inner_text("body"))
-        assert [each for each in left if not each.startswith("9999-99")] == [], path
+        assert [each for each in left if not each.startswith(NO_TIME[:7])] == [], path
         expect(visitor.page.locator("#times-zone")).to_have_text(f"Times are those of {ZONE}")
 
     assert visitor.faults == []
