@@ -85,7 +85,8 @@ def test_a_person_logs_in_reads_what_their_groups_may_and_logs_out(
 
     page.get_by_role("button", name="Log out").click()
     page.wait_for_url(f"{provider.url}/session?client_id=bursar")
-    page.context.add_cookies([session])  # as somebody who has copied it
+    # as somebody who has copied it
+    page.context.add_cookies([{"name": "bursar-session", "value": session["value"], "url": URL}])
     page.goto(PAGE)
     expect(page.get_by_text("Your session has ended")).to_be_visible()
 
