@@ -127,15 +127,19 @@ class Stack:
 
     def certify(self) -> None:
         """Run the certificate process once: it writes missing certificates, and the CA everywhere."""
+        self._run_once("certificates", [*self._certificate_flags(), "--once"])
+
+    def renew(self, *flags: str) -> None:
+        """Let the certificate process run, with these flags too, as an installation does."""
+        self._start("certificates", [*self._certificate_flags(), *flags])
+
+    def _certificate_flags(self) -> list[str]:
         names = dict.fromkeys(("127.0.0.1", "localhost", self.tuning.timekeeper_address))
-        self._run_once(
-            "certificates",
-            [
-                *("-m", "webhook", "certificates", "--once", "--write", str(self.tls)),
-                *(flag for name in names for flag in ("--extra-name", name)),
-                *("--kubeconfig", str(self._kubeconfig("bursar-certificates"))),
-            ],
-        )
+        return [
+            *("-m", "webhook", "certificates", "--write", str(self.tls)),
+            *(flag for name in names for flag in ("--extra-name", name)),
+            *("--kubeconfig", str(self._kubeconfig("bursar-certificates"))),
+        ]
 
     def _start_roles(self) -> None:
         # The servers' certificates are in the folder of `--write`.

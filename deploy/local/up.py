@@ -13,7 +13,7 @@ from deploy.local.sidecars import Sidecars
 from deploy.local.stack import NAMESPACE, Stack
 
 _LOOK_EVERY_S = 0.2
-_FOLLOWED = ("webhook", "extender", "timekeeper")
+_FOLLOWED = ("webhook", "extender", "timekeeper", "certificates")
 _TRY = """
 Try, in another terminal:
 
@@ -54,6 +54,7 @@ def up(say: Say) -> None:
     """Starts everything, prints commands to try, and then the roles' log lines."""
     with ControlPlane(say=say) as cp, Stack(cp) as stack, Sidecars(stack):
         lay_out(stack)
+        stack.renew()
         lines = indent(exports(cp, stack), "  ")
         print(_TRY.format(exports=lines, samples=Path(__file__).parent.parent / "samples"), flush=True)
         read = {role: len(stack.log(role)) for role in _FOLLOWED}
@@ -62,6 +63,6 @@ def up(say: Say) -> None:
             for role in _FOLLOWED:
                 whole = stack.log(role)[read[role] :].rpartition("\n")[0]  # the last line may be incomplete
                 for line in whole.splitlines():
-                    print(f"{role:<11}{line.removeprefix(f'{role} ')}", flush=True)
+                    print(f"{role:<13}{line.removeprefix(f'{role} ')}", flush=True)
                 read[role] += len(whole) + bool(whole)
             time.sleep(_LOOK_EVERY_S)

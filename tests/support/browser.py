@@ -16,13 +16,13 @@ SERIOUS = ("serious", "critical")
 
 
 @contextmanager
-def chromium() -> Iterator[Browser]:
+def chromium(*flags: str) -> Iterator[Browser]:
     """The browser while the context lasts. The test is skipped without Debian's package."""
     program = shutil.which("chromium")
     if program is None:
         pytest.skip("Debian's package chromium is not installed (BURSAR_APT=1 as root installs it)")
     with sync_playwright() as playwright:
-        made = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        made = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", *flags])
         yield made
         made.close()
 
@@ -138,9 +138,16 @@ class Visitor:
         return bool(self.page.evaluate("document.documentElement.scrollWidth > window.innerWidth"))
 
 
-def visiting(browser: Browser, url: str, scheme: Any = "light", size: Any = None) -> Visitor:
+def visiting(
+    browser: Browser, url: str, scheme: Any = "light", size: Any = None, zone: str | None = None
+) -> Visitor:
+    """A window of a new visitor. ``zone``: its time zone; None: this machine's."""
     viewport: Any = size or LARGE
     context = browser.new_context(
-        ignore_https_errors=True, color_scheme=scheme, viewport=viewport, reduced_motion="reduce"
+        ignore_https_errors=True,
+        color_scheme=scheme,
+        viewport=viewport,
+        reduced_motion="reduce",
+        timezone_id=zone,
     )
     return Visitor(context, url)

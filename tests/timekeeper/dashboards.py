@@ -21,6 +21,7 @@ from timekeeper.store.engine.schema import HELD_PODS
 ADMIN = token("system:serviceaccount:bursar-system:bursar-admin")
 READER = token("system:serviceaccount:team-a:bursar-reader")
 HOSTILE = "<script>alert(1)</script>\"'&"
+NO_TIME = "9999-99-99 99:99Z"  # which a tenant may write all the same
 _BEGIN = T0 - 19 * DAY  # of the month
 
 
@@ -28,8 +29,8 @@ class Dashboards:
     """The pages over a ledger of its own. The account of `ADMIN` reads everything, that of `READER` the
     namespace team-a."""
 
-    def __init__(self, folder: Path, oidc: OidcSettings | None = None) -> None:
-        self.books = Books(f"sqlite:///{folder}/ledger.db")
+    def __init__(self, folder: Path, oidc: OidcSettings | None = None, database_url: str = "") -> None:
+        self.books = Books(database_url or f"sqlite:///{folder}/ledger.db")
         self.books.clock.at_ms = T0
         for each, name in ((ADMIN, "system:serviceaccount:bursar-system:bursar-admin"), (READER, "reader")):
             self.books.reviews.tokens[each] = user_status(name)
@@ -115,7 +116,12 @@ class Dashboards:
                 largestHoleMilli=500,
             ),
             _decision(
-                "refused", "SpentGrant", "", 9, message=f"the grant is spent {told}", generate_name=told
+                "refused",
+                "SpentGrant",
+                "",
+                9,
+                message=f"the grant is spent {told} {NO_TIME}",
+                generate_name=told,
             ),
             _decision(
                 "evicted",

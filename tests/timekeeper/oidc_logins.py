@@ -128,9 +128,9 @@ class LoggingIn:
         return self.client.get(path or self.back, base_url=URL, headers={"Sec-Fetch-Site": "cross-site"})
 
 
-def dashboard(folder: Path, provider: OidcProvider, **changed: Any) -> Dashboards:
-    """The dashboard with this provider, at the real time."""
-    made = Dashboards(folder, replace(provider.settings(), **changed))
+def dashboard(folder: Path, provider: OidcProvider, *, database_url: str = "", **changed: Any) -> Dashboards:
+    """The dashboard with this provider, at the real time. ``database_url`` "": a database of its own."""
+    made = Dashboards(folder, replace(provider.settings(), **changed), database_url)
     made.books.clock.at_ms = time.time_ns() // 1_000_000
     return made
 

@@ -221,6 +221,7 @@ def _sentence(status: int, text: str, hints: Mapping[int, str]) -> str:
         problem = json.loads(text)
         said = str(problem.get("detail") or problem["message"])
         field = f"{problem['field']}: " if problem.get("field") else ""
+        said += "".join(f"; {each['field']}: {each['detail']}" for each in problem.get("errors", ())[1:])
     except (ValueError, KeyError, TypeError, AttributeError):
         said, field = text.strip()[:500] or "no explanation", ""
     hint = f"\n{hints[status][:1].upper()}{hints[status][1:]}." if status in hints else ""

@@ -24,6 +24,11 @@ WITHOUT_TIMEKEEPER = (
 )
 
 
+def not_in_group(namespace: str, group: str) -> str:
+    """Why a group cannot pass anything on to a namespace."""
+    return f"{namespace} is not in group {group}"
+
+
 def no_fractions(nodes: int) -> str:
     """Why a pod waits that may use nodes of NVIDIA's plugin alone. ``nodes``: their number."""
     on = "1 node" if nodes == 1 else f"{nodes} nodes"

@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -18,13 +18,16 @@ MAX_AGE_S = 30
 
 class ApiRefusedError(Exception):
     """The API answered with a problem. ``detail``: its sentence; ``field``: what of the request it is about,
-    "" if nothing of it."""
+    "" if nothing of it; ``others``: field and sentence of all else that is wrong."""
 
-    def __init__(self, status: int, detail: str, field: str = "") -> None:
+    def __init__(
+        self, status: int, detail: str, field: str = "", others: Sequence[tuple[str, str]] = ()
+    ) -> None:
         where = f"{field}: " if field else ""
         super().__init__(f"{status}: {where}{detail}")
         self.status, self.sentence, self.field = status, detail, field
         self.detail = f"{where}{detail}"
+        self.others = others
 
 
 class ApiCaller:
@@ -76,10 +79,11 @@ def _given(query: Mapping[str, str | int | None]) -> dict[str, str]:
     return {name.rstrip("_"): str(value) for name, value in query.items() if value is not None}
 
 
-def _problem(body: bytes) -> tuple[str, str]:
-    """Its sentence and its field."""
+def _problem(body: bytes) -> tuple[str, str, list[tuple[str, str]]]:
+    """Its sentence, its field, and the other faults."""
     try:
         problem = orjson.loads(body)
-        return str(problem["detail"]), str(problem.get("field") or "")
+        others = [(str(each["field"]), str(each["detail"])) for each in problem.get("errors", ())[1:]]
+        return str(problem["detail"]), str(problem.get("field") or ""), others
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
-        return "no explanation", ""
+        return "no explanation", "", []

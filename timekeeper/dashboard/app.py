@@ -1,6 +1,8 @@
 """The dashboard as a WSGI application, beside the REST API in front of which it stands."""
 
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from flask import Flask, Response, request, send_from_directory
@@ -55,6 +57,7 @@ PAGES: dict[str, PageMaker] = {
 }
 _ROOTS = frozenset({each.split("/")[1] for each in PAGES} | {"login", "logout", "static"})
 _UNAUTHORIZED = 401
+_MOMENT = re.compile(r"\b([0-9]{4}-[0-9]{2}-[0-9]{2})[ T]([0-9]{2}:[0-9]{2}(?::[0-9]{2})?)(?:Z| UTC)\b")
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self';"
     " connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
@@ -101,6 +104,7 @@ def create_dashboard(
         moment=texts.moment,
         iso=_iso,
         printable=_printable,
+        moments=_moments,
         state=budgets.state_of,
         used=budgets.used_of,
         segment=segment,
@@ -238,7 +242,17 @@ def _hours(amount: int | None) -> str:
 
 def _iso(time_ms: int) -> str:
     """A time for machines."""
-    return texts.moment(time_ms).replace(" ", "T")
+    return f"{datetime.fromtimestamp(time_ms // 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def _moments(text: object) -> Iterator[tuple[str, str]]:
+    """A sentence in parts: its times, each with itself for machines, and what is between them, with ""."""
+    whole, end = str(text), 0
+    for found in _MOMENT.finditer(whole):
+        yield whole[end : found.start()], ""
+        yield found[0], f"{found[1]}T{found[2]}Z"
+        end = found.end()
+    yield whole[end:], ""
 
 
 def _printable(text: object) -> str:

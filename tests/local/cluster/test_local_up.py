@@ -64,6 +64,10 @@ def test_nothing_stays_after_a_ctrl_c_that_is_repeated_until_the_end(
         server = yaml.safe_load(Path(kubeconfig).read_text())["clusters"][0]["cluster"]["server"]
         kubectl = (f"{binaries}/kubectl", f"--kubeconfig={kubeconfig}")
         subprocess.run([*kubectl, "create", "-f", "-"], input=json.dumps(many), text=True, check=True)
+        ca = (*kubectl, "-n", "bursar-system", "get", "secret", "bursar-ca", "-o", "name")
+        subprocess.run([*kubectl, "-n", "bursar-system", "delete", "secret", "bursar-ca"], check=True)
+        eventually(lambda: subprocess.run(ca).returncode == 0, "the next CA")
+        eventually(lambda: re.search("^certificates .*event=trusted", out.read_text(), re.M), out.read_text)
         eventually(lambda: len(list(home.glob("*/bursar/sidecars/*/log"))) >= running, errors.read_text)
         assert len(processes_with(str(home))) > running
 

@@ -161,14 +161,14 @@ def test_a_namespace_says_when_its_groups_budget_is_gone_first(
     dashboards: Dashboards, visitor: Client
 ) -> None:
     log_in(visitor)
-    first = "The budget of its group is gone first, at"
+    first = "The budget of its group is gone first, "
 
     before = visitor.get("/namespaces/team-a", base_url=URL).text
     dashboards.books.entries(("_group.lab", "gpuHours: 340\nperiod: month", 1))
     after = visitor.get("/namespaces/team-a", base_url=URL).text
 
     assert (first in before, first in after) == (False, True)
-    assert "At the present rate the budget is gone at" in after
+    assert "At the present rate the budget is gone <strong><time" in after
 
 
 @pytest.mark.parametrize(("period", "is_said"), [("month", True), ("day", False)])
@@ -181,7 +181,7 @@ def test_a_groups_budget_that_lasts_beyond_the_namespaces_period_is_not_gone_fir
         ("_group.lab", "gpuHours: 500\nperiod: month", 1),
     )
     page = visitor.get("/namespaces/team-a", base_url=URL).text
-    assert ("The budget of its group is gone first, at" in page) is is_said
+    assert ("The budget of its group is gone first, " in page) is is_said
 
 
 @pytest.mark.parametrize(("namespace", "caption"), [("team-a", "2 pods"), ("team-c", "1 pod")])
@@ -316,6 +316,39 @@ def test_a_lead_passes_the_groups_budget_on_once_for_each_form(
     assert passed_on() == [("team-b", "12.5")]
 
 
+def test_every_wrong_field_is_named_at_once_and_what_was_filled_in_stays(
+    dashboards: Dashboards, visitor: Client
+) -> None:
+    """Whatever is wrong with each: its form, or what the ledger has."""
+    dashboards.books.entries(("team-d", "gpuHours: 1\nperiod: month\ngroup: lab", 0))
+    log_in(visitor)
+    page = visitor.get("/groups/lab", base_url=URL).text
+    assert re.findall(r'<option value="([^"]+)">', page) == ["team-a", "team-b", "team-d"]  # d used nothing
+    stranger, sound = "is not in group lab", {"namespace": "team-b", "gpuHours": "1", "reason": "r"}
+    cases = (
+        ({"namespace": "team-c", "gpuHours": "1,5"}, [stranger, "it must be a number of GPU-hours"]),
+        ({"namespace": "team-c", "gpuHours": "601"}, [stranger, "600 GPU-hours were granted"]),
+        ({"namespace": "team-c", "gpuHours": "0"}, [stranger, "it must be a number of GPU-hours other"]),
+        (
+            {"namespace": "A b", "gpuHours": "x", "reason": ""},
+            ["it must be the name of a namespace", "it must be a number", "it must be a text of 1 to 500"],
+        ),
+        ({"reason": "a\nb", "namespace": "team-c"}, [stranger, "it must be a text of 1 to 500"]),
+    )
+    for changed, faults in cases:
+        filled = {**sound, **changed}
+        data = {"key": "k", **filled, **form(visitor, "/groups/lab")}
+        text = visitor.post("/groups/lab", base_url=URL, data=data).text
+        said = re.findall(r'id="about-\w+" class="help"><strong class="fault" role="alert">([^<]+)<', text)
+        assert [(at in each, each) for at, each in zip(faults, said, strict=True)] == [
+            (True, each) for each in said
+        ]
+        shown = re.findall(r'<input id="field-\w+" name="(\w+)" value="([^"]*)"', text)
+        kept = {name: value.replace("\n", "�") for name, value in filled.items()}
+        assert dict(shown) == kept
+        assert len(re.findall(r" autofocus", text)) == 1
+
+
 def test_only_those_who_may_pass_on_have_the_form(dashboards: Dashboards, visitor: Client) -> None:
     dashboards.books.reviews.tokens[token("viewer")] = user_status("viewer")
     dashboards.books.reviews.denied.add(("viewer", "create", "groups", "lab"))
@@ -384,6 +417,7 @@ def test_no_page_runs_what_a_tenant_wrote_or_anything_inline(visitor: Client) ->
     assert re.findall(r"<[^>]+\s(?:style|on\w+)=", shown) == []
     assert set(re.findall(r"<script[^>]*>", shown)) == {
         '<script src="/static/theme.js">',
+        '<script src="/static/times.js" defer>',
         '<script src="/static/live.js" defer>',
     }
     assert re.findall(r"""(?:src|href|action)=["'](?!/|#)""", shown) == []

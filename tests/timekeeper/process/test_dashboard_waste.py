@@ -76,6 +76,38 @@ def test_only_the_chosen_time_and_namespace_count(visitor: Client) -> None:
     assert "team-a" not in pods
 
 
+def test_a_threshold_leaves_those_who_used_less_of_what_was_measured(visitor: Client) -> None:
+    def pods(below: str) -> list[str]:
+        page = visitor.get(f"/waste?group=pod&below={below}", base_url=URL).text
+        return re.findall(r"pod-of-(team-.)</a>", page.partition("<tbody>")[2])
+
+    assert [pods(each) for each in ("25", "26", "90", "91", "100")] == [
+        *([], ["team-a"], ["team-a"]),
+        *(["team-a", "team-b"], ["team-a", "team-b"]),
+    ]
+    rows = visitor.get("/waste?group=pod&below=26", base_url=URL).text.partition("<tbody>")[2]
+    assert texts(rows, "t[hd]") == ["team-a", "pod-of-team-a", "25%", "10.00", "4.00", "1.00", "3.00"]
+    none = visitor.get("/waste?below=25", base_url=URL).text
+    assert ("Nobody used less than 25 %" in none, "Nothing was held" in none) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("query", "sentence"),
+    [
+        *((f"below={each}", "below: it must be a whole number of per cent from 1 to 100")
+          for each in ("0", "101", "-5", "5.5", "5%25", "%2B5", "\u0665", "x" * 50)),
+        ("span=year", "span: it must be day, week, month"),
+        ("group=cards", "group: it must be"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_read_is_refused_with_what_is_allowed(
+    visitor: Client, query: str, sentence: str
+) -> None:
+    answer = visitor.get(f"/waste?{query}", base_url=URL)
+
+    assert (answer.status_code, sentence in answer.text) == (400, True), answer.text
+
+
 def test_who_stranded_cards_in_the_chosen_time_and_now_is_named_with_how_many(tmp_path: Path) -> None:
     """hog stranded 1.928 cards for three quarters of an hour, web 0.072 for three quarters, gone half a
     card."""

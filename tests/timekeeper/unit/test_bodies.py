@@ -131,7 +131,7 @@ COUNTS = "it must have a whole number for each namespace"
 TEXT = "it must be a printable text of 1 to 253 characters"
 AMOUNT = "it must be a whole number from 0 to 2147483648"
 RESOURCES = "it must be an object of whole numbers from 0 to 2^63 - 1"
-HOURS = "it must be a number of GPU-hours with at most 8 decimals, at most 1000000000"
+HOURS = "it must be a number of GPU-hours other than 0, with at most 8 decimals, at most 1000000000"
 REASON = "it must be a text of 1 to 500 characters, without line breaks"
 CLOSED = "no such field; allowed: subject, from, gpuHours, amount, reason, kind"
 
@@ -251,6 +251,21 @@ def test_the_first_wrong_value_is_named_by_its_place(
 
     assert (refused.value.status, refused.value.where) == (400, place)
     assert not sentence or refused.value.detail == sentence
+
+
+def test_all_that_is_wrong_is_named_by_its_place() -> None:
+    with pytest.raises(Problem) as refused:
+        READ["passing on"](json.dumps({"namespace": "A b", "gpuHours": "0", "reason": ""}).encode())
+
+    answer = json.loads(refused.value.body())
+    assert [each["field"] for each in answer["errors"]] == ["namespace", "gpuHours", "reason"]
+    assert [answer["field"], answer["detail"]] == list(answer["errors"][0].values())[::-1]
+
+    beats = changed(POSTS["heartbeats"], "beats[0].devices[0].uuid", 7)
+    with pytest.raises(Problem) as nested:
+        READ["heartbeats"](beats.replace(b'"version": 1', b'"version": 9'))
+    found = [each["field"] for each in json.loads(nested.value.body())["errors"]]
+    assert sorted(found) == ["beats[0].devices[0].uuid", "version"]
 
 
 @pytest.mark.parametrize("kind", POSTS)

@@ -1,7 +1,7 @@
-"""Rotations of the CA, and who follows them: the webhook's polls of a real timekeeper, and a sidecar."""
+"""Rotations of the CA, and who follows them: the API server, the webhook's polls of a real timekeeper, and a
+sidecar."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 from urllib.parse import urlsplit
 
 import pytest
@@ -11,11 +11,14 @@ from deploy.local.cluster import ControlPlane
 from deploy.local.kwok_nodes import kwok_node
 from deploy.local.sidecars import Sidecars
 from deploy.local.stack import Stack, Tuning
-from tests.support.control_plane import create_namespace
-from tests.webhook.replicas import NAMESPACE, PODS, SECRETS, Certificates, ca_bundles, gpu_pod, served
+from tests.deploy.reading import ROOT
+from tests.support.control_plane import create_namespace, kubectl
+from tests.webhook.replicas import PODS, Creators, ca_bundles, gpu_pod, served
 from webhook.controller.reading import certificates, is_issued_by
 
 pytestmark = pytest.mark.timeout(420)
+
+COMMAND = "kubectl delete secret bursar-ca -n bursar-system"
 
 
 @pytest.fixture(scope="module")
@@ -30,19 +33,17 @@ def stack(control_plane: ControlPlane) -> Iterator[Stack]:
 def test_the_polls_and_a_sidecar_follow_each_rotation_and_then_trust_the_last_ca_alone(
     stack: Stack, rotations: int
 ) -> None:
-    """Each begun by hand: the CA's Secret is deleted."""
-    kubeconfig = stack.cp.kubeconfig(stack.token(NAMESPACE, "bursar-certificates"), "rotating")
-    flags = ("--overlap", "5s", "--every", "1", "--extra-name", "127.0.0.1", "--extra-name", "localhost")
-    with Sidecars(stack) as sidecars, ExitStack() as rotating:
+    """Each begun by hand, by the command of the page, while pods are created."""
+    assert f"`{COMMAND}`" in (ROOT / "docs" / "certificates.md").read_text()
+    with Sidecars(stack) as sidecars, Creators(stack.cp, 1, pause_s=1.0) as creators:
         pod = running_pod(stack)
         stack.wait("the sidecar", lambda: "event=started" in sidecars.logs())
-        rotating.enter_context(
-            Certificates(stack.cp, stack.folder, "rotating", *flags, kubeconfig=kubeconfig)
-        )
+        stack.renew("--overlap", "5s", "--every", "1")
         stack.wait("the polls to be answered", lambda: heard_last(stack.log("webhook")))
         said_before, seen = stack.log("webhook"), [signer(stack)]
         for number in range(rotations):
-            stack.cp.api.call("DELETE", f"{SECRETS}/bursar-ca")
+            before = creators.created().governed
+            kubectl(stack.cp, *COMMAND.split()[1:])
             stack.wait("a leaf of another CA", lambda: signer(stack) not in seen)
             seen.append(signer(stack))
             stack.wait("the former CA to go", lambda: trusted(stack) == (seen[-1],))
@@ -50,6 +51,7 @@ def test_the_polls_and_a_sidecar_follow_each_rotation_and_then_trust_the_last_ca
                 "the sidecar to have followed each bundle",
                 lambda number=number: sidecars.logs().count("event=ca-followed") >= 2 * (number + 1),  # type: ignore[misc]
             )
+            assert creators.created().governed > before
         assert "timekeeper-away" not in sidecars.logs()
         assert "event=standings-failed" not in stack.log("webhook").removeprefix(said_before)
 
@@ -59,6 +61,8 @@ def test_the_polls_and_a_sidecar_follow_each_rotation_and_then_trust_the_last_ca
         stack.wait("the sidecar to be answered", lambda: "event=timekeeper-back" in sidecars.logs())
         stack.wait("the polls to be answered", lambda: heard_last(stack.log("webhook")))
 
+    stack.stop("certificates")
+    assert creators.created().failures == {}
     assert len(set(seen)) == rotations + 1
     assert "is not accepted" not in sidecars.logs()
     assert "CERTIFICATE_VERIFY_FAILED" not in stack.log("webhook")

@@ -21,14 +21,23 @@ Next = Annotated[
 ]
 
 
+class FieldError(TypedDict):
+    """One of several faults of a request. `field`: of the body; empty if it is about none."""
+
+    detail: str
+    field: str
+
+
 class ProblemDetails(TypedDict):
-    """RFC 9457. `field`: the invalid parameter, header or body field."""
+    """RFC 9457. `field`: the invalid parameter, header or body field; `errors`: where several fields of the
+    body are wrong, all of them, the first as in `detail` and `field`."""
 
     type: str
     title: str
     status: int
     detail: str
     field: NotRequired[str]
+    errors: NotRequired[list[FieldError]]
 
 
 class Amounts(TypedDict):
@@ -242,8 +251,8 @@ class GroupAmounts(TypedDict):
 class GroupGrantsAnswer(_From):
     """What a group was granted in its running period, and how much of it is passed on to its namespaces.
     `granted`, `left`: null if unlimited; `to`: null if it never ends; `mayPassOn`: whether the caller may
-    pass on more of it; `split`: what its entry passes on anew in each period; parts that are not passed on
-    yet are not `left`."""
+    pass on more of it; `members`: the namespaces of the group, by name; `split`: what its entry passes on
+    anew in each period; parts that are not passed on yet are not `left`."""
 
     version: Version
     group: str
@@ -253,6 +262,7 @@ class GroupGrantsAnswer(_From):
     left: int | None
     gpuHours: GroupAmounts
     mayPassOn: bool
+    members: list[str]
     split: list[SplitAnswer]
     namespaces: list[PassedOnAnswer]
 

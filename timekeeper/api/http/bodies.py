@@ -5,7 +5,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable
 from decimal import Decimal, InvalidOperation
-from functools import cached_property
+from functools import cached_property, partial
 from types import NoneType, UnionType
 from typing import (
     Annotated,
@@ -25,7 +25,7 @@ from typing import (
 import orjson
 
 from timekeeper.core.forms import Form
-from timekeeper.runtime.http.problem_details import Problem, bad
+from timekeeper.runtime.http.problem_details import Problem, bad, together
 
 T = TypeVar("T")
 
@@ -61,7 +61,7 @@ class Body(Generic[T]):
         return tuple((name, f'"{name}"'.encode()) for name in get_type_hints(_parted(self.declared)[0]))
 
     def read(self, body: bytes) -> T:
-        """The body's value. Raises a Problem that names the field."""
+        """The body's value. Raises a Problem that names the first wrong field, and the others."""
         try:
             raw = self._load(body)
         except (ValueError, RecursionError) as error:
@@ -172,8 +172,8 @@ def _list(element: Read, whole: Read) -> Read:
         try:
             return [element(each) for each in value]
         except Problem as problem:
-            problem.where = _place(f"[{_first_refused(element, value)}]", problem.where)
-            raise
+            at = f"[{_first_refused(element, value)}]"
+            raise problem.within(partial(_place, at)) from problem
 
     return read
 
@@ -195,8 +195,7 @@ def _dictionary(member: Read, whole: Read) -> Read:
             for name, each in value.items():
                 found[name] = member(each)
         except Problem as problem:
-            problem.where = _place(name, problem.where)
-            raise
+            raise problem.within(partial(_place, name)) from problem
         return found
 
     return read
@@ -214,15 +213,16 @@ def _object(kind: Any, forms: tuple[Form, ...]) -> Read:
         if is_closed and value.keys() - hints.keys():
             unknown = min(value.keys() - hints.keys())
             raise bad(unknown[:_MAX_UNKNOWN], f"no such field; allowed: {', '.join(hints)}")
-        found, name = {}, ""
-        try:
-            for name, field, may_lack in fields:
-                if may_lack and name not in value:
-                    continue
+        found, wrong = {}, []
+        for name, field, may_lack in fields:
+            if may_lack and name not in value:
+                continue
+            try:
                 found[name] = field(value.get(name))
-        except Problem as problem:
-            problem.where = _place(name, problem.where)
-            raise
+            except Problem as problem:
+                wrong.append(problem.within(partial(_place, name)))
+        if wrong:
+            raise together(wrong)
         return found
 
     return read

@@ -1,6 +1,6 @@
 """Writes what a caller grants, once per Idempotency-Key."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from timekeeper.accounts.balance import Statement
@@ -10,7 +10,8 @@ from timekeeper.accounts.grants import MAX_GRANTED, TRANSFER, Grant, caller_key,
 from timekeeper.accounts.usage import gpu_hours
 from timekeeper.api.ledger.ledger_reader import LedgerReader
 from timekeeper.core.ledger.metering import Interval
-from timekeeper.runtime.http.problem_details import Problem
+from timekeeper.core.texts import not_in_group
+from timekeeper.runtime.http.problem_details import Problem, together
 from timekeeper.runtime.log import log
 from timekeeper.store import decisions, grants
 from timekeeper.store import grants as granted
@@ -133,33 +134,43 @@ class _Passing:
         """The row for the namespace. Raises a Problem where the rules do not allow it."""
         now_ms, history = self.ledger.moment(self.connection)
         namespace, amount = self.asked.namespace, self.asked.amount
-        if history.group(namespace, now_ms) != self.group:
-            raise Problem(409, f"{namespace} is not in group {self.group}", "namespace")
         budget = group_budget(self.ledger, self.connection, self.group)
+        too_much = self._too_much(budget)
+        if history.group(namespace, now_ms) != self.group:
+            stranger = Problem(409, not_in_group(namespace, self.group), "namespace")
+            raise together([stranger, *too_much])
         if budget.left is None:
             raise Problem(409, f"group {self.group} has no budget: it is unlimited", "group")
-        account = self._account()
+        account = self._account(too_much)
         span = account.account.span
+        if too_much:
+            raise too_much[0]
         if amount > 0:
-            self._check_passed_on(budget, budget.left, account)
+            self._check_total(account)
         else:
             self._check_taken_back(budget.passed_on.get((namespace, span.start_ms, span.end_ms), 0), account)
         reason, number = self.asked.reason, caller_key(0, actor, key)
         own = GROUP + self.group, budget.span
         return Grant(namespace, span, amount, TRANSFER, reason, actor, number, now_ms, *own)
 
-    def _account(self) -> Statement:
+    def _account(self, too_much: Sequence[Problem]) -> Statement:
+        """Of the namespace. ``too_much``: what is wrong beside, if it has none."""
         namespace = self.asked.namespace
         account, _ = self.ledger.account(self.connection, namespace)
         if account.balance.granted is None:
-            raise Problem(409, f"{namespace} has no budget: it is unlimited", "namespace")
+            unlimited = Problem(409, f"{namespace} has no budget: it is unlimited", "namespace")
+            raise together([unlimited, *too_much])
         return account
 
-    def _check_passed_on(self, budget: GroupBudget, left: int, account: Statement) -> None:
-        if self.asked.amount > left:
-            of, gone = gpu_hours(budget.granted or 0), gpu_hours(budget.total + budget.due)
-            detail = f"{of} GPU-hours were granted to group {self.group}, and {gone} of them are passed on"
-            raise Problem(409, f"{detail}: {gpu_hours(left)} are left", "gpuHours")
+    def _too_much(self, budget: GroupBudget) -> tuple[Problem, ...]:
+        """What is wrong with the amount if the group has not so much left; else nothing."""
+        if budget.left is None or self.asked.amount <= budget.left:
+            return ()
+        of, gone = gpu_hours(budget.granted or 0), gpu_hours(budget.total + budget.due)
+        detail = f"{of} GPU-hours were granted to group {self.group}, and {gone} of them are passed on"
+        return (Problem(409, f"{detail}: {gpu_hours(budget.left)} are left", "gpuHours"),)
+
+    def _check_total(self, account: Statement) -> None:
         if (account.balance.granted or 0) + self.asked.amount > MAX_GRANTED:
             raise Problem(409, "the total granted would exceed what the ledger can hold", "gpuHours")
 

@@ -39,7 +39,9 @@ from timekeeper.store.engine.engine import Connection
 from timekeeper.store.grants import GrantFilter, GrantRow
 
 _MAX_HOURS = 10**9
-_HOURS_ALLOWED = f"it must be a number of GPU-hours with at most 8 decimals, at most {_MAX_HOURS}"
+_HOURS_ALLOWED = (
+    f"it must be a number of GPU-hours other than 0, with at most 8 decimals, at most {_MAX_HOURS}"
+)
 
 Namespace = Annotated[str, like(NAMESPACE, "it must be the name of a namespace")]
 Reason = Annotated[str, printable(500, 1, "it must be a text of 1 to 500 characters, without line breaks")]
@@ -49,6 +51,7 @@ Hours = Annotated[
     Form(
         {"anyOf": [{"type": "string", "pattern": r"^-?[0-9]{1,10}(\.[0-9]{1,8})?$"}, {"type": "number"}]},
         _HOURS_ALLOWED,
+        lambda value: _hours(value),
     ),
 ]
 ONE_AMOUNT = Form({**CLOSED, "oneOf": [{"required": ["gpuHours"]}, {"required": ["amount"]}]})
@@ -104,7 +107,7 @@ def granted(new: Mapping[str, Any], kind: str) -> int:
     if ("amount" in new) == ("gpuHours" in new):
         raise bad("gpuHours", "either gpuHours or amount is needed")
     where = "amount" if "amount" in new else "gpuHours"
-    exact_amount: int = new["amount"] if where == "amount" else _hours(new["gpuHours"])
+    exact_amount: int = new["amount"] if where == "amount" else (_hours(new["gpuHours"]) or 0)
     if kind != CORRECTION and exact_amount <= 0:
         raise bad(where, "it must be above 0; only a correction may be negative")
     if exact_amount == 0 or abs(exact_amount) > _MAX_HOURS * GPU_HOUR:
@@ -112,14 +115,15 @@ def granted(new: Mapping[str, Any], kind: str) -> int:
     return exact_amount
 
 
-def _hours(value: str | float | Decimal) -> int:
-    """Decimal GPU-hours as text or number, with at most 8 decimals, so each is a whole amount."""
+def _hours(value: str | float | Decimal) -> int | None:
+    """Decimal GPU-hours as text or number, with at most 8 decimals, so each is a whole amount. None for
+    others."""
     if isinstance(value, str) and not re.fullmatch(r"-?[0-9]{1,10}(\.[0-9]{1,8})?", value, re.ASCII):
-        raise bad("gpuHours", _HOURS_ALLOWED)
+        return None
     hours = Decimal(value)
     exponent = hours.as_tuple().exponent
     if not isinstance(exponent, int) or not -8 <= exponent <= 10 or abs(hours) > _MAX_HOURS:
-        raise bad("gpuHours", _HOURS_ALLOWED)
+        return None
     return int(hours * GPU_HOUR)
 
 

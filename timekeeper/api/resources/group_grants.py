@@ -26,6 +26,7 @@ from timekeeper.api.resources.grants import (
 from timekeeper.core.ledger.metering import FOREVER_MS
 from timekeeper.runtime.auth.gate import Caller
 from timekeeper.runtime.http.problem_details import Problem
+from timekeeper.store.engine.engine import Connection
 
 _READ = Right("get", "grants")
 _CREATE = Right("create", "groups/grants")
@@ -81,7 +82,9 @@ def register(app: Flask, services: Services) -> None:
         admit(services, _READ, GROUP + group)
         with services.ledger.store.reading() as connection:
             budget = group_budget(services.ledger, connection, group)
-        return answer({**_shown(group, budget), "mayPassOn": _may_pass_on(services, group)})
+            members = _members(services, connection, group)
+        shown = {**_shown(group, budget), "mayPassOn": _may_pass_on(services, group)}
+        return answer({**shown, "members": members})
 
     def give(call: Call) -> Response:
         group, key = call.given["group"], call.given["Idempotency-Key"]
@@ -108,6 +111,11 @@ def _may_pass_on(services: Services, group: str) -> bool:
             raise
         return False
     return True
+
+
+def _members(services: Services, connection: Connection, group: str) -> list[str]:
+    now_ms, history = services.ledger.moment(connection)
+    return sorted(each for each in history.namespaces() if history.group(each, now_ms) == group)
 
 
 def _shown(group: str, budget: GroupBudget) -> dict[str, Any]:

@@ -1,12 +1,13 @@
 """One account over its period: the burn-down with its forecast."""
 
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import dropwhile
 from typing import Any
 
 from timekeeper.core.budgets.policy import GROUP
+from timekeeper.core.texts import not_in_group
 from timekeeper.dashboard.api_caller import ApiCaller, ApiRefusedError, Json
 from timekeeper.dashboard.charts.burn_down import BurnDown, burn_down
 from timekeeper.dashboard.visits import PageContent, Visit, part, segment
@@ -120,6 +121,11 @@ class PassingOnForm:
     faults: Mapping[str, str] = field(default_factory=dict)
     status: int = 200
 
+    @property
+    def first(self) -> str:
+        """The first field of the form that is wrong; "" without one."""
+        return next((each for each in FIELDS if each in self.faults), "")
+
 
 def empty_form() -> PassingOnForm:
     """A form for a new grant."""
@@ -138,5 +144,16 @@ def pass_on(api: ApiCaller, group: str, form: PassingOnForm) -> PassingOnForm | 
         api.post(path, dict(form.texts), Idempotency_Key=form.key)
     except ApiRefusedError as error:
         where = error.field if error.field in FIELDS else ""
-        return replace(form, faults={where: error.sentence if where else error.detail}, status=error.status)
+        own = {where: error.sentence if where else error.detail}
+        others = {field: said for field, said in error.others if field in FIELDS}
+        return replace(form, faults=others | own, status=error.status)
     return None
+
+
+def with_stranger(form: PassingOnForm, group: str, members: Sequence[str]) -> PassingOnForm:
+    """The refused form; it also names a namespace that is not of the group, for the API looks for that only
+    once the other fields can be read."""
+    named = form.texts.get("namespace", "")
+    if not form.faults or "namespace" in form.faults or named in members:
+        return form
+    return replace(form, faults={**form.faults, "namespace": not_in_group(named, group)})

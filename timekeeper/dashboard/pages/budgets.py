@@ -13,7 +13,12 @@ from timekeeper.core.findings import (
     watch_sentences,
 )
 from timekeeper.dashboard.api_caller import Json
-from timekeeper.dashboard.pages.accounts import PassingOnForm, account_values, empty_form
+from timekeeper.dashboard.pages.accounts import (
+    PassingOnForm,
+    account_values,
+    empty_form,
+    with_stranger,
+)
 from timekeeper.dashboard.visits import PageContent, Visit, page_at, part, segment
 
 ROWS = 100  # in one page of the table
@@ -91,7 +96,7 @@ def group(visit: Visit, group: str, form: PassingOnForm | None = None) -> PageCo
     members = sorted((listed.answer or {}).get("budgets", ()), key=lambda each: -used_of(each))
     grants = part(lambda: visit.api.get(f"/v1/groups/{segment(group)}/grants"))
     used = part(lambda: _used(visit, key, budget)) if listed.refused else None
-    passed = (grants.answer or {}).get("namespaces", ())
+    names = (grants.answer or {}).get("members", ())
     charged = (used.answer or {}).get("rows", ()) if used else ()
     values = {
         **account_values(visit, key, budget),
@@ -99,10 +104,10 @@ def group(visit: Visit, group: str, form: PassingOnForm | None = None) -> PageCo
         "listed": listed,
         "members": members,
         "charged": charged,
-        "names": sorted({each["namespace"] for each in (*members, *passed, *charged)}),
+        "names": names,
         "total": sum(map(used_of, members)) or sum(each["amount"] for each in charged),
         "grants": grants,
-        "form": form or empty_form(),
+        "form": with_stranger(form, group, names) if form and names else form or empty_form(),
         "is_done": visit.text("passed-on") == "1",
     }
     return PageContent("group.html", values)

@@ -1,5 +1,6 @@
 """The live map of nodes and cards, and the pods that wait."""
 
+import re
 from datetime import datetime
 from typing import Any
 
@@ -91,7 +92,6 @@ def _pods(node: dict[str, list[dict[str, list[dict[str, str]]]]]) -> list[dict[s
 _WASTE_ROWS = 200
 _HOUR_MS = 3_600_000  # measured use is kept by the hour
 GROUPS = ("namespace", "namespace,owner", "owner", "pod", "node", "model", "group")
-BELOW = ("50", "20", "5")  # per cent of the measured time
 SPANS = {"day": 86_400_000, "week": 7 * 86_400_000, "month": 30 * 86_400_000}
 
 
@@ -99,7 +99,10 @@ def waste(visit: Visit) -> PageContent:
     """The largest users of a time; those who leave most of their cards unused come first."""
     group = visit.text("group", GROUPS[0])
     span = visit.text("span", "week") or "week"
-    begin_ms = (visit.now_ms - SPANS.get(span, SPANS["week"])) // _HOUR_MS * _HOUR_MS
+    if span not in SPANS:
+        raise ApiRefusedError(400, f"it must be {', '.join(SPANS)}", "span")
+    begin_ms = (visit.now_ms - SPANS[span]) // _HOUR_MS * _HOUR_MS
+    below = _below(visit)
     answer = visit.api.recent(
         "/v1/usage",
         namespace=visit.scope,
@@ -109,16 +112,25 @@ def waste(visit: Visit) -> PageContent:
         from_=begin_ms,
         limit=_WASTE_ROWS,
     )
-    below = visit.text("below", "") or ""
     rows = sorted(map(_row, answer["rows"]), key=lambda row: -row["unused"])
-    if below in BELOW:
-        rows = [row for row in rows if row["measured"] and 100 * row["used"] < int(below) * row["measured"]]
+    if below:
+        rows = [row for row in rows if row["measured"] and 100 * row["used"] < below * row["measured"]]
     columns = ["namespace", group] if group in ("pod", "owner") else (group or "").split(",")
     values = {"rows": rows, "columns": columns, "groups": GROUPS, "group": group}
-    values |= {"below": below, "thresholds": BELOW}
+    values |= {"below": below, "is_any": bool(answer["rows"])}
     sums = {name: sum(row[name] for row in rows) for name in ("requested", "measured", "used", "unused")}
     values |= {"span": span, "spans": SPANS, "sums": sums, "most": _WASTE_ROWS}
     return PageContent("waste.html", values | _stranded(visit, begin_ms) | _idle(visit))
+
+
+def _below(visit: Visit) -> int | None:
+    """The threshold in per cent of what was measured; None: all are shown."""
+    text = visit.text("below")
+    if text is None:
+        return None
+    if not re.fullmatch("[1-9][0-9]?|100", text, re.ASCII):
+        raise ApiRefusedError(400, "it must be a whole number of per cent from 1 to 100", "below")
+    return int(text)
 
 
 def _idle(visit: Visit) -> dict[str, Any]:

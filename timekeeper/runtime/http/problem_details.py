@@ -1,7 +1,7 @@
 """Errors for callers of every role, as RFC 9457 problem details."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 
 import orjson
@@ -15,12 +15,14 @@ CONTENT_TYPE = "application/problem+json"
 
 @dataclass(eq=False)
 class Problem(Exception):
-    """An error answer. ``detail`` is a sentence for the caller, ``where`` the field it concerns."""
+    """An error answer. ``detail`` is a sentence for the caller, ``where`` the field it concerns. ``others``:
+    what else is wrong with the same request, for people who mend a form."""
 
     status: int
     detail: str
     where: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
+    others: tuple["Problem", ...] = ()
 
     def response(self) -> Response:
         """The answer."""
@@ -32,7 +34,14 @@ class Problem(Exception):
 
     def body(self) -> bytes:
         """Its JSON body."""
-        return problem_body(self.status, self.detail, self.where)
+        all_wrong = (self, *self.others) if self.others else ()
+        errors = [(each.where, each.detail) for each in all_wrong]
+        return problem_body(self.status, self.detail, self.where, errors)
+
+    def within(self, place: Callable[[str], str]) -> "Problem":
+        """The same of a value further out. ``place``: of a field in it, the place in the outer value."""
+        others = tuple(each.within(place) for each in self.others)
+        return replace(self, where=place(self.where), others=others)
 
 
 def bad(where: str, detail: str) -> Problem:
@@ -40,17 +49,31 @@ def bad(where: str, detail: str) -> Problem:
     return Problem(400, detail, where)
 
 
+def together(problems: Sequence[Problem]) -> Problem:
+    """One answer for all that is wrong: the first, which names the others. ``problems``: one at least."""
+    first, *rest = (flat for each in problems for flat in (replace(each, others=()), *each.others))
+    return replace(first, others=tuple(rest))
+
+
 def unavailable(detail: str) -> Problem:
     """503: nothing was written; the same request may succeed later."""
     return Problem(503, detail, headers={"Retry-After": "2"})
 
 
-def problem_body(status: int, detail: str, field: str = "") -> bytes:
-    """The JSON of a problem. ``detail``: a sentence for the caller; ``field``: what it concerns."""
+def problem_body(status: int, detail: str, field: str = "", errors: Sequence[tuple[str, str]] = ()) -> bytes:
+    """The JSON of a problem. ``detail``: a sentence for the caller; ``field``: what it concerns; ``errors``:
+    field and sentence of all that is wrong, where that is more than one."""
     title = HTTPStatus(status).phrase
-    body = {"type": "about:blank", "title": title, "status": status, "detail": _sendable(detail)}
+    body: dict[str, object] = {
+        "type": "about:blank",
+        "title": title,
+        "status": status,
+        "detail": _sendable(detail),
+    }
     if field:
         body["field"] = _sendable(field)
+    if errors:
+        body["errors"] = [{"detail": _sendable(said), "field": _sendable(at)} for at, said in errors]
     return orjson.dumps(body)
 
 
