@@ -8,7 +8,7 @@ from flask import Flask, Response
 
 from timekeeper.accounts.budget_history import History
 from timekeeper.accounts.changes import NEVER
-from timekeeper.accounts.claiming import read_claims
+from timekeeper.accounts.claims.uncharged import read_claims
 from timekeeper.accounts.failing_watches import FailingWatch, read_watches
 from timekeeper.accounts.usage import gpu_hours
 from timekeeper.api.http.answers import SessionsAnswer, answer
