@@ -13,7 +13,7 @@ from timekeeper.core.quantity import thousandths
 
 OPERATORS = ("=", "!=", "<=", ">=", "<", ">")
 CAPACITY = "capacity."  # before the name of a capacity
-EXAMPLE = "type = gpu|mig, or capacity.memory >= 8Gi"
+EXAMPLE = "type = gpu|mig or capacity.memory >= 8Gi"
 
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,127}"
 _COMPARISON = re.compile(rf"({_NAME}) *(<=|>=|!=|=|<|>) *([A-Za-z0-9._+-]+(?:\|[A-Za-z0-9._+-]+)*)", re.ASCII)
