@@ -58,8 +58,8 @@ class DeviceClaim:
 
     @property
     def is_orphan(self) -> bool:
-        """Whether it holds devices that it is reserved for nobody: Kubernetes frees them only once the claim
-        is deleted, or another pod has used it."""
+        """Whether it holds devices and is reserved for no pod: Kubernetes frees them only once the claim is
+        deleted, or another pod has used it."""
         return self.allocation is not None and not self.consumers and not self.other_consumers
 
 

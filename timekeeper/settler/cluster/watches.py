@@ -128,7 +128,7 @@ def _await_served(
     wait_ms: Callable[[int], None],
     failed: Callable[[str, str], None],
 ) -> None:
-    """Until the API server serves the API of the source. Where it does not, nobody is told."""
+    """Until the API server serves the API of the source. Where it does not, nothing is reported."""
     while True:
         reply = api.call("GET", source.served, timeout_s=_ANSWER_S)
         if isinstance(reply, Answered) and reply.status < 300:
