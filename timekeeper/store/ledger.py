@@ -307,9 +307,10 @@ def standings(connection: Connection) -> str:
 
 def pulse(connection: Connection) -> Pulse | None:
     """The settler's last write; None if it never wrote."""
-    columns = (PULSE.c.tick_ms, PULSE.c.decided_ms, PULSE.c.state, PULSE.c.claims, PULSE.c.watches)
+    names = ("tick_ms", "decided_ms", "state", "claims", "watches", "device_claims")
+    columns = [PULSE.c[name] for name in names]
     row = connection.execute(select(*columns)).one_or_none()
-    return Pulse(*row[:4], row[4] or "") if row else None
+    return Pulse(*row[:4], row[4] or "", row[5] or "") if row else None
 
 
 def first_ms(connection: Connection) -> int | None:

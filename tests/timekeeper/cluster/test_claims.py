@@ -154,5 +154,6 @@ def test_an_allocated_claim_is_charged_until_its_release(world: World) -> None:
 
     stamp = moment(claim["status"]["allocation"]["allocationTimestamp"])
     assert opened[0].uid == f"{claim['metadata']['uid']}:claim:{stamp}"
-    assert ended[0].rate == 1000 and stamp <= ended[0].bound < stamp + SLACK_MS
+    assert ended[0].rate == 1000
+    assert stamp <= ended[0].bound < stamp + SLACK_MS
     assert ended[0].posted == 1000 * ((ended[0].ended or 0) - ended[0].bound) > 0

@@ -3,14 +3,18 @@
 What happens to a claim between two ticks is kept in order: it may be allocated, freed and allocated again.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Set
 from dataclasses import dataclass, field, replace
 
+from timekeeper.accounts.claims.claim_findings import ClaimFindings, claim_findings
 from timekeeper.accounts.claims.consumers import ClaimPod
 from timekeeper.core.claims.allocation import DeviceClaim
 from timekeeper.core.claims.devices import DevicePools
+from timekeeper.core.claims.drivers import DriverRule
 
 SOURCES = ("resourceclaims", "resourceslices")
+ORPHAN_MS = 60_000  # between two pods a claim may be reserved for none
 MAX_SIGHTS = 100_000  # of claims, that are not written yet; beyond it, the last of each claim counts
 
 
@@ -41,6 +45,12 @@ class DeviceClaims:
     # UIDs of sessions of claims whose object was removed while it was allocated
     lost: set[str] = field(default_factory=set)
     _names: dict[tuple[str, str], str] = field(default_factory=dict)  # namespace and name -> UID
+    rules: tuple[DriverRule, ...] = ()  # an administrator's, by which ``unknown`` was found
+    unknown: dict[str, tuple[str, ...]] = field(default_factory=dict)  # UID -> its drivers without a rule
+    admin: set[str] = field(default_factory=set)  # UIDs of claims with admin access to GPUs
+    _orphans: dict[str, int] = field(default_factory=dict)  # UID -> since when it is reserved for no pod
+    _version: int = 0  # of what is found
+    _found: tuple[tuple[int, int], ClaimFindings] | None = None
     _count: int = 0  # of sights
 
     @property
@@ -85,12 +95,53 @@ class DeviceClaims:
         elif before is not None:
             del self.allocated[claim.uid]
             self._names.pop((claim.namespace, claim.name), None)
+        self._note_orphan(claim, is_held, sight.at_ms)
         mine = self.sights.setdefault(claim.uid, [])
         if mine and self._count >= MAX_SIGHTS:
             mine[-1] = sight
         else:
             mine.append(sight)
             self._count += 1
+
+    def judge(self, uid: str, unknown: tuple[str, ...], is_admin: bool) -> None:
+        """What is found of an allocated claim's devices."""
+        if uid not in self.allocated:
+            return
+        if unknown:
+            self.unknown[uid] = unknown
+        if is_admin:
+            self.admin.add(uid)
+        self._version += 1
+
+    def judge_again(self, rules: tuple[DriverRule, ...], now_ms: int) -> None:
+        """With other rules, claims on devices of unknown drivers may hold GPUs, from now on."""
+        if rules == self.rules:
+            return
+        self.rules = rules
+        for uid in self.unknown:
+            self.sights.setdefault(uid, [ClaimSight(self.allocated[uid], now_ms, now_ms)])
+        self.unknown.clear()
+        self._version += 1
+
+    def findings(self, now_ms: int) -> ClaimFindings:
+        """What people must know of the claims."""
+        key = self._version, now_ms // ORPHAN_MS
+        if self._found is None or self._found[0] != key:
+            orphans = (uid for uid, since_ms in self._orphans.items() if now_ms - since_ms >= ORPHAN_MS)
+            named = ((self.allocated[uid].namespace, self.allocated[uid].name) for uid in orphans)
+            drivers = Counter(driver for each in self.unknown.values() for driver in each)
+            self._found = key, claim_findings(named, drivers, len(self.admin))
+        return self._found[1]
+
+    def _note_orphan(self, claim: DeviceClaim, is_held: bool, at_ms: int) -> None:
+        if is_held and claim.is_orphan:
+            self._orphans.setdefault(claim.uid, at_ms)
+        else:
+            self._orphans.pop(claim.uid, None)
+        if not is_held:
+            self.unknown.pop(claim.uid, None)
+            self.admin.discard(claim.uid)
+        self._version += 1
 
     def see_pod(self, pod: ClaimPod, deleted: bool, at_ms: int) -> None:
         """A pod that uses claims, as it is now, or its last state if it was deleted."""

@@ -27,6 +27,7 @@ def follow_claims(
     cluster: ClusterState, ledger: LedgerState, settings: BudgetSettings, now_ms: int, changes: SessionChanges
 ) -> None:
     """Add to ``changes`` the sessions of claims that open, change or end."""
+    cluster.claims.judge_again(settings.drivers, now_ms)
     tick = _ClaimTick(cluster, cluster.claims, ledger, settings, rules_of(settings.drivers), now_ms, changes)
     for uid, sights in cluster.claims.sights.items():
         tick.apply(uid, sights)
@@ -65,6 +66,8 @@ class _ClaimTick:
                 if is_last and _is_unpublished(charge) and self.now_ms - sight.at_ms < PATIENCE_MS:
                     self.changes.deferred_claims[uid] = sights[place:]
                     return
+                is_admin = any(each.device.is_admin for each in charge.gpus)
+                self.claims.judge(uid, charge.unknown_drivers, is_admin)
                 session = self._open(sight, allocation, charge)
             elif session.consumers != (consumers := " ".join(claim.consumers)):
                 session = self._put(replace(session, consumers=consumers))

@@ -116,7 +116,10 @@ def decide(cluster: ClusterState, ledger: LedgerState, tick: TickInputs) -> Tick
 
 
 def _pulse(cluster: ClusterState, now_ms: int) -> Pulse:
-    return Pulse(now_ms, now_ms, "", cluster.uncharged_claims().text, watches_text(cluster.failing))
+    claims = cluster.claims
+    found = claims.findings(now_ms).text() if claims.is_followed else ""
+    uncharged = cluster.uncharged_claims().text
+    return Pulse(now_ms, now_ms, "", uncharged, watches_text(cluster.failing), found)
 
 
 def _statement_inputs(

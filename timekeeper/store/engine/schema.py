@@ -581,6 +581,7 @@ PULSE = Table(
     Column("decided_ms", BigInteger, nullable=False),
     Column("state", Text, nullable=False),
     Column("claims", Text),
+    Column("device_claims", Text),
     Column("watches", Text),
     CheckConstraint("id = 1", name="there_is_one"),
     comment="when the settler last wrote and decided, and what it waits for",
