@@ -34,12 +34,13 @@ def session_uids(claim: DeviceClaim, begin_ms: int) -> Iterator[str]:
 
 
 def begin_ms(allocation: Allocation, seen_ms: int, look_ms: int) -> int:
-    """When the allocation began: at its own time, if that is not before the last look without it, which was
-    at ``look_ms`` (0: there was none), nor after it was seen; else when it was seen."""
+    """When the allocation began: at its own time, if that lies between the last look without it, at
+    ``look_ms`` (0: there was none), and when it was seen; else when it was seen. Its time has no parts of a
+    second: one in the second of the look ends with that second at the latest."""
     stamp_ms = allocation.stamp_ms
     if stamp_ms is None or not look_ms or not look_ms - _SECOND_MS < stamp_ms <= seen_ms:
         return seen_ms
-    return max(stamp_ms, look_ms)
+    return stamp_ms if stamp_ms >= look_ms else min(seen_ms, stamp_ms + _SECOND_MS)
 
 
 def is_of(session: Session, allocation: Allocation) -> bool:

@@ -4,7 +4,7 @@ What happens to a claim between two ticks is kept in order: it may be allocated,
 """
 
 from collections import Counter
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from timekeeper.accounts.claims.claim_findings import ClaimFindings, claim_findings
@@ -31,6 +31,21 @@ class ClaimSight:
     is_listed: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Relist:
+    """A list of all claims. ``free``: by UID those that hold nothing."""
+
+    at_ms: int
+    look_ms: int
+    free: Mapping[str, DeviceClaim]
+
+    def sight(self, uid: str) -> ClaimSight:
+        """A claim that holds nothing in it, or is not in it."""
+        claim = self.free.get(uid)
+        gone = claim or DeviceClaim(uid, "", "")
+        return ClaimSight(gone, self.at_ms, self.look_ms, is_gone=claim is None, is_listed=True)
+
+
 @dataclass(slots=True)
 class DeviceClaims:
     """All that is known of claims. ``current_ms``: until when that is complete; 0: nothing follows them."""
@@ -38,7 +53,7 @@ class DeviceClaims:
     current_ms: int = 0
     allocated: dict[str, DeviceClaim] = field(default_factory=dict)  # by UID
     sights: dict[str, list[ClaimSight]] = field(default_factory=dict)  # by UID; not written yet
-    relisted: ClaimSight | None = None  # the last list since the last written tick; its claim says nothing
+    relisted: Relist | None = None  # the last list since the last written tick
     pools: DevicePools = field(default_factory=DevicePools)
     pods: dict[str, ClaimPod] = field(default_factory=dict)  # by UID; those that use claims
     served: set[str] = field(default_factory=set)  # UIDs of pods whose extended resources a claim serves
@@ -75,7 +90,9 @@ class DeviceClaims:
             self._see(ClaimSight(gone, at_ms, look_ms, is_gone=True, is_listed=True))
         for each in found.values():
             self._see(ClaimSight(each, at_ms, look_ms, is_listed=True))
-        self.relisted = ClaimSight(DeviceClaim("", "", ""), at_ms, look_ms, is_listed=True)
+        free = {uid: each for uid, each in found.items() if each.allocation is None}
+        first = self.relisted  # of two, it says until when claims were known
+        self.relisted = Relist(at_ms, first.look_ms if first else look_ms, free)
         self.current_ms = max(self.current_ms, at_ms)
 
     def see(self, claim: DeviceClaim, deleted: bool, at_ms: int) -> None:

@@ -18,7 +18,7 @@ from timekeeper.core.claims.allocation import Allocation, DeviceClaim
 from timekeeper.core.claims.drivers import DriverRule, rules_of
 from timekeeper.core.claims.rates import ClaimCharge, charge_of
 from timekeeper.settler.cluster.cluster_state import ClusterState
-from timekeeper.settler.cluster.device_claims import ClaimSight, DeviceClaims
+from timekeeper.settler.cluster.device_claims import ClaimSight, DeviceClaims, Relist
 from timekeeper.settler.decide.session_changes import PATIENCE_MS, SessionChanges
 from timekeeper.settler.state.ledger_state import LedgerState
 
@@ -128,14 +128,19 @@ class _ClaimTick:
     def _pod_end_ms(self, pod: ClaimPod) -> int | None:
         return pod.end_ms(self.settings.max_grace_period_ms)
 
-    def miss_absent(self, listed: ClaimSight) -> None:
-        """The claims of sessions that a list does not contain are gone since the last look."""
+    def miss_absent(self, listed: Relist) -> None:
+        """The claims of sessions that hold nothing in a list, or are not in it, changed since the last
+        look."""
         for uid, session_uid in self.ledger.running_claims.items():
             session = self.ledger.session(session_uid)
             is_known = uid in self.claims.allocated or uid in self.claims.sights
             if session is None or is_known or session_uid in self.claims.lost:
                 continue
-            self._lose(session, listed, tuple(session.consumers.split()))
+            sight = listed.sight(uid)
+            if sight.is_gone:
+                self._lose(session, sight, tuple(session.consumers.split()))
+            else:
+                self._put(end_claim_session(session, self._end_ms(session, sight)))
 
     def _lose(self, session: Session, sight: ClaimSight, consumers: tuple[str, ...]) -> None:
         """The claim's object is gone though it was allocated: pods that run may still use the devices."""
