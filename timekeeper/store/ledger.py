@@ -310,7 +310,10 @@ def pulse(connection: Connection) -> Pulse | None:
     names = ("tick_ms", "decided_ms", "state", "claims", "watches", "device_claims")
     columns = [PULSE.c[name] for name in names]
     row = connection.execute(select(*columns)).one_or_none()
-    return Pulse(*row[:4], row[4] or "", row[5] or "") if row else None
+    if row is None:
+        return None
+    tick_ms, decided_ms, state, claims, watches, found = row
+    return Pulse(tick_ms, decided_ms, state, claims, watches or "", found or "")
 
 
 def first_ms(connection: Connection) -> int | None:

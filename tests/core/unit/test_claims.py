@@ -272,7 +272,7 @@ def test_of_a_pool_the_newest_generation_counts() -> None:
     assert found.find(DRIVER, "n1", "gpu-0") is None
 
 
-DEVICE = {
+DEVICE: Json = {
     "attributes": {
         "kind": {"string": "train"},
         "cores": {"int": 64},

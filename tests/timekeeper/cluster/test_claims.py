@@ -152,7 +152,7 @@ def test_an_allocated_claim_is_charged_until_its_release(world: World) -> None:
     world.delete_pod(home, "p")
     ended = world.settled(home)
 
-    stamp = moment(claim["status"]["allocation"]["allocationTimestamp"])
+    stamp = moment(claim["status"]["allocation"]["allocationTimestamp"]) or 0
     assert opened[0].uid == f"{claim['metadata']['uid']}:claim:{stamp}"
     assert ended[0].rate == 1000
     assert stamp <= ended[0].bound < stamp + SLACK_MS
