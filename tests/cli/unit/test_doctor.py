@@ -303,8 +303,8 @@ def test_doubts_and_what_is_not_charged_are_counted_and_named(where: Facts) -> N
         ("warning", "charges", "the rates of 15 running sessions are not certain for other reasons"),
         (
             *("warning", "resource claims"),
-            "7 pods hold devices by resource claims alone, uncharged, for claims are not followed: team-a (4),"
-            " others (3)",
+            "7 pods hold devices by resource claims alone, uncharged, for claims are not followed:"
+            " team-a (4), others (3)",
         ),
     ]
 
