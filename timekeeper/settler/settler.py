@@ -250,7 +250,12 @@ class Settler:
             return {}
         names = capped_namespaces(waits.held.values(), cluster.namespaces, history, now_ms)
         scheduler = history.settings(now_ms).scheduler_name
-        return cards_held(cluster.pods.values(), names, scheduler, cluster.cards, waits.most_milli)
+        found = cards_held(cluster.pods.values(), names, scheduler, cluster.cards, waits.most_milli)
+        for uid in self.ledger.running_claims.values():
+            session = self.ledger.sessions[uid]
+            if session.namespace in found:
+                found[session.namespace] += session.requested_milli
+        return found
 
     def _write_waiting(self, missing: tuple[str, ...]) -> bool:
         """Until every source has been listed once, write only the pulse: an absent object proves nothing
