@@ -152,7 +152,8 @@ class Batch:
         pool, name, driver = self.chance.choice(DEVICES)
         more: Json = {"adminAccess": True} if self.chance.random() < 0.08 else {}
         if pool == "shared":
-            took = {"memory": f"{self.chance.randint(0, 80)}Gi", "compute": str(self.chance.randint(0, 100))}
+            gib, compute = (self.chance.choice((0, self.chance.randint(0, most))) for most in (80, 100))
+            took = {"memory": f"{gib}Gi", "compute": str(compute)}
             more |= {"shareID": f"s{self.chance.randrange(10**9)}", "consumedCapacity": took}
         return allocated(name, pool=pool, driver=driver, **more)
 

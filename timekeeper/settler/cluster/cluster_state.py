@@ -194,7 +194,7 @@ class ClusterState:
     claiming: dict[str, str] = field(default_factory=dict)
     _claiming: ClaimingPods | None = None  # of them; None: to be counted anew
     claims: DeviceClaims = field(default_factory=DeviceClaims)
-    # UID -> pod without the extended resources that a claim serves; of those that use claims
+    # UID -> pod without the extended resources that a claim serves
     rest: dict[str, LedgerPod | UnreadablePod] = field(default_factory=dict)
     unreadable: dict[str, UnreadablePod] = field(default_factory=dict)  # UID -> pod to report
     unreadable_omitted: int = 0  # number of unreadable pods beyond `MAX_UNREADABLE`
@@ -437,7 +437,7 @@ class ClusterState:
 
     def _see_using(self, item: PodWithClaims, deleted: bool, at_ms: int) -> None:
         self.claims.see_pod(item.pod, deleted, at_ms)
-        if item.rest is None:
+        if item.rest is None or not item.pod.served_by:
             self.rest.pop(item.pod.uid, None)
         else:
             self.rest[item.pod.uid] = item.rest

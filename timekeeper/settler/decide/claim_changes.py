@@ -175,9 +175,9 @@ def _is_unpublished(charge: ClaimCharge) -> bool:
     return any(each.is_unpublished for each in charge.gpus)
 
 
-def wanted_uids(claims: DeviceClaims) -> Iterator[str]:
-    """The UIDs that sessions of changed claims may have in the database."""
+def wanted_uids(claims: DeviceClaims) -> Iterator[tuple[str, ...]]:
+    """Of each allocation of a changed claim: the UIDs that its session may have, in order."""
     for sights in claims.sights.values():
         for sight in sights:
             if sight.claim.allocation is not None:
-                yield from session_uids(sight.claim, sight.at_ms)
+                yield session_uids(sight.claim, sight.at_ms)
