@@ -6,6 +6,7 @@ from datetime import date
 
 from timekeeper.core.accelerators import UnknownAccelerators
 from timekeeper.core.budgets.protection import Protection
+from timekeeper.core.claims.drivers import DriverRule
 
 GPU_HOUR = 3_600_000_000  # milli-GPU x milliseconds in one GPU-hour
 
@@ -113,6 +114,7 @@ class BudgetSettings:
     unknown_accelerators: UnknownAccelerators = "refuse"
     # (resource, model) of devices that no dialect reads; of metered pods
     devices: tuple[tuple[str, str], ...] = ()
+    drivers: tuple[DriverRule, ...] = ()  # of devices that claims hold; of others, those that are built in
     price: str = ""
     later_prices: tuple[tuple[date, str], ...] = ()
     currency: str = "USD"
