@@ -96,6 +96,8 @@ NEEDED: dict[str, Reasons] = {
         },
         "to tell them why, and what is wrong with a budget": {Right("create", "events", "events.k8s.io")},
         "values of the classes it names": followed("priorityclasses", "scheduling.k8s.io"),
+        "which devices claims hold": followed("resourceclaims", "resource.k8s.io"),
+        "what drivers publish of them": followed("resourceslices", "resource.k8s.io"),
         "whether the policies on grace periods have its figure": {
             Right("get", "validatingadmissionpolicies", "admissionregistration.k8s.io", name=name)
             for name in GRACE_POLICIES

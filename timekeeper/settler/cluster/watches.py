@@ -6,9 +6,12 @@ from dataclasses import dataclass
 from queue import Queue
 from threading import Event, Thread
 
+from timekeeper.accounts.claims.consumers import read_claim_pod, without_served
 from timekeeper.accounts.metered import CardParts
-from timekeeper.accounts.pods import read_charged_pod
+from timekeeper.accounts.pods import read_charged_pod, read_pod
 from timekeeper.core import names
+from timekeeper.core.claims.allocation import read_claim
+from timekeeper.core.claims.devices import read_slice
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.kube.holders import fresh_holders, kubelets_boot
 from timekeeper.core.kube.reflector import WatchFailed, WatchOpened
@@ -20,7 +23,7 @@ from timekeeper.core.request.host import NO_HOST, allocatable
 from timekeeper.core.request.inventory import charged_cards
 from timekeeper.core.request.node_parts import card_parts, contradiction
 from timekeeper.core.values import Card
-from timekeeper.runtime.api_server import Api
+from timekeeper.runtime.api_server import Answered, Api
 from timekeeper.runtime.informer import InformerEvent, ValueChanged, ValuesListed, inform
 from timekeeper.settler.cluster.cluster_state import (
     BudgetConfigMap,
@@ -31,6 +34,7 @@ from timekeeper.settler.cluster.cluster_state import (
     KnownPriorityClass,
     ListReplaced,
     NodeLease,
+    PodWithClaims,
     StreamAlive,
     StreamFailed,
     StreamOpened,
@@ -54,6 +58,7 @@ class WatchSource:
     path: str
     watch_s: int
     read: Callable[[Json], Item | None]
+    served: str = ""  # the API that may not be served; then nothing is watched, until it is
 
 
 def sources(
@@ -66,22 +71,28 @@ def sources(
     priority class, and reads none. ``is_charged``: as `read_charged_pod` has it; ``offer``: gets
     each pod as it is. Both are called in the watch's thread."""
 
-    def read_pod(raw: Json) -> Item | None:
+    def read_offered(raw: Json) -> Item | None:
         offer(raw)
-        return read_charged_pod(raw, is_charged)
+        return read_any_pod(raw, is_charged)
 
     every = (
-        WatchSource("pods", "/api/v1/pods", _PODS_WATCH_S, read_pod),
+        WatchSource("pods", "/api/v1/pods", _PODS_WATCH_S, read_offered),
         WatchSource("nodes", "/api/v1/nodes", _WATCH_S, read_node),
         WatchSource("leases", LEASES, _WATCH_S, read_lease),
         WatchSource("configmaps", f"/api/v1/namespaces/{namespace}/configmaps", _WATCH_S, read_config_map),
         WatchSource("priorityclasses", f"{_CLASSES}/priorityclasses", _WATCH_S, read_priority_class),
         WatchSource("namespaces", "/api/v1/namespaces", _WATCH_S, read_namespace),
+        WatchSource("resourceclaims", f"{_RESOURCES}/resourceclaims", _PODS_WATCH_S, read_claim, _RESOURCES),
+        WatchSource("resourceslices", f"{_RESOURCES}/resourceslices", _WATCH_S, read_slice, _RESOURCES),
     )
     return tuple(each for each in every if not (only_meter and each.name == "priorityclasses"))
 
 
 _CLASSES = "/apis/scheduling.k8s.io/v1"
+_RESOURCES = "/apis/resource.k8s.io/v1"
+_AGAIN_MS = 300_000  # between two looks for an API that is not served
+_SOON_MS = 2_000  # after one that failed
+_ANSWER_S = 15.0
 
 
 def start_watching(
@@ -97,6 +108,8 @@ def start_watching(
 
     def follow() -> None:
         with suppress(_StoppedError):
+            if source.served:
+                _await_served(source, api, clock, updates, lambda ms: _wait(stop, ms), failed)
             for each in follow_source(source, api, clock, lambda ms: _wait(stop, ms), failed):
                 updates.put(each)
                 if stop.is_set():
@@ -105,6 +118,26 @@ def start_watching(
     thread = Thread(target=follow, name=f"watch-{source.name}", daemon=True)
     thread.start()
     return thread
+
+
+def _await_served(
+    source: WatchSource,
+    api: Api,
+    clock: Clock,
+    updates: "Queue[WatchUpdate]",
+    wait_ms: Callable[[int], None],
+    failed: Callable[[str, str], None],
+) -> None:
+    """Until the API server serves the API of the source. Where it does not, nothing is reported."""
+    while True:
+        reply = api.call("GET", source.served, timeout_s=_ANSWER_S)
+        if isinstance(reply, Answered) and reply.status < 300:
+            return
+        is_absent = isinstance(reply, Answered) and reply.status == 404
+        if not is_absent:
+            failed(source.name, reply.message)
+            updates.put(WatchUpdate(source.name, clock(), StreamFailed(reply.message)))
+        wait_ms(_AGAIN_MS if is_absent else _SOON_MS)
 
 
 def follow_source(
@@ -130,6 +163,16 @@ def follow_source(
             yield WatchUpdate(source.name, event.at_ms, ItemChanged(event.value, event.deleted))
         else:
             yield WatchUpdate(source.name, event.at_ms, StreamAlive())
+
+
+def read_any_pod(raw: Json, is_charged: Callable[[str], bool]) -> Item | None:
+    """The pod; one that uses claims, also without what a claim serves of it. None if nothing of it concerns
+    the ledger."""
+    read, using = read_charged_pod(raw, is_charged), read_claim_pod(raw)
+    if using is None:
+        return read
+    rest = read_pod(without_served(raw)) if using.served_by else read
+    return PodWithClaims(using, read, rest)
 
 
 def read_node(raw: Json) -> KnownNode:
