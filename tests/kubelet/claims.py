@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
+import yaml
+
 from deploy.local.kwok_nodes import device_class
 from tests.kubelet.images import CUDA
 from tests.kubelet.worlds import Json, World, state
@@ -24,6 +26,7 @@ _RESOURCES = "/apis/resource.k8s.io/v1"
 CLASSES = f"{_RESOURCES}/deviceclasses"
 CLAIMS = f"{_RESOURCES}/namespaces/{NAMESPACE}/resourceclaims"
 TEMPLATES = f"{_RESOURCES}/namespaces/{NAMESPACE}/resourceclaimtemplates"
+_CONFIG_MAPS, _SETTINGS = "/api/v1/namespaces/bursar-system/configmaps", "bursar-settings"
 ADMIN_LABEL = "resource.kubernetes.io/admin-access"
 
 # Prints what CDI has given the container, and lasts so long.
@@ -130,8 +133,12 @@ def watching(world: World) -> Iterator[ClaimWatch]:
 
 def prepare(world: World, classes: Mapping[str, str]) -> None:
     """The namespace and the classes, each driver with its extended resource or "", once the policies let the
-    namespace's claims pass."""
+    namespace's claims pass. All devices of these drivers count as GPUs."""
     call = world.stack.cp.api.call
+    rules = {"drivers": {driver: {"gpus": "all"} for driver in classes}}
+    call(
+        "POST", _CONFIG_MAPS, {"metadata": {"name": _SETTINGS}, "data": {"_settings": yaml.safe_dump(rules)}}
+    )
     labels = {"bursar.dev/mode": "meter", ADMIN_LABEL: "true"}
     call("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE, "labels": labels}})
     for driver, resource in classes.items():
@@ -150,6 +157,7 @@ def remove(world: World, classes: Mapping[str, str]) -> None:
     call = world.stack.cp.api.call
     call("DELETE", PODS, {"gracePeriodSeconds": 0})
     call("DELETE", f"/api/v1/namespaces/{NAMESPACE}")
+    call("DELETE", f"{_CONFIG_MAPS}/{_SETTINGS}")
     for driver in classes:
         call("DELETE", f"{CLASSES}/{driver}")
     world.until("the namespace to be gone", lambda: not world.stack.exists(PODS[:-5]))
@@ -164,6 +172,12 @@ def pod(world: World, name: str) -> Json:
 def begun(world: World, name: str) -> bool:
     """Whether its container runs, or has ended."""
     return not state(pod(world, name), "main").keys().isdisjoint(("running", "terminated"))
+
+
+def sessions(world: World) -> dict[str, Json]:
+    """The sessions of the namespace's claims, by the claim's name."""
+    listed = world.stack.get(f"/v1/sessions?namespace={NAMESPACE}", world.reader)["sessions"]
+    return {each["pod"]: each for each in listed}
 
 
 def devices_of(world: World, name: str) -> dict[str, str]:

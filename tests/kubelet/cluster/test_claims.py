@@ -85,14 +85,19 @@ class Lives:
     shown: dict[str, dict[str, str]]
     seen: list[Seen]
     slices: dict[str, list[Json]]
+    sessions: dict[str, Json]  # by the claim's name
 
     def of(self, name: str) -> list[Seen]:
         """What the watch told of the pod's claim."""
-        status = self.pods[name]["status"]
-        linked = [each["resourceClaimName"] for each in status.get("resourceClaimStatuses", [])]
-        extended = status.get("extendedResourceClaimStatus", {}).get("resourceClaimName")
-        (claim,) = [*linked, *([extended] if extended else [])]
+        spec, status = self.pods[name]["spec"], self.pods[name]["status"]
+        extended = status.get("extendedResourceClaimStatus")
+        linked = [*spec.get("resourceClaims", []), *status.get("resourceClaimStatuses", []), extended or {}]
+        (claim,) = (each["resourceClaimName"] for each in linked if "resourceClaimName" in each)
         return [each for each in self.seen if each.claim["metadata"]["name"] == claim]
+
+    def session(self, name: str) -> Json:
+        """The session of the pod's claim."""
+        return self.sessions[self.of(name)[0].claim["metadata"]["name"]]
 
     def results(self, name: str) -> list[Json]:
         """What was allocated to the pod's claim."""
@@ -106,8 +111,8 @@ class Lives:
 def lives(world: World) -> Iterator[Lives]:
     """Every claim and its pods, all at once on one node, until each has ended and all is released."""
     call = world.stack.cp.api.call
+    claims.prepare(world, CLASSES)
     with dra_drivers(world, FLAGS) as slices:
-        claims.prepare(world, CLASSES)
         with claims.watching(world) as watch:
             for name, spec in DIRECT.items():
                 call("POST", CLAIMS, {"metadata": {"name": name}, "spec": spec})
@@ -127,8 +132,10 @@ def lives(world: World) -> Iterator[Lives]:
             for name in DIRECT:
                 call("DELETE", f"{CLAIMS}/{name}")
             world.until("the claims to be gone", lambda: not call("GET", CLAIMS)["items"])
-        yield Lives({name: claims.pod(world, name) for name in names}, shown, watch.seen, slices)
-        claims.remove(world, CLASSES)
+            world.until("the sessions to be settled", lambda: are_settled(world, len(names) - 1))
+        pods = {name: claims.pod(world, name) for name in names}
+        yield Lives(pods, shown, watch.seen, slices, claims.sessions(world))
+    claims.remove(world, CLASSES)
 
 
 def has_ended(world: World, name: str) -> bool:
@@ -136,6 +143,12 @@ def has_ended(world: World, name: str) -> bool:
     phase = claims.pod(world, name)["status"]["phase"]
     assert phase != "Failed"
     return bool(phase == "Succeeded")
+
+
+def are_settled(world: World, number: int) -> bool:
+    """Whether there are so many sessions, all of them posted to their ends."""
+    found = [(each["state"], each["pending"]) for each in claims.sessions(world).values()]
+    return found == number * [("settled", 0)]
 
 
 def holding(world: World) -> Iterator[Json]:
@@ -265,6 +278,42 @@ def test_an_allocation_lasts_from_its_timestamp_until_its_last_pod_has_ended(liv
 
         assert began_ms - LATE_MS <= stamp_ms <= began_ms, name
         assert max(map(milliseconds, finished)) <= ended_ms, name
+
+
+# In thousandths of a whole device: of 80Gi and 100 units of compute the larger part counts.
+RATES = {
+    **dict.fromkeys(("sharer-0", "sharer-1", "one", "first", "extended", "by-class", "full"), 1000),
+    **{"all": 2000, "two": 2000, "admin": 0, "third": 330, "half": 500, "part-0": 500, "part-1": 500},
+}
+
+
+def test_each_claim_is_charged_from_its_allocation_to_its_release(lives: Lives) -> None:
+    """Once for each claim, also of two pods. The release is dated by the controller's own write of the claim,
+    in whole seconds."""
+    assert {each["kind"] for each in lives.sessions.values()} == {"claim"}
+    for name in lives.pods:
+        session = lives.session(name)
+        (stamp,) = {each.allocation["allocationTimestamp"] for each in lives.of(name) if each.allocation}
+        released_ms, seen_ms = released(lives, name)
+
+        assert session["bound"] == milliseconds(stamp), name
+        assert released_ms <= session["ended"] <= seen_ms + LATE_MS, name
+        assert session["posted"] == RATES[name] * (session["ended"] - session["bound"]), name
+    held = {each.claim["metadata"]["name"] for each in lives.seen if each.allocation}
+    assert lives.sessions.keys() == held
+
+
+def released(lives: Lives, name: str) -> tuple[int, int]:
+    """When the controller cleared the allocation of the pod's claim, and when the watch told of it."""
+    seen = lives.of(name)
+    first = next(at for at, each in enumerate(seen) if each.allocation is not None)
+    end = next(each for each in seen[first:] if each.allocation is None)
+    written = [
+        each["time"]
+        for each in end.claim["metadata"]["managedFields"]
+        if each["manager"] == "kube-controller-manager" and each.get("subresource") == "status"
+    ]
+    return max(map(milliseconds, written)), end.at_ms
 
 
 def test_a_released_claim_stays_if_it_is_the_users_and_else_goes(lives: Lives) -> None:
