@@ -14,7 +14,7 @@ from tests.webhook.worlds import OBSERVING, POLICY, admitted, governed, half, pl
 from tests.worlds import Json, limits_of
 from timekeeper.core.admission.policy import AdmissionPolicy
 from timekeeper.core.admission.rules.catalogue import CATALOGUE
-from timekeeper.core.admission.rules.device_classes import JudgedClasses
+from timekeeper.core.claims.classes import ClassParameters
 from webhook.admission.workloads import BUILT_IN, of_kind
 from webhook.audit.findings import as_written, is_governed, of_node, of_pod, of_workload
 
@@ -42,7 +42,7 @@ def bound(raw: Json) -> Json:
 
 
 METERING = replace(POLICY, unknown_accelerators="meter")
-CLASSES = JudgedClasses(no_gpu=("rdma.example.com",), refused=("acme.com/card",))
+CLASSES = ClassParameters(no_gpu=("rdma.example.com",), refused=("acme.com/card",))
 
 
 def words(pod: Json, policy: AdmissionPolicy = POLICY) -> list[tuple[str, list[str]]]:

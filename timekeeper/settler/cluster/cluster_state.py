@@ -1,18 +1,27 @@
 """The cluster as the settler observes it. One thread applies the watch updates; nothing else changes it."""
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from timekeeper.accounts.claiming import ClaimingPods, claiming_pods
 from timekeeper.accounts.failing_watches import FailingWatch
 from timekeeper.accounts.metered import WHOLE_CARDS, CardParts
-from timekeeper.accounts.pods import LedgerPod, UnreadablePod, is_bare, metered_view
+from timekeeper.accounts.pods import LedgerPod, UnjudgedPod, UnreadablePod, is_bare, metered_view
+from timekeeper.core.claims.classes import DEFAULTS, DeviceClass
 from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import NodeSight, Vanished
 from timekeeper.core.request.host import NO_HOST, CardHost, HostAmount, card_host
 from timekeeper.core.values import Card
 from timekeeper.settler.cluster.metered_namespaces import ALL_GOVERNED, MeteredNamespaces
+from timekeeper.settler.cluster.unjudged_pods import (
+    CLAIMS,
+    CLASSES,
+    TEMPLATES,
+    ClaimSpec,
+    ClassSettingsRead,
+    UnjudgedPods,
+)
 from timekeeper.settler.cluster.vanished_pods import VanishedPods
 
 # Without one of these nothing is decided. The list of namespaces serves a warning only.
@@ -75,11 +84,15 @@ class ExistingNamespace:
 Item = (
     LedgerPod
     | UnreadablePod
+    | UnjudgedPod
     | KnownNode
     | NodeLease
     | BudgetConfigMap
     | KnownPriorityClass
     | ExistingNamespace
+    | DeviceClass
+    | ClaimSpec
+    | ClassSettingsRead
 )
 
 
@@ -164,6 +177,7 @@ class ClusterState:
     vanished: VanishedPods = field(default_factory=VanishedPods)  # what became of pods without an object
     pods_relisted: bool = False  # the pods were listed anew: sessions without a pod lost theirs unobserved
     metered: MeteredNamespaces = ALL_GOVERNED
+    unjudged: UnjudgedPods = field(default_factory=UnjudgedPods)  # pods whose claims are not known yet
     # UID -> pod as read, where ``pods`` has another view of it, or would have one if it were metered
     as_read: dict[str, LedgerPod | UnreadablePod] = field(default_factory=dict)
     # the same of `deleted_pods`: a session that is not open yet opens as by the modes of its tick
@@ -268,6 +282,8 @@ class ClusterState:
                 self.listed_sources.add(update.source)
             case ItemChanged(item, deleted):
                 self._put(self._with_report(item, update.at_ms), deleted, update.at_ms)
+        if update.source in (CLASSES, CLAIMS, TEMPLATES, "configmaps"):
+            self._judge_again(update.at_ms)
         if update.source == "pods" and not isinstance(update.change, StreamOpened):
             self.pods_current_ms = max(self.pods_current_ms, update.at_ms)
 
@@ -289,8 +305,10 @@ class ClusterState:
             return
         table, names = (
             self._table(source),
-            {item.name for item in items if not isinstance(item, UnreadablePod)},
+            {item.name for item in items if not isinstance(item, UnreadablePod | UnjudgedPod)},
         )
+        if source == "configmaps":
+            self.unjudged.settings = DEFAULTS
         for name in [name for name in table if name not in names]:
             del table[name]
             if source == "nodes":
@@ -301,24 +319,29 @@ class ClusterState:
             known_ms = self.watermark_ms(item.name) if isinstance(item, KnownNode) else None
             self._put(item, deleted=False, at_ms=known_ms or at_ms)
 
-    def _table(self, source: str) -> dict[str, Any]:
-        tables: dict[str, dict[str, Any]] = {
+    def _table(self, source: str) -> dict[Any, Any]:
+        tables: dict[str, dict[Any, Any]] = {
             "nodes": self.nodes,
             "leases": self.leases,
             "configmaps": self.config_maps,
             "priorityclasses": self.classes,
             "namespaces": self.existing_namespaces,
+            CLASSES: self.unjudged.classes,
+            CLAIMS: self.unjudged.claims,
+            TEMPLATES: self.unjudged.templates,
         }
         return tables[source]
 
     def _relist(self, items: tuple[Item, ...], at_ms: int) -> None:
         there = {item.uid for item in items if isinstance(item, LedgerPod)}
+        there |= {item.pod.uid for item in items if isinstance(item, UnjudgedPod)}
         there |= {item.uid for item in items if isinstance(item, UnreadablePod) and item.pod is not None}
         for uid in [uid for uid in self.pods if uid not in there]:
             self._remove_pod(self.pods[uid], at_ms, seen=False)
         for uid in [uid for uid in self.as_read if uid not in there]:
             self.deleted_as_read[uid] = self.as_read.pop(uid)
         self.claiming.clear()
+        self.unjudged.pods.clear()
         self._claims = None
         for item in items:
             self._put(item, deleted=False, at_ms=at_ms)
@@ -327,7 +350,16 @@ class ClusterState:
     def _put(self, item: Item, deleted: bool, at_ms: int) -> None:
         match item:
             case LedgerPod() | UnreadablePod():
+                self.unjudged.pods.pop(item.uid, None)
                 self._put_read(item, deleted, at_ms)
+            case UnjudgedPod():
+                self._put_unjudged(item, deleted, at_ms)
+            case DeviceClass(name):
+                self._set(CLASSES, name, None if deleted else item)
+            case ClaimSpec(source, key, requests):
+                self._set(source, key, None if deleted else requests)
+            case ClassSettingsRead(_, settings):
+                self.unjudged.settings = DEFAULTS if deleted else settings
             case KnownNode(name):
                 self.vanished.see(name, None if deleted else item.sight, at_ms)
                 self._set("nodes", name, None if deleted else item)
@@ -354,6 +386,23 @@ class ClusterState:
             self.unreadable.pop(item.uid, None)
             self._put_pod(view, deleted, at_ms)
 
+    def _put_unjudged(self, item: UnjudgedPod, deleted: bool, at_ms: int) -> None:
+        """A pod of which nobody knows yet what it asks for holds nothing, and is not released."""
+        uid = item.pod.uid
+        before = self.pods.get(uid)
+        if deleted:
+            self.unjudged.pods.pop(uid, None)
+        else:
+            self.unjudged.pods[uid] = item
+        pod = self.unjudged.judged(item, before)
+        if pod is not None and (before is not None or not deleted):
+            self._put_read(pod, deleted, at_ms)
+
+    def _judge_again(self, at_ms: int) -> None:
+        for uid, item in tuple(self.unjudged.pods.items()):
+            if uid not in self.pods:
+                self._put_unjudged(item, False, at_ms)
+
     def _forget_waiting(self, uid: str) -> None:
         """A pod that waited and is read in another way now holds nothing that is charged."""
         pod = self.pods.pop(uid, None)
@@ -364,6 +413,8 @@ class ClusterState:
 
     def _view(self, item: LedgerPod | UnreadablePod) -> LedgerPod | None:
         """None: it holds nothing that is charged. A pod that was charged before is charged to its end."""
+        if isinstance(item, UnreadablePod) and item.is_allocated and item.pod is None:
+            return None
         read = item if isinstance(item, LedgerPod) else item.pod
         if not self.metered.meters(item.namespace):
             view = item if isinstance(item, LedgerPod) else None
@@ -415,7 +466,7 @@ class ClusterState:
         else:
             self.unreadable_omitted += 1
 
-    def _set(self, source: str, name: str, value: object) -> None:
+    def _set(self, source: str, name: Hashable, value: object) -> None:
         """Set the object of that name, None: remove it. Counts up the version if it differs."""
         table = self._table(source)
         if table.get(name) == value:

@@ -9,6 +9,8 @@ from threading import Event, Thread
 from timekeeper.accounts.metered import CardParts
 from timekeeper.accounts.pods import read_charged_pod
 from timekeeper.core import names
+from timekeeper.core.claims.classes import CONFIG_MAP, read_class, read_settings
+from timekeeper.core.claims.requests import read_claim
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.kube.holders import fresh_holders, kubelets_boot
 from timekeeper.core.kube.reflector import WatchFailed, WatchOpened
@@ -36,6 +38,7 @@ from timekeeper.settler.cluster.cluster_state import (
     StreamOpened,
     WatchUpdate,
 )
+from timekeeper.settler.cluster.unjudged_pods import CLAIMS, CLASSES, TEMPLATES, ClaimSpec, ClassSettingsRead
 
 Clock = Callable[[], int]
 
@@ -61,10 +64,12 @@ def sources(
     only_meter: bool = False,
     is_charged: Callable[[str], bool] = lambda _uid: False,
     offer: Callable[[Json], None] = lambda _raw: None,
+    has_claims: bool = True,
 ) -> tuple[WatchSource, ...]:
     """Everything that the settler watches; ``namespace`` contains the budgets. A ledger alone gives pods no
     priority class, and reads none. ``is_charged``: as `read_charged_pod` has it; ``offer``: gets
-    each pod as it is. Both are called in the watch's thread."""
+    each pod as it is. Both are called in the watch's thread. ``has_claims``: the API server serves
+    ``resource.k8s.io/v1``."""
 
     def read_pod(raw: Json) -> Item | None:
         offer(raw)
@@ -74,13 +79,22 @@ def sources(
         WatchSource("pods", "/api/v1/pods", _PODS_WATCH_S, read_pod),
         WatchSource("nodes", "/api/v1/nodes", _WATCH_S, read_node),
         WatchSource("leases", LEASES, _WATCH_S, read_lease),
-        WatchSource("configmaps", f"/api/v1/namespaces/{namespace}/configmaps", _WATCH_S, read_config_map),
+        WatchSource(
+            "configmaps", f"/api/v1/namespaces/{namespace}/configmaps", _WATCH_S, read_own_config_map
+        ),
         WatchSource("priorityclasses", f"{_CLASSES}/priorityclasses", _WATCH_S, read_priority_class),
         WatchSource("namespaces", "/api/v1/namespaces", _WATCH_S, read_namespace),
+        WatchSource(CLASSES, f"{CLAIMS_GROUP}/{CLASSES}", _WATCH_S, read_class),
+        WatchSource(CLAIMS, f"{CLAIMS_GROUP}/{CLAIMS}", _WATCH_S, read_claim_spec),
+        WatchSource(TEMPLATES, f"{CLAIMS_GROUP}/{TEMPLATES}", _WATCH_S, read_template_spec),
     )
-    return tuple(each for each in every if not (only_meter and each.name == "priorityclasses"))
+    without = {"priorityclasses"} if only_meter else set()
+    if only_meter or not has_claims:
+        without |= {CLASSES, CLAIMS, TEMPLATES}
+    return tuple(each for each in every if each.name not in without)
 
 
+CLAIMS_GROUP = "/apis/resource.k8s.io/v1"
 _CLASSES = "/apis/scheduling.k8s.io/v1"
 
 
@@ -151,6 +165,13 @@ def read_lease(raw: Json) -> NodeLease:
     return NodeLease(_name(raw), renewed_ms, clock_ahead_ms(raw))
 
 
+def read_own_config_map(raw: Json) -> BudgetConfigMap | ClassSettingsRead:
+    """A ConfigMap of our namespace: the settings of device classes, or budgets."""
+    if _name(raw) == CONFIG_MAP:
+        return ClassSettingsRead(CONFIG_MAP, read_settings(mapping(raw.get("data"))))
+    return read_config_map(raw)
+
+
 def read_config_map(raw: Json) -> BudgetConfigMap:
     """A ConfigMap with its budgets. It has none unless its name or its label says that it holds budgets."""
     metadata = mapping(raw.get("metadata"))
@@ -172,6 +193,20 @@ def read_namespace(raw: Json) -> ExistingNamespace:
     """A namespace's name, and its label for the mode."""
     labels = mapping(mapping(raw.get("metadata")).get("labels"))
     return ExistingNamespace(_name(raw), str(labels.get(names.MODE_LABEL, "")))
+
+
+def read_claim_spec(raw: Json) -> ClaimSpec:
+    """What a claim asks for."""
+    return ClaimSpec(CLAIMS, _namespaced(raw), read_claim(mapping(raw.get("spec"))))
+
+
+def read_template_spec(raw: Json) -> ClaimSpec:
+    """What the claims that are made from a template ask for."""
+    return ClaimSpec(TEMPLATES, _namespaced(raw), read_claim(mapping(mapping(raw.get("spec")).get("spec"))))
+
+
+def _namespaced(raw: Json) -> tuple[str, str]:
+    return str(mapping(raw.get("metadata")).get("namespace", "")), _name(raw)
 
 
 def _name(raw: Json) -> str:

@@ -17,6 +17,7 @@ from timekeeper.core.admission.policy import (
     PriorityClass,
     is_above_budget_class,
     scheduler_of,
+    without_placement,
 )
 from timekeeper.core.dialects import BY_NAME
 from timekeeper.core.json_values import Json, mapping
@@ -42,6 +43,7 @@ def govern(
     Annotations are overwritten, never trusted: standing and priority class are always set together, and so
     are the annotation of a held pod and its gate.
     """
+    policy = without_placement(policy, request.dialect)
     return [
         *merged(pod["metadata"], "/metadata", "labels", marks.LABELS),
         *merged(
