@@ -8,7 +8,14 @@ from contextlib import suppress
 from threading import Event, Thread
 from typing import TypeVar
 
-from timekeeper.core.claims.classes import CONFIG_MAP, ClassSettings, DeviceClass, read_class, read_settings
+from timekeeper.core.claims.classes import (
+    CONFIG_MAP,
+    ClassSettings,
+    DeviceClass,
+    gpu_resources,
+    read_class,
+    read_settings,
+)
 from timekeeper.core.claims.requests import KnownClaims, NamespacedName, Requests, read_claim
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.kube.reflector import WatchFailed
@@ -55,12 +62,13 @@ class ClaimCache:
         self.known.is_served = True
         one = f"/api/v1/namespaces/{NAMESPACE}/configmaps?fieldSelector=metadata.name%3D{CONFIG_MAP}"
         self._follow("class-settings", one, _settings, self._settings, self._set)
-        self._follow("deviceclasses", f"{GROUP}/deviceclasses", _class, self._classes)
+        self._follow("deviceclasses", f"{GROUP}/deviceclasses", _class, self._classes, self._set)
         self._follow("resourceclaimtemplates", f"{GROUP}/resourceclaimtemplates", _template, self._templates)
         self._follow("resourceclaims", f"{GROUP}/resourceclaims", _claim, self._claims)
 
     def _set(self) -> None:
-        self.known.settings = self._settings.get(CONFIG_MAP, ClassSettings())
+        self.known.settings = settings = self._settings.get(CONFIG_MAP, ClassSettings())
+        self.known.resources = gpu_resources(tuple(self._classes.values()), settings)
 
     def _follow(
         self,

@@ -120,6 +120,12 @@ def served_resources(classes: Iterable[DeviceClass]) -> dict[str, DeviceClass]:
     return served
 
 
+def gpu_resources(classes: Iterable[DeviceClass], settings: ClassSettings) -> frozenset[str]:
+    """The extended resources for which kube-scheduler may allocate GPUs."""
+    served = served_resources(classes)
+    return frozenset(name for name, one in served.items() if kind_of(one, settings) != "other")
+
+
 @dataclass(frozen=True, slots=True)
 class ClassParameters:
     """The parameters of the policies. ``refused``: extended resources of classes that are of GPUs, or may be,

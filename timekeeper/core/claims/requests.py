@@ -70,12 +70,14 @@ NamespacedName = tuple[str, str]
 @dataclass(slots=True, eq=False)
 class KnownClaims:
     """The objects of the API server by which claims are read; another thread may replace the members.
-    ``is_served``: the API server has ``resource.k8s.io/v1``."""
+    ``resources``: those for which kube-scheduler may allocate GPUs; ``is_served``: the API server has
+    ``resource.k8s.io/v1``."""
 
     classes: Mapping[str, DeviceClass] = field(default_factory=dict)
     claims: Mapping[NamespacedName, Requests] = field(default_factory=dict)
     templates: Mapping[NamespacedName, Requests] = field(default_factory=dict)
     settings: ClassSettings = DEFAULTS
+    resources: frozenset[str] = frozenset()
     is_served: bool = True
 
     def asked_by(self, pod: Json, namespace: str, found: Sequence[Container]) -> PodClaims | None:
