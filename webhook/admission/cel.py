@@ -18,10 +18,10 @@ from timekeeper.core.admission.rules.forged import (
     PLACED_LABELS,
     STEM_ENDS,
 )
-from timekeeper.core.claims.requests import EXPLICIT
 from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE, PREFIXES
 from timekeeper.core.dialects.dialect import Dialect
 from timekeeper.core.dialects.others import kai
+from timekeeper.core.request.claims import EXPLICIT
 
 EXEMPT = f"{names.DOMAIN}/exempt"  # on a namespace; a policy restricts who may set it
 

@@ -14,11 +14,11 @@ from timekeeper.core.admission.rules.forged import OURS, is_owned
 from timekeeper.core.admission.rules.isolation import ephemeral_violations
 from timekeeper.core.admission.rules.modes import effective_mode
 from timekeeper.core.admission.rules.pod_rules import pod_violations
-from timekeeper.core.claims.classes import NO_CLASSES, ClassParameters
 from timekeeper.core.dialects import BY_ANNOTATION, BY_LABEL, DIALECTS, GPU_RESOURCE_PATTERN, native
 from timekeeper.core.json_values import Json, annotations_of, mapping
 from timekeeper.core.request import runtime_plugins
 from timekeeper.core.request.cards import decode_placement
+from timekeeper.core.request.device_classes import NO_CLASSES, ClassParameters
 from timekeeper.core.request.devices import device_containers
 from timekeeper.core.request.request import canonical, containers, parse, parse_new
 from timekeeper.core.values import UndecodableError

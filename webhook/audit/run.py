@@ -10,7 +10,9 @@ from timekeeper.core import names
 from timekeeper.core.admission.policy import Mode
 from timekeeper.core.admission.rules.host_share import RULE as HOST_SHARE
 from timekeeper.core.budgets.policy import MODES, BudgetSettings
-from timekeeper.core.claims.classes import (
+from timekeeper.core.json_values import Json, mapping
+from timekeeper.core.request.cards import UndecodableError
+from timekeeper.core.request.device_classes import (
     CONFIG_MAP,
     NO_CLASSES,
     ClassParameters,
@@ -18,8 +20,6 @@ from timekeeper.core.claims.classes import (
     read_class,
     read_settings,
 )
-from timekeeper.core.json_values import Json, mapping
-from timekeeper.core.request.cards import UndecodableError
 from timekeeper.core.request.host import allocatable, card_host
 from timekeeper.core.request.inventory import charged_cards
 from timekeeper.core.values import Card

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from timekeeper.core.claims.classes import CONFIG_MAP, mistakes, parameters, read_class, read_settings
 from timekeeper.core.json_values import mapping, sequence
+from timekeeper.core.request.device_classes import CONFIG_MAP, mistakes, parameters, read_class, read_settings
 from timekeeper.runtime.api_server import APPLY, Answered, Api
 from timekeeper.runtime.log import Log
 

@@ -8,7 +8,11 @@ from contextlib import suppress
 from threading import Event, Thread
 from typing import TypeVar
 
-from timekeeper.core.claims.classes import (
+from timekeeper.core.json_values import Json, mapping
+from timekeeper.core.kube.reflector import WatchFailed
+from timekeeper.core.names import NAMESPACE
+from timekeeper.core.request.claims import KnownClaims, NamespacedName, Requests, read_claim
+from timekeeper.core.request.device_classes import (
     CONFIG_MAP,
     ClassSettings,
     DeviceClass,
@@ -16,10 +20,6 @@ from timekeeper.core.claims.classes import (
     read_class,
     read_settings,
 )
-from timekeeper.core.claims.requests import KnownClaims, NamespacedName, Requests, read_claim
-from timekeeper.core.json_values import Json, mapping
-from timekeeper.core.kube.reflector import WatchFailed
-from timekeeper.core.names import NAMESPACE
 from timekeeper.runtime.api_server import Answered, Api
 from timekeeper.runtime.informer import ValueChanged, ValuesListed, inform
 from timekeeper.runtime.log import Log

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from tests.worlds import Json, container, pod
-from timekeeper.core.claims.classes import ClassSettings, DeviceClass
-from timekeeper.core.claims.requests import EXPLICIT, KnownClaims, PodClaims, read_claim
+from timekeeper.core.request.claims import EXPLICIT, KnownClaims, PodClaims, read_claim
+from timekeeper.core.request.device_classes import ClassSettings, DeviceClass
 from timekeeper.core.request.request import containers, parse, parse_new
 
 CLASSES = {

@@ -125,6 +125,10 @@ def test_a_pod_of_an_undecided_class_waits_until_an_administrator_decides(holdin
     town.change("resourceclaimtemplates", template("odd"))
     assert holding.step() == []
 
+    said = [each.message for each in town.pod_notices if each.reason == "WaitsForClaims"]
+    assert "ResourceClaimTemplate it is not there" in said[0]
+    assert "driver odd.example.com is not known" in said[-1]
+
     town.change("configmaps", settings(unknownClasses="free"))
 
     assert holding.step() == ["p"]

@@ -4,6 +4,7 @@ meet the rules of pods with limits, and a tenant with `edit` gets around none of
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -124,7 +125,7 @@ def a_slice(node: str, driver: str, devices: int = 8) -> Json:
 @pytest.fixture(scope="module")
 def world(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """A node with eight devices of each driver, a namespace for each budget, and a tenant with `edit`."""
-    folder, kubeconfig = tmp_path_factory.mktemp, control_plane.admin_kubeconfig
+    folder = tmp_path_factory.mktemp
     spent = {"remaining": 0, "ratio": 1000}
     document = standings(
         open=entry("IN_BUDGET"),
@@ -133,8 +134,10 @@ def world(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory)
         lower=entry("OVER_BUDGET", **spent),
     )
     with ExitStack() as stack:
-        flag = f"--kubeconfig={kubeconfig}"
+        flag = f"--kubeconfig={control_plane.folder / 'bursar-webhook.kubeconfig'}"
         made = Registered(control_plane, folder("webhook"), flag, document=document)
+        apply_files(control_plane, [MANIFESTS / "rbac.yaml", *sorted(MANIFESTS.glob("admission-*.yaml"))])
+        _, kubeconfig = (account(made, each) for each in ("bursar-webhook", "bursar-timekeeper"))
         for namespace in ENTRIES:
             made.post("/api/v1/namespaces", named(namespace))
             made.kubectl(
@@ -147,7 +150,6 @@ def world(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory)
         config_maps = "/api/v1/namespaces/bursar-system/configmaps"
         settings = {"_settings": "settleAfter: 2s", **ENTRIES}
         made.post(config_maps, named("bursar-budgets") | {"data": settings})
-        apply_files(control_plane, sorted(MANIFESTS.glob("admission-*.yaml")))
         made.kubectl(
             *("patch", "configmap", "bursar-device-classes", "-n", "bursar-system", "--type=merge"),
             *("-p", json.dumps({"data": {"noGPUDrivers": "nic.example.com"}})),
@@ -157,13 +159,19 @@ def world(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory)
         timekeeper.start_ready()
         control_plane.start_scheduler()
         world = World(made, timekeeper)
-        account = "/api/v1/namespaces/open/serviceaccounts/default"
-        eventually(lambda: control_plane.api.answers(account), "the namespace's account")
+        default = "/api/v1/namespaces/open/serviceaccounts/default"
+        eventually(lambda: control_plane.api.answers(default), "the namespace's account")
         world.template("open", "one", exactly("h100"))
         eventually(
             lambda: dry(world, "open", by("template", "one")) == "1", "the webhook to know the template"
         )
         yield world
+
+
+def account(cluster: Registered, name: str) -> Path:
+    """A kubeconfig with the rights that the manifests give to this account."""
+    token = cluster.kubectl("create", "token", name, "-n", "bursar-system").strip()
+    return cluster.cp.kubeconfig(token, name)
 
 
 def dry(world: World, namespace: str, *claims: Json, **spec: Any) -> str | None:

@@ -19,8 +19,8 @@ from tests.webhook.worlds import (
 )
 from tests.worlds import Json
 from timekeeper.core.admission.policy import AdmissionPolicy, Standing
-from timekeeper.core.claims.classes import ClassSettings, DeviceClass
-from timekeeper.core.claims.requests import EXPLICIT, KnownClaims, read_claim
+from timekeeper.core.request.claims import EXPLICIT, KnownClaims, read_claim
+from timekeeper.core.request.device_classes import ClassSettings, DeviceClass
 from timekeeper.core.standings import Cap, Caps
 from webhook.admission.pods import mutate, validate
 from webhook.admission.reinvocation import first_governed_request

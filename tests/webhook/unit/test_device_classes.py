@@ -3,8 +3,7 @@
 import pytest
 
 from tests.worlds import Json
-from timekeeper.core.claims.classes import (
-    GPU_DRIVERS,
+from timekeeper.core.request.device_classes import (
     ClassParameters,
     DeviceClass,
     kind_of,
@@ -66,7 +65,7 @@ CLASSES = tuple(
             device_class("card", NVIDIA, resource="acme.com/card"),
             device_class("whole", NVIDIA, resource="nvidia.com/gpu"),
             device_class("gpu-nic", NIC, resource="acme.com/nic"),
-            device_class("example", 'device.driver == "gpu.example.com"'),
+            device_class("example", 'device.driver == "gpu.acme.com"'),
             device_class("unknown", 'device.driver == "other.example.com"', resource="acme.com/other"),
             device_class("any"),
             device_class("listed", "device.attributes['x'].type == 'nic'"),
@@ -78,7 +77,7 @@ CLASSES = tuple(
 SETTINGS = {
     "noGPUDrivers": "nic.example.com, gpu.nvidia.com",
     "otherNoGPUClasses": "listed\nh200",
-    "gpuDrivers": "gpu.example.com",
+    "gpuDrivers": "gpu.acme.com",
 }
 
 
@@ -120,7 +119,7 @@ def test_what_is_not_valid_in_a_setting_is_named_and_has_no_effect() -> None:
     ]
     read = read_settings(settings)
     assert read.other_drivers == {"compute-domain.nvidia.com", "a.example.com", "b"}
-    assert (read.gpu_drivers, read.unknown) == (frozenset(GPU_DRIVERS), "deny")
+    assert (read.gpu_drivers, read.unknown) == ({"gpu.example.com", "gpu.nvidia.com"}, "deny")
 
 
 def test_of_two_classes_with_one_resource_the_newest_serves_it_then_the_first_by_name() -> None:

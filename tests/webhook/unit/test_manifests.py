@@ -17,9 +17,9 @@ from tests.worlds import Json
 from timekeeper.core import accelerators
 from timekeeper.core.admission.rules import denylist
 from timekeeper.core.budgets.policy import BudgetSettings
-from timekeeper.core.claims.classes import CONFIG_MAP, NO_CLASSES
 from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE, amounts, native
 from timekeeper.core.names import GOVERNED, NAMESPACE, USER_ANNOTATIONS
+from timekeeper.core.request.device_classes import CONFIG_MAP, NO_CLASSES
 from timekeeper.settler.mode_parameters import DEFAULT
 from webhook.admission import cel
 from webhook.settings.certificates import read_certificates

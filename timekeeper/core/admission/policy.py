@@ -6,10 +6,10 @@ from typing import Literal
 
 from timekeeper.core.accelerators import UnknownAccelerators
 from timekeeper.core.budgets.policy import HOLDS
-from timekeeper.core.claims.requests import NO_OBJECTS, KnownClaims
 from timekeeper.core.dialects import BY_NAME
 from timekeeper.core.dialects.others import claims as of_claims
 from timekeeper.core.json_values import Json
+from timekeeper.core.request.claims import NO_OBJECTS, KnownClaims
 from timekeeper.core.request.host import CardHost
 from timekeeper.core.standings import NO_CAPS, Caps
 from timekeeper.core.wire import HeldFor, StandingWord

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from timekeeper.core import names
 from timekeeper.core.accelerators import UnknownAccelerators
-from timekeeper.core.claims.requests import KnownClaims, PodClaims
 from timekeeper.core.dialects import (
     BY_ANNOTATION,
     BY_LABEL,
@@ -26,6 +25,7 @@ from timekeeper.core.dialects.others import claims as of_claims
 from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.core.name_lists import listed
 from timekeeper.core.quantity import integral, same_amount
+from timekeeper.core.request.claims import KnownClaims, PodClaims
 from timekeeper.core.request.constraints import constraint_violations
 from timekeeper.core.request.devices import DIALECT as DEVICE
 from timekeeper.core.request.devices import (

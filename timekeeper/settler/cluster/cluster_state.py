@@ -8,9 +8,9 @@ from timekeeper.accounts.claiming import ClaimingPods, claiming_pods
 from timekeeper.accounts.failing_watches import FailingWatch
 from timekeeper.accounts.metered import WHOLE_CARDS, CardParts
 from timekeeper.accounts.pods import LedgerPod, UnjudgedPod, UnreadablePod, is_bare, metered_view
-from timekeeper.core.claims.classes import DEFAULTS, DeviceClass
 from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import NodeSight, Vanished
+from timekeeper.core.request.device_classes import DEFAULTS, DeviceClass
 from timekeeper.core.request.host import NO_HOST, CardHost, HostAmount, card_host
 from timekeeper.core.values import Card
 from timekeeper.settler.cluster.metered_namespaces import ALL_GOVERNED, MeteredNamespaces
@@ -282,8 +282,6 @@ class ClusterState:
                 self.listed_sources.add(update.source)
             case ItemChanged(item, deleted):
                 self._put(self._with_report(item, update.at_ms), deleted, update.at_ms)
-        if update.source in (CLASSES, CLAIMS, TEMPLATES, "configmaps"):
-            self._judge_again(update.at_ms)
         if update.source == "pods" and not isinstance(update.change, StreamOpened):
             self.pods_current_ms = max(self.pods_current_ms, update.at_ms)
 
@@ -297,6 +295,7 @@ class ClusterState:
         self.deleted_waiting.clear()
         self.unreadable.clear()
         self.unreadable_omitted = 0
+        self.unjudged.changed.clear()
         self.pods_relisted = False
 
     def _replace(self, source: str, items: tuple[Item, ...], at_ms: int) -> None:
@@ -356,10 +355,13 @@ class ClusterState:
                 self._put_unjudged(item, deleted, at_ms)
             case DeviceClass(name):
                 self._set(CLASSES, name, None if deleted else item)
+                self.unjudged.all_due = True
             case ClaimSpec(source, key, requests):
                 self._set(source, key, None if deleted else requests)
+                self.unjudged.due.add(key[0])
             case ClassSettingsRead(_, settings):
                 self.unjudged.settings = DEFAULTS if deleted else settings
+                self.unjudged.all_due = True
             case KnownNode(name):
                 self.vanished.see(name, None if deleted else item.sight, at_ms)
                 self._set("nodes", name, None if deleted else item)
@@ -395,13 +397,16 @@ class ClusterState:
         else:
             self.unjudged.pods[uid] = item
         pod = self.unjudged.judged(item, before)
-        if pod is not None and (before is not None or not deleted):
+        if pod is None and not deleted:
+            self.unjudged.changed.add(uid)
+        elif pod is not None and (before is not None or not deleted):
             self._put_read(pod, deleted, at_ms)
 
-    def _judge_again(self, at_ms: int) -> None:
-        for uid, item in tuple(self.unjudged.pods.items()):
-            if uid not in self.pods:
-                self._put_unjudged(item, False, at_ms)
+    def judge_again(self, at_ms: int) -> None:
+        """Look anew at the pods that are not judged and may be by now: once in a tick, for each may have
+        many, and many objects may have come."""
+        for item in self.unjudged.take_due(self.pods.keys()):
+            self._put_unjudged(item, False, at_ms)
 
     def _forget_waiting(self, uid: str) -> None:
         """A pod that waited and is read in another way now holds nothing that is charged."""

@@ -9,8 +9,6 @@ from threading import Event, Thread
 from timekeeper.accounts.metered import CardParts
 from timekeeper.accounts.pods import read_charged_pod
 from timekeeper.core import names
-from timekeeper.core.claims.classes import CONFIG_MAP, read_class, read_settings
-from timekeeper.core.claims.requests import read_claim
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.kube.holders import fresh_holders, kubelets_boot
 from timekeeper.core.kube.reflector import WatchFailed, WatchOpened
@@ -18,6 +16,8 @@ from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import NodeSight
 from timekeeper.core.ledger.node_clock import LEASES, clock_ahead_ms
 from timekeeper.core.request.cards import UndecodableError
+from timekeeper.core.request.claims import read_claim
+from timekeeper.core.request.device_classes import CONFIG_MAP, read_class, read_settings
 from timekeeper.core.request.host import NO_HOST, allocatable
 from timekeeper.core.request.inventory import charged_cards
 from timekeeper.core.request.node_parts import card_parts, contradiction

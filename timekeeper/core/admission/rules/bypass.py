@@ -11,10 +11,10 @@ from timekeeper.core.admission.marks import VISIBLE_DEVICES
 from timekeeper.core.admission.pods import added_ephemeral, sequence_of, variables_of
 from timekeeper.core.admission.rules.denylist import CUDA_VERSION, RUNTIME_CLASSES
 from timekeeper.core.admission.rules.isolation import isolation_violations, node_paths
-from timekeeper.core.claims.classes import NO_CLASSES, ClassParameters
 from timekeeper.core.dialects import GPU_RESOURCE_PATTERN
 from timekeeper.core.dialects.others import claims
 from timekeeper.core.json_values import Json, mapping
+from timekeeper.core.request.device_classes import NO_CLASSES, ClassParameters
 from timekeeper.core.request.devices import DIALECT as DEVICE
 from timekeeper.core.request.request import ParsedRequest, containers
 from timekeeper.core.violation import Violation, shown

@@ -2,7 +2,7 @@
 the number in an annotation, for the claims' specs are not in the pod. kube-scheduler allocates the devices.
 
 Like metered devices it is in no table of ways of writing a request: admission alone makes a pod one of them
-(`timekeeper.core.claims.requests`).
+(`timekeeper.core.request.claims`).
 """
 
 from timekeeper.core import names

@@ -21,6 +21,8 @@ SETTINGS = (DRIVERS_SETTING, CLASSES_SETTING, GPU_DRIVERS_SETTING, UNKNOWN_SETTI
 
 # the drivers of NVIDIA, AMD and Intel that allocate GPUs; no setting makes them anything else
 GPU_DRIVERS = ("gpu.nvidia.com", "gpu.amd.com", "gpu.intel.com")
+# further ones, which a setting may name otherwise: that of kubernetes-sigs/dra-example-driver
+OTHER_GPU_DRIVERS = ("gpu.example.com",)
 # drivers beside them whose devices are none: channels between the nodes of a job
 NO_GPU_DRIVERS = ("compute-domain.nvidia.com",)
 
@@ -38,7 +40,7 @@ class ClassSettings:
     """What an administrator says of drivers and classes; ``unknown``: what becomes of pods with claims on
     classes of which nobody knows what they allocate."""
 
-    gpu_drivers: frozenset[str] = frozenset(GPU_DRIVERS)
+    gpu_drivers: frozenset[str] = frozenset(OTHER_GPU_DRIVERS)
     other_drivers: frozenset[str] = frozenset(NO_GPU_DRIVERS)
     other_classes: frozenset[str] = frozenset()
     unknown: Unknown = "deny"
@@ -74,7 +76,7 @@ def read_settings(data: Mapping[str, object]) -> ClassSettings:
     """The settings in the ConfigMap's data; what is not valid in it has no effect."""
     unknown = str(data.get(UNKNOWN_SETTING) or "").strip()
     return ClassSettings(
-        frozenset((*GPU_DRIVERS, *entries(data, GPU_DRIVERS_SETTING)[0])),
+        frozenset((*OTHER_GPU_DRIVERS, *entries(data, GPU_DRIVERS_SETTING)[0])),
         frozenset((*NO_GPU_DRIVERS, *entries(data, DRIVERS_SETTING)[0])),
         frozenset(entries(data, CLASSES_SETTING)[0]),
         next((each for each in UNKNOWN if each == unknown), DEFAULTS.unknown),
@@ -97,11 +99,11 @@ def mistakes(data: Mapping[str, object]) -> tuple[tuple[str, str, str], ...]:
 
 def kind_of(one: DeviceClass, settings: ClassSettings) -> ClassKind:
     """What the class allocates."""
-    if one.driver in settings.gpu_drivers:
+    if one.driver in GPU_DRIVERS:
         return "gpu"
     if one.driver in settings.other_drivers or one.name in settings.other_classes:
         return "other"
-    return "unknown"
+    return "gpu" if one.driver in settings.gpu_drivers else "unknown"
 
 
 def why_unknown(one: DeviceClass) -> str:

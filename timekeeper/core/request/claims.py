@@ -9,10 +9,10 @@ alternatives, and each GPU as a whole one. Source: k8s.io/api/resource/v1; kuber
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from timekeeper.core.claims.classes import DEFAULTS, ClassSettings, DeviceClass, kind_of, why_unknown
 from timekeeper.core.dialects.amounts import Container
 from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.core.quantity import integral
+from timekeeper.core.request.device_classes import DEFAULTS, ClassSettings, DeviceClass, kind_of, why_unknown
 from timekeeper.core.violation import Violation, shown
 
 EXPLICIT = "deviceclass.resource.kubernetes.io/"  # a limit: the name of a class follows
