@@ -1,5 +1,6 @@
 """What a pod asks for by device claims: the GPUs that it may get at most, and what is not known."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -34,9 +35,7 @@ def known(*requests: Json, **changed: Any) -> KnownClaims:
     """A claim and a template, both named ``it`` in namespace a, with these requests."""
     spec = read_claim({"devices": {"requests": list(requests)}})
     there = {("a", "it"): spec}
-    return KnownClaims(
-        **({"classes": CLASSES, "claims": there, "templates": there, "settings": SETTINGS} | changed)
-    )
+    return replace(KnownClaims(CLASSES, there, there, SETTINGS), **changed)
 
 
 def claiming(*entries: Json, **limits: str) -> Json:
