@@ -305,3 +305,36 @@ def test_a_tenant_cannot_tolerate_our_taints(world: World) -> None:
                 "open", "resourceclaimtemplates?dryRun=All", named("t") | {"spec": {"spec": spec}}
             )
             assert [("[claim-toleration]" in said) for said in (claim, template)] == [not allowed] * 2
+
+
+def test_a_claim_that_became_another_after_its_pod_was_judged_gets_no_gpu_of_a_spent_budget(
+    world: World,
+) -> None:
+    """The template is of network cards while the webhook sees the pod, and of GPUs when its claim is made: the
+    controllers are stopped meanwhile, as if they were slow."""
+    world.template("deny", "swapped", exactly("nic"))
+    swapped = by("template", "swapped")
+    eventually(lambda: dry_refusal(world, "deny", swapped) == "", "the webhook to know the template")
+    assert world.pod("deny", "swapped", swapped, schedulingGates=[{"name": "example.com/mine"}]) == ""
+    claims = f"{GROUP}/namespaces/deny/resourceclaims"
+    path = f"{GROUP}/namespaces/deny/resourceclaimtemplates/swapped"
+    assert refused(world.cluster.cp, "DELETE", path, {}, TENANT) == ""
+    for each in world.api.call("GET", claims)["items"]:
+        if each["metadata"]["name"].startswith("swapped-"):
+            world.api.call("DELETE", f"{claims}/{each['metadata']['name']}")
+    world.template("deny", "swapped", exactly("h100"))
+    parameters = "/api/v1/namespaces/bursar-system/configmaps/bursar-spent"
+    assert world.api.call("GET", parameters)["data"]["deny"] == "spent"
+
+    opened = {"spec": {"schedulingGates": []}}
+    assert refused(world.cluster.cp, "PATCH", "/api/v1/namespaces/deny/pods/swapped", opened, TENANT) == ""
+
+    def said() -> str:
+        return json.dumps(world.get("deny", "swapped")["status"])
+
+    eventually(lambda: "[budget-spent]" in said(), "kube-scheduler to say what kept the pod")
+    assert not world.is_bound("deny", "swapped")
+    entry_of_deny = json.dumps({"data": {"deny": ENTRIES["open"]}})
+    patch = ("patch", "configmap", "bursar-budgets", "-n", "bursar-system", "--type=merge", "-p")
+    world.cluster.kubectl(*patch, entry_of_deny)
+    world.wait_bound("deny", "swapped")

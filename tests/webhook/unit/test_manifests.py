@@ -21,6 +21,7 @@ from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE, amounts, native
 from timekeeper.core.names import GOVERNED, NAMESPACE, USER_ANNOTATIONS
 from timekeeper.core.request.device_classes import CONFIG_MAP, NO_CLASSES
 from timekeeper.settler.mode_parameters import DEFAULT
+from timekeeper.settler.spent_parameters import CONFIG_MAP as SPENT_PARAMETERS
 from webhook.admission import cel
 from webhook.settings.certificates import read_certificates
 from webhook.settings.serve import read
@@ -225,6 +226,11 @@ def test_every_policy_is_bound_and_refuses_but_the_one_that_only_warns() -> None
         "namespace": NAMESPACE,
         "parameterNotFoundAction": "Allow",  # Deny would refuse every pod
     }
+    assert bindings["bursar-claim-allocations"].pop("paramRef") == {
+        "name": SPENT_PARAMETERS,
+        "namespace": NAMESPACE,
+        "parameterNotFoundAction": "Allow",  # Deny would refuse every allocation
+    }
     governed = [{"key": GOVERNED, "operator": "Exists"}]
     params = {"selector": {"matchExpressions": governed}, "parameterNotFoundAction": "Allow"}
     assert bindings.get("bursar-eviction-grace", {}).pop("paramRef", None) == params
@@ -286,7 +292,9 @@ def test_the_mode_of_the_namespace_is_the_first_condition_of_what_a_pod_may_be()
 
 _LOOP = re.compile(r"\.(?:exists|exists_one|all|filter|map)\(")
 # What bounds these is not a condition of ours: the API server itself takes at most 32 requests of a claim.
-_BOUNDED_BY_KUBERNETES = {"bursar-claim-finalizers", "bursar-claim-tolerations"}
+_BOUNDED_BY_KUBERNETES = {
+    *("bursar-claim-allocations", "bursar-claim-finalizers", "bursar-claim-tolerations"),
+}
 # It searches an overhead alone, which is as long as an administrator has made it in a RuntimeClass.
 _BOUNDED_BY_ADMINISTRATORS = {"bursar-overhead"}
 # It takes at most 1000 terms, and searches nothing else.

@@ -173,6 +173,7 @@ def version(facts: Facts) -> Iterator[CheckResult]:
 POLICIES = (  # deploy/manifests, compared by a test
     "bursar-anti-affinity",
     "bursar-bindings",
+    "bursar-claim-allocations",
     "bursar-claim-finalizers",
     "bursar-claim-tolerations",
     "bursar-device-class-limits",

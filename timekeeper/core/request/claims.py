@@ -27,7 +27,7 @@ class Alternative:
 
     device_class: str
     count: int | None = 1
-    admin: bool = False  # access for administrators: nobody loses the device by it
+    admin: bool = False  # access for administrators, which takes the device from no pod
 
 
 Requests = tuple[tuple[Alternative, ...], ...]  # of a claim; one alternative of each is allocated
@@ -166,7 +166,7 @@ def _unknown(known: DeviceClass, path: str) -> Violation:
         "device-claim",
         path,
         shown(known.name),
-        f"nobody has said whether this device class allocates GPUs: {why_unknown(known)}",
+        f"it is not known whether this device class allocates GPUs: {why_unknown(known)}",
         f"{_CHARGED}; an administrator may name its driver in gpuDrivers or noGPUDrivers of the ConfigMap"
         " bursar-device-classes",
         "deviceClassName: gpu.nvidia.com",
@@ -178,7 +178,7 @@ def _all(known: DeviceClass, path: str) -> Violation:
         "claim-size",
         path,
         "allocationMode: All",
-        f"all GPUs of a node of class {known.name} are a number that nobody knows before they are allocated",
+        f"all GPUs of a node of class {known.name} are a number that is not known before they are allocated",
         f"a count from 1 to {MAX_DEVICES}",
         "count: 8",
     )
@@ -200,7 +200,7 @@ def _not_served(named: Sequence[object]) -> Violation:
         "device-claim",
         "spec.resourceClaims" if named else "spec.containers",
         "",
-        "the API server does not serve resource.k8s.io/v1, so nobody can tell what the claims allocate",
+        "the API server does not serve resource.k8s.io/v1, so it is not known what the claims allocate",
         "a GPU request in resources.limits",
         'bursar.dev/gpu-percent: "50"',
     )

@@ -38,7 +38,7 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 @dataclass(frozen=True, slots=True)
 class ClassSettings:
     """What an administrator says of drivers and classes; ``unknown``: what becomes of pods with claims on
-    classes of which nobody knows what they allocate."""
+    classes of which it is not known what they allocate."""
 
     gpu_drivers: frozenset[str] = frozenset(OTHER_GPU_DRIVERS)
     other_drivers: frozenset[str] = frozenset(NO_GPU_DRIVERS)
@@ -107,7 +107,7 @@ def kind_of(one: DeviceClass, settings: ClassSettings) -> ClassKind:
 
 
 def why_unknown(one: DeviceClass) -> str:
-    """Why nobody knows what the class allocates."""
+    """Why it is not known what the class allocates."""
     return f"driver {one.driver} is not known" if one.driver else "no selector requires one driver"
 
 

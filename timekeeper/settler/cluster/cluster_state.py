@@ -389,7 +389,7 @@ class ClusterState:
             self._put_pod(view, deleted, at_ms)
 
     def _put_unjudged(self, item: UnjudgedPod, deleted: bool, at_ms: int) -> None:
-        """A pod of which nobody knows yet what it asks for holds nothing, and is not released."""
+        """A pod of which it is not known yet what it asks for holds nothing, and is not released."""
         uid = item.pod.uid
         before = self.pods.get(uid)
         if deleted:

@@ -59,7 +59,7 @@ class UnjudgedPods:
         return known.asked_by(each.part, each.pod.namespace, containers(each.part)) or PodClaims()
 
     def reasons(self, each: UnjudgedPod) -> tuple[str, ...]:
-        """Why the pod is not judged: what is not there, or what nobody has decided."""
+        """Why the pod is not judged: what is not there, or not decided."""
         asked = self.asked(each)
         undecided = (one.sentence() for one in asked.violations if one.rule == "device-claim")
         return (*(f"{name} is not there" for name in asked.missing), *undecided)

@@ -97,7 +97,7 @@ REQUEST = (
     ),
     Rule(
         "device-claim",
-        "a claim, or a limit of a DeviceClass, where nobody has said whether the class allocates GPUs "
+        "a claim, or a limit of a DeviceClass, where it is not known whether the class allocates GPUs "
         "(`unknownClasses: deny`), and any claim where the API server does not serve `resource.k8s.io/v1`",
         "such a pod would use GPUs outside every budget",
     ),
