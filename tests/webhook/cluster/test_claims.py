@@ -310,7 +310,7 @@ def test_a_tenant_cannot_tolerate_our_taints(world: World) -> None:
 def test_a_claim_that_became_another_after_its_pod_was_judged_gets_no_gpu_of_a_spent_budget(
     world: World,
 ) -> None:
-    """A tenant swaps the template behind a gate of its own, and deletes the claim that was made of the first."""
+    """A tenant swaps the template behind a gate of its own, and deletes the claim of the first."""
     world.template("deny", "swapped", exactly("nic"))
     swapped = by("template", "swapped")
     eventually(lambda: dry_refusal(world, "deny", swapped) == "", "the webhook to know the template")
