@@ -116,7 +116,7 @@ SESSIONS_OPENED = Counter(
 UNREADABLE_PODS = Counter("bursar_unreadable_pods", "pods whose GPU request cannot be charged")
 CLAIMING_PODS = Gauge(
     "bursar_pods_with_claims_alone",
-    "pods that hold devices by resource claims alone, in namespaces that are metered: not charged yet",
+    "pods of metered namespaces that hold devices by resource claims alone, where claims are not followed",
     multiprocess_mode="mostrecent",
 )
 LOST_ENDS = Counter(

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Literal
 
@@ -102,6 +102,7 @@ NAMESPACE = "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 SUBJECT = rf"(_group\.)?{NAMESPACE}"  # whose budget it is: a namespace, or ``_group.NAME``
 
 _OWNER = re.compile(OWNER, re.ASCII)
+_EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
 
 
 def owner_of(metadata: Json) -> str:
@@ -154,3 +155,17 @@ def timestamp(at_ms: int, to: Literal["seconds", "milliseconds", "microseconds"]
     ValueError or OverflowError for a time after the year 9999."""
     at = datetime.fromtimestamp(at_ms // 1000, UTC).replace(microsecond=at_ms % 1000 * 1000, tzinfo=None)
     return f"{at.isoformat(timespec=to)}Z"
+
+
+def millis(written: object) -> int | None:
+    """Milliseconds since 1970 of a Kubernetes timestamp. None if it is absent, unreadable, or the 1970 of a
+    StartError."""
+    if not isinstance(written, str):
+        return None
+    try:
+        at = datetime.fromisoformat(written)
+    except ValueError:
+        return None
+    if at.tzinfo is None or at.year < 2000:
+        return None
+    return (at - _EPOCH) // _MILLISECOND

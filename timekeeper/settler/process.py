@@ -11,7 +11,7 @@ from threading import Event, Lock, Thread
 from timekeeper import metrics
 from timekeeper.core.decisions import Decision, DecisionRun
 from timekeeper.core.names import DOMAIN
-from timekeeper.runtime.api_server import Answered, Api
+from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.connect import connect
 from timekeeper.runtime.event_recorder import EventRecorder
 from timekeeper.runtime.lease_election import CALL_S, LeaseElection, LeaseName
@@ -20,7 +20,7 @@ from timekeeper.runtime.recording.decision_posts import DecisionBuffer
 from timekeeper.settings import TimekeeperSettings
 from timekeeper.settler.budget_entries import BudgetNotice
 from timekeeper.settler.cluster.cluster_state import WatchUpdate
-from timekeeper.settler.cluster.watches import CLAIMS_GROUP, sources, start_watching
+from timekeeper.settler.cluster.watches import sources, start_watching
 from timekeeper.settler.epoch_threads import EpochThreads, start_thread
 from timekeeper.settler.new_pods import NewPods
 from timekeeper.settler.pod_notices import PodNotice, state_after
@@ -187,9 +187,7 @@ def _settle(settings: TimekeeperSettings, store: Store, api: Api, me: str, stop:
     metrics.TERM.set(settler.epoch.number)
     updates: Queue[WatchUpdate] = Queue(_MAX_QUEUED)
     new_pods = NewPods(since_ms, lambda name: settler.cluster.metered.meters(name))
-    has_claims = not settings.only_meter and _serves_claims(api)
-    watched = settings.namespace, settings.only_meter, settler.is_charged, new_pods.offer, has_claims
-    for source in sources(*watched):
+    for source in sources(settings.namespace, settings.only_meter, settler.is_charged, new_pods.offer):
         start_watching(source, api, updates, now_ms, stop, _failed)
     if settings.only_meter and not settings.is_local:
         start_thread("ca", partial(publish, api, settings.namespace, Path(settings.ca)), stop)
@@ -203,12 +201,6 @@ def _settle(settings: TimekeeperSettings, store: Store, api: Api, me: str, stop:
         stop.set()
         for thread in readers:
             thread.join(_ENDING_S)
-
-
-def _serves_claims(api: Api) -> bool:
-    """Whether the API server serves claims, as far as is known."""
-    reply = api.call("GET", CLAIMS_GROUP, timeout_s=CALL_S)
-    return not (isinstance(reply, Answered) and reply.status == 404)
 
 
 def _run(settler: Settler, updates: Queue[WatchUpdate], stop: Event, is_shared: bool) -> int:

@@ -21,6 +21,7 @@ from timekeeper.runtime.log import log
 from timekeeper.settler.budget_entries import BudgetNotice, EntryChanges, MissingNamespaces, read_entries
 from timekeeper.settler.cluster.cluster_state import ClusterState, ItemChanged, WatchUpdate
 from timekeeper.settler.cluster.metered_namespaces import metered_namespaces
+from timekeeper.settler.decide.claim_changes import wanted_uids
 from timekeeper.settler.decide.decide import PULSE_MS, TickDecision, TickInputs, decide, listed_namespaces
 from timekeeper.settler.pod_notices import PodNotice
 from timekeeper.settler.self_check import SelfCheck
@@ -220,7 +221,10 @@ class Settler:
         self._ends_ms = self._ends_read_ms
         if may_forget:
             self.ledger.forget(self.cluster.pods)
-        self.cluster.mark_written(decision.session_changes.deferred)
+        session_changes = decision.session_changes
+        self.cluster.mark_written(
+            session_changes.deferred, session_changes.deferred_claims, session_changes.served
+        )
         self.has_decided = True
         waits, statements = self.ledger.unbound_pods, decision.statement_cache.statements
         cards = self._cards_held(history, now_ms)
@@ -247,7 +251,12 @@ class Settler:
             return {}
         names = capped_namespaces(waits.held.values(), cluster.namespaces, history, now_ms)
         scheduler = history.settings(now_ms).scheduler_name
-        return cards_held(cluster.pods.values(), names, scheduler, cluster.cards, waits.most_milli)
+        held = cards_held(cluster.pods.values(), names, scheduler, cluster.cards, waits.most_milli)
+        for uid in self.ledger.running_claims.values():
+            session = self.ledger.session(uid)
+            if session is not None and session.namespace in held:
+                held[session.namespace] += session.requested_milli or 0
+        return held
 
     def _write_waiting(self, missing: tuple[str, ...]) -> bool:
         """Until every source has been listed once, write only the pulse: an absent object proves nothing
@@ -313,6 +322,16 @@ class Settler:
             for uid in found.folded - reserved:
                 log("pod-ignored", level="warning", uid=uid, reason="its session has already been rolled up")
             self.ledger.add_sessions(found)
+        self._load_claims(connection)
+
+    def _load_claims(self, connection: Connection) -> None:
+        """Which sessions of claims are in the database, where a claim or a pod that one serves changed."""
+        cluster, ledger = self.cluster, self.ledger
+        ledger.used_claims = reading.existing(connection, set(wanted_uids(cluster.claims)))
+        uids = {*cluster.changed_pods, *cluster.deleted_pods} & cluster.claims.pods.keys()
+        pods = [cluster.claims.pods[uid] for uid in uids if ledger.session(uid) is None]
+        names = {(pod.namespace, pod.served_by) for pod in pods if pod.served_by}
+        ledger.claim_names = reading.names_of_claims(connection, names)
 
     def _read_bindings(self, connection: Connection, now_ms: int) -> tuple[LedgerPod, ...]:
         """Pods that were bound and have no session: if none exists, it vanished while no watch ran."""
@@ -350,7 +369,7 @@ class Settler:
         yield from (uid for uid, each in cluster.deleted_pods.items() if not each.seen)
         if cluster.pods_relisted:
             for uid, session in self.ledger.sessions.items():
-                if not session.is_over and uid not in cluster.pods:
+                if not session.is_over and not session.is_claim and uid not in cluster.pods:
                     yield uid
 
     def _read_beats(self, connection: Connection, now_ms: int) -> None:

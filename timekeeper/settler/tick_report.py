@@ -88,7 +88,7 @@ def report(
         _forecasts(ledger, decision, notices, now_ms)
     metrics.EVIDENCE.set(len(ledger.sessions))
     metrics.BROKEN.set(len(ledger.errors))
-    metrics.CLAIMING_PODS.set(cluster.claims().pods)
+    metrics.CLAIMING_PODS.set(cluster.uncharged_claims().pods)
     for mode in MODES:
         metrics.MODE.labels(mode).set(mode == settings.mode)
 

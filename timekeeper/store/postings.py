@@ -4,14 +4,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from sqlalchemy import Table, bindparam, delete, func, insert, select, text, update
+from sqlalchemy import Table, bindparam, delete, func, insert, or_, select, text, update
 
 from timekeeper.accounts.budget_history import BudgetEntry
 from timekeeper.accounts.changes import Changes
 from timekeeper.accounts.grants import Grant
 from timekeeper.accounts.posting import Posting
 from timekeeper.accounts.rate_timeline import RateInterval, runs, steps
-from timekeeper.accounts.session import Session
+from timekeeper.accounts.session import CLAIMS, Session
 from timekeeper.store import held_pods
 from timekeeper.store.engine.engine import Connection, insert_all
 from timekeeper.store.engine.schema import (
@@ -44,6 +44,7 @@ _EVIDENCE = (
     "settled_ms",
     "others_ended",
     "was_unseen",
+    "consumers",
 )
 
 
@@ -211,7 +212,8 @@ def forget_nodes(connection: Connection, before_ms: int) -> int:
     """Delete the watermarks of nodes that were last heard before ``before_ms`` and that no session names.
     Returns how many. No later session needs such a watermark: its pod is bound after that moment."""
     named = select(SESSIONS.c.node)
-    gone = delete(NODES).where(NODES.c.watermark_ms < before_ms, NODES.c.name.not_in(named))
+    is_named = or_(NODES.c.name == CLAIMS, NODES.c.name.in_(named))
+    gone = delete(NODES).where(NODES.c.watermark_ms < before_ms, ~is_named)
     return connection.execute(gone).rowcount
 
 

@@ -33,7 +33,7 @@ from sqlalchemy.sql.functions import GenericFunction
 from sqlalchemy.types import TypeEngine
 
 from timekeeper.accounts.balance import Rates
-from timekeeper.accounts.session import Session
+from timekeeper.accounts.session import CLAIMS, Session
 from timekeeper.accounts.statements import Part
 from timekeeper.core.ledger.metering import Interval
 from timekeeper.store.engine.engine import Connection
@@ -92,7 +92,8 @@ def known(now_ms: Expression) -> KnownSessions:
     """Sessions with their evidence. A test compares the charge with ``witnessed`` for arbitrary evidence."""
     of_it = HEARTBEATS.c.session_uid == SESSIONS.c.uid
     beat_ms = select(func.max(HEARTBEATS.c.beat_ms)).where(of_it).scalar_subquery()
-    source = SESSIONS.outerjoin(NODES, NODES.c.name == SESSIONS.c.node)
+    witness = case((SESSIONS.c.kind == "claim", literal(CLAIMS)), else_=SESSIONS.c.node)
+    source = SESSIONS.outerjoin(NODES, NODES.c.name == witness)
     return KnownSessions(source, *_due(now_ms, beat_ms))
 
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.kube.reflector import WatchFailed
 from timekeeper.core.names import NAMESPACE
-from timekeeper.core.request.claims import KnownClaims, NamespacedName, Requests, read_claim
+from timekeeper.core.request.claims import KnownClaims, NamespacedName, Requests, read_requests
 from timekeeper.core.request.device_classes import (
     CONFIG_MAP,
     ClassSettings,
@@ -131,11 +131,11 @@ def _settings(raw: Json) -> tuple[str, ClassSettings]:
 
 
 def _template(raw: Json) -> tuple[NamespacedName, Requests]:
-    return _name(raw), read_claim(mapping(mapping(raw.get("spec")).get("spec")))
+    return _name(raw), read_requests(mapping(mapping(raw.get("spec")).get("spec")))
 
 
 def _claim(raw: Json) -> tuple[NamespacedName, Requests]:
-    return _name(raw), read_claim(mapping(raw.get("spec")))
+    return _name(raw), read_requests(mapping(raw.get("spec")))
 
 
 def _name(raw: Json) -> NamespacedName:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.worlds import Json, container, pod
-from timekeeper.core.request.claims import EXPLICIT, KnownClaims, PodClaims, read_claim
+from timekeeper.core.request.claims import EXPLICIT, KnownClaims, PodClaims, read_requests
 from timekeeper.core.request.device_classes import ClassSettings, DeviceClass
 from timekeeper.core.request.request import containers, parse, parse_new
 
@@ -33,7 +33,7 @@ def either(*names: str, **fields: Any) -> Json:
 
 def known(*requests: Json, **changed: Any) -> KnownClaims:
     """A claim and a template, both named ``it`` in namespace a, with these requests."""
-    spec = read_claim({"devices": {"requests": list(requests)}})
+    spec = read_requests({"devices": {"requests": list(requests)}})
     there = {("a", "it"): spec}
     return replace(KnownClaims(CLASSES, there, there, SETTINGS), **changed)
 
@@ -172,7 +172,7 @@ def test_the_number_that_admission_recorded_is_the_request_of_a_governed_pod(
     [{}, {"devices": None}, {"devices": {"requests": [1, {}, {"exactly": 7}, {"firstAvailable": [None]}]}}],
 )
 def test_a_claim_of_any_form_is_read(spec: Json) -> None:
-    found = KnownClaims(CLASSES, {("a", "it"): read_claim(spec)}).asked_by(claiming(CLAIM), "a", ())
+    found = KnownClaims(CLASSES, {("a", "it"): read_requests(spec)}).asked_by(claiming(CLAIM), "a", ())
 
     assert found is not None
     assert found.devices == 0

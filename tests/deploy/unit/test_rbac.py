@@ -94,7 +94,10 @@ NEEDED: dict[str, Reasons] = {
         "to tell the policy on allocations which budgets are spent": {
             Right(verb, "configmaps", "", NAMESPACE, name=SPENT) for verb in ("create", "patch")
         },
-        "what held pods ask for by device claims": CLAIMS,
+        "what held pods ask for by device claims": {
+            *followed("deviceclasses", "resource.k8s.io"),
+            *followed("resourceclaimtemplates", "resource.k8s.io"),
+        },
         "to release held pods, as the policy bursar-releases allows": {Right("patch", "pods")},
         "to have pods leave that are over their memory share or their budget": {
             Right("create", "pods/eviction")
@@ -109,6 +112,8 @@ NEEDED: dict[str, Reasons] = {
         },
         "to tell them why, and what is wrong with a budget": {Right("create", "events", "events.k8s.io")},
         "values of the classes it names": followed("priorityclasses", "scheduling.k8s.io"),
+        "which devices claims hold": followed("resourceclaims", "resource.k8s.io"),
+        "what drivers publish of them": followed("resourceslices", "resource.k8s.io"),
         "whether the policies on grace periods have its figure": {
             Right("get", "validatingadmissionpolicies", "admissionregistration.k8s.io", name=name)
             for name in GRACE_POLICIES

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests import worlds
+from tests.timekeeper.claims import allocated, device_claim, device_slice
 from tests.timekeeper.ledger.test_holding import GATE, HOLD, LOOKAHEAD, Holding, balance
 from tests.timekeeper.worlds import GPU, HOUR, SECOND, T0, Json, Town, budgets, iso
 
@@ -168,3 +169,37 @@ def test_where_pods_are_metered_what_admission_recorded_counts_for_nothing(holdi
     town.change("pods", claiming(claims="8", node="n1"))
     town.advance(HOUR)
     assert balance(town)["pending"] == balance(town)["posted"] == 0
+
+
+def bound(name: str, **more: Any) -> Json:
+    """The pod on its node, with the time of its binding."""
+    raw = claiming(name, node="n1", **more)
+    raw["status"] = {
+        "conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": iso(T0)}]
+    }
+    return raw
+
+
+def test_the_claim_of_a_pod_that_waited_for_its_budget_goes_on_reserving(holding: Holding) -> None:
+    town = begin(holding, claiming(claims="1"), entry=HOLD.format(hours=1))
+    town.change("resourceslices", device_slice("gpu-0"))
+    assert holding.step() == ["p"]
+    town.tick()
+    before = balance(town)["reserved"]
+
+    town.hear("pods", bound("p", claims="1"))
+    town.change("resourceclaims", device_claim("c", allocated(), at_ms=T0, pods=("uid-p",)))
+
+    assert before == balance(town)["reserved"] == GPU * LOOKAHEAD
+
+
+def test_a_cap_counts_what_is_allocated(holding: Holding) -> None:
+    entry = "gpuHours: 1000\nmaxGPUs: 1"
+    town = begin(holding, claiming(claims="1", how="turn"), bound("first"), entry=entry)
+    town.hear("resourceslices", device_slice("gpu-0"))
+    town.change("resourceclaims", device_claim("c", allocated(), at_ms=T0, pods=("uid-first",)))
+    assert holding.step() == []
+
+    town.change("resourceclaims", device_claim("c"))
+
+    assert holding.step() == ["p"]

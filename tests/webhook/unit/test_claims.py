@@ -19,7 +19,7 @@ from tests.webhook.worlds import (
 )
 from tests.worlds import Json
 from timekeeper.core.admission.policy import AdmissionPolicy, Standing
-from timekeeper.core.request.claims import EXPLICIT, KnownClaims, read_claim
+from timekeeper.core.request.claims import EXPLICIT, KnownClaims, read_requests
 from timekeeper.core.request.device_classes import ClassSettings, DeviceClass
 from timekeeper.core.standings import Cap, Caps
 from webhook.admission.pods import mutate, validate
@@ -44,7 +44,7 @@ KNOWN = KnownClaims(
         "odd": DeviceClass("odd"),
     },
     templates={
-        ("team-a", name): read_claim(spec)
+        ("team-a", name): read_requests(spec)
         for name, spec in {
             "two": template("gpu", count=2),
             "wire": template("nic"),

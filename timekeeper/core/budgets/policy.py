@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from timekeeper.core.accelerators import UnknownAccelerators
 from timekeeper.core.budgets.protection import Protection
+from timekeeper.core.claims.drivers import DriverRule
 
 GPU_HOUR = 3_600_000_000  # milli-GPU x milliseconds in one GPU-hour
 
@@ -109,6 +110,7 @@ class BudgetSettings:
     unknown_accelerators: UnknownAccelerators = "refuse"
     # (resource, model) of devices that no dialect reads; of metered pods
     devices: tuple[tuple[str, str], ...] = ()
+    drivers: tuple[DriverRule, ...] = ()  # of devices that claims hold; of others, those that are built in
     price: str = ""
     currency: str = "USD"
 

@@ -8,6 +8,7 @@ alternatives, and each GPU as a whole one. Source: k8s.io/api/resource/v1; kuber
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from timekeeper.core.dialects.amounts import Container
 from timekeeper.core.json_values import Json, mapping, sequence
@@ -33,13 +34,19 @@ class Alternative:
 Requests = tuple[tuple[Alternative, ...], ...]  # of a claim; one alternative of each is allocated
 
 
-def read_claim(spec: Json) -> Requests:
+def read_requests(spec: Json) -> Requests:
     """The requests of a claim's spec. Never raises; what cannot be read names the class ""."""
     found = []
     for raw in map(mapping, sequence(mapping(spec.get("devices")).get("requests"))):
         several = sequence(raw.get("firstAvailable"))
         found.append(tuple(map(_alternative, several or [raw.get("exactly")])))
-    return tuple(found)
+    return _shared(tuple(found))
+
+
+@lru_cache(maxsize=10_000)
+def _shared(requests: Requests) -> Requests:
+    """One value for all claims with equal requests: most are made from few templates."""
+    return requests
 
 
 def _alternative(raw: object) -> Alternative:

@@ -1,21 +1,21 @@
 """The pods that admission held because it did not know what their claims ask for, until that is known."""
 
-from collections.abc import Set
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 
 from timekeeper.accounts.pods import LedgerPod, UnjudgedPod
+from timekeeper.core.claims.allocation import DeviceClaim
 from timekeeper.core.request.claims import KnownClaims, NamespacedName, PodClaims, Requests
 from timekeeper.core.request.device_classes import DEFAULTS, ClassSettings, DeviceClass
 from timekeeper.core.request.request import containers
 
-CLASSES, CLAIMS, TEMPLATES = "deviceclasses", "resourceclaims", "resourceclaimtemplates"
+CLASSES, TEMPLATES = "deviceclasses", "resourceclaimtemplates"
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimSpec:
-    """What a claim asks for, or a template of claims. ``source``: CLAIMS or TEMPLATES."""
+class ClaimTemplate:
+    """What the claims of a template ask for."""
 
-    source: str
     name: NamespacedName
     requests: Requests
 
@@ -40,6 +40,21 @@ class UnjudgedPods:
     settings: ClassSettings = DEFAULTS
     due: set[str] = field(default_factory=set)  # namespaces of which something has come
     all_due: bool = False  # a class or the settings have
+
+    def see_claim(self, claim: DeviceClaim, deleted: bool) -> None:
+        """A claim as it is now, or its last state if it was deleted."""
+        key = claim.namespace, claim.name
+        if deleted:
+            self.claims.pop(key, None)
+        elif self.claims.get(key) != claim.requests:
+            self.claims[key] = claim.requests
+            self.due.add(claim.namespace)
+
+    def relist_claims(self, claims: Iterable[DeviceClaim]) -> None:
+        """The claims that exist."""
+        self.claims.clear()
+        for each in claims:
+            self.see_claim(each, False)
 
     def take_due(self, judged: Set[str]) -> list[UnjudgedPod]:
         """Those to look at again. ``judged``: UIDs of pods that are judged already."""

@@ -6,9 +6,12 @@ from dataclasses import dataclass
 from queue import Queue
 from threading import Event, Thread
 
+from timekeeper.accounts.claims.consumers import read_claim_pod, without_served
 from timekeeper.accounts.metered import CardParts
-from timekeeper.accounts.pods import read_charged_pod
+from timekeeper.accounts.pods import read_charged_pod, read_pod
 from timekeeper.core import names
+from timekeeper.core.claims.allocation import read_claim
+from timekeeper.core.claims.devices import read_slice
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.kube.holders import fresh_holders, kubelets_boot
 from timekeeper.core.kube.reflector import WatchFailed, WatchOpened
@@ -16,13 +19,13 @@ from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import NodeSight
 from timekeeper.core.ledger.node_clock import LEASES, clock_ahead_ms
 from timekeeper.core.request.cards import UndecodableError
-from timekeeper.core.request.claims import read_claim
+from timekeeper.core.request.claims import read_requests
 from timekeeper.core.request.device_classes import CONFIG_MAP, read_class, read_settings
 from timekeeper.core.request.host import NO_HOST, allocatable
 from timekeeper.core.request.inventory import charged_cards
 from timekeeper.core.request.node_parts import card_parts, contradiction
 from timekeeper.core.values import Card
-from timekeeper.runtime.api_server import Api
+from timekeeper.runtime.api_server import Answered, Api
 from timekeeper.runtime.informer import InformerEvent, ValueChanged, ValuesListed, inform
 from timekeeper.settler.cluster.cluster_state import (
     BudgetConfigMap,
@@ -33,12 +36,13 @@ from timekeeper.settler.cluster.cluster_state import (
     KnownPriorityClass,
     ListReplaced,
     NodeLease,
+    PodWithClaims,
     StreamAlive,
     StreamFailed,
     StreamOpened,
     WatchUpdate,
 )
-from timekeeper.settler.cluster.unjudged_pods import CLAIMS, CLASSES, TEMPLATES, ClaimSpec, ClassSettingsRead
+from timekeeper.settler.cluster.unjudged_pods import CLASSES, TEMPLATES, ClaimTemplate, ClassSettingsRead
 
 Clock = Callable[[], int]
 
@@ -57,6 +61,7 @@ class WatchSource:
     path: str
     watch_s: int
     read: Callable[[Json], Item | None]
+    served: str = ""  # the API that may not be served; then nothing is watched, until it is
 
 
 def sources(
@@ -64,19 +69,17 @@ def sources(
     only_meter: bool = False,
     is_charged: Callable[[str], bool] = lambda _uid: False,
     offer: Callable[[Json], None] = lambda _raw: None,
-    has_claims: bool = True,
 ) -> tuple[WatchSource, ...]:
     """Everything that the settler watches; ``namespace`` contains the budgets. A ledger alone gives pods no
     priority class, and reads none. ``is_charged``: as `read_charged_pod` has it; ``offer``: gets
-    each pod as it is. Both are called in the watch's thread. ``has_claims``: the API server serves
-    ``resource.k8s.io/v1``."""
+    each pod as it is. Both are called in the watch's thread."""
 
-    def read_pod(raw: Json) -> Item | None:
+    def read_offered(raw: Json) -> Item | None:
         offer(raw)
-        return read_charged_pod(raw, is_charged)
+        return read_any_pod(raw, is_charged)
 
     every = (
-        WatchSource("pods", "/api/v1/pods", _PODS_WATCH_S, read_pod),
+        WatchSource("pods", "/api/v1/pods", _PODS_WATCH_S, read_offered),
         WatchSource("nodes", "/api/v1/nodes", _WATCH_S, read_node),
         WatchSource("leases", LEASES, _WATCH_S, read_lease),
         WatchSource(
@@ -84,18 +87,20 @@ def sources(
         ),
         WatchSource("priorityclasses", f"{_CLASSES}/priorityclasses", _WATCH_S, read_priority_class),
         WatchSource("namespaces", "/api/v1/namespaces", _WATCH_S, read_namespace),
-        WatchSource(CLASSES, f"{CLAIMS_GROUP}/{CLASSES}", _WATCH_S, read_class),
-        WatchSource(CLAIMS, f"{CLAIMS_GROUP}/{CLAIMS}", _WATCH_S, read_claim_spec),
-        WatchSource(TEMPLATES, f"{CLAIMS_GROUP}/{TEMPLATES}", _WATCH_S, read_template_spec),
+        WatchSource("resourceclaims", f"{_RESOURCES}/resourceclaims", _PODS_WATCH_S, read_claim, _RESOURCES),
+        WatchSource("resourceslices", f"{_RESOURCES}/resourceslices", _WATCH_S, read_slice, _RESOURCES),
+        WatchSource(CLASSES, f"{_RESOURCES}/{CLASSES}", _WATCH_S, read_class, _RESOURCES),
+        WatchSource(TEMPLATES, f"{_RESOURCES}/{TEMPLATES}", _WATCH_S, read_template, _RESOURCES),
     )
-    without = {"priorityclasses"} if only_meter else set()
-    if only_meter or not has_claims:
-        without |= {CLASSES, CLAIMS, TEMPLATES}
+    without = {"priorityclasses", CLASSES, TEMPLATES} if only_meter else set()
     return tuple(each for each in every if each.name not in without)
 
 
-CLAIMS_GROUP = "/apis/resource.k8s.io/v1"
 _CLASSES = "/apis/scheduling.k8s.io/v1"
+_RESOURCES = "/apis/resource.k8s.io/v1"
+_AGAIN_MS = 300_000  # between two looks for an API that is not served
+_SOON_MS = 2_000  # after one that failed
+_ANSWER_S = 15.0
 
 
 def start_watching(
@@ -111,6 +116,8 @@ def start_watching(
 
     def follow() -> None:
         with suppress(_StoppedError):
+            if source.served:
+                _await_served(source, api, clock, updates, lambda ms: _wait(stop, ms), failed)
             for each in follow_source(source, api, clock, lambda ms: _wait(stop, ms), failed):
                 updates.put(each)
                 if stop.is_set():
@@ -119,6 +126,26 @@ def start_watching(
     thread = Thread(target=follow, name=f"watch-{source.name}", daemon=True)
     thread.start()
     return thread
+
+
+def _await_served(
+    source: WatchSource,
+    api: Api,
+    clock: Clock,
+    updates: "Queue[WatchUpdate]",
+    wait_ms: Callable[[int], None],
+    failed: Callable[[str, str], None],
+) -> None:
+    """Until the API server serves the API of the source. Where it does not, nothing is reported."""
+    while True:
+        reply = api.call("GET", source.served, timeout_s=_ANSWER_S)
+        if isinstance(reply, Answered) and reply.status < 300:
+            return
+        is_absent = isinstance(reply, Answered) and reply.status == 404
+        if not is_absent:
+            failed(source.name, reply.message)
+            updates.put(WatchUpdate(source.name, clock(), StreamFailed(reply.message)))
+        wait_ms(_AGAIN_MS if is_absent else _SOON_MS)
 
 
 def follow_source(
@@ -144,6 +171,16 @@ def follow_source(
             yield WatchUpdate(source.name, event.at_ms, ItemChanged(event.value, event.deleted))
         else:
             yield WatchUpdate(source.name, event.at_ms, StreamAlive())
+
+
+def read_any_pod(raw: Json, is_charged: Callable[[str], bool]) -> Item | None:
+    """The pod; one that uses claims, also without what a claim serves of it. None if nothing of it concerns
+    the ledger."""
+    read, using = read_charged_pod(raw, is_charged), read_claim_pod(raw)
+    if using is None:
+        return read
+    rest = read_pod(without_served(raw)) if using.served_by else read
+    return PodWithClaims(using, read, rest)
 
 
 def read_node(raw: Json) -> KnownNode:
@@ -195,14 +232,9 @@ def read_namespace(raw: Json) -> ExistingNamespace:
     return ExistingNamespace(_name(raw), str(labels.get(names.MODE_LABEL, "")))
 
 
-def read_claim_spec(raw: Json) -> ClaimSpec:
-    """What a claim asks for."""
-    return ClaimSpec(CLAIMS, _namespaced(raw), read_claim(mapping(raw.get("spec"))))
-
-
-def read_template_spec(raw: Json) -> ClaimSpec:
+def read_template(raw: Json) -> ClaimTemplate:
     """What the claims that are made from a template ask for."""
-    return ClaimSpec(TEMPLATES, _namespaced(raw), read_claim(mapping(mapping(raw.get("spec")).get("spec"))))
+    return ClaimTemplate(_namespaced(raw), read_requests(mapping(mapping(raw.get("spec")).get("spec"))))
 
 
 def _namespaced(raw: Json) -> tuple[str, str]:

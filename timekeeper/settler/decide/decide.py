@@ -19,6 +19,7 @@ from timekeeper.accounts.standings import StandingsDocument, publish
 from timekeeper.settler.budget_entries import EntryChanges
 from timekeeper.settler.cluster.cluster_state import ClusterState
 from timekeeper.settler.decide import settlement
+from timekeeper.settler.decide.claim_changes import follow_claims
 from timekeeper.settler.decide.protected_pods import TickPostings, protected_pods
 from timekeeper.settler.decide.reserved_changes import DeclaredChanges, changed_reservations, follow_reserved
 from timekeeper.settler.decide.session_changes import SessionChanges, advanced_watermarks, changed_sessions
@@ -79,6 +80,7 @@ def decide(cluster: ClusterState, ledger: LedgerState, tick: TickInputs) -> Tick
         cluster, ledger, settings, now_ms, tick.unseen, tick.ends, tick.since_ms, only_metered_since
     )
     follow_reserved(cluster, ledger, settings, now_ms, session_changes)
+    follow_claims(cluster, ledger, settings, now_ms, session_changes)
     for session in session_changes.sessions.values():
         ledger.open_totals.index_node(session)
     watermarks = advanced_watermarks(cluster, ledger, now_ms)
@@ -114,7 +116,10 @@ def decide(cluster: ClusterState, ledger: LedgerState, tick: TickInputs) -> Tick
 
 
 def _pulse(cluster: ClusterState, now_ms: int) -> Pulse:
-    return Pulse(now_ms, now_ms, "", cluster.claims().text, watches_text(cluster.failing))
+    claims = cluster.claims
+    found = claims.findings(now_ms).text() if claims.is_followed else ""
+    uncharged = cluster.uncharged_claims().text
+    return Pulse(now_ms, now_ms, "", uncharged, watches_text(cluster.failing), found)
 
 
 def _statement_inputs(

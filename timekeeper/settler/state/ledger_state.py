@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from timekeeper.accounts.balance import UnsettledSession
 from timekeeper.accounts.budget_history import GROUP, History, history_of
 from timekeeper.accounts.changes import NEVER, Changes, Pulse
+from timekeeper.accounts.claims.claim_sessions import claim_uid
 from timekeeper.accounts.grants import GrantSums
 from timekeeper.accounts.held.declared import (
     DeclaredReservation,
@@ -127,13 +128,19 @@ class LedgerState:
     listed: set[str] = field(default_factory=set)
     # UID of a waiting pod -> UIDs of the unsettled sessions for its reserved cards
     reserved: dict[str, set[str]] = field(default_factory=dict)
+    # UID of a claim -> UID of its session whose end is not known
+    running_claims: dict[str, str] = field(default_factory=dict)
+    # UIDs of sessions of claims that the database has, of those that changed
+    used_claims: Set[str] = frozenset()
+    # namespace and name of claims with a session, of those that serve changed pods
+    claim_names: Set[tuple[str, str]] = frozenset()
     # namespace -> its protected pods, as of the last tick; a new object with each change
     protected: Mapping[str, ProtectedPods] = field(default_factory=dict)
     selected_use: SelectedUse = field(default_factory=SelectedUse)
 
     def __post_init__(self) -> None:
         for session in self.sessions.values():
-            self._index_reserved(session)
+            self._index(session)
 
     def session(self, uid: str) -> Session | None:
         """The session of this UID, open or settled; None if there is none."""
@@ -149,7 +156,7 @@ class LedgerState:
         for uid, session in found.sessions.items():
             table = self.sessions if session.settled_ms is None else self.settled
             table[uid] = session
-            self._index_reserved(session)
+            self._index(session)
             self.open_totals.is_whole &= session.settled_ms is not None
         self.posted.update(found.posted)
         self.beats |= found.beats
@@ -199,6 +206,16 @@ class LedgerState:
             mine, other = other, mine
         other.pop(session.uid, None)
         mine[session.uid] = session
+        self._index(session)
+
+    def _index(self, session: Session) -> None:
+        if session.is_claim:
+            uid = claim_uid(session.uid)
+            if not session.is_over:
+                self.running_claims[uid] = session.uid
+            elif self.running_claims.get(uid) == session.uid:
+                del self.running_claims[uid]
+            return
         self._index_reserved(session)
 
     def _index_reserved(self, session: Session) -> None:
