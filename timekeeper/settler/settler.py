@@ -168,6 +168,7 @@ class Settler:
             return self._write_waiting(missing)
         # Entries take effect in order, even if the clock was set back.
         now_ms = max(self._clock(), self.ledger.history.newest_ms() + 1)
+        self.cluster.judge_again(now_ms)
         read = self._entries(now_ms)
         with self._store.reading() as connection:
             before = reading.entries(connection) if read.entries else ()
@@ -250,7 +251,12 @@ class Settler:
             return {}
         names = capped_namespaces(waits.held.values(), cluster.namespaces, history, now_ms)
         scheduler = history.settings(now_ms).scheduler_name
-        return cards_held(cluster.pods.values(), names, scheduler, cluster.cards, waits.most_milli)
+        held = cards_held(cluster.pods.values(), names, scheduler, cluster.cards, waits.most_milli)
+        for uid in self.ledger.running_claims.values():
+            session = self.ledger.session(uid)
+            if session is not None and session.namespace in held:
+                held[session.namespace] += session.requested_milli or 0
+        return held
 
     def _write_waiting(self, missing: tuple[str, ...]) -> bool:
         """Until every source has been listed once, write only the pulse: an absent object proves nothing

@@ -480,9 +480,7 @@ def test_reports_have_a_claim_by_its_name(holding: Town) -> None:
     holding.clock.turn(HOUR)
     holding.change(CLAIMS, device_claim())
 
-    found = holding.get(f"/v1/usage?from={T0}&to={T0 + 2 * HOUR}&group=pod&format=csv").get_data(
-        as_text=True
-    )
+    found = holding.get(f"/v1/usage?from={T0}&to={T0 + 2 * HOUR}&group=pod&format=csv").get_data(as_text=True)
 
     header, row = found.splitlines()[-2:]
     assert dict(zip(header.split(","), row.split(","), strict=True))["pod"] == "c"
