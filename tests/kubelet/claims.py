@@ -58,8 +58,9 @@ def _request(given: Json) -> Json:
     return {"name": given["name"], "exactly": {key: given[key] for key in given if key != "name"}}
 
 
-def claiming_pod(name: str, runs_s: float, claim: Json | None = None, **limits: str) -> Json:
-    """A pod that shows its devices. ``claim``: ``resourceClaimName`` or ``resourceClaimTemplateName``."""
+def claiming_pod(name: str, runs_s: float, claim: Json | None = None, resource: str = "") -> Json:
+    """A pod that shows its devices. ``claim``: ``resourceClaimName`` or ``resourceClaimTemplateName``; else
+    ``resource``: one of these."""
     container: Json = {
         "name": "main",
         "image": CUDA,
@@ -71,7 +72,7 @@ def claiming_pod(name: str, runs_s: float, claim: Json | None = None, **limits: 
         container["resources"] = {"claims": [{"name": "gpu"}]}
         spec["resourceClaims"] = [{"name": "gpu", **claim}]
     else:
-        container["resources"] = {"limits": limits}
+        container["resources"] = {"limits": {resource: "1"}}
     return {"metadata": {"name": name}, "spec": spec}
 
 

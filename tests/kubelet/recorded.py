@@ -13,7 +13,7 @@ import yaml
 
 Json = dict[str, Any]
 
-FOLDER = Path(__file__).with_name("recorded")
+_FOLDER = Path(__file__).with_name("recorded")
 _ANONYMOUS = (
     (r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "UID"),
     (r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8}Z", "TIME"),
@@ -42,9 +42,14 @@ def claims_of(pod: Json) -> Json:
     }
 
 
+def file(name: str) -> Path:
+    """The path of a recorded file. ``name``: without the ending."""
+    return _FOLDER / f"{name}.yaml"
+
+
 def read(name: str) -> Any:
-    """A recorded file's content. ``name``: without the ending."""
-    return yaml.safe_load((FOLDER / f"{name}.yaml").read_text())
+    """A recorded file's content."""
+    return yaml.safe_load(file(name).read_text())
 
 
 def anonymous(content: Any) -> str:
