@@ -138,6 +138,7 @@ def device_pool(node: str, devices: int) -> dict[str, Any]:
 def _device(node: str, index: int) -> dict[str, Any]:
     return {
         "name": f"gpu-{index}",
+        "allowMultipleAllocations": False,
         "attributes": {
             "driverVersion": {"version": "1.0.0"},
             "index": {"int": index},

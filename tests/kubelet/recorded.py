@@ -14,6 +14,12 @@ import yaml
 Json = dict[str, Any]
 
 _FOLDER = Path(__file__).with_name("recorded")
+# What each pod's claim costs, in thousandths of a whole device: of its 80Gi and 100 units of compute the
+# larger part counts, and an administrator's access nothing.
+RATES = {
+    **dict.fromkeys(("sharer-0", "sharer-1", "one", "first", "extended", "by-class", "full"), 1000),
+    **{"all": 2000, "two": 2000, "admin": 0, "third": 330, "half": 500, "part-0": 500, "part-1": 500},
+}
 _ANONYMOUS = (
     (r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "UID"),
     (r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8}Z", "TIME"),
