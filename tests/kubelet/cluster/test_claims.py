@@ -281,8 +281,8 @@ def test_an_allocation_lasts_from_its_timestamp_until_its_last_pod_has_ended(liv
 
 
 def test_each_claim_is_charged_from_its_allocation_to_its_release(lives: Lives) -> None:
-    """Once for each claim, also of two pods. The timestamp is in whole seconds, and no object says when it was
-    released: two watches tell of it."""
+    """Once for each claim, also of two pods. The timestamp is in whole seconds, and no object says when it
+    was released: two watches tell of it."""
     assert {each["kind"] for each in lives.sessions.values()} == {"claim"}
     for name in lives.pods:
         session = lives.session(name)
