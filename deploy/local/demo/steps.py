@@ -229,7 +229,7 @@ def _is_held(pod: Json) -> bool:
 def _ended(run: DemoRun) -> Json | None:
     """The session of the claim, once it is settled."""
     listed = run.stack.get("/v1/sessions?namespace=team-c", run.reader)["sessions"]
-    return next((each for each in listed if each["state"] == "settled"), None)
+    return next((each for each in listed if (each["kind"], each["state"]) == ("claim", "settled")), None)
 
 
 def the_report(run: DemoRun) -> None:
