@@ -8,6 +8,7 @@ from operator import attrgetter
 from sys import intern
 
 from timekeeper.core import names
+from timekeeper.core.dialects.others import claims as of_claims
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import PodHold
@@ -16,7 +17,7 @@ from timekeeper.core.object_names import own_labels, owner_of
 from timekeeper.core.request.cards import decode_amounts
 from timekeeper.core.request.host import NO_HOST, HostAmount, HostShare, decode_host, encode_host, requested
 from timekeeper.core.request.metered import MeteredRequest, metered_request, of_devices
-from timekeeper.core.request.request import parse_stored
+from timekeeper.core.request.request import claims_part, parse_stored
 from timekeeper.core.values import Ask, ContainerAsk, GPURequest, UndecodableError
 from timekeeper.core.wire import HeldFor, binding_asks
 
@@ -63,8 +64,8 @@ class LedgerPod:
     doubt: str = ""  # what of its request is an assumption, and why; of a metered pod
 
     def has_other_scheduler(self, ours: str) -> bool:
-        """Whether another scheduler than ``ours`` places it."""
-        return self.scheduler not in ("", ours)
+        """Whether another scheduler than ``ours`` places it; ours places no pod with claims of GPUs."""
+        return self.scheduler not in ("", ours) or self.request.dialect == of_claims.NAME
 
     def is_charged_by_spec(self, ours: str) -> bool:
         """Whether Bursar gave it no cards: it is metered, or admission left it to another scheduler. What is
@@ -109,9 +110,23 @@ class UnreadablePod:
     )  # as read; its charge: as metered; None: it holds nothing known
     claims: int = 0  # number of the resource claims that it holds, which nothing charges
     requests_nothing: bool = False  # it was charged, and requests nothing any more
+    is_allocated: bool = False  # it is bound, and its claims have what it asked for
 
 
-def read_pod(raw: Json) -> LedgerPod | UnreadablePod | None:
+@dataclass(frozen=True, slots=True)
+class UnjudgedPod:
+    """A pod that waits with claims of which admission did not know what they ask for. ``part``: of its
+    object, by which that is read once it is known."""
+
+    pod: LedgerPod
+    part: Json = field(compare=False)
+
+    def judged(self, devices: int) -> LedgerPod:
+        """The pod with this number of GPUs."""
+        return replace(self.pod, request=of_claims.request_of(devices))
+
+
+def read_pod(raw: Json) -> LedgerPod | UnreadablePod | UnjudgedPod | None:
     """The pod, or None if it requests no GPU. Never raises on JSON from an API server."""
     metadata = mapping(raw.get("metadata"))
     parsed = parse_stored(raw)
@@ -127,17 +142,35 @@ def read_pod(raw: Json) -> LedgerPod | UnreadablePod | None:
         is_holding = claims and mapping(raw.get("spec")).get("nodeName") and not hold.pod_hold(raw).over
         return UnreadablePod(*where, problem, pod, claims if is_holding else 0)
     pod = _read(raw, where, parsed.request)
+    if parsed.request.dialect == of_claims.NAME:
+        return _of_claims(raw, pod, metered)
     differs = metered is None or metered.doubt or metered.request != pod.request
     return replace(pod, metered=metered or NOTHING_METERED) if differs else pod
 
 
-def read_charged_pod(raw: Json, is_charged: Callable[[str], bool]) -> LedgerPod | UnreadablePod | None:
+def _of_claims(
+    raw: Json, pod: LedgerPod, metered: MeteredRequest | None
+) -> LedgerPod | UnreadablePod | UnjudgedPod:
+    """Of a pod that admission governs for its claims. Until it is bound, it waits and reserves; then its
+    claims are allocated, and they are charged, not the pod."""
+    if pod.node:
+        claims = len(sequence(mapping(raw.get("spec")).get("resourceClaims")))
+        held = 0 if pod.hold.over else claims
+        other = None if metered is None else replace(pod, request=metered.request, metered=metered)
+        return UnreadablePod(pod.uid, pod.namespace, pod.name, "", other, held, is_allocated=True)
+    pod = replace(pod, metered=metered or NOTHING_METERED)
+    return pod if of_claims.is_known(pod.request) else UnjudgedPod(pod, claims_part(raw))
+
+
+def read_charged_pod(
+    raw: Json, is_charged: Callable[[str], bool]
+) -> LedgerPod | UnreadablePod | UnjudgedPod | None:
     """As `read_pod`. A pod that is charged by now and requests nothing any more, because who may edit it has
     removed an annotation, goes on: its hold is read, and its charge is that of before.
 
     ``is_charged``: whether the ledger has a pod of this UID."""
     found = read_pod(raw)
-    if isinstance(found, LedgerPod) or (found is not None and found.pod is not None):
+    if isinstance(found, LedgerPod | UnjudgedPod) or (found is not None and found.pod is not None):
         return found
     metadata = mapping(raw.get("metadata"))
     uid = str(metadata.get("uid", ""))

@@ -54,6 +54,11 @@ OBJECT_NAMES: Mapping[str, ObjectName] = {
         "why it was created with the scheduling gate; it stays when the gate is removed",
     ),
     names.DECLARED: ObjectName("annotation", "webhook", "seconds that the pod means to run"),
+    names.CLAIMS: ObjectName(
+        "annotation",
+        "webhook",
+        "how many GPUs its device claims may be allocated at most; `unknown`: not known at its creation",
+    ),
     names.GPU_PLACEMENT: ObjectName(
         "resource",
         "webhook",

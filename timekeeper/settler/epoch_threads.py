@@ -27,6 +27,7 @@ from timekeeper.settler.new_pods import NewPods
 from timekeeper.settler.notifier import Notifier
 from timekeeper.settler.releaser import CALLS_AT_ONCE, Releaser, keep_releasing, patch_with
 from timekeeper.settler.settler import Settler
+from timekeeper.settler.spent_parameters import SpentParameters, apply_with
 from timekeeper.settler.use_reader import UseReader
 from timekeeper.settler.would import WouldJudge
 from timekeeper.store.engine.engine import Store
@@ -82,6 +83,15 @@ class EpochThreads:
         start_thread("budget-objects", self._budget_objects().keep, stop)
         modes = ModeParameters(self.api, namespace, self._history, self.now_ms, time.monotonic)
         start_thread("modes", modes.keep, stop)
+        spent = SpentParameters(
+            apply_with(self.api, namespace),
+            self._statements,
+            self._history,
+            lambda: self.settler.cluster.unjudged.settings.gpu_drivers,
+            self.now_ms,
+            time.monotonic,
+        )
+        start_thread("spent", spent.keep, stop)
         start_thread("grace-policies", GracePolicies(self.api, self._longest_grace_ms).keep, stop)
         return (
             start_thread("evict", partial(keep_evicting, self._eviction_steps()), stop),

@@ -99,6 +99,15 @@ def held_notice(pod: LedgerPod, queued: QueuedPod) -> PodNotice:
     return PodNotice(pod, "HeldByBudget", message, "Normal")
 
 
+def unknown_notice(pod: LedgerPod, reasons: Iterable[str]) -> PodNotice:
+    """The notice on a pod that waits until it is known what its claims ask for."""
+    message = (
+        f"The scheduling gate {BUDGET_GATE} holds this pod until it is known how many GPUs its claims ask "
+        f"for: {'; '.join(reasons)}."
+    )
+    return PodNotice(pod, "WaitsForClaims", message, "Warning")
+
+
 def _cost(queued: QueuedPod) -> str:
     """What a pod that declares its time needs at once."""
     length_ms = queued.pod.length_ms

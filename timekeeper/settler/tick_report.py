@@ -28,6 +28,7 @@ from timekeeper.settler.pod_notices import (
     of_standings,
     state_of,
     unbound_deletion,
+    unknown_notice,
 )
 from timekeeper.settler.state.ledger_state import LedgerState
 
@@ -41,6 +42,7 @@ class Notices:
     record: Record
 
 
+MAX_REASONS = 3  # of why one pod waits for its claims
 _WORDS = ("IN_BUDGET", "OVER_BUDGET", "UNLIMITED")
 
 
@@ -65,6 +67,8 @@ def report(
     _demotions(cluster, notices, history, settings, now_ms)
     _deletions(cluster, notices, now_ms)
     _deletions_before(cluster, ledger, decision.changes, notices)
+    for unknown in _unknown(cluster):
+        notices.pod(unknown)
     for pod_notice in _held(cluster, ledger, decision, history, now_ms):
         notices.pod(pod_notice)
     _sessions(decision)
@@ -87,6 +91,14 @@ def report(
     metrics.CLAIMING_PODS.set(cluster.uncharged_claims().pods)
     for mode in MODES:
         metrics.MODE.labels(mode).set(mode == settings.mode)
+
+
+def _unknown(cluster: ClusterState) -> Iterator[PodNotice]:
+    """On pods whose claims, templates or classes are not known; the recorder drops repetitions."""
+    waiting = sorted(cluster.unjudged.changed & cluster.unjudged.pods.keys() - cluster.pods.keys())
+    for uid in waiting[:MAX_PODS]:
+        each = cluster.unjudged.pods[uid]
+        yield unknown_notice(each.pod, cluster.unjudged.reasons(each)[:MAX_REASONS])
 
 
 def _not_charged(cluster: ClusterState) -> None:

@@ -15,6 +15,7 @@ from timekeeper.core.dialects import DIALECTS
 from timekeeper.core.names import API_SERVICE, DOMAIN
 from timekeeper.settler.grace_policies import POLICIES as GRACE_POLICIES
 from timekeeper.settler.mode_parameters import CONFIG_MAPS
+from timekeeper.settler.spent_parameters import CONFIG_MAP as SPENT
 from webhook.settings.certificates import CONFIGURATION
 
 Reasons = dict[str, set[Right]]
@@ -28,6 +29,12 @@ def followed(resource: str, group: str = "", namespace: str = ANYWHERE) -> set[R
     return {Right(verb, resource, group, namespace) for verb in ("list", "watch")}
 
 
+CLAIMS = {
+    right
+    for resource in ("deviceclasses", "resourceclaims", "resourceclaimtemplates")
+    for right in followed(resource, "resource.k8s.io")
+}
+
 NEEDED: dict[str, Reasons] = {
     "bursar-webhook": {
         "the table of standings, asked of the timekeeper": {Right("get", "standings", "bursar.dev")},
@@ -37,6 +44,8 @@ NEEDED: dict[str, Reasons] = {
             Right("create", "tokenreviews", "authentication.k8s.io"),
             Right("create", "subjectaccessreviews", "authorization.k8s.io"),
         },
+        "what pods ask for by device claims": CLAIMS
+        | {Right(verb, "configmaps", "", NAMESPACE, "bursar-device-classes") for verb in ("list", "watch")},
     },
     "bursar-certificates": {
         "to make the CA and the leaves": {Right("create", "secrets", "", NAMESPACE)},
@@ -81,6 +90,13 @@ NEEDED: dict[str, Reasons] = {
             Right(verb, "configmaps", "", NAMESPACE, name=name)
             for verb in ("create", "patch")
             for name in CONFIG_MAPS
+        },
+        "to tell the policy on allocations which budgets are spent": {
+            Right(verb, "configmaps", "", NAMESPACE, name=SPENT) for verb in ("create", "patch")
+        },
+        "what held pods ask for by device claims": {
+            *followed("deviceclasses", "resource.k8s.io"),
+            *followed("resourceclaimtemplates", "resource.k8s.io"),
         },
         "to release held pods, as the policy bursar-releases allows": {Right("patch", "pods")},
         "to have pods leave that are over their memory share or their budget": {

@@ -52,12 +52,14 @@ def is_of(session: Session, allocation: DeviceAllocation) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """``uid``: of the session; ``begin_ms``: when the allocation was made; ``now_ms``: when it is opened."""
+    """``uid``: of the session; ``begin_ms``: when the allocation was made; ``now_ms``: when it is opened;
+    ``is_admitted``: the pod was admitted in budget, so that the claim reserves as its cards would."""
 
     uid: str
     node: str
     begin_ms: int
     now_ms: int
+    is_admitted: bool = False
 
 
 def open_claim_session(
@@ -75,7 +77,7 @@ def open_claim_session(
         models=intern(",".join(sorted({each.model for each in charge.gpus if each.model}))),
         devices=encode_devices(charge),
         rate_milli=charge.rate_milli,
-        admitted_in_budget=False,
+        admitted_in_budget=opening.is_admitted,
         bound_ms=opening.begin_ms,
         opened_ms=opening.now_ms,
         labels=pod.labels if pod and is_pods else claim.labels,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from sys import intern
 from typing import Any
 
+from timekeeper.core import names
 from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import PodHold
@@ -15,7 +16,8 @@ from timekeeper.core.object_names import own_labels, owner_of
 @dataclass(frozen=True, slots=True)
 class ClaimPod:
     """A pod that uses claims. ``served_by``: the name of the claim that kube-scheduler made for its extended
-    resources, "": none. ``gone_ms``: when its object was seen to be removed; None: it exists."""
+    resources, "": none. ``gone_ms``: when its object was seen to be removed; None: it exists. ``standing``:
+    with which admission governed it, IN_BUDGET for one that waited for its budget; "": it did not."""
 
     uid: str
     namespace: str
@@ -26,6 +28,7 @@ class ClaimPod:
     hold: PodHold
     served_by: str = ""
     gone_ms: int | None = None
+    standing: str = ""
 
     def end_ms(self, most_grace_ms: int) -> int | None:
         """When it ceased to use its claims, or will, if its object is gone; None: it uses them. A pod without
@@ -54,7 +57,17 @@ def read_claim_pod(raw: Json) -> ClaimPod | None:
         node=intern(str(spec.get("nodeName") or "")),
         hold=hold.pod_hold(raw),
         served_by=str(served.get("resourceClaimName") or ""),
+        standing=_standing(metadata),
     )
+
+
+def _standing(metadata: Json) -> str:
+    """Only admission's word counts, which a governed pod has."""
+    if mapping(metadata.get("labels")).get(names.GOVERNED) != "true":
+        return ""
+    annotations = mapping(metadata.get("annotations"))
+    waited = annotations.get(names.HELD) == "budget"
+    return intern("IN_BUDGET" if waited else str(annotations.get(names.STANDING, "")))
 
 
 def without_served(raw: Json) -> Json:

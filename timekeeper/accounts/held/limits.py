@@ -50,6 +50,8 @@ class ReleaseLimits:
         """The limits of the pod's namespace; none in observe mode, and without an account that keeps pods
         while it is exhausted. A pod that declares its time is kept by every account, also of later
         periods."""
+        if pod.by_other and not pod.rate_milli and not pod.cards_milli:
+            return ()  # its claims turned out to be of no GPU
         key = (pod.namespace, pod.needs_budget, pod.length_ms > 0)
         if key not in self._known:
             self._known[key] = tuple(self._limits(pod.namespace, pod.length_ms > 0))

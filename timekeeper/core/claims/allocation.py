@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from sys import intern
 
 from timekeeper.core.claims.devices import Amounts, read_amounts
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.object_names import millis, own_labels, owner_of
+from timekeeper.core.request.claims import Requests, read_requests
 
 _EXTENDED = "resource.kubernetes.io/extended-resource-claim"  # kube-scheduler's mark on claims that it makes
 _MAX_DEVICES = 32  # that Kubernetes allows in one claim
@@ -44,7 +45,7 @@ class DeviceClaim:
     """A ResourceClaim. ``owner``: its controller as ``Kind/name``, of a claim from a template its pod;
     ``consumers``: the UIDs of the pods that it is reserved for; ``other_consumers``: how many that are no
     pods, such as PodGroups; ``is_extended``: kube-scheduler made it for a pod's extended resources;
-    ``labels``: its own, as canonical JSON."""
+    ``labels``: its own, as canonical JSON; ``requests``: what it asks for."""
 
     uid: str
     namespace: str
@@ -55,6 +56,7 @@ class DeviceClaim:
     consumers: tuple[str, ...] = ()
     other_consumers: int = 0
     is_extended: bool = False
+    requests: Requests = field(default=(), compare=False)
 
     @property
     def is_orphan(self) -> bool:
@@ -80,6 +82,7 @@ def read_claim(raw: Json) -> DeviceClaim:
         consumers=pods,
         other_consumers=len(reserved) - len(pods),
         is_extended=annotations_of(raw).get(_EXTENDED) == "true",
+        requests=read_requests(mapping(raw.get("spec"))),
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from timekeeper.accounts.pods import UnreadablePod, read_pod
+from timekeeper.accounts.pods import UnjudgedPod, UnreadablePod, read_pod
 from timekeeper.accounts.rate_timeline import runs, steps
 from timekeeper.core import names
 from timekeeper.core.json_values import Json, mapping
@@ -78,7 +78,7 @@ class PodNotCompared:
 def read_compared_pod(raw: Json) -> ComparedPod | None:
     """The pod; None if it requests no GPU, or is not bound. Never raises on JSON from an API server."""
     pod = read_pod(raw)
-    if pod is None or not mapping(raw.get("spec")).get("nodeName"):
+    if pod is None or isinstance(pod, UnjudgedPod) or not mapping(raw.get("spec")).get("nodeName"):
         return None
     excuse = ""
     if isinstance(pod, UnreadablePod):

@@ -1,6 +1,6 @@
 """The cluster as the settler observes it. One thread applies the watch updates; nothing else changes it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -8,17 +8,25 @@ from timekeeper.accounts.claims.consumers import ClaimPod
 from timekeeper.accounts.claims.uncharged import NOBODY, ClaimingPods, claiming_pods
 from timekeeper.accounts.failing_watches import FailingWatch
 from timekeeper.accounts.metered import WHOLE_CARDS, CardParts
-from timekeeper.accounts.pods import LedgerPod, UnreadablePod, is_bare, metered_view
+from timekeeper.accounts.pods import LedgerPod, UnjudgedPod, UnreadablePod, is_bare, metered_view
 from timekeeper.accounts.session import CLAIMS
 from timekeeper.core.claims.allocation import DeviceClaim
 from timekeeper.core.claims.devices import DeviceSlice
 from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import NodeSight, Vanished
+from timekeeper.core.request.device_classes import DEFAULTS, DeviceClass
 from timekeeper.core.request.host import NO_HOST, CardHost, HostAmount, card_host
 from timekeeper.core.values import Card
 from timekeeper.settler.cluster import device_claims
 from timekeeper.settler.cluster.device_claims import ClaimSight, DeviceClaims
 from timekeeper.settler.cluster.metered_namespaces import ALL_GOVERNED, MeteredNamespaces
+from timekeeper.settler.cluster.unjudged_pods import (
+    CLASSES,
+    TEMPLATES,
+    ClaimTemplate,
+    ClassSettingsRead,
+    UnjudgedPods,
+)
 from timekeeper.settler.cluster.vanished_pods import VanishedPods
 
 # Without one of these nothing is decided. The list of namespaces serves a warning only.
@@ -87,18 +95,22 @@ class PodWithClaims:
     serves; None: nothing of it concerns the ledger."""
 
     pod: ClaimPod
-    read: LedgerPod | UnreadablePod | None
-    rest: LedgerPod | UnreadablePod | None
+    read: LedgerPod | UnreadablePod | UnjudgedPod | None
+    rest: LedgerPod | UnreadablePod | UnjudgedPod | None
 
 
 Item = (
     LedgerPod
     | UnreadablePod
+    | UnjudgedPod
     | KnownNode
     | NodeLease
     | BudgetConfigMap
     | KnownPriorityClass
     | ExistingNamespace
+    | DeviceClass
+    | ClaimTemplate
+    | ClassSettingsRead
     | PodWithClaims
     | DeviceClaim
     | DeviceSlice
@@ -186,6 +198,7 @@ class ClusterState:
     vanished: VanishedPods = field(default_factory=VanishedPods)  # what became of pods without an object
     pods_relisted: bool = False  # the pods were listed anew: sessions without a pod lost theirs unobserved
     metered: MeteredNamespaces = ALL_GOVERNED
+    unjudged: UnjudgedPods = field(default_factory=UnjudgedPods)  # pods whose claims are not known yet
     # UID -> pod as read, where ``pods`` has another view of it, or would have one if it were metered
     as_read: dict[str, LedgerPod | UnreadablePod] = field(default_factory=dict)
     # the same of `deleted_pods`: a session that is not open yet opens as by the modes of its tick
@@ -327,6 +340,7 @@ class ClusterState:
         self.deleted_waiting.clear()
         self.unreadable.clear()
         self.unreadable_omitted = 0
+        self.unjudged.changed.clear()
         self.pods_relisted = False
 
     def _replace(self, source: str, items: tuple[Item, ...], at_ms: int) -> None:
@@ -338,8 +352,14 @@ class ClusterState:
             return
         table, names = (
             self._table(source),
-            {item.name for item in items if not isinstance(item, UnreadablePod | PodWithClaims)},
+            {
+                item.name
+                for item in items
+                if not isinstance(item, UnreadablePod | UnjudgedPod | PodWithClaims)
+            },
         )
+        if source == "configmaps":
+            self.unjudged.settings = DEFAULTS
         for name in [name for name in table if name not in names]:
             del table[name]
             if source == "nodes":
@@ -350,19 +370,23 @@ class ClusterState:
             known_ms = self.watermark_ms(item.name) if isinstance(item, KnownNode) else None
             self._put(item, deleted=False, at_ms=known_ms or at_ms)
 
-    def _table(self, source: str) -> dict[str, Any]:
-        tables: dict[str, dict[str, Any]] = {
+    def _table(self, source: str) -> dict[Any, Any]:
+        tables: dict[str, dict[Any, Any]] = {
             "nodes": self.nodes,
             "leases": self.leases,
             "configmaps": self.config_maps,
             "priorityclasses": self.classes,
             "namespaces": self.existing_namespaces,
+            CLASSES: self.unjudged.classes,
+            TEMPLATES: self.unjudged.templates,
         }
         return tables[source]
 
     def _relist_claims(self, source: str, items: tuple[Item, ...], at_ms: int) -> None:
         if source == "resourceclaims":
-            self.claims.relist((item for item in items if isinstance(item, DeviceClaim)), at_ms)
+            found = [item for item in items if isinstance(item, DeviceClaim)]
+            self.claims.relist(found, at_ms)
+            self.unjudged.relist_claims(found)
             return
         there = {item.name: item for item in items if isinstance(item, DeviceSlice)}
         pools = self.claims.pools
@@ -380,12 +404,14 @@ class ClusterState:
         others = (item for item in all_items if not isinstance(item, PodWithClaims))
         items = (*others, *(item for item in of_those if item is not None))
         there = {item.uid for item in items if isinstance(item, LedgerPod)}
+        there |= {item.pod.uid for item in items if isinstance(item, UnjudgedPod)}
         there |= {item.uid for item in items if isinstance(item, UnreadablePod) and item.pod is not None}
         for uid in [uid for uid in self.pods if uid not in there]:
             self._remove_pod(self.pods[uid], at_ms, seen=False)
         for uid in [uid for uid in self.as_read if uid not in there]:
             self.deleted_as_read[uid] = self.as_read.pop(uid)
         self.claiming.clear()
+        self.unjudged.pods.clear()
         self._claiming = None
         for item in items:
             self._put(item, deleted=False, at_ms=at_ms)
@@ -394,16 +420,30 @@ class ClusterState:
     def _put(self, item: Item, deleted: bool, at_ms: int) -> None:
         match item:
             case LedgerPod() | UnreadablePod():
+                self.unjudged.pods.pop(item.uid, None)
                 self._put_read(item, deleted, at_ms)
+            case UnjudgedPod():
+                self._put_unjudged(item, deleted, at_ms)
+            case DeviceClass(name):
+                self._set(CLASSES, name, None if deleted else item)
+                self.unjudged.all_due = True
+            case ClaimTemplate(key, requests):
+                self._set(TEMPLATES, key, None if deleted else requests)
+                self.unjudged.due.add(key[0])
+            case ClassSettingsRead(_, settings):
+                self.unjudged.settings = DEFAULTS if deleted else settings
+                self.unjudged.all_due = True
             case PodWithClaims():
                 self._see_using(item, deleted, at_ms)
                 counted = self._counted(item)
                 if counted is not None:
-                    self._put_read(counted, deleted, at_ms)
+                    self._put(counted, deleted, at_ms)
                 else:
+                    self.unjudged.pods.pop(item.pod.uid, None)
                     self._forget_pod(item.pod.uid)
             case DeviceClaim():
                 self.claims.see(item, deleted, at_ms)
+                self.unjudged.see_claim(item, deleted)
             case DeviceSlice(name):
                 if deleted:
                     self.claims.pools.remove(name)
@@ -435,14 +475,34 @@ class ClusterState:
             self.unreadable.pop(item.uid, None)
             self._put_pod(view, deleted, at_ms)
 
+    def _put_unjudged(self, item: UnjudgedPod, deleted: bool, at_ms: int) -> None:
+        """A pod of which it is not known yet what it asks for holds nothing, and is not released."""
+        uid = item.pod.uid
+        before = self.pods.get(uid)
+        if deleted:
+            self.unjudged.pods.pop(uid, None)
+        else:
+            self.unjudged.pods[uid] = item
+        pod = self.unjudged.judged(item, before)
+        if pod is None and not deleted:
+            self.unjudged.changed.add(uid)
+        elif pod is not None and (before is not None or not deleted):
+            self._put_read(pod, deleted, at_ms)
+
+    def judge_again(self, at_ms: int) -> None:
+        """Look anew at the pods that are not judged and may be by now: once in a tick, for each may have
+        many, and many objects may have come."""
+        for item in self.unjudged.take_due(self.pods.keys()):
+            self._put_unjudged(item, False, at_ms)
+
     def _see_using(self, item: PodWithClaims, deleted: bool, at_ms: int) -> None:
         self.claims.see_pod(item.pod, deleted, at_ms)
-        if item.rest is None or not item.pod.served_by:
+        if item.rest is None or isinstance(item.rest, UnjudgedPod) or not item.pod.served_by:
             self.rest.pop(item.pod.uid, None)
         else:
             self.rest[item.pod.uid] = item.rest
 
-    def _counted(self, item: PodWithClaims) -> LedgerPod | UnreadablePod | None:
+    def _counted(self, item: PodWithClaims) -> LedgerPod | UnreadablePod | UnjudgedPod | None:
         """What of the pod counts: all, until a claim serves some of it."""
         return item.rest if item.pod.uid in self.claims.served else item.read
 
@@ -472,6 +532,8 @@ class ClusterState:
 
     def _view(self, item: LedgerPod | UnreadablePod) -> LedgerPod | None:
         """None: it holds nothing that is charged. A pod that was charged before is charged to its end."""
+        if isinstance(item, UnreadablePod) and item.is_allocated and item.pod is None:
+            return None
         read = item if isinstance(item, LedgerPod) else item.pod
         if not self.metered.meters(item.namespace):
             view = item if isinstance(item, LedgerPod) else None
@@ -523,7 +585,7 @@ class ClusterState:
         else:
             self.unreadable_omitted += 1
 
-    def _set(self, source: str, name: str, value: object) -> None:
+    def _set(self, source: str, name: Hashable, value: object) -> None:
         """Set the object of that name, None: remove it. Counts up the version if it differs."""
         table = self._table(source)
         if table.get(name) == value:

@@ -19,6 +19,8 @@ from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import NodeSight
 from timekeeper.core.ledger.node_clock import LEASES, clock_ahead_ms
 from timekeeper.core.request.cards import UndecodableError
+from timekeeper.core.request.claims import read_requests
+from timekeeper.core.request.device_classes import CONFIG_MAP, read_class, read_settings
 from timekeeper.core.request.host import NO_HOST, allocatable
 from timekeeper.core.request.inventory import charged_cards
 from timekeeper.core.request.node_parts import card_parts, contradiction
@@ -40,6 +42,7 @@ from timekeeper.settler.cluster.cluster_state import (
     StreamOpened,
     WatchUpdate,
 )
+from timekeeper.settler.cluster.unjudged_pods import CLASSES, TEMPLATES, ClaimTemplate, ClassSettingsRead
 
 Clock = Callable[[], int]
 
@@ -79,13 +82,18 @@ def sources(
         WatchSource("pods", "/api/v1/pods", _PODS_WATCH_S, read_offered),
         WatchSource("nodes", "/api/v1/nodes", _WATCH_S, read_node),
         WatchSource("leases", LEASES, _WATCH_S, read_lease),
-        WatchSource("configmaps", f"/api/v1/namespaces/{namespace}/configmaps", _WATCH_S, read_config_map),
+        WatchSource(
+            "configmaps", f"/api/v1/namespaces/{namespace}/configmaps", _WATCH_S, read_own_config_map
+        ),
         WatchSource("priorityclasses", f"{_CLASSES}/priorityclasses", _WATCH_S, read_priority_class),
         WatchSource("namespaces", "/api/v1/namespaces", _WATCH_S, read_namespace),
         WatchSource("resourceclaims", f"{_RESOURCES}/resourceclaims", _PODS_WATCH_S, read_claim, _RESOURCES),
         WatchSource("resourceslices", f"{_RESOURCES}/resourceslices", _WATCH_S, read_slice, _RESOURCES),
+        WatchSource(CLASSES, f"{_RESOURCES}/{CLASSES}", _WATCH_S, read_class, _RESOURCES),
+        WatchSource(TEMPLATES, f"{_RESOURCES}/{TEMPLATES}", _WATCH_S, read_template, _RESOURCES),
     )
-    return tuple(each for each in every if not (only_meter and each.name == "priorityclasses"))
+    without = {"priorityclasses", CLASSES, TEMPLATES} if only_meter else set()
+    return tuple(each for each in every if each.name not in without)
 
 
 _CLASSES = "/apis/scheduling.k8s.io/v1"
@@ -194,6 +202,13 @@ def read_lease(raw: Json) -> NodeLease:
     return NodeLease(_name(raw), renewed_ms, clock_ahead_ms(raw))
 
 
+def read_own_config_map(raw: Json) -> BudgetConfigMap | ClassSettingsRead:
+    """A ConfigMap of our namespace: the settings of device classes, or budgets."""
+    if _name(raw) == CONFIG_MAP:
+        return ClassSettingsRead(CONFIG_MAP, read_settings(mapping(raw.get("data"))))
+    return read_config_map(raw)
+
+
 def read_config_map(raw: Json) -> BudgetConfigMap:
     """A ConfigMap with its budgets. It has none unless its name or its label says that it holds budgets."""
     metadata = mapping(raw.get("metadata"))
@@ -215,6 +230,15 @@ def read_namespace(raw: Json) -> ExistingNamespace:
     """A namespace's name, and its label for the mode."""
     labels = mapping(mapping(raw.get("metadata")).get("labels"))
     return ExistingNamespace(_name(raw), str(labels.get(names.MODE_LABEL, "")))
+
+
+def read_template(raw: Json) -> ClaimTemplate:
+    """What the claims that are made from a template ask for."""
+    return ClaimTemplate(_namespaced(raw), read_requests(mapping(mapping(raw.get("spec")).get("spec"))))
+
+
+def _namespaced(raw: Json) -> tuple[str, str]:
+    return str(mapping(raw.get("metadata")).get("namespace", "")), _name(raw)
 
 
 def _name(raw: Json) -> str:

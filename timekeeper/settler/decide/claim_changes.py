@@ -12,7 +12,7 @@ from timekeeper.accounts.claims.claim_sessions import (
     session_uids,
 )
 from timekeeper.accounts.claims.consumers import ClaimPod
-from timekeeper.accounts.session import CLAIMS, Session
+from timekeeper.accounts.session import CLAIMS, Session, admitted_in_budget
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.claims.allocation import DeviceAllocation, DeviceClaim
 from timekeeper.core.claims.drivers import DriverRule, rules_of
@@ -87,7 +87,8 @@ class _ClaimTick:
         begun_ms = begin_ms(allocation, sight.at_ms, self._look_ms(sight))
         pod = next((self.claims.pods[each] for each in claim.consumers if each in self.claims.pods), None)
         node = self._node(allocation, charge, pod)
-        opening = Opening(self._free_uid(claim, begun_ms), node, begun_ms, self.now_ms)
+        is_admitted = pod is not None and admitted_in_budget(pod.standing, self.settings)
+        opening = Opening(self._free_uid(claim, begun_ms), node, begun_ms, self.now_ms, is_admitted)
         return self.changes.open(open_claim_session(claim, charge, pod, opening))
 
     def _is_paid(self, claim: DeviceClaim) -> bool:

@@ -95,6 +95,20 @@ REQUEST = (
         "containers that request GPUs in different dialects",
         "a node supports one dialect, so the pod would fit on no node",
     ),
+    Rule(
+        "device-claim",
+        "a claim, or a limit of a DeviceClass, where it is not known whether the class allocates GPUs "
+        "(`unknownClasses: deny`), and any claim where the API server does not serve `resource.k8s.io/v1`",
+        "such a pod would use GPUs outside every budget",
+    ),
+    Rule(
+        "claim-size",
+        "a claim of all GPUs of a node (`allocationMode: All`), or of more than 32",
+        "how many they are is not known before they are allocated. Admitted, it counts as 32, which is the "
+        "most that a claim can be allocated",
+        "enforce",
+        "counted as 32 GPUs",
+    ),
     Rule("unknown-policy", "a `bursar.dev/policy` that does not exist", "it would be ignored silently"),
     Rule(
         "empty-constraint",

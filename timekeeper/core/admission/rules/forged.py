@@ -55,6 +55,7 @@ _WRITTEN = (
     names.STANDING,
     names.HELD,
     names.DECLARED,
+    names.CLAIMS,
     names.DEVICES,
     names.HOST,
     names.INVENTORY,
@@ -84,6 +85,8 @@ def forgery_violations(pod: Json, request: GPURequest | None) -> Iterator[Violat
             genuine = value in ("budget", "turn")  # governing overwrites it, and the gate
         elif request is not None and name == names.DECLARED:
             genuine = value.isdecimal()  # governing overwrites or removes it
+        elif name == names.CLAIMS and name in caps:
+            genuine = True  # governing overwrites it
         elif name in caps:
             genuine = value.isascii() and value.isdecimal()  # users may write it; governing overwrites it
         else:
