@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from timekeeper.accounts.pods import LedgerPod, UnjudgedPod
 from timekeeper.core.request.claims import KnownClaims, NamespacedName, PodClaims, Requests
-from timekeeper.core.request.device_classes import DEFAULTS, ClassSettings, DeviceClass
+from timekeeper.core.request.device_classes import DEFAULTS, GPU_DRIVERS, ClassSettings, DeviceClass
 from timekeeper.core.request.request import containers
 
 CLASSES, CLAIMS, TEMPLATES = "deviceclasses", "resourceclaims", "resourceclaimtemplates"
@@ -40,6 +40,10 @@ class UnjudgedPods:
     settings: ClassSettings = DEFAULTS
     due: set[str] = field(default_factory=set)  # namespaces of which something has come
     all_due: bool = False  # a class or the settings have
+
+    def gpu_drivers(self) -> set[str]:
+        """The drivers whose devices are GPUs."""
+        return {*GPU_DRIVERS, *self.settings.gpu_drivers}
 
     def take_due(self, judged: Set[str]) -> list[UnjudgedPod]:
         """Those to look at again. ``judged``: UIDs of pods that are judged already."""
