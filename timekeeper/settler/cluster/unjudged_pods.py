@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from timekeeper.accounts.pods import LedgerPod, UnjudgedPod
 from timekeeper.core.claims.allocation import DeviceClaim
 from timekeeper.core.request.claims import KnownClaims, NamespacedName, PodClaims, Requests
-from timekeeper.core.request.device_classes import DEFAULTS, ClassSettings, DeviceClass
+from timekeeper.core.request.device_classes import DEFAULTS, GPU_DRIVERS, ClassSettings, DeviceClass
 from timekeeper.core.request.request import containers
 
 CLASSES, TEMPLATES = "deviceclasses", "resourceclaimtemplates"
@@ -55,6 +55,10 @@ class UnjudgedPods:
         self.claims.clear()
         for each in claims:
             self.see_claim(each, False)
+
+    def gpu_drivers(self) -> set[str]:
+        """The drivers whose devices are GPUs."""
+        return {*GPU_DRIVERS, *self.settings.gpu_drivers}
 
     def take_due(self, judged: Set[str]) -> list[UnjudgedPod]:
         """Those to look at again. ``judged``: UIDs of pods that are judged already."""
