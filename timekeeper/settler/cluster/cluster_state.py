@@ -36,9 +36,6 @@ SOURCES = ("pods", "nodes", "leases", "configmaps", "priorityclasses")
 MAX_DELETED = 100_000  # deleted pods whose end is not written yet
 MAX_UNREADABLE = 10_000  # unreadable pods that are not reported yet
 
-# The charges of all claims advance together, which takes time: not with each event of their watch.
-_CLAIMS_STEP_MS = 5_000
-
 
 @dataclass(frozen=True, slots=True)
 class KnownNode:
@@ -231,7 +228,7 @@ class ClusterState:
     def watermark_ms(self, node: str) -> int | None:
         """Until when the node was alive with its pods observed; None if it never renewed its Lease."""
         if node == CLAIMS:
-            return self.claims.current_ms // _CLAIMS_STEP_MS * _CLAIMS_STEP_MS or None
+            return self.claims.watermark_ms
         lease = self.leases.get(node)
         if lease is None or lease.renewed_ms is None or not self.pods_current_ms:
             return None
