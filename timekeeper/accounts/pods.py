@@ -8,6 +8,7 @@ from operator import attrgetter
 from sys import intern
 
 from timekeeper.core import names
+from timekeeper.core.gangs import Gang, held_gang
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import PodHold
@@ -61,6 +62,7 @@ class LedgerPod:
     is_metered: bool = False  # nothing that Bursar's names say of it counts: see `metered_view`
     is_only_metered: bool = False  # and where its namespace is enforced it is not charged
     doubt: str = ""  # what of its request is an assumption, and why; of a metered pod
+    gang: Gang | None = None  # the pods that it starts together with
 
     def has_other_scheduler(self, ours: str) -> bool:
         """Whether another scheduler than ``ours`` places it."""
@@ -171,6 +173,7 @@ def metered_view(pod: LedgerPod, models: Mapping[str, str]) -> LedgerPod | None:
         let_go_ms=None,
         declared_ms=0,
         fixed_host=None,
+        gang=None,
         is_metered=True,
         doubt=metered.doubt,
     )
@@ -226,6 +229,7 @@ def _read(raw: Json, where: tuple[str, str, str], request: GPURequest) -> Ledger
         declared_ms=_declared_ms(annotations.get(names.DECLARED)) if held == "budget" else 0,
         host=requested(raw),
         fixed_host=_fixed_host(annotations.get(names.HOST)),
+        gang=held_gang(raw) if held else None,
     )
 
 

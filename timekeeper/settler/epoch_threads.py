@@ -11,7 +11,9 @@ from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import History
 from timekeeper.core.decisions import Record
 from timekeeper.runtime.api_server import Api
+from timekeeper.runtime.clock import monotonic_ms
 from timekeeper.runtime.event_recorder import EventRecorder
+from timekeeper.runtime.peers import Peer
 from timekeeper.runtime.prometheus import SMALL_BYTES, PrometheusClient
 from timekeeper.runtime.prometheus_settings import PrometheusSettings
 from timekeeper.settings import TimekeeperSettings
@@ -19,7 +21,8 @@ from timekeeper.settler.budget_objects import BudgetObjects
 from timekeeper.settler.evictions.budget_round import BudgetRound
 from timekeeper.settler.evictions.calls import EvictorContext, view_of
 from timekeeper.settler.evictions.evictor import Step, keep_evicting
-from timekeeper.settler.evictions.rounds import IdleRound, OvertimeRound, OveruseRound
+from timekeeper.settler.evictions.rounds import GangRound, IdleRound, OvertimeRound, OveruseRound
+from timekeeper.settler.gang_starts import GangStarts, reserve_with
 from timekeeper.settler.grace_policies import GracePolicies
 from timekeeper.settler.mode_parameters import ModeParameters
 from timekeeper.settler.months import MonthCloser
@@ -55,6 +58,7 @@ class EpochThreads:
     record: Record
     now_ms: Callable[[], int]
     new_pods: NewPods
+    extender: Peer  # which has cards reserved for gangs
 
     def start(self, settings: TimekeeperSettings, stop: Event) -> tuple[Thread, ...]:
         """Start all that the settings ask for; returns those that must not read the database once it is
@@ -98,8 +102,8 @@ class EpochThreads:
             self.now_ms,
             record=self.record,
         )
-        rounds = (OveruseRound(context), BudgetRound(context), IdleRound(context), OvertimeRound(context))
-        return tuple(each.run for each in rounds)
+        kinds = OveruseRound, BudgetRound, IdleRound, OvertimeRound, GangRound
+        return tuple(kind(context).run for kind in kinds)
 
     def _releaser(self) -> Releaser:
         settler = self.settler
@@ -112,6 +116,7 @@ class EpochThreads:
             record=self.record,
             reserved=settler.reserve,
             at_once=CALLS_AT_ONCE,
+            gangs=GangStarts(reserve_with(self.extender), self.events.post, monotonic_ms, self.record),
         )
 
     def _forget(self, retain_ms: int, stop: Event) -> None:

@@ -19,7 +19,7 @@ from timekeeper.core.admission.rules import denylist
 from timekeeper.core.admission.rules.device_classes import CONFIG_MAP, JudgedClasses
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE, amounts, native
-from timekeeper.core.names import GOVERNED, NAMESPACE, USER_ANNOTATIONS
+from timekeeper.core.names import GANG_ANNOTATIONS, GOVERNED, NAMESPACE, USER_ANNOTATIONS
 from timekeeper.settler.mode_parameters import DEFAULT
 from webhook.admission import cel
 from webhook.settings.certificates import read_certificates
@@ -159,7 +159,7 @@ def meets(name: str, condition: str) -> bool:
         ("devices.nri.io.example.com/main", False),
         ("example.com/cdi.k8s.io", False),
         ("example.com/bursar.dev/", False),
-        *((name, True) for name in USER_ANNOTATIONS),
+        *((name, True) for name in (*USER_ANNOTATIONS, *GANG_ANNOTATIONS)),
     ],
 )
 def test_these_annotations_are_immutable_and_those_are_not(name: str, immutable: bool) -> None:

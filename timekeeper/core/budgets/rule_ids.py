@@ -41,6 +41,7 @@ FIXED = (
     "forged-annotation",
     "forged-gate",
     "forged-label",
+    "gang",
     "gas-annotation",
     "long-constraint",
     "memory-floor",

@@ -1,0 +1,190 @@
+"""What the releaser does for gangs: it has cards reserved for all members, one gang after another, and says
+which gates are to be removed together.
+
+The extender is asked in a thread of its own, as a plan may take a second: meanwhile single pods are released.
+"""
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from timekeeper import metrics
+from timekeeper.accounts.held.gangs import DEADLINE_MS, Ask, Open, Wait, WaitingGang, exist_text, next_step
+from timekeeper.accounts.held.limits import HeldView
+from timekeeper.accounts.held.order import HeldPod
+from timekeeper.core.decisions import GANG, MESSAGE, Decision, Figure, Record, record_nothing
+from timekeeper.runtime.http.problem_details import Problem
+from timekeeper.runtime.log import log, log_exception
+from timekeeper.runtime.peers import Peer
+
+AGAIN_MS = 5_000  # until the cards of a gang are looked for again
+SHOWN_MS = 3_000  # the watch shows reservations by then
+ASKS_COST = 10  # the extender plans for at most a tenth of the time
+WAITS = "GangWaits"
+MAX_TOLD = 16  # members of a gang that get an Event
+UNKNOWN = "the extender cannot be asked: the timekeeper has no --extender-url"
+
+# members, how many of them must fit, epoch and end: the extender's answer, or None and a sentence
+Reserve = Callable[[Ask, int, int], "GangAnswer"]
+Report = Callable[[str, str, str, str, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class GangAnswer:
+    """How many members have cards reserved; if none, why: a sentence's part for people."""
+
+    reserved: int
+    why: str = ""
+
+
+def reserve_with(extender: Peer) -> Reserve:
+    """Asks this extender."""
+
+    def reserve(asked: Ask, epoch: int, until_ms: int) -> GangAnswer:
+        if not extender.url:
+            return GangAnswer(0, UNKNOWN)
+        body = {
+            "version": 1,
+            "pods": list(asked.uids),
+            "needed": asked.needed,
+            "epoch": epoch,
+            "until": until_ms,
+        }
+        try:
+            return _answer(extender.ask("/v1/gangs/reserve", body), len(asked.uids))
+        except Problem as problem:
+            return GangAnswer(0, problem.detail)
+
+    return reserve
+
+
+def _answer(said: Mapping[str, Any], asked: int) -> GangAnswer:
+    reserved, missing, cards = (int(said.get(each) or 0) for each in ("reserved", "missing", "cards"))
+    fit = f"{asked - missing} of {asked} members fit" if missing else ""
+    lack = f"{cards} cards missing" if cards else ""
+    return GangAnswer(reserved, "; ".join(each for each in (fit, lack, str(said.get("why") or "")) if each))
+
+
+class GangStarts:
+    """Used by the releaser's thread. ``reserve`` is called in another; ``submit``: runs a call there."""
+
+    def __init__(
+        self,
+        reserve: Reserve,
+        report: Report,
+        steady: Callable[[], int],
+        record: Record = record_nothing,
+        submit: Callable[[Callable[[], GangAnswer]], "Future[GangAnswer]"] | None = None,
+    ) -> None:
+        self._reserve, self._report, self._steady, self._record = reserve, report, steady, record
+        self._submit = submit or ThreadPoolExecutor(1, "gang").submit
+        self._asked: tuple[str, int, Future[GangAnswer]] | None = None  # key, when, and the answer
+        self._next_ask_ms = 0
+        self._paused: dict[str, int] = {}  # key -> until when nothing is done for it
+        self._answers: dict[str, str] = {}  # key -> why its cards were not reserved last
+        self._told: dict[str, str] = {}  # key -> what was told last
+        self._epoch = 0
+
+    def begun(self, view: HeldView) -> list[HeldPod]:
+        """The members whose gates are removed whatever else waits: those of other members are gone."""
+        self._follow(view)
+        found: list[HeldPod] = []
+        for it in view.gangs.values():
+            step = next_step(it, view.at_ms)
+            if isinstance(step, Open) and step.is_begun:
+                found += [view.pods[uid] for uid in step.uids if uid in view.pods]
+        return found
+
+    def ready(self, view: HeldView) -> dict[str, HeldPod]:
+        """The gangs that only lack their budget, or their cards, each as one pod, by UID."""
+        at_ms = self._steady()
+        return {
+            it.held.uid: it.held
+            for it in view.gangs.values()
+            if it.held is not None
+            and at_ms >= self._paused.get(it.key, 0)
+            and isinstance(step := next_step(it, view.at_ms), Ask | Open)
+            and not (isinstance(step, Open) and step.is_begun)
+        }
+
+    def turn(self, it: WaitingGang, view: HeldView) -> list[HeldPod]:
+        """The gang can be paid: the members whose gates are removed now; none while cards are looked for."""
+        step = next_step(it, view.at_ms)
+        if isinstance(step, Open):
+            self._paused[it.key] = self._steady() + SHOWN_MS
+            return [view.pods[uid] for uid in step.uids if uid in view.pods]
+        if isinstance(step, Ask):
+            self._ask(it.key, step, view.at_ms)
+        return []
+
+    def ask_for_released(self, view: HeldView) -> None:
+        """Look for cards for a gang without a gate, whose last reservations have ended; it is paid."""
+        for it in view.gangs.values():
+            step = next_step(it, view.at_ms)
+            is_due = self._steady() >= self._paused.get(it.key, 0)
+            if it.held is None and isinstance(step, Ask) and is_due:
+                return self._ask(it.key, step, view.at_ms)
+        return None
+
+    def _ask(self, key: str, asked: Ask, now_ms: int) -> None:
+        at_ms = self._steady()
+        if self._asked is not None or at_ms < self._next_ask_ms:
+            return
+        self._epoch = max(self._epoch + 1, now_ms)
+        epoch, until_ms = self._epoch, now_ms + DEADLINE_MS
+        self._asked = key, at_ms, self._submit(lambda: self._reserve(asked, epoch, until_ms))
+
+    def _follow(self, view: HeldView) -> None:
+        """Take in an answer that has come, and tell people what has changed."""
+        metrics.WAITING_GANGS.set(len(view.gangs))
+        at_ms = self._steady()
+        self._paused = {key: until_ms for key, until_ms in self._paused.items() if at_ms < until_ms}
+        for known in (self._answers, self._told):
+            for key in [each for each in known if each not in view.gangs]:
+                del known[key]
+        if self._asked is not None and self._asked[2].done():
+            self._take(*self._asked, at_ms)
+            self._asked = None
+        for it in view.gangs.values():
+            self._tell(it, view)
+
+    def _take(self, key: str, asked_ms: int, future: "Future[GangAnswer]", at_ms: int) -> None:
+        self._next_ask_ms = at_ms + ASKS_COST * (at_ms - asked_ms)
+        try:
+            answer = future.result()
+        except Exception as error:
+            log_exception("gang-not-reserved", error)
+            answer = GangAnswer(0, "the extender's answer cannot be read")
+        metrics.GANG_RESERVATIONS.labels("reserved" if answer.reserved else "none").inc()
+        log("gang-asked", level="info", gang=key, reserved=answer.reserved, why=answer.why or None)
+        self._paused[key] = at_ms + (SHOWN_MS if answer.reserved else AGAIN_MS)
+        self._answers[key] = answer.why
+
+    def _tell(self, it: WaitingGang, view: HeldView) -> None:
+        text = self.sentence(it, view.at_ms)
+        if self._told.get(it.key) == text:
+            return
+        self._told[it.key] = text
+        for each in [each for each in it.members if not each.is_bound][:MAX_TOLD]:
+            self._report(it.namespace, each.name, each.uid, WAITS, text)
+            figures: dict[str, Figure] = {
+                MESSAGE: text,
+                "size": it.gang.size,
+                "exist": len(it.members),
+                "bound": it.bound,
+            }
+            self._record(
+                Decision(view.at_ms, GANG, WAITS, it.namespace, figures, name=each.name, uid=each.uid)
+            )
+
+    def sentence(self, it: WaitingGang, now_ms: int) -> str:
+        """What the gang waits for."""
+        step = next_step(it, now_ms)
+        start = f"Gang {it.gang.name} starts whole"
+        if isinstance(step, Wait):
+            return f"{start}: {step.why}."
+        if isinstance(step, Open):
+            return f"{start}: {len(step.uids)} members have cards, and their gates are being removed."
+        waits = self._answers.get(it.key) or "it waits for its budget, and for cards for all of them"
+        return f"{start}: {exist_text(it)}; {waits}."
