@@ -57,6 +57,7 @@ from timekeeper.runtime.event_recorder import EventRecorder
 from timekeeper.runtime.http.service import PostCall
 from timekeeper.runtime.log import Log, log
 
+GANG_CALLS = 8  # to the API server, at one time, while cards are reserved for a gang
 PLAN_S = 1.0  # the longest time of one plan for a gang
 REPORTER = f"{names.DOMAIN}/extender"
 
@@ -222,7 +223,14 @@ class Extender:
     def gangs(self) -> GangReservations:
         """Reserves cards for gangs."""
         return GangReservations(
-            self.cache, self._plan_input, self._hold, self._withdraw, self.leadership.leads, now_ms, self._say
+            self.cache,
+            self._plan_input,
+            self._hold,
+            self._withdraw,
+            self.leadership.leads,
+            now_ms,
+            self._say,
+            at_once=GANG_CALLS,
         )
 
     def _plan_input(self, snapshot: Snapshot) -> PlanInput:

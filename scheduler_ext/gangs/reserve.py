@@ -20,7 +20,6 @@ from timekeeper.core.ledger.reservation import MAX_MS, Reservation
 from timekeeper.runtime.http.problem_details import bad, unavailable
 from timekeeper.runtime.log import Log
 
-AT_ONCE = 8  # calls to the API server
 ATTEMPTS = 3  # plans for one call, where the nodes change meanwhile
 FOLLOWER = "another replica leads"
 
@@ -66,7 +65,8 @@ def _number(raw: dict[str, Any], name: str) -> int:
 
 class GangReservations:
     """``given``: what a plan reads of this snapshot; ``write``: writes a reservation on a pod's object;
-    ``withdraw``: removes it again."""
+    ``withdraw``: removes it again;
+    ``at_once``: how many such calls may be under way."""
 
     def __init__(
         self,
@@ -77,10 +77,11 @@ class GangReservations:
         leads: Callable[[], bool],
         now_ms: Callable[[], int],
         log: Log,
+        at_once: int = 1,
     ) -> None:
         self._cache, self._given, self._leads, self._now_ms = cache, given, leads, now_ms
         self._write, self._withdraw, self._log = write, withdraw, log
-        self._calls = ThreadPoolExecutor(AT_ONCE, "gang-call")
+        self._map = map if at_once == 1 else ThreadPoolExecutor(at_once, "gang-call").map
 
     def __call__(self, body: bytes) -> bytes:
         """The answer to a body: ``reserved`` members, or why not. Raises a Problem for a bad body, and where
@@ -116,7 +117,7 @@ class GangReservations:
         return self._recorded(together, asked)
 
     def _recorded(self, together: Sequence[tuple[Pod, Reservation]], asked: GangAsked) -> dict[str, Any]:
-        results = list(self._calls.map(lambda each: self._write(*each), together))
+        results = list(self._map(lambda each: self._write(*each), together))
         nodes = len({reservation.node for _, reservation in together})
         self._log(
             "gang", pods=len(together), nodes=nodes, epoch=asked.epoch, results=",".join(sorted(set(results)))
@@ -124,7 +125,7 @@ class GangReservations:
         if "refused" not in results:
             return {"reserved": len(together), "missing": 0, "nodes": nodes, "why": ""}
         written = [pod for (pod, _), result in zip(together, results, strict=True) if result != "refused"]
-        list(self._calls.map(self._withdraw, written))
+        list(self._map(self._withdraw, written))
         self._cache.take_back(pod for pod, _ in together)
         return {"reserved": 0, "missing": 0, "why": "a pod changed while its cards were reserved"}
 

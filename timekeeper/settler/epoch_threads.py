@@ -73,7 +73,7 @@ class EpochThreads:
         reading = self._start_reading(settings.prometheus, stop) if settings.prometheus.is_given else ()
         judge = WouldJudge(self.new_pods, self.store, self.settler, self.now_ms)
         reading = (*reading, start_thread("would", judge.keep, stop))
-        governing = () if settings.only_meter else self._start_governing(settings.namespace, stop)
+        governing = () if settings.only_meter else self._start_governing(settings, stop)
         return (*reading, *governing)
 
     def _start_reading(self, prometheus: PrometheusSettings, stop: Event) -> tuple[Thread, ...]:
@@ -81,15 +81,16 @@ class EpochThreads:
         reader = UseReader(client, self.store, self.settler, self.record, self.now_ms)
         return (start_thread("use", reader.keep, stop),)
 
-    def _start_governing(self, namespace: str, stop: Event) -> tuple[Thread, ...]:
+    def _start_governing(self, settings: TimekeeperSettings, stop: Event) -> tuple[Thread, ...]:
         """What changes pods, or needs objects that an installed webhook has beside it."""
         start_thread("budget-objects", self._budget_objects().keep, stop)
-        modes = ModeParameters(self.api, namespace, self._history, self.now_ms, time.monotonic)
+        modes = ModeParameters(self.api, settings.namespace, self._history, self.now_ms, time.monotonic)
         start_thread("modes", modes.keep, stop)
         start_thread("grace-policies", GracePolicies(self.api, self._longest_grace_ms).keep, stop)
+        releaser = self._releaser(settings.gang_deadline_ms)
         return (
             start_thread("evict", partial(keep_evicting, self._eviction_steps()), stop),
-            start_thread("release", partial(keep_releasing, self._releaser().step), stop),
+            start_thread("release", partial(keep_releasing, releaser.step), stop),
         )
 
     def _eviction_steps(self) -> tuple[Step, ...]:
@@ -105,7 +106,7 @@ class EpochThreads:
         kinds = OveruseRound, BudgetRound, IdleRound, OvertimeRound, GangRound
         return tuple(kind(context).run for kind in kinds)
 
-    def _releaser(self) -> Releaser:
+    def _releaser(self, gang_deadline_ms: int) -> Releaser:
         settler = self.settler
         return Releaser(
             self.store,
@@ -116,7 +117,13 @@ class EpochThreads:
             record=self.record,
             reserved=settler.reserve,
             at_once=CALLS_AT_ONCE,
-            gangs=GangStarts(reserve_with(self.extender), self.events.post, monotonic_ms, self.record),
+            gangs=GangStarts(
+                reserve_with(self.extender),
+                self.events.post,
+                monotonic_ms,
+                self.record,
+                deadline_ms=gang_deadline_ms,
+            ),
         )
 
     def _forget(self, retain_ms: int, stop: Event) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from timekeeper import metrics
-from timekeeper.accounts.held.gangs import DEADLINE_MS, Ask, Open, Wait, WaitingGang, exist_text, next_step
+from timekeeper.accounts.held.gangs import Ask, Open, Wait, WaitingGang, exist_text, next_step
 from timekeeper.accounts.held.limits import HeldView
 from timekeeper.accounts.held.order import HeldPod
 from timekeeper.core.decisions import GANG, MESSAGE, Decision, Figure, Record, record_nothing
@@ -67,7 +67,8 @@ def _answer(said: Mapping[str, Any], asked: int) -> GangAnswer:
 
 
 class GangStarts:
-    """Used by the releaser's thread. ``reserve`` is called in another; ``submit``: runs a call there."""
+    """Used by the releaser's thread. ``reserve`` is called in another; ``submit``: runs a call there;
+    ``deadline_ms``: how long cards are reserved."""
 
     def __init__(
         self,
@@ -76,10 +77,13 @@ class GangStarts:
         steady: Callable[[], int],
         record: Record = record_nothing,
         submit: Callable[[Callable[[], GangAnswer]], "Future[GangAnswer]"] | None = None,
+        deadline_ms: int = 60_000,
     ) -> None:
         self._reserve, self._report, self._steady, self._record = reserve, report, steady, record
+        self._deadline_ms = deadline_ms
         self._submit = submit or ThreadPoolExecutor(1, "gang").submit
-        self._asked: tuple[str, int, Future[GangAnswer]] | None = None  # key, when, and the answer
+        self._asked: tuple[str, Future[GangAnswer]] | None = None  # key and answer
+        self._took_ms = 0  # the last answer
         self._next_ask_ms = 0
         self._paused: dict[str, int] = {}  # key -> until when nothing is done for it
         self._answers: dict[str, str] = {}  # key -> why its cards were not reserved last
@@ -132,8 +136,14 @@ class GangStarts:
         if self._asked is not None or at_ms < self._next_ask_ms:
             return
         self._epoch = max(self._epoch + 1, now_ms)
-        epoch, until_ms = self._epoch, now_ms + DEADLINE_MS
-        self._asked = key, at_ms, self._submit(lambda: self._reserve(asked, epoch, until_ms))
+        epoch, until_ms = self._epoch, now_ms + self._deadline_ms
+
+        def timed() -> GangAnswer:
+            answer = self._reserve(asked, epoch, until_ms)
+            self._took_ms = self._steady() - at_ms
+            return answer
+
+        self._asked = key, self._submit(timed)
 
     def _follow(self, view: HeldView) -> None:
         """Take in an answer that has come, and tell people what has changed."""
@@ -143,19 +153,19 @@ class GangStarts:
         for known in (self._answers, self._told):
             for key in [each for each in known if each not in view.gangs]:
                 del known[key]
-        if self._asked is not None and self._asked[2].done():
+        if self._asked is not None and self._asked[1].done():
             self._take(*self._asked, at_ms)
             self._asked = None
         for it in view.gangs.values():
             self._tell(it, view)
 
-    def _take(self, key: str, asked_ms: int, future: "Future[GangAnswer]", at_ms: int) -> None:
-        self._next_ask_ms = at_ms + ASKS_COST * (at_ms - asked_ms)
+    def _take(self, key: str, future: "Future[GangAnswer]", at_ms: int) -> None:
         try:
             answer = future.result()
         except Exception as error:
             log_exception("gang-not-reserved", error)
             answer = GangAnswer(0, "the extender's answer cannot be read")
+        self._next_ask_ms = at_ms + ASKS_COST * self._took_ms
         metrics.GANG_RESERVATIONS.labels("reserved" if answer.reserved else "none").inc()
         log("gang-asked", level="info", gang=key, reserved=answer.reserved, why=answer.why or None)
         self._paused[key] = at_ms + (SHOWN_MS if answer.reserved else AGAIN_MS)

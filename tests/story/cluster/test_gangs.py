@@ -1,6 +1,8 @@
 """Gangs from end to end: a real API server, kube-scheduler and controllers, kwok nodes, and every role of
 Bursar. A gang has all of its cards, or none of its pods has a node."""
 
+import json
+import signal
 import time
 from typing import Any
 
@@ -8,6 +10,7 @@ import pytest
 
 from deploy.local.kwok_nodes import kwok_node
 from deploy.local.stack import Stack
+from tests.story.cluster.test_metering import set_budgets
 from tests.support.control_plane import create_namespace
 
 pytestmark = pytest.mark.timeout(500)
@@ -56,6 +59,9 @@ class Place:
         """Names of the pods that have a node."""
         return sorted(each["metadata"]["name"] for each in self.pods() if each["spec"].get("nodeName"))
 
+    def names(self) -> list[str]:
+        return sorted(each["metadata"]["name"] for each in self.pods())
+
     def gated(self) -> list[str]:
         """Names of the pods behind the gate."""
         return sorted(
@@ -73,6 +79,14 @@ class Place:
     def wait_bound(self, *names: str, within_s: float = 60) -> None:
         """Wait until exactly these have nodes."""
         self.stack.wait(f"{names} to be bound", lambda: self.bound() == sorted(names), within_s=within_s)
+
+
+def reserved_on(pod: Json) -> str:
+    """The node where cards are reserved for the pod."""
+    for each in pod.get("status", {}).get("conditions", []):
+        if each["type"] == "bursar.dev/CardsHeld" and each["status"] == "True":
+            return str(json.loads(each["message"])["node"])
+    return ""
 
 
 def stays_unbound(place: Place, seconds: float) -> None:
@@ -101,4 +115,77 @@ def test_three_pods_wait_on_two_cards_and_start_together_on_three(stack: Stack, 
 
     place.node("short-2", 1)
     place.wait_bound("a", "b", "c")
+    assert place.gated() == []
+
+
+def test_two_gangs_that_cross_start_one_after_the_other(stack: Stack) -> None:
+    """Each needs three of four cards; their pods are created in turn. Neither gets a part."""
+    place = Place(stack, "crossing", 2, 2)
+    for at in range(3):
+        for gang in ("one", "two"):
+            place.create(f"{gang}-{at}", gang=gang, size=3)
+
+    def whole() -> set[str]:
+        return {gang for gang in ("one", "two") if sum(name.startswith(gang) for name in place.bound()) == 3}
+
+    stack.wait("a gang to start", lambda: len(whole()) == 1)
+    (first,) = whole()
+    for _ in range(15):  # as long as the deadline
+        assert len(place.bound()) == 3
+        time.sleep(1)
+    for at in range(3):
+        stack.cp.api.call("DELETE", f"{place.path}/{first}-{at}", {"gracePeriodSeconds": 0})
+    second = {"one": "two", "two": "one"}[first]
+    place.wait_bound(*(f"{second}-{at}" for at in range(3)))
+
+
+def test_a_budget_that_pays_for_two_of_three_starts_none(stack: Stack) -> None:
+    """The lookahead of ten minutes takes a sixth of an hour for each."""
+    set_budgets(stack, poor="gpuHours: 0.4\nonExhausted: hold\n")
+    place = Place(stack, "poor", 4)
+    place.create("a", "b", "c", size=3)
+    stack.wait("it to wait", lambda: any("3 of 3 members exist" in each for each in place.told("a")))
+    stays_unbound(place, 4)
+    place.create("d", "e", size=2, gang="small")  # which it could pay
+
+    set_budgets(stack, poor="gpuHours: 0.6\nonExhausted: hold\n")
+    place.wait_bound("a", "b", "c")
+    assert place.gated() == ["d", "e"]
+
+
+def test_a_gang_of_which_a_pod_finds_no_node_in_time_is_let_go_whole(stack: Stack) -> None:
+    """The pods may not run in one place, which only kube-scheduler reads: it binds one of them alone."""
+    place = Place(stack, "late", 1, 1)
+    selector = {"matchLabels": {"app": "apart"}}
+    apart = {
+        "requiredDuringSchedulingIgnoredDuringExecution": [{"labelSelector": selector, "topologyKey": "of"}]
+    }
+    for name in ("a", "b"):
+        pod = member(name, "apart", 2, where="late")
+        pod["metadata"]["labels"] = {"app": "apart"}
+        pod["spec"]["affinity"] = {"podAntiAffinity": apart}
+        stack.cp.api.call("POST", place.path, pod)
+
+    stack.wait("one to be bound", lambda: len(place.bound()) == 1)
+    (lucky,) = place.bound()
+    stack.wait(
+        "it to be evicted", lambda: not any(each["metadata"]["name"] == lucky for each in place.pods())
+    )
+
+    stays_unbound(place, 3)
+    assert any("1 of the 2 pods" in each for each in place.told(lucky))
+    create = member("other", "alone", 1, where="late")
+    stack.cp.api.call("POST", place.path, create)
+    place.wait_bound("other")  # the cards are free again
+
+
+def test_a_timekeeper_that_is_killed_between_decision_and_release_leaves_no_half_gang(stack: Stack) -> None:
+    place = Place(stack, "killed", 2, 2)
+    for at in range(4):
+        place.create(f"p{at}", size=4, gang="train")
+    stack.wait("cards to be reserved", lambda: any(map(reserved_on, place.pods())))
+    stack.stop("timekeeper", signal.SIGKILL)
+    stack.start("timekeeper")
+
+    place.wait_bound("p0", "p1", "p2", "p3", within_s=90)
     assert place.gated() == []

@@ -15,15 +15,15 @@ from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core.gangs import Gang
 from timekeeper.core.names import GANG_MINIMUM, GANG_SIZE
 
-DEADLINE_MS = 60_000  # how long cards are reserved: by then each member has a node, or none keeps one
-LEFT_MS = 20_000  # gates are removed only with so much of it left, which kube-scheduler needs
+OPEN_PART = 3  # gates are removed only with a third of its reservations left, which kube-scheduler needs
 BOUND_MS = 5_000  # a binding that was made before the deadline is seen by then
 LATE_MS = 300_000  # nothing is evicted so long after the deadline: the gang may have run whole since
 
 
 @dataclass(frozen=True, slots=True)
 class GangMember:
-    """``epoch``: of the last reservation on its object, 0 without one; ``until_ms``: when it ends."""
+    """``epoch``: of the last reservation on its object, 0 without one, which lasts from ``since_ms`` to
+    ``until_ms``."""
 
     uid: str
     name: str
@@ -31,7 +31,12 @@ class GangMember:
     is_bound: bool
     is_gated: bool
     epoch: int = 0
+    since_ms: int = 0
     until_ms: int = 0
+
+    def can_open(self, now_ms: int) -> bool:
+        """Whether enough of its reservation is left to remove the gate."""
+        return OPEN_PART * (self.until_ms - now_ms) >= self.until_ms - self.since_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +100,7 @@ def next_step(it: WaitingGang, now_ms: int) -> GangStep:
     if gated and len(gated) < len(mine):
         return Open(_uids(gated), is_begun=True)
     needed = max(1, it.gang.minimum - it.bound)
-    if len(gated) >= needed and all(now_ms + LEFT_MS <= each.until_ms for each in gated):
+    if len(gated) >= needed and all(each.can_open(now_ms) for each in gated):
         return Open(_uids(gated), is_begun=False)
     if any(not each.is_bound for each in mine) and not gated:
         return Wait(f"its gates are removed: {it.bound} of {len(it.members)} members have a node")
@@ -145,7 +150,7 @@ def member_of(pod: LedgerPod) -> GangMember | None:
     if pod.ended_ms is not None or pod.hold.deletion_ms is not None:
         return None
     reserved = pod.reserved if pod.reserved is not None and pod.reserved.kind == "gang" else None
-    times = (reserved.epoch, reserved.until_ms) if reserved is not None else (0, 0)
+    times = (reserved.epoch, reserved.since_ms, reserved.until_ms) if reserved is not None else (0, 0, 0)
     return GangMember(pod.uid, pod.name, pod.created_ms, bool(pod.node), pod.is_gated, *times)
 
 

@@ -12,7 +12,7 @@ from timekeeper.accounts.card_use.evictions import EvictionCandidate
 from timekeeper.accounts.card_use.idleness import DueStep
 from timekeeper.accounts.exhaustion.terms import EvictionTerms
 from timekeeper.accounts.held.declared import Overtime
-from timekeeper.accounts.held.gangs import DEADLINE_MS, WaitingGang
+from timekeeper.accounts.held.gangs import WaitingGang
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core.decisions import EVICTED, RECLAIMABLE, WARNED, Figure
 from timekeeper.core.object_names import timestamp
@@ -204,7 +204,7 @@ def gang(pod: LedgerPod, it: WaitingGang) -> Reason:
     """Why a member is evicted whose gang has not enough pods on nodes in time."""
     text = (
         f"Evicted by Bursar: {it.bound} of the {it.gang.minimum} pods with which gang {it.gang.name} starts"
-        f" had a node within {DEADLINE_MS // 1000} s. The gang starts whole, or none of its pods holds cards."
+        " had a node in time. The gang starts whole, or none of its pods holds cards."
     )
     figures: dict[str, Figure] = {"node": pod.node, "bound": it.bound, "minimum": it.gang.minimum}
     return Reason(
