@@ -104,6 +104,8 @@ def next_step(it: WaitingGang, now_ms: int) -> GangStep:
         return Open(_uids(gated), is_begun=False)
     if any(not each.is_bound for each in mine) and not gated:
         return Wait(f"its gates are removed: {it.bound} of {len(it.members)} members have a node")
+    if _has_failed(it) and _ended_ms(it) <= now_ms < _ended_ms(it) + LATE_MS:
+        return Wait(f"{it.bound} of {it.gang.minimum} members had a node in time, and are evicted")
     if len(it.members) < it.gang.minimum:
         return Wait(exist_text(it))
     asked = [each for each in it.members if not each.is_bound][: max(0, it.gang.size - it.bound)]
@@ -115,11 +117,20 @@ def next_step(it: WaitingGang, now_ms: int) -> GangStep:
 def let_go(it: WaitingGang, now_ms: int) -> tuple[str, ...]:
     """The members to evict: those that have a node although too few have by the deadline. None of a gang that
     ran whole before."""
-    ended_ms = max((each.until_ms for each in it.members), default=0)
-    is_due = ended_ms and ended_ms + BOUND_MS <= now_ms < ended_ms + LATE_MS
-    if not is_due or it.was_whole or it.bound >= it.gang.minimum:
+    ended_ms = _ended_ms(it)
+    if not _has_failed(it) or not ended_ms + BOUND_MS <= now_ms < ended_ms + LATE_MS:
         return ()
     return _uids(each for each in it.members if each.is_bound)
+
+
+def _has_failed(it: WaitingGang) -> bool:
+    """Whether some members, and too few, have nodes, unless one of them was lost later."""
+    return _ended_ms(it) > 0 and 0 < it.bound < it.gang.minimum and not it.was_whole
+
+
+def _ended_ms(it: WaitingGang) -> int:
+    """When the last reservation of its members ends, 0 without any."""
+    return max((each.until_ms for each in it.members), default=0)
 
 
 def exist_text(it: WaitingGang) -> str:
