@@ -22,6 +22,7 @@ AGAIN_MS = 5_000  # until the cards of a gang are looked for again
 SHOWN_MS = 3_000  # the watch shows reservations by then
 ASKS_COST = 10  # the extender plans for at most a tenth of the time
 WAITS = "GangWaits"
+REPLICAS = 4  # calls, each of which may reach one that does not lead
 MAX_TOLD = 16  # members of a gang that get an Event
 UNKNOWN = "the extender cannot be asked: the timekeeper has no --extender-url"
 
@@ -51,10 +52,13 @@ def reserve_with(extender: Peer) -> Reserve:
             "epoch": epoch,
             "until": until_ms,
         }
-        try:
-            return _answer(extender.ask("/v1/gangs/reserve", body), len(asked.uids))
-        except Problem as problem:
-            return GangAnswer(0, problem.detail)
+        why = ""
+        for _ in range(REPLICAS):
+            try:
+                return _answer(extender.ask("/v1/gangs/reserve", body), len(asked.uids))
+            except Problem as problem:
+                why = problem.detail
+        return GangAnswer(0, why)
 
     return reserve
 
