@@ -4,9 +4,9 @@ which gates are to be removed together.
 The extender is asked in a thread of its own, as a plan may take a second: meanwhile single pods are released.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from timekeeper import metrics
@@ -22,6 +22,7 @@ AGAIN_MS = 5_000  # until the cards of a gang are looked for again
 SHOWN_MS = 3_000  # the watch shows reservations by then
 ASKS_COST = 10  # the extender plans for at most a tenth of the time
 WAITS = "GangWaits"
+ANSWER_S = 10.0
 REPLICAS = 4  # calls, each of which may reach one that does not lead
 MAX_TOLD = 16  # members of a gang that get an Event
 UNKNOWN = "the extender cannot be asked: the timekeeper has no --extender-url"
@@ -41,6 +42,7 @@ class GangAnswer:
 
 def reserve_with(extender: Peer) -> Reserve:
     """Asks this extender."""
+    extender = replace(extender, timeout_s=ANSWER_S)
 
     def reserve(asked: Ask, epoch: int, until_ms: int) -> GangAnswer:
         if not extender.url:
@@ -89,42 +91,53 @@ class GangStarts:
         self._asked: tuple[str, Future[GangAnswer]] | None = None  # key and answer
         self._took_ms = 0  # the last answer
         self._next_ask_ms = 0
-        self._paused: dict[str, int] = {}  # key -> until when nothing is done for it
+        self._paused: dict[str, int] = {}  # key -> until when its cards are not looked for again
+        self._opened: dict[str, int] = {}  # key -> until when its gates are not removed again
+        self._unpaid: set[str] = set()  # keys of gangs that their budgets could not pay last
         self._answers: dict[str, str] = {}  # key -> why its cards were not reserved last
         self._told: dict[str, str] = {}  # key -> what was told last
         self._epoch = 0
 
-    def begun(self, view: HeldView) -> list[HeldPod]:
-        """The members whose gates are removed whatever else waits: those of other members are gone."""
+    def opening(self, view: HeldView) -> list[HeldPod]:
+        """The members whose gates are removed now: of gangs with cards for all. That they can be paid was
+        asked before their cards were reserved, and their room has been kept since."""
         self._follow(view)
-        found: list[HeldPod] = []
+        at_ms, found = self._steady(), list[HeldPod]()
         for it in view.gangs.values():
             step = next_step(it, view.at_ms)
-            if isinstance(step, Open) and step.is_begun:
+            if isinstance(step, Open) and at_ms >= self._opened.get(it.key, 0):
+                self._opened[it.key] = at_ms + SHOWN_MS
                 found += [view.pods[uid] for uid in step.uids if uid in view.pods]
         return found
 
+    def decided(self, view: HeldView) -> list[HeldPod]:
+        """The gangs for which cards are looked for or reserved, each as one pod: their room is taken."""
+        asked = self._asked[0] if self._asked is not None else ""
+        return [
+            it.held
+            for it in view.gangs.values()
+            if it.held is not None and (it.key == asked or isinstance(next_step(it, view.at_ms), Open))
+        ]
+
     def ready(self, view: HeldView) -> dict[str, HeldPod]:
-        """The gangs that only lack their budget, or their cards, each as one pod, by UID."""
+        """The gangs for which cards may be looked for once they can be paid, each as one pod, by UID."""
         at_ms = self._steady()
         return {
             it.held.uid: it.held
             for it in view.gangs.values()
             if it.held is not None
             and at_ms >= self._paused.get(it.key, 0)
-            and isinstance(step := next_step(it, view.at_ms), Ask | Open)
-            and not (isinstance(step, Open) and step.is_begun)
+            and isinstance(next_step(it, view.at_ms), Ask)
         }
 
-    def turn(self, it: WaitingGang, view: HeldView) -> list[HeldPod]:
-        """The gang can be paid: the members whose gates are removed now; none while cards are looked for."""
-        step = next_step(it, view.at_ms)
-        if isinstance(step, Open):
-            self._paused[it.key] = self._steady() + SHOWN_MS
-            return [view.pods[uid] for uid in step.uids if uid in view.pods]
-        if isinstance(step, Ask):
-            self._ask(it.key, step, view.at_ms)
-        return []
+    def look(self, ready: Set[str], paid: Sequence[str], view: HeldView) -> None:
+        """Look for cards for the first of the gangs that can be paid. ``ready``: all that were; by UID, which
+        is the gang's key."""
+        self._unpaid = (self._unpaid - {*paid}) | (ready - {*paid})
+        for key in paid:
+            step = next_step(view.gangs[key], view.at_ms)
+            if isinstance(step, Ask):
+                self._ask(key, step, view.at_ms)
 
     def ask_for_released(self, view: HeldView) -> None:
         """Look for cards for a gang without a gate, whose last reservations have ended; it is paid."""
@@ -154,6 +167,8 @@ class GangStarts:
         metrics.WAITING_GANGS.set(len(view.gangs))
         at_ms = self._steady()
         self._paused = {key: until_ms for key, until_ms in self._paused.items() if at_ms < until_ms}
+        self._opened = {key: until_ms for key, until_ms in self._opened.items() if at_ms < until_ms}
+        self._unpaid &= view.gangs.keys()
         for known in (self._answers, self._told):
             for key in [each for each in known if each not in view.gangs]:
                 del known[key]
@@ -188,9 +203,8 @@ class GangStarts:
                 "exist": len(it.members),
                 "bound": it.bound,
             }
-            self._record(
-                Decision(view.at_ms, GANG, WAITS, it.namespace, figures, name=each.name, uid=each.uid)
-            )
+            where = {"owner": each.owner, "name": each.name, "uid": each.uid}
+            self._record(Decision(view.at_ms, GANG, WAITS, it.namespace, figures, **where))
 
     def sentence(self, it: WaitingGang, now_ms: int) -> str:
         """What the gang waits for."""
@@ -200,5 +214,7 @@ class GangStarts:
             return f"{start}: {step.why}."
         if isinstance(step, Open):
             return f"{start}: {len(step.uids)} members have cards, and their gates are being removed."
-        waits = self._answers.get(it.key) or "it waits for its budget, and for cards for all of them"
+        waits = self._answers.get(it.key) or "cards for them are looked for"
+        if it.key in self._unpaid:
+            waits = "the budget cannot pay all of them now"
         return f"{start}: {exist_text(it)}; {waits}."

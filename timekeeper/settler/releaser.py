@@ -97,12 +97,13 @@ class Releaser:
         self._forget(view, at_ms)
         if at_ms - self._began_ms < QUIET_MS:
             return 0
-        opened = self._open_begun(view) if view.gangs else 0
+        opened = self._open_gangs(view) if view.gangs else 0
         chosen = self._chosen(view) if view.pods else []
-        for it in [view.gangs[each.uid] for each in chosen if each.uid in view.gangs]:
-            opened += self._open(self._gangs.turn(it, view), view) if self._gangs is not None else 0
-        single = [each for each in chosen if each.uid not in view.gangs]
-        return opened + self._release_singly(single, view, at_ms)
+        if self._gangs is not None and view.gangs:
+            paid = [each.uid for each in chosen if each.uid in view.gangs]
+            self._gangs.look(self._queues[0].keys() & view.gangs.keys(), paid, view)
+            chosen = [each for each in chosen if each.uid not in view.gangs]
+        return opened + self._release_singly(chosen, view, at_ms)
 
     def _release_singly(self, chosen: Sequence[HeldPod], view: HeldView, at_ms: int) -> int:
         if self._pauses(view, chosen) or not chosen:
@@ -117,11 +118,10 @@ class Releaser:
                 break  # an answer takes long: decide anew
         return sent
 
-    def _open_begun(self, view: HeldView) -> int:
-        """Go on with the gangs of which a gate is removed already."""
+    def _open_gangs(self, view: HeldView) -> int:
         if self._gangs is None:
             return 0
-        opened = self._open([each for each in self._gangs.begun(view) if each.uid not in self._sent], view)
+        opened = self._open(self._gangs.opening(view), view)
         self._gangs.ask_for_released(view)
         return opened
 
@@ -155,6 +155,8 @@ class Releaser:
         again = [view.pods[uid] for uid in sorted(held)][:MAX_AT_ONCE]
         sent = [view.pods[uid] for uid in self._sent if uid not in view.reserved]
         passed = self._paused.keys() | view.reserved
+        if self._gangs is not None and view.gangs:
+            sent += self._gangs.decided(view)
         limits, most = ReleaseLimits(view), MAX_AT_ONCE - len(again)
         if view.protected:
             queues = queues_of(single[uid] for uid in view.protected if uid in single)

@@ -33,6 +33,7 @@ class GangMember:
     epoch: int = 0
     since_ms: int = 0
     until_ms: int = 0
+    owner: str = ""  # its controller, "Kind/name"
 
     def can_open(self, now_ms: int) -> bool:
         """Whether enough of its reservation is left to remove the gate."""
@@ -80,11 +81,9 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Remove the gates of these members. ``is_begun``: another member of this epoch has none any more, so it
-    was decided before."""
+    """Remove the gates of these members."""
 
     uids: tuple[str, ...]
-    is_begun: bool
 
 
 GangStep = Wait | Ask | Open
@@ -98,10 +97,10 @@ def next_step(it: WaitingGang, now_ms: int) -> GangStep:
     mine = [each for each in it.members if epoch and each.epoch == epoch]
     gated = [each for each in mine if each.is_gated]
     if gated and len(gated) < len(mine):
-        return Open(_uids(gated), is_begun=True)
+        return Open(_uids(gated))  # begun: another one has no gate any more
     needed = max(1, it.gang.minimum - it.bound)
     if len(gated) >= needed and all(each.can_open(now_ms) for each in gated):
-        return Open(_uids(gated), is_begun=False)
+        return Open(_uids(gated))
     if any(not each.is_bound for each in mine) and not gated:
         return Wait(f"its gates are removed: {it.bound} of {len(it.members)} members have a node")
     if _has_failed(it) and _ended_ms(it) <= now_ms < _ended_ms(it) + LATE_MS:
@@ -153,6 +152,7 @@ def as_one_pod(namespace: str, gang: Gang, pods: Iterable[HeldPod]) -> HeldPod |
         needs_budget=any(each.needs_budget for each in held),
         length_ms=max(each.length_ms for each in held),
         cards_milli=sum(each.cards_milli for each in held),
+        is_gang=True,
     )
 
 
@@ -162,7 +162,7 @@ def member_of(pod: LedgerPod) -> GangMember | None:
         return None
     reserved = pod.reserved if pod.reserved is not None and pod.reserved.kind == "gang" else None
     times = (reserved.epoch, reserved.since_ms, reserved.until_ms) if reserved is not None else (0, 0, 0)
-    return GangMember(pod.uid, pod.name, pod.created_ms, bool(pod.node), pod.is_gated, *times)
+    return GangMember(pod.uid, pod.name, pod.created_ms, bool(pod.node), pod.is_gated, *times, pod.owner)
 
 
 def conflict_of(gangs: Iterable[Gang]) -> str:

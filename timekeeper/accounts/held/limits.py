@@ -56,7 +56,8 @@ class ReleaseLimits:
         if key not in self._known:
             self._known[key] = tuple(self._limits(pod.namespace, pod.length_ms > 0))
         alone = self._caps(pod) if pod.by_other else ()
-        if pod.length_ms and not self._is_payable(pod):
+        never = pod.is_gang and any(each.can_never_pay(pod) for each in self._known[key])
+        if never or (pod.length_ms and not self._is_payable(pod)):
             return (Limit(f"whole cost of {pod.uid}", 0, is_cap=True),)
         return (*self._known[key], *alone)
 
