@@ -28,7 +28,7 @@ Written = Literal["written", "refused", "unclear"]
 
 @dataclass(frozen=True, slots=True)
 class GangAsked:
-    """The members of a gang that have no node. ``needed``: at least so many must fit; ``epoch``: the number
+    """The members of a gang that have no node. ``needed``: how many must fit at least; ``epoch``: the number
     of this decision, larger than any before; ``until_ms``: when its reservations end."""
 
     uids: tuple[str, ...]
@@ -139,7 +139,7 @@ def _cards(pod: Pod) -> int:
 
 
 def _reservation(member: PlannedMember, asked: GangAsked, since_ms: int) -> Reservation:
-    """Nobody holds these cards, so they are the gang's from now on."""
+    """No pod holds these cards, so they are the gang's from now on."""
     return Reservation(
         member.node, member.placement, since_ms, asked.until_ms, "gang", free_ms=since_ms, epoch=asked.epoch
     )

@@ -44,7 +44,7 @@ class GangMember:
 class WaitingGang:
     """A gang of which a member has no node. ``members``: those that exist and do not leave, oldest first.
     ``held``: those behind the gate, as one pod; None: none is. ``conflict``: what they contradict each other
-    in. ``was_whole``: so many had a node at one time that it had started."""
+    in. ``was_whole``: enough had a node at one time for it to start."""
 
     namespace: str
     gang: Gang
