@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from timekeeper import metrics
-from timekeeper.accounts.held.gangs import Ask, Open, Wait, WaitingGang, exist_text, next_step
+from timekeeper.accounts.held.gangs import AskForCards, OpenGates, WaitFor, WaitingGang, exist_text, next_step
 from timekeeper.accounts.held.limits import HeldView
 from timekeeper.accounts.held.order import HeldPod
 from timekeeper.core.decisions import GANG, MESSAGE, Decision, Figure, Record, record_nothing
@@ -28,7 +28,7 @@ MAX_TOLD = 16  # members of a gang that get an Event
 UNKNOWN = "the extender cannot be asked: the timekeeper has no --extender-url"
 
 # members, how many of them must fit, epoch and end: the extender's answer, or None and a sentence
-Reserve = Callable[[Ask, int, int], "GangAnswer"]
+Reserve = Callable[[AskForCards, int, int], "GangAnswer"]
 Report = Callable[[str, str, str, str, str], None]
 
 
@@ -44,7 +44,7 @@ def reserve_with(extender: Peer) -> Reserve:
     """Asks this extender."""
     extender = replace(extender, timeout_s=ANSWER_S)
 
-    def reserve(asked: Ask, epoch: int, until_ms: int) -> GangAnswer:
+    def reserve(asked: AskForCards, epoch: int, until_ms: int) -> GangAnswer:
         if not extender.url:
             return GangAnswer(0, UNKNOWN)
         body = {
@@ -105,7 +105,7 @@ class GangStarts:
         at_ms, found = self._steady(), list[HeldPod]()
         for it in view.gangs.values():
             step = next_step(it, view.at_ms)
-            if isinstance(step, Open) and at_ms >= self._opened.get(it.key, 0):
+            if isinstance(step, OpenGates) and at_ms >= self._opened.get(it.key, 0):
                 self._opened[it.key] = at_ms + SHOWN_MS
                 found += [view.pods[uid] for uid in step.uids if uid in view.pods]
         return found
@@ -116,7 +116,7 @@ class GangStarts:
         return [
             it.held
             for it in view.gangs.values()
-            if it.held is not None and (it.key == asked or isinstance(next_step(it, view.at_ms), Open))
+            if it.held is not None and (it.key == asked or isinstance(next_step(it, view.at_ms), OpenGates))
         ]
 
     def ready(self, view: HeldView) -> dict[str, HeldPod]:
@@ -127,7 +127,7 @@ class GangStarts:
             for it in view.gangs.values()
             if it.held is not None
             and at_ms >= self._paused.get(it.key, 0)
-            and isinstance(next_step(it, view.at_ms), Ask)
+            and isinstance(next_step(it, view.at_ms), AskForCards)
         }
 
     def look(self, ready: Set[str], paid: Sequence[str], view: HeldView) -> None:
@@ -136,7 +136,7 @@ class GangStarts:
         self._unpaid = (self._unpaid - {*paid}) | (ready - {*paid})
         for key in paid:
             step = next_step(view.gangs[key], view.at_ms)
-            if isinstance(step, Ask):
+            if isinstance(step, AskForCards):
                 self._ask(key, step, view.at_ms)
 
     def ask_for_released(self, view: HeldView) -> None:
@@ -144,11 +144,11 @@ class GangStarts:
         for it in view.gangs.values():
             step = next_step(it, view.at_ms)
             is_due = self._steady() >= self._paused.get(it.key, 0)
-            if it.held is None and isinstance(step, Ask) and is_due:
+            if it.held is None and isinstance(step, AskForCards) and is_due:
                 return self._ask(it.key, step, view.at_ms)
         return None
 
-    def _ask(self, key: str, asked: Ask, now_ms: int) -> None:
+    def _ask(self, key: str, asked: AskForCards, now_ms: int) -> None:
         at_ms = self._steady()
         if self._asked is not None or at_ms < self._next_ask_ms:
             return
@@ -210,9 +210,9 @@ class GangStarts:
         """What the gang waits for."""
         step = next_step(it, now_ms)
         start = f"Gang {it.gang.name} starts whole"
-        if isinstance(step, Wait):
+        if isinstance(step, WaitFor):
             return f"{start}: {step.why}."
-        if isinstance(step, Open):
+        if isinstance(step, OpenGates):
             return f"{start}: {len(step.uids)} members have cards, and their gates are being removed."
         waits = self._answers.get(it.key) or "cards for them are looked for"
         if it.key in self._unpaid:

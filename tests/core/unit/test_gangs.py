@@ -58,17 +58,17 @@ def test_coschedulings_older_labels_say_how_many_start_together() -> None:
 
 
 @pytest.mark.parametrize(
-    "mark",
+    ("labels", "annotations"),
     [
-        {"labels": {"kueue.x-k8s.io/queue-name": "q"}},
-        {"labels": {"kueue.x-k8s.io/pod-group-name": "g"}},
-        {"scheduling.k8s.io/group-name": "g"},
-        {"pod-group-name": "g"},
+        ({"kueue.x-k8s.io/queue-name": "q"}, {}),
+        ({"kueue.x-k8s.io/pod-group-name": "g"}, {}),
+        ({}, {"scheduling.k8s.io/group-name": "g"}),
+        ({}, {"pod-group-name": "g"}),
     ],
 )
-def test_a_gang_of_another_system_is_left_to_it_and_not_named_twice(mark: Json) -> None:
-    assert gang_of(pod(**{"labels": {"ray.io/cluster": "a"}} | mark)) is None
-    marked = pod(gang="a", size="2", **mark)
+def test_a_gang_of_another_system_is_left_to_it_and_not_named_twice(labels: Json, annotations: Json) -> None:
+    assert gang_of(pod({"ray.io/cluster": "a"} | labels, None, **annotations)) is None
+    marked = pod(labels, None, gang="a", size="2", **annotations)
 
     assert gang_of(marked) is None
     (violation,) = gang_violations(marked)
@@ -111,7 +111,9 @@ def test_a_contradiction_is_refused_with_its_field(annotations: Json, said: str)
 @pytest.mark.parametrize("held", ["budget", "turn"])
 def test_only_pods_that_were_created_with_the_gate_start_together(held: str) -> None:
     assert held_gang(pod(gang="a", size="2")) is None
-    assert held_gang(pod(gang="a", size="2", **{"bursar.dev/held": held})) == Gang("bursar", "a", 2, 2)
+    assert held_gang(pod(None, None, gang="a", size="2", **{"bursar.dev/held": held})) == Gang(
+        "bursar", "a", 2, 2
+    )
 
 
 def test_a_pod_without_any_mark_is_of_no_gang() -> None:

@@ -24,7 +24,7 @@ from scheduler_ext.scoring.policy import BINPACK
 from scheduler_ext.snapshot.reservations import as_found_by
 from tests.scheduler_ext.worlds import node, percent
 from tests.worlds import card
-from timekeeper.accounts.held.gangs import Ask, let_go
+from timekeeper.accounts.held.gangs import AskForCards, let_go
 from timekeeper.accounts.held.limits import HeldView
 from timekeeper.accounts.held.order import HeldPod
 from timekeeper.accounts.pods import LedgerPod, read_pod
@@ -187,7 +187,7 @@ class World:
                 if uid in self.pods:
                     self.write(self.pods[uid], deleted=True)  # kubelet and grace period take no time here
 
-    def reserve(self, asked: Ask, epoch: int, until_ms: int) -> GangAnswer:
+    def reserve(self, asked: AskForCards, epoch: int, until_ms: int) -> GangAnswer:
         body = {"version": 1, "pods": asked.uids, "needed": asked.needed, "epoch": epoch, "until": until_ms}
         said = json.loads(self.reservations(json.dumps(body).encode()))
         return GangAnswer(said["reserved"], said["why"])

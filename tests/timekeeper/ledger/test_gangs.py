@@ -11,7 +11,15 @@ import pytest
 from tests.timekeeper.clocks import iso
 from tests.timekeeper.ledger.test_holding import HOLD, Holding, held_pod
 from tests.timekeeper.worlds import GPU, HOUR, MINUTE, SECOND, T0, Json, Town, budgets, gpu_pod, placement
-from timekeeper.accounts.held.gangs import Ask, GangMember, Open, Wait, WaitingGang, let_go, next_step
+from timekeeper.accounts.held.gangs import (
+    AskForCards,
+    GangMember,
+    OpenGates,
+    WaitFor,
+    WaitingGang,
+    let_go,
+    next_step,
+)
 from timekeeper.core.gangs import Gang
 from timekeeper.runtime.api_server import Answered
 from timekeeper.settler.gang_starts import AGAIN_MS, GangAnswer, GangStarts
@@ -67,7 +75,7 @@ class Gangs(Holding):
         done.set_result(call())
         return done
 
-    def reserve(self, asked: Ask, epoch: int, until_ms: int) -> GangAnswer:
+    def reserve(self, asked: AskForCards, epoch: int, until_ms: int) -> GangAnswer:
         self.asked.append(len(asked.uids))
         if not self.fits:
             return GangAnswer(0, "2 of 3 members fit; 1 cards missing")
@@ -231,31 +239,31 @@ _BC = at("b", until=SOON), at("c", until=SOON)
 @pytest.mark.parametrize(
     ("gang", "expected"),
     [
-        (of(at("a"), at("b")), Wait("2 of 3 members exist")),
-        (of(at("a"), at("b"), at("c")), Ask(("a", "b", "c"), 3)),
-        (of(at("a"), at("b"), minimum=2), Ask(("a", "b"), 2)),
-        (of(at("a"), at("b"), at("c"), at("d")), Ask(("a", "b", "c"), 3)),
-        (of(*(at(name, until=LATER) for name in "abc")), Open(("a", "b", "c"))),
+        (of(at("a"), at("b")), WaitFor("2 of 3 members exist")),
+        (of(at("a"), at("b"), at("c")), AskForCards(("a", "b", "c"), 3)),
+        (of(at("a"), at("b"), minimum=2), AskForCards(("a", "b"), 2)),
+        (of(at("a"), at("b"), at("c"), at("d")), AskForCards(("a", "b", "c"), 3)),
+        (of(*(at(name, until=LATER) for name in "abc")), OpenGates(("a", "b", "c"))),
         # too little time is left for kube-scheduler
-        (of(*(at(name, until=SOON) for name in "abc")), Ask(("a", "b", "c"), 3)),
+        (of(*(at(name, until=SOON) for name in "abc")), AskForCards(("a", "b", "c"), 3)),
         # the extender was killed between two of them
-        (of(at("a", until=LATER), at("b", until=LATER), at("c")), Ask(("a", "b", "c"), 3)),
+        (of(at("a", until=LATER), at("b", until=LATER), at("c")), AskForCards(("a", "b", "c"), 3)),
         # of two decisions
         (
             of(at("a", until=LATER, epoch=2), at("b", until=LATER), at("c", until=LATER)),
-            Ask(("a", "b", "c"), 3),
+            AskForCards(("a", "b", "c"), 3),
         ),
         # begun: it goes on, however little time is left
         (
             of(at("a", until=SOON, gated=False), at("b", until=SOON), at("c", until=SOON)),
-            Open(("b", "c")),
+            OpenGates(("b", "c")),
         ),
         (
             of(at("a", until=SOON, bound=True), at("b", until=SOON), at("c", until=SOON)),
-            Open(("b", "c")),
+            OpenGates(("b", "c")),
         ),
         # one that ran whole gets a new member in
-        (of(at("a", bound=True), at("b", bound=True), at("c"), was_whole=True), Ask(("c",), 1)),
+        (of(at("a", bound=True), at("b", bound=True), at("c"), was_whole=True), AskForCards(("c",), 1)),
     ],
 )
 def test_the_next_step_of_a_gang(gang: WaitingGang, expected: object) -> None:
@@ -269,7 +277,7 @@ def test_a_gang_of_which_too_few_have_a_node_in_time_is_evicted_whole_and_not_as
     )
 
     assert let_go(part, T0) == ("a", "b")
-    assert isinstance(next_step(part, T0), Wait)
+    assert isinstance(next_step(part, T0), WaitFor)
     assert let_go(part, ended + SECOND) == ()  # a late binding may not be seen yet
     enough = of(at("a", bound=True, until=ended), at("b", until=ended), size=2, minimum=1)
     assert let_go(enough, T0) == ()

@@ -65,14 +65,14 @@ class WaitingGang:
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class WaitFor:
     """Nothing can be done now. ``why``: for people."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class AskForCards:
     """Have cards reserved for these members, for at least ``needed`` of them."""
 
     uids: tuple[str, ...]
@@ -80,37 +80,37 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Open:
+class OpenGates:
     """Remove the gates of these members."""
 
     uids: tuple[str, ...]
 
 
-GangStep = Wait | Ask | Open
+GangStep = WaitFor | AskForCards | OpenGates
 
 
 def next_step(it: WaitingGang, now_ms: int) -> GangStep:
     """What is next for a gang; whether it can be paid is not asked here."""
     if it.conflict:
-        return Wait(it.conflict)
+        return WaitFor(it.conflict)
     epoch = max((each.epoch for each in it.members if now_ms < each.until_ms), default=0)
     mine = [each for each in it.members if epoch and each.epoch == epoch]
     gated = [each for each in mine if each.is_gated]
     if gated and len(gated) < len(mine):
-        return Open(_uids(gated))  # begun: another one has no gate any more
+        return OpenGates(_uids(gated))  # begun: another one has no gate any more
     needed = max(1, it.gang.minimum - it.bound)
     if len(gated) >= needed and all(each.can_open(now_ms) for each in gated):
-        return Open(_uids(gated))
+        return OpenGates(_uids(gated))
     if any(not each.is_bound for each in mine) and not gated:
-        return Wait(f"its gates are removed: {it.bound} of {len(it.members)} members have a node")
+        return WaitFor(f"its gates are removed: {it.bound} of {len(it.members)} members have a node")
     if _has_failed(it) and _ended_ms(it) <= now_ms < _ended_ms(it) + LATE_MS:
-        return Wait(f"{it.bound} of {it.gang.minimum} members had a node in time, and are evicted")
+        return WaitFor(f"{it.bound} of {it.gang.minimum} members had a node in time, and are evicted")
     if len(it.members) < it.gang.minimum:
-        return Wait(exist_text(it))
+        return WaitFor(exist_text(it))
     asked = [each for each in it.members if not each.is_bound][: max(0, it.gang.size - it.bound)]
     if not asked:
-        return Wait(f"{it.bound} of {it.gang.size} members run; there are more of its name than its size")
-    return Ask(_uids(asked), min(needed, len(asked)))
+        return WaitFor(f"{it.bound} of {it.gang.size} members run; there are more of its name than its size")
+    return AskForCards(_uids(asked), min(needed, len(asked)))
 
 
 def let_go(it: WaitingGang, now_ms: int) -> tuple[str, ...]:
