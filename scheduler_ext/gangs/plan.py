@@ -127,8 +127,9 @@ class _Plan:
     def _rooms(self, pod: Pod, most: int) -> dict[str, int]:
         """How many pods of this shape each node takes, of the nodes that take any."""
         policy, known, found = self._given.policies(pod), dict[object, int](), dict[str, int]()
+        picky = pod.request is None or is_picky(pod.request)
         for node in self._candidates(pod):
-            key = _likeness(pod, node)
+            key = None if picky else _likeness(pod, node)
             room = known.get(key) if key is not None else None
             if room is None:
                 if self._given.is_late():
@@ -181,8 +182,9 @@ def _placed(pod: Pod, node: NodeInfo, policy: Policy) -> Placement | None:
 
 
 def _likeness(pod: Pod, node: NodeInfo) -> object | None:
-    """Equal for nodes that take as many pods of this shape; None: not known without trying."""
-    if pod.request is None or is_picky(pod.request) or node.node_object is None:
+    """Equal for nodes that take as many pods of this shape, unless it names cards or models; None: not known
+    without trying."""
+    if pod.request is None or node.node_object is None:
         return None
     shape = shape_for(pod.request, node)
     if isinstance(shape, Refusal):

@@ -189,3 +189,45 @@ def test_a_timekeeper_that_is_killed_between_decision_and_release_leaves_no_half
 
     place.wait_bound("p0", "p1", "p2", "p3", within_s=90)
     assert place.gated() == []
+
+
+def test_an_extender_that_is_killed_between_decision_and_release_leaves_no_half_gang(stack: Stack) -> None:
+    place = Place(stack, "stopped", 2, 2)
+    for at in range(4):
+        place.create(f"p{at}", size=4)
+    stack.wait("cards to be reserved", lambda: any(map(reserved_on, place.pods())))
+    stack.stop("extender", signal.SIGKILL)
+    stack.start("extender")
+
+    place.wait_bound("p0", "p1", "p2", "p3", within_s=120)
+
+
+def test_of_a_gang_that_loses_a_pod_in_mid_release_none_keeps_a_node(stack: Stack) -> None:
+    place = Place(stack, "lost", 1, 1, 1)
+    place.create("a", "b", "c", size=3)
+    stack.wait("cards to be reserved", lambda: all(map(reserved_on, place.pods())))
+    stack.cp.api.call("DELETE", f"{place.path}/c", {"gracePeriodSeconds": 0})
+
+    stack.wait("the gang to be let go", lambda: "c" not in place.names() and place.bound() == [])
+    time.sleep(20)  # longer than the deadline and the time in which a late binding is seen
+    assert place.bound() == []
+    place.create("other", gang="alone", size=1)
+    place.wait_bound("other")
+
+
+def test_a_jobs_pods_start_together_with_fewer_than_all_where_the_minimum_says_so(stack: Stack) -> None:
+    """Four pods on three cards, of which two suffice; the fourth starts when there is a card for it."""
+    place = Place(stack, "elastic", 1, 1, 1)
+    template = member("unused", "train", 4, where="elastic", **{"bursar.dev/gang-minimum": "2"})
+    del template["metadata"]["name"]
+    job = {
+        "metadata": {"name": "train"},
+        "spec": {"parallelism": 4, "completions": 4, "backoffLimit": 0, "template": template},
+    }
+    stack.cp.api.call("POST", "/apis/batch/v1/namespaces/elastic/jobs", job)
+
+    stack.wait("three to be bound", lambda: len(place.bound()) == 3)
+    assert len(place.gated()) == 1
+
+    place.node("elastic-3", 1)
+    stack.wait("the fourth to be bound", lambda: len(place.bound()) == 4)
