@@ -63,6 +63,7 @@ class LedgerPod:
     is_only_metered: bool = False  # and where its namespace is enforced it is not charged
     doubt: str = ""  # what of its request is an assumption, and why; of a metered pod
     gang: Gang | None = None  # the pods that it starts together with
+    has_other_gate: bool = False  # a gate that is not ours is in ``spec.schedulingGates``
 
     def has_other_scheduler(self, ours: str) -> bool:
         """Whether another scheduler than ``ours`` places it."""
@@ -230,6 +231,7 @@ def _read(raw: Json, where: tuple[str, str, str], request: GPURequest) -> Ledger
         host=requested(raw),
         fixed_host=_fixed_host(annotations.get(names.HOST)),
         gang=held_gang(raw) if held else None,
+        has_other_gate=_has_other_gate(spec),
     )
 
 
@@ -256,6 +258,11 @@ def _declared_ms(recorded: object) -> int:
 def _is_gated(spec: Json) -> bool:
     gates = sequence(spec.get("schedulingGates"))
     return any(mapping(each).get("name") == names.BUDGET_GATE for each in gates)
+
+
+def _has_other_gate(spec: Json) -> bool:
+    gates = sequence(spec.get("schedulingGates"))
+    return any(mapping(each).get("name") != names.BUDGET_GATE for each in gates)
 
 
 def _is_untried(raw: Json, spec: Json) -> bool:

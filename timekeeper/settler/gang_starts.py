@@ -19,6 +19,8 @@ from timekeeper.runtime.log import log, log_exception
 from timekeeper.runtime.peers import Peer
 
 AGAIN_MS = 5_000  # until the cards of a gang are looked for again
+# after a start that came to nothing, twice as long after each
+REST_MS, MAX_REST_MS, FORGOTTEN_MS = 15_000, 600_000, 3_600_000
 SHOWN_MS = 3_000  # the watch shows reservations by then
 ASKS_COST = 10  # the extender plans for at most a tenth of the time
 WAITS = "GangWaits"
@@ -87,6 +89,8 @@ class GangStarts:
     ) -> None:
         self._reserve, self._report, self._steady, self._record = reserve, report, steady, record
         self._deadline_ms = deadline_ms
+        for result in ("reserved", "none"):
+            metrics.GANG_RESERVATIONS.labels(result)
         self._submit = submit or ThreadPoolExecutor(1, "gang").submit
         self._asked: tuple[str, Future[GangAnswer]] | None = None  # key and answer
         self._took_ms = 0  # the last answer
@@ -96,6 +100,9 @@ class GangStarts:
         self._unpaid: set[str] = set()  # keys of gangs that their budgets could not pay last
         self._answers: dict[str, str] = {}  # key -> why its cards were not reserved last
         self._told: dict[str, str] = {}  # key -> what was told last
+        self._kept: dict[str, int] = {}  # key -> until when its room is kept though no pod shows cards yet
+        # key -> how often cards were reserved for it in an hour, and when these reservations ended last
+        self._tries: dict[str, tuple[int, int]] = {}
         self._epoch = 0
 
     def opening(self, view: HeldView) -> list[HeldPod]:
@@ -112,23 +119,32 @@ class GangStarts:
 
     def decided(self, view: HeldView) -> list[HeldPod]:
         """The gangs for which cards are looked for or reserved, each as one pod: their room is taken."""
-        asked = self._asked[0] if self._asked is not None else ""
+        kept = {*self._kept, self._asked[0] if self._asked is not None else ""}
         return [
             it.held
             for it in view.gangs.values()
-            if it.held is not None and (it.key == asked or isinstance(next_step(it, view.at_ms), OpenGates))
+            if it.held is not None and (it.key in kept or isinstance(next_step(it, view.at_ms), OpenGates))
         ]
 
     def ready(self, view: HeldView) -> dict[str, HeldPod]:
         """The gangs for which cards may be looked for once they can be paid, each as one pod, by UID."""
-        at_ms = self._steady()
         return {
             it.held.uid: it.held
             for it in view.gangs.values()
             if it.held is not None
-            and at_ms >= self._paused.get(it.key, 0)
+            and self._is_due(it, view.at_ms)
             and isinstance(next_step(it, view.at_ms), AskForCards)
         }
+
+    def _is_due(self, it: WaitingGang, now_ms: int) -> bool:
+        """Whether cards may be looked for again: some time after the last look, and longer after each start
+        that came to nothing."""
+        if self._steady() < self._paused.get(it.key, 0):
+            return False
+        tries, ended_ms = self._tries.get(it.key, (0, 0))
+        if not tries or it.was_whole or it.bound >= it.gang.minimum:
+            return True
+        return not ended_ms <= now_ms < ended_ms + min(MAX_REST_MS, REST_MS * 2 ** (tries - 1))
 
     def look(self, ready: Set[str], paid: Sequence[str], view: HeldView) -> None:
         """Look for cards for the first of the gangs that can be paid. ``ready``: all that were; by UID, which
@@ -143,8 +159,7 @@ class GangStarts:
         """Look for cards for a gang without a gate, whose last reservations have ended; it is paid."""
         for it in view.gangs.values():
             step = next_step(it, view.at_ms)
-            is_due = self._steady() >= self._paused.get(it.key, 0)
-            if it.held is None and isinstance(step, AskForCards) and is_due:
+            if it.held is None and isinstance(step, AskForCards) and self._is_due(it, view.at_ms):
                 return self._ask(it.key, step, view.at_ms)
         return None
 
@@ -158,6 +173,8 @@ class GangStarts:
         def timed() -> GangAnswer:
             answer = self._reserve(asked, epoch, until_ms)
             self._took_ms = self._steady() - at_ms
+            if answer.reserved:
+                self._tries[key] = self._tries.get(key, (0, 0))[0] + 1, until_ms
             return answer
 
         self._asked = key, self._submit(timed)
@@ -168,6 +185,8 @@ class GangStarts:
         at_ms = self._steady()
         self._paused = {key: until_ms for key, until_ms in self._paused.items() if at_ms < until_ms}
         self._opened = {key: until_ms for key, until_ms in self._opened.items() if at_ms < until_ms}
+        self._kept = {key: until_ms for key, until_ms in self._kept.items() if at_ms < until_ms}
+        self._tries = {key: each for key, each in self._tries.items() if view.at_ms < each[1] + FORGOTTEN_MS}
         self._unpaid &= view.gangs.keys()
         for known in (self._answers, self._told):
             for key in [each for each in known if each not in view.gangs]:
@@ -188,6 +207,8 @@ class GangStarts:
         metrics.GANG_RESERVATIONS.labels("reserved" if answer.reserved else "none").inc()
         log("gang-asked", level="info", gang=key, reserved=answer.reserved, why=answer.why or None)
         self._paused[key] = at_ms + (SHOWN_MS if answer.reserved else AGAIN_MS)
+        if answer.reserved:
+            self._kept[key] = at_ms + SHOWN_MS
         self._answers[key] = answer.why
 
     def _tell(self, it: WaitingGang, view: HeldView) -> None:

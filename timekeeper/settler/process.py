@@ -149,6 +149,7 @@ def settle(settings: TimekeeperSettings) -> int:
     finally:
         metrics.LEADS.set(0)
         metrics.HELD.set(0)
+        metrics.WAITING_GANGS.set(0)
         _reset_figures()
         store.close()
 

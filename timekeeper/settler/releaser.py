@@ -97,7 +97,7 @@ class Releaser:
         self._forget(view, at_ms)
         if at_ms - self._began_ms < QUIET_MS:
             return 0
-        opened = self._open_gangs(view) if view.gangs else 0
+        opened = self._open_gangs(view)
         chosen = self._chosen(view) if view.pods else []
         if self._gangs is not None and view.gangs:
             paid = [each.uid for each in chosen if each.uid in view.gangs]

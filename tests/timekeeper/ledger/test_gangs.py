@@ -2,6 +2,7 @@
 database and settler, an API server of dicts; the extender's part is a few lines."""
 
 import copy
+import itertools
 import json
 from concurrent.futures import Future
 from typing import Any
@@ -220,6 +221,47 @@ def test_a_gang_without_cards_keeps_no_single_pod_of_its_namespace_waiting(gangs
     gangs.begin(*pods, held_pod("single", created_ms=T0), team_a=HOLD.format(hours=0.4))
 
     assert ["single"] in gangs.steps()
+
+
+def test_a_gang_that_no_grant_can_pay_keeps_no_single_pod_waiting(gangs: Gangs) -> None:
+    pods = [member(name, created_ms=T0 - HOUR) for name in "abc"]
+    gangs.begin(*pods, held_pod("single", created_ms=T0), team_a=HOLD.format(hours=0.4))
+
+    assert ["single"] in gangs.steps()
+    assert gangs.asked == []
+
+
+def test_no_single_pod_takes_what_a_gang_is_about_to_use(gangs: Gangs) -> None:
+    """It pays for three: two that have cards reserved, and one more, but not for four."""
+    pods = [member(name, 2, how="budget", created_ms=T0 - HOUR) for name in "ab"]
+    gangs.begin(*pods, held_pod("c"), held_pod("d"), team_a=HOLD.format(hours=0.6))
+
+    found = gangs.steps()
+
+    assert sorted(name for each in found for name in each) == ["a", "b", "c"]
+
+
+def test_a_start_that_came_to_nothing_is_tried_again_later_each_time(gangs: Gangs) -> None:
+    """kube-scheduler binds none of them: nothing is evicted, and all have no gate any more."""
+    gangs.begin(*(member(name) for name in "abc"))
+    starts, at = [], gangs.town.clock()
+    while gangs.town.clock() < at + 20 * MINUTE:
+        before = len(gangs.asked)
+        gangs.steps(1)
+        if len(gangs.asked) > before:
+            starts.append((gangs.town.clock() - at) // SECOND)
+        gangs.town.clock.turn(2_500)
+
+    pauses = [later - earlier - DEADLINE_MS // SECOND for earlier, later in itertools.pairwise(starts)]
+    assert [round(each, -1) for each in pauses[:4]] == [20, 30, 60, 120], starts
+
+
+def test_a_gang_of_which_another_gate_keeps_a_pod_reserves_nothing(gangs: Gangs) -> None:
+    gangs.begin(member("a"), member("b"), member("c", others=True))
+
+    assert gangs.steps() == [[]] * 4
+    assert gangs.asked == []
+    assert gangs.told[-1].endswith("3 of 3 members exist; another scheduling gate keeps c.")
 
 
 def of(*members: GangMember, size: int = 3, minimum: int = 0, was_whole: bool = False) -> WaitingGang:

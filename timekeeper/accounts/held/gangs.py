@@ -34,6 +34,7 @@ class GangMember:
     since_ms: int = 0
     until_ms: int = 0
     owner: str = ""  # its controller, "Kind/name"
+    is_kept: bool = False  # another gate than ours keeps it from schedulers
 
     def can_open(self, now_ms: int) -> bool:
         """Whether enough of its reservation is left to remove the gate."""
@@ -107,6 +108,9 @@ def next_step(it: WaitingGang, now_ms: int) -> GangStep:
         return WaitFor(f"{it.bound} of {it.gang.minimum} members had a node in time, and are evicted")
     if len(it.members) < it.gang.minimum:
         return WaitFor(exist_text(it))
+    kept = [each.name for each in it.members if each.is_kept]
+    if kept:
+        return WaitFor(f"{exist_text(it)}; another scheduling gate keeps {kept[0]}")
     asked = [each for each in it.members if not each.is_bound][: max(0, it.gang.size - it.bound)]
     if not asked:
         return WaitFor(f"{it.bound} of {it.gang.size} members run; there are more of its name than its size")
@@ -162,7 +166,8 @@ def member_of(pod: LedgerPod) -> GangMember | None:
         return None
     reserved = pod.reserved if pod.reserved is not None and pod.reserved.kind == "gang" else None
     times = (reserved.epoch, reserved.since_ms, reserved.until_ms) if reserved is not None else (0, 0, 0)
-    return GangMember(pod.uid, pod.name, pod.created_ms, bool(pod.node), pod.is_gated, *times, pod.owner)
+    where = pod.uid, pod.name, pod.created_ms, bool(pod.node), pod.is_gated
+    return GangMember(*where, *times, pod.owner, pod.has_other_gate)
 
 
 def conflict_of(gangs: Iterable[Gang]) -> str:
