@@ -110,6 +110,7 @@ PODS: dict[str, Json] = {
     "gas-annotation": with_annotations(
         admitted(of_resources({"gpu.intel.com/i915": "1"})), {"gas-allow": "card0,GPU-1"}
     ),
+    "gang": with_annotations(admitted(half()), {"bursar.dev/gang": "train", "bursar.dev/gang-size": "0"}),
     "min-gpu-memory": with_annotations(admitted(half()), {"bursar.dev/min-gpu-memory": "40Gi"}),
     "contradicting-constraint": with_annotations(
         admitted(half()),

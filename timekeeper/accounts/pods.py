@@ -9,6 +9,7 @@ from sys import intern
 
 from timekeeper.core import names
 from timekeeper.core.dialects.others import claims as of_claims
+from timekeeper.core.gangs import Gang, held_gang
 from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import PodHold
@@ -62,6 +63,8 @@ class LedgerPod:
     is_metered: bool = False  # nothing that Bursar's names say of it counts: see `metered_view`
     is_only_metered: bool = False  # and where its namespace is enforced it is not charged
     doubt: str = ""  # what of its request is an assumption, and why; of a metered pod
+    gang: Gang | None = None  # the pods that it starts together with
+    has_other_gate: bool = False  # a gate that is not ours is in ``spec.schedulingGates``
 
     def has_other_scheduler(self, ours: str) -> bool:
         """Whether another scheduler than ``ours`` places it; ours places no pod with claims of GPUs."""
@@ -206,6 +209,7 @@ def metered_view(pod: LedgerPod, models: Mapping[str, str]) -> LedgerPod | None:
         let_go_ms=None,
         declared_ms=0,
         fixed_host=None,
+        gang=None,
         is_metered=True,
         doubt=metered.doubt,
     )
@@ -261,6 +265,8 @@ def _read(raw: Json, where: tuple[str, str, str], request: GPURequest) -> Ledger
         declared_ms=_declared_ms(annotations.get(names.DECLARED)) if held == "budget" else 0,
         host=requested(raw),
         fixed_host=_fixed_host(annotations.get(names.HOST)),
+        gang=held_gang(raw) if held else None,
+        has_other_gate=_has_other_gate(spec),
     )
 
 
@@ -287,6 +293,11 @@ def _declared_ms(recorded: object) -> int:
 def _is_gated(spec: Json) -> bool:
     gates = sequence(spec.get("schedulingGates"))
     return any(mapping(each).get("name") == names.BUDGET_GATE for each in gates)
+
+
+def _has_other_gate(spec: Json) -> bool:
+    gates = sequence(spec.get("schedulingGates"))
+    return any(mapping(each).get("name") != names.BUDGET_GATE for each in gates)
 
 
 def _is_untried(raw: Json, spec: Json) -> bool:

@@ -13,6 +13,7 @@ BIND_UNDONE = "bind-undone"
 WAITING = "waiting"
 HELD = "held"
 RELEASED = "released"
+GANG = "gang"
 CAPPED = "capped"
 WARNED = "warned"
 RECLAIMABLE = "reclaimable"
@@ -71,6 +72,10 @@ KINDS: Mapping[str, DecisionKind] = {
         " recorded once for each evicted pod",
     ),
     RELEASED: DecisionKind("timekeeper", "`Released`: its scheduling gate was removed"),
+    GANG: DecisionKind(
+        "timekeeper",
+        "`GangWaits`: what all pods of its gang wait for, whenever that changes",
+    ),
     WARNED: DecisionKind(
         "timekeeper",
         "`EvictionNotice`, `IdleWarning`: it will be evicted, or lose its cards, unless something changes;"
@@ -81,7 +86,8 @@ KINDS: Mapping[str, DecisionKind] = {
     EVICTED: DecisionKind(
         "timekeeper",
         "evicted or deleted: `BudgetEviction` (its budget is spent), `GPUMemoryEviction` (it used more memory"
-        " than its share), `IdleEviction`, `OvertimeEviction`",
+        " than its share), `IdleEviction`, `OvertimeEviction`, `GangEviction` (too few of its gang had a"
+        " node in time)",
     ),
     DELETED: DecisionKind(
         "timekeeper",

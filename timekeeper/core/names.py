@@ -36,6 +36,12 @@ TOPOLOGY = "bursar.dev/topology"
 SAME_GPU = "bursar.dev/same-gpu"
 MIN_GPU_MEMORY = "bursar.dev/min-gpu-memory"
 USER_ANNOTATIONS = (POLICY, MODELS, EXCLUDE_MODELS, UUIDS, TOPOLOGY, SAME_GPU, MIN_GPU_MEMORY)
+# pod annotations that a user may write as well, of a pod that starts together with others: their name, how
+# many they are, and how many start at least
+GANG = "bursar.dev/gang"
+GANG_SIZE = "bursar.dev/gang-size"
+GANG_MINIMUM = "bursar.dev/gang-minimum"
+GANG_ANNOTATIONS = (GANG, GANG_SIZE, GANG_MINIMUM)
 
 # label of a namespace: its mode, where its budget entry names none. A policy restricts who may set it
 MODE_LABEL = "bursar.dev/mode"

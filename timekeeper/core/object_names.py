@@ -35,6 +35,9 @@ OBJECT_NAMES: Mapping[str, ObjectName] = {
     names.TOPOLOGY: ObjectName("annotation", "user", "how the cards are connected"),
     names.SAME_GPU: ObjectName("annotation", "user", "containers that share cards"),
     names.MIN_GPU_MEMORY: ObjectName("annotation", "user", "only cards with at least this memory"),
+    names.GANG: ObjectName("annotation", "user", "the pods with this value start together"),
+    names.GANG_SIZE: ObjectName("annotation", "user", "how many they are"),
+    names.GANG_MINIMUM: ObjectName("annotation", "user", "how many of them start at least"),
     names.BUDGETS_LABEL: ObjectName("label of a ConfigMap", "administrator", "it has budget entries"),
     names.CORDONED_CARDS: ObjectName(
         "annotation of a node", "administrator", "UUIDs of cards that must not be given out"

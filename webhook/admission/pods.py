@@ -21,6 +21,7 @@ from timekeeper.core.values import GPURequest
 from timekeeper.core.violation import Violation
 from timekeeper.core.wire import HeldFor
 from webhook.admission.answers import answer, is_exempt
+from webhook.admission.gangs import hold_of_gang
 from webhook.admission.reinvocation import (
     not_governed,
     parsed_by_first_call,
@@ -106,7 +107,7 @@ def _governed(
     """``is_refused``: with enforcement on it would be, so its class is not spoken of."""
     by_claims = request.dialect == CLAIMS
     by_other = by_claims or placed_by(review.pod["spec"], request.dialect, policy) != policy.scheduler_name
-    hold = policy.hold_of(standing, by_other, is_known(request))
+    hold = policy.hold_of(standing, by_other, is_known(request)) or hold_of_gang(review.pod, policy, by_other)
     declared = declared_time(review.pod) if policy.reserves_declared and hold == "budget" else ""
     governing = policy.mode == "enforce"
     operations = govern(review.pod, request, standing.status, policy, hold, declared) if governing else []

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from timekeeper.runtime.file_watch import newest_text
 from timekeeper.runtime.flags import Address
-from timekeeper.serving.tls import newest_text
 from timekeeper.settings import TimekeeperSettings, read
 
 

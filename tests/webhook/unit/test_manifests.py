@@ -18,7 +18,7 @@ from timekeeper.core import accelerators
 from timekeeper.core.admission.rules import denylist
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.dialects import DIALECTS, GPU_RESOURCE, amounts, native
-from timekeeper.core.names import GOVERNED, NAMESPACE, USER_ANNOTATIONS
+from timekeeper.core.names import GANG_ANNOTATIONS, GOVERNED, NAMESPACE, USER_ANNOTATIONS
 from timekeeper.core.request.device_classes import CONFIG_MAP, NO_CLASSES
 from timekeeper.settler.mode_parameters import DEFAULT
 from timekeeper.settler.spent_parameters import CONFIG_MAP as SPENT_PARAMETERS
@@ -160,7 +160,7 @@ def meets(name: str, condition: str) -> bool:
         ("devices.nri.io.example.com/main", False),
         ("example.com/cdi.k8s.io", False),
         ("example.com/bursar.dev/", False),
-        *((name, True) for name in USER_ANNOTATIONS),
+        *((name, True) for name in (*USER_ANNOTATIONS, *GANG_ANNOTATIONS)),
     ],
 )
 def test_these_annotations_are_immutable_and_those_are_not(name: str, immutable: bool) -> None:

@@ -27,7 +27,7 @@ from timekeeper.api.ledger.protected_reading import ProtectedReading, read_prote
 from timekeeper.api.resources.decisions import READ, DecisionAnswer, shown, visible_to
 from timekeeper.core.budgets.modes import mode_sentence
 from timekeeper.core.budgets.policy import group_key
-from timekeeper.core.decisions import CAPPED, DELETED, HELD, SCHEDULER_NAME, WAITING, Decision
+from timekeeper.core.decisions import CAPPED, DELETED, GANG, HELD, SCHEDULER_NAME, WAITING, Decision
 from timekeeper.core.ledger.metering import FOREVER_MS
 from timekeeper.core.object_names import timestamp
 from timekeeper.core.protected import Published
@@ -214,7 +214,7 @@ def _waiting(rows: list[DecisionRow], charged: list[ChargedSession]) -> Decision
     decisions = [each.run.decision for each in rows]
     gone = {each.uid for each in decisions if each.kind == DELETED}
     last = next((each for each in reversed(decisions) if each.uid not in gone), None)
-    if last is None or last.kind not in (WAITING, HELD, CAPPED):
+    if last is None or last.kind not in (WAITING, HELD, CAPPED, GANG):
         return None
     return None if any(each.session.uid == last.uid for each in charged) else last
 

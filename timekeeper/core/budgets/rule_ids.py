@@ -43,6 +43,7 @@ FIXED = (
     "forged-annotation",
     "forged-gate",
     "forged-label",
+    "gang",
     "gas-annotation",
     "long-constraint",
     "memory-floor",

@@ -212,6 +212,9 @@ class ClusterState:
     most_deleted: int = MAX_DELETED
     # UIDs of pods that changed while unbound, or became or ceased to be so
     unbound_changes: set[str] = field(default_factory=set)
+    # UIDs of the pods that start together, by namespace and key of their gang; and gangs that changed
+    gangs: dict[tuple[str, str], set[str]] = field(default_factory=dict)
+    gang_changes: set[tuple[str, str]] = field(default_factory=set)
     namespaces: dict[str, set[str]] = field(default_factory=dict)  # namespace -> UIDs of its pods
     inventory_version: int = 0  # of the nodes' cards
     budgets_version: int = 0  # of the ConfigMaps
@@ -611,6 +614,8 @@ class ClusterState:
             return
         self.pods[pod.uid] = pod
         self.changed_pods.setdefault(pod.uid, at_ms)
+        if pod.gang is not None:
+            self._join(pod.namespace, pod.gang.key, pod.uid)
         if before is None:
             self._list_pod(pod)
         self._set_unbound(pod.uid, pod.can_be_bound)
@@ -623,11 +628,24 @@ class ClusterState:
         else:
             self.unbound.discard(uid)
 
+    def _join(self, namespace: str, gang: str, uid: str) -> None:
+        self.gangs.setdefault((namespace, gang), set()).add(uid)
+        self.gang_changes.add((namespace, gang))
+
+    def _leave(self, namespace: str, gang: str, uid: str) -> None:
+        left = self.gangs.get((namespace, gang), set())
+        left.discard(uid)
+        if not left:
+            self.gangs.pop((namespace, gang), None)
+        self.gang_changes.add((namespace, gang))
+
     def _list_pod(self, pod: LedgerPod) -> None:
         self.namespaces_version += pod.namespace not in self.namespaces
         self.namespaces.setdefault(pod.namespace, set()).add(pod.uid)
 
     def _unlist_pod(self, pod: LedgerPod) -> None:
+        if pod.gang is not None:
+            self._leave(pod.namespace, pod.gang.key, pod.uid)
         rest = self.namespaces[pod.namespace]
         rest.remove(pod.uid)
         if not rest:

@@ -1,13 +1,14 @@
 """The evictors' calls to the API server. Each names its pod by UID, so it never affects another pod of its
 name."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import History
 from timekeeper.accounts.exhaustion.evictions import EvictionNotice
+from timekeeper.accounts.held.gangs import WaitingGang
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core import names, object_names
 from timekeeper.core.decisions import Record, record_nothing
@@ -131,6 +132,8 @@ class SettlerView:
     statements: Callable[[], tuple[Mapping[str, Statement], int] | None]
     # whether the budget protects the pod; True also of one about which the ledger has not decided yet
     is_protected: Callable[[LedgerPod], bool] = lambda _: False
+    # gangs of which a member has no node
+    gangs: Callable[[], Iterable[WaitingGang]] = lambda: ()
 
 
 def view_of(settler: Settler) -> SettlerView:
@@ -152,7 +155,10 @@ def view_of(settler: Settler) -> SettlerView:
         chosen = settler.ledger.protected.get(pod.namespace)
         return chosen is not None and (pod.uid in chosen.uids or settler.ledger.session(pod.uid) is None)
 
-    return SettlerView(pod, lambda: settler.ledger.history, pods, statements, is_protected)
+    def gangs() -> Iterable[WaitingGang]:
+        return settler.held.gangs.values()
+
+    return SettlerView(pod, lambda: settler.ledger.history, pods, statements, is_protected, gangs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from timekeeper import metrics
 from timekeeper.accounts.card_use import idleness
 from timekeeper.accounts.card_use.evictions import RESULTS, EvictionHistory, candidate, due
 from timekeeper.accounts.card_use.idleness import DueStep, IdlePod, Spared
-from timekeeper.accounts.held import declared
+from timekeeper.accounts.held import declared, gangs
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core import names
 from timekeeper.core.kube.eviction import EvictionResult
@@ -25,7 +25,7 @@ from timekeeper.settler.evictions.reasons import Reason
 from timekeeper.store import fencing, node_usage
 from timekeeper.store.engine.engine import Connection
 
-OVERUSE_S, IDLE_S, OVERTIME_S = 10.0, 10.0, 5.0  # between two rounds
+OVERUSE_S, IDLE_S, OVERTIME_S, GANG_S = 10.0, 10.0, 5.0, 2.0  # between two rounds
 SOON_S = 1.0  # after an attempt with a result: other pods may be due
 WRITTEN_MS = 30_000  # the watch shows what was written within this time
 
@@ -163,6 +163,37 @@ class OvertimeRound:
                 tell(self._context, each.pod, reasons.overtime_warning(each))
             if each.is_due:
                 self._history = _evict(self._context, each.pod, reasons.overtime(each), self._history)
+
+
+class GangRound:
+    """Evicts the members with a node of gangs of which too few have one by their deadline: all of them, each
+    once. Used by one thread for as long as the epoch lasts."""
+
+    def __init__(self, context: EvictorContext) -> None:
+        self._context = context
+        self._evicted_ms: dict[str, int] = {}  # UID -> when it was evicted last
+        for result in RESULTS:
+            metrics.GANG_EVICTIONS.labels(result)
+
+    def run(self) -> float:
+        """One step; returns the seconds until the next. Raises what `step` raises."""
+        self.step()
+        return GANG_S
+
+    def step(self) -> None:
+        """Evict what is due. Raises as `OveruseRound.step`."""
+        now_ms, at_ms, view = self._context.clock(), self._context.steady(), self._context.view
+        self._evicted_ms = {uid: each for uid, each in self._evicted_ms.items() if at_ms - each < WRITTEN_MS}
+        due = [(it, uid) for it in view.gangs() for uid in gangs.let_go(it, now_ms)]
+        if not due:
+            return
+        with self._context.store.reading() as connection:
+            fencing.confirm(connection, self._context.epoch)
+        for it, uid in due:
+            pod = view.pod(uid)
+            if pod is not None and uid not in self._evicted_ms:
+                self._evicted_ms[uid] = at_ms
+                evict(self._context, pod, reasons.gang(pod, it))
 
 
 def _noted(action: DueStep | Spared) -> dict[str, str | None] | None:

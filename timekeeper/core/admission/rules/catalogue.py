@@ -132,6 +132,12 @@ REQUEST = (
         "a `bursar.dev/min-gpu-memory` that is not a whole number of MiB from 1 to 1,048,576",
         "it would be ignored silently, or match no card",
     ),
+    Rule(
+        "gang",
+        "a `bursar.dev/gang` without `bursar.dev/gang-size`, a size that is no number of pods, a minimum "
+        "above it, a size of a pod that names no gang, and all three beside marks of Kueue, Volcano or KAI",
+        "the pod would start alone, or never",
+    ),
     Rule("unknown-topology", "a value other than `pair`, `numa`, `node`", "it would be ignored silently"),
     Rule(
         "same-gpu-container",
