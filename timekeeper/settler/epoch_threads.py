@@ -88,7 +88,7 @@ class EpochThreads:
         modes = ModeParameters(self.api, settings.namespace, self._history, self.now_ms, time.monotonic)
         start_thread("modes", modes.keep, stop)
         spent = SpentParameters(
-            apply_with(self.api, namespace),
+            apply_with(self.api, settings.namespace),
             self._statements,
             self._history,
             self.settler.cluster.unjudged.gpu_drivers,

@@ -110,7 +110,7 @@ def test_the_report_in_the_docs_is_the_one_that_is_given(review: Review) -> None
     page = (ROOT / "docs" / "review.md").read_text()
     (shown,) = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
 
-    assert json.loads(shown) == review.json(POD.format(percent=150))
+    assert json.loads(shown)["items"] == review.json(POD.format(percent=150))
 
 
 def test_people_read_the_file_and_line_of_what_is_wrong(review: Review) -> None:
