@@ -132,9 +132,18 @@ def watching(world: World) -> Iterator[ClaimWatch]:
         thread.join(10)
 
 
-def prepare(world: World, classes: Mapping[str, str]) -> None:
+@contextmanager
+def prepared(world: World, classes: Mapping[str, str]) -> Iterator[None]:
     """The namespace and the classes, each driver with its extended resource or "", once the policies let the
-    namespace's claims pass. All devices of these drivers count as GPUs."""
+    namespace's claims pass. All devices of these drivers count as GPUs. Nothing of it stays."""
+    try:
+        _prepare(world, classes)
+        yield
+    finally:
+        _remove(world, classes)
+
+
+def _prepare(world: World, classes: Mapping[str, str]) -> None:
     call = world.stack.cp.api.call
     rules = {"drivers": {driver: {"gpus": "all"} for driver in classes}}
     call(
@@ -153,8 +162,7 @@ def prepare(world: World, classes: Mapping[str, str]) -> None:
     world.until("claims to pass", lambda: kubectl(*dry, input=text).returncode == 0)
 
 
-def remove(world: World, classes: Mapping[str, str]) -> None:
-    """What `prepare` made, with all pods and claims in it."""
+def _remove(world: World, classes: Mapping[str, str]) -> None:
     call = world.stack.cp.api.call
     call("DELETE", PODS, {"gracePeriodSeconds": 0})
     call("DELETE", f"/api/v1/namespaces/{NAMESPACE}")

@@ -205,7 +205,8 @@ def a_claim_is_charged_and_the_next_waits(run: DemoRun) -> None:
     session = _ended(run) or {}
     allocated = datetime.fromisoformat(claim["status"]["allocation"]["allocationTimestamp"])
     held_ms = session["ended"] - session["bound"]
-    check(session["bound"] == 1000 * allocated.timestamp(), "the charge begins with the allocation", session)
+    late_ms = session["bound"] - 1000 * int(allocated.timestamp())
+    check(0 <= late_ms < 5000, f"the charge begins {late_ms} ms after the second of its allocation", session)
     check(
         session["posted"] == 1000 * held_ms,
         f"charged {Decimal(session['posted']) / GPU_SECONDS} GPU-seconds: it was allocated for {held_ms} ms",

@@ -110,8 +110,7 @@ class Lives:
 def lives(world: World) -> Iterator[Lives]:
     """Every claim and its pods, all at once on one node, until each has ended and all is released."""
     call = world.stack.cp.api.call
-    claims.prepare(world, CLASSES)
-    with dra_drivers(world, FLAGS) as slices:
+    with dra_drivers(world, FLAGS) as slices, claims.prepared(world, CLASSES):
         with claims.watching(world) as watch:
             for name, spec in DIRECT.items():
                 call("POST", CLAIMS, {"metadata": {"name": name}, "spec": spec})
@@ -134,7 +133,6 @@ def lives(world: World) -> Iterator[Lives]:
             world.until("the sessions to be settled", lambda: are_settled(world, len(names) - 1))
         pods = {name: claims.pod(world, name) for name in names}
         yield Lives(pods, shown, watch.seen, slices, claims.sessions(world))
-    claims.remove(world, CLASSES)
 
 
 def has_ended(world: World, name: str) -> bool:
