@@ -208,6 +208,7 @@ def test_a_gang_that_bursar_does_not_place_is_not_held(policy: Any) -> None:
     answer = mutated(of_gang(), Standing("IN_BUDGET"), policy)
 
     assert gates(patched(of_gang(), list(answer.operations))) == []
+    assert "held" not in answer.audit
 
 
 def test_a_gang_without_a_size_is_refused_with_the_field() -> None:
