@@ -8,7 +8,7 @@ from timekeeper.core.wire import HeldFor
 
 def hold_of_gang(pod: Json, policy: AdmissionPolicy, by_other: bool) -> HeldFor:
     """How a pod is held that waits for no budget and no turn of its own: as a member of a gang until all of
-    it fits, whatever the standing is; else not. ``by_other``: another scheduler places it, and starts its
-    gang."""
-    is_ours = policy.mode == "enforce" and policy.places and not by_other
+    it fits, whatever the standing is; else not. ``by_other``: another scheduler than Bursar's places it,
+    and starts its gang."""
+    is_ours = policy.mode == "enforce" and not by_other
     return "turn" if is_ours and gang_of(pod) is not None else ""

@@ -1,6 +1,7 @@
 """Gangs through the extender's verbs and its read-only port's call: cards for all members, or for none."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from scheduler_ext.model.node import read_node
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.model.standing import UNHEARD
 from scheduler_ext.scoring.policy import BINPACK
+from scheduler_ext.snapshot.reservations import as_found_by
 from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.reserving import held
 from tests.scheduler_ext.worlds import node, on, percent, read
@@ -45,7 +47,7 @@ class Extender:
         self.written: dict[str, Reservation] = {}
         self.withdrawn: list[str] = []
         self.leads = True
-        self.before_plan = lambda: None
+        self.before_plan: Callable[[], object] = lambda: None
         self.reserve = GangReservations(
             self.cache,
             self._given,
@@ -205,11 +207,13 @@ def test_kube_scheduler_gets_no_victims_for_one_member(waits: Running) -> None:
 
 def test_a_member_takes_no_part_of_a_card_that_is_reserved_for_another(waits: Running) -> None:
     """Two halves of one card: the first one that is bound leaves the other's."""
-    times = {"since_ms": now_ms(), "until_ms": now_ms() + UNTIL}
+    times: dict[str, Any] = {"since_ms": now_ms(), "until_ms": now_ms() + UNTIL}
     raws = [held(member(name, 50, gated=False), "n", "GPU-0", **times) for name in ("a", "b")]
     halves = [waits.put_pod(as_gang(each)) for each in raws]
     waits.put_pod(on(percent(100, "other"), "n", "GPU-1"))
 
+    node_now = waits.extender.cache.snapshot.node("n")
+    assert sorted(as_found_by("uid-a", node_now).allocations) == ["uid-b", "uid-other"]
     assert [waits.bind(each, "n") for each in halves] == ["", ""]
     assert waits.free("n") == [0, 0]
 

@@ -218,7 +218,8 @@ def test_of_a_gang_that_loses_a_pod_in_mid_release_none_keeps_a_node(stack: Stac
 def test_a_jobs_pods_start_together_with_fewer_than_all_where_the_minimum_says_so(stack: Stack) -> None:
     """Four pods on three cards, of which two suffice; the fourth starts when there is a card for it."""
     place = Place(stack, "elastic", 1, 1, 1)
-    template = member("unused", "train", 4, where="elastic", **{"bursar.dev/gang-minimum": "2"})
+    template = member("unused", "train", 4, where="elastic")
+    template["metadata"]["annotations"]["bursar.dev/gang-minimum"] = "2"
     del template["metadata"]["name"]
     job = {
         "metadata": {"name": "train"},

@@ -205,9 +205,12 @@ def test_a_pod_of_a_gang_that_cannot_be_paid_waits_for_its_budget() -> None:
 
 @pytest.mark.parametrize("policy", [OBSERVING, replace(POLICY, places=False), replace(POLICY, mode="meter")])
 def test_a_gang_that_bursar_does_not_place_is_not_held(policy: Any) -> None:
-    answer = mutated(of_gang(), Standing("IN_BUDGET"), policy)
+    raw = of_gang()
+    raw["spec"]["schedulerName"] = POLICY.scheduler_name if policy is OBSERVING else ""
+    answer = mutated(raw, Standing("IN_BUDGET"), policy)
 
-    assert gates(patched(of_gang(), list(answer.operations))) == []
+    assert gates(patched(raw, list(answer.operations))) == []
+    assert "held" not in answer.audit
 
 
 def test_a_gang_without_a_size_is_refused_with_the_field() -> None:
