@@ -87,7 +87,7 @@ class EpochThreads:
             apply_with(self.api, namespace),
             self._statements,
             self._history,
-            lambda: self.settler.cluster.unjudged.settings.gpu_drivers,
+            self.settler.cluster.unjudged.gpu_drivers,
             self.now_ms,
             time.monotonic,
         )

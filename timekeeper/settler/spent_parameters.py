@@ -11,7 +11,6 @@ from threading import Event
 from timekeeper.accounts.balance import Statement
 from timekeeper.accounts.budget_history import History
 from timekeeper.accounts.held.limits import KEEPING
-from timekeeper.core.request.device_classes import GPU_DRIVERS
 from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.log import log
 from timekeeper.settler.mode_parameters import apply_config_map
@@ -31,7 +30,7 @@ def parameters(
     """The keys of the ConfigMap. ``modes``: of each namespace."""
     keeping = (name for name, each in sorted(statements.items()) if _keeps(each))
     spent = {name: SPENT for name in keeping if modes(name) == "enforce"}
-    return {DRIVERS: "\n".join(sorted({*GPU_DRIVERS, *drivers}))} | spent
+    return {DRIVERS: "\n".join(sorted(drivers))} | spent
 
 
 def _keeps(each: Statement) -> bool:
@@ -42,7 +41,7 @@ def _keeps(each: Statement) -> bool:
 
 class SpentParameters:
     """Used by one thread. ``statements`` and ``history``: of the last tick, None before the first decision;
-    ``drivers``: those that a setting names as GPUs'; ``clock``: Unix milliseconds; ``seconds``: a monotonic
+    ``drivers``: those whose devices are GPUs; ``clock``: Unix milliseconds; ``seconds``: a monotonic
     clock."""
 
     def __init__(
