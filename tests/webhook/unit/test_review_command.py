@@ -259,7 +259,7 @@ def test_a_device_class_beside_a_request_is_reported_where_the_request_is_valid(
 
     assert {percent: each["verdict"] for percent, each in found.items()} == {10: "refused", 150: "refused"}
     assert [(each["rule"], each["path"]) for each in found[10]["violations"]] == [
-        ("several-dialects", "spec.resourceClaims")
+        ("several-dialects", "spec.containers")
     ]
     assert [each["rule"] for each in found[150]["violations"]] == ["share-range"]
     assert found[10]["patched"] is None

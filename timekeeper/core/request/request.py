@@ -151,10 +151,10 @@ def parse_new(
     of accelerators that no dialect reads; ``known``: by what its claims are read, None: they are not."""
     by_limits = _parse_limits(pod, unknown)
     asked = None if known is None else known.asked_by(pod, namespace, containers(pod))
-    return by_limits if asked is None else _with_claims(by_limits, asked)
+    return by_limits if asked is None else _with_claims(by_limits, asked, pod)
 
 
-def _with_claims(by_limits: ParsedRequest, asked: PodClaims) -> ParsedRequest:
+def _with_claims(by_limits: ParsedRequest, asked: PodClaims, pod: Json) -> ParsedRequest:
     """The request of a pod that has claims too."""
     fixed = tuple(each for each in asked.violations if each.rule != "claim-size")
     if by_limits.violations or fixed:
@@ -162,18 +162,19 @@ def _with_claims(by_limits: ParsedRequest, asked: PodClaims) -> ParsedRequest:
     if not asked.devices and not asked.missing:
         return by_limits
     if by_limits.request is not None:
-        return ParsedRequest(None, (*asked.violations, _beside_claims(by_limits.request, asked)))
+        return ParsedRequest(None, (*asked.violations, _beside_claims(by_limits.request, asked, pod)))
     devices = None if asked.missing else asked.devices
     return ParsedRequest(of_claims.request_of(devices), asked.violations)
 
 
-def _beside_claims(request: GPURequest, asked: PodClaims) -> Violation:
+def _beside_claims(request: GPURequest, asked: PodClaims, pod: Json) -> Violation:
+    has_claims = bool(mapping(pod.get("spec")).get("resourceClaims"))
     problem = f"the pod requests cards of dialect {request.dialect} too, and no scheduler places both"
     if asked.missing:
         problem = f"{problem}; whether its claims are of GPUs is not known: {first_of(asked.missing, 3)}"
     return Violation(
         "several-dialects",
-        "spec.resourceClaims",
+        "spec.resourceClaims" if has_claims else "spec.containers",
         "",
         problem,
         "one kind of devices in a pod",
