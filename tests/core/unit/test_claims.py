@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from tests.timekeeper.claims import DRIVER, allocated, device_claim, device_slice
 from tests.timekeeper.worlds import T0
-from timekeeper.core.claims.allocation import AllocatedDevice, Allocation, DeviceClaim, read_claim
+from timekeeper.core.claims.allocation import AllocatedDevice, DeviceAllocation, DeviceClaim, read_claim
 from timekeeper.core.claims.devices import DevicePools, read_slice
-from timekeeper.core.claims.drivers import Comparison, DriverRule, read_comparison, rules_of
+from timekeeper.core.claims.drivers import DeviceComparison, DriverRule, read_comparison, rules_of
 from timekeeper.core.claims.rates import ClaimCharge, charge_of
 
 Json = dict[str, Any]
@@ -47,7 +47,7 @@ def test_a_claim_is_read_with_its_devices_classes_and_pods() -> None:
         "claim-c",
         "team-a",
         "c",
-        allocation=Allocation(
+        allocation=DeviceAllocation(
             (AllocatedDevice(DRIVER, "n1", "gpu-0", "r0", "gpu", "s1", (("memory", 1000 * 8 * 1024**3),)),),
             "n1",
             T0,
@@ -322,7 +322,7 @@ def test_other_texts_are_no_comparison(text: str) -> None:
 
 
 def test_a_rule_of_an_administrator_replaces_the_one_that_is_built_in() -> None:
-    rules = rules_of((DriverRule(NVIDIA, where=(Comparison("type", "=", ("gpu",)),)),))
+    rules = rules_of((DriverRule(NVIDIA, where=(DeviceComparison("type", "=", ("gpu",)),)),))
 
     assert rules[NVIDIA].model == "model"
     assert rules["gpu.example.com"] == DriverRule("gpu.example.com")

@@ -12,7 +12,7 @@ from sys import intern
 
 from timekeeper.accounts.claims.consumers import ClaimPod
 from timekeeper.accounts.session import CLAIM, MAX_DOUBT, Session
-from timekeeper.core.claims.allocation import AllocatedDevice, Allocation, DeviceClaim
+from timekeeper.core.claims.allocation import AllocatedDevice, DeviceAllocation, DeviceClaim
 from timekeeper.core.claims.rates import ClaimCharge, DeviceCharge
 from timekeeper.core.decisions import recordable
 
@@ -33,7 +33,7 @@ def session_uids(claim: DeviceClaim, begin_ms: int) -> Iterator[str]:
     return (f"{claim.uid}{CLAIM}{first_ms + more}" for more in range(_MOST_A_SECOND))
 
 
-def begin_ms(allocation: Allocation, seen_ms: int, look_ms: int) -> int:
+def begin_ms(allocation: DeviceAllocation, seen_ms: int, look_ms: int) -> int:
     """When the allocation began: at its own time, if that lies between the last look without it, at
     ``look_ms`` (0: there was none), and when it was seen; else when it was seen. Its time has no parts of a
     second: one in the second of the look ends with that second at the latest."""
@@ -43,7 +43,7 @@ def begin_ms(allocation: Allocation, seen_ms: int, look_ms: int) -> int:
     return stamp_ms if stamp_ms >= look_ms else min(seen_ms, stamp_ms + _SECOND_MS)
 
 
-def is_of(session: Session, allocation: Allocation) -> bool:
+def is_of(session: Session, allocation: DeviceAllocation) -> bool:
     """Whether the session is of this allocation, and of no earlier one of its claim."""
     number = int(session.uid.rpartition(":")[2])
     if allocation.stamp_ms is not None and number // _SECOND_MS * _SECOND_MS != allocation.stamp_ms:

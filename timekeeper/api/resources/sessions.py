@@ -112,8 +112,8 @@ SESSIONS = ApiRoute(
 DOUBTS = ApiRoute(
     "GET",
     "/v1/doubts",
-    "why rates of running sessions are not certain, where pods hold uncharged devices by resource claims, and"
-    " which watches of the API server fail",
+    "why rates of running sessions are not certain, which device claims are charged for no pod or not at all,"
+    " and which watches of the API server fail",
     Right("get", "sessions"),
     {JSON: DoubtsAnswer},
 )

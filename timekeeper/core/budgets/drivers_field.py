@@ -9,7 +9,7 @@ import yaml
 from timekeeper.core.budgets import scalars
 from timekeeper.core.budgets.mistakes import BadEntryError, Mistakes, unknown_field
 from timekeeper.core.budgets.yaml_nodes import line_of, pairs_of, value_of, values_of
-from timekeeper.core.claims.drivers import EXAMPLE, Comparison, DriverRule, read_comparison
+from timekeeper.core.claims.drivers import EXAMPLE, DeviceComparison, DriverRule, read_comparison
 
 FIELD = "drivers"
 MOST_DRIVERS = 64
@@ -77,7 +77,7 @@ def _all_or_none(text: str) -> bool:
     return text == "all"
 
 
-def _comparison(text: str) -> Comparison:
+def _comparison(text: str) -> DeviceComparison:
     found = read_comparison(text)
     if found is None:
         raise scalars.BadValueError(f"a comparison such as {EXAMPLE}")

@@ -31,7 +31,7 @@ class AllocatedDevice:
 
 
 @dataclass(frozen=True, slots=True)
-class Allocation:
+class DeviceAllocation:
     """What a claim holds. ``node``: the one node where it can be used, "" if there are more, or none;
     ``stamp_ms``: when it was made, in whole seconds; None: its writer does not say it."""
 
@@ -52,7 +52,7 @@ class DeviceClaim:
     name: str
     owner: str = ""
     labels: str = "{}"
-    allocation: Allocation | None = None
+    allocation: DeviceAllocation | None = None
     consumers: tuple[str, ...] = ()
     other_consumers: int = 0
     is_extended: bool = False
@@ -86,9 +86,9 @@ def read_claim(raw: Json) -> DeviceClaim:
     )
 
 
-def _allocation(raw: Json, classes: Mapping[str, str]) -> Allocation:
+def _allocation(raw: Json, classes: Mapping[str, str]) -> DeviceAllocation:
     results = sequence(mapping(raw.get("devices")).get("results"))[:_MAX_DEVICES]
-    return Allocation(
+    return DeviceAllocation(
         tuple(_device(mapping(each), classes) for each in results),
         _node(mapping(raw.get("nodeSelector"))),
         millis(raw.get("allocationTimestamp")),

@@ -21,7 +21,7 @@ _MAX_LENGTH = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class DeviceComparison:
     """A device meets it if its attribute, or its capacity (``capacity.NAME``), compares so with one of the
     values."""
 
@@ -58,7 +58,7 @@ def _text(value: Attribute) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def read_comparison(text: str) -> Comparison | None:
+def read_comparison(text: str) -> DeviceComparison | None:
     """Reads ``NAME OPERATOR VALUE``, also with several values between bars; None for any other text. What
     compares by size is a number."""
     found = _COMPARISON.fullmatch(text.strip()) if len(text) <= _MAX_LENGTH else None
@@ -68,7 +68,7 @@ def read_comparison(text: str) -> Comparison | None:
     by_size = found[2] not in ("=", "!=") or found[1].startswith(CAPACITY)
     if by_size and any(thousandths(each) is None for each in values):
         return None
-    return Comparison(found[1], found[2], values)
+    return DeviceComparison(found[1], found[2], values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class DriverRule:
 
     driver: str
     has_gpus: bool = True
-    where: tuple[Comparison, ...] = ()
+    where: tuple[DeviceComparison, ...] = ()
     model: str = "model"
     counters: tuple[str, ...] = ()
     capacity: tuple[str, ...] = ()
@@ -96,7 +96,7 @@ class DriverRule:
 _BUILT_IN = (
     DriverRule(
         "gpu.nvidia.com",
-        where=(Comparison("type", "=", ("gpu", "mig", "vfio")),),
+        where=(DeviceComparison("type", "=", ("gpu", "mig", "vfio")),),
         model="productName",
         counters=("multiprocessors", "memory"),
         capacity=("memory", "shares"),

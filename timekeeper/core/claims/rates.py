@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from timekeeper.core.claims.allocation import AllocatedDevice, Allocation
+from timekeeper.core.claims.allocation import AllocatedDevice, DeviceAllocation
 from timekeeper.core.claims.devices import Amounts, FoundDevice, PublishedDevice
 from timekeeper.core.claims.drivers import DriverRule
 from timekeeper.core.dialects.nvidia_parts import whole_slices
@@ -58,7 +58,7 @@ class ClaimCharge:
 
 
 def charge_of(
-    allocation: Allocation, find: Find, rules: Mapping[str, DriverRule], weights: Weights
+    allocation: DeviceAllocation, find: Find, rules: Mapping[str, DriverRule], weights: Weights
 ) -> ClaimCharge:
     """The charge of what is allocated, by what drivers publish of it now."""
     gpus, unknown = [], set()

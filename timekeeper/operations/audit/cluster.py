@@ -86,7 +86,9 @@ def read_compared_pod(raw: Json) -> ComparedPod | None:
         if pod.problem:
             excuse = f"it has no session: its request cannot be read: {pod.problem}"
         elif pod.pod is None:
-            excuse = "it has no session: its resource claims are not charged yet"
+            excuse = "it has no session: what it uses by resource claims is charged by the claims"
+    elif mapping(raw.get("status")).get("extendedResourceClaimStatus"):
+        excuse = "it has no session: a claim serves its extended resources"
     elif mapping(mapping(raw.get("metadata")).get("labels")).get(names.GOVERNED) != "true":
         excuse = "it has no session, and is not governed"
     return ComparedPod(pod.uid, f"{pod.namespace}/{pod.name}", pod_hold(raw), excuse)

@@ -25,7 +25,7 @@ from timekeeper.core.request.host import NO_HOST, allocatable
 from timekeeper.core.request.inventory import charged_cards
 from timekeeper.core.request.node_parts import card_parts, contradiction
 from timekeeper.core.values import Card
-from timekeeper.runtime.api_server import Answered, Api
+from timekeeper.runtime.api_server import Answered, Api, Reply
 from timekeeper.runtime.informer import InformerEvent, ValueChanged, ValuesListed, inform
 from timekeeper.settler.cluster.cluster_state import (
     BudgetConfigMap,
@@ -117,7 +117,7 @@ def start_watching(
     def follow() -> None:
         with suppress(_StoppedError):
             if source.served:
-                _await_served(source, api, clock, updates, lambda ms: _wait(stop, ms), failed)
+                await_served(source, api.call, clock, updates, lambda ms: _wait(stop, ms), failed)
             for each in follow_source(source, api, clock, lambda ms: _wait(stop, ms), failed):
                 updates.put(each)
                 if stop.is_set():
@@ -128,9 +128,9 @@ def start_watching(
     return thread
 
 
-def _await_served(
+def await_served(
     source: WatchSource,
-    api: Api,
+    call: Callable[..., Reply],
     clock: Clock,
     updates: "Queue[WatchUpdate]",
     wait_ms: Callable[[int], None],
@@ -138,7 +138,7 @@ def _await_served(
 ) -> None:
     """Until the API server serves the API of the source. Where it does not, nothing is reported."""
     while True:
-        reply = api.call("GET", source.served, timeout_s=_ANSWER_S)
+        reply = call("GET", source.served, timeout_s=_ANSWER_S)
         if isinstance(reply, Answered) and reply.status < 300:
             return
         is_absent = isinstance(reply, Answered) and reply.status == 404

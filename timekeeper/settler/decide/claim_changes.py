@@ -14,7 +14,7 @@ from timekeeper.accounts.claims.claim_sessions import (
 from timekeeper.accounts.claims.consumers import ClaimPod
 from timekeeper.accounts.session import CLAIMS, Session, admitted_in_budget
 from timekeeper.core.budgets.policy import BudgetSettings
-from timekeeper.core.claims.allocation import Allocation, DeviceClaim
+from timekeeper.core.claims.allocation import DeviceAllocation, DeviceClaim
 from timekeeper.core.claims.drivers import DriverRule, rules_of
 from timekeeper.core.claims.rates import ClaimCharge, charge_of
 from timekeeper.settler.cluster.cluster_state import ClusterState
@@ -76,10 +76,10 @@ class _ClaimTick:
         known = self.ledger.running_claims.get(uid)
         return None if known is None else self.changes.sessions.get(known) or self.ledger.session(known)
 
-    def _charge(self, allocation: Allocation) -> ClaimCharge:
+    def _charge(self, allocation: DeviceAllocation) -> ClaimCharge:
         return charge_of(allocation, self.claims.pools.find, self.rules, self.settings.weights)
 
-    def _open(self, sight: ClaimSight, allocation: Allocation, charge: ClaimCharge) -> Session | None:
+    def _open(self, sight: ClaimSight, allocation: DeviceAllocation, charge: ClaimCharge) -> Session | None:
         """The session of the allocation; None if it has no GPU, or a pod pays for it already."""
         claim = sight.claim
         if not charge.gpus or self._is_paid(claim):
@@ -103,7 +103,7 @@ class _ClaimTick:
         uids = session_uids(claim, begun_ms)
         return next(uid for uid in uids if not any(uid in each for each in known))
 
-    def _node(self, allocation: Allocation, charge: ClaimCharge, pod: ClaimPod | None) -> str:
+    def _node(self, allocation: DeviceAllocation, charge: ClaimCharge, pod: ClaimPod | None) -> str:
         """The devices' node; of those that are of no node, their pool."""
         first = charge.gpus[0].device
         found = self.claims.pools.find(first.driver, first.pool, first.device)
