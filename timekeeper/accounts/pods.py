@@ -172,6 +172,8 @@ def read_charged_pod(
     found = read_pod(raw)
     if isinstance(found, LedgerPod | UnjudgedPod) or (found is not None and found.pod is not None):
         return found
+    if found is not None and found.is_allocated:
+        return found  # it waited, and the ledger has no session of it
     metadata = mapping(raw.get("metadata"))
     uid = str(metadata.get("uid", ""))
     if not is_charged(uid):

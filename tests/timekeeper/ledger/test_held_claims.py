@@ -9,6 +9,8 @@ from tests import worlds
 from tests.timekeeper.claims import allocated, device_claim, device_slice
 from tests.timekeeper.ledger.test_holding import GATE, HOLD, LOOKAHEAD, Holding, balance
 from tests.timekeeper.worlds import GPU, HOUR, SECOND, T0, Json, Town, budgets, iso
+from timekeeper.accounts.pods import read_charged_pod
+from timekeeper.settler.cluster.cluster_state import ItemChanged, WatchUpdate
 
 ONE_DATABASE = "decisions about values; test_holding stores the same"
 
@@ -221,3 +223,18 @@ def test_the_drivers_of_the_settings_decide_what_a_class_allocates(holding: Hold
     town.change("configmaps", budgets(_settings=rules % "none", team_a=SPENT))
     town.tick()
     assert "odd.example.com" not in town.settler.cluster.unjudged.gpu_drivers()
+
+
+def test_events_that_were_read_while_the_pod_waited_open_no_session(holding: Holding) -> None:
+    town = begin(holding, claiming(), entry=HOLD.format(hours=1))
+    assert holding.step() == ["p"]
+    town.tick()
+    read = [read_charged_pod(claiming(node="n1"), town.settler.is_charged) for _ in range(2)]
+
+    for each in read:
+        assert each is not None
+        town.settler.apply(WatchUpdate("pods", town.clock(), ItemChanged(each, deleted=False)))
+    town.advance(SECOND)
+
+    assert town.settler.cluster.pods == {}
+    assert town.get("/v1/sessions").get_json()["sessions"] == []

@@ -310,21 +310,16 @@ def test_a_tenant_cannot_tolerate_our_taints(world: World) -> None:
 def test_a_claim_that_became_another_after_its_pod_was_judged_gets_no_gpu_of_a_spent_budget(
     world: World,
 ) -> None:
-    """A tenant swaps the template behind a gate of its own, and deletes the claim of the first."""
-    world.template("deny", "swapped", exactly("nic"))
-    swapped = by("template", "swapped")
-    eventually(lambda: dry_refusal(world, "deny", swapped) == "", "the webhook to know the template")
-    assert world.pod("deny", "swapped", swapped, schedulingGates=[{"name": "example.com/mine"}]) == ""
+    """A tenant swaps the claim behind a gate of its own: for network cards when the pod is judged, then for a
+    GPU."""
     claims = f"{GROUP}/namespaces/deny/resourceclaims"
-    path = f"{GROUP}/namespaces/deny/resourceclaimtemplates/swapped"
-    assert refused(world.cluster.cp, "DELETE", path, {}, TENANT) == ""
-    for each in world.api.call("GET", claims)["items"]:
-        if each["metadata"]["name"].startswith("swapped-"):
-            made = f"{claims}/{each['metadata']['name']}"
-            assert refused(world.cluster.cp, "DELETE", made, {}, TENANT) == ""
-    world.template("deny", "swapped", exactly("h100"))
-    parameters = "/api/v1/namespaces/bursar-system/configmaps/bursar-spent"
-    assert world.api.call("GET", parameters)["data"]["deny"] == "spent"
+    swapped = by("claim", "swapped")
+    assert world.create("deny", "resourceclaims", named("swapped") | {"spec": of(exactly("nic"))}) == ""
+    eventually(lambda: dry(world, "deny", swapped) is None, "the webhook to know the claim")
+    assert world.pod("deny", "swapped", swapped, schedulingGates=[{"name": "example.com/mine"}]) == ""
+    assert "bursar.dev/governed" not in world.get("deny", "swapped")["metadata"].get("labels", {})
+    assert refused(world.cluster.cp, "DELETE", f"{claims}/swapped", {}, TENANT) == ""
+    assert world.create("deny", "resourceclaims", named("swapped") | {"spec": of(exactly("h100"))}) == ""
 
     opened = {"spec": {"schedulingGates": []}}
     assert refused(world.cluster.cp, "PATCH", "/api/v1/namespaces/deny/pods/swapped", opened, TENANT) == ""
@@ -334,7 +329,6 @@ def test_a_claim_that_became_another_after_its_pod_was_judged_gets_no_gpu_of_a_s
 
     eventually(lambda: "[budget-spent]" in said(), "kube-scheduler to say what kept the pod")
     assert not world.is_bound("deny", "swapped")
-    entry_of_deny = json.dumps({"data": {"deny": ENTRIES["open"]}})
     patch = ("patch", "configmap", "bursar-budgets", "-n", "bursar-system", "--type=merge", "-p")
-    world.cluster.kubectl(*patch, entry_of_deny)
+    world.cluster.kubectl(*patch, json.dumps({"data": {"deny": ENTRIES["open"]}}))
     world.wait_bound("deny", "swapped")
