@@ -7,8 +7,9 @@ import pytest
 
 from tests import worlds
 from tests.timekeeper.claims import allocated, device_claim, device_slice
+from tests.timekeeper.clocks import iso
 from tests.timekeeper.ledger.test_holding import GATE, HOLD, LOOKAHEAD, Holding, balance
-from tests.timekeeper.worlds import GPU, HOUR, SECOND, T0, Json, Town, budgets, iso
+from tests.timekeeper.worlds import GPU, HOUR, SECOND, T0, Json, Town, budgets
 from timekeeper.accounts.pods import read_charged_pod
 from timekeeper.settler.cluster.cluster_state import ItemChanged, WatchUpdate
 

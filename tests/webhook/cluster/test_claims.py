@@ -321,7 +321,7 @@ def test_a_claim_that_became_another_after_its_pod_was_judged_gets_no_gpu_of_a_s
     assert refused(world.cluster.cp, "DELETE", f"{claims}/swapped", {}, TENANT) == ""
     assert world.create("deny", "resourceclaims", named("swapped") | {"spec": of(exactly("h100"))}) == ""
 
-    opened = {"spec": {"schedulingGates": []}}
+    opened: Json = {"spec": {"schedulingGates": []}}
     assert refused(world.cluster.cp, "PATCH", "/api/v1/namespaces/deny/pods/swapped", opened, TENANT) == ""
 
     def said() -> str:
