@@ -136,8 +136,8 @@ class Batch:
             acts = (self._release, self._reserve, self._reserve, self._anew, self._delete)
             self.chance.choice(acts)(life)
 
-    def _allocate(self, life: Life) -> None:
-        life.devices = [self._device() for _ in range(self.chance.choice((1, 1, 1, 2, 3)))]
+    def _allocate(self, life: Life, same: list[Json] | None = None) -> None:
+        life.devices = same or [self._device() for _ in range(self.chance.choice((1, 1, 1, 2, 3)))]
         kind = self.chance.random()
         life.stamp = self.now // 1000 * 1000
         if kind < 0.1:
@@ -162,10 +162,11 @@ class Batch:
         self._tell(life)
 
     def _anew(self, life: Life) -> None:
+        devices = life.devices if self.chance.random() < 0.6 else None
         self._release(life)
         if self.chance.random() < 0.5:
             self.town.clock.turn(self.chance.choice(SPANS[:4]))
-        self._allocate(life)
+        self._allocate(life, devices)
 
     def _reserve(self, life: Life) -> None:
         life.users = [uid for uid in life.users if self.chance.random() < 0.6]

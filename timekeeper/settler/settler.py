@@ -252,12 +252,12 @@ class Settler:
             return {}
         names = capped_namespaces(waits.held.values(), cluster.namespaces, history, now_ms)
         scheduler = history.settings(now_ms).scheduler_name
-        held = cards_held(cluster.pods.values(), names, scheduler, cluster.cards, waits.most_milli)
+        found = cards_held(cluster.pods.values(), names, scheduler, cluster.cards, waits.most_milli)
         for uid in self.ledger.running_claims.values():
-            session = self.ledger.session(uid)
-            if session is not None and session.namespace in held:
-                held[session.namespace] += session.requested_milli or 0
-        return held
+            session = self.ledger.sessions[uid]
+            if session.namespace in found:
+                found[session.namespace] += session.requested_milli
+        return found
 
     def _write_waiting(self, missing: tuple[str, ...]) -> bool:
         """Until every source has been listed once, write only the pulse: an absent object proves nothing
