@@ -194,6 +194,7 @@ EVERYWHERE = {
 BY_MODE = {
     *("bursar-anti-affinity", "bursar-node-access", "bursar-overhead", "bursar-privileged"),
     *("bursar-ranges", "bursar-sizes", "bursar-ways-around"),
+    *("bursar-claim-finalizers", "bursar-claim-tolerations"),
 }
 OF_CLASSES = {"bursar-device-class-limits"}
 # also in the namespaces of the system; in exempt ones schedulers of other systems write the same annotations
