@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from tests.timekeeper.worlds import HOUR, T0, Town, budgets, gpu_pod, node
+from tests.timekeeper.worlds import HOUR, MINUTE, T0, Town, budgets, gpu_pod, node
 from timekeeper.settler.spent_parameters import SpentParameters
 
 ONE_DATABASE = "decisions about values; test_holding stores the same"
@@ -60,6 +60,15 @@ def test_a_namespace_is_named_while_its_charges_have_used_a_budget_that_keeps_po
     town.advance(2 * HOUR)
 
     assert Writer(town).step() == [OF_GPUS | ({"team-a": "spent"} if is_kept else {})]
+
+
+def test_what_is_only_reserved_keeps_no_claim(town: Town) -> None:
+    entry = budgets(team_a="gpuHours: 1\nonExhausted: deny")
+    town.begin(("nodes", node()), ("configmaps", entry), ("pods", gpu_pod("p", started_ms=T0)))
+    town.advance(55 * MINUTE)
+
+    assert town.get("/v1/balances/team-a").get_json()["standing"] == "OVER_BUDGET"
+    assert Writer(town).step() == [OF_GPUS]
 
 
 def test_it_is_applied_when_it_changes_and_now_and_then(town: Town) -> None:
