@@ -6,6 +6,7 @@ import copy
 import random
 from dataclasses import dataclass, field
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
 from tests.timekeeper.claims import allocated, device_claim, device_slice
@@ -152,7 +153,8 @@ class Batch:
         pool, name, driver = self.chance.choice(DEVICES)
         more: Json = {"adminAccess": True} if self.chance.random() < 0.08 else {}
         if pool == "shared":
-            took = {"memory": f"{self.chance.randint(0, 80)}Gi", "compute": str(self.chance.randint(0, 100))}
+            gib, compute = (self.chance.choice((0, self.chance.randint(0, most))) for most in (80, 100))
+            took = {"memory": f"{gib}Gi", "compute": str(compute)}
             more |= {"shareID": f"s{self.chance.randrange(10**9)}", "consumedCapacity": took}
         return allocated(name, pool=pool, driver=driver, **more)
 
@@ -311,8 +313,15 @@ class Batch:
                 each.rate * (_end(each) - each.begin) for each in self.oracle.charges if _of(each, mine)
             )
             assert self.town.charged(team) == owed
+        self._check_that_nothing_is_charged_twice()
         if self.calm:
             self._check_the_truth()
+
+    def _check_that_nothing_is_charged_twice(self) -> None:
+        """The allocations of one claim follow each other."""
+        for uid in {each.claim for each in self.oracle.charges}:
+            mine = sorted((e.begin, _end(e)) for e in self.oracle.charges if e.claim == uid)
+            assert all(first[1] <= later[0] for first, later in pairwise(mine)), (uid, mine)
 
     def _check_the_truth(self) -> None:
         """Where nothing was missed, each hold of GPUs is charged from its second to its end; a claim deleted

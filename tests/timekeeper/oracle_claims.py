@@ -150,7 +150,8 @@ class Claims:
         self._follow_lost(now)
         self.unwritten, self.listing = waiting, None
         self.users = {uid: user for uid, user in self.users.items() if user.gone is None}
-        self.mark = max(self.mark, self.heard // STEP * STEP)
+        last = max([0, *(each.end or 0 for each in self.charges)])
+        self.mark = max(self.mark, self.heard // STEP * STEP, min(last, self.heard))
 
     def running(self, uid: str) -> Charge | None:
         found = [each for each in self.charges if each.claim == uid and each.end is None and not each.lost]

@@ -328,7 +328,10 @@ class Settler:
     def _load_claims(self, connection: Connection) -> None:
         """Which sessions of claims are in the database, where a claim or a pod that one serves changed."""
         cluster, ledger = self.cluster, self.ledger
-        ledger.used_claims = reading.existing(connection, set(wanted_uids(cluster.claims)))
+        wanted = {each[0]: each for each in wanted_uids(cluster.claims)}
+        first = reading.existing(connection, wanted.keys())  # nearly always there is none
+        more = {uid for each in first for uid in wanted[each]}
+        ledger.used_claims = reading.existing(connection, more) if more else frozenset()
         uids = {*cluster.changed_pods, *cluster.deleted_pods} & cluster.claims.pods.keys()
         pods = [cluster.claims.pods[uid] for uid in uids if ledger.session(uid) is None]
         names = {(pod.namespace, pod.served_by) for pod in pods if pod.served_by}

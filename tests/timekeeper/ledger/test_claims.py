@@ -191,15 +191,15 @@ def test_a_claim_deleted_while_its_pod_waits_ends_with_it(town: Town) -> None:
 
 
 def test_a_claim_deleted_in_use_is_known_to_the_next_settler(holding: Town) -> None:
-    holding.change(CLAIMS, held(), deleted=True)
+    holding.hear("pods", pod("q"))
+    holding.change(CLAIMS, held(pods=("uid-q",)))
+    holding.change(CLAIMS, held(pods=("uid-q",)), deleted=True)
     holding.clock.turn(MINUTE)
-    holding.start_anew()
-    holding.hear_all(CLAIMS)
-    holding.list_all()
-    holding.tick()
+    holding.hear("pods", pod(ended_ms=holding.clock()))
+    again(holding)
     assert spans(holding) == [(BEGAN, None, GPU)]
 
-    holding.change("pods", pod(ended_ms=holding.clock()))
+    holding.change("pods", pod("q", ended_ms=holding.clock()))
 
     assert spans(holding) == [(BEGAN, BEGAN + MINUTE, GPU)]
 
@@ -271,9 +271,10 @@ def test_a_claim_that_is_gone_after_a_gap_ended_with_its_pods(holding: Town) -> 
     assert spans(holding) == [(BEGAN, BEGAN + 5 * MINUTE, GPU)]
 
 
-def test_a_claim_allocated_anew_between_two_lists_has_two_sessions(holding: Town) -> None:
+@pytest.mark.parametrize("device", ["gpu-0", "gpu-1"])
+def test_a_claim_allocated_anew_between_two_lists_has_two_sessions(holding: Town, device: str) -> None:
     holding.clock.turn(10 * MINUTE)
-    anew = held(allocated("gpu-1"), at_ms=BEGAN + 8 * MINUTE)
+    anew = held(allocated(device), at_ms=BEGAN + 8 * MINUTE)
     holding.hear(CLAIMS, anew, unheard=True)
 
     holding.hear_all(CLAIMS)
@@ -294,6 +295,18 @@ def test_one_that_is_allocated_twice_in_a_second_has_two_sessions(holding: Town)
     ends = [BEGAN + 100, BEGAN + 300, None]
     assert [end for _, end, _ in spans(holding)] == ends
     assert [begin for begin, _, _ in spans(holding)] == [BEGAN, BEGAN + 200, BEGAN + 400]
+
+
+def test_the_next_settler_knows_an_earlier_session_of_the_same_second(holding: Town) -> None:
+    holding.clock.turn(100)
+    holding.change(CLAIMS, device_claim())
+    holding.clock.turn(100)
+    holding.hear(CLAIMS, held(), unheard=True)
+
+    again(holding)
+
+    assert spans(holding) == [(BEGAN, BEGAN + 100, GPU), (BEGAN + 200, None, GPU)]
+    assert rows(holding)[1]["uid"] == f"claim-c:claim:{BEGAN + 1}"
 
 
 def test_without_its_own_time_an_allocation_began_when_it_was_seen(town: Town) -> None:

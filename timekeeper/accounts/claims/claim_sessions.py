@@ -6,7 +6,6 @@ pods share it.
 """
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from sys import intern
 
@@ -17,7 +16,7 @@ from timekeeper.core.claims.rates import ClaimCharge, DeviceCharge
 from timekeeper.core.decisions import recordable
 
 _SECOND_MS = 1_000  # the resolution of an allocation's time
-_MOST_A_SECOND = 64  # allocations of one claim that can be told apart
+_MOST_A_SECOND = 32  # allocations of one claim that can be told apart
 
 
 def claim_uid(session_uid: str) -> str:
@@ -25,12 +24,12 @@ def claim_uid(session_uid: str) -> str:
     return session_uid.partition(CLAIM)[0]
 
 
-def session_uids(claim: DeviceClaim, begin_ms: int) -> Iterator[str]:
+def session_uids(claim: DeviceClaim, begin_ms: int) -> tuple[str, ...]:
     """The UIDs that the session of this claim's allocation may have; the first free one is its own.
     ``begin_ms``: when it began."""
     stamp_ms = claim.allocation.stamp_ms if claim.allocation else None
     first_ms = begin_ms if stamp_ms is None else stamp_ms
-    return (f"{claim.uid}{CLAIM}{first_ms + more}" for more in range(_MOST_A_SECOND))
+    return tuple(f"{claim.uid}{CLAIM}{first_ms + more}" for more in range(_MOST_A_SECOND))
 
 
 def begin_ms(allocation: DeviceAllocation, seen_ms: int, look_ms: int) -> int:

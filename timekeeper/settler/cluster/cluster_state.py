@@ -36,9 +36,6 @@ SOURCES = ("pods", "nodes", "leases", "configmaps", "priorityclasses")
 MAX_DELETED = 100_000  # deleted pods whose end is not written yet
 MAX_UNREADABLE = 10_000  # unreadable pods that are not reported yet
 
-# The charges of all claims advance together, which takes time: not with each event of their watch.
-_CLAIMS_STEP_MS = 5_000
-
 
 @dataclass(frozen=True, slots=True)
 class KnownNode:
@@ -207,7 +204,7 @@ class ClusterState:
     claiming: dict[str, str] = field(default_factory=dict)
     _claiming: ClaimingPods | None = None  # of them; None: to be counted anew
     claims: DeviceClaims = field(default_factory=DeviceClaims)
-    # UID -> pod without the extended resources that a claim serves; of those that use claims
+    # UID -> pod without the extended resources that a claim serves
     rest: dict[str, LedgerPod | UnreadablePod] = field(default_factory=dict)
     unreadable: dict[str, UnreadablePod] = field(default_factory=dict)  # UID -> pod to report
     unreadable_omitted: int = 0  # number of unreadable pods beyond `MAX_UNREADABLE`
@@ -231,7 +228,7 @@ class ClusterState:
     def watermark_ms(self, node: str) -> int | None:
         """Until when the node was alive with its pods observed; None if it never renewed its Lease."""
         if node == CLAIMS:
-            return self.claims.current_ms // _CLAIMS_STEP_MS * _CLAIMS_STEP_MS or None
+            return self.claims.watermark_ms
         lease = self.leases.get(node)
         if lease is None or lease.renewed_ms is None or not self.pods_current_ms:
             return None
@@ -497,7 +494,7 @@ class ClusterState:
 
     def _see_using(self, item: PodWithClaims, deleted: bool, at_ms: int) -> None:
         self.claims.see_pod(item.pod, deleted, at_ms)
-        if item.rest is None or isinstance(item.rest, UnjudgedPod):
+        if item.rest is None or isinstance(item.rest, UnjudgedPod) or not item.pod.served_by:
             self.rest.pop(item.pod.uid, None)
         else:
             self.rest[item.pod.uid] = item.rest

@@ -15,6 +15,7 @@ from timekeeper.core.claims.drivers import DriverRule
 
 SOURCES = ("resourceclaims", "resourceslices")
 ORPHAN_MS = 60_000  # between two pods a claim may be reserved for none
+_STEP_MS = 5_000
 MAX_SIGHTS = 100_000  # of claims, that are not written yet; beyond it, the last of each claim counts
 
 
@@ -51,6 +52,7 @@ class DeviceClaims:
     """All that is known of claims. ``current_ms``: until when that is complete; 0: nothing follows them."""
 
     current_ms: int = 0
+    ended_ms: int = 0  # the last end of an allocation
     allocated: dict[str, DeviceClaim] = field(default_factory=dict)  # by UID
     sights: dict[str, list[ClaimSight]] = field(default_factory=dict)  # by UID; not written yet
     relisted: Relist | None = None  # the last list since the last written tick
@@ -72,6 +74,12 @@ class DeviceClaims:
     def is_followed(self) -> bool:
         """Whether the API server serves claims, and they were listed."""
         return self.current_ms > 0
+
+    @property
+    def watermark_ms(self) -> int | None:
+        """Until when claims are known, as it is written: in steps, for the charges of all claims advance
+        with it; but never before an end, so that the next settler dates no allocation of before it."""
+        return max(self.current_ms // _STEP_MS * _STEP_MS, min(self.ended_ms, self.current_ms)) or None
 
     def is_allocated(self, namespace: str, name: str) -> bool:
         """Whether a claim of this name holds devices."""

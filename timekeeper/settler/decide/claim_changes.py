@@ -56,7 +56,7 @@ class _ClaimTick:
                 self._lose(session, sight, claim.consumers)
                 session = None
             elif session is not None and (allocation is None or not is_of(session, allocation)):
-                self._put(end_claim_session(session, self._end_ms(session, sight)))
+                self._end(session, self._end_ms(session, sight))
                 session = None
             if allocation is None:
                 continue
@@ -141,7 +141,7 @@ class _ClaimTick:
             if sight.is_gone:
                 self._lose(session, sight, tuple(session.consumers.split()))
             else:
-                self._put(end_claim_session(session, self._end_ms(session, sight)))
+                self._end(session, self._end_ms(session, sight))
 
     def _lose(self, session: Session, sight: ClaimSight, consumers: tuple[str, ...]) -> None:
         """The claim's object is gone though it was allocated: pods that run may still use the devices."""
@@ -162,9 +162,13 @@ class _ClaimTick:
             left = " ".join(each for each, end_ms in ends.items() if end_ms is None)
             last_ms = max((session.watermark_ms or 0, *(each or 0 for each in ends.values())))
             if not left and self.now_ms >= last_ms:
-                self._put(end_claim_session(session, last_ms))
+                self._end(session, last_ms)
             elif (left, last_ms) != (session.consumers, session.watermark_ms):
                 self._put(replace(session, consumers=left, watermark_ms=last_ms))
+
+    def _end(self, session: Session, end_ms: int) -> None:
+        ended = self._put(end_claim_session(session, end_ms))
+        self.claims.ended_ms = max(self.claims.ended_ms, ended.ended_ms or 0)
 
     def _put(self, session: Session) -> Session:
         self.changes.sessions[session.uid] = session
@@ -176,9 +180,9 @@ def _is_unpublished(charge: ClaimCharge) -> bool:
     return any(each.is_unpublished for each in charge.gpus)
 
 
-def wanted_uids(claims: DeviceClaims) -> Iterator[str]:
-    """The UIDs that sessions of changed claims may have in the database."""
+def wanted_uids(claims: DeviceClaims) -> Iterator[tuple[str, ...]]:
+    """Of each allocation of a changed claim: the UIDs that its session may have, in order."""
     for sights in claims.sights.values():
         for sight in sights:
             if sight.claim.allocation is not None:
-                yield from session_uids(sight.claim, sight.at_ms)
+                yield session_uids(sight.claim, sight.at_ms)
