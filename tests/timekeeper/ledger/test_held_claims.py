@@ -145,7 +145,7 @@ def test_what_was_judged_once_stays_so_when_the_template_is_gone_and_a_restart_f
     town.change("resourceclaimtemplates", template())
     town.change("resourceclaimtemplates", template(), deleted=True)
     town.change("pods", claiming(claims="unknown", priority=7))
-    assert [each.rate_milli for each in town.settler.held.pods.values()] == [2 * GPU]
+    assert [(each.rate_milli, each.priority) for each in town.settler.held.pods.values()] == [(2 * GPU, 7)]
 
     holding.restart()
     assert dict(town.settler.held.pods) == {}, "nobody knows it any more"
