@@ -8,6 +8,7 @@ import pytest
 from tests.worlds import Json, container, pod
 from timekeeper.core.request.claims import EXPLICIT, KnownClaims, PodClaims, read_requests
 from timekeeper.core.request.device_classes import ClassSettings, DeviceClass
+from timekeeper.core.request.metered import metered_request
 from timekeeper.core.request.request import containers, parse, parse_new
 
 CLASSES = {
@@ -165,6 +166,9 @@ def test_the_number_that_admission_recorded_is_the_request_of_a_governed_pod(
     request = parse(raw).request
     assert request is not None
     assert (request.dialect, [each.ask.devices for each in request.asks]) == ("claims", devices)
+    assert metered_request(raw, parse(raw)) is None, (
+        "admission's word, which counts nothing where pods are metered"
+    )
 
 
 @pytest.mark.parametrize(
