@@ -192,8 +192,9 @@ class Batch:
             self._deliver(raw, gone is not None)
 
     def _deliver(self, raw: Json, gone: bool) -> None:
-        change = ItemChanged(READ[CLAIMS](raw), gone)
-        self.town.settler.apply(WatchUpdate(CLAIMS, self.now, change))
+        item = READ[CLAIMS](raw)
+        assert item is not None
+        self.town.settler.apply(WatchUpdate(CLAIMS, self.now, ItemChanged(item, gone)))
         self.oracle.sees(copy.deepcopy(raw), gone, self.now)
 
     # -- pods
@@ -327,15 +328,15 @@ class Batch:
         """Where nothing was missed, each hold of GPUs is charged from its second to its end; a claim deleted
         in use is charged longer."""
         for life in self.lives:
-            mine = [each for each in self.oracle.charges if each.claim.startswith(f"claim-{life.name}-")]
-            for charge in mine:
-                (hold,) = [
-                    each
-                    for each in life.held
-                    if each[0] - 1_000 < charge.begin <= each[0] <= _end(charge)
-                    and (charge.lost or each[1] == charge.end)
-                ][:1] or [None]
-                assert hold is not None, (charge, life.held)
+            for charge in self.oracle.charges:
+                if charge.claim.rpartition("-")[0] == f"claim-{life.name}":
+                    assert any(_is_for(charge, *hold) for hold in life.held), (charge, life.held)
+
+
+def _is_for(charge: Charge, began: int, ended: int) -> bool:
+    """Whether that is what it is charged for."""
+    is_begin = began - 1_000 < charge.begin <= began
+    return is_begin and (_end(charge) >= ended if charge.lost else _end(charge) == ended)
 
 
 def _end(charge: Charge) -> int:
