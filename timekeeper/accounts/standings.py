@@ -190,6 +190,8 @@ def _settings(
         "policy": "fragmentation",
         "unknownAccelerators": settings.unknown_accelerators,
     }
+    if settings.drivers:
+        shown["drivers"] = {each.driver: each.has_gpus for each in settings.drivers}
     if settings.charge_by == DOMINANT_HOST:
         shown["chargeBy"] = "dominant-host"
     if room is not None:

@@ -194,6 +194,8 @@ class StandingSettings(TypedDict):
     policy: str
     # what becomes of pods that request accelerators which no dialect reads: `core.accelerators`
     unknownAccelerators: UnknownAccelerators
+    # driver -> whether its devices are GPUs, of those that an administrator has named; absent: none
+    drivers: NotRequired[dict[str, bool]]
     chargeBy: NotRequired[Literal["dominant-host"]]  # Bindings record what a pod requests of its node
     host: NotRequired[HostWire]  # absent: no node with cards is known
 

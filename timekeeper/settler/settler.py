@@ -170,6 +170,7 @@ class Settler:
             return self._write_waiting(missing)
         # Entries take effect in order, even if the clock was set back.
         now_ms = max(self._clock(), self.ledger.history.newest_ms() + 1)
+        self.cluster.unjudged.follow(self.ledger.history.settings(now_ms).drivers)
         self.cluster.judge_again(now_ms)
         read = self._entries(now_ms)
         with self._store.reading() as connection:

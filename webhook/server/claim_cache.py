@@ -3,7 +3,7 @@
 No review waits for them. What has not arrived yet is unknown to `KnownClaims`, and such a pod is held.
 """
 
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import suppress
 from threading import Event, Thread
 from typing import TypeVar
@@ -14,6 +14,7 @@ from timekeeper.core.names import NAMESPACE
 from timekeeper.core.request.claims import KnownClaims, NamespacedName, Requests, read_requests
 from timekeeper.core.request.device_classes import (
     CONFIG_MAP,
+    NO_DRIVERS,
     ClassSettings,
     DeviceClass,
     gpu_resources,
@@ -34,15 +35,21 @@ V = TypeVar("V")
 
 
 class ClaimCache:
-    """Keeps `known` current; ``api`` None: there is no way to the API server, and nothing is ever known."""
+    """Keeps `known` current; ``api`` None: there is no way to the API server, and nothing is ever known.
+    ``drivers``: as `KnownClaims` has them."""
 
-    def __init__(self, api: Api | None, log: Log) -> None:
+    def __init__(
+        self,
+        api: Api | None,
+        log: Log,
+        drivers: Callable[[], Mapping[str, bool]] = lambda: NO_DRIVERS,
+    ) -> None:
         self._api, self._log, self._ended = api, log, Event()
         self._classes: dict[str, DeviceClass] = {}
         self._claims: dict[NamespacedName, Requests] = {}
         self._templates: dict[NamespacedName, Requests] = {}
         self._settings: dict[str, ClassSettings] = {}
-        self.known = KnownClaims(self._classes, self._claims, self._templates)
+        self.known = KnownClaims(self._classes, self._claims, self._templates, drivers=drivers)
 
     def start(self) -> None:
         """Starts following; in a worker, after the fork, for threads do not survive one."""
@@ -68,7 +75,7 @@ class ClaimCache:
 
     def _set(self) -> None:
         self.known.settings = settings = self._settings.get(CONFIG_MAP, ClassSettings())
-        self.known.resources = gpu_resources(tuple(self._classes.values()), settings)
+        self.known.resources = gpu_resources(tuple(self._classes.values()), settings, self.known.drivers())
 
     def _follow(
         self,

@@ -2,10 +2,11 @@
 
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from threading import Event, Thread
 
+from timekeeper.core.admission.table import StandingsTable
 from timekeeper.core.decisions import Record
 from timekeeper.runtime.api_server import Api
 from timekeeper.runtime.clock import monotonic_ms
@@ -41,7 +42,7 @@ def make_service(
     standings = StandingsPoller(settings.timekeeper_url, settings.token_file, ca, monotonic_ms, log, metrics)
     standings.start()
     api = _api_server(settings)
-    claims = ClaimCache(api, log)
+    claims = ClaimCache(api, log, lambda: _drivers(standings.table()))
     claims.start()
     flags = replace(settings.policy, claims=claims.known)
     admission = Reviewer(
@@ -57,6 +58,11 @@ def make_service(
         metrics_route(metrics, settings.metrics_access == "open", api),
     )
     return HttpService(create_app(admission), _APP_THREADS, HttpLimits(MAX_REVIEW_BYTES), routes, tls=tls)
+
+
+def _drivers(table: StandingsTable | None) -> Mapping[str, bool]:
+    """What `_settings` say of drivers, by the last table."""
+    return {} if table is None else table.settings.drivers
 
 
 def _api_server(settings: WebhookSettings) -> Api | None:

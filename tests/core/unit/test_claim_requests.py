@@ -180,3 +180,10 @@ def test_a_claim_of_any_form_is_read(spec: Json) -> None:
 
     assert found is not None
     assert found.devices == 0
+
+
+def test_the_drivers_of_the_settings_count_before_everything_else() -> None:
+    rules = {"odd.example.com": True, "gpu.nvidia.com": False}
+    objects = known(request("odd", count=3), request(), drivers=lambda: rules)
+
+    assert asked(claiming(TEMPLATE), objects) == PodClaims(3)

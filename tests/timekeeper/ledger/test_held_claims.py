@@ -208,6 +208,24 @@ def test_a_cap_counts_what_is_allocated(holding: Holding) -> None:
     assert holding.step() == ["p"]
 
 
+def test_the_drivers_of_the_settings_decide_what_a_class_allocates(holding: Holding) -> None:
+    town = begin(holding, claiming(claims="unknown", how="turn"), entry=SPENT)
+    town.hear("deviceclasses", device_class("odd", "odd.example.com"))
+    town.change("resourceclaimtemplates", template("odd"))
+    assert holding.step() == []
+    assert dict(town.settler.held.pods) == {}
+
+    rules = "drivers:\n  odd.example.com: {gpus: %s}"
+    town.change("configmaps", budgets(_settings=rules % "all", team_a=SPENT))
+    town.tick()
+    assert [each.rate_milli for each in town.settler.held.pods.values()] == [2 * GPU]
+    assert "odd.example.com" in town.settler.cluster.unjudged.gpu_drivers()
+
+    town.change("configmaps", budgets(_settings=rules % "none", team_a=SPENT))
+    town.tick()
+    assert "odd.example.com" not in town.settler.cluster.unjudged.gpu_drivers()
+
+
 def test_events_that_were_read_while_the_pod_waited_open_no_session(holding: Holding) -> None:
     town = begin(holding, claiming(), entry=HOLD.format(hours=1))
     assert holding.step() == ["p"]

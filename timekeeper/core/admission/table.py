@@ -57,6 +57,8 @@ class StandingsSettings:
     exempt: frozenset[str] = frozenset()
     room: CardHost | None = None  # CPU and memory for each card
     host_share_milli: int = 2_000
+    # driver -> whether its devices are GPUs, of those that an administrator has named
+    drivers: Mapping[str, bool] = field(default_factory=dict)
 
 
 StandingsTable = standings.StandingsTable[StandingsSettings, StandingsEntry]
@@ -156,6 +158,7 @@ def read_settings(raw: Json) -> StandingsSettings:
         unknown_accelerators=_accelerators(raw.get("unknownAccelerators")),
         room=standings.card_host(raw),
         host_share_milli=standings.whole_number(mapping(raw.get("host")).get("timesMilli", 2_000)),
+        drivers={name: each is True for name, each in mapping(raw.get("drivers")).items()},
     )
 
 

@@ -6,14 +6,21 @@ alternatives, and each GPU as a whole one. Source: k8s.io/api/resource/v1; kuber
 `plugin/pkg/scheduler/framework/plugins/dynamicresources`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 from timekeeper.core.dialects.amounts import Container
 from timekeeper.core.json_values import Json, mapping, sequence
 from timekeeper.core.quantity import integral
-from timekeeper.core.request.device_classes import DEFAULTS, ClassSettings, DeviceClass, kind_of, why_unknown
+from timekeeper.core.request.device_classes import (
+    DEFAULTS,
+    NO_DRIVERS,
+    ClassSettings,
+    DeviceClass,
+    kind_of,
+    why_unknown,
+)
 from timekeeper.core.violation import Violation, shown
 
 EXPLICIT = "deviceclass.resource.kubernetes.io/"  # a limit: the name of a class follows
@@ -86,6 +93,7 @@ class KnownClaims:
     settings: ClassSettings = DEFAULTS
     resources: frozenset[str] = frozenset()
     is_served: bool = True
+    drivers: Callable[[], Mapping[str, bool]] = lambda: NO_DRIVERS  # those of `_settings`, as they are now
 
     def asked_by(self, pod: Json, namespace: str, found: Sequence[Container]) -> PodClaims | None:
         """What the pod asks for; None: it has no claims and no limits of classes. ``found``: its containers;
@@ -137,7 +145,7 @@ class KnownClaims:
         known = self.classes.get(one.device_class)
         if known is None:
             return PodClaims(missing=(f"DeviceClass {one.device_class}",))
-        kind = kind_of(known, self.settings)
+        kind = kind_of(known, self.settings, self.drivers())
         if kind == "other" or (kind == "unknown" and self.settings.unknown == "free"):
             return PodClaims()
         if kind == "unknown":
@@ -174,8 +182,8 @@ def _unknown(known: DeviceClass, path: str) -> Violation:
         path,
         shown(known.name),
         f"it is not known whether this device class allocates GPUs: {why_unknown(known)}",
-        f"{_CHARGED}; an administrator may name its driver in gpuDrivers or noGPUDrivers of the ConfigMap"
-        " bursar-device-classes",
+        f"{_CHARGED}; an administrator may name its driver in drivers of _settings, or in gpuDrivers"
+        " or noGPUDrivers of the ConfigMap bursar-device-classes",
         "deviceClassName: gpu.nvidia.com",
     )
 

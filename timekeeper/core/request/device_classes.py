@@ -47,6 +47,7 @@ class ClassSettings:
 
 
 DEFAULTS = ClassSettings()
+NO_DRIVERS: Mapping[str, bool] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +98,10 @@ def mistakes(data: Mapping[str, object]) -> tuple[tuple[str, str, str], ...]:
     return tuple(found)
 
 
-def kind_of(one: DeviceClass, settings: ClassSettings) -> ClassKind:
-    """What the class allocates."""
+def kind_of(one: DeviceClass, settings: ClassSettings, drivers: Mapping[str, bool] = NO_DRIVERS) -> ClassKind:
+    """What the class allocates. ``drivers``: of `_settings`, each with whether its devices are GPUs."""
+    if one.driver in drivers:
+        return "gpu" if drivers[one.driver] else "other"
     if one.driver in GPU_DRIVERS:
         return "gpu"
     if one.driver in settings.other_drivers or one.name in settings.other_classes:
@@ -122,10 +125,12 @@ def served_resources(classes: Iterable[DeviceClass]) -> dict[str, DeviceClass]:
     return served
 
 
-def gpu_resources(classes: Iterable[DeviceClass], settings: ClassSettings) -> frozenset[str]:
+def gpu_resources(
+    classes: Iterable[DeviceClass], settings: ClassSettings, drivers: Mapping[str, bool] = NO_DRIVERS
+) -> frozenset[str]:
     """The extended resources for which kube-scheduler may allocate GPUs."""
     served = served_resources(classes)
-    return frozenset(name for name, one in served.items() if kind_of(one, settings) != "other")
+    return frozenset(name for name, one in served.items() if kind_of(one, settings, drivers) != "other")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,11 @@
 """The pods that admission held because it did not know what their claims ask for, until that is known."""
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 
 from timekeeper.accounts.pods import LedgerPod, UnjudgedPod
 from timekeeper.core.claims.allocation import DeviceClaim
+from timekeeper.core.claims.drivers import DriverRule
 from timekeeper.core.request.claims import KnownClaims, NamespacedName, PodClaims, Requests
 from timekeeper.core.request.device_classes import DEFAULTS, GPU_DRIVERS, ClassSettings, DeviceClass
 from timekeeper.core.request.request import containers
@@ -38,6 +39,9 @@ class UnjudgedPods:
     claims: dict[NamespacedName, Requests] = field(default_factory=dict)
     templates: dict[NamespacedName, Requests] = field(default_factory=dict)
     settings: ClassSettings = DEFAULTS
+    drivers: Mapping[str, bool] = field(
+        default_factory=dict
+    )  # of `_settings`: whether their devices are GPUs
     due: set[str] = field(default_factory=set)  # namespaces of which something has come
     all_due: bool = False  # a class or the settings have
 
@@ -56,9 +60,16 @@ class UnjudgedPods:
         for each in claims:
             self.see_claim(each, False)
 
+    def follow(self, drivers: Iterable[DriverRule]) -> None:
+        """What `_settings` say of drivers now."""
+        found = {each.driver: each.has_gpus for each in drivers}
+        self.all_due |= found != self.drivers
+        self.drivers = found
+
     def gpu_drivers(self) -> set[str]:
         """The drivers whose devices are GPUs."""
-        return {*GPU_DRIVERS, *self.settings.gpu_drivers}
+        others = {name for name, has_gpus in self.drivers.items() if not has_gpus}
+        return {*GPU_DRIVERS, *self.settings.gpu_drivers, *self.drivers} - others
 
     def take_due(self, judged: Set[str]) -> list[UnjudgedPod]:
         """Those to look at again. ``judged``: UIDs of pods that are judged already."""
@@ -74,7 +85,9 @@ class UnjudgedPods:
 
     def asked(self, each: UnjudgedPod) -> PodClaims:
         """What the pod asks for, as far as it is known."""
-        known = KnownClaims(self.classes, self.claims, self.templates, self.settings)
+        known = KnownClaims(
+            self.classes, self.claims, self.templates, self.settings, drivers=lambda: self.drivers
+        )
         return known.asked_by(each.part, each.pod.namespace, containers(each.part)) or PodClaims()
 
     def reasons(self, each: UnjudgedPod) -> tuple[str, ...]:
