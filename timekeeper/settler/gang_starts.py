@@ -22,7 +22,7 @@ AGAIN_MS = 5_000  # until the cards of a gang are looked for again
 # after a start that came to nothing, twice as long after each
 REST_MS, MAX_REST_MS, FORGOTTEN_MS = 15_000, 600_000, 3_600_000
 SHOWN_MS = 3_000  # the watch shows reservations by then
-ASKS_COST = 10  # the extender plans for at most a tenth of the time
+ASKS_COST = 10  # the extender plans for at most a tenth of the time; a slow machine delays no gang for long
 WAITS = "GangWaits"
 ANSWER_S = 10.0
 REPLICAS = 4  # calls, each of which may reach one that does not lead
@@ -203,7 +203,7 @@ class GangStarts:
         except Exception as error:
             log_exception("gang-not-reserved", error)
             answer = GangAnswer(0, "the extender's answer cannot be read")
-        self._next_ask_ms = at_ms + ASKS_COST * self._took_ms
+        self._next_ask_ms = at_ms + min(AGAIN_MS, ASKS_COST * self._took_ms)
         metrics.GANG_RESERVATIONS.labels("reserved" if answer.reserved else "none").inc()
         log("gang-asked", level="info", gang=key, reserved=answer.reserved, why=answer.why or None)
         self._paused[key] = at_ms + (SHOWN_MS if answer.reserved else AGAIN_MS)
