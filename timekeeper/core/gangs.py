@@ -95,6 +95,8 @@ OTHERS: Mapping[str, tuple[str, ...]] = {
     "labels": ("kueue.x-k8s.io/pod-group-name", "kueue.x-k8s.io/queue-name", "kai.scheduler/queue"),
 }
 _SIZES = (names.GANG_SIZE, names.GANG_MINIMUM)
+_OURS = (names.GANG, *_SIZES)
+_SIZE_LABELS = tuple(each.minimum for each in MARKERS if each.minimum)
 _NUMBER = re.compile(r"[0-9]{1,6}", re.ASCII)
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?", re.ASCII)
 
@@ -103,7 +105,7 @@ def gang_of(pod: Json) -> Gang | None:
     """The gang of the pod that Bursar starts; None for a pod of none, of another system's, or one whose
     annotations contradict each other."""
     annotations = annotations_of(pod)
-    if names.GANG_SIZE not in annotations and not _may_say_its_size(pod):
+    if names.GANG_SIZE not in annotations and _labels(pod).keys().isdisjoint(_SIZE_LABELS):
         return None  # nearly always
     if _others(pod) or any(gang_violations(pod)):
         return None
@@ -126,7 +128,7 @@ def held_gang(pod: Json) -> Gang | None:
 def gang_violations(pod: Json) -> Iterator[Violation]:
     """What is wrong with the pod's own annotations of a gang, in the order of its fields."""
     annotations = annotations_of(pod)
-    if not any(each in annotations for each in (names.GANG, *_SIZES)):
+    if annotations.keys().isdisjoint(_OURS):
         return
     own = annotations.get(names.GANG)
     if own is not None and (len(own) > MAX_NAME or not _NAME.fullmatch(own)):
@@ -138,9 +140,7 @@ def gang_violations(pod: Json) -> Iterator[Violation]:
     if other:
         problem = f"{other} leaves the start of these pods to another system"
         allowed = "this annotation, or the other system's"
-        yield _violation(
-            next(each for each in (names.GANG, *_SIZES) if each in annotations), "", problem, allowed
-        )
+        yield _violation(next(each for each in _OURS if each in annotations), "", problem, allowed)
         return
     if own is not None and names.GANG_SIZE not in annotations:
         yield _violation(names.GANG_SIZE, "", "a gang needs its number of pods", f"1 to {MAX_SIZE}")
@@ -174,10 +174,6 @@ def _violation(name: str, got: str, problem: str, allowed: str, example: str = "
 
 def _path(field: str, name: str) -> str:
     return f"metadata.{field}[{name}]"
-
-
-def _may_say_its_size(pod: Json) -> bool:
-    return any(each.minimum and each.minimum in _labels(pod) for each in MARKERS)
 
 
 def _marked(pod: Json) -> tuple[Marker | None, str]:

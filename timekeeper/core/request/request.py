@@ -110,7 +110,11 @@ def parse(pod: Json) -> ParsedRequest:
     A pod with violations has no request: a malformed request is not granted in part. Claims, and accelerators
     that no dialect reads, count where admission has governed the pod for them.
     """
-    found, metadata = containers(pod), mapping(pod.get("metadata"))
+    return _parse(pod, containers(pod))
+
+
+def _parse(pod: Json, found: tuple[Container, ...]) -> ParsedRequest:
+    metadata = mapping(pod.get("metadata"))
     annotations, labels = _read_names(metadata.get("annotations")), _read_names(metadata.get("labels"))
     facts = PodFacts(annotations, labels, found, str(mapping(pod.get("spec")).get("schedulerName")))
     marked = _marked(facts)
@@ -149,8 +153,9 @@ def parse_new(
 ) -> ParsedRequest:
     """As `parse`, of a pod that is about to be admitted to ``namespace``. ``unknown``: what `_settings` says
     of accelerators that no dialect reads; ``known``: by what its claims are read, None: they are not."""
-    by_limits = _parse_limits(pod, unknown)
-    asked = None if known is None else known.asked_by(pod, namespace, containers(pod))
+    found = containers(pod)
+    by_limits = _parse_limits(pod, unknown, found)
+    asked = None if known is None else known.asked_by(pod, namespace, found)
     return by_limits if asked is None else _with_claims(by_limits, asked, pod)
 
 
@@ -182,11 +187,11 @@ def _beside_claims(request: GPURequest, asked: PodClaims, pod: Json) -> Violatio
     )
 
 
-def _parse_limits(pod: Json, unknown: UnknownAccelerators) -> ParsedRequest:
-    parsed = parse(pod)
+def _parse_limits(pod: Json, unknown: UnknownAccelerators, found: tuple[Container, ...]) -> ParsedRequest:
+    parsed = _parse(pod, found)
     if parsed.request is not None and parsed.request.dialect == of_claims.NAME:
-        parsed = _devices(containers(pod))  # what is recorded counts only once the pod is admitted
-    asking = () if unknown == "pass" else device_containers(containers(pod))
+        parsed = _devices(found)  # what is recorded counts only once the pod is admitted
+    asking = () if unknown == "pass" else device_containers(found)
     if not asking:
         return parsed
     of_cards = parsed if parsed.request is None or parsed.request.dialect != DEVICE else NO_REQUEST
@@ -194,7 +199,7 @@ def _parse_limits(pod: Json, unknown: UnknownAccelerators) -> ParsedRequest:
         return ParsedRequest(None, (*of_cards.violations, *refused(asking)))
     if of_cards.request is not None:
         return ParsedRequest(None, (beside_another(asking, of_cards.request.dialect),))
-    return of_cards if of_cards.violations else _devices(containers(pod))
+    return of_cards if of_cards.violations else _devices(found)
 
 
 def one_container(
