@@ -27,6 +27,7 @@ HOLD = ":hold:"  # in the UID of a session for reserved cards, after the pod's
 CLAIM = ":claim:"  # in the UID of a session of a claim's allocation, after the claim's
 # in place of a node: until when the claims of the cluster are known
 CLAIMS = "resource.k8s.io/claims"
+CLAIMS_SEEN = "resource.k8s.io/claims-seen"  # until when the next settler knows of all claims
 MAX_DOUBT = 500  # characters of a doubt
 _AHEAD_MS = 86_400_000  # a node's clock may be this far ahead of ours
 

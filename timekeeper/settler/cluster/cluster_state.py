@@ -9,7 +9,7 @@ from timekeeper.accounts.claims.uncharged import NOBODY, ClaimingPods, claiming_
 from timekeeper.accounts.failing_watches import FailingWatch
 from timekeeper.accounts.metered import WHOLE_CARDS, CardParts
 from timekeeper.accounts.pods import LedgerPod, UnjudgedPod, UnreadablePod, is_bare, metered_view
-from timekeeper.accounts.session import CLAIMS
+from timekeeper.accounts.session import CLAIMS, CLAIMS_SEEN
 from timekeeper.core.claims.allocation import DeviceClaim
 from timekeeper.core.claims.devices import DeviceSlice
 from timekeeper.core.ledger import hold
@@ -232,6 +232,8 @@ class ClusterState:
         """Until when the node was alive with its pods observed; None if it never renewed its Lease."""
         if node == CLAIMS:
             return self.claims.watermark_ms
+        if node == CLAIMS_SEEN:
+            return self.claims.seen_ms
         lease = self.leases.get(node)
         if lease is None or lease.renewed_ms is None or not self.pods_current_ms:
             return None

@@ -78,8 +78,13 @@ class DeviceClaims:
     @property
     def watermark_ms(self) -> int | None:
         """Until when claims are known, as it is written: in steps, for the charges of all claims advance
-        with it; but never before an end, so that the next settler dates no allocation of before it."""
-        return max(self.current_ms // _STEP_MS * _STEP_MS, min(self.ended_ms, self.current_ms)) or None
+        with it."""
+        return self.current_ms // _STEP_MS * _STEP_MS or None
+
+    @property
+    def seen_ms(self) -> int | None:
+        """The same, but never before an end, so that the next settler dates no allocation of before it."""
+        return max(self.watermark_ms or 0, min(self.ended_ms, self.current_ms)) or None
 
     def is_allocated(self, namespace: str, name: str) -> bool:
         """Whether a claim of this name holds devices."""

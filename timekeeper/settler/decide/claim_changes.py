@@ -12,7 +12,7 @@ from timekeeper.accounts.claims.claim_sessions import (
     session_uids,
 )
 from timekeeper.accounts.claims.consumers import ClaimPod
-from timekeeper.accounts.session import CLAIMS, Session, admitted_in_budget
+from timekeeper.accounts.session import CLAIMS_SEEN, Session, admitted_in_budget
 from timekeeper.core.budgets.policy import BudgetSettings
 from timekeeper.core.claims.allocation import DeviceAllocation, DeviceClaim
 from timekeeper.core.claims.drivers import DriverRule, rules_of
@@ -112,7 +112,7 @@ class _ClaimTick:
 
     def _look_ms(self, sight: ClaimSight) -> int:
         """Until when claims were known before; before the first list, by the earlier settler."""
-        return sight.look_ms or self.ledger.watermarks.get(CLAIMS, 0)
+        return sight.look_ms or self.ledger.watermarks.get(CLAIMS_SEEN, 0)
 
     def _end_ms(self, session: Session, sight: ClaimSight) -> int:
         """When the allocation was cleared, as it was seen; where a list shows it, the earliest end that is

@@ -15,6 +15,7 @@ from timekeeper.accounts.grants import Grant
 from timekeeper.accounts.held.order import HeldPod
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.accounts.protection import ProtectedPods
+from timekeeper.accounts.session import CLAIMS, CLAIMS_SEEN
 from timekeeper.accounts.standings import StandingsDocument, publish
 from timekeeper.settler.budget_entries import EntryChanges
 from timekeeper.settler.cluster.cluster_state import ClusterState
@@ -118,7 +119,7 @@ def decide(cluster: ClusterState, ledger: LedgerState, tick: TickInputs) -> Tick
 
 def _gone(cluster: ClusterState, ledger: LedgerState, now_ms: int) -> dict[str, int | None]:
     """Of the nodes that ran pods: those whose Node is gone since the last tick, and those that are back."""
-    absent = ledger.watermarks.keys() - cluster.nodes.keys()
+    absent = ledger.watermarks.keys() - cluster.nodes.keys() - {CLAIMS, CLAIMS_SEEN}
     if absent == ledger.gone.keys():
         return {}
     back = dict.fromkeys(ledger.gone.keys() - absent)

@@ -7,6 +7,7 @@ from timekeeper.accounts.ends import ReportedEnd, pod_of
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.accounts.session import (
     CLAIMS,
+    CLAIMS_SEEN,
     Session,
     evidence,
     last_evidence_ms,
@@ -307,7 +308,7 @@ def advanced_watermarks(cluster: ClusterState, ledger: LedgerState, now_ms: int)
     In a large cluster they advance together every few seconds: kubelets renew their Leases every 10 s, and
     each advance of thousands of nodes writes the whole table.
     """
-    nodes, watermarks = {*ledger.open_totals.by_node, CLAIMS}, ledger.watermarks
+    nodes, watermarks = {*ledger.open_totals.by_node, CLAIMS, CLAIMS_SEEN}, ledger.watermarks
     if 0 <= now_ms - ledger.watermarks_ms < min(_LONGEST_UNMARKED_MS, len(nodes) // 1000 * 1000):
         return {}
     current = ((node, cluster.watermark_ms(node)) for node in nodes)
