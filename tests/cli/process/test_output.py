@@ -35,6 +35,7 @@ OBJECTS: dict[str, tuple[str, ...]] = {
         "budget team-a": (),
         "explain": ("p", "-n", "team-a"),
         "grants --group lab": (),
+        "node charges": ("n",),
     },
     **{"simulate": ("-f", POD), "why": ("p", "-n", "team-a")},
 }
@@ -111,6 +112,10 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "/v1/months/2026-10": {
         **{"month": "2026-10", "closed": None, "state": "ended", "differs": [], "to": 1},
         "now": HASHES | {"amount": 1, "sessions": 1, "grants": 1},
+    },
+    "/v1/nodes/n": {
+        **{"node": "n", "state": "left", "heard": "2026-11-21T00:00:00Z", "left": "2026-11-21T00:01:00Z"},
+        "charges": [],
     },
     "/v1/simulate": {"pods": [], "cost": None, "before": None, "after": None, "note": ""},
     "/v1/usage": {"from": 0, "to": 1, "rows": [{"namespace": "team-a", "uid": "u", **AMOUNTS}], "total": {}},
