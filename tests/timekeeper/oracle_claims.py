@@ -128,7 +128,11 @@ class Claims:
         self.users = {raw["metadata"]["uid"]: User(raw) for raw in raws}
 
     def restarts(self) -> None:
-        """The settler is killed: what it had not written is lost."""
+        """The settler is killed: what it had not written is lost. Of a claim that was removed in use the next
+        one knows that its users ran until the mark."""
+        for charge in self.charges:
+            if charge.lost and charge.end is None and charge.users:
+                charge.floor = max(charge.floor, self.mark)
         self.held.clear()
         self.users.clear()
         self.unwritten.clear()
