@@ -93,6 +93,11 @@ class LedgerPod:
         return self.node != "" and not is_over
 
     @property
+    def is_staying(self) -> bool:
+        """Whether it holds cards or waits for a node, and nothing has asked it to leave yet."""
+        return self.is_charged or self.can_be_bound
+
+    @property
     def can_be_bound(self) -> bool:
         """Whether it waits for a node. The API server binds no pod whose deletion was requested, however long
         a finalizer keeps it."""
@@ -151,6 +156,17 @@ def read_pod(raw: Json) -> LedgerPod | UnreadablePod | UnjudgedPod | None:
     return replace(pod, metered=metered or NOTHING_METERED) if differs else pod
 
 
+def read_user(raw: Json) -> LedgerPod:
+    """A pod that uses claims, without what it requests. Never raises on JSON from an API server."""
+    metadata = mapping(raw.get("metadata"))
+    where = (
+        str(metadata.get("uid", "")),
+        intern(str(metadata.get("namespace", ""))),
+        str(metadata.get("name", "")),
+    )
+    return _read(raw, where, NO_REQUEST)
+
+
 def _of_claims(
     raw: Json, pod: LedgerPod, metered: MeteredRequest | None
 ) -> LedgerPod | UnreadablePod | UnjudgedPod:
@@ -182,12 +198,13 @@ def read_charged_pod(
     if not is_charged(uid):
         return found
     where = (uid, intern(str(metadata.get("namespace", ""))), str(metadata.get("name", "")))
-    pod = replace(_read(raw, where, GPURequest("", ())), metered=NOTHING_METERED)
+    pod = replace(_read(raw, where, NO_REQUEST), metered=NOTHING_METERED)
     return UnreadablePod(*where, "", pod, found.claims if found else 0, requests_nothing=True)
 
 
+NO_REQUEST = GPURequest("", ())
 # of a pod whose request is in Bursar's own annotations alone
-NOTHING_METERED = MeteredRequest(GPURequest("", ()))
+NOTHING_METERED = MeteredRequest(NO_REQUEST)
 
 
 def metered_view(pod: LedgerPod, models: Mapping[str, str]) -> LedgerPod | None:

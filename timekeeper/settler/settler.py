@@ -338,7 +338,7 @@ class Settler:
         ledger.used_claims = reading.existing(connection, more) if more else frozenset()
         uids = {*cluster.changed_pods, *cluster.deleted_pods} & cluster.claims.pods.keys()
         pods = [cluster.claims.pods[uid] for uid in uids if ledger.session(uid) is None]
-        names = {(pod.namespace, pod.served_by) for pod in pods if pod.served_by}
+        names = {(pod.pod.namespace, pod.served_by) for pod in pods if pod.served_by}
         ledger.claim_names = reading.names_of_claims(connection, names)
 
     def _read_bindings(self, connection: Connection, now_ms: int) -> tuple[LedgerPod, ...]:

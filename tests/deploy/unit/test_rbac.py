@@ -103,6 +103,7 @@ NEEDED: dict[str, Reasons] = {
             Right("create", "pods/eviction")
         },
         "the same, once a PodDisruptionBudget was respected for long enough": {Right("delete", "pods")},
+        "whether pods that share a claim may all leave": {Right("list", "poddisruptionbudgets", "policy")},
         "to tell these when and why": {Right("patch", "pods/status")},
         "to show budgets as objects": {
             Right(verb, "gpubudgets", "bursar.dev") for verb in ("list", "create", "patch")

@@ -440,3 +440,36 @@ def test_devices_of_a_driver_without_a_rule_are_reported(world: World) -> None:
 
     eventually(found, "the finding")
     assert world.rows(home) == []
+
+
+def test_pods_that_share_a_claim_of_a_spent_budget_leave_together_or_not_at_all(world: World) -> None:
+    """A PodDisruptionBudget that would allow each of them alone keeps both; once it is gone both leave, and
+    the claim is freed."""
+    home = world.namespace()
+    pdbs = f"/apis/policy/v1/namespaces/{home}/poddisruptionbudgets"
+    spec = {"minAvailable": 1, "selector": {"matchLabels": {"app": "x"}}}
+    world.call("POST", pdbs, {"metadata": {"name": "one"}, "spec": spec})
+    world.claim(home, "c")
+    for name in ("p", "q"):
+        world.pod(home, name, "c")
+        labels = {"metadata": {"labels": {"app": "x"}}}
+        world.call("PATCH", f"{NAMESPACES}/{home}/pods/{name}", labels)
+    eventually(lambda: [len(row.consumers.split()) for row in world.rows(home)] == [2], "two sharers")
+    eventually(lambda: world.call("GET", f"{pdbs}/one").get("status", {}).get("disruptionsAllowed") == 1)
+    entry = "gpuHours: 0.000001\nonExhausted: evict\nevictGrace: 1s\nevictRate: 60"
+    budget = {"metadata": {"name": "bursar-budgets"}, "data": {home: entry}}
+    world.call("POST", f"{NAMESPACES}/bursar-system/configmaps", budget)
+
+    def pods() -> list[Json]:
+        found: list[Json] = world.call("GET", f"{NAMESPACES}/{home}/pods")["items"]
+        return found
+
+    noticed = "bursar.dev/delete-after"
+    eventually(lambda: any(noticed in each["metadata"].get("annotations", {}) for each in pods()))
+    assert not any("deletionTimestamp" in each["metadata"] for each in pods())
+    assert len(pods()) == 2
+    world.call("DELETE", f"{pdbs}/one")
+
+    eventually(lambda: not pods(), "both pods leave")
+    assert is_exact(world.settled(home))
+    assert not world.is_held(home, "c")

@@ -24,6 +24,12 @@ def claim_uid(session_uid: str) -> str:
     return session_uid.partition(CLAIM)[0]
 
 
+def consumers_of(session: Session) -> tuple[str, ...]:
+    """The UIDs of the pods that hold GPUs by the session's claim; none once it is over, or if its access is
+    an administrator's."""
+    return () if session.is_over or not session.requested_milli else tuple(session.consumers.split())
+
+
 def session_uids(claim: DeviceClaim, begin_ms: int) -> tuple[str, ...]:
     """The UIDs that the session of this claim's allocation may have; the first free one is its own.
     ``begin_ms``: when it began."""
@@ -72,7 +78,7 @@ def open_claim_session(
         uid=opening.uid,
         namespace=claim.namespace,
         name=claim.name,
-        owner=(pod.owner or claim.owner) if pod and is_pods else claim.owner,
+        owner=(pod.pod.owner or claim.owner) if pod and is_pods else claim.owner,
         node=opening.node,
         models=intern(",".join(sorted({each.model for each in charge.gpus if each.model}))),
         devices=encode_devices(charge),
@@ -80,7 +86,7 @@ def open_claim_session(
         admitted_in_budget=opening.is_admitted,
         bound_ms=opening.begin_ms,
         opened_ms=opening.now_ms,
-        labels=pod.labels if pod and is_pods else claim.labels,
+        labels=pod.pod.labels if pod and is_pods else claim.labels,
         requested_milli=sum(each.share_milli for each in charge.gpus),
         requested_mib=sum(each.memory_mib for each in charge.gpus),
         doubt=intern(recordable(charge.doubt, MAX_DOUBT)) if charge.doubt else None,

@@ -108,7 +108,7 @@ class _ClaimTick:
         first = charge.gpus[0].device
         found = self.claims.pools.find(first.driver, first.pool, first.device)
         published = found.device.node if found else ""
-        return allocation.node or published or (pod.node if pod else "") or first.pool or first.driver
+        return allocation.node or published or (pod.pod.node if pod else "") or first.pool or first.driver
 
     def _look_ms(self, sight: ClaimSight) -> int:
         """Until when claims were known before; before the first list, by the earlier settler."""

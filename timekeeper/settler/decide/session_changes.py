@@ -128,7 +128,7 @@ class _Tick:
         claim = claims.pods.get(pod.uid)
         if claim is None or not claim.served_by or not claims.is_followed:
             return False
-        name = (claim.namespace, claim.served_by)
+        name = (pod.namespace, claim.served_by)
         if pod.uid in claims.served or claims.is_allocated(*name) or name in self.ledger.claim_names:
             return True
         is_early = min(self.now_ms, claims.current_ms) - since_ms < PATIENCE_MS

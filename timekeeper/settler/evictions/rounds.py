@@ -6,7 +6,7 @@ first two always respect a PodDisruptionBudget, the third does for ``pdbGrace``.
 past its declared time: what is left are pods whose kubelet does not, or is not heard.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from timekeeper import metrics
 from timekeeper.accounts.card_use import idleness
@@ -20,7 +20,7 @@ from timekeeper.runtime.api_server import Answered
 from timekeeper.runtime.log import log
 from timekeeper.settler.evictions import calls, reasons
 from timekeeper.settler.evictions.calls import EvictorContext
-from timekeeper.settler.evictions.evictor import evict, tell, warn
+from timekeeper.settler.evictions.evictor import evict, evict_together, tell, warn
 from timekeeper.settler.evictions.reasons import Reason
 from timekeeper.store import fencing, node_usage
 from timekeeper.store.engine.engine import Connection
@@ -161,8 +161,13 @@ class OvertimeRound:
             if each.pod.uid not in self._warned:
                 self._warned.add(each.pod.uid)
                 tell(self._context, each.pod, reasons.overtime_warning(each))
-            if each.is_due:
-                self._history = _evict(self._context, each.pod, reasons.overtime(each), self._history)
+        due = {each.pod.uid: each for each in late if each.is_due}
+        for each in due.values():
+            for some in view.together(each.pod):
+                uids = [it.uid for it in some if it.is_staying]
+                if due.keys() >= set(uids):
+                    whys = [(due[uid].pod, reasons.overtime(due[uid])) for uid in uids]
+                    self._history = _evict_together(self._context, whys, self._history)
 
 
 class GangRound:
@@ -216,10 +221,19 @@ def _evict(
     context: EvictorContext, pod: LedgerPod, reason: Reason, history: EvictionHistory
 ) -> EvictionHistory:
     """Evict the pod unless evictions are limited now; the history after that."""
+    return _evict_together(context, [(pod, reason)], history)
+
+
+def _evict_together(
+    context: EvictorContext, leaving: Sequence[tuple[LedgerPod, Reason]], history: EvictionHistory
+) -> EvictionHistory:
+    """The same of pods that leave together; the limit counts each."""
     at_ms = context.steady()
-    if history.is_limited(at_ms) or history.is_paused(pod.uid, at_ms):
+    if history.is_limited(at_ms) or any(history.is_paused(pod.uid, at_ms) for pod, _ in leaving):
         return history
-    return history.after(pod.uid, pod.node, evict(context, pod, reason), context.steady())
+    for pod, result in evict_together(context, leaving):
+        history = history.after(pod.uid, pod.node, result, context.steady())
+    return history
 
 
 def _in_force_ms(context: EvictorContext, now_ms: int) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from timekeeper.accounts.balance import UnsettledSession
 from timekeeper.accounts.budget_history import GROUP, History, history_of
 from timekeeper.accounts.changes import NEVER, Changes, Pulse
-from timekeeper.accounts.claims.claim_sessions import claim_uid
+from timekeeper.accounts.claims.claim_sessions import claim_uid, consumers_of
 from timekeeper.accounts.grants import GrantSums
 from timekeeper.accounts.held.declared import (
     DeclaredReservation,
@@ -131,6 +131,8 @@ class LedgerState:
     reserved: dict[str, set[str]] = field(default_factory=dict)
     # UID of a claim -> UID of its session whose end is not known
     running_claims: dict[str, str] = field(default_factory=dict)
+    # UID of a pod -> UIDs of the running sessions of claims on GPUs that it uses
+    claim_users: dict[str, tuple[str, ...]] = field(default_factory=dict)
     # UIDs of sessions of claims that the database has, of those that changed
     used_claims: Set[str] = frozenset()
     # namespace and name of claims with a session, of those that serve changed pods
@@ -156,8 +158,8 @@ class LedgerState:
         """Add sessions that were read from the database because their pods exist."""
         for uid, session in found.sessions.items():
             table = self.sessions if session.settled_ms is None else self.settled
-            table[uid] = session
-            self._index(session)
+            before, table[uid] = table.get(uid), session
+            self._index(session, before)
             self.open_totals.is_whole &= session.settled_ms is not None
         self.posted.update(found.posted)
         self.beats |= found.beats
@@ -207,12 +209,13 @@ class LedgerState:
         mine, other = self.sessions, self.settled
         if session.settled_ms is not None:
             mine, other = other, mine
-        other.pop(session.uid, None)
+        before = other.pop(session.uid, None) or mine.get(session.uid)
         mine[session.uid] = session
-        self._index(session)
+        self._index(session, before)
 
-    def _index(self, session: Session) -> None:
+    def _index(self, session: Session, before: Session | None = None) -> None:
         if session.is_claim:
+            self._index_users(session, before)
             uid = claim_uid(session.uid)
             if not session.is_over:
                 self.running_claims[uid] = session.uid
@@ -220,6 +223,18 @@ class LedgerState:
                 del self.running_claims[uid]
             return
         self._index_reserved(session)
+
+    def _index_users(self, session: Session, before: Session | None) -> None:
+        was, now = (consumers_of(each) if each else () for each in (before, session))
+        if now == was:
+            return
+        for uid in {*was, *now}:
+            left = tuple(each for each in self.claim_users.get(uid, ()) if each != session.uid)
+            mine = (*left, session.uid) if uid in now else left
+            if mine:
+                self.claim_users[uid] = mine
+            else:
+                self.claim_users.pop(uid, None)
 
     def _index_reserved(self, session: Session) -> None:
         if not session.is_reserved:
