@@ -250,6 +250,8 @@ FOLDED = Table(
     Column("requested_milli", BigInteger, nullable=False),
     Column("requested_mib", BigInteger, nullable=False),
     Column("created_ms", BigInteger, nullable=False),
+    Column("kind", Text, nullable=False, server_default="pod"),
+    Column("devices", Text, nullable=False, server_default=""),  # of claims alone
     UniqueConstraint("session_uid", "from_ms"),
     CheckConstraint(f"from_ms >= 0 AND to_ms > from_ms AND {_IN_ONE_DAY}", name="lies_in_one_day"),
     CheckConstraint(
