@@ -45,6 +45,7 @@ _EVIDENCE = (
     "others_ended",
     "was_unseen",
     "consumers",
+    "users",
 )
 
 

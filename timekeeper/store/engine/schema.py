@@ -134,6 +134,7 @@ SESSIONS = Table(
     Column("doubt", Text),
     Column("kind", Text, nullable=False, server_default="pod"),
     Column("consumers", Text, nullable=False, server_default=""),
+    Column("users", Text, nullable=False, server_default=""),
     CheckConstraint("uid <> '' AND namespace <> '' AND node <> ''", name="is_named"),
     CheckConstraint("rate_milli >= 0", name="rate_is_not_negative"),
     CheckConstraint("charge_from IN ('running', 'bound')", name="charge_from_is_known"),
