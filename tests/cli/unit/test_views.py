@@ -158,8 +158,8 @@ def test_a_session_says_what_it_holds_since_when_and_what_it_cost() -> None:
 
 
 def test_a_claim_stands_beside_pods_with_its_devices() -> None:
-    each = {"namespace": "a", "node": "n", "models": "T4", "state": "open", "ended": None, "vanished": None}
-    each |= {"bound": 0, "amount": 0, "rateMilli": 1000}
+    each: dict[str, Any] = {"namespace": "a", "node": "n", "models": "T4", "state": "open"}
+    each |= {"ended": None, "vanished": None, "bound": 0, "amount": 0, "rateMilli": 1000}
     pod = {**each, "uid": "u", "pod": "p", "cards": ["x"], "kind": "pod", "devices": []}
     devices = [{"pool": "n", "device": f"gpu-{n}", "share": "s" * n, "admin": n > 1} for n in range(3)]
     claim = {**each, "uid": "c:claim:1", "pod": "c", "cards": [], "kind": "claim", "devices": devices}
