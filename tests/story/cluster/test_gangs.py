@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from deploy.local.api import ApiError
 from deploy.local.kwok_nodes import kwok_node
 from deploy.local.stack import Stack
 from tests.story.cluster.test_metering import set_budgets
@@ -249,3 +250,66 @@ def test_a_jobs_pods_start_together_with_fewer_than_all_where_the_minimum_says_s
 
     place.node("elastic-3", 1)
     stack.wait("the fourth to be bound", lambda: len(place.bound()) == 4)
+
+
+def job_of(place: Place, gang: str, **spec: Any) -> Json:
+    """Creates a Job of this template without annotations of a gang; its path is that of its name."""
+    template = member("unused", gang, 2, where=place.name)
+    annotations = template["metadata"]["annotations"]
+    template["metadata"] = {"annotations": {k: v for k, v in annotations.items() if "gang" not in k}}
+    jobs = f"/apis/batch/v1/namespaces/{place.name}/jobs"
+    job = {"metadata": {"name": gang}, "spec": {"template": template, **spec}}
+    return dict(place.stack.cp.api.call("POST", jobs, job))
+
+
+def test_with_gangs_auto_a_parallel_jobs_pods_start_together_without_annotations(stack: Stack) -> None:
+    set_budgets(stack, found="gpuHours: 100\ngangs: auto\n")
+    place = Place(stack, "found", 1, 1)
+    stack.wait("the webhook to know the entry", lambda: is_found(place))
+
+    job_of(place, "train", parallelism=3, completions=3)
+    stack.wait("three to wait", lambda: len(place.gated()) == 3)
+    stays_unbound(place, 3)
+    place.node("found-2", 1)
+    stack.wait("three to be bound", lambda: len(place.bound()) == 3)
+
+
+def is_found(place: Place) -> bool:
+    """Whether a Job that would be created now were a gang."""
+    template = {"metadata": {}, "spec": member("unused", "g", 2)["spec"]}
+    job = {"metadata": {"name": "dry"}, "spec": {"parallelism": 2, "completions": 2, "template": template}}
+    jobs = f"/apis/batch/v1/namespaces/{place.name}/jobs?dryRun=All"
+    created = place.stack.cp.api.call("POST", jobs, job)
+    return "bursar.dev/gang-size" in created["spec"]["template"]["metadata"].get("annotations", {})
+
+
+def test_a_size_that_a_jobs_parallelism_contradicts_is_refused(stack: Stack) -> None:
+    place = Place(stack, "contrary")
+    template = member("unused", "g", 2)
+    job = {"metadata": {"name": "g"}, "spec": {"parallelism": 4, "completions": 4, "template": template}}
+
+    with pytest.raises(ApiError, match="this Job creates 4 pods of the template"):
+        stack.cp.api.call("POST", "/apis/batch/v1/namespaces/contrary/jobs", job)
+    assert place.names() == []
+
+
+def test_letting_go_does_not_spend_a_jobs_backoff_limit(stack: Stack) -> None:
+    """Its two pods may not run in one place, which only kube-scheduler reads: it binds one of them alone."""
+    place = Place(stack, "spared", 1, 1)
+    template = member("unused", "apart", 2, where="spared")
+    del template["metadata"]["name"]
+    template["metadata"]["labels"] = {"app": "apart"}
+    rule = {"labelSelector": {"matchLabels": {"app": "apart"}}, "topologyKey": "of"}
+    apart = {"requiredDuringSchedulingIgnoredDuringExecution": [rule]}
+    template["spec"]["affinity"] = {"podAntiAffinity": apart}
+    spec = {"parallelism": 2, "completions": 2, "backoffLimit": 0, "template": template}
+    jobs = "/apis/batch/v1/namespaces/spared/jobs"
+    stack.cp.api.call("POST", jobs, {"metadata": {"name": "apart"}, "spec": spec})
+
+    stack.wait("one to be bound", lambda: len(place.bound()) == 1)
+    (lucky,) = place.bound()
+    stack.wait("it to be evicted", lambda: lucky not in place.names())
+    stack.wait("another to take its place", lambda: len(place.names()) == 2 and len(place.gated()) >= 1)
+    status = stack.cp.api.call("GET", f"{jobs}/apart")["status"]
+    assert not status.get("conditions")
+    assert not status.get("failed")
