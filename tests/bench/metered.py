@@ -3,7 +3,8 @@ governed ones: a tick, memory, and an event of the watch.
 
 ``python -m tests.bench.metered [--pods N] [--json FILE]``. Bytecodes and C calls are counted as in
 `tests.bench.cost`, so that other work on the machine counts for nothing; memory is what stays allocated after
-the first tick. Each kind has a process of its own. In each tick, a second, a tenth of the nodes renews its Lease.
+the first tick. Each kind has a process of its own. In each tick, of a second, a tenth of the nodes renews its
+Lease.
 """
 
 import gc
