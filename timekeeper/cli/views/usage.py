@@ -277,7 +277,8 @@ def month_sentences(answer: Any) -> Iterator[str]:
     late = answer["late"]
     yield f"It was closed at {since}; not as they were: {', '.join(answer['differs'])}."
     if late["postings"]:
-        yield f"Later proof made {late['postings']} corrections, together {hours(late['amount'])} GPU-hours."
+        made = "1 correction" if late["postings"] == 1 else f"{late['postings']} corrections"
+        yield f"Later proof made {made}, together {hours(late['amount'])} GPU-hours."
 
 
 def corrections(answer: Any) -> Sheet:
