@@ -16,9 +16,11 @@ from urllib.parse import urlsplit
 
 import yaml
 
+from deploy.local.api import ApiError
 from deploy.local.kwok_nodes import device_class
 from tests.kubelet.images import CUDA
 from tests.kubelet.worlds import Json, World, state
+from tests.support.waiting import at_once
 
 NAMESPACE = "claims"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
@@ -160,6 +162,17 @@ def _prepare(world: World, classes: Mapping[str, str]) -> None:
     text = json.dumps({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", **body})
     dry = ("create", "--dry-run=server", "-n", NAMESPACE, "-f", "-")
     world.until("claims to pass", lambda: kubectl(*dry, input=text).returncode == 0)
+    container = {"name": "main", "image": CUDA, "resources": {"limits": {"bursar.dev/gpu-percent": "50"}}}
+    long = {"terminationGracePeriodSeconds": 3_000, "containers": [container]}
+
+    def is_left_alone() -> bool:
+        try:
+            call("POST", f"{PODS}?dryRun=All", {"metadata": {"name": "dry"}, "spec": long})
+        except ApiError:
+            return False
+        return True
+
+    world.until("both workers to refuse nothing here", lambda: all(at_once(is_left_alone)))
 
 
 def _remove(world: World, classes: Mapping[str, str]) -> None:

@@ -14,7 +14,7 @@ from tests.timekeeper.oracle import kubelet_says, last_times, moment
 
 Json = dict[str, Any]
 
-STEP = 5_000  # until when claims are known advances in steps
+STEP = 10_000  # until when claims are known advances in steps
 PATIENCE = 5_000  # for a slice that describes the device
 UNITS = {"": 1, "Mi": 2**20, "Gi": 2**30}
 

@@ -70,6 +70,8 @@ class Session:
     kind: str = "pod"  # or claim: then ``name`` is the claim's
     # UIDs of the pods that a claim is reserved for, with blanks between them
     consumers: str = ""
+    # the pods that it was ever reserved for, each as UID/name, with blanks between them
+    users: str = ""
 
     @property
     def is_claim(self) -> bool:

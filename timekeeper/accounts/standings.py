@@ -242,6 +242,8 @@ def _entry(statement: Statement, settings: BudgetSettings) -> StandingEntry:
         entry["reserve"] = "declared"
     if budget.require_duration:
         entry["requireDuration"] = True
+    if budget.gangs == "auto" and is_placed:
+        entry["gangs"] = "auto"
     if budget.host_share_milli is not None:
         entry["hostShare"] = budget.host_share_milli
     if caps := _caps(budget):

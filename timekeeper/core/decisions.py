@@ -27,6 +27,7 @@ STANDING = "standing"
 
 # A pod has one record of this reason: an extender that starts or takes over reports again what it sees.
 PREEMPTED_BY_SCHEDULER = "PreemptedByScheduler"
+WAITS_FOR_CLAIMS = "WaitsForClaims"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +53,10 @@ KINDS: Mapping[str, DecisionKind] = {
     PLACED: DecisionKind("extender", "`Bound`, with node, cards, compute and memory"),
     BIND_UNDONE: DecisionKind("extender", "`BindTakenBack`: a placement whose Binding failed"),
     WAITING: DecisionKind(
-        "extender",
+        "extender, timekeeper",
         "why the pod has no node, whenever its reasons change: `NoRoom`, `NoNodeFits`, `GrantSpent`,"
         " `BindFailed`, and `Unschedulable` (kube-scheduler refuses every node itself); `RoomIsMade`: pods"
-        " are evicted for it",
+        " are evicted for it; `WaitsForClaims`: it is not known yet what its device claims ask for",
     ),
     CAPPED: DecisionKind(
         "extender",

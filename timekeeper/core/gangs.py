@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from timekeeper.core import names
-from timekeeper.core.json_values import Json, annotations_of, mapping
+from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.violation import Violation, shown
 
 RULE = "gang"
@@ -36,9 +36,9 @@ class Gang:
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """Where the pods of one kind of gang have its name: an annotation, a label, or a field of the spec.
-    ``part``: a label that tells gangs of one name apart. ``minimum``: a label with the number of pods that
-    start together, of a kind that says it on its pods."""
+    """Where the pods of one kind of gang have its name: an annotation, a label, a field of the spec, or their
+    controller of the kind ``owner``. ``part``: a label that tells gangs of one name apart. ``minimum``: a
+    label with the number of pods that start together, of a kind that says it on its pods."""
 
     kind: str
     annotation: str = ""
@@ -46,6 +46,7 @@ class Marker:
     field: tuple[str, str] = ("", "")
     part: str = ""
     minimum: str = ""
+    owner: str = ""
 
     def name_in(self, pod: Json) -> str:
         """The gang's name; "" without this marker."""
@@ -54,23 +55,19 @@ class Marker:
             found = annotations_of(pod).get(self.annotation)
         elif self.label:
             found = labels.get(self.label)
+        elif self.owner:
+            found = _controller(pod, self.owner)
         else:
             found = mapping(mapping(pod.get("spec")).get(self.field[0])).get(self.field[1])
         part = labels.get(self.part) if self.part else None
         return (f"{found}-{part}" if part else str(found)) if found else ""
 
-    @property
-    def path(self) -> str:
-        """The field, as errors name it."""
-        if self.annotation or self.label:
-            return _path("annotations", self.annotation) if self.annotation else _path("labels", self.label)
-        return f"spec.{self.field[0]}.{self.field[1]}"
-
 
 OURS = Marker("bursar", annotation=names.GANG)
-# The first that a pod has counts. Sources: sigs.k8s.io/scheduler-plugins (coscheduling, and its form before
-# PodGroup was an object), KEP-4671, sigs.k8s.io/lws, sigs.k8s.io/jobset (TrainJob makes JobSets), Kubeflow's
-# training-operator and mpi-operator, KubeRay.
+# The first that a pod has counts. Sources: sigs.k8s.io/scheduler-plugins v0.32.7 (coscheduling, and its form
+# before PodGroup was an object), KEP-4671, sigs.k8s.io/lws v0.8.0, sigs.k8s.io/jobset v0.11.0 (TrainJob makes
+# JobSets), Kubeflow's training-operator v1.8.1 and mpi-operator v0.6.0, KubeRay v1.5.0. Their numbers of pods
+# are in `gang_owners`.
 MARKERS = (
     OURS,
     Marker("coscheduling", label="scheduling.x-k8s.io/pod-group"),
@@ -88,7 +85,10 @@ MARKERS = (
     Marker("jobset", label="jobset.sigs.k8s.io/jobset-name"),
     Marker("kubeflow", label="training.kubeflow.org/job-name"),
     Marker("ray", label="ray.io/cluster"),
+    Marker("job", owner="Job"),  # of a Job that is none of these
+    Marker("statefulset", owner="StatefulSet"),
 )
+NAMELESS = "the pod names no gang"
 # Kueue, Volcano, KAI: annotations and labels of the pods that these start together
 OTHERS: Mapping[str, tuple[str, ...]] = {
     "annotations": ("scheduling.k8s.io/group-name", "pod-group-name"),
@@ -107,7 +107,7 @@ def gang_of(pod: Json) -> Gang | None:
     annotations = annotations_of(pod)
     if names.GANG_SIZE not in annotations and _labels(pod).keys().isdisjoint(_SIZE_LABELS):
         return None  # nearly always
-    if _others(pod) or any(gang_violations(pod)):
+    if foreign_mark(pod) or any(gang_violations(pod)):
         return None
     marker, name = _marked(pod)
     if marker is None:
@@ -136,7 +136,7 @@ def gang_violations(pod: Json) -> Iterator[Violation]:
             f"letters, digits, '-', '_' and '.', at most {MAX_NAME}, with a letter or digit at both ends"
         )
         yield _violation(names.GANG, own, "this is no name of a gang", allowed, "train-7")
-    other = _others(pod)
+    other = foreign_mark(pod)
     if other:
         problem = f"{other} leaves the start of these pods to another system"
         allowed = "this annotation, or the other system's"
@@ -147,10 +147,11 @@ def gang_violations(pod: Json) -> Iterator[Violation]:
     yield from _bad_sizes(annotations)
     if _marked(pod)[0] is None:
         name = next(each for each in _SIZES if each in annotations)
-        problem = "the pod names no gang"
-        known = sorted({each.annotation or each.label or ".".join(each.field) for each in MARKERS})
+        known = sorted(
+            {each.annotation or each.label or each.owner or ".".join(each.field) for each in MARKERS}
+        )
         allowed = f"it beside one of {', '.join(known)}"
-        yield _violation(name, annotations[name], problem, allowed, f"{names.GANG}: train-7")
+        yield _violation(name, annotations[name], NAMELESS, allowed, f"{names.GANG}: train-7")
 
 
 def _bad_sizes(annotations: Json) -> Iterator[Violation]:
@@ -181,9 +182,29 @@ def _marked(pod: Json) -> tuple[Marker | None, str]:
     return next(((marker, name) for marker, name in found if name), (None, ""))
 
 
-def _others(pod: Json) -> str:
-    """What says that another system starts the pod together with others; "" without it."""
-    has: Mapping[str, Json] = {"annotations": annotations_of(pod), "labels": _labels(pod)}
+def marker_of(pod: Json) -> str:
+    """The kind of the first marker that the pod, or a template of pods, has; "" without any."""
+    marker, _ = _marked(pod)
+    return marker.kind if marker is not None else ""
+
+
+def size_said(template: Json) -> int | None:
+    """The number of pods that the annotation of a template says; None without a good one."""
+    number = _number(annotations_of(template).get(names.GANG_SIZE))
+    return number if number and number <= MAX_SIZE else None
+
+
+def _controller(pod: Json, kind: str) -> Any:
+    """The name of the pod's controller of this kind."""
+    references = sequence(mapping(pod.get("metadata")).get("ownerReferences"))
+    found = (each for each in map(mapping, references) if each.get("controller") and each.get("kind") == kind)
+    return next((each.get("name") for each in found), None)
+
+
+def foreign_mark(of: Json) -> str:
+    """What says of a pod, a template or an owner of pods that another system starts these together; ""
+    without it."""
+    has: Mapping[str, Json] = {"annotations": annotations_of(of), "labels": _labels(of)}
     known = ((field, name) for field, marks in OTHERS.items() for name in marks)
     return next((_path(field, name) for field, name in known if name in has[field]), "")
 

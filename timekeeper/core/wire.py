@@ -251,6 +251,8 @@ class StandingEntry(TypedDict):
     # pods reserve their whole declared time; absent: they reserve the lookahead
     reserve: NotRequired[Literal["declared"]]
     requireDuration: NotRequired[bool]  # pods must declare how long they mean to run; absent: false
+    # its parallel Jobs, and their like, are gangs by their own fields; absent: by annotation
+    gangs: NotRequired[Literal["auto"]]
     hostShare: NotRequired[int]  # its own `host.timesMilli`; absent: the cluster's
     caps: NotRequired[CapsWire]  # of the namespace's own budget; absent: it has none
     groupCaps: NotRequired[CapsWire]  # of its group's budget; absent: it has none

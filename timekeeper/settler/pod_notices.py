@@ -12,7 +12,15 @@ from timekeeper.accounts.held.limits import QueuedPod
 from timekeeper.accounts.held.order import HeldPod
 from timekeeper.accounts.pods import LedgerPod
 from timekeeper.core.budgets.policy import GPU_HOUR, BudgetSettings, effect_of, places
-from timekeeper.core.decisions import DELETED, MESSAGE, STANDING, Decision, Figure
+from timekeeper.core.decisions import (
+    DELETED,
+    MESSAGE,
+    STANDING,
+    WAITING,
+    WAITS_FOR_CLAIMS,
+    Decision,
+    Figure,
+)
 from timekeeper.core.ledger.metering import FOREVER_MS
 from timekeeper.core.names import BUDGET_GATE
 from timekeeper.core.object_names import timestamp
@@ -99,13 +107,23 @@ def held_notice(pod: LedgerPod, queued: QueuedPod) -> PodNotice:
     return PodNotice(pod, "HeldByBudget", message, "Normal")
 
 
-def unknown_notice(pod: LedgerPod, reasons: Iterable[str]) -> PodNotice:
+def unknown_notice(pod: LedgerPod, reasons: str) -> PodNotice:
     """The notice on a pod that waits until it is known what its claims ask for."""
     message = (
         f"The scheduling gate {BUDGET_GATE} holds this pod until it is known how many GPUs its claims ask "
-        f"for: {'; '.join(reasons)}."
+        f"for: {reasons}."
     )
     return PodNotice(pod, "WaitsForClaims", message, "Warning")
+
+
+def unknown_decision(pod: LedgerPod, reasons: str, at_ms: int) -> Decision:
+    """The record of the same."""
+    figures: dict[str, Figure] = {
+        MESSAGE: f"Waits until it is known how many GPUs its claims ask for: {reasons}.",
+        "obstacle": f"waits for its claims: {reasons}",
+    }
+    where = {"owner": pod.owner, "name": pod.name, "uid": pod.uid}
+    return Decision(at_ms, WAITING, WAITS_FOR_CLAIMS, pod.namespace, figures, **where)
 
 
 def _cost(queued: QueuedPod) -> str:

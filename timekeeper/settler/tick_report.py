@@ -28,6 +28,7 @@ from timekeeper.settler.pod_notices import (
     of_standings,
     state_of,
     unbound_deletion,
+    unknown_decision,
     unknown_notice,
 )
 from timekeeper.settler.state.ledger_state import LedgerState
@@ -67,8 +68,7 @@ def report(
     _demotions(cluster, notices, history, settings, now_ms)
     _deletions(cluster, notices, now_ms)
     _deletions_before(cluster, ledger, decision.changes, notices)
-    for unknown in _unknown(cluster):
-        notices.pod(unknown)
+    _unknown(cluster, notices, now_ms)
     for pod_notice in _held(cluster, ledger, decision, history, now_ms):
         notices.pod(pod_notice)
     _sessions(decision)
@@ -93,12 +93,14 @@ def report(
         metrics.MODE.labels(mode).set(mode == settings.mode)
 
 
-def _unknown(cluster: ClusterState) -> Iterator[PodNotice]:
+def _unknown(cluster: ClusterState, notices: Notices, now_ms: int) -> None:
     """On pods whose claims, templates or classes are not known; the recorder drops repetitions."""
     waiting = sorted(cluster.unjudged.changed & cluster.unjudged.pods.keys() - cluster.pods.keys())
     for uid in waiting[:MAX_PODS]:
         each = cluster.unjudged.pods[uid]
-        yield unknown_notice(each.pod, cluster.unjudged.reasons(each)[:MAX_REASONS])
+        reasons = "; ".join(cluster.unjudged.reasons(each)[:MAX_REASONS])
+        notices.pod(unknown_notice(each.pod, reasons))
+        notices.record(unknown_decision(each.pod, reasons, now_ms))
 
 
 def _not_charged(cluster: ClusterState) -> None:

@@ -45,6 +45,7 @@ _EVIDENCE = (
     "others_ended",
     "was_unseen",
     "consumers",
+    "users",
 )
 
 
@@ -160,7 +161,8 @@ def _replace(connection: Connection, table: Table, rows: Sequence[dict[str, Any]
     insert_all(connection, table, rows)
 
 
-_KEPT = ("namespace", "name", "owner", "node", "models", "labels", "requested_milli", "requested_mib")
+_KEPT = ("namespace", "name", "owner", "node", "models", "labels", "requested_milli", "requested_mib", "kind")
+_READ = ("uid", "rate_milli", "ended_ms", "vanished_ms", "devices", *_KEPT)
 
 _ADD = text(
     "INSERT INTO days (namespace, day_ms, amount) VALUES (:namespace, :day_ms, :amount)"
@@ -230,7 +232,7 @@ def add_all_rollups(connection: Connection) -> None:
 
 def _candidates(connection: Connection, before_ms: int, after_uid: str, most: int) -> list[Any]:
     """Settled sessions whose pods ended long enough ago, locked so that no settler reopens them meanwhile."""
-    columns = (SESSIONS.c[name] for name in ("uid", "rate_milli", "ended_ms", "vanished_ms", *_KEPT))
+    columns = (SESSIONS.c[name] for name in _READ)
     ended = func.coalesce(SESSIONS.c.ended_ms, SESSIONS.c.vanished_ms + SESSIONS.c.grace_ms)
     statement = (
         select(*columns)
@@ -284,6 +286,7 @@ def _write(connection: Connection, found: dict[str, Any], folds: dict[str, _Roll
         {
             "session_uid": uid,
             **{name: getattr(found[uid], name) for name in _KEPT},
+            "devices": found[uid].devices if found[uid].kind == "claim" else "",
             "from_ms": run.from_ms,
             "to_ms": run.to_ms,
             "rate_milli": run.rate_milli,

@@ -313,6 +313,28 @@ def of_pods(
     return _charged_of(connection, newest, now_ms)[::-1]
 
 
+def of_claim(
+    connection: Connection, namespace: str, name: str, now_ms: int, most: int
+) -> list[ChargedSession]:
+    """The newest sessions of the namespace's claims with this name, oldest first."""
+    return _claims(connection, namespace, SESSIONS.c.name == name, now_ms, most)
+
+
+def used_by(connection: Connection, namespace: str, pod: str, now_ms: int, most: int) -> list[ChargedSession]:
+    """The newest sessions of claims that were reserved for pods of this name, oldest first."""
+    is_its = (literal(" ") + SESSIONS.c.users + literal(" ")).contains(f"/{pod} ", autoescape=True)
+    return _claims(connection, namespace, is_its, now_ms, most)
+
+
+def _claims(
+    connection: Connection, namespace: str, which: ColumnElement[bool], now_ms: int, most: int
+) -> list[ChargedSession]:
+    its = SESSIONS.c
+    found = select(its.uid).where(its.namespace == namespace, its.kind == "claim", which)
+    newest = found.order_by(its.bound_ms.desc(), its.uid.desc()).limit(most)
+    return _charged_of(connection, newest, now_ms)[::-1]
+
+
 def doubts(connection: Connection, most: int) -> tuple[int, list[tuple[str, int]]]:
     """How many running sessions have a doubt, and the number of each, the most frequent first."""
     its, count = SESSIONS.c, func.count()

@@ -15,6 +15,7 @@ from timekeeper.core.admission.pods import MalformedError, checked_pod
 from timekeeper.core.admission.policy import AdmissionPolicy
 from timekeeper.core.admission.rules.modes import rule_modes, split_by_mode
 from timekeeper.core.admission.rules.pod_rules import pod_violations, unrequested_devices
+from timekeeper.core.gangs import NAMELESS
 from timekeeper.core.json_values import Json, mapping
 from timekeeper.core.request.request import parse_new
 from timekeeper.core.violation import Violation
@@ -197,7 +198,8 @@ def template_violations(
     pod = checked_pod(as_pod(template), at)
     parsed = parse_new(pod, policy.unknown_accelerators, policy.claims, namespace)
     found = (*pod_violations(pod, parsed, policy), *unrequested_devices(pod, parsed))
-    return tuple(replace(each, path=f"{at}.{each.path}") for each in found)
+    # a pod gets the label or the controller that names its gang when it is created
+    return tuple(replace(each, path=f"{at}.{each.path}") for each in found if each.problem != NAMELESS)
 
 
 def as_pod(template: Json) -> dict[str, Any]:

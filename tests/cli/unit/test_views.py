@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from timekeeper.accounts.usage import PRICE, ReportQuery
 from timekeeper.api import report_formats
-from timekeeper.cli import output
+from timekeeper.cli import output, top
 from timekeeper.cli.client import BILL, FOCUS
 from timekeeper.cli.connection import Options
 from timekeeper.cli.flags import MINUS
@@ -154,6 +154,26 @@ def test_a_session_says_what_it_holds_since_when_and_what_it_cost() -> None:
 
     assert (row["cards"], row["gpus"], row["age"], row["used"], row["gpuHours"]) == (
         *("2", "1.25", "3h1m", "75%", "1.00"),
+    )
+
+
+def test_a_claim_stands_beside_pods_with_its_devices() -> None:
+    each: dict[str, Any] = {"namespace": "a", "node": "n", "models": "T4", "state": "open"}
+    each |= {"ended": None, "vanished": None, "bound": 0, "amount": 0, "rateMilli": 1000}
+    pod = {**each, "uid": "u", "pod": "p", "cards": ["x"], "kind": "pod", "devices": []}
+    devices = [{"pool": "n", "device": f"gpu-{n}", "share": "s" * n, "admin": n > 1} for n in range(3)]
+    claim = {**each, "uid": "c:claim:1", "pod": "c", "cards": [], "kind": "claim", "devices": devices}
+
+    alone, both = (usage.sessions(listed, None, 0, {}) for listed in ([pod], [pod, claim]))
+
+    assert [(row["pod"], row["cards"], row["devices"]) for row in both.rows] == [
+        ("p", "1", ""),
+        ("claim/c", "3", "n/gpu-0,n/gpu-1:share,n/gpu-2:admin"),
+    ]
+    assert [column.key for column in both.columns] == [*(column.key for column in alone.columns), "devices"]
+    assert (top.held(alone), top.held(both)) == (
+        "1 pod holds cards",
+        "1 pod holds cards, 1 claim holds devices",
     )
 
 

@@ -53,6 +53,7 @@ def test_a_claim_is_read_with_its_devices_classes_and_pods() -> None:
             T0,
         ),
         consumers=("u1", "u2"),
+        users=("u1/u1", "u2/u2"),
     )
 
 

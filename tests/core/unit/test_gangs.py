@@ -47,6 +47,21 @@ def test_a_size_makes_a_gang_of_the_pods_of_another_groups_name(
     assert gang_of(pod(labels, spec)) is None  # most such pods start one by one
 
 
+@pytest.mark.parametrize("kind", ["Job", "StatefulSet"])
+def test_a_size_makes_a_gang_of_the_pods_of_a_controller(kind: str) -> None:
+    by = {"kind": kind, "name": "train", "controller": True}
+    pods = [pod({"ray.io/cluster": "a"}, size="3"), pod(size="3"), pod(size="3"), pod(size="3")]
+    for each, reference in zip(pods, (by, by, by | {"controller": False}, by | {"kind": "Pod"}), strict=True):
+        each["metadata"]["ownerReferences"] = [reference]
+
+    assert [gang_of(each) for each in pods] == [
+        Gang("ray", "a", 3, 3),
+        Gang(kind.lower(), "train", 3, 3),
+        None,
+        None,
+    ]
+
+
 def test_coschedulings_older_labels_say_how_many_start_together() -> None:
     labels = {
         "pod-group.scheduling.sigs.k8s.io/name": "a",

@@ -105,7 +105,7 @@ def test_the_commands_of_troubleshooting_answer_its_questions(
 
     explain, state, describe = PENDING.splitlines()
     stack.wait("the reason", lambda: "100000 MiB" in typed(explain, "waits"), within_s=60)
-    (waiting,) = json.loads(typed(state, "waits"))
+    (waiting,) = json.loads(typed(state, "waits"))["items"]
     assert (waiting["name"], waiting["state"]) == ("waits", "refused")
     assert "no card has 100000 MiB free" in typed(describe, "waits")
     assert "no card has 100000 MiB free" in typed(WHY.replace("train", "waits"), "waits")
@@ -117,5 +117,5 @@ def test_the_commands_of_troubleshooting_answer_its_questions(
     standing, _, answer = typed(DEMOTED, "runs").partition("\n")
     assert standing == "IN_BUDGET gpu-default-priority"
     assert json.loads(answer)["standing"] == "IN_BUDGET"
-    assert json.loads(typed(HELD, "runs")) == []
+    assert json.loads(typed(HELD, "runs")) == {"items": []}
     stack.wait("the session", lambda: "runs" in typed(CHARGED, "runs"), within_s=60)

@@ -3,11 +3,15 @@ Bursar. A gang has all of its cards, or none of its pods has a node."""
 
 import json
 import signal
+import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
+from deploy.local.api import ApiError
 from deploy.local.kwok_nodes import kwok_node
 from deploy.local.stack import Stack
 from tests.story.cluster.test_metering import set_budgets
@@ -87,6 +91,16 @@ def reserved_on(pod: Json) -> str:
         if each["type"] == "bursar.dev/CardsHeld" and each["status"] == "True":
             return str(json.loads(each["message"])["node"])
     return ""
+
+
+@contextmanager
+def standing_still(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """The process does nothing meanwhile."""
+    process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        process.send_signal(signal.SIGCONT)
 
 
 def stays_unbound(place: Place, seconds: float) -> None:
@@ -203,14 +217,18 @@ def test_an_extender_that_is_killed_between_decision_and_release_leaves_no_half_
 
 
 def test_of_a_gang_that_loses_a_pod_in_mid_release_none_keeps_a_node(stack: Stack) -> None:
+    """Its scheduler stands still until the gates are gone and a pod is deleted: then it binds the others."""
     place = Place(stack, "lost", 1, 1, 1)
-    place.create("a", "b", "c", size=3)
-    stack.wait("cards to be reserved", lambda: all(map(reserved_on, place.pods())))
-    stack.cp.api.call("DELETE", f"{place.path}/c", {"gracePeriodSeconds": 0})
+    with standing_still(stack.cp.processes["gpu-scheduler"]):
+        place.create("a", "b", "c", size=3)
+        stack.wait("the gates to be removed", lambda: place.gated() == [])
+        assert place.bound() == []
+        stack.cp.api.call("DELETE", f"{place.path}/c", {"gracePeriodSeconds": 0})
+        stack.wait("one to be gone", lambda: place.names() == ["a", "b"])
 
-    stack.wait("the gang to be let go", lambda: "c" not in place.names() and place.bound() == [])
-    time.sleep(20)  # longer than the deadline and the time in which a late binding is seen
-    assert place.bound() == []
+    place.wait_bound("a", "b")
+    stack.wait("both to be evicted", lambda: place.names() == [])
+    assert any("2 of the 3 pods" in each for each in place.told("a"))
     place.create("other", gang="alone", size=1)
     place.wait_bound("other")
 
@@ -232,3 +250,66 @@ def test_a_jobs_pods_start_together_with_fewer_than_all_where_the_minimum_says_s
 
     place.node("elastic-3", 1)
     stack.wait("the fourth to be bound", lambda: len(place.bound()) == 4)
+
+
+def job_of(place: Place, gang: str, **spec: Any) -> Json:
+    """Creates a Job of this template without annotations of a gang; its path is that of its name."""
+    template = member("unused", gang, 2, where=place.name)
+    annotations = template["metadata"]["annotations"]
+    template["metadata"] = {"annotations": {k: v for k, v in annotations.items() if "gang" not in k}}
+    jobs = f"/apis/batch/v1/namespaces/{place.name}/jobs"
+    job = {"metadata": {"name": gang}, "spec": {"template": template, **spec}}
+    return dict(place.stack.cp.api.call("POST", jobs, job))
+
+
+def test_with_gangs_auto_a_parallel_jobs_pods_start_together_without_annotations(stack: Stack) -> None:
+    set_budgets(stack, found="gpuHours: 100\ngangs: auto\n")
+    place = Place(stack, "found", 1, 1)
+    stack.wait("the webhook to know the entry", lambda: is_found(place))
+
+    job_of(place, "train", parallelism=3, completions=3)
+    stack.wait("three to wait", lambda: len(place.gated()) == 3)
+    stays_unbound(place, 3)
+    place.node("found-2", 1)
+    stack.wait("three to be bound", lambda: len(place.bound()) == 3)
+
+
+def is_found(place: Place) -> bool:
+    """Whether a Job that would be created now were a gang."""
+    template = {"metadata": {}, "spec": member("unused", "g", 2)["spec"]}
+    job = {"metadata": {"name": "dry"}, "spec": {"parallelism": 2, "completions": 2, "template": template}}
+    jobs = f"/apis/batch/v1/namespaces/{place.name}/jobs?dryRun=All"
+    created = place.stack.cp.api.call("POST", jobs, job)
+    return "bursar.dev/gang-size" in created["spec"]["template"]["metadata"].get("annotations", {})
+
+
+def test_a_size_that_a_jobs_parallelism_contradicts_is_refused(stack: Stack) -> None:
+    place = Place(stack, "contrary")
+    template = member("unused", "g", 2)
+    job = {"metadata": {"name": "g"}, "spec": {"parallelism": 4, "completions": 4, "template": template}}
+
+    with pytest.raises(ApiError, match="this Job creates 4 pods of the template"):
+        stack.cp.api.call("POST", "/apis/batch/v1/namespaces/contrary/jobs", job)
+    assert place.names() == []
+
+
+def test_letting_go_does_not_spend_a_jobs_backoff_limit(stack: Stack) -> None:
+    """Its two pods may not run in one place, which only kube-scheduler reads: it binds one of them alone."""
+    place = Place(stack, "spared", 1, 1)
+    template = member("unused", "apart", 2, where="spared")
+    del template["metadata"]["name"]
+    template["metadata"]["labels"] = {"app": "apart"}
+    rule = {"labelSelector": {"matchLabels": {"app": "apart"}}, "topologyKey": "of"}
+    apart = {"requiredDuringSchedulingIgnoredDuringExecution": [rule]}
+    template["spec"]["affinity"] = {"podAntiAffinity": apart}
+    spec = {"parallelism": 2, "completions": 2, "backoffLimit": 0, "template": template}
+    jobs = "/apis/batch/v1/namespaces/spared/jobs"
+    stack.cp.api.call("POST", jobs, {"metadata": {"name": "apart"}, "spec": spec})
+
+    stack.wait("one to be bound", lambda: len(place.bound()) == 1)
+    (lucky,) = place.bound()
+    stack.wait("it to be evicted", lambda: lucky not in place.names())
+    stack.wait("another to take its place", lambda: len(place.names()) == 2 and len(place.gated()) >= 1)
+    status = stack.cp.api.call("GET", f"{jobs}/apart")["status"]
+    assert not status.get("conditions")
+    assert not status.get("failed")

@@ -57,11 +57,18 @@ def pool(name: str, number: int, driver: str = DRIVER, model: str = "A100", **mo
     return body
 
 
-def parted() -> Json:
-    """A slice with two halves of a device."""
-    body = pool("part", 2, consumesCounters=[{"counterSet": "s", "counters": {"memory": {"value": "40Gi"}}}])
-    body["spec"]["sharedCounters"] = [{"name": "s", "counters": {"memory": {"value": "80Gi"}}}]
-    return body
+def parted() -> tuple[Json, Json]:
+    """Two halves of a device, and the slice of what they share: one slice may not have both."""
+    halves = pool(
+        "part", 2, consumesCounters=[{"counterSet": "s", "counters": {"memory": {"value": "40Gi"}}}]
+    )
+    whole = pool("part", 0)
+    del whole["spec"]["devices"]
+    whole["metadata"]["name"] = "part-counters"
+    whole["spec"]["sharedCounters"] = [{"name": "s", "counters": {"memory": {"value": "80Gi"}}}]
+    for each in (halves, whole):
+        each["spec"]["pool"]["resourceSliceCount"] = 2
+    return halves, whole
 
 
 _POLICY = {"default": "80Gi", "validRange": {"min": "1Gi", "step": "1Gi", "max": "80Gi"}}
@@ -76,7 +83,7 @@ SLICES = (
     pool("pair", 2),
     pool("whole", 4, model="H100"),
     pool("going", 1),
-    parted(),
+    *parted(),
     pool("odd", 1, driver=ODD),
 )
 
@@ -145,7 +152,7 @@ class World:
 
     def allocates(self, claim: Json, device: str) -> None:
         """Writes an allocation that is reserved for no pod, and does not say when it was made."""
-        result = {"request": "r0", "driver": DRIVER, "pool": "n1", "device": device}
+        result = {"request": "r0", "driver": DRIVER, "pool": device.partition("-")[0], "device": device}
         status = {"allocation": {"devices": {"results": [result]}}}
         self.call("PATCH", f"{path_of(claim)}/status", {"status": status})
 
@@ -408,6 +415,8 @@ def test_what_happens_while_no_settler_runs_is_charged_by_what_is_proved(world: 
     for name in ("goes", "returns"):
         world.uses(home, name)
     before = {row.name: row for row in world.running(home, 2)}
+    second = max(row.bound for row in before.values()) // 1000
+    eventually(lambda: time.time() > second + 1, "another second, to which allocations are dated")
     with world.unwatched():
         begun_ms = int(time.time() * 1000) // 1000 * 1000
         for name in ("goes", "returns"):

@@ -238,6 +238,7 @@ def test_a_budget_is_reported_in_amounts_and_in_exact_hours(home: Town) -> None:
         "group": None,
         "placement": "on",
         "protect": None,
+        "received": None,
         "warnings": [],
         "lastError": None,
     }

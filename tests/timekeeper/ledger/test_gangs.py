@@ -312,6 +312,8 @@ _BC = at("b", until=SOON), at("c", until=SOON)
         ),
         # one that ran whole gets a new member in
         (of(at("a", bound=True), at("b", bound=True), at("c"), was_whole=True), AskForCards(("c",), 1)),
+        # of which one has ended well
+        (of(at("a", bound=True), at("c"), was_whole=True), AskForCards(("c",), 1)),
     ],
 )
 def test_the_next_step_of_a_gang(gang: WaitingGang, expected: object) -> None:

@@ -16,6 +16,7 @@ from timekeeper.core.claims.rates import ClaimCharge, DeviceCharge
 from timekeeper.core.decisions import recordable
 
 _SECOND_MS = 1_000  # the resolution of an allocation's time
+_MOST_USERS = 256  # Kubernetes reserves a claim for no more pods at one time
 _MOST_A_SECOND = 32  # allocations of one claim that can be told apart
 
 
@@ -92,7 +93,15 @@ def open_claim_session(
         doubt=intern(recordable(charge.doubt, MAX_DOUBT)) if charge.doubt else None,
         kind="claim",
         consumers=" ".join(claim.consumers),
+        users=" ".join(claim.users),
     )
+
+
+def used_by(session: Session, claim: DeviceClaim) -> Session:
+    """The session, now that the claim is reserved for these pods."""
+    before = session.users.split()
+    users = [*before, *(each for each in claim.users if each not in before)][:_MOST_USERS]
+    return replace(session, consumers=" ".join(claim.consumers), users=" ".join(users))
 
 
 def end_claim_session(session: Session, end_ms: int) -> Session:

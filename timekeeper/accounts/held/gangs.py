@@ -106,7 +106,7 @@ def next_step(it: WaitingGang, now_ms: int) -> GangStep:
         return WaitFor(f"its gates are removed: {it.bound} of {len(it.members)} members have a node")
     if _has_failed(it) and _ended_ms(it) <= now_ms < _ended_ms(it) + LATE_MS:
         return WaitFor(f"{it.bound} of {it.gang.minimum} members had a node in time, and are evicted")
-    if len(it.members) < it.gang.minimum:
+    if len(it.members) < it.gang.minimum and not it.was_whole:  # of one that was, some have ended
         return WaitFor(exist_text(it))
     kept = [each.name for each in it.members if each.is_kept]
     if kept:

@@ -385,6 +385,10 @@ class UsageRow(_Span):
     owner: NotRequired[str]
     node: NotRequired[str]
     models: NotRequired[str]
+    claim: NotRequired[str]
+    classes: NotRequired[str]
+    drivers: NotRequired[str]
+    devices: NotRequired[str]
     labels: NotRequired[dict[str, str]]
     posted: int
     pending: int

@@ -90,6 +90,7 @@ class AdmissionPolicy:
     places: bool = True
     # what pods request of NVIDIA's plugin becomes whole cards of Bursar's nodes
     takes_whole_cards: bool = False
+    finds_gangs: bool = False  # the pods of parallel owners start together, by the owners' fields
     rules: Mapping[str, str] = field(default_factory=dict)  # modes that differ from the catalogue's
     exempt: frozenset[str] = frozenset()  # users and groups; a rule that can be relaxed warns them
     other_schedulers: frozenset[str] = frozenset()  # of other systems; pods that these place stay theirs

@@ -38,6 +38,7 @@ class StandingsEntry:
     protect: Published | None = None  # which pods keep their class when the budget is spent
     places: bool = True  # Bursar places its pods
     takes_whole_cards: bool = False  # its `AdmissionPolicy.takes_whole_cards`
+    finds_gangs: bool = False  # its `AdmissionPolicy.finds_gangs`
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +112,7 @@ def effective_policy(
         known=True,
         places=own.places,
         takes_whole_cards=own.takes_whole_cards,
+        finds_gangs=own.finds_gangs,
         mode=own.mode or settings.mode,
         rules={**settings.rules, **own.rules},
         exempt=settings.exempt | own.exempt,
@@ -195,6 +197,7 @@ def read_entry(raw: Json) -> StandingsEntry:
         decoded(raw),
         raw.get("placement") != "off",
         raw.get("wholeCards") == "bursar",
+        raw.get("gangs") == "auto",
     )
 
 

@@ -197,6 +197,7 @@ _BUDGET_FIELDS: dict[str, tuple[str, scalars.Reader]] = {
     "requireDuration": ("require_duration", scalars.yes_or_no),
     "overtime": ("overtime", scalars.one_of(policy.OVERTIME)),
     "hostShare": ("host_share_milli", scalars.weight),
+    "gangs": ("gangs", scalars.one_of(policy.GANGS)),
 }
 
 _OF_NAMESPACES = (
@@ -216,6 +217,7 @@ _OF_NAMESPACES = (
     "requireDuration",
     "overtime",
     "hostShare",
+    "gangs",
     PROTECT,
 )
 

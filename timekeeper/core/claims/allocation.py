@@ -43,9 +43,9 @@ class DeviceAllocation:
 @dataclass(frozen=True, slots=True)
 class DeviceClaim:
     """A ResourceClaim. ``owner``: its controller as ``Kind/name``, of a claim from a template its pod;
-    ``consumers``: the UIDs of the pods that it is reserved for; ``other_consumers``: how many that are no
-    pods, such as PodGroups; ``is_extended``: kube-scheduler made it for a pod's extended resources;
-    ``labels``: its own, as canonical JSON; ``requests``: what it asks for."""
+    ``consumers``: the UIDs of the pods that it is reserved for, ``users`` the same as UID/name;
+    ``other_consumers``: how many that are no pods, such as PodGroups; ``is_extended``: kube-scheduler made it
+    for a pod's extended resources; ``labels``: its own, as canonical JSON; ``requests``: what it asks for."""
 
     uid: str
     namespace: str
@@ -56,6 +56,7 @@ class DeviceClaim:
     consumers: tuple[str, ...] = ()
     other_consumers: int = 0
     is_extended: bool = False
+    users: tuple[str, ...] = ()
     requests: Requests = field(default=(), compare=False)
 
     @property
@@ -69,7 +70,10 @@ def read_claim(raw: Json) -> DeviceClaim:
     """The claim. Never raises on JSON from an API server."""
     metadata, status = mapping(raw.get("metadata")), mapping(raw.get("status"))
     reserved = [mapping(each) for each in sequence(status.get("reservedFor"))]
-    pods = tuple(str(each.get("uid", "")) for each in reserved if each.get("resource") == "pods")
+    users = tuple(
+        f"{each.get('uid', '')}/{each.get('name', '')}" for each in reserved if each.get("resource") == "pods"
+    )
+    pods = tuple(each.partition("/")[0] for each in users)
     classes = _classes(mapping(raw.get("spec")))
     allocation = status.get("allocation")
     return DeviceClaim(
@@ -82,6 +86,7 @@ def read_claim(raw: Json) -> DeviceClaim:
         consumers=pods,
         other_consumers=len(reserved) - len(pods),
         is_extended=annotations_of(raw).get(_EXTENDED) == "true",
+        users=users,
         requests=read_requests(mapping(raw.get("spec"))),
     )
 

@@ -162,6 +162,8 @@ NO_OBJECTS = KnownClaims()
 
 def _joined(parts: Iterable[PodClaims]) -> PodClaims:
     every = tuple(parts)
+    if len(every) == 1:
+        return every[0]
     return PodClaims(
         sum(each.devices for each in every),
         tuple(dict.fromkeys(text for each in every for text in each.missing)),

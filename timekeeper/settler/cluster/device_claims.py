@@ -15,7 +15,7 @@ from timekeeper.core.claims.drivers import DriverRule
 
 SOURCES = ("resourceclaims", "resourceslices")
 ORPHAN_MS = 60_000  # between two pods a claim may be reserved for none
-_STEP_MS = 5_000
+_STEP_MS = 10_000  # as kubelets renew their Leases
 MAX_SIGHTS = 100_000  # of claims, that are not written yet; beyond it, the last of each claim counts
 
 

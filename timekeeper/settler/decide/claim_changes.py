@@ -10,6 +10,7 @@ from timekeeper.accounts.claims.claim_sessions import (
     is_of,
     open_claim_session,
     session_uids,
+    used_by,
 )
 from timekeeper.accounts.claims.consumers import ClaimPod
 from timekeeper.accounts.session import CLAIMS_SEEN, Session, admitted_in_budget
@@ -69,8 +70,8 @@ class _ClaimTick:
                 is_admin = any(each.device.is_admin for each in charge.gpus)
                 self.claims.judge(uid, charge.unknown_drivers, is_admin)
                 session = self._open(sight, allocation, charge)
-            elif session.consumers != (consumers := " ".join(claim.consumers)):
-                session = self._put(replace(session, consumers=consumers))
+            elif session.consumers != " ".join(claim.consumers):
+                session = self._put(used_by(session, claim))
 
     def _running(self, uid: str) -> Session | None:
         known = self.ledger.running_claims.get(uid)

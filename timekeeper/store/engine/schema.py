@@ -134,6 +134,7 @@ SESSIONS = Table(
     Column("doubt", Text),
     Column("kind", Text, nullable=False, server_default="pod"),
     Column("consumers", Text, nullable=False, server_default=""),
+    Column("users", Text, nullable=False, server_default=""),
     CheckConstraint("uid <> '' AND namespace <> '' AND node <> ''", name="is_named"),
     CheckConstraint("rate_milli >= 0", name="rate_is_not_negative"),
     CheckConstraint("charge_from IN ('running', 'bound')", name="charge_from_is_known"),
@@ -250,6 +251,8 @@ FOLDED = Table(
     Column("requested_milli", BigInteger, nullable=False),
     Column("requested_mib", BigInteger, nullable=False),
     Column("created_ms", BigInteger, nullable=False),
+    Column("kind", Text, nullable=False, server_default="pod"),
+    Column("devices", Text, nullable=False, server_default=""),  # of claims alone
     UniqueConstraint("session_uid", "from_ms"),
     CheckConstraint(f"from_ms >= 0 AND to_ms > from_ms AND {_IN_ONE_DAY}", name="lies_in_one_day"),
     CheckConstraint(
