@@ -43,6 +43,8 @@ ELSEWHERE = {
         # pods that an exhausted budget ends: used in tests/story/cluster
         Right("delete", "pods"),
         Right("patch", "pods/status"),
+        # of pods that share a device claim: tests/timekeeper/cluster/test_claims
+        Right("list", "poddisruptionbudgets", "policy"),
         # asked for by the extender, where cards are taken for a gang: tests/story/cluster/test_gangs
         Right("create", "gangs", "bursar.dev"),
         # an apply that creates is logged as a patch

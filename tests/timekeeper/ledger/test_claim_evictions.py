@@ -187,6 +187,21 @@ def test_a_claim_of_several_protected_pods_takes_its_part_of_the_floor_once(spen
     assert spending.town.settler.ledger.protected["team-a"].uids == {"uid-p", "uid-q", "uid-r"}
 
 
+def test_a_floor_of_hours_protects_no_pod_whose_claims_would_not_be_taken_from_it(
+    spending: ClaimSpending,
+) -> None:
+    """A claim that has the labels itself is counted, and protects."""
+    protecting = ONE_HOUR + "\nprotect: {labels: {keep: me}, hours: 100}"
+    counted = claim("d", "r", devices=("gpu-1",))
+    counted["metadata"]["labels"] = mine = {"keep": "me"}
+    spending.start(
+        claim("c", "p"), counted, user("p", labels=mine), user("r", labels=mine), team_a=protecting
+    )
+
+    assert spending.turn(40 * MINUTE) == ["p"]
+    assert spending.notice("r") is None
+
+
 def test_a_pod_that_comes_to_share_a_claim_puts_nothing_off(spending: ClaimSpending) -> None:
     spending.start(claim("c", "p"), user("p"), team_a=ONE_HOUR)
     spending.turn(HOUR + 4 * MINUTE)
@@ -199,14 +214,14 @@ def test_a_pod_that_comes_to_share_a_claim_puts_nothing_off(spending: ClaimSpend
 
 
 def test_a_pod_that_is_about_to_get_its_node_is_waited_for(spending: ClaimSpending) -> None:
-    spending.start(claim("c", "p"), user("p"), team_a=ONE_HOUR)
+    spending.start(claim("c", "o", "p"), user("o"), user("p"), team_a=ONE_HOUR)
     spending.turn(HOUR + 4 * MINUTE)
     spending.town.hear("pods", user("q", node=""))
-    spending.join("c", "p", "q")
+    spending.join("c", "o", "p", "q")
 
     assert spending.turn(MINUTE + 30 * SECOND) == []
     spending.town.change("pods", user("q"))
-    assert spending.turn(20 * SECOND) == ["p", "q"]
+    assert spending.turn(20 * SECOND) == ["o", "p", "q"]
 
 
 def test_a_claim_of_others_than_pods_ends_with_no_pod_and_evicts_none(spending: ClaimSpending) -> None:
