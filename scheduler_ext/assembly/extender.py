@@ -140,7 +140,7 @@ class Extender:
 
     @cached_property
     def _waiting_pods(self) -> WaitingPods:
-        return WaitingPods(self._snapshot, self._decisions, self.standings)
+        return WaitingPods(self._snapshot, self._decisions, self.standings, self.gangs.lack)
 
     @cached_property
     def _metrics(self) -> ExtenderMetrics:

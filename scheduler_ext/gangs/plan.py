@@ -63,6 +63,18 @@ def plan(pods: Sequence[Pod], given: PlanInput) -> GangPlan:
     return _Plan(pods, given).made()
 
 
+def lack_text(found: GangPlan) -> str:
+    """How many fit, what is missing, and why, for people."""
+    fit, cards = len(found.members), missing_cards(found)
+    return f"{fit} of {fit + len(found.left)} members fit; {cards} cards missing; {found.why}"
+
+
+def missing_cards(found: GangPlan) -> int:
+    """How many cards the pods without a place ask for."""
+    requests = (each.request for each in found.left if each.request is not None)
+    return sum(each.ask.devices for request in requests for each in request.asks if not each.init)
+
+
 class _Plan:
     def __init__(self, pods: Sequence[Pod], given: PlanInput) -> None:
         self._given, self._caps = given, CapChecks(lambda: given.standings)

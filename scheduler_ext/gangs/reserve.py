@@ -12,7 +12,7 @@ from typing import Any, Literal
 import orjson
 
 from scheduler_ext.cache.cluster_cache import ClusterCache
-from scheduler_ext.gangs.plan import PlanInput, PlannedMember, plan
+from scheduler_ext.gangs.plan import PlanInput, PlannedMember, lack_text, missing_cards, plan
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.snapshot.snapshot import Snapshot
 from timekeeper.core.gangs import MAX_SIZE
@@ -22,6 +22,7 @@ from timekeeper.runtime.log import Log
 
 ATTEMPTS = 3  # plans for one call, where the nodes change meanwhile
 FOLLOWER = "another replica leads"
+MAX_KNOWN = 1_024  # gangs of which is known what they lacked last
 
 Written = Literal["written", "refused", "unclear"]
 
@@ -81,6 +82,7 @@ class GangReservations:
     ) -> None:
         self._cache, self._given, self._leads, self._now_ms = cache, given, leads, now_ms
         self._write, self._withdraw, self._log = write, withdraw, log
+        self._lacks: dict[tuple[str, str], str] = {}  # by namespace and key of the gang
         self._map = map if at_once == 1 else ThreadPoolExecutor(at_once, "gang-call").map
 
     def __call__(self, body: bytes) -> bytes:
@@ -100,6 +102,18 @@ class GangReservations:
             {"version": 1, "reserved": 0, "missing": 0, "why": "the cluster changes too fast"}
         )
 
+    def lack(self, pod: Pod) -> str:
+        """What the pod's gang lacked when cards were looked for last; "" if nothing, or if it is not known
+        to this replica."""
+        return self._lacks.get(_key(pod), "")
+
+    def _note(self, pod: Pod, lack: str) -> None:
+        self._lacks.pop(_key(pod), None)
+        if lack and pod.gang is not None:
+            self._lacks[_key(pod)] = f"gang {pod.gang.name} starts whole: {lack}"
+        for oldest in list(self._lacks)[:-MAX_KNOWN]:
+            del self._lacks[oldest]
+
     def _reserved(self, asked: GangAsked, since_ms: int) -> dict[str, Any] | None:
         """None: the nodes changed since the plan was made."""
         snapshot = self._cache.snapshot
@@ -108,9 +122,11 @@ class GangReservations:
             why = "not all of its pods are known to wait"
             return {"reserved": 0, "missing": len(asked.uids) - len(pods), "why": why}
         made = plan(pods, self._given(snapshot))
-        if len(made.members) < asked.needed:
-            cards = sum(_cards(each) for each in made.left)
-            return {"reserved": 0, "missing": len(made.left), "cards": cards, "why": made.why}
+        is_short = len(made.members) < asked.needed
+        self._note(pods[0], lack_text(made) if is_short else "")
+        if is_short:
+            lacks = {"missing": len(made.left), "cards": missing_cards(made), "why": made.why}
+            return {"reserved": 0, **lacks}
         together = [(each.pod, _reservation(each, asked, since_ms)) for each in made.members]
         if not self._cache.reserve(together, snapshot):
             return None
@@ -130,12 +146,12 @@ class GangReservations:
         return {"reserved": 0, "missing": 0, "why": "a pod changed while its cards were reserved"}
 
 
+def _key(pod: Pod) -> tuple[str, str]:
+    return pod.namespace, pod.gang.key if pod.gang is not None else ""
+
+
 def _waits(pod: Pod) -> bool:
     return not (pod.node or pod.deleting or pod.terminal) and pod.gang is not None
-
-
-def _cards(pod: Pod) -> int:
-    return sum(each.ask.devices for each in pod.request.asks if not each.init) if pod.request else 0
 
 
 def _reservation(member: PlannedMember, asked: GangAsked, since_ms: int) -> Reservation:

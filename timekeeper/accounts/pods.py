@@ -14,7 +14,7 @@ from timekeeper.core.json_values import Json, annotations_of, mapping, sequence
 from timekeeper.core.ledger import hold
 from timekeeper.core.ledger.hold import PodHold
 from timekeeper.core.ledger.reservation import Reservation, read_reservation, withdrawn_ms
-from timekeeper.core.object_names import own_labels, owner_of
+from timekeeper.core.object_names import controller_of, own_labels, owner_of
 from timekeeper.core.request.cards import decode_amounts
 from timekeeper.core.request.host import NO_HOST, HostAmount, HostShare, decode_host, encode_host, requested
 from timekeeper.core.request.metered import MeteredRequest, metered_request, of_devices
@@ -64,6 +64,7 @@ class LedgerPod:
     is_only_metered: bool = False  # and where its namespace is enforced it is not charged
     doubt: str = ""  # what of its request is an assumption, and why; of a metered pod
     gang: Gang | None = None  # the pods that it starts together with
+    controller: tuple[str, ...] = ()  # of a pod with a gang: apiVersion, kind, name and UID
     has_other_gate: bool = False  # a gate that is not ours is in ``spec.schedulingGates``
 
     def has_other_scheduler(self, ours: str) -> bool:
@@ -254,6 +255,7 @@ def is_bare(pod: LedgerPod) -> bool:
 def _read(raw: Json, where: tuple[str, str, str], request: GPURequest) -> LedgerPod:
     metadata, annotations, spec = mapping(raw.get("metadata")), annotations_of(raw), mapping(raw.get("spec"))
     held = _held(annotations.get(names.HELD))
+    gang = held_gang(raw) if held else None
     recorded = "IN_BUDGET" if held == "budget" else str(annotations.get(names.STANDING, ""))
     return LedgerPod(
         *where,
@@ -282,8 +284,9 @@ def _read(raw: Json, where: tuple[str, str, str], request: GPURequest) -> Ledger
         declared_ms=_declared_ms(annotations.get(names.DECLARED)) if held == "budget" else 0,
         host=requested(raw),
         fixed_host=_fixed_host(annotations.get(names.HOST)),
-        gang=held_gang(raw) if held else None,
+        gang=gang,
         has_other_gate=_has_other_gate(spec),
+        controller=controller_of(metadata) if gang is not None else (),
     )
 
 

@@ -100,9 +100,12 @@ def pods_of(document: Any, namespace: str) -> Iterator[dict[str, Any]]:
         yield document
         return
     template = mapping(spec.get("template"))
+    controller = {"kind": kind, "name": metadata.get("name"), "controller": True}
     count = spec.get(_REPLICAS[kind], 1)
     for at in range(min(count, _ENOUGH) if isinstance(count, int) else 1):
         named = {**mapping(template.get("metadata")), "name": f"{metadata.get('name')}-{at}"}
+        if controller["name"]:
+            named["ownerReferences"] = [controller]
         yield {"metadata": named, "spec": template.get("spec")}
 
 

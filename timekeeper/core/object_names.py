@@ -125,6 +125,15 @@ def owner_of(metadata: Json) -> str:
     return ""
 
 
+def controller_of(metadata: Json) -> tuple[str, ...]:
+    """The controller's apiVersion, kind, name and UID; empty if there is none, or none that can exist."""
+    for reference in sequence(metadata.get("ownerReferences")):
+        if isinstance(reference, Mapping) and reference.get("controller") is True:
+            found = tuple(str(reference.get(key) or "") for key in ("apiVersion", "kind", "name", "uid"))
+            return found if all(found) and _OWNER.fullmatch(f"{found[1]}/{found[2]}") else ()
+    return ()
+
+
 # written by controllers for each of their pods, or by Bursar
 _WRITTEN_LABELS = (
     "bursar.dev/",

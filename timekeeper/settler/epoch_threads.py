@@ -133,6 +133,7 @@ class EpochThreads:
                 monotonic_ms,
                 self.record,
                 deadline_ms=gang_deadline_ms,
+                report_on=self.events.post_on,
             ),
         )
 

@@ -32,6 +32,7 @@ UNKNOWN = "the extender cannot be asked: the timekeeper has no --extender-url"
 # members, how many of them must fit, epoch and end: the extender's answer, or None and a sentence
 Reserve = Callable[[AskForCards, int, int], "GangAnswer"]
 Report = Callable[[str, str, str, str, str], None]
+ReportOn = Callable[[Mapping[str, str], str, str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ def _answer(said: Mapping[str, Any], asked: int) -> GangAnswer:
 
 class GangStarts:
     """Used by the releaser's thread. ``reserve`` is called in another; ``submit``: runs a call there;
-    ``deadline_ms``: how long cards are reserved."""
+    ``deadline_ms``: how long cards are reserved; ``report_on``: posts an Event on any object."""
 
     def __init__(
         self,
@@ -86,7 +87,9 @@ class GangStarts:
         record: Record = record_nothing,
         submit: Callable[[Callable[[], GangAnswer]], "Future[GangAnswer]"] | None = None,
         deadline_ms: int = 60_000,
+        report_on: ReportOn = lambda _regarding, _reason, _note: None,
     ) -> None:
+        self._report_on = report_on
         self._reserve, self._report, self._steady, self._record = reserve, report, steady, record
         self._deadline_ms = deadline_ms
         for result in ("reserved", "none"):
@@ -216,6 +219,9 @@ class GangStarts:
         if self._told.get(it.key) == text:
             return
         self._told[it.key] = text
+        for controller in dict.fromkeys(each.controller for each in it.members if each.controller):
+            regarding = dict(zip(("apiVersion", "kind", "name", "uid"), controller, strict=True))
+            self._report_on({**regarding, "namespace": it.namespace}, WAITS, text)
         for each in [each for each in it.members if not each.is_bound][:MAX_TOLD]:
             self._report(it.namespace, each.name, each.uid, WAITS, text)
             figures: dict[str, Figure] = {

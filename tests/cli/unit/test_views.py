@@ -435,7 +435,10 @@ def test_the_pods_of_a_workload_are_as_many_as_its_replicas() -> None:
     }
     listed = {"kind": "List", "items": [deployment, {"kind": "Pod", "metadata": {"name": "p"}, "spec": spec}]}
 
-    assert [each["metadata"]["name"] for each in pods_of(listed, "team-a")] == ["web-0", "web-1", "p"]
+    found = list(pods_of(listed, "team-a"))
+    assert [each["metadata"]["name"] for each in found] == ["web-0", "web-1", "p"]
+    (controller,) = found[0]["metadata"]["ownerReferences"]  # by which a gang may be named
+    assert controller == {"kind": "Deployment", "name": "web", "controller": True}
     deployment["spec"]["replicas"] = 10**9
     assert len(list(pods_of(deployment, "team-a"))) == 1000
     with pytest.raises(CommandError, match="Service has no pods"):

@@ -12,8 +12,10 @@ from scheduler_ext.gangs.reserve import GangReservations, Written
 from scheduler_ext.model.node import read_node
 from scheduler_ext.model.pod import Pod
 from scheduler_ext.model.standing import UNHEARD
+from scheduler_ext.reports.waiting_page import WaitingPods
 from scheduler_ext.scoring.policy import BINPACK
 from scheduler_ext.snapshot.reservations import as_found_by
+from scheduler_ext.verbs.last_decisions import LastDecisions
 from tests.scheduler_ext.conftest import Running
 from tests.scheduler_ext.reserving import held
 from tests.scheduler_ext.worlds import node, on, percent, read
@@ -95,6 +97,27 @@ def test_all_members_get_cards_with_the_epoch_or_none_does() -> None:
     assert extender.free() == [0, 0]
     assert {(each.kind, each.epoch, each.node) for each in extender.written.values()} == {("gang", 7, "n")}
     assert {each.free_ms for each in extender.written.values()} == {1_000}  # they are charged from now on
+
+
+def test_the_waiting_page_says_what_the_gang_lacked_last() -> None:
+    extender = Extender(member("a"), member("b"), member("c"))
+    page = WaitingPods(
+        lambda: extender.cache.snapshot,
+        LastDecisions(lambda: 0),
+        lambda: UNHEARD,
+        extender.reserve.lack,
+    )
+
+    def obstacles() -> set[str]:
+        return {each["obstacle"] for each in page.all()}
+
+    before = obstacles()
+    extender.ask("a", "b", "c")
+    lack = "gang g starts whole: 2 of 3 members fit; 1 cards missing; no node has room for more of them"
+    assert obstacles() == {lack} != before
+
+    extender.ask("a", "b", "c", needed=2)
+    assert lack not in obstacles()
 
 
 def test_as_many_as_fit_are_reserved_where_fewer_suffice() -> None:

@@ -2,6 +2,7 @@
 Bursar. A gang has all of its cards, or none of its pods has a node."""
 
 import json
+import random
 import signal
 import subprocess
 import time
@@ -62,6 +63,14 @@ class Place:
     def bound(self) -> list[str]:
         """Names of the pods that have a node."""
         return sorted(each["metadata"]["name"] for each in self.pods() if each["spec"].get("nodeName"))
+
+    def running(self) -> list[str]:
+        """Names of the pods that run and stay."""
+        return [
+            each["metadata"]["name"]
+            for each in self.pods()
+            if each["status"].get("phase") == "Running" and not each["metadata"].get("deletionTimestamp")
+        ]
 
     def names(self) -> list[str]:
         return sorted(each["metadata"]["name"] for each in self.pods())
@@ -126,6 +135,11 @@ def test_three_pods_wait_on_two_cards_and_start_together_on_three(stack: Stack, 
     assert place.gated() == ["a", "b", "c"]
     explained = stack.get("/v1/explain/short/a", reader)
     assert any("2 of 3 members fit" in each["sentence"] for each in explained["steps"])
+
+    page = stack.get("/v1/waiting?namespace=short", reader, stack.read_url)
+    assert {each["obstacle"] for each in page["pods"]} == {
+        "gang train starts whole: 2 of 3 members fit; 1 cards missing; no node has room for more of them"
+    }
 
     place.node("short-2", 1)
     place.wait_bound("a", "b", "c")
@@ -193,27 +207,41 @@ def test_a_gang_of_which_a_pod_finds_no_node_in_time_is_let_go_whole(stack: Stac
     place.wait_bound("other")  # the cards are free again
 
 
-def test_a_timekeeper_that_is_killed_between_decision_and_release_leaves_no_half_gang(stack: Stack) -> None:
-    place = Place(stack, "killed", 2, 2)
-    for at in range(4):
-        place.create(f"p{at}", size=4, gang="train")
-    stack.wait("cards to be reserved", lambda: any(map(reserved_on, place.pods())))
-    stack.stop("timekeeper", signal.SIGKILL)
-    stack.start("timekeeper")
-
-    place.wait_bound("p0", "p1", "p2", "p3", within_s=90)
-    assert place.gated() == []
+def job_of(place: Place, name: str, annotated: int = 0, **spec: Any) -> Json:
+    """Creates a Job of pods with a card each. ``annotated``: the size that its template says; 0: none."""
+    template = member("unused", name, annotated, where=place.name)
+    named = {"bursar.dev/gang-size": str(annotated)} if annotated else {}
+    template["metadata"] = {"annotations": {"local.bursar.dev/run-for": "600s", **named}}
+    jobs = f"/apis/batch/v1/namespaces/{place.name}/jobs"
+    job = {"metadata": {"name": name}, "spec": {"template": template, **spec}}
+    return dict(place.stack.cp.api.call("POST", jobs, job))
 
 
-def test_an_extender_that_is_killed_between_decision_and_release_leaves_no_half_gang(stack: Stack) -> None:
-    place = Place(stack, "stopped", 2, 2)
-    for at in range(4):
-        place.create(f"p{at}", size=4)
-    stack.wait("cards to be reserved", lambda: any(map(reserved_on, place.pods())))
-    stack.stop("extender", signal.SIGKILL)
-    stack.start("extender")
+KILLS = (3, pytest.param(60, marks=[pytest.mark.soak, pytest.mark.timeout(1_200)]))
 
-    place.wait_bound("p0", "p1", "p2", "p3", within_s=120)
+
+@pytest.mark.parametrize("kills", KILLS)
+def test_a_part_that_is_killed_between_decision_and_release_leaves_no_half_gang(
+    stack: Stack, kills: int
+) -> None:
+    """Timekeeper and extender in turn, within a second after cards are reserved, for a Job that no pod may
+    fail."""
+    place, chance = Place(stack, f"killed-{kills}", 2, 2), random.Random(kills)
+    for number in range(kills):
+        job = job_of(place, f"train-{number}", annotated=4, parallelism=4, completions=4, backoffLimit=0)
+        stack.wait("cards to be reserved", lambda: any(map(reserved_on, place.pods())) or place.bound() != [])
+        time.sleep(chance.random())
+        part, url = (("timekeeper", stack.timekeeper_url), ("extender", stack.extender_url))[number % 2]
+        stack.stop(part, signal.SIGKILL)
+        stack.start(part)
+
+        stack.wait("all to run", lambda: len(place.running()) == 4, part, within_s=120)
+        stack.wait(f"{part} to be back", lambda url=url: stack.is_ready(url), part)  # type: ignore[misc]
+        assert len(place.running()) == len(place.names()) == 4
+        path = f"/apis/batch/v1/namespaces/{place.name}/jobs/{job['metadata']['name']}"
+        assert not stack.cp.api.call("GET", path)["status"].get("failed")
+        stack.cp.api.call("DELETE", path, {"propagationPolicy": "Background"})
+        stack.wait("its pods to be gone", lambda: place.names() == [])
 
 
 def test_of_a_gang_that_loses_a_pod_in_mid_release_none_keeps_a_node(stack: Stack) -> None:
@@ -252,16 +280,6 @@ def test_a_jobs_pods_start_together_with_fewer_than_all_where_the_minimum_says_s
     stack.wait("the fourth to be bound", lambda: len(place.bound()) == 4)
 
 
-def job_of(place: Place, gang: str, **spec: Any) -> Json:
-    """Creates a Job of this template without annotations of a gang; its path is that of its name."""
-    template = member("unused", gang, 2, where=place.name)
-    annotations = template["metadata"]["annotations"]
-    template["metadata"] = {"annotations": {k: v for k, v in annotations.items() if "gang" not in k}}
-    jobs = f"/apis/batch/v1/namespaces/{place.name}/jobs"
-    job = {"metadata": {"name": gang}, "spec": {"template": template, **spec}}
-    return dict(place.stack.cp.api.call("POST", jobs, job))
-
-
 def test_with_gangs_auto_a_parallel_jobs_pods_start_together_without_annotations(stack: Stack) -> None:
     set_budgets(stack, found="gpuHours: 100\ngangs: auto\n")
     place = Place(stack, "found", 1, 1)
@@ -269,6 +287,8 @@ def test_with_gangs_auto_a_parallel_jobs_pods_start_together_without_annotations
 
     job_of(place, "train", parallelism=3, completions=3)
     stack.wait("three to wait", lambda: len(place.gated()) == 3)
+    said = "2 of 3 members fit; 1 cards missing"
+    stack.wait("its Job to say why", lambda: any(said in each for each in place.told("train")))
     stays_unbound(place, 3)
     place.node("found-2", 1)
     stack.wait("three to be bound", lambda: len(place.bound()) == 3)

@@ -48,6 +48,7 @@ class Gangs(Holding):
         super().new_releaser()  # the quiet time passes
         self.asked: list[int] = []
         self.told: list[str] = []
+        self.told_of: list[tuple[Any, str]] = []  # Events on controllers
         starts = GangStarts(
             self.reserve,
             lambda _namespace, _name, _uid, _reason, note: self.told.append(note),
@@ -55,6 +56,7 @@ class Gangs(Holding):
             self.decisions.append,
             submit=self.submit,
             deadline_ms=DEADLINE_MS,
+            report_on=lambda regarding, _reason, note: self.told_of.append((dict(regarding), note)),
         )
         settler = self.town.settler
         made = Releaser(
@@ -268,6 +270,20 @@ def test_a_gang_of_which_another_gate_keeps_a_pod_reserves_nothing(gangs: Gangs)
     assert gangs.steps() == [[]] * 4
     assert gangs.asked == []
     assert gangs.told[-1].endswith("3 of 3 members exist; another scheduling gate keeps c.")
+
+
+def test_a_gangs_controller_gets_the_event_once(gangs: Gangs) -> None:
+    reference = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "u-1", "controller": True}
+    pods = [member("a"), member("b"), member("c")]
+    for each in pods:
+        each["metadata"]["ownerReferences"] = [reference]
+    gangs.fits = False
+    gangs.begin(*pods)
+    gangs.steps()
+
+    regarding = {key: value for key, value in reference.items() if key != "controller"}
+    waits = "Gang g starts whole: 3 of 3 members exist; 2 of 3 members fit; 1 cards missing."
+    assert gangs.told_of.count(({**regarding, "namespace": "team-a"}, waits)) == 1
 
 
 def of(*members: GangMember, size: int = 3, minimum: int = 0, was_whole: bool = False) -> WaitingGang:

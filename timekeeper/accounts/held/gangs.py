@@ -35,6 +35,7 @@ class GangMember:
     until_ms: int = 0
     owner: str = ""  # its controller, "Kind/name"
     is_kept: bool = False  # another gate than ours keeps it from schedulers
+    controller: tuple[str, ...] = ()  # its apiVersion, kind, name and UID
 
     def can_open(self, now_ms: int) -> bool:
         """Whether enough of its reservation is left to remove the gate."""
@@ -167,7 +168,7 @@ def member_of(pod: LedgerPod) -> GangMember | None:
     reserved = pod.reserved if pod.reserved is not None and pod.reserved.kind == "gang" else None
     times = (reserved.epoch, reserved.since_ms, reserved.until_ms) if reserved is not None else (0, 0, 0)
     where = pod.uid, pod.name, pod.created_ms, bool(pod.node), pod.is_gated
-    return GangMember(*where, *times, pod.owner, pod.has_other_gate)
+    return GangMember(*where, *times, pod.owner, pod.has_other_gate, pod.controller)
 
 
 def conflict_of(gangs: Iterable[Gang]) -> str:
