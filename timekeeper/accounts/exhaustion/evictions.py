@@ -81,7 +81,7 @@ class BudgetEvictionMemory:
         )
 
     def spaced(self, terms: EvictionTerms, pods: int) -> "BudgetEvictionMemory":
-        """After so many pods left together: each takes the time of one."""
+        """After this number of pods left together: each takes the time of one."""
         last_ms = self.last.get(terms.subject)
         if last_ms is None:
             return self

@@ -130,8 +130,8 @@ class BudgetRound:
         return self._evicting.terms(stated[0], settings, now_ms)
 
     def _in_force(self, pod: LedgerPod) -> tuple[EvictionTerms | None, tuple[Pods, ...]]:
-        """The pod's terms at this moment, and with whom it may leave, read anew, while this settler's epoch
-        lasts; None if it stays."""
+        """The pod's terms at this moment, and the sets in which it may leave, read anew, while this settler's
+        epoch lasts; None if it stays."""
         with self._context.store.reading() as connection:
             fencing.confirm(connection, self._context.epoch)
         now_ms, stated = self._context.clock(), self._context.view.statements()
