@@ -137,3 +137,29 @@ def test_a_pod_whose_template_is_missing_says_what_it_waits_for(stack: Stack, fo
 
     missing = "waits for its claims: ResourceClaimTemplate later is not there"
     stack.wait("the reason", lambda: missing in waits())
+
+
+def test_the_claim_and_its_pod_get_the_event_that_the_budget_is_spent(stack: Stack, folder: Path) -> None:
+    path = "/api/v1/namespaces/bursar-system/configmaps"
+    body = {"metadata": {"name": "bursar-budgets"}, "data": {"team-a": "gpuHours: 10\nperiod: month"}}
+    stack.cp.api.call("POST", path, body)
+    stack.wait("the entry", lambda: " 10.00" in typed(stack, folder, "kubectl bursar budget team-a"))
+    spent = {"data": {"team-a": "gpuHours: 0\nperiod: month"}}
+    stack.cp.api.call("PATCH", f"{path}/bursar-budgets", spent, "application/merge-patch+json")
+    command = "kubectl get events -n team-a --field-selector reason=OverBudget -o json"
+
+    def named() -> set[tuple[str, str, str]]:
+        found = [each["involvedObject"] for each in json.loads(typed(stack, folder, command))["items"]]
+        return {(each["kind"], each["name"], each["uid"]) for each in found}
+
+    its, pod = (
+        claim(stack)["metadata"],
+        stack.cp.api.call("GET", "/api/v1/namespaces/team-a/pods/claimed-device"),
+    )
+    expected = {
+        ("ResourceClaim", its["name"], its["uid"]),
+        ("Pod", "claimed-device", pod["metadata"]["uid"]),
+    }
+    stack.wait("the Events", lambda: expected <= named())
+    said = typed(stack, folder, f"kubectl describe resourceclaim {its['name']} -n team-a")
+    assert "OverBudget" in said
