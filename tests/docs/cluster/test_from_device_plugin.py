@@ -24,7 +24,7 @@ Json = dict[str, Any]
 DRIVER = "gpu.example.com"
 RESOURCES = "/apis/resource.k8s.io/v1"
 (COMMANDS,) = console((ROOT / "docs" / "from-device-plugin.md").read_text())
-APPLY, EXPLAIN, TOP, USAGE = COMMANDS.splitlines()
+SIMULATE, APPLY, EXPLAIN, TOP, USAGE = COMMANDS.splitlines()
 
 
 def published(driver: str) -> Json:
@@ -60,6 +60,8 @@ def folder(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Path:
     plugin = made / "bin" / "kubectl-bursar"
     plugin.write_text(f'#!/bin/sh\ncd {ROOT} && exec {sys.executable} -m timekeeper.cli.main "$@"\n')
     plugin.chmod(0o755)
+    said = json.loads(typed(stack, made, f"{SIMULATE} -o json"))
+    assert [(each["outcome"], each["cost"]["rateMilli"]) for each in said["pods"]] == [("unknown", 1000)]
     typed(stack, made, APPLY)
     stack.wait("the session", lambda: charges(stack, made) != [])
     return made
