@@ -26,6 +26,7 @@ from timekeeper.runtime.auth.gate import Gate
 from timekeeper.runtime.auth.tokens import Expected
 from timekeeper.serving.heartbeat_route import heartbeat_route
 from timekeeper.settler.budget_entries import BudgetNotice
+from timekeeper.settler.claim_notices import ClaimNotice
 from timekeeper.settler.cluster.cluster_state import ItemChanged, ListReplaced, StreamAlive, WatchUpdate
 from timekeeper.settler.cluster.watches import read_any_pod, sources
 from timekeeper.settler.pod_notices import PodNotice
@@ -219,6 +220,7 @@ class Town:
         self.notices: list[BudgetNotice] = []
         self.objects: dict[str, dict[str, Json]] = {name: {} for name in READ}
         self.pod_notices: list[PodNotice] = []
+        self.claim_notices: list[ClaimNotice] = []
         self.recorded: list[Decision] = []
         self._served: list[Services] = []
         self.only_meter = False  # of the settler and the API that are started next
@@ -319,6 +321,7 @@ class Town:
             notify_pod=self.pod_notices.append,
             record=self.recorded.append,
             only_meter=self.only_meter,
+            notify_claim=self.claim_notices.append,
         )
 
     def start_anew(self) -> None:

@@ -27,6 +27,7 @@ from timekeeper.core.object_names import timestamp
 
 MAX_PODS = 100  # of one namespace, for one change of its standing; waiting pods first
 NEARLY_SPENT_MILLI = 800  # thousandths of the grant, where an entry has no warnAt
+NoticeText = tuple[str, str, Literal["Normal", "Warning"]]  # reason, sentence and type
 FRESH_MS = 300_000  # an older pod gets no notice about its creation, also after a restart
 
 
@@ -66,17 +67,35 @@ def change_notices(
         if pod.namespace in changes and pod.ended_ms is None:
             by_namespace[pod.namespace].append(pod)
     for name, (before, statement) in sorted(changes.items()):
-        text = change_text(name, before, statement, settings)
+        text = texts_on_pods(name, before, statement, settings)
         if text is not None:
             waiting_first = sorted(by_namespace[name], key=lambda pod: (pod.node != "", pod.name))
-            spared = _protected_text(name, statement) if text[0] == "OverBudget" else text
-            yield from (
-                PodNotice(pod, *(spared if pod.uid in protected else text))
-                for pod in waiting_first[:MAX_PODS]
-            )
+            yield from (PodNotice(pod, *text.of(pod.uid, protected)) for pod in waiting_first[:MAX_PODS])
 
 
-def _protected_text(name: str, statement: Statement) -> tuple[str, str, Literal["Normal", "Warning"]]:
+@dataclass(frozen=True, slots=True)
+class ChangeTexts:
+    """Reason, sentence and type of a change, as protected pods and all others read it."""
+
+    others: NoticeText
+    protected: NoticeText
+
+    def of(self, uid: str, protected: Set[str]) -> NoticeText:
+        """That of the pod with this UID."""
+        return self.protected if uid in protected else self.others
+
+
+def texts_on_pods(
+    name: str, before: BudgetState, statement: Statement, settings: BudgetSettings
+) -> ChangeTexts | None:
+    """What is said of a change of the namespace's state; None: nothing."""
+    text = change_text(name, before, statement, settings)
+    if text is None:
+        return None
+    return ChangeTexts(text, _protected_text(name, statement) if text[0] == "OverBudget" else text)
+
+
+def _protected_text(name: str, statement: Statement) -> NoticeText:
     """What is said on a protected pod instead of what befalls the others."""
     used = _used(name, statement.deciding)
     text = f"{used} This pod is protected (protect in the entry {name}): it keeps its class and its cards."
@@ -207,7 +226,7 @@ def state_after(reason: str) -> BudgetState:
 
 def change_text(
     name: str, before: BudgetState, statement: Statement, settings: BudgetSettings
-) -> tuple[str, str, Literal["Normal", "Warning"]] | None:
+) -> NoticeText | None:
     """Reason, sentence and type of a change that is reported; None for others."""
     now = state_of(statement)
     if now.standing == "OVER_BUDGET" != before.standing:

@@ -21,6 +21,7 @@ from timekeeper.runtime.peers import peers
 from timekeeper.runtime.recording.decision_posts import DecisionBuffer
 from timekeeper.settings import TimekeeperSettings
 from timekeeper.settler.budget_entries import BudgetNotice
+from timekeeper.settler.claim_notices import ClaimNotice
 from timekeeper.settler.cluster.cluster_state import WatchUpdate
 from timekeeper.settler.cluster.watches import sources, start_watching
 from timekeeper.settler.epoch_threads import EpochThreads, start_thread
@@ -178,6 +179,7 @@ def _settle(settings: TimekeeperSettings, store: Store, api: Api, me: str, stop:
             notify_pod=_say_nothing if settings.only_meter else partial(report_on_pod, events),
             record=recorder.record,
             only_meter=settings.only_meter,
+            notify_claim=_say_nothing if settings.only_meter else partial(report_on_claim, events),
         )
     except UnavailableError as error:
         log("ledger-unreadable", level="error", error=error)
@@ -253,7 +255,7 @@ def log_notice(notice: BudgetNotice) -> None:
     )
 
 
-def _say_nothing(_notice: PodNotice) -> None:
+def _say_nothing(_notice: PodNotice | ClaimNotice) -> None:
     """A ledger alone writes nothing outside of its own namespace."""
 
 
@@ -270,6 +272,11 @@ def report_on_pod(events: EventRecorder, notice: PodNotice) -> None:
     """Post the notice as an Event on its pod."""
     pod = notice.pod
     events.post(pod.namespace, pod.name, pod.uid, notice.reason, notice.message, notice.type)
+
+
+def report_on_claim(events: EventRecorder, notice: ClaimNotice) -> None:
+    """Post the notice as an Event on its claim, or on a pod that uses one."""
+    events.post_on(notice.regarding, notice.reason, notice.message, notice.type)
 
 
 def _failed(source: str, sentence: str) -> None:

@@ -19,6 +19,7 @@ from timekeeper.accounts.reserved import reserved_uid
 from timekeeper.core.decisions import Record, record_nothing
 from timekeeper.runtime.log import log
 from timekeeper.settler.budget_entries import BudgetNotice, EntryChanges, MissingNamespaces, read_entries
+from timekeeper.settler.claim_notices import ClaimNotice, OrphanNotices
 from timekeeper.settler.cluster.cluster_state import ClusterState, ItemChanged, WatchUpdate
 from timekeeper.settler.cluster.metered_namespaces import metered_namespaces
 from timekeeper.settler.decide.claim_changes import wanted_uids
@@ -75,12 +76,13 @@ class Settler:
         notify_pod: Callable[[PodNotice], None] = lambda _: None,
         record: Record = record_nothing,
         only_meter: bool = False,
+        notify_claim: Callable[[ClaimNotice], None] = lambda _: None,
     ) -> None:
         self._store = store
         self.only_meter = only_meter
         self._metered_by: History | None = None
         self._clock = clock
-        self._notices = Notices(notify, notify_pod, record)
+        self._notices = Notices(notify, notify_pod, record, notify_claim)
         self._seconds = seconds
         self._beats_ms = self._all_beats_ms = 0
         self._bindings_ms = 0
@@ -89,6 +91,7 @@ class Settler:
         self._failed = ""
         self._self_check = SelfCheck()
         self._missing_namespaces = MissingNamespaces()
+        self._orphans = OrphanNotices()
         self._unchanged: tuple[tuple[int, int], History, EntryChanges] | None = None
         self._reserved: SimpleQueue[Sequence[DeclaredReservation]] = SimpleQueue()
         self._later = FutureHeadroom()
@@ -400,6 +403,8 @@ class Settler:
         report(self.cluster, self.ledger, decision, read, self._notices, history, now_ms)
         for notice in self._missing_namespaces.notices(self.cluster):
             self._notices.budget(notice)
+        for orphan in self._orphans.notices(self.cluster, now_ms):
+            self._notices.claim(orphan)
 
 
 def run(settler: Settler, updates: "Queue[WatchUpdate]", stop: Event) -> None:

@@ -14,6 +14,7 @@ from timekeeper.core.budgets.policy import MODES, BudgetSettings
 from timekeeper.core.decisions import Record
 from timekeeper.runtime.log import log
 from timekeeper.settler.budget_entries import BudgetNotice, EntryChanges
+from timekeeper.settler.claim_notices import ClaimNotice, budget_notices, doubt_notices
 from timekeeper.settler.cluster.cluster_state import ClusterState
 from timekeeper.settler.decide.decide import TickDecision
 from timekeeper.settler.pod_notices import (
@@ -41,6 +42,7 @@ class Notices:
     budget: Callable[[BudgetNotice], None]
     pod: Callable[[PodNotice], None]
     record: Record
+    claim: Callable[[ClaimNotice], None]
 
 
 MAX_REASONS = 3  # of why one pod waits for its claims
@@ -72,6 +74,8 @@ def report(
     for pod_notice in _held(cluster, ledger, decision, history, now_ms):
         notices.pod(pod_notice)
     _sessions(decision)
+    for doubt in doubt_notices(decision.changes.opened):
+        notices.claim(doubt)
     _postings(decision.changes)
     for grant in decision.changes.grants:
         log("granted", namespace=grant.subject, amount=grant.amount, kind=grant.kind, reason=grant.reason)
@@ -83,6 +87,9 @@ def report(
         pods = cluster.pods.values() if changed else ()
         for pod_notice in change_notices(changed, pods, settings, protected):
             notices.pod(pod_notice)
+        sessions = ledger.sessions.values() if changed else ()
+        for claim_notice in budget_notices(changed, cluster, sessions, settings, protected):
+            notices.claim(claim_notice)
         for each in of_standings(changed, settings, now_ms):
             notices.record(each)
         _forecasts(ledger, decision, notices, now_ms)

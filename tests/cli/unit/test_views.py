@@ -19,7 +19,7 @@ from timekeeper.cli.flags import MINUS
 from timekeeper.cli.kubectl import Kubectl
 from timekeeper.cli.main import cli, grant
 from timekeeper.cli.output import Column, CommandError, Sheet
-from timekeeper.cli.simulation import _documents, namespace_of, pods_of
+from timekeeper.cli.simulation import _documents, claims_of, namespace_of, pods_of
 from timekeeper.cli.views import budgets, cards, decisions, simulation, usage
 from timekeeper.core import texts
 from timekeeper.core.findings import estimate_sentences
@@ -445,6 +445,16 @@ def test_the_pods_of_a_workload_are_as_many_as_its_replicas() -> None:
         list(pods_of({"kind": "Service"}, "team-a"))
     with pytest.raises(CommandError, match="is in namespace team-b"):
         list(pods_of({"kind": "Pod", "metadata": {"name": "p", "namespace": "team-b"}}, "team-a"))
+
+
+def test_claims_of_the_manifests_are_sent_beside_the_pods() -> None:
+    template = {"kind": "ResourceClaimTemplate", "metadata": {"name": "t"}}
+    claim = {"kind": "ResourceClaim", "metadata": {"name": "c"}}
+    listed = {"kind": "List", "items": [template, {"kind": "Pod", "metadata": {"name": "p"}}]}
+
+    assert [each for document in (listed, claim) for each in claims_of(document)] == [template, claim]
+    assert [each["metadata"]["name"] for each in pods_of(listed, "team-a")] == ["p"]
+    assert list(pods_of(claim, "team-a")) == []
 
 
 @pytest.mark.parametrize(

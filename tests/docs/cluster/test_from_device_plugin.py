@@ -24,7 +24,7 @@ Json = dict[str, Any]
 DRIVER = "gpu.example.com"
 RESOURCES = "/apis/resource.k8s.io/v1"
 (COMMANDS,) = console((ROOT / "docs" / "from-device-plugin.md").read_text())
-APPLY, EXPLAIN, TOP, USAGE = COMMANDS.splitlines()
+SIMULATE, APPLY, EXPLAIN, TOP, USAGE = COMMANDS.splitlines()
 
 
 def published(driver: str) -> Json:
@@ -60,6 +60,8 @@ def folder(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Path:
     plugin = made / "bin" / "kubectl-bursar"
     plugin.write_text(f'#!/bin/sh\ncd {ROOT} && exec {sys.executable} -m timekeeper.cli.main "$@"\n')
     plugin.chmod(0o755)
+    said = json.loads(typed(stack, made, f"{SIMULATE} -o json"))
+    assert [(each["outcome"], each["cost"]["rateMilli"]) for each in said["pods"]] == [("unknown", 1000)]
     typed(stack, made, APPLY)
     stack.wait("the session", lambda: charges(stack, made) != [])
     return made
@@ -137,3 +139,29 @@ def test_a_pod_whose_template_is_missing_says_what_it_waits_for(stack: Stack, fo
 
     missing = "waits for its claims: ResourceClaimTemplate later is not there"
     stack.wait("the reason", lambda: missing in waits())
+
+
+def test_the_claim_and_its_pod_get_the_event_that_the_budget_is_spent(stack: Stack, folder: Path) -> None:
+    path = "/api/v1/namespaces/bursar-system/configmaps"
+    body = {"metadata": {"name": "bursar-budgets"}, "data": {"team-a": "gpuHours: 10\nperiod: month"}}
+    stack.cp.api.call("POST", path, body)
+    stack.wait("the entry", lambda: " 10.00" in typed(stack, folder, "kubectl bursar budget team-a"))
+    spent = {"data": {"team-a": "gpuHours: 0\nperiod: month"}}
+    stack.cp.api.call("PATCH", f"{path}/bursar-budgets", spent, "application/merge-patch+json")
+    command = "kubectl get events -n team-a --field-selector reason=OverBudget -o json"
+
+    def named() -> set[tuple[str, str, str]]:
+        found = [each["involvedObject"] for each in json.loads(typed(stack, folder, command))["items"]]
+        return {(each["kind"], each["name"], each["uid"]) for each in found}
+
+    its, pod = (
+        claim(stack)["metadata"],
+        stack.cp.api.call("GET", "/api/v1/namespaces/team-a/pods/claimed-device"),
+    )
+    expected = {
+        ("ResourceClaim", its["name"], its["uid"]),
+        ("Pod", "claimed-device", pod["metadata"]["uid"]),
+    }
+    stack.wait("the Events", lambda: expected <= named())
+    said = typed(stack, folder, f"kubectl describe resourceclaim {its['name']} -n team-a")
+    assert "OverBudget" in said

@@ -5,7 +5,7 @@ import pytest
 from tests.timekeeper.claims import DRIVER, allocated, device_claim, device_slice
 from tests.timekeeper.ledger.test_held_claims import begin, claiming, template
 from tests.timekeeper.ledger.test_holding import HOLD, Holding
-from tests.timekeeper.worlds import HOUR, MINUTE, T0, Json, Town, budgets
+from tests.timekeeper.worlds import HOUR, MINUTE, T0, Json, Town, budgets, gpu_pod, node
 from timekeeper.core.decisions import DecisionRun
 from timekeeper.core.object_names import timestamp
 from timekeeper.store.decisions import SOURCE, record
@@ -72,9 +72,18 @@ def test_each_pod_that_used_a_claim_is_explained_by_it(shared: Town, pod: str) -
 
 
 def test_other_pods_are_not(shared: Town) -> None:
-    assert sentences(shared, "pp") == []
+    shared.change("resourceclaims", device_claim("c", allocated(), at_ms=BEGAN, pods=("long-pod",)))
+    assert [sentences(shared, each) for each in ("pp", "long", "pod", "ong-pod")] == [[], [], [], []]
     assert sentences(shared, "c") == [], "a pod of the claim's name"
     assert explained(shared, "claim/p")["charges"] == []
+
+
+def test_a_pod_of_the_claims_name_is_no_claim(shared: Town) -> None:
+    shared.change("nodes", node())
+    shared.change("pods", gpu_pod("c", started_ms=BEGAN))
+
+    assert len(sentences(shared, "claim/c")) == len(sentences(shared, "c")) == 1
+    assert sentences(shared, "claim/c") != sentences(shared, "c")
 
 
 def test_a_claim_that_is_reserved_for_no_pod_says_why_it_costs(shared: Town) -> None:

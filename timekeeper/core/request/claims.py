@@ -7,7 +7,7 @@ alternatives, and each GPU as a whole one. Source: k8s.io/api/resource/v1; kuber
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from timekeeper.core.dialects.amounts import Container
@@ -24,6 +24,7 @@ from timekeeper.core.request.device_classes import (
 from timekeeper.core.violation import Violation, shown
 
 EXPLICIT = "deviceclass.resource.kubernetes.io/"  # a limit: the name of a class follows
+CLAIM, TEMPLATE = "ResourceClaim", "ResourceClaimTemplate"
 MAX_DEVICES = 32  # of a claim: its status holds no more (`AllocationResultsMaxSize`)
 
 _CHARGED = "a class whose driver allocates no GPUs, or one of GPUs that Bursar knows"
@@ -95,6 +96,18 @@ class KnownClaims:
     is_served: bool = True
     drivers: Callable[[], Mapping[str, bool]] = lambda: NO_DRIVERS  # those of `_settings`, as they are now
 
+    def beside(self, objects: Iterable[Json], namespace: str) -> "KnownClaims":
+        """The same with these claims and templates of the namespace, which do not exist."""
+        claims, templates = dict(self.claims), dict(self.templates)
+        for each in objects:
+            name = str(mapping(each.get("metadata")).get("name", ""))
+            spec = mapping(each.get("spec"))
+            if each.get("kind") == TEMPLATE:
+                templates[namespace, name] = read_requests(mapping(spec.get("spec")))
+            elif each.get("kind") == CLAIM:
+                claims[namespace, name] = read_requests(spec)
+        return replace(self, claims=claims, templates=templates)
+
     def asked_by(self, pod: Json, namespace: str, found: Sequence[Container]) -> PodClaims | None:
         """What the pod asks for; None: it has no claims and no limits of classes. ``found``: its containers;
         ``namespace``: where it is, or will be."""
@@ -114,8 +127,8 @@ class KnownClaims:
     def _of_claim(self, raw: object, index: int, namespace: str) -> PodClaims:
         entry, path = mapping(raw), f"spec.resourceClaims[{index}]"
         for member, kind, known in (
-            ("resourceClaimName", "ResourceClaim", self.claims),
-            ("resourceClaimTemplateName", "ResourceClaimTemplate", self.templates),
+            ("resourceClaimName", CLAIM, self.claims),
+            ("resourceClaimTemplateName", TEMPLATE, self.templates),
         ):
             name = entry.get(member)
             if isinstance(name, str) and name:

@@ -4,7 +4,7 @@ What happens to a claim between two ticks is kept in order: it may be allocated,
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from timekeeper.accounts.claims.claim_findings import ClaimFindings, claim_findings
@@ -157,11 +157,16 @@ class DeviceClaims:
         """What people must know of the claims."""
         key = self._version, now_ms // ORPHAN_MS
         if self._found is None or self._found[0] != key:
-            orphans = (uid for uid, since_ms in self._orphans.items() if now_ms - since_ms >= ORPHAN_MS)
-            named = ((self.allocated[uid].namespace, self.allocated[uid].name) for uid in orphans)
+            named = ((each.namespace, each.name) for each in self.orphans(now_ms))
             drivers = Counter(driver for each in self.unknown.values() for driver in each)
             self._found = key, claim_findings(named, drivers, len(self.admin))
         return self._found[1]
+
+    def orphans(self, now_ms: int) -> Iterator[DeviceClaim]:
+        """The claims that are reserved for no pod, for a while by now."""
+        for uid, since_ms in self._orphans.items():
+            if now_ms - since_ms >= ORPHAN_MS:
+                yield self.allocated[uid]
 
     def _note_orphan(self, claim: DeviceClaim, is_held: bool, at_ms: int) -> None:
         if is_held and claim.is_orphan:
