@@ -41,6 +41,8 @@ _ABOUT_MINUTES = {
     "prometheus-operator": 4,
     "helm": 2,
     "karpenter": 5,
+    "jobset": 3,
+    "lws": 3,
     "crane": 1,
     "registry": 1,
 }

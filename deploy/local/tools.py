@@ -20,6 +20,7 @@ PROMETHEUS_VERSION = "0.311.3"  # of the Go module: Prometheus 3.11.3
 OPERATOR_VERSION = "0.85.0"  # of the Prometheus operator
 HELM_VERSION = "4.3.1"
 KARPENTER_VERSION = "1.14.1"
+JOBSET_VERSION, LWS_VERSION = "0.11.0", "0.8.0"
 CRANE_VERSION = "0.22.1"
 REGISTRY_VERSION = "3.1.2"
 
@@ -178,6 +179,13 @@ PROMTOOL_TOOLS = (Tool("promtool", PROMETHEUS, f"{_PROMETHEUS_MODULE}/cmd/promto
 _KARPENTER_MODULE = "sigs.k8s.io/karpenter"
 KARPENTER = GoModule("karpenter", _KARPENTER_MODULE, KARPENTER_VERSION)
 KARPENTER_TOOLS = (Tool("kwok-karpenter", KARPENTER, f"{_KARPENTER_MODULE}/kwok", None),)
+
+# The controllers whose pods start together; built on request only. They print no version.
+_JOBSET_MODULE, _LWS_MODULE = "sigs.k8s.io/jobset", "sigs.k8s.io/lws"
+JOBSET = GoModule("jobset", _JOBSET_MODULE, JOBSET_VERSION)
+LWS = GoModule("lws", _LWS_MODULE, LWS_VERSION)
+JOBSET_TOOLS = (Tool("jobset", JOBSET, _JOBSET_MODULE, None),)
+LWS_TOOLS = (Tool("lws", LWS, f"{_LWS_MODULE}/cmd", None),)
 
 # Pushes images (deploy/images); built on request only. Its version has no name beside it.
 _CRANE_MODULE = "github.com/google/go-containerregistry"

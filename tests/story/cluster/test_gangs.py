@@ -217,7 +217,7 @@ def job_of(place: Place, name: str, annotated: int = 0, **spec: Any) -> Json:
     return dict(place.stack.cp.api.call("POST", jobs, job))
 
 
-KILLS = (3, pytest.param(60, marks=[pytest.mark.soak, pytest.mark.timeout(1_200)]))
+KILLS = (3, pytest.param(100, marks=[pytest.mark.soak, pytest.mark.timeout(1_200)]))
 
 
 @pytest.mark.parametrize("kills", KILLS)
