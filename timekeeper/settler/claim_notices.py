@@ -71,8 +71,9 @@ def budget_notices(
     for session in sessions:
         if session.is_claim and not session.is_over and session.namespace in texts:
             claims[session.namespace].append((session.name, claim_uid(session.uid)))
-    for uid, pod in cluster.claims.pods.items():
-        is_running = pod.node and pod.gone_ms is None and not pod.hold.over and uid not in cluster.pods
+    for uid, using in cluster.claims.pods.items():
+        pod = using.pod
+        is_running = pod.node and using.gone_ms is None and not pod.hold.over and uid not in cluster.pods
         if is_running and pod.namespace in texts:
             pods[pod.namespace].append((pod.name, uid))
     for namespace, text in sorted(texts.items()):
